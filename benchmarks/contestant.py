@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 
 from benchmarks.workloads import WORKLOADS, Workload
-from fedweave.federation.engine import evaluate, one_round
+from fedweave.federation.engine import evaluate, run_round
 from fedweave.federation.executors import Batched, Executor, Loop
 from fedweave.federation.records import Settings
 from fedweave.federation.start import begin
@@ -39,7 +39,7 @@ def ours(executor: Executor, workload: Workload, participation: float = 1.0) -> 
 
     def one() -> None:
         nonlocal state
-        state = one_round(method, state, federation, settings, executor)[0]
+        state = run_round(method, state, federation, settings, executor)[0]
         evaluate(method, state, federation, settings, executor)
 
     return one

@@ -13,7 +13,7 @@ import torch
 from benchmarks.contestant import ours, timed
 from benchmarks.workloads import WORKLOADS
 from fedweave.errors import BadInput
-from fedweave.federation.executors import Batched, exact
+from fedweave.federation.executors import Batched, set_precision
 
 EXECUTORS = {
     "batched": Batched(),
@@ -31,7 +31,7 @@ def measured(workload: str, executor: str, device: str = "cuda", rounds: int = R
     """
     if device == "cuda" and not torch.cuda.is_available():
         raise BadInput("benchmarks.gpu: this machine has no CUDA device")
-    exact(device)
+    set_precision(device)
     work = WORKLOADS[workload]()
     one = ours(EXECUTORS[executor], replace(work, federation=work.federation.to(device)))
     return 1000 * statistics.median(timed(_finished(one, device), rounds + 2)[2:])

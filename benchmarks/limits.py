@@ -18,7 +18,7 @@ from torch import Tensor
 from benchmarks import raw
 from benchmarks.contestant import ours
 from benchmarks.workloads import WORKLOADS, Workload, images, sensors, subgraphs
-from fedweave.federation.engine import one_round
+from fedweave.federation.engine import run_round
 from fedweave.federation.executors import Batched
 from fedweave.federation.records import Settings
 from fedweave.federation.schedule import cohort
@@ -162,7 +162,7 @@ def same_bits(work: Callable[[int], Workload], repetitions: int) -> bool:
         load = work(many)
         method, federation = load.method("local"), load.federation
         state = begin(method, federation, 0, Batched())
-        models.append(one_round(method, state, federation, Settings(rounds=1), Batched())[2])
+        models.append(run_round(method, state, federation, Settings(rounds=1), Batched())[2])
     alone, beside = models
     return all(torch.equal(value, beside[name][: len(value)]) for name, value in alone.items())
 

@@ -47,7 +47,7 @@ def clients() -> None:
     for executor in ("loop", "batched"):
         prepared = prepare(CLIENTS, 10, {"rounds": 3, "executor": executor}, {"every": 3})
         begun = time.perf_counter()
-        history = repetition.perform(prepared, 0)
+        history = repetition.run_repetition(prepared, 0)
         per_round, spent = np.median([row.seconds for row in history.ledger]), time.perf_counter() - begun
         print_line(
             "clients", executor, f"{CLIENTS} clients: {per_round:.2f} s a round, {spent:.1f} s for 3 with evaluation"
@@ -65,7 +65,7 @@ def rounds() -> None:
             memory_at[report.round] = resident()
 
     with tempfile.TemporaryDirectory() as folder:
-        repetition.perform(prepared, 0, Path(folder), note)
+        repetition.run_repetition(prepared, 0, Path(folder), note)
         size = sum(path.stat().st_size for path in Path(folder).iterdir()) / MIB
     grown = memory_at[ROUNDS] - memory_at[1000]
     spent, way = time.perf_counter() - begun, ", ".join(f"{at}: {value:.1f}" for at, value in memory_at.items())
@@ -121,7 +121,7 @@ def _runs(results: Path) -> Iterator[Path]:
     """One short run, copied under many names."""
     prepared = prepare(10, 20, {"rounds": 10}, {"every": 1})
     first = results / "load" / "runs" / "run-000"
-    archive.write(first, prepared, {0: repetition.perform(prepared, 0)})
+    archive.write(first, prepared, {0: repetition.run_repetition(prepared, 0)})
     facts = json.loads((first / "run.json").read_text(encoding="utf-8"))
     for number in range(RUNS):
         folder = first.parent / f"run-{number:03d}"

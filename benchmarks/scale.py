@@ -44,7 +44,7 @@ from fedweave.models import build, parameter_count
 from fedweave.runs.parallel import keep_memory
 from fedweave.runs.preparation import LARGE_TABLE
 from fedweave.tensors import trees
-from fedweave.tensors.storage import Storage, storing, temporary
+from fedweave.tensors.storage import Storage, temporary_storage, use_storage
 from fedweave.tensors.tables import Table
 
 METHODS = ("fedavg_ft", "fedper", "fedamp", "pfedhn", "fedaghn")
@@ -104,7 +104,7 @@ def measure(line: Line) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (LIMIT, LIMIT))
     peak = Peak()
     peak.start()
-    with temporary() as files:
+    with temporary_storage() as files:
         mapped = 4 * parameter_count(work.task.template) * line.clients > LARGE_TABLE
         seconds, last = timed(line, work, executor, participation, files if mapped else None)
         disk = sum(path.stat().st_blocks * 512 for path in files.folder.glob("*.npy")) / 2**30
@@ -146,7 +146,7 @@ def full_state(method: Method, federation: Federation, executor: Executor, files
             table = table.with_rows(ids, rows)
         return table
 
-    with storing(files):
+    with use_storage(files):
         state = begin(method, federation, 0, executor)
         return state._replace(server=trees.tree_map(filled, state.server))
 

@@ -1,7 +1,7 @@
 """Where a round's time goes. `python -m benchmarks.shares [rounds|servers] [METHOD ...]`.
 
-`rounds` prints the share of each phase of FedAvg's rounds, as `repetition.perform` runs them with evaluation, record
-and checkpoint every round. `servers` prints, for methods whose server computes, its share of a round of 100 clients
+`rounds` prints the share of each phase of FedAvg's rounds, as `run_repetition` runs them with evaluation, record and
+checkpoint every round. `servers` prints, for methods whose server computes, its share of a round of 100 clients
 with 500 samples each. Times are the processor's. Functions are timed from outside; what is called inside a phase counts
 for the inner one, except that a server's and an evaluation's forward passes are theirs.
 """
@@ -26,7 +26,7 @@ from fedweave.client import local_training
 from fedweave.federation import engine
 from fedweave.federation.executors import Batched, Executor, Loop
 from fedweave.federation.protocol import Method
-from fedweave.federation.records import Downloads, Settings
+from fedweave.federation.records import DownloadCache, Settings
 from fedweave.runs import repetition
 from fedweave.runs.parallel import keep_memory
 
@@ -136,9 +136,9 @@ def rounds(*names: str) -> None:
         )
         prepared = replace(prepared, method=method, federation=work.federation)
         with tempfile.TemporaryDirectory() as folder:
-            repetition.perform(prepared, 1, Path(folder))
+            repetition.run_repetition(prepared, 1, Path(folder))
             with watched(phases(work, method)) as clock:
-                repetition.perform(prepared, 0, Path(folder))
+                repetition.run_repetition(prepared, 0, Path(folder))
         total = sum(clock.seconds.values())
         shares = " ".join(f"{100 * clock.seconds[phase] / total:9.1f}%" for phase in PHASES)
         print(f"{name:10} {kind:10} {1e3 * total / ROUNDS:9.1f} {shares}", flush=True)
@@ -168,10 +168,10 @@ def last_round(method: Method, work: Workload, executor: Executor) -> tuple[floa
         engine.run(method, few, settings, executor), sum(stage.rounds for stage in method.stages(2)) - 1
     ):
         state = report.state
-    downloads = Downloads()
+    downloads = DownloadCache()
     downloads(method, state.server, federation.ids)  # as the evaluation before has done
     with watched({"server": of_server(method)}) as clock:
-        state, _, models = engine.one_round(method, state, federation, settings, executor, True, downloads)
+        state, _, models = engine.run_round(method, state, federation, settings, executor, True, downloads)
         engine.evaluate(method, state, federation, settings, executor, models, downloads)
         engine.diagnose(method, state.server, federation)
     return sum(clock.seconds.values()), clock.seconds["server"]

@@ -55,11 +55,11 @@ def soak(port: int) -> None:
     """The flow, the server watched from outside, and the questions afterwards."""
     from prefect.client.orchestration import get_client
 
-    from fedweave.pipelines.processes import Children
+    from fedweave.pipelines.processes import ChildProcesses
     from fedweave.pipelines.scheduling.dvc_graph import stale_stages
     from fedweave.pipelines.scheduling.flows import reproduce
 
-    server = Children()
+    server = ChildProcesses()
     with server.child([sys.executable, "-m", "prefect", "server", "start", "--port", str(port)], {}) as process:
         threading.Thread(target=lambda: list(process.stdout or ()), daemon=True).start()
         _await(f"http://127.0.0.1:{port}/api/health")

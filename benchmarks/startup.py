@@ -67,7 +67,7 @@ def reproduce(folder: Path, env: Mapping[str, str]) -> float:
 
 
 def parts(total: float, notes: Iterable[list[str]]) -> dict[str, float]:
-    """Part -> its seconds; `notes` are the lines (stage, event, moment) of `processes.note`, in the order of time."""
+    """Part -> its seconds; `notes` are the lines (stage, event, moment) of `record_time`, in the order of time."""
     spent: dict[str, float] = defaultdict(float)
     last = 0.0
     for stage, event, moment in notes:

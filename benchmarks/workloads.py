@@ -17,7 +17,7 @@ from fedweave.client.task import NodeClassification, RowClassification, Task
 from fedweave.federation.federation import Federation, pad_rows
 from fedweave.federation.protocol import Method
 from fedweave.federation.schedule import Training
-from fedweave.federation.subgraphs import stacked
+from fedweave.federation.subgraphs import stack_clients
 from fedweave.methods import METHODS
 from fedweave.models import build
 
@@ -75,7 +75,9 @@ def subgraphs(
     xs = np.zeros((clients, nodes, features), dtype=np.float32)
     np.put_along_axis(xs, g.integers(features, size=(clients, nodes, words)), 1.0 / words, axis=2)
     pairs = g.integers(nodes, size=(clients, 2, 2 * nodes))
-    own, extents = stacked(xs, g.integers(classes, size=(clients, nodes)), np.concatenate([pairs, pairs[:, ::-1]], 2))
+    own, extents = stack_clients(
+        xs, g.integers(classes, size=(clients, nodes)), np.concatenate([pairs, pairs[:, ::-1]], 2)
+    )
     train, test = [np.arange(50)] * clients, [np.arange(50, 150)] * clients
     return Workload(
         f"gcn {nodes} nodes x {features}, {clients} clients",

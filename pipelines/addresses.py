@@ -9,7 +9,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from fedweave.errors import BadInput, shown
+from fedweave.errors import BadInput, format_value
 
 LOOPBACK = "127.0.0.1"
 SQLITE = "sqlite:///"
@@ -30,7 +30,7 @@ def bound_host() -> str:
     return os.environ.get("UI_HOST") or LOOPBACK
 
 
-def reached_host() -> str:
+def reachable_host() -> str:
     """The address at which this machine reaches them: of a server on all addresses, loopback."""
     host = bound_host()
     try:
@@ -44,7 +44,7 @@ def reached_host() -> str:
 
 def url(port: int) -> str:
     """Where a browser finds a server of `make ui`."""
-    host = reached_host()
+    host = reachable_host()
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
@@ -66,7 +66,7 @@ def _port(variable: str, default: int) -> int:
     """
     text = os.environ.get(variable) or str(default)
     if not re.fullmatch(r"[0-9]{1,5}", text) or not 1 <= int(text) <= 65535:
-        raise BadInput(f"{variable}: {shown(text)} is no port; give 1 to 65535")
+        raise BadInput(f"{variable}: {format_value(text)} is no port; give 1 to 65535")
     return int(text)
 
 
@@ -75,7 +75,7 @@ def prefect_api() -> str:
     return f"http://{LOOPBACK}:{prefect_port()}/api"
 
 
-def silence_of(api: str) -> str:
+def connection_error(api: str) -> str:
     """Why the Prefect server at `api` does not answer; empty where it does."""
     from urllib.request import urlopen
 
@@ -96,7 +96,7 @@ def check_prefect(api: str, way: str = "") -> str:
         BadInput: nobody answers there.
     """
     address = api.rstrip("/")
-    if reason := silence_of(address):
+    if reason := connection_error(address):
         raise BadInput(
             f"PREFECT_API_URL: no Prefect server answers at {address} ({reason}); start one: {start_command('ui')}{way}"
         )
@@ -136,7 +136,7 @@ def check_store(uri: str, study: str = "") -> None:
         BadInput: naming the server or the file, the reason and the way out.
     """
     again = f"fedweave log {study}".strip()
-    if not answers(uri):
+    if not is_reachable(uri):
         raise BadInput(f"MLFLOW_TRACKING_URI: no server answers at {uri}; start it, or log later: {again}")
     if uri.startswith(SQLITE) and file_of(uri).exists():
         _check_file(file_of(uri), again)
@@ -147,7 +147,7 @@ def file_of(uri: str) -> Path:
     return Path(uri.removeprefix(SQLITE).removeprefix("file://").partition("?")[0])
 
 
-def answers(uri: str) -> bool:
+def is_reachable(uri: str) -> bool:
     """Whether the server at `uri` says anything within `HEALTH` seconds; true for a store that is no server."""
     if not uri.startswith("http"):
         return True
@@ -179,12 +179,12 @@ def _check_file(file: Path, again: str) -> None:
                 f"{file}: no database for MLflow ({error}); move it away, then make a new one: {again}"
             ) from error
         return
-    if written and written != (_expected() or written):
+    if written and written != (_expected_versions() or written):
         raise BadInput(f"{file}: written by another version of MLflow; move it away, then: {again}")
 
 
 @cache
-def _expected() -> set[str]:
+def _expected_versions() -> set[str]:
     """The version of the tables that the MLflow of this environment writes, from the files of its migrations; MLflow
     would take two seconds to tell. Empty where they do not say it.
     """

@@ -19,11 +19,11 @@ MIB = 2.0**20
 
 
 @contextmanager
-def watched() -> Iterator[list[dict[str, float]]]:
+def record_load() -> Iterator[list[dict[str, float]]]:
     """Rows of `sample`, taken by a thread while the block runs, and one at its end."""
     rows: list[dict[str, float]] = []
     over = threading.Event()
-    _guarded(_cpu)  # the first call has nothing to compare with
+    _read_safely(_cpu)  # the first call has nothing to compare with
     thread = threading.Thread(target=_watch, args=(rows, over), daemon=True)
     thread.start()
     try:
@@ -47,11 +47,11 @@ def sample() -> dict[str, float]:
     """The moment [s since 1970], and the load under MLflow's names for system metrics."""
     row = {"time": time.time()}
     for read in (_cpu, _memory, _process, _disk, _network, _gpus):
-        row |= _guarded(read)
+        row |= _read_safely(read)
     return row
 
 
-def _guarded(read: Callable[[], dict[str, float]]) -> dict[str, float]:
+def _read_safely(read: Callable[[], dict[str, float]]) -> dict[str, float]:
     """What `read` returns, or nothing where it fails: no training may end because of its record."""
     try:
         return read()
@@ -94,9 +94,9 @@ def _gpus() -> dict[str, float]:
         return {}
     metrics: dict[str, float] = {}
     for number in range(torch.cuda.device_count()):
-        metrics |= _guarded(partial(_gpu_memory, torch, number))
+        metrics |= _read_safely(partial(_gpu_memory, torch, number))
         # Without NVIDIA's Python bindings, and on a part of a GPU, the load is not known.
-        metrics |= _guarded(partial(_gpu_load, torch, number))
+        metrics |= _read_safely(partial(_gpu_load, torch, number))
     return metrics
 
 

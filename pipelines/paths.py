@@ -14,7 +14,7 @@ PACKAGE = Path(fedweave.__file__).parent
 CODE = Path("data/code")  # digests of code: of packages, and of what data sets and partitions depend on
 
 
-def current() -> str:
+def current_study() -> str:
     """The study of params.yaml, read without a YAML library; empty without that file."""
     file = Path("params.yaml")
     text = file.read_text(encoding="utf-8") if file.is_file() else ""
@@ -22,7 +22,7 @@ def current() -> str:
     return name[1] if name else ""
 
 
-def tuned(study: str, task: str, run: str) -> Path:
+def tuning_result(study: str, task: str, run: str) -> Path:
     """What tuning found for a run."""
     return RESULTS / study / "tuned" / task / f"{run}.json"
 

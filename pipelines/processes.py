@@ -21,16 +21,16 @@ from fedweave.runs.parallel import die_with_parent
 GRACE = 10.0  # seconds between asking a process group to end and killing it
 
 
-class Children:
+class ChildProcesses:
     """Child processes of one owner: they end with it, and after its `end` it starts no more."""
 
     def __init__(self) -> None:
         self._running: set[subprocess.Popen[str]] = set()
         self._starting = threading.Lock()
-        self._ended = threading.Event()
+        self._ended_trials = threading.Event()
 
     @contextmanager
-    def child(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
+    def start(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
         """Start `command` in its own session, output and errors in one pipe; the end of the block ends its process
         group.
 
@@ -38,7 +38,7 @@ class Children:
             InterruptedError: `end` was called.
         """
         with self._starting:
-            if self._ended.is_set():
+            if self._ended_trials.is_set():
                 raise InterruptedError("ended")
             process = _start(command, env or {})
             self._running.add(process)
@@ -49,9 +49,9 @@ class Children:
             self._running.discard(process)
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether `end` was called."""
-        return self._ended.is_set()
+        return self._ended_trials.is_set()
 
     def pause(self, seconds: float) -> None:
         """Wait, for a thread that looks after something else than a child.
@@ -59,13 +59,13 @@ class Children:
         Raises:
             InterruptedError: `end` was called.
         """
-        if self._ended.wait(seconds):
+        if self._ended_trials.wait(seconds):
             raise InterruptedError("ended")
 
     def end(self) -> None:
         """End all of them; may be called from another thread than the ones that wait for their child."""
         with self._starting:
-            self._ended.set()
+            self._ended_trials.set()
         for process in tuple(self._running):
             _signal_group(process, signal.SIGTERM)
         for process in tuple(self._running):
@@ -118,43 +118,43 @@ def _signal_group(process: subprocess.Popen[str], number: int) -> None:
         os.killpg(process.pid, number)
 
 
-def _terminated(_number: int, _frame: FrameType | None) -> NoReturn:
+def _exit_on_signal(_number: int, _frame: FrameType | None) -> NoReturn:
     sys.exit(128 + signal.SIGTERM)
 
 
-def stage(main: Callable[..., None], *failures: type[Exception]) -> NoReturn:
+def run_main(main: Callable[..., None], *failures: type[Exception]) -> NoReturn:
     """Run a stage's `main` with the command line's words as arguments, then exit.
 
     Bad input ends with one line and exit code 2, an exception of `failures` with one line and 3. A stage ends with
     the process that started it: an orphan would go on and overwrite the outputs of the next attempt.
     """
     die_with_parent()
-    signal.signal(signal.SIGTERM, _terminated)
+    signal.signal(signal.SIGTERM, _exit_on_signal)
     expected: tuple[type[Exception], ...] = (BadInput, *failures)
     # PyTorch's own folder lies in /tmp and does not outlive a machine or a container.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str((STATE / "compiled").absolute()))
-    note("begun")
+    record_time("begun")
     try:
         with user_errors():
             main(*sys.argv[1:])
     except expected as error:
         print(f"error: {error}", file=sys.stderr)
-        leave(2 if isinstance(error, BadInput) else 3)
+        exit_process(2 if isinstance(error, BadInput) else 3)
     except KeyboardInterrupt:
-        leave(128 + signal.SIGINT)
+        exit_process(128 + signal.SIGINT)
     except SystemExit as end:
-        leave(end.code)
-    leave(0)
+        exit_process(end.code)
+    exit_process(0)
 
 
-def note(event: str) -> None:
+def record_time(event: str) -> None:
     """Say when `event` of this stage was, for `benchmarks.startup`, where the environment asks for it."""
     if file := os.environ.get("FEDWEAVE_TIMES"):
         with Path(file).open("a", encoding="utf-8") as notes:
             notes.write(f"{Path(sys.argv[0]).stem} {event} {time.time()}\n")
 
 
-def leave(code: int | str | None) -> NoReturn:
+def exit_process(code: int | str | None) -> NoReturn:
     """Exit as `sys.exit(code)` does, with threads and exit functions, but without clearing the interpreter.
 
     Freeing every object of PyTorch one by one takes 0.7 s; the kernel frees them at once.
@@ -162,7 +162,7 @@ def leave(code: int | str | None) -> NoReturn:
     if isinstance(code, str):
         print(code, file=sys.stderr)
         code = 1
-    note("left")
+    record_time("left")
     threading._shutdown()  # type: ignore[attr-defined]  # as processes of `multiprocessing` end
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

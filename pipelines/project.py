@@ -23,7 +23,7 @@ def used_plugins() -> Any:
 
 def plugin_paths() -> dict[str, str]:
     """The plug-ins that params.yaml of this folder names: name -> path."""
-    return plugins.paths(used_plugins(), str(PARAMS))
+    return plugins.resolve_paths(used_plugins(), str(PARAMS))
 
 
 def load_plugins() -> None:

@@ -22,13 +22,13 @@ from fedweave.pipelines.addresses import (
     mlflow_port,
     page,
     prefect_port,
-    reached_host,
+    reachable_host,
     start_command,
     url,
 )
 from fedweave.pipelines.mlflow_records import stamp
-from fedweave.pipelines.mlflow_records.synchronise import follow
-from fedweave.pipelines.processes import Children, stage
+from fedweave.pipelines.mlflow_records.synchronise import watch_results
+from fedweave.pipelines.processes import ChildProcesses, run_main
 
 PATIENCE = 600.0  # seconds for a server to answer: on a busy machine its imports alone take minutes
 NEWS = 20.0  # seconds between two lines that say what is waited for
@@ -62,8 +62,8 @@ def servers() -> tuple[Server, ...]:
 def main() -> None:
     """Start the servers, print their addresses when they answer, and end them on a signal.
 
-    SIGTERM, which `stage` turns into an exit, ends them in every case; a shell that starts this in the background lets
-    SIGINT be ignored.
+    SIGTERM, which `run_main` turns into an exit, ends them in every case; a shell that starts this in the background
+    lets SIGINT be ignored.
 
     Raises:
         BadInput: a port is in use, MLflow's store is damaged or does not answer, or a server does not start; the line
@@ -72,27 +72,27 @@ def main() -> None:
     ours = servers()
     check_store(os.environ["MLFLOW_TRACKING_URI"])
     for server in ours:
-        if _answers(server.port):
+        if _is_reachable(server.port):
             other = start_command("ui", **{f"{server.name.upper()}_PORT": server.port + 1})
             raise BadInput(f"port {server.port} is taken; choose another: {other}")
     with ExitStack() as stack:
-        running = [stack.enter_context(Children().child(server.command, server.env)) for server in ours]
+        running = [stack.enter_context(ChildProcesses().start(server.command, server.env)) for server in ours]
         outputs = [_drain(process) for process in running]
         if store := external_store():
             print(f"{'MLflow':8} {store}", flush=True)
         for server, process, words in zip(ours, running, outputs, strict=True):
-            _await(server, process, words)
+            _wait_for(server, process, words)
             print(f"{server.name:8} {url(server.port)}", flush=True)
-        _tell("both" if len(ours) > 1 else "it")
-        follow(Path("results"), threading.Event())
+        _print_summary("both" if len(ours) > 1 else "it")
+        watch_results(Path("results"), threading.Event())
         while all(process.poll() is None for process in running):
             time.sleep(0.5)
     raise BadInput("a server ended by itself; its last output: " + " | ".join(words[-1] for words in outputs if words))
 
 
-def _tell(servers: str) -> None:
+def _print_summary(servers: str) -> None:
     """Where the runs are, who reaches the `servers`, and how they end."""
-    for what, runs in _runs():
+    for what, runs in _run_links():
         print(f"{what}: {runs}", flush=True)
     if bound_host() != LOOPBACK:
         print(
@@ -102,14 +102,14 @@ def _tell(servers: str) -> None:
     print(f"Ctrl-C ends {servers}", flush=True)
 
 
-def _runs() -> Iterator[tuple[str, str]]:
+def _run_links() -> Iterator[tuple[str, str]]:
     """The tasks of the current study and the other studies that MLflow knows, and where their runs are: its first page
     is about language models.
     """
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
-    current = paths.current()
+    current = paths.current_study()
     try:
         experiments = MlflowClient().search_experiments(order_by=["name"])
     except MlflowException as error:
@@ -122,9 +122,9 @@ def _runs() -> Iterator[tuple[str, str]]:
             yield f"{name} in MLflow", f"{mlflow_address()}/{page(experiment.experiment_id)}"
 
 
-def _answers(port: int) -> bool:
+def _is_reachable(port: int) -> bool:
     try:
-        with socket.create_connection((reached_host(), port), timeout=1):
+        with socket.create_connection((reachable_host(), port), timeout=1):
             return True
     except OSError:
         return False
@@ -144,14 +144,14 @@ def _drain(process: Popen[str]) -> list[str]:
     return lines
 
 
-def _await(server: Server, process: Popen[str], words: list[str]) -> None:
+def _wait_for(server: Server, process: Popen[str], words: list[str]) -> None:
     """Wait until `server` answers on its port; a line now and then says that it is still awaited.
 
     Raises:
         BadInput: it ended, or did not answer in `PATIENCE` seconds.
     """
     begun, news = time.monotonic(), NEWS
-    while not _answers(server.port):
+    while not _is_reachable(server.port):
         waited, last = time.monotonic() - begun, words[-1] if words else "no word"
         if process.poll() is not None:
             raise BadInput(f"{server.name} did not start: {last}")
@@ -164,4 +164,4 @@ def _await(server: Server, process: Popen[str], words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    stage(main)
+    run_main(main)

@@ -28,7 +28,7 @@ FIRST = (
     "tests/runs/test_determinism.py",
     "tracking",
     "tests/api/test_api.py",
-    "tests/pipelines/test_single.py",
+    "tests/pipelines/test_single_run.py",
     "tests/api/test_other_metrics.py",
     "tests/recommendation/test_recommend.py",
     "tests/results/test_summary.py",
@@ -71,7 +71,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages with empty drawings, for tests of their sentences: drawings take most of a page's time."""
     from fedweave.plots import style
 
-    monkeypatch.setattr(style, "_drawn", lambda draw, *args, **options: "<svg></svg>")
+    monkeypatch.setattr(style, "_draw_svg", lambda draw, *args, **options: "<svg></svg>")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedweave.report.extras import ABLATION_COLUMNS
+from fedweave.report.optional_files import ABLATION_COLUMNS
 
 SKILL = {"Local": -6.0, "FedAvg": -12.0, "FedAvg-FT": -0.2, "Ditto": -2.5, "FedAMP": -5.0, "FedAGHN": 0.0}
 WEAVERS = ("FedAMP", "FedAGHN", "pFedGAT", "SHN")

@@ -12,10 +12,10 @@ import fedweave as fw
 from fedweave.api.plan import Plan, plan
 from fedweave.deployment import export, spec
 from fedweave.deployment.checkpoint import Session
-from fedweave.deployment.ledger import Ledger
+from fedweave.deployment.message_log import MessageLog
 from fedweave.deployment.messages import Reply, Request
 from fedweave.deployment.node import Node, open_node
-from fedweave.deployment.roll import Roll
+from fedweave.deployment.node_registry import NodeRegistry
 from fedweave.deployment.server import Coordinator
 from fedweave.errors import BadInput
 from fedweave.runs import repetition
@@ -75,7 +75,7 @@ class Hosts:
         self.prepared = export.prepare(run, *inputs)
         if not (self.folder / "app").exists():
             export.export(run, *inputs, self.folder / "app", secure=self.secure)
-            export.split(self.prepared.federation, self.folder / "data")
+            export.write_client_files(self.prepared.federation, self.folder / "data")
         self.spec = spec.read(self.folder / "app" / export.PACKAGE / spec.FILE)
 
     def node(self, client: int) -> Node:
@@ -89,16 +89,16 @@ class Hosts:
     def run(self, calls: Calls | None = None, until: int | None = None, **roll: Any) -> Session:
         """The federation, from its last checkpoint."""
         settings = {"wait": 0.0, "say": lambda line: None, **roll}
-        roll_of = Roll(self.spec, self.calls() if calls is None else calls, **settings)
+        roll_of = NodeRegistry(self.spec, self.calls() if calls is None else calls, **settings)
         return Coordinator(self.spec, roll_of, self.folder / "server", lambda line: None).run(until)
 
-    def ledger(self) -> Ledger:
+    def ledger(self) -> MessageLog:
         """The messages that the server has noted."""
-        return Ledger(self.folder / "server")
+        return MessageLog(self.folder / "server")
 
     def simulation(self) -> History:
         """The same run in the simulation."""
-        return repetition.perform(self.prepared, self.spec.seed)
+        return repetition.run_repetition(self.prepared, self.spec.seed)
 
 
 def same(a: History, b: History) -> bool:

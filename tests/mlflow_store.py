@@ -51,7 +51,7 @@ def current(uri: str, folder: Path) -> Shown:
     with results/<study> at `folder` to the last bit.
     """
     study = results.load_study(folder)
-    tables = results.tables(study)
+    tables = results.compute_tables(study)
     client = MlflowClient(uri)
     experiment = client.get_experiment_by_name(study.name).experiment_id
     runs = client.search_runs([experiment], "tags.record = 'current'", max_results=5000)

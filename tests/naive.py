@@ -38,7 +38,7 @@ def ran(
 
 def models(report: Report, point: str = "post") -> Tensor:
     """Personalized models [N, P]."""
-    return trees.flat(dict(sorted(report.models[point].items())))
+    return trees.to_matrix(dict(sorted(report.models[point].items())))
 
 
 def server(report: Report) -> Tensor:

@@ -20,11 +20,11 @@ import benchmarks.__main__ as bench
 from benchmarks import contestant, gpu, growth, limits, peers, raw, scale, shares
 from benchmarks.workloads import WORKLOADS, images
 from fedweave.errors import BadInput
-from fedweave.federation.engine import one_round
+from fedweave.federation.engine import run_round
 from fedweave.federation.executors import Batched, Loop
 from fedweave.federation.records import Settings
 from fedweave.federation.start import begin
-from fedweave.tensors.storage import temporary
+from fedweave.tensors.storage import temporary_storage
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -146,7 +146,7 @@ def test_a_peer_takes_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(WORKLOADS, "mlp", lambda: images("mlp", 1, shape=(32,), samples=150))
     threads, work = torch.get_num_threads(), WORKLOADS["mlp"]()
     state = begin(work.method(), work.federation, 0, Loop())
-    after = one_round(work.method(), state, work.federation, Settings(rounds=1), Loop())[0]
+    after = run_round(work.method(), state, work.federation, Settings(rounds=1), Loop())[0]
     names = raw.network("mlp").state_dict()
     weights = dict(zip(names, state.server["model"].values(), strict=True))
     peers._prepared.cache_clear()
@@ -221,7 +221,7 @@ def test_growth_with_clients(method: str) -> None:
     line = scale.Line("mlp", method, 12)
     work, executor, participation = scale.workload(line)
     assert participation == 1.0
-    with temporary() as files:
+    with temporary_storage() as files:
         usual, last = scale.timed(line, work, executor, participation, files)
         assert [*files.folder.glob("*.npy")]
     assert 0 < usual

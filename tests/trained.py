@@ -62,7 +62,9 @@ def train(
     for key in made.runs:
         prepared = repetition.prepare(made.run(key), dataset(kind), partition(kind))
         archive.write(
-            Path("results/toy/runs") / key, prepared, {seed: repetition.perform(prepared, seed) for seed in seeds}
+            Path("results/toy/runs") / key,
+            prepared,
+            {seed: repetition.run_repetition(prepared, seed) for seed in seeds},
         )
     return Path("results/toy")
 

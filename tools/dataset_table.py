@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fedweave.data import DATASETS
-from fedweave.data.sources.origins import CATALOGUE, LIMITS, Form
+from fedweave.data.sources.origins import CATALOGUE, LIMITS, FileSet
 from fedweave.data.sources.packaged import PACKAGED
 from fedweave.errors import BadInput
 from fedweave.files import write_atomic
@@ -84,12 +84,12 @@ def _sources(name: str) -> str:
     return "; ".join([*map(str, hosts), *hints])
 
 
-def _addresses(form: Form) -> Iterator[str]:
+def _addresses(form: FileSet) -> Iterator[str]:
     for file in form.files:
         yield from filter(None, (file.url, file.archive and file.archive.url))
 
 
-def _files(form: Form) -> str:
+def _files(form: FileSet) -> str:
     """The files of a form, or the archives that hold them; folders where there are many."""
     paths = list(dict.fromkeys(file.archive.path if file.archive else file.path for file in form.files))
     if len(paths) <= NAMED:

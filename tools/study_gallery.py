@@ -64,7 +64,7 @@ def _place(name: str) -> tuple[str, tuple[tuple[int, str], ...]]:
 
 def _line(name: str, study: Mapping[str, Any], base: Mapping[str, Any]) -> str:
     """One row: name, what it is about, tasks, methods, number of runs, budget."""
-    entries = [entry for task in study["tasks"].values() for entry in catalogue.entries(task, study, base)]
+    entries = [entry for task in study["tasks"].values() for entry in catalogue.list_methods(task, study, base)]
     methods = sorted({_method(entry) for entry in entries})
     about = study.get("about", "").replace("|", "\\|")
     cells = (f"`{name}`", about, _few(list(study["tasks"])), _few(methods), str(len(entries)), budget(study, base))

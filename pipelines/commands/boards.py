@@ -15,7 +15,7 @@ from fedweave import results
 from fedweave.errors import BadInput
 from fedweave.files import read_table, write_atomic
 from fedweave.pipelines import paths
-from fedweave.pipelines.processes import stage
+from fedweave.pipelines.processes import run_main
 
 FOLDER = Path("docs/boards")
 PAGES = (Path("docs/zoo.md"),)
@@ -37,14 +37,14 @@ def main(*studies: str) -> None:
         BadInput: a study without results.
     """
     for study in studies:
-        take(study)
+        copy_board(study)
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        if (new := filled(text)) != text:
+        if (new := fill_blocks(text)) != text:
             write_atomic(page, new)
 
 
-def take(study: str) -> None:
+def copy_board(study: str) -> None:
     """Copy the board of `study`, and its controls, with six digits.
 
     Raises:
@@ -60,7 +60,7 @@ def take(study: str) -> None:
         write_atomic(target, rows.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
 
 
-def filled(page: str) -> str:
+def fill_blocks(page: str) -> str:
     """The text of a page with the boards of today in its blocks."""
     return BLOCK.sub(lambda match: match[1] + board(match[2], match[3]) + match[4], page)
 
@@ -92,4 +92,4 @@ def _line(cells: Mapping[str, str]) -> str:
 
 
 if __name__ == "__main__":
-    stage(main)
+    run_main(main)

@@ -76,7 +76,7 @@ def client_rows(study: results.Study) -> pd.DataFrame:
     """
     clients = results.clients(study)
     about = results.board(study, clients)[["run", "dataset", "setting", "metric"]].drop_duplicates("run")
-    sharing = {run.name: results.sharing(runs) for runs in results.by_task(study).values() for run in runs}
+    sharing = {run.name: results.part_numbers(runs) for runs in results.by_task(study).values() for run in runs}
     owners = (sharing[run] for run in clients["run"])
     parts = [owner[client] if owner else client for owner, client in zip(owners, clients["client"], strict=True)]
     rows = clients.assign(part=parts).merge(about, on="run")[list(CLIENT_COLUMNS)]

@@ -34,11 +34,11 @@ def submit(study: Study = "", force: studies.Force = False) -> None:
 
     cluster = resources.load()
     if study:
-        submissions.check_open(study)
-        with studies.switched(study, None, None, None, force):
+        submissions.check_none_open(study)
+        with studies.switch_study(study, None, None, None, force):
             pass  # the stages that run here have locks of their own
     submission = submissions.submit(cluster)
-    name = submission.study if submission else study or _current()
+    name = submission.study if submission else study or _current_study()
     if submission is None:
         out.print(f"{name}: all training is up to date; the rest: dvc repro", soft_wrap=True)
         return
@@ -56,7 +56,11 @@ def status(study: Study = "") -> None:
     """How far every stage of STUDY is; without STUDY, of all that is submitted."""
     from fedweave.pipelines.scheduling import collection, submissions
 
-    for submission in [_open(study)] if study else list(map(_open, submissions.studies())) or [_open("")]:
+    for submission in (
+        [_open_submission(study)]
+        if study
+        else list(map(_open_submission, submissions.studies())) or [_open_submission("")]
+    ):
         table = Table(box=None, pad_edge=False, header_style="bold")
         for name in ("stage", "job", "state", "detail"):
             table.add_column(name, no_wrap=name != "detail", overflow="fold")
@@ -75,7 +79,7 @@ def collect(
     """Commit what has come back to DVC; when all has, also compare, and print the leaderboard."""
     from fedweave.pipelines.scheduling import collection, submissions
 
-    submission = _open(study)
+    submission = _open_submission(study)
     if wait:
         submissions.wait(submission, POLL)
     done = collection.collect(submission)
@@ -110,21 +114,21 @@ def _finish(study: str) -> None:
 @app.command()
 def cancel(study: Study = "") -> None:
     """End the jobs of STUDY; what has finished can still be collected, and checkpoints stay."""
-    submission = _open(study)
+    submission = _open_submission(study)
     stages = submission.cancel()
     count = f"{len(stages)} of {len(submission.jobs)} stages cancelled"
     out.print(f"{submission.study}: {count}; their jobs end within a minute", soft_wrap=True)
     out.print(f"next: fedweave cluster collect {submission.study}, then submit again", soft_wrap=True)
 
 
-def _current() -> str:
+def _current_study() -> str:
     from fedweave.study.config import read_yaml
     from fedweave.study.spec import PARAMS
 
     return str(read_yaml(PARAMS)["study"])
 
 
-def _open(study: str) -> "Submission":
+def _open_submission(study: str) -> "Submission":
     """The open submission of `study`.
 
     Raises:
@@ -132,7 +136,7 @@ def _open(study: str) -> "Submission":
     """
     from fedweave.pipelines.scheduling import submissions
 
-    name = study or _current()
+    name = study or _current_study()
     submission = submissions.load(name)
     if submission is None:
         known = submissions.studies()

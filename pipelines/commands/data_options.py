@@ -45,7 +45,7 @@ def output_path(path: str) -> Path:
     return Path(path)
 
 
-def of_words(
+def parse_options(
     *, label: str, features: str, shares: str, text: str, val: float | None, embed: bool | None, **plain: Any
 ) -> dict[str, Any]:
     """Arguments of `Federation.from_file`; what was left out takes the default there.
@@ -53,30 +53,32 @@ def of_words(
     Raises:
         BadInput: shares that are no three numbers, or a vocabulary that is not there.
     """
-    lists = {"features": words(features), "shares": _shares(shares), "text": _texts(text)}
+    lists = {"features": split_words(features), "shares": _parse_shares(shares), "text": _parse_texts(text)}
     arguments = {key: value for key, value in {**plain, **lists}.items() if value}
     arguments |= {key: value for key, value in (("val", val), ("embed", embed)) if value is not None}
-    names = words(label)
+    names = split_words(label)
     return {**arguments, "label": names if len(names) > 1 and arguments.get("window") else label}
 
 
-def words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """Words between commas."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def _texts(text: str) -> dict[str, Any]:
+def _parse_texts(text: str) -> dict[str, Any]:
     """Column of texts -> number of hashes, or the words of a file with one in each line."""
     from fedweave.api.tables import HASHED
 
     texts: dict[str, Any] = {}
-    for part in words(text):
+    for part in split_words(text):
         name, _, how = part.partition("=")
-        texts[name] = HASHED if not how else int(how) if re.fullmatch("[0-9]{1,9}", how) else _vocabulary(Path(how))
+        texts[name] = (
+            HASHED if not how else int(how) if re.fullmatch("[0-9]{1,9}", how) else _read_vocabulary(Path(how))
+        )
     return texts
 
 
-def _vocabulary(path: Path) -> list[str]:
+def _read_vocabulary(path: Path) -> list[str]:
     if not path.is_file():
         raise BadInput(f"--text: {path} is no file of words, and no number of hashes such as 512")
     try:
@@ -85,14 +87,14 @@ def _vocabulary(path: Path) -> list[str]:
         raise BadInput(f"--text: {path} is no text in UTF-8 (byte {error.start}); save it as UTF-8") from error
 
 
-def _shares(text: str) -> dict[str, float]:
+def _parse_shares(text: str) -> dict[str, float]:
     """Shares of the parts.
 
     Raises:
         BadInput: no three numbers.
     """
     try:
-        numbers = [float(word) for word in words(text)]
+        numbers = [float(word) for word in split_words(text)]
     except ValueError:
         numbers = [0.0]
     if numbers and len(numbers) != len(PARTS):

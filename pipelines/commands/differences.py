@@ -5,7 +5,7 @@ docs/reproduction/differences.yaml names the pairs of each study, such as `FED-P
 
 from fedweave.errors import choose
 from fedweave.pipelines.commands import questions
-from fedweave.pipelines.commands.stored_numbers import FOLDER, clients, rows
+from fedweave.pipelines.commands.stored_numbers import FOLDER, client_scores, rows
 from fedweave.results import EMPTY
 from fedweave.study.config import read_yaml
 
@@ -32,7 +32,7 @@ def table(study: str) -> str:
 
 
 def _cell(study: str, key: str, pair: Pair, significant: bool) -> str:
-    if not {*pair} <= {*clients(study, key)}:
+    if not {*pair} <= {*client_scores(study, key)}:
         return EMPTY
     difference, interval = (questions.ask(" | ".join((kind, study, key, *pair))) for kind in ("gap", "interval"))
     mark = "**" if significant else ""

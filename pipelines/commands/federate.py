@@ -45,7 +45,7 @@ def export(
     from fedweave.pipelines.stages.train import tuned_values
     from fedweave.runs import assembly
 
-    plugins.load(plugins.paths(uses or [], "--uses").values())
+    plugins.load(plugins.resolve_paths(uses or [], "--uses").values())
     study = assembly.load()
     choose(run, study.runs, "params.yaml: runs")
     support.check_method(run, study.runs[run].method)
@@ -54,16 +54,16 @@ def export(
     exporting.check_seed(chosen, seed)
     exporting.check_target(to, data)
     dataset, partition = assembly.load_inputs(chosen)
-    check_dealt(chosen, dataset, partition)
+    check_partition(chosen, dataset, partition)
     made = exporting.export(chosen, dataset, partition, to, seed, secure)
     out.print(f"{to}: {made.run.method} on {made.run.name}, {len(made.clients)} clients, specification {made.hash}",
               soft_wrap=True)  # fmt: skip
     if data is not None:
-        exporting.split(exporting.prepare(chosen, dataset, partition, seed).federation, data)
+        exporting.write_client_files(exporting.prepare(chosen, dataset, partition, seed).federation, data)
         out.print(f"{data}: one file for each client, which belongs on its host alone", soft_wrap=True)
 
 
-def check_dealt(run: "Run", dataset: "Dataset", partition: "Partition") -> None:
+def check_partition(run: "Run", dataset: "Dataset", partition: "Partition") -> None:
     """Refuse a partition that was dealt with other settings than params.yaml has now, or from other data.
 
     Raises:

@@ -58,7 +58,9 @@ def problems(page: str) -> list[str]:
             places = [place for place in prose if place[0] == heading and place[1].startswith(opening)]
             if len(places) == 1:
                 numbers = prose.pop(places[0])
-                lines += [f"{name}: {line}" for line in _differences(numbers, [_entry(e, sources) for e in entries])]
+                lines += [
+                    f"{name}: {line}" for line in _differences(numbers, [_parse_entry(e, sources) for e in entries])
+                ]
             else:
                 lines.append(f"{name}: {len(places)} paragraphs with figures begin so; {SOURCES} needs one")
     return lines + [f"{head}: {text[:60]!r}: no source for {', '.join(rest)}" for (head, text), rest in prose.items()]
@@ -76,7 +78,7 @@ def figures(page: str) -> dict[tuple[str, str], list[str]]:
     return prose
 
 
-def _entry(line: str, sources: Mapping[str, Any]) -> Entry:
+def _parse_entry(line: str, sources: Mapping[str, Any]) -> Entry:
     left, equals, right = line.partition(" = ")
     parts = questions.parts(right)
     if not equals or not NUMBER.search(left) or (parts[0] == STATED and len(parts) != 3):
@@ -94,19 +96,19 @@ def _differences(numbers: list[str], entries: list[Entry]) -> Iterator[str]:
             yield f"figure {place} is {figure} in the page and {source} in {SOURCES}"
             return
     for entry in entries:
-        if entry.parts[0] != STATED and (answer := _rounded(entry)) != [*map(_decimal, entry.figures)]:
+        if entry.parts[0] != STATED and (answer := _rounded_answer(entry)) != [*map(_decimal, entry.figures)]:
             yield f"{' '.join(entry.figures)}: the answer to {_question(entry)!r} is {' '.join(map(str, answer))}"
 
 
-def _rounded(entry: Entry) -> list[Decimal]:
-    answer = _corrected(entry) if entry.parts[0] == "p corrected" else questions.ask(_question(entry))
+def _rounded_answer(entry: Entry) -> list[Decimal]:
+    answer = _corrected_p_value(entry) if entry.parts[0] == "p corrected" else questions.ask(_question(entry))
     if len(answer.values) != len(entry.figures):
         raise BadInput(f"{SOURCES}: {_question(entry)!r} has {len(answer.values)} answers for {entry.figures}")
     exponents = [_decimal(figure).as_tuple().exponent for figure in entry.figures]
-    return answer.rounded([max(0, -int(exponent)) for exponent in exponents])
+    return answer.round_to([max(0, -int(exponent)) for exponent in exponents])
 
 
-def _corrected(entry: Entry) -> questions.Answer:
+def _corrected_p_value(entry: Entry) -> questions.Answer:
     p_values = {" | ".join(test): p for test, p in claims.p_values().items()}
     return questions.Answer((p_values[choose(" | ".join(entry.parts[1:]), p_values, f"{claims.WORDS}: p")],))
 

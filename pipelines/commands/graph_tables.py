@@ -19,11 +19,11 @@ import pandas as pd
 from fedweave import results
 from fedweave.errors import BadInput
 from fedweave.federation.graph_quality import group_auc
-from fedweave.federation.graph_words import is_control
+from fedweave.federation.graph_settings import is_control
 from fedweave.files import read_table, write_atomic
 from fedweave.pipelines import paths
 from fedweave.pipelines.commands import boards
-from fedweave.pipelines.processes import stage
+from fedweave.pipelines.processes import run_main
 
 STUDY = "graphs"
 PAGE = Path("docs/graphs.md")
@@ -44,13 +44,13 @@ def main(action: str = "") -> None:
     if action not in ("", "take"):
         raise BadInput(f"graph_tables: {action!r} is unknown; write take, or nothing")
     if action:
-        take()
+        copy_results()
     text = PAGE.read_text(encoding="utf-8")
-    if (new := filled(text)) != text:
+    if (new := fill_blocks(text)) != text:
         write_atomic(PAGE, new)
 
 
-def take() -> None:
+def copy_results() -> None:
     """Copy the board, the tests of graphs and the curves of AUC, with six digits; tasks that were not run stay.
 
     Raises:
@@ -77,17 +77,17 @@ def _curves(study: results.Study) -> Iterator[dict[str, Any]]:
         learned = not is_control(str(run.info["spec"]["method"].get("graph", "")))
         graphs = [kept for seed in run.seeds if learned and (kept := results.graphs(run, seed)) is not None]
         for i, round in enumerate(graphs[0].rounds if graphs else ()):
-            areas = [_area(kept, i) for kept in graphs]
+            areas = [_mean_auc(kept, i) for kept in graphs]
             yield {"task": run.task, "method": run.label, "round": round, "auc": float(np.mean(areas))}
 
 
-def _area(graphs: results.Graphs, i: int) -> float:
+def _mean_auc(graphs: results.Graphs, i: int) -> float:
     """The AUC of the `i`-th graph, averaged over layers; NaN where no groups are known."""
     group = graphs.group
     return float("nan") if group is None else float(np.mean([group_auc(layer, group) for layer in graphs.weights[i]]))
 
 
-def filled(page: str) -> str:
+def fill_blocks(page: str) -> str:
     """The text of a page with the tables of today in its blocks."""
     return BLOCK.sub(lambda match: match[1] + table(match[2]) + match[3], page)
 
@@ -121,10 +121,10 @@ def _cells(row: Mapping[str, Any], tests: pd.DataFrame, curves: pd.DataFrame) ->
     ]
     area, varied, gain = (_number(row[key], form) for key, form in MEASURES.items())
     curve = curves[curves["method"] == row["method"]]
-    return str(row["method"]), f"{row['mean']:.1f}", area, found_at(curve), varied, gain, *minus
+    return str(row["method"]), f"{row['mean']:.1f}", area, first_stable_round(curve), varied, gain, *minus
 
 
-def found_at(curve: pd.DataFrame) -> str:
+def first_stable_round(curve: pd.DataFrame) -> str:
     """The round after which the AUC of a `curve` stays at `FOUND` or above; a dash where it ends below."""
     curve = curve[curve["auc"].notna()]
     below = curve.loc[curve["auc"] < FOUND, "round"]
@@ -142,4 +142,4 @@ def _number(value: Any, form: str) -> str:
 
 
 if __name__ == "__main__":
-    stage(main)
+    run_main(main)

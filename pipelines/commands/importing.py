@@ -75,20 +75,20 @@ def import_(
     name = name or file.name.split(".")[0].lower()
     if not NAME.fullmatch(name):
         raise BadInput(f"--name: {name!r} must begin with a letter a-z, then letters a-z, digits, - and _, at most 50")
-    options = own.of_words(
+    options = own.parse_options(
         label=label, features=features, target=target, text=text, window=window, horizon=horizon, stride=stride,
         split=split, shares=shares, time=time, gap=gap, recording=recording, group=group, unit=unit,
-        relation=_pairs(relation), val=val, normalize=normalize, preprocess=preprocess, embed=embed, name=name,
+        relation=_read_pairs(relation), val=val, normalize=normalize, preprocess=preprocess, embed=embed, name=name,
     )  # fmt: skip
     made = fw.Federation.from_file(file, client=client, **options)
-    written = write(file, made, {"client": client, **options}, force)
-    budget: dict[str, Any] = {"rounds": rounds, "seeds": seeds, "metric": metric, "methods": own.words(methods)}
-    place = _study(made, budget, written, force)
+    written = write_plugin(file, made, {"client": client, **options}, force)
+    budget: dict[str, Any] = {"rounds": rounds, "seeds": seeds, "metric": metric, "methods": own.split_words(methods)}
+    place = _write_study(made, budget, written, force)
     studies.use(name, force=force)
     out.print(f"{made!r}; {written} and {place} say how; next: dvc repro", soft_wrap=True)
 
 
-def write(file: Path, made: fw.Federation, options: dict[str, Any], force: bool = False) -> Path:
+def write_plugin(file: Path, made: fw.Federation, options: dict[str, Any], force: bool = False) -> Path:
     """Copy the file into the project and write the plug-in that reads it; returns its path.
 
     Raises:
@@ -102,7 +102,7 @@ def write(file: Path, made: fw.Federation, options: dict[str, Any], force: bool 
     code = CODE.format(
         name=made.name, sha256=sha256, options=listing, file=copy.name, about=about, kind=made.dataset.kind
     )
-    _refuse_change(plugin, code, force)
+    _check_unchanged(plugin, code, force)
     FOLDER.mkdir(exist_ok=True)
     if not (copy.is_file() and copy.samefile(file)):
         shutil.copyfile(file, copy)
@@ -110,7 +110,7 @@ def write(file: Path, made: fw.Federation, options: dict[str, Any], force: bool 
     return plugin
 
 
-def _study(made: fw.Federation, budget: dict[str, Any], plugin: Path, force: bool) -> Path:
+def _write_study(made: fw.Federation, budget: dict[str, Any], plugin: Path, force: bool) -> Path:
     """Write the study file of the data set."""
     place = STUDIES / f"{made.name}.yaml"
     numeric = made.dataset.targets is not None
@@ -134,17 +134,17 @@ def _study(made: fw.Federation, budget: dict[str, Any], plugin: Path, force: boo
         "tune": {"trials": 0},
     }
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
-    _refuse_change(place, text, force)
+    _check_unchanged(place, text, force)
     write_atomic(place, text)
     return place
 
 
-def _refuse_change(path: Path, text: str, force: bool) -> None:
+def _check_unchanged(path: Path, text: str, force: bool) -> None:
     if path.is_file() and path.read_text(encoding="utf-8") != text and not force:
         raise BadInput(f"{path}: is there and says something else; give another --name, or add --force to replace it")
 
 
-def _pairs(relation: str) -> Any:
+def _read_pairs(relation: str) -> Any:
     """The pairs of a given client graph, which then stand in the plug-in."""
     from fedweave.api.reading import read_pairs
 

@@ -53,7 +53,7 @@ def datasets() -> list[tuple[Any, ...]]:
     """Every data set, and whether its files are here."""
     from fedweave import data
 
-    here = {name for name in data.DATASETS if data.complete(name, Path("data/raw"))}
+    here = {name for name in data.DATASETS if data.find_intact_files(name, Path("data/raw"))}
     loaders = {n: getattr(f, "func", f) for n, f in data.DATASETS.items()}
     return [
         ("name", "files", "what it is"),
@@ -75,7 +75,7 @@ def partitions() -> list[tuple[Any, ...]]:
     """Every rule that deals rows to clients."""
     from fedweave import data
 
-    return [("name", "options"), *((n, ", ".join(data.accepted(n)) or "-") for n in data.PARTITIONS)]
+    return [("name", "options"), *((n, ", ".join(data.default_options(n)) or "-") for n in data.PARTITIONS)]
 
 
 def studies() -> list[tuple[Any, ...]]:

@@ -21,7 +21,7 @@ from fedweave.pipelines.commands import (
     recommend,
     records,
     servers,
-    single,
+    single_run,
     studies,
 )
 from fedweave.pipelines.scheduling import workers
@@ -41,7 +41,7 @@ app.add_typer(records.app)
 app.add_typer(own_data.app)
 app.add_typer(recommend.app)
 app.add_typer(servers.app)
-app.command()(single.run)
+app.command()(single_run.run)
 app.command("import")(importing.import_)
 app.command()(projects.init)
 app.command()(workers.deploy)
@@ -66,21 +66,21 @@ def options(
 
 def main() -> None:
     """Entry point: bad input is one line on stderr and exit code 2."""
-    guarded(app)
+    run_command(app)
 
 
-def guarded(command: Callable[[], Any]) -> None:
+def run_command(command: Callable[[], Any]) -> None:
     """Run `command`; a `BadInput` becomes one line on stderr and exit code 2, a diverged training 3."""
     try:
         with user_errors():
             command()
     except BadInput as error:
-        sys.exit(_complain(str(error), 2))
+        sys.exit(_print_error(str(error), 2))
     except Diverged as error:
-        sys.exit(_complain(str(error), 3))
+        sys.exit(_print_error(str(error), 3))
 
 
-def _complain(message: str, code: int) -> int:
+def _print_error(message: str, code: int) -> int:
     Console(stderr=True, soft_wrap=True).print(Text.assemble(("error:", "bold red"), " ", message), highlight=False)
     return code
 
@@ -93,7 +93,7 @@ def list_(
 ) -> None:
     """List what can be used; outside of a terminal, such as in a pipe, one line each."""
     if what != "studies":
-        plugins.load(plugins.paths(uses or [], "--uses").values())
+        plugins.load(plugins.resolve_paths(uses or [], "--uses").values())
     rows = {
         "methods": listing.methods,
         "datasets": listing.datasets,

@@ -11,7 +11,7 @@ import typer
 import fedweave as fw
 from fedweave.errors import BadInput, choose
 from fedweave.pipelines.commands import data_options as own
-from fedweave.pipelines.commands.single import pairs
+from fedweave.pipelines.commands.single_run import parse_pairs
 from fedweave.pipelines.commands.studies import Uses
 from fedweave.pipelines.stages import terminal
 from fedweave.study import plugins
@@ -53,19 +53,19 @@ def compare(
 
     Example: fedweave compare flights.csv --client dest --label late --time time_hour --out flights/
     """
-    plugins.load(plugins.paths(uses or [], "--uses").values())
-    data = own.of_words(
+    plugins.load(plugins.resolve_paths(uses or [], "--uses").values())
+    data = own.parse_options(
         label=label, features=features, target=target, text=text, window=window, horizon=horizon, stride=stride,
         split=split, shares=shares, time=time, gap=gap, recording=recording, group=group, unit=unit,
         relation=relation, val=val, normalize=normalize, preprocess=preprocess, embed=embed, name=name,
     )  # fmt: skip
-    train, options, evaluate = training(settings or [], metric)
+    train, options, evaluate = split_settings(settings or [], metric)
     federation = fw.Federation.from_file(file, client=client, **data)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # they are printed below the leaderboard
         done = fw.compare(
-            federation, own.words(methods), model={"name": model, **options}, rounds=rounds, seeds=seeds, tune=tune,
-            out=out, resume=resume, evaluate=evaluate or None, **train,
+            federation, own.split_words(methods), model={"name": model, **options}, rounds=rounds, seeds=seeds,
+            tune=tune, out=out, resume=resume, evaluate=evaluate or None, **train,
         )  # fmt: skip
     done.save(out)
     show(done)
@@ -93,13 +93,13 @@ def predict(
     from fedweave.api import reading
     from fedweave.files import write_atomic
 
-    result = stored_result(folder, method, uses)
+    result = load_result(folder, method, uses)
     if file.suffix.lower() == reading.ARRAYS:
         stored = reading.read_arrays(file)
         rows: Any = stored[choose(features, stored, "--features")]
     else:
         rows = reading.read_table(file)
-    text = _answers(result, rows, client, seed).to_csv(index=False, float_format="%.6g")
+    text = _prediction_table(result, rows, client, seed).to_csv(index=False, float_format="%.6g")
     print(f"{result.name} of {client}", file=sys.stderr)
     if output is None:
         sys.stdout.write(text)
@@ -120,18 +120,18 @@ def export(
 
     Example: fedweave export flights/ boston/ --client BOS
     """
-    result = stored_result(folder, method, uses)
+    result = load_result(folder, method, uses)
     print(f"{result.name} of {client}: {result.export(target, client, seed=seed)}")
 
 
-def stored_result(folder: Path, method: str, uses: list[str] | None) -> fw.MethodResult:
+def load_result(folder: Path, method: str, uses: list[str] | None) -> fw.MethodResult:
     """The result of `method` in a folder of `fedweave compare`; of the best one by validation where it is empty."""
-    plugins.load(plugins.paths(uses or [], "--uses").values())
+    plugins.load(plugins.resolve_paths(uses or [], "--uses").values())
     done = fw.load(folder)
     return done[choose(method, done.methods, "--method")] if method else done.best()
 
 
-def _answers(result: fw.MethodResult, rows: Any, client: str, seed: int | None) -> Any:
+def _prediction_table(result: fw.MethodResult, rows: Any, client: str, seed: int | None) -> Any:
     """A table with a prediction per row: a class and the probability of each, a number, or the steps of a forecast."""
     import pandas as pd
 
@@ -148,19 +148,19 @@ def _answers(result: fw.MethodResult, rows: Any, client: str, seed: int | None) 
 def show(done: fw.Comparison) -> None:
     """The leaderboard, the summary in sentences, what to know before believing it, and where the report is."""
     from fedweave import results
-    from fedweave.api.folder import partitions
+    from fedweave.api.folder import find_partitions
     from fedweave.pipelines.stages import leaderboard
     from fedweave.report.summary import summary
 
-    screen, tables = terminal.console(), results.current(done.study, partitions(done.study.folder))
-    leaderboard.explained(screen, done.study, tables, reasons=False)
-    leaderboard.in_words(screen, summary(done.study, tables))
+    screen, tables = terminal.console(), results.load_tables(done.study, find_partitions(done.study.folder))
+    leaderboard.print_boards(screen, done.study, tables, reasons=False)
+    leaderboard.print_summary(screen, summary(done.study, tables))
     for line in done.warnings:
         screen.print(f"warning: {line}", soft_wrap=True, highlight=False)
     screen.print(f"{done.report()} shows everything", soft_wrap=True)
 
 
-def _check_set(values: Mapping[str, Any]) -> None:
+def _check_settings(values: Mapping[str, Any]) -> None:
     """Refuse names that are options of the command, and a setting under both of its names.
 
     Raises:
@@ -174,12 +174,12 @@ def _check_set(values: Mapping[str, Any]) -> None:
             raise BadInput(f"--set {key}: and {name} are the same setting; give one of them")
 
 
-def training(settings: list[str], metric: str = "") -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+def split_settings(settings: list[str], metric: str = "") -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """(settings of the training with the metric, options of the model, settings of the evaluation) of --set and
     --metric.
     """
-    values = pairs(settings)
-    _check_set(values)
+    values = parse_pairs(settings)
+    _check_settings(values)
     blocks: dict[str, dict[str, Any]] = {"train": {}, "model": {}, "evaluate": {}}
     for key, value in values.items():
         block, _, name = key.partition(".")

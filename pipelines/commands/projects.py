@@ -108,10 +108,10 @@ def init(folder: Annotated[Path, typer.Argument(help="a new folder, or one of a 
         raise BadInput(f"{folder}: is a checkout of fedweave, which is a project already; name another folder")
     for name, text in contents().items():
         _complete(folder / name, text, renewed=name in SIGNED)
-    note_packages(folder)
-    _dvc(folder, _git(folder))
+    write_packages(folder)
+    _init_dvc(folder, _init_git(folder))
     if not (folder / "params.yaml").exists():
-        _first(folder)
+        _write_first_params(folder)
     out.print(
         f"{folder}: a project of fedweave; next: cd {shlex.quote(str(folder))} && fedweave study run first",
         soft_wrap=True,
@@ -129,13 +129,13 @@ def _complete(file: Path, text: str, renewed: bool) -> None:
         )
 
 
-def separate() -> bool:
+def is_separate() -> bool:
     """Whether the current folder is a project outside of a checkout."""
     stages = Path("dvc.yaml")
     return stages.is_file() and STAGE in stages.read_text(encoding="utf-8")
 
 
-def note_packages(folder: Path = Path(), uses: Collection[str] = ()) -> None:
+def write_packages(folder: Path = Path(), uses: Collection[str] = ()) -> None:
     """Name fedweave and the packages with plug-ins, on whose code DVC's stages depend, and link to where they lie on
     this machine.
 
@@ -143,7 +143,7 @@ def note_packages(folder: Path = Path(), uses: Collection[str] = ()) -> None:
         folder: of the project.
         uses: names that params.yaml has itself.
     """
-    packages = {"fedweave": PACKAGE, **plugins.installed()}
+    packages = {"fedweave": PACKAGE, **plugins.find_installed()}
     named = [name for name in packages if name not in uses]
     for name in named:
         _link(folder / LINKS / name, Path(packages[name]))
@@ -179,7 +179,7 @@ def contents() -> dict[str, str]:
             ".dvcignore": "__pycache__\n*.py[co]\n.venv\n.prefect\n.git\nmlruns\n"}  # fmt: skip
 
 
-def _git(folder: Path) -> bool:
+def _init_git(folder: Path) -> bool:
     """Make the folder one of git, unless it is inside of one; False where there is no git.
 
     DVC compares with what git has, and needs it for experiments.
@@ -190,7 +190,7 @@ def _git(folder: Path) -> bool:
     return git is not None and subprocess.run([git, "init", "--quiet", str(folder)], check=False).returncode == 0
 
 
-def _dvc(folder: Path, in_git: bool) -> None:
+def _init_dvc(folder: Path, in_git: bool) -> None:
     """Make the folder one of DVC, which sends no statistics; a folder below that of git is one of its own."""
     from dvc.repo import Repo
 
@@ -200,7 +200,7 @@ def _dvc(folder: Path, in_git: bool) -> None:
             config["core"] |= {"analytics": False, "check_update": False}
 
 
-def _first(folder: Path) -> None:
+def _write_first_params(folder: Path) -> None:
     """params.yaml of the first study, as `fedweave study use first` writes it."""
     from fedweave.pipelines.commands.studies import dump
     from fedweave.study.catalogue import expand

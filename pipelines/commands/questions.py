@@ -37,7 +37,16 @@ from typing import Any
 import numpy as np
 
 from fedweave.errors import BadInput, choose
-from fedweave.pipelines.commands.stored_numbers import FOLDER, Board, Group, Row, cell, clients, printed, rows
+from fedweave.pipelines.commands.stored_numbers import (
+    FOLDER,
+    Board,
+    Group,
+    Row,
+    cell,
+    client_scores,
+    printed_rows,
+    rows,
+)
 from fedweave.results import statistics
 from fedweave.results.marks import CONTROLS
 from fedweave.study import catalogue
@@ -55,10 +64,10 @@ class Answer:
 
     def __str__(self) -> str:
         sign = "+" if self.signed else ""
-        numbers = [number + 0 for number in self.rounded([self.digits])]  # + 0 makes -0.0 of 0.0
+        numbers = [number + 0 for number in self.round_to([self.digits])]  # + 0 makes -0.0 of 0.0
         return self.joint.join(f"{number:{sign if number else ''}.{self.digits}f}" for number in numbers)
 
-    def rounded(self, digits: Sequence[int]) -> list[Decimal]:
+    def round_to(self, digits: Sequence[int]) -> list[Decimal]:
         """The numbers with `digits` decimals each; one entry is for all of them."""
         places = digits if len(digits) > 1 else [*digits] * len(self.values)
         exact = [Decimal(f"{value:.6g}") for value in self.values]  # files keep six digits
@@ -90,7 +99,7 @@ def parts(question: str) -> list[str]:
     return [part.strip() for part in question.split("|")]
 
 
-def _groups(board: Board, keys: str, *methods: str) -> Iterator[tuple[Row, ...]]:
+def _select_rows(board: Board, keys: str, *methods: str) -> Iterator[tuple[Row, ...]]:
     """The rows of every combination of the settings and methods that are asked for."""
     for pattern in map(str.strip, keys.split(";")):
         matches = [key for key in board if fnmatchcase(key, pattern)]
@@ -111,7 +120,7 @@ def _methods(here: Collection[str], text: str, any_setting: bool) -> list[str]:
 
 def _column(read: Callable[[str], Board], name: str, signed: bool = False) -> Callable[..., Answer]:
     def answer(table: str, keys: str, method: str) -> Answer:
-        numbers = [(row[name], row["metric"]) for (row,) in _groups(read(table), keys, method)]
+        numbers = [(row[name], row["metric"]) for (row,) in _select_rows(read(table), keys, method)]
         if method.startswith("all") or "*" in keys:
             numbers = [pair for pair in numbers if not np.isnan(pair[0])]  # not printed
         return _scores(numbers, signed)
@@ -121,7 +130,7 @@ def _column(read: Callable[[str], Board], name: str, signed: bool = False) -> Ca
 
 def _difference(read: Callable[[str], Board]) -> Callable[..., Answer]:
     def answer(table: str, keys: str, first: str, second: str) -> Answer:
-        pairs = _groups(read(table), keys, first, second)
+        pairs = _select_rows(read(table), keys, first, second)
         return _scores([(one["mean"] - other["mean"], one["metric"]) for one, other in pairs], signed=True)
 
     return answer
@@ -130,11 +139,13 @@ def _difference(read: Callable[[str], Board]) -> Callable[..., Answer]:
 def _change(read: Callable[[str], Board]) -> Callable[..., Answer]:
     def answer(table: str, keys: str, other: str, method: str) -> Answer:
         board = read(table)
-        before = [*_groups(board, other, method)]
+        before = [*_select_rows(board, other, method)]
         if len(before) != 1:
             raise BadInput(f"{len(before)} rows for {other!r} and {method!r}; one is needed")
         start = before[0][0]["mean"]
-        return _scores([(row["mean"] - start, row["metric"]) for (row,) in _groups(board, keys, method)], signed=True)
+        return _scores(
+            [(row["mean"] - start, row["metric"]) for (row,) in _select_rows(board, keys, method)], signed=True
+        )
 
     return answer
 
@@ -145,13 +156,13 @@ def _scores(numbers: Sequence[tuple[float, str]], signed: bool = False) -> Answe
     return Answer(tuple(value for value, _ in numbers), digits, signed)
 
 
-def _first(studies: str, method: str) -> Answer:
+def _count_first(studies: str, method: str) -> Answer:
     groups = [group for group in rows(studies).values() if method in group]
-    ahead = [_best(group) == method for group in groups]
+    ahead = [_best_method(group) == method for group in groups]
     return Answer((sum(ahead), len(groups)), 0, joint=" of ")
 
 
-def _best(group: Group) -> str:
+def _best_method(group: Group) -> str:
     return min(group, key=lambda name: group[name]["mean"] * (1 if group[name]["metric"] == "mse" else -1))
 
 
@@ -160,13 +171,13 @@ def p_value(study: str, key: str, first: str, second: str) -> float:
 
     Leaderboards correct the second and take the larger one, so that ranks alone decide nothing.
     """
-    scores = clients(study, key)
+    scores = client_scores(study, key)
     one, other = (scores[choose(m, scores, f"p: {study}: {key}")].mean(0) for m in (first, second))
     return max(statistics.signed_rank(one, other), float(statistics.step_down((one - other)[:, None])[0]))
 
 
 def _interval(study: str, key: str, first: str, second: str) -> Answer:
-    scores = clients(study, key)
+    scores = client_scores(study, key)
     one, other = (scores[choose(name, scores, f"{study}: {key}")] for name in (first, second))
     return Answer(statistics.interval(one - other))
 
@@ -182,28 +193,28 @@ def _p_controls(study: str, key: str, first: str, second: str) -> Answer:
 
 def to_controls(study: str, key: str) -> list[statistics.Comparison]:
     """The tests of all methods of a setting against the two controls, corrected over all of them."""
-    return statistics.to_controls(clients(study, key), CONTROLS, higher_is_better=True)
+    return statistics.compare_to_controls(client_scores(study, key), CONTROLS, higher_is_better=True)
 
 
-def _better(studies: str, control: str) -> Answer:
+def _count_better(studies: str, control: str) -> Answer:
     settings = [(study, key) for study in map(str.strip, studies.split(",")) for key in rows(study)]
     tests = [
         (study, key, method, control)
         for study, key in settings
-        if control in clients(study, key)
-        for method in clients(study, key)
+        if control in client_scores(study, key)
+        for method in client_scores(study, key)
         if method != control
     ]
     significant = statistics.holm([p_value(*test) for test in tests]) < statistics.ALPHA
-    found = [_ahead(*test) for test, found in zip(tests, significant, strict=True) if found]
+    found = [_is_better(*test) for test, found in zip(tests, significant, strict=True) if found]
     return Answer((sum(found), len(tests)), 0, joint=" of ")
 
 
-def _ahead(study: str, key: str, method: str, other: str) -> bool:
+def _is_better(study: str, key: str, method: str, other: str) -> bool:
     """Whether a method is better than another by its mean, with an interval that leaves out zero."""
     here = rows(study)[key]
     low, high = _interval(study, key, method, other).values
-    return low * high > 0 and _best({name: here[name] for name in (other, method)}) == method
+    return low * high > 0 and _best_method({name: here[name] for name in (other, method)}) == method
 
 
 def _value(table: str, key: str, column: str) -> Answer:
@@ -220,7 +231,7 @@ def _study(name: str) -> dict[str, Any]:
     return catalogue.expand(name)
 
 
-def _set_up(study: str, *keys: str) -> Answer:
+def _study_value(study: str, *keys: str) -> Answer:
     block: Any = _study(study)
     for key in keys:
         block = block[int(key) if isinstance(block, list) else choose(key, block, study)]
@@ -234,18 +245,18 @@ ANSWERS: dict[str, Callable[..., Answer]] = {
     "below": _column(rows, "below", signed=True),
     "gap": _difference(rows),
     "change": _change(rows),
-    "printed": _column(printed, "mean"),
-    "printed std": _column(printed, "std"),
-    "printed gap": _difference(printed),
-    "printed change": _change(printed),
-    "first": _first,
+    "printed": _column(printed_rows, "mean"),
+    "printed std": _column(printed_rows, "std"),
+    "printed gap": _difference(printed_rows),
+    "printed change": _change(printed_rows),
+    "first": _count_first,
     "interval": _interval,
     "p": _p,
     "p controls": _p_controls,
-    "better": _better,
+    "better": _count_better,
     "value": _value,
     "ratio": _ratio,
-    "set-up": _set_up,
+    "set-up": _study_value,
 }
 SUMMARIES: dict[str, Callable[[Answer], Answer]] = {
     "range": lambda a: replace(a, values=(min(a.values), max(a.values))),

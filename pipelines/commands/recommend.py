@@ -42,20 +42,21 @@ def recommend(
 
     Example: fedweave recommend flights.csv --client dest --label late --time time_hour --budget 10min --out advice/
     """
-    plugins.load(plugins.paths(uses or [], "--uses").values())
-    data = own.of_words(
+    plugins.load(plugins.resolve_paths(uses or [], "--uses").values())
+    data = own.parse_options(
         label=label, features=features, target=target, text=text, window=window, horizon=horizon, stride=stride,
         split=split, shares=shares, time=time, gap=gap, recording=recording, group=group, unit=unit,
         relation=relation, val=val, normalize=normalize, preprocess=preprocess, embed=embed, name=name,
     )  # fmt: skip
-    train, options, evaluate = own_data.training(settings or [], metric)
+    train, options, evaluate = own_data.split_settings(settings or [], metric)
     if evaluate:
         name = next(iter(evaluate))
         raise BadInput(f"--set evaluate.{name}: a race sets its evaluation itself; leave it out, or use compare")
     federation = fw.Federation.from_file(file, client=client, **data)
     advice = fw.recommend(
-        federation, own.words(methods) or None, budget=None if budget == "none" else budget, traffic=traffic or None,
-        model={"name": model, **options}, rounds=rounds, seeds=seeds, settings=points, out=out, **train,
+        federation, own.split_words(methods) or None, budget=None if budget == "none" else budget,
+        traffic=traffic or None, model={"name": model, **options}, rounds=rounds, seeds=seeds, settings=points,
+        out=out, **train,
     )  # fmt: skip
     show(advice)
 

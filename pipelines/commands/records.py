@@ -22,7 +22,7 @@ def report(
     if study and (folder / "partitions").is_dir():  # no stage makes the tables of what `fedweave run` has written
         fw.load(folder).save(folder)
     if metric:
-        stage.with_metric(study, metric)
+        stage.build_with_metric(study, metric)
     else:
         stage.main(study)
         leaderboard.main(study)
@@ -33,7 +33,7 @@ def search(task: Annotated[str, typer.Argument(help="a task of params.yaml")]) -
     """Work on the searches of TASK beside the stage that runs them: start one of these per core or machine."""
     from fedweave.pipelines.stages import tune
 
-    tune.together(task)
+    tune.run_searches(task)
 
 
 @app.command()

@@ -21,7 +21,7 @@ from fedweave.files import read_table, write_atomic
 from fedweave.pipelines import paths
 from fedweave.pipelines.commands import claims, differences, figures
 from fedweave.pipelines.commands.stored_numbers import CLIENTS
-from fedweave.pipelines.processes import stage
+from fedweave.pipelines.processes import run_main
 from fedweave.results import marks, published
 from fedweave.study import catalogue
 
@@ -41,7 +41,7 @@ SHOWN = (
     "published_std",
     "seeds",
 )
-VERDICTS = ("mark", *map(marks.column, marks.CONTROLS), "gain", "loss", "low", "high")
+VERDICTS = ("mark", *map(marks.control_column, marks.CONTROLS), "gain", "loss", "low", "high")
 KEPT = "git restore brings it back"
 HEADER = "| data set, setting | method | ours | printed | difference | seeds |\n|---|---|--:|--:|--:|--:|\n"
 
@@ -58,25 +58,25 @@ def main(*studies: str) -> None:
     for study in studies:
         choose(study, papers, "python -m fedweave.pipelines.commands.reproduction")
     for study in studies:
-        take(study)
+        merge_board(study)
     for page in (PAGE, *sorted(METHODS.glob("*.md"))):
         text = page.read_text(encoding="utf-8")
-        if (new := filled(text)) != text:
+        if (new := fill_blocks(text)) != text:
             write_atomic(page, new)
     for line in figures.problems(PAGE.read_text(encoding="utf-8")):
         print(f"{PAGE}: {line}")
 
 
-def filled(page: str) -> str:
+def fill_blocks(page: str) -> str:
     """The text of a page with the tables of today in its blocks."""
     made = {
-        "study": table, "method": numbers, "claims": lambda name: claims.table(), "numbers": further,
+        "study": table, "method": method_table, "claims": lambda name: claims.table(), "numbers": number_table,
         "differences": differences.table,
     }  # fmt: skip
     return BLOCK.sub(lambda match: match[1] + made[match[2]](match[3]) + match[4], page)
 
 
-def take(study: str) -> None:
+def merge_board(study: str) -> None:
     """Lay the rows of a study's leaderboard over those that docs/reproduction/<study>.csv has already.
 
     Raises:
@@ -93,10 +93,10 @@ def take(study: str) -> None:
     rows = rows.drop(columns=[*VERDICTS], errors="ignore").sort_values(["dataset", "setting", "method"], kind="stable")
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(target, rows.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
-    _take_clients(study)
+    _merge_clients(study)
 
 
-def _take_clients(study: str) -> None:
+def _merge_clients(study: str) -> None:
     """Keep the scores of every client and seed, compressed: a later test needs no new run."""
     if not (paths.RESULTS / study / "runs").is_dir():
         return
@@ -109,7 +109,7 @@ def _take_clients(study: str) -> None:
     write_atomic(target, gzip.compress(text.encode(), mtime=0))  # the same rows are the same bytes
 
 
-def further(name: str) -> str:
+def number_table(name: str) -> str:
     """A table of other numbers than scores, docs/reproduction/<name>.csv, as Markdown; its column `key` stays out."""
     rows = pd.read_csv(TABLES / f"{name}.csv", dtype=str, keep_default_na=False).drop(columns="key")
     lines = [rows.columns, ["---", *["--:"] * (len(rows.columns) - 1)], *rows.to_numpy()]
@@ -131,7 +131,7 @@ def _matrix(name: str, columns: str, rows: pd.DataFrame) -> str:
     """Rows in the order of their mean ranks over the columns."""
     ranks = rows.groupby(columns)["order"].rank().groupby(rows["method"]).mean().sort_values(kind="stable")
     rows = rows.assign(cell=[*map(_cell, rows.to_dict("records"))])
-    names = sorted(rows[columns].unique(), key=_numbers_by_value)
+    names = sorted(rows[columns].unique(), key=_natural_sort_key)
     cells = rows.pivot(index="method", columns=columns, values="cell").fillna(results.EMPTY).loc[ranks.index, names]
     common = f"{commonpath(names)}/" if len(names) > 1 else "/"  # of settings, such as disjoint/clients10
     short = [column.removeprefix(common) for column in names]
@@ -141,7 +141,7 @@ def _matrix(name: str, columns: str, rows: pd.DataFrame) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _numbers_by_value(name: str) -> list[str]:
+def _natural_sort_key(name: str) -> list[str]:
     """A key that sorts layers8 before layers64."""
     return [part.zfill(9) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
@@ -152,10 +152,10 @@ def _cell(row: dict) -> str:
     if np.isnan(row["published_mean"]):
         return ours
     printed = results.format_score(row["published_mean"], float("nan"), row["metric"])
-    return f"{ours} ({f'**{printed}**' if _apart(row) else printed})"
+    return f"{ours} ({f'**{printed}**' if _is_different(row) else printed})"
 
 
-def numbers(label: str) -> str:
+def method_table(label: str) -> str:
     """The rows of a method and its variants in all studies as Markdown, or a sentence where there is none."""
     stored = [path for path in sorted(TABLES.rglob("*.csv")) if "." not in path.stem]
     studies = [str(path.relative_to(TABLES).with_suffix("")) for path in stored]
@@ -181,7 +181,7 @@ def _rows(study: str) -> list[dict]:
     return rows.sort_values(["dataset", "setting", "order"], kind="stable").to_dict("records")
 
 
-def _apart(row: dict) -> bool:
+def _is_different(row: dict) -> bool:
     """Whether ours differs from print by more than two standard deviations; not with one seed, which has none."""
     gap, deviation = row["mean"] - row["published_mean"], np.hypot(row["spread"], np.nan_to_num(row["published_std"]))
     return bool(abs(gap) > 2 * deviation)
@@ -193,9 +193,9 @@ def _line(row: dict) -> str:
     printed = results.format_score(row["published_mean"], row["published_std"], row["metric"])
     gap = row["mean"] - row["published_mean"]
     difference = f"{gap:+.2f}" if row["metric"] == "accuracy" else f"{gap:+.2e}"
-    shown = results.EMPTY if np.isnan(gap) else f"**{difference}**" if _apart(row) else difference
+    shown = results.EMPTY if np.isnan(gap) else f"**{difference}**" if _is_different(row) else difference
     return f"| {row['dataset']}, {row['setting']} | {row['method']} | {ours} | {printed} | {shown} | {row['seeds']} |\n"
 
 
 if __name__ == "__main__":
-    stage(main)
+    run_main(main)

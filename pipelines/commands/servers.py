@@ -16,7 +16,7 @@ def ui() -> None:
 
     MLFLOW_PORT and PREFECT_PORT are their ports.
     """
-    _become("fedweave.pipelines.ui")
+    _exec_module("fedweave.pipelines.ui")
 
 
 @app.command(context_settings=PASSED)
@@ -25,8 +25,8 @@ def flow(context: typer.Context) -> None:
 
     `fedweave flow --help` shows the options, such as --study and --where.
     """
-    _become("fedweave.pipelines.scheduling.flows", *context.args)
+    _exec_module("fedweave.pipelines.scheduling.flows", *context.args)
 
 
-def _become(module: str, *words: str) -> NoReturn:
+def _exec_module(module: str, *words: str) -> NoReturn:
     os.execv(sys.executable, [sys.executable, "-m", module, *words])

@@ -31,9 +31,9 @@ def rows(studies: str) -> Board:
     """
     board: Board = {}
     for name in studies.split(","):
-        for key, group in _rows(*_place(f"{name.strip()}.csv")).items():
+        for key, group in _rows(*_locate(f"{name.strip()}.csv")).items():
             for method, row in group.items():
-                _enter(board, key, method, row)
+                _add_row(board, key, method, row)
     return board
 
 
@@ -43,44 +43,44 @@ def _rows(path: Path, changed: int) -> Board:
     unit = frame["metric"].map(UNITS).fillna(1.0)
     frame = frame.assign(**{name: frame[name] * unit for name in SCORES})
     above = frame["mean"] - frame["published_mean"]
-    return _board(frame.assign(above=above, below=-above))
+    return _build_board(frame.assign(above=above, below=-above))
 
 
 @cache
-def printed(table: str) -> Board:
+def printed_rows(table: str) -> Board:
     """The rows of a printed table, "paper/table", in the same form."""
     frame = pd.DataFrame(published.rows(table.partition("/")[0]))
-    return _board(frame[frame["table"] == table.partition("/")[2]])
+    return _build_board(frame[frame["table"] == table.partition("/")[2]])
 
 
-def _board(frame: pd.DataFrame) -> Board:
+def _build_board(frame: pd.DataFrame) -> Board:
     board: Board = {}
     for row in frame.to_dict("records"):
         key, metric = f"{row['dataset']}, {row['setting']}".strip(", "), row["metric"]
         method = row["method"] if metric in METRICS else f"{row['method']} {metric}".strip()
-        _enter(board, key, method, {str(name): value for name, value in row.items()})
+        _add_row(board, key, method, {str(name): value for name, value in row.items()})
     return board
 
 
-def _enter(board: Board, key: str, method: str, row: Row) -> None:
+def _add_row(board: Board, key: str, method: str, row: Row) -> None:
     group = board.setdefault(key, {})
     if method in group:
         raise BadInput(f"{FOLDER}: two rows of {method!r} in {key!r}; name one study")
     group[method] = row
 
 
-def clients(study: str, key: str) -> dict[str, np.ndarray]:
+def client_scores(study: str, key: str) -> dict[str, np.ndarray]:
     """Method -> scores [seeds, clients] in one setting, in the unit of the page. Clients that share test nodes, or are
     of one unit, are one column, their mean, as tests take columns to be independent.
     """
-    scores = _clients(*_place(f"{study}{CLIENTS}"), key)
+    scores = _read_client_scores(*_locate(f"{study}{CLIENTS}"), key)
     metrics = {row["metric"] for row in rows(study).get(key, {}).values()}
     unit = max((UNITS.get(metric, 1.0) for metric in metrics), default=1.0)
     return {method: unit * values for method, values in scores.items()}
 
 
 @lru_cache(maxsize=64)
-def _clients(path: Path, changed: int, key: str) -> dict[str, np.ndarray]:
+def _read_client_scores(path: Path, changed: int, key: str) -> dict[str, np.ndarray]:
     scores = _read(path, changed)
     of_key = scores[scores["dataset"] + ", " + scores["setting"] == key]
     return {
@@ -91,11 +91,11 @@ def _clients(path: Path, changed: int, key: str) -> dict[str, np.ndarray]:
 
 def cell(table: str, key: str, column: str) -> str:
     """The text in a further table of numbers, in the row `key`."""
-    values = _read(*_place(f"{table}.csv"), text=True).set_index("key")
+    values = _read(*_locate(f"{table}.csv"), text=True).set_index("key")
     return str(values.loc[choose(key, values.index, table), choose(column, values.columns, table)])
 
 
-def _place(name: str) -> tuple[Path, int]:
+def _locate(name: str) -> tuple[Path, int]:
     """A file and when it was changed, so that it is read once."""
     path = FOLDER / name
     if not path.is_file():

@@ -37,7 +37,7 @@ def show(name: Name, task: Tasks = None, method: Methods = None, uses: Uses = No
     """Check a study and print it as the params.yaml it would write; into a file or a pipe, that file."""
     from rich.syntax import Syntax
 
-    text = dump(checked(name, task, method, uses))
+    text = dump(check_study(name, task, method, uses))
     if out.is_terminal:
         out.print(Syntax(text, "yaml", background_color="default", word_wrap=True))
     else:
@@ -47,7 +47,7 @@ def show(name: Name, task: Tasks = None, method: Methods = None, uses: Uses = No
 @app.command()
 def use(name: Name, task: Tasks = None, method: Methods = None, uses: Uses = None, force: Force = False) -> None:
     """Make NAME, or a part of it, the study that `dvc repro` reproduces, by writing params.yaml."""
-    with switched(name, task, method, uses, force) as (content, _):
+    with switch_study(name, task, method, uses, force) as (content, _):
         runs = len(content["runs"])
     out.print(
         f"params.yaml now holds [bold]{content['study']}[/]: {runs} runs; reproduce it with: dvc repro", soft_wrap=True
@@ -59,14 +59,14 @@ def run(name: Name, task: Tasks = None, method: Methods = None, uses: Uses = Non
     """Write params.yaml for NAME, or a part of it, bring its results up to date, and print the leaderboard."""
     addresses.mlflow_address()  # is linked when all is done: refuse a wrong port now
     command = [sys.executable, "-m", "fedweave.pipelines.launching.reproduce"]
-    with switched(name, task, method, uses, force) as (content, lock):
-        _forewarn(str(content["study"]))
-        done = subprocess.run(command, env=locking.hand_on(lock), pass_fds=(lock,), check=False)
+    with switch_study(name, task, method, uses, force) as (content, lock):
+        _warn_of_store(str(content["study"]))
+        done = subprocess.run(command, env=locking.pass_to_child(lock), pass_fds=(lock,), check=False)
     if done.returncode:
         raise typer.Exit(done.returncode)
 
 
-def _forewarn(study: str) -> None:
+def _warn_of_store(study: str) -> None:
     """Say before hours of work that its results cannot be logged; they are made all the same."""
     try:
         addresses.check_store(os.environ.get("MLFLOW_TRACKING_URI", ""), study)
@@ -75,7 +75,7 @@ def _forewarn(study: str) -> None:
 
 
 @contextmanager
-def switched(
+def switch_study(
     name: str, tasks: list[str] | None, methods: list[str] | None, uses: list[str] | None, force: bool
 ) -> Iterator[tuple[dict[str, Any], int]]:
     """Write params.yaml; what it holds, and the handle of the folder's lock, which ends with the block.
@@ -83,10 +83,10 @@ def switched(
     Raises:
         BadInput: the study is not sound, another run is active here, or params.yaml has changes that would be lost.
     """
-    content = checked(name, tasks, methods, uses)
+    content = check_study(name, tasks, methods, uses)
     try:
-        lock = locking.take()
-    except locking.Busy as error:
+        lock = locking.acquire()
+    except locking.LockError as error:
         raise BadInput(f"params.yaml: {error}") from error
     try:
         _write(content, force)
@@ -98,33 +98,33 @@ def switched(
 def _write(content: dict[str, Any], force: bool) -> None:
     if spec.PARAMS.is_file() and not force:
         now = spec.read_yaml(spec.PARAMS)
-        if now != content and not _as_written() and not _from_catalogue(now):
+        if now != content and not _is_unchanged() and not _is_from_catalogue(now):
             raise BadInput(
                 f"params.yaml: differs from the study {now.get('study')!r} it names; save it as studies/<name>.yaml, "
                 "or add --force"
             )
     write_atomic(spec.PARAMS, dump(content))
-    if projects.separate():
-        projects.note_packages(uses=content.get("uses") or ())
+    if projects.is_separate():
+        projects.write_packages(uses=content.get("uses") or ())
 
 
-def checked(
+def check_study(
     name: str, tasks: list[str] | None, methods: list[str] | None, uses: list[str] | None = None
 ) -> dict[str, Any]:
-    """What `chosen` returns, once everything in it is known to be sound that can be known without data.
+    """What `select_study` returns, once everything in it is known to be sound that can be known without data.
 
     Raises:
-        BadInput: as `chosen`, or the first thing in the study that cannot run.
+        BadInput: as `select_study`, or the first thing in the study that cannot run.
     """
     from fedweave.pipelines.stages import graphs
     from fedweave.runs import assembly
 
-    content, where = chosen(name, tasks, methods, uses), str(catalogue.place(name))
+    content, where = select_study(name, tasks, methods, uses), str(catalogue.find_file(name))
     graphs.check(assembly.check(spec.parse(content, where), where), where)
     return content
 
 
-def chosen(
+def select_study(
     name: str, tasks: list[str] | None, methods: list[str] | None, uses: list[str] | None = None
 ) -> dict[str, Any]:
     """The study `name`, or the part of it that `tasks` and `methods` name (all, where none are named).
@@ -134,33 +134,33 @@ def chosen(
     """
     if not name.endswith((".yaml", ".yml")):
         choose(name, catalogue.studies(), "study", "fedweave list studies")
-    from fedweave.pipelines.stages.graphs import named
+    from fedweave.pipelines.stages.graphs import graph_paths
 
     content = catalogue.expand(name, uses=uses or ())
     content |= _packages(content)
     if tasks or methods:
-        content = catalogue.narrow(content, catalogue.pick(content, tasks or (), methods or ()))
-    graphs = named(content)
+        content = catalogue.restrict_runs(content, catalogue.select_runs(content, tasks or (), methods or ()))
+    graphs = graph_paths(content)
     return {**content, **({"graphs": graphs} if graphs else {})}
 
 
 def _packages(content: dict[str, Any]) -> dict[str, Any]:
-    """In a checkout, params.yaml names the packages with plug-ins; elsewhere `projects.note_packages` does."""
-    packages = {name: str(place) for name, place in plugins.installed().items()}
-    return {"uses": {**packages, **content.get("uses", {})}} if packages and not projects.separate() else {}
+    """In a checkout, params.yaml names the packages with plug-ins; elsewhere `projects.write_packages` does."""
+    packages = {name: str(place) for name, place in plugins.find_installed().items()}
+    return {"uses": {**packages, **content.get("uses", {})}} if packages and not projects.is_separate() else {}
 
 
-def _as_written() -> bool:
+def _is_unchanged() -> bool:
     """Whether params.yaml is, letter for letter, what was written here; the study's own file may have changed since."""
     return signed_files.is_unchanged(spec.PARAMS.read_text(encoding="utf-8"))
 
 
-def _from_catalogue(now: dict[str, Any]) -> bool:
+def _is_from_catalogue(now: dict[str, Any]) -> bool:
     """Whether params.yaml is a study of the catalogue, or a part of one, as it was written."""
     if now.get("study") not in catalogue.studies() or not isinstance(now.get("runs"), dict):
         return False
     whole = catalogue.expand(now["study"])
-    return now in (whole, catalogue.narrow(whole, now["runs"]))
+    return now in (whole, catalogue.restrict_runs(whole, now["runs"]))
 
 
 def dump(content: dict[str, Any]) -> str:
@@ -170,21 +170,21 @@ def dump(content: dict[str, Any]) -> str:
         if isinstance(value, dict) and value and key not in ("tune", "tasks"):
             parts.append(
                 "\n".join(
-                    [f"{key}:", *(f"  {_yaml({name: entry}, True, 10**6)[1:-1]}" for name, entry in value.items())]
+                    [f"{key}:", *(f"  {_to_yaml({name: entry}, True, 10**6)[1:-1]}" for name, entry in value.items())]
                 )
             )
         else:
-            parts.append(_yaml({key: value}, None if isinstance(value, dict | list) else False, 150))
+            parts.append(_to_yaml({key: value}, None if isinstance(value, dict | list) else False, 150))
     body = "\n\n".join(parts) + "\n"
     command = f"`fedweave study use {content['study']}`"
     return signed_files.sign(f"Written by {command}; `dvc repro` runs what stands here.", body)
 
 
-def _yaml(value: dict[str, Any], flow: bool | None, width: int) -> str:
+def _to_yaml(value: dict[str, Any], flow: bool | None, width: int) -> str:
     """`value` as `read_yaml` and DVC read it."""
     import yaml
 
-    class Plain(yaml.SafeDumper):
+    class PlainDumper(yaml.SafeDumper):
         def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
             return super().increase_indent(flow, False)
 
@@ -192,7 +192,7 @@ def _yaml(value: dict[str, Any], flow: bool | None, width: int) -> str:
             return True
 
     # PyYAML writes YAML 1.1; what looks like a number in either dialect is quoted if it is a text.
-    Plain.add_implicit_resolver("!number", NUMBER_LIKE, None)
+    PlainDumper.add_implicit_resolver("!number", NUMBER_LIKE, None)
     return yaml.dump(
-        value, Dumper=Plain, sort_keys=False, default_flow_style=flow, width=width, allow_unicode=True
+        value, Dumper=PlainDumper, sort_keys=False, default_flow_style=flow, width=width, allow_unicode=True
     ).rstrip()

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from fedweave.pipelines.launching.freshness import imported_files, project_files, stamps
-from fedweave.pipelines.launching.inheritance import fixed, inherit, initial_environment
+from fedweave.pipelines.launching.inheritance import fixed_variables, inherit, initial_environment
 from fedweave.runs.parallel import die_with_parent
-from fedweave.study.code import PACKAGE, digest, modules
+from fedweave.study.code import PACKAGE, digest, find_dependencies
 
 STAGES = (
     "download", "partition", "names", "code", "graphs", "sources", "tune", "train", "evaluate", "ablate", "report",
@@ -56,7 +56,7 @@ class Server:
         self.listener = listener
         owner, _, started = Path(path).name.partition("-")
         self.owner = os.pidfd_open(int(owner))
-        if _started(int(owner)) != started:
+        if _start_time(int(owner)) != started:
             raise ProcessLookupError(owner)
         self.token = Path(f"{path}.token").read_text(encoding="ascii")
         self.environment = initial_environment()
@@ -74,7 +74,7 @@ class Server:
         gc.collect()
         gc.freeze()
         self.selector.register(self.listener, selectors.EVENT_READ, self._accept)
-        self.selector.register(self.owner, selectors.EVENT_READ, self._leave)
+        self.selector.register(self.owner, selectors.EVENT_READ, self._quit)
         while not self.quit and (self.jobs or self.listening):
             self._step()
         self._end_all()
@@ -94,7 +94,7 @@ class Server:
         if not events and not self.jobs:
             self._close()
 
-    def _leave(self) -> None:
+    def _quit(self) -> None:
         self.quit = True
 
     def _close(self) -> None:
@@ -123,12 +123,12 @@ class Server:
 
     def _answer(self, link: socket.socket, user: int, packet: bytes, streams: list[int]) -> None:
         """Start the stage that `packet` asks for, or say why not."""
-        answer, request = b"refused", _request(packet)
+        answer, request = b"refused", _parse_request(packet)
         if user == os.getuid() and request.get("token") == self.token and len(streams) == 3:
             if stamps(self.code) != self.code:
                 self._close()
                 answer = b"stale"
-            elif self._fits(request):
+            elif self._is_compatible(request):
                 with suppress(OSError):
                     self._start(link, request, streams)
                     answer = b"started"
@@ -137,26 +137,26 @@ class Server:
         if answer != b"started":
             link.close()
 
-    def _fits(self, request: dict[str, Any]) -> bool:
+    def _is_compatible(self, request: dict[str, Any]) -> bool:
         """Whether a fork of this process is what the client would have started."""
-        mine, requested = (fixed(environment) for environment in (self.environment, request["env"]))
+        mine, requested = (fixed_variables(environment) for environment in (self.environment, request["env"]))
         return request["stage"] in STAGES and mine == requested and request["cwd"] == str(Path.cwd())
 
     def _start(self, link: socket.socket, request: dict[str, Any], streams: list[int]) -> None:
         parent, server = os.pidfd_open(request["parent"]), os.getpid()
         process = os.fork()
         if not process:
-            self._become(server, link, parent, request, streams)
+            self._run_in_fork(server, link, parent, request, streams)
         with suppress(OSError):
             os.setpgid(process, process)
         link.setblocking(False)
         job = Job(process, os.pidfd_open(process), link, parent)
         self.jobs[process] = job
         self.selector.register(job.ended, selectors.EVENT_READ, lambda: self._finish(job))
-        self.selector.register(link, selectors.EVENT_READ, lambda: self._listen(job))
+        self.selector.register(link, selectors.EVENT_READ, lambda: self._forward_signals(job))
         self.selector.register(parent, selectors.EVENT_READ, lambda: self._end(job, job.parent))
 
-    def _become(
+    def _run_in_fork(
         self, server: int, link: socket.socket, parent: int, request: dict[str, Any], streams: list[int]
     ) -> NoReturn:
         """What the fork does: drop what is the server's, take what is the client's, run the stage."""
@@ -180,7 +180,7 @@ class Server:
         finally:
             os._exit(1)
 
-    def _listen(self, job: Job) -> None:
+    def _forward_signals(self, job: Job) -> None:
         """Pass on the client's signals; a client that has ended ends its stage."""
         try:
             numbers = job.link.recv(64)
@@ -241,27 +241,27 @@ def preload() -> None:
     os.environ[ARROW] = "background_thread:false"
     for name in PRELOADED:
         importlib.import_module(name)
-    digest(modules(PACKAGE.rglob("*.py")))  # read once, forks look at changes only
+    digest(find_dependencies(PACKAGE.rglob("*.py")))  # read once, forks look at changes only
     del os.environ[ARROW]
 
 
 def run_stage(name: str, words: list[str]) -> NoReturn:
     """Run the stage `name` in this process, as `python -m pipelines.NAME` does."""
-    from fedweave.pipelines.processes import leave, stage
+    from fedweave.pipelines.processes import exit_process, run_main
 
     try:
         module = importlib.import_module(f"fedweave.pipelines.stages.{name}")
         sys.argv = [str(module.__file__), *words]
         main: Callable[..., None] = module.main
-        stage(main, *getattr(module, "FAILURES", ()))
+        run_main(main, *getattr(module, "FAILURES", ()))
     except SystemExit as end:
-        leave(end.code)
+        exit_process(end.code)
     except BaseException:
         sys.excepthook(*sys.exc_info())
-        leave(1)
+        exit_process(1)
 
 
-def _request(packet: bytes) -> dict[str, Any]:
+def _parse_request(packet: bytes) -> dict[str, Any]:
     """What a client asks for; empty where it is not what `fedweave.pipelines.launching.launcher` sends."""
     try:
         request = dict(json.loads(packet))
@@ -276,7 +276,7 @@ def _signal(process: int, number: int) -> None:
         os.killpg(process, number)
 
 
-def _started(process: int) -> str:
+def _start_time(process: int) -> str:
     return Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]
 
 

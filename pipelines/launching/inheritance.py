@@ -10,12 +10,12 @@ from typing import Any
 OTHER = ("_", "SHLVL", "PWD", "OLDPWD", "CUDA_VISIBLE_DEVICES")
 
 
-def fixed(environment: dict[str, str]) -> dict[str, str]:
+def fixed_variables(environment: dict[str, str]) -> dict[str, str]:
     """The variables that must be the same for a process and its fork."""
-    return {name: value for name, value in environment.items() if not _free(name)}
+    return {name: value for name, value in environment.items() if not _may_differ(name)}
 
 
-def _free(name: str) -> bool:
+def _may_differ(name: str) -> bool:
     return name in OTHER or name.startswith("DVC_")
 
 
@@ -32,9 +32,9 @@ def inherit(request: dict[str, Any], streams: list[int]) -> None:
         os.dup2(stream, place)
         os.close(stream)
     os.umask(request["umask"])
-    for name in filter(_free, tuple(os.environ)):
+    for name in filter(_may_differ, tuple(os.environ)):
         del os.environ[name]
-    os.environ.update({name: value for name, value in request["env"].items() if _free(name)})
+    os.environ.update({name: value for name, value in request["env"].items() if _may_differ(name)})
     signal.signal(signal.SIGINT, signal.SIG_IGN if signal.SIGINT in request["ignored"] else signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the server ignores it
     for number in request["ignored"]:

@@ -41,11 +41,11 @@ LOST = "error: the process that ran this stage was killed; run the stage again"
 def main() -> NoReturn:
     """Run the stage that the command line names and end as it ends."""
     name, *words = sys.argv[1:]
-    _note("asked")
+    _record_time("asked")
     _check_package()
     if sys.platform == "linux" and not os.environ.get("FEDWEAVE_DIRECT"):
         with suppress(OSError):
-            _run_forked(name, words)
+            _run_in_server(name, words)
     os.execv(sys.executable, [sys.executable, "-m", f"fedweave.pipelines.stages.{name}", *words])
 
 
@@ -59,14 +59,14 @@ def _check_package() -> None:
             sys.exit(2)
 
 
-def _run_forked(name: str, words: list[str]) -> None:
+def _run_in_server(name: str, words: list[str]) -> None:
     """Run the stage in the fork server; returns without any effect if there is no server.
 
     Raises:
         OSError: this folder or this kernel cannot have one.
     """
     for _ in range(ATTEMPTS):
-        path = _path()
+        path = _socket_path()
         link = _connect(path)
         with open(f"{path}.token", encoding="ascii") as file:
             token = file.read()
@@ -79,7 +79,7 @@ def _run_forked(name: str, words: list[str]) -> None:
             return
 
 
-def _path() -> str:
+def _socket_path() -> str:
     """The path of the owner's socket, in a folder that is this user's alone.
 
     Raises:
@@ -90,10 +90,10 @@ def _path() -> str:
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:
         raise PermissionError(FOLDER)
     owner = int(os.environ.get(OWNER) or os.getppid())
-    return f"{FOLDER}/{owner}-{_started(owner)}"
+    return f"{FOLDER}/{owner}-{_start_time(owner)}"
 
 
-def _started(process: int) -> str:
+def _start_time(process: int) -> str:
     """When `process` started, in ticks since the machine did: with its number this names one process only."""
     with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
         return file.read().rpartition(")")[2].split()[19]
@@ -117,7 +117,7 @@ def _connect(path: str) -> socket.socket:
 
 def _start(path: str) -> None:
     """Start a server that listens at `path`, with the socket as its standard input."""
-    _sweep()
+    _remove_stale_files()
     with suppress(FileNotFoundError):
         os.unlink(f"{path}.sock")
     with open(os.open(f"{path}.token", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as file:
@@ -135,12 +135,12 @@ def _start(path: str) -> None:
         os.close(null)
 
 
-def _sweep() -> None:
+def _remove_stale_files() -> None:
     """Remove what servers of processes that are no more have left."""
     for name in os.listdir(FOLDER):
         owner, _, started = name.partition(".")[0].partition("-")
         try:
-            left = _started(int(owner)) != started
+            left = _start_time(int(owner)) != started
         except (OSError, ValueError):
             left = True
         if left:
@@ -164,7 +164,7 @@ def _send(link: socket.socket, request: dict[str, object]) -> bool:
     try:
         socket.send_fds(link, [packet], [0, 1, 2])
     except OSError:
-        _restore()
+        _restore_signals()
         return False
     return True
 
@@ -177,7 +177,7 @@ def _forward(link: socket.socket, number: int) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def _restore() -> None:
+def _restore_signals() -> None:
     for number in FORWARDED:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
@@ -189,7 +189,7 @@ def _follow(link: socket.socket) -> NoReturn:
     if not answer:
         sys.exit(LOST)
     code = int(answer)
-    _note("ended")
+    _record_time("ended")
     if code < 0:
         with suppress(OSError, ValueError):
             signal.signal(-code, signal.SIG_DFL)
@@ -197,10 +197,10 @@ def _follow(link: socket.socket) -> NoReturn:
     os._exit(code if code >= 0 else 128 - code)
 
 
-def _note(event: str) -> None:
-    """As `fedweave.pipelines.processes.note`, which is not for import here; "asked" is when this process started."""
+def _record_time(event: str) -> None:
+    """As `processes.record_time`, which is not for import here; "asked" is when this process started."""
     if file := os.environ.get("FEDWEAVE_TIMES"):
-        begun = int(_started(os.getpid())) / os.sysconf("SC_CLK_TCK") - time.clock_gettime(time.CLOCK_BOOTTIME)
+        begun = int(_start_time(os.getpid())) / os.sysconf("SC_CLK_TCK") - time.clock_gettime(time.CLOCK_BOOTTIME)
         with open(file, "a", encoding="utf-8") as notes:
             notes.write(f"{sys.argv[1]} {event} {time.time() + (begun if event == 'asked' else 0.0)}\n")
 

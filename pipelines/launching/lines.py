@@ -16,7 +16,7 @@ WIDEST = 120
 NEWS = 60.0  # seconds between two lines about a stage that goes on, where no terminal shows it
 
 
-def count(params: str) -> int:
+def count_stages(params: str) -> int:
     """How many stages the study of params.yaml has, without a YAML library: exact for files that fedweave wrote."""
     total = SINGLE
     for name, stages in BLOCKS.items():
@@ -29,50 +29,52 @@ def count(params: str) -> int:
     return total
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Seconds for people."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     return f"{int(seconds) // 60} min {int(seconds) % 60} s"
 
 
-def columns(stream: TextIO) -> int:
+def terminal_width(stream: TextIO) -> int:
     """The width of the terminal behind `stream`."""
     return min(WIDEST, os.get_terminal_size(stream.fileno()).columns)
 
 
-class View:
+class ProgressView:
     """The lines on `output`, and errors on `errors`; `total` stages are to come."""
 
     def __init__(self, output: TextIO, errors: TextIO, total: int) -> None:
-        self._output, self._errors, self._total = output, errors, total
+        self._output, self._errors, self._squared_sum = output, errors, total
         self._moving = output.isatty()  # a line that is written over and over
         self._stage, self._begun, self._seen = "", 0.0, 0
         self._message = ""  # the last line of the stage
         self._first = self._latest = time.monotonic()
         self._counts = dict.fromkeys(("ran", "restored", "unchanged"), 0)
 
-    def output(self, line: str) -> None:
+    def show_output(self, line: str) -> None:
         """A line of DVC or of a stage."""
         if match := RUNNING.match(line):
-            self._begin(match[1])
+            self._begin_stage(match[1])
         elif match := RESTORED.match(line):
-            self._begin(match[1])
-            self._finish("restored")
+            self._begin_stage(match[1])
+            self._finish_stage("restored")
         elif UNCHANGED.match(line):
-            self._begin("")
+            self._begin_stage("")
             self._counts["unchanged"] += 1
         elif self._stage and line.strip() and not line.startswith(("> ", "Updating lock file", "Generating lock file")):
             self._message = f": {line.strip()}"
-            self._move(self._stage + self._message)
+            self._redraw(self._stage + self._message)
 
-    def wait(self) -> None:
+    def show_running(self) -> None:
         """In a log or a pipe, a line now and then tells that the stage still runs."""
         now = time.monotonic()
         if self._stage and not self._moving and now - self._latest >= NEWS:
-            self._print(f"{self._place()} {self._stage} (running for {duration(now - self._begun)}){self._message}")
+            self._print(
+                f"{self._counter()} {self._stage} (running for {format_duration(now - self._begun)}){self._message}"
+            )
 
-    def error(self, line: str) -> None:
+    def show_error(self, line: str) -> None:
         """A line of their errors, shown as it is."""
         if line.strip():
             self._clear()
@@ -81,41 +83,41 @@ class View:
     def end(self, status: int) -> None:
         """The last stage has ended, and DVC with it."""
         if self._stage:
-            self._finish("failed" if status else "ran")
+            self._finish_stage("failed" if status else "ran")
         self._clear()
         counts = ", ".join(f"{number} {word}" for word, number in self._counts.items() if number)
-        spent = duration(time.monotonic() - self._first)
+        spent = format_duration(time.monotonic() - self._first)
         if not status:
             self._print(f"{self._seen} stages ({counts}) in {spent}")
         else:
             self._print(f"stopped after {spent} ({counts or 'nothing ran'}); all output: .fedweave/repro.log")
 
-    def _begin(self, stage: str) -> None:
+    def _begin_stage(self, stage: str) -> None:
         if self._stage:
-            self._finish("ran")
+            self._finish_stage("ran")
         self._stage, self._begun, self._message, self._seen = stage, time.monotonic(), "", self._seen + 1
         self._latest = self._begun
-        self._total = max(self._total, self._seen)
-        self._move(stage)
+        self._squared_sum = max(self._squared_sum, self._seen)
+        self._redraw(stage)
 
-    def _finish(self, how: str) -> None:
-        spent = duration(time.monotonic() - self._begun) if how != "restored" else "restored"
+    def _finish_stage(self, how: str) -> None:
+        spent = format_duration(time.monotonic() - self._begun) if how != "restored" else "restored"
         self._counts[how] = self._counts.get(how, 0) + 1
         self._clear()
-        self._print(f"{self._place()} {self._stage:44} {'failed after ' if how == 'failed' else ''}{spent}".rstrip())
+        self._print(f"{self._counter()} {self._stage:44} {'failed after ' if how == 'failed' else ''}{spent}".rstrip())
         self._stage = ""
 
-    def _place(self) -> str:
-        return f"{self._seen:{len(str(self._total))}}/{self._total}"
+    def _counter(self) -> str:
+        return f"{self._seen:{len(str(self._squared_sum))}}/{self._squared_sum}"
 
     def _print(self, line: str) -> None:
         self._latest = time.monotonic()
         print(line, file=self._output, flush=True)
 
-    def _move(self, text: str) -> None:
+    def _redraw(self, text: str) -> None:
         if self._moving:
-            width = columns(self._output) - 1
-            print(f"\r{self._place()} {text}"[: width + 1], end="\x1b[K", file=self._output, flush=True)
+            width = terminal_width(self._output) - 1
+            print(f"\r{self._counter()} {text}"[: width + 1], end="\x1b[K", file=self._output, flush=True)
 
     def _clear(self) -> None:
         if self._moving:

@@ -20,35 +20,35 @@ HANDED = "FEDWEAVE_LOCK"  # environment: the number of an inherited handle
 BUSY = "another run is active in this folder (process {}); wait until it has ended, then start this one again"
 
 
-class Busy(Exception):
+class LockError(Exception):
     """Another command has the lock; the line names its process."""
 
 
-def take() -> int:
+def acquire() -> int:
     """Be the only one in this folder, as long as the handle that this returns is open here or in a child.
 
     Raises:
         Busy: another one is.
     """
-    if (handle := _inherited()) is not None:
+    if (handle := _inherited_handle()) is not None:
         return handle
     os.makedirs(FOLDER, exist_ok=True)
     handle = os.open(LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        _be_alone(handle)
+        _lock_exclusively(handle)
     except BaseException:
         os.close(handle)
         raise
     return handle
 
 
-def hand_on(handle: int) -> dict[str, str]:
+def pass_to_child(handle: int) -> dict[str, str]:
     """The environment of a child that inherits the lock."""
     os.set_inheritable(handle, True)
     return {**os.environ, HANDED: str(handle)}
 
 
-def _inherited() -> int | None:
+def _inherited_handle() -> int | None:
     """The handle that the parent has handed on; the children of this process get none without being asked."""
     with suppress(KeyError, ValueError, OSError):
         handle = int(os.environ.pop(HANDED))
@@ -57,13 +57,13 @@ def _inherited() -> int | None:
     return None
 
 
-def _be_alone(handle: int) -> None:
+def _lock_exclusively(handle: int) -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise Busy(BUSY.format(os.read(handle, 32).decode() or "unknown")) from None
-    for process in _users_of_dvc():
-        raise Busy(BUSY.format(process))
+        raise LockError(BUSY.format(os.read(handle, 32).decode() or "unknown")) from None
+    for process in _dvc_processes():
+        raise LockError(BUSY.format(process))
     if sys.platform == "linux":
         with suppress(FileNotFoundError):  # DVC would also respect a killed process that nobody has reaped
             os.remove(DVC_LOCK)
@@ -71,7 +71,7 @@ def _be_alone(handle: int) -> None:
     os.write(handle, str(os.getpid()).encode())
 
 
-def _users_of_dvc() -> list[int]:
+def _dvc_processes() -> list[int]:
     """Processes that run a stage by DVC itself or by a flow."""
     with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
         with open(DVC_LOCK, encoding="utf-8") as file:

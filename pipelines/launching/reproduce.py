@@ -28,11 +28,11 @@ def main(study: str = "") -> NoReturn:
     """Bring params.yaml's study up to date, after switching to `study` if one is named."""
     _end_with_parent()
     try:
-        handle = locking.take()
-    except locking.Busy as error:
+        handle = locking.acquire()
+    except locking.LockError as error:
         sys.exit(f"error: {error}")
     _check_ports()
-    environment = locking.hand_on(handle)  # DVC inherits the handle, too
+    environment = locking.pass_to_child(handle)  # DVC inherits the handle, too
     if study:
         command = [sys.executable, "-m", "fedweave.pipelines.commands.main", "study", "use", study]
         _, status = os.waitpid(os.posix_spawn(sys.executable, command, environment), 0)
@@ -83,13 +83,13 @@ def _follow(child: int, output: int, errors: int) -> int:
     """Show what `child` says until it ends; returns its exit code, below zero for a signal."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all: this one ends after DVC
     with open("params.yaml", encoding="utf-8") as file:
-        view = lines.View(sys.stdout, sys.stderr, lines.count(file.read()))
+        view = lines.ProgressView(sys.stdout, sys.stderr, lines.count_stages(file.read()))
     selector, rest = selectors.DefaultSelector(), {output: b"", errors: b""}
     with open(LOG, "wb") as log:
-        for pipe, show in ((output, view.output), (errors, view.error)):
+        for pipe, show in ((output, view.show_output), (errors, view.show_error)):
             selector.register(pipe, selectors.EVENT_READ, show)
         while selector.get_map():
-            view.wait()
+            view.show_running()
             for key, _ in selector.select(lines.NEWS):
                 content = os.read(key.fd, 65536)
                 log.write(content)

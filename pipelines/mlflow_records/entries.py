@@ -24,7 +24,7 @@ from fedweave.data import load_dataset
 from fedweave.errors import BadInput
 from fedweave.pipelines.mlflow_records import writer
 from fedweave.pipelines.mlflow_records.writer import Entry, Store, Unit, metric
-from fedweave.report import extras
+from fedweave.report import optional_files
 from fedweave.results import Run, Study, Tables, verdicts
 
 TAGS = (
@@ -41,25 +41,25 @@ HEADLINE = {"std": "std", "worst10": "worst10", "pre": "pre", "post": "post", "c
 def units(study: Study, tables: Tables) -> Iterator[Unit]:
     """Everything that the experiment of a study shows."""
     for run in study.runs:
-        yield of_run(run, tables)
-    for search in extras.tuning(study.folder):
-        yield from _search(study, search)
-    for name, table in extras.ablations(study.folder).groupby("ablation", sort=False):
-        yield _ablation(study, str(name), table)
+        yield run_unit(run, tables)
+    for search in optional_files.tuning(study.folder):
+        yield from _search_units(study, search)
+    for name, table in optional_files.ablations(study.folder).groupby("ablation", sort=False):
+        yield _ablation_unit(study, str(name), table)
 
 
-def of_run(run: Run, tables: Tables) -> Unit:
+def run_unit(run: Run, tables: Tables) -> Unit:
     """A method on a task: the leaderboard's numbers and mean curves, a child for every seed."""
     files = sorted(file for file in run.folder.iterdir() if not file.name.startswith("models-"))
     numbers = headline(run, tables)
-    tags = _about(run) | {"verdict": _marks(run, tables)[run.label]}
-    make = partial(_method, run, tables, numbers, tags)
-    return Unit(run.name, writer.mark(*files), make, partial(_finish, run), numbers, tags)
+    tags = _run_tags(run) | {"verdict": _verdicts(run, tables)[run.label]}
+    make = partial(_method_entry, run, tables, numbers, tags)
+    return Unit(run.name, writer.source_digest(*files), make, partial(_log_artifacts, run), numbers, tags)
 
 
-def _marks(run: Run, tables: Tables) -> dict[str, str]:
+def _verdicts(run: Run, tables: Tables) -> dict[str, str]:
     mine = tables.board["task"] == run.task
-    return verdicts.marked(tables.board[mine], tables.significance[tables.significance["task"] == run.task])
+    return verdicts.assign_marks(tables.board[mine], tables.significance[tables.significance["task"] == run.task])
 
 
 def headline(run: Run, tables: Tables) -> dict[str, float]:
@@ -80,27 +80,34 @@ def headline(run: Run, tables: Tables) -> dict[str, float]:
     return {name: float(value) for name, value in numbers.items()}
 
 
-def _about(run: Run) -> dict[str, str]:
+def _run_tags(run: Run) -> dict[str, str]:
     return {name: str(run.info[name]) for name in TAGS if run.info.get(name)}
 
 
-def _method(run: Run, tables: Tables, numbers: dict[str, float], tags: dict[str, str]) -> Entry:
+def _method_entry(run: Run, tables: Tables, numbers: dict[str, float], tags: dict[str, str]) -> Entry:
     ended = int((run.folder / "run.json").stat().st_mtime * 1000)
     spent = (run.rounds.groupby("seed")["seconds"].sum() * 1000).astype(int)
     ends = ended - int(spent.sum()) + spent.cumsum()
     children = (
-        Entry(f"{run.name} seed {seed}", "seed", _about(run) | {"seed": str(seed)}, {"seed": str(seed)},
-              _of_seed(run, tables, seed),
+        Entry(f"{run.name} seed {seed}", "seed", _run_tags(run) | {"seed": str(seed)}, {"seed": str(seed)},
+              _seed_metrics(run, tables, seed),
               int(ends[seed] - spent[seed]), int(ends[seed]))
         for seed in run.info["seeds"]
     )  # fmt: skip
     params = writer.flatten(run.info["spec"]) | {"seeds": str(list(run.info["seeds"]))}
     return Entry(
-        run.name, "method", tags, params, _whole(run, tables, numbers), ended - int(spent.sum()), ended, children
+        run.name,
+        "method",
+        tags,
+        params,
+        _method_metrics(run, tables, numbers),
+        ended - int(spent.sum()),
+        ended,
+        children,
     )
 
 
-def _whole(run: Run, tables: Tables, numbers: dict[str, float]) -> Iterator[Metric]:
+def _method_metrics(run: Run, tables: Tables, numbers: dict[str, float]) -> Iterator[Metric]:
     """The leaderboard's numbers, the mean over seeds of every curve, and the machine's load."""
     yield from (metric(name, value) for name, value in numbers.items())
     yield from _curves(run, tables.curves[tables.curves["run"] == run.name], "mean")
@@ -114,7 +121,7 @@ def _machine(run: Run) -> Iterator[Metric]:
         yield from (metric(f"system/{name}", value, step, at) for name, value in row.items())
 
 
-def _of_seed(run: Run, tables: Tables, seed: int) -> Iterator[Metric]:
+def _seed_metrics(run: Run, tables: Tables, seed: int) -> Iterator[Metric]:
     """Curves, ledger and diagnostics by round, and the selected value of every client (its number as the step)."""
     mine = run.evaluations[run.evaluations["seed"] == seed]
     means = mine.groupby(["point", "split", "round"], as_index=False)["value"].mean()
@@ -135,7 +142,7 @@ def _curves(run: Run, table: pd.DataFrame, column: str) -> Iterator[Metric]:
         yield metric(f"{run.info['metric']}/{row['split']}_{row['point']}", row[column], row["round"])
 
 
-def _finish(run: Run, store: Store, run_id: str) -> None:
+def _log_artifacts(run: Run, store: Store, run_id: str) -> None:
     """Everything that is no number: the data, the files, the graphs."""
     store.client.log_inputs(run_id, [_dataset(run)])
     for path in sorted(run.folder.iterdir()):
@@ -177,7 +184,7 @@ def _log_graphs(store: Store, run_id: str, run: Run) -> None:
     if len(graphs.layers) > 1:
         layers |= {str(layer): whole[:, place] for place, layer in enumerate(graphs.layers)}
     for layer, weights in layers.items():
-        for place in plots.some(len(graphs.rounds), STEPS):
+        for place in plots.spaced_indices(len(graphs.rounds), STEPS):
             shade = (255 * weights[place].clip(0, 1)).astype(np.uint8)
             square = np.ones([max(1, SQUARE // len(shade))] * 2, np.uint8)
             store.client.log_image(
@@ -185,12 +192,12 @@ def _log_graphs(store: Store, run_id: str, run: Run) -> None:
             )
 
 
-def _search(study: Study, search: extras.Tuning) -> Iterator[Unit]:
+def _search_units(study: Study, search: optional_files.Tuning) -> Iterator[Unit]:
     """A search: its best value and what mattered, a child for every trial."""
     run = next((run for run in study.runs if run.name == search.run), None)
     if run is None:
         return
-    about = {name: _about(run)[name] for name in ("study", "task", "dataset", "setting", "method", "label")}
+    about = {name: _run_tags(run)[name] for name in ("study", "task", "dataset", "setting", "method", "label")}
     value = f"validation_{run.info['metric']}"
 
     def entry() -> Entry:
@@ -205,13 +212,13 @@ def _search(study: Study, search: extras.Tuning) -> Iterator[Unit]:
         ]
         numbers += [metric(f"importance/{name}", share) for name, share in search.importance.items()]
         params = writer.flatten({"best": search.best, "budget": search.budget})
-        children = (_trial(search, about, value, number) for number in range(len(search.trials)))
+        children = (_trial_entry(search, about, value, number) for number in range(len(search.trials)))
         return Entry(f"{run.name} tuning", "tuning", about, params, numbers, begun, ended, children)
 
-    yield Unit(f"tuning/{run.name}", writer.mark(search.file), entry)
+    yield Unit(f"tuning/{run.name}", writer.source_digest(search.file), entry)
 
 
-def _trial(search: extras.Tuning, about: dict[str, str], value: str, number: int) -> Entry:
+def _trial_entry(search: optional_files.Tuning, about: dict[str, str], value: str, number: int) -> Entry:
     row = search.trials.iloc[number]
     begun = int(1000 * row["started"])
     numbers = [
@@ -226,7 +233,7 @@ def _trial(search: extras.Tuning, about: dict[str, str], value: str, number: int
     )
 
 
-def _ablation(study: Study, name: str, table: pd.DataFrame) -> Unit:
+def _ablation_unit(study: Study, name: str, table: pd.DataFrame) -> Unit:
     """An ablation: a child for every variant, with its settings as parameters."""
     file = study.folder / "ablations" / name / "table.csv"
     at = int(file.stat().st_mtime * 1000) if file.is_file() else int(datetime.now().timestamp() * 1000)
@@ -236,7 +243,7 @@ def _ablation(study: Study, name: str, table: pd.DataFrame) -> Unit:
     def variant(row: dict[str, Any]) -> Entry:
         numbers = [
             metric(row["metric"], row["mean"]),
-            *(metric(key, row[key]) for key in extras.NUMBERS if key != "mean"),
+            *(metric(key, row[key]) for key in optional_files.NUMBERS if key != "mean"),
         ]
         return Entry(
             f"{name}: {row['variant']}", "variant", about, writer.flatten(json.loads(row["settings"])), numbers, at, at
@@ -247,4 +254,4 @@ def _ablation(study: Study, name: str, table: pd.DataFrame) -> Unit:
             name, "ablation", about, {"run": str(first["run"])}, (), at, at, map(variant, table.to_dict("records"))
         )
 
-    return Unit(f"ablation/{name}", writer.mark(file), entry)
+    return Unit(f"ablation/{name}", writer.source_digest(file), entry)

@@ -18,7 +18,7 @@ FILE = STATE / "project"  # the project's name in such stores: its folder's when
 NAME = re.compile(r"[\w-]{1,60}")
 
 
-def project(uri: str) -> str:
+def name_in_store(uri: str) -> str:
     """The name of this project in the store at `uri`; empty where the store is the project's own file.
 
     Raises:
@@ -34,7 +34,7 @@ def name() -> str:
         BadInput: the file that keeps the name is damaged.
     """
     if not FILE.is_file():
-        _make()
+        _write_name()
     text = FILE.read_text(encoding="utf-8", errors="replace").strip()
     if not NAME.fullmatch(text):
         raise BadInput(
@@ -50,12 +50,12 @@ def tags(name: str) -> Mapping[str, str]:
     return {PROJECT: name, "user": _user(), "host": socket.gethostname(), "folder": str(Path.cwd())}
 
 
-def only(name: str) -> str:
+def project_filter(name: str) -> str:
     """The filter for the runs of the project `name`; in its own store all are."""
     return f"tags.{PROJECT} = '{name}'" if name else ""
 
 
-def _make() -> None:
+def _write_name() -> None:
     """Write the name at once and only once, whoever else does the same at this moment."""
     folder = re.sub(r"[^\w-]+", "-", Path.cwd().name, flags=re.ASCII).strip("-")[:40] or "project"
     FILE.parent.mkdir(parents=True, exist_ok=True)

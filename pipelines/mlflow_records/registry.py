@@ -35,7 +35,7 @@ def log_model(store: Store, run: Run, run_id: str) -> str | None:
 
     None where there are no models, or the data or what defines the models are not here.
     """
-    plugins.look_for(run.info["method"], METHODS)
+    plugins.load_if_missing(run.info["method"], METHODS)
     if run.info["method"] not in METHODS or run.info["spec"]["task"]["model"].get("name") not in MODELS:
         return None  # made by a plug-in that is not here, or by a model of one's own
     ended = store.client.get_run(run_id).info.end_time
@@ -43,7 +43,7 @@ def log_model(store: Store, run: Run, run_id: str) -> str | None:
         example = packing.pack(run, Path(folder))
         if example is None:
             return None
-        used = plugins.loaded()
+        used = plugins.list_loaded()
         (Path(folder) / PLUGINS).write_text(json.dumps([name for names in used.values() for name in names]))
         predictor = packing.unpack(Path(folder))
         client, seed = predictor.available[0], min(run.seeds)
@@ -59,7 +59,7 @@ def log_model(store: Store, run: Run, run_id: str) -> str | None:
     return str(logged.model_id)
 
 
-def name_best(store: Store, tables: Tables, study: Study, logged: Mapping[str, str]) -> dict[str, str]:
+def register_best_models(store: Store, tables: Tables, study: Study, logged: Mapping[str, str]) -> dict[str, str]:
     """Log the models of each task's leader and point `<study>-<task>@best` to them; returns registered name -> version.
 
     In a store that projects share, a name begins with that of the project: `<project>-<study>-<task>@best`.
@@ -71,18 +71,18 @@ def name_best(store: Store, tables: Tables, study: Study, logged: Mapping[str, s
     for task, part in tables.board.groupby("task", sort=False):
         leader = part.iloc[0]
         run, run_id = runs[leader["run"]], logged[leader["run"]]
-        model = _model_of(store, run_id) or log_model(store, run, run_id)
+        model = _find_model(store, run_id) or log_model(store, run, run_id)
         if model is not None:
-            _score(store, model, run_id, entries.headline(run, tables))
+            _log_scores(store, model, run_id, entries.headline(run, tables))
             text = verdicts.verdict(
-                part, verdicts.marked(part, tables.significance[tables.significance["task"] == task])
+                part, verdicts.assign_marks(part, tables.significance[tables.significance["task"] == task])
             )
             name = "-".join(filter(None, (store.project, study.name, str(task)))).replace("/", "-").replace(":", "-")
-            named[name] = _point(store, name, model, run_id, str(leader["method"]), text)
+            named[name] = _set_alias(store, name, model, run_id, str(leader["method"]), text)
     return named
 
 
-def _score(store: Store, model: str, run_id: str, numbers: Mapping[str, float]) -> None:
+def _log_scores(store: Store, model: str, run_id: str, numbers: Mapping[str, float]) -> None:
     """Attach the leaderboard's numbers to a logged model, so that models can be ranked by them."""
     stored = {entry.key: entry.value for entry in store.client.get_logged_model(model).metrics or ()}
     at = int(time.time() * 1000)
@@ -95,7 +95,7 @@ def _score(store: Store, model: str, run_id: str, numbers: Mapping[str, float]) 
         store.client.log_batch(run_id, changed)
 
 
-def _model_of(store: Store, run_id: str) -> str | None:
+def _find_model(store: Store, run_id: str) -> str | None:
     """The model that is logged for a run; one whose writing failed, or was killed, is deleted."""
     ready = None
     for model in store.client.search_logged_models([store.experiment], f"source_run_id = '{run_id}'"):
@@ -106,7 +106,7 @@ def _model_of(store: Store, run_id: str) -> str | None:
     return ready
 
 
-def _point(store: Store, name: str, model: str, run_id: str, method: str, text: str) -> str:
+def _set_alias(store: Store, name: str, model: str, run_id: str, method: str, text: str) -> str:
     """Point the alias of the registered model `name` at `model`, of which there is one version."""
     try:
         store.client.create_registered_model(name)

@@ -24,7 +24,7 @@ PARAMETERS = {"client", "seed"}
 FIRST = -1  # as a seed: that of the first repetition
 
 
-class Refused(MlflowException):
+class RequestError(MlflowException):
     """A request that cannot be answered: one line, without the whole input that MLflow would put before it."""
 
     def __init__(self, line: str) -> None:
@@ -43,7 +43,7 @@ class Refused(MlflowException):
         return self._line
 
 
-class Personalized(PythonModel):
+class PersonalizedModel(PythonModel):
     """Answers as the method's clients do."""
 
     def load_context(self, context: PythonModelContext) -> None:
@@ -52,7 +52,7 @@ class Personalized(PythonModel):
         plugins = folder / "plugins.json"
         for name in json.loads(plugins.read_text(encoding="utf-8")) if plugins.is_file() else ():
             import_module(name)  # defines methods and models, and was stored with the code of fedweave
-        self._predictor = packing.unpack(folder)
+        self._load_predictor = packing.unpack(folder)
         _refuse_unknown_parameters()
 
     # This annotation is the one that MLflow accepts without a schema of its own; tables come as data frames.
@@ -66,15 +66,15 @@ class Personalized(PythonModel):
         """
         parameters = params or {}
         client, seed = str(parameters.get("client", "")), int(parameters.get("seed", FIRST))
-        names, first = self._predictor.names, self._predictor.available[0]
+        names, first = self._load_predictor.names, self._load_predictor.available[0]
         if not client:
-            raise Refused(f"client: missing; give its name or number as a parameter; the first is {first!r}")
+            raise RequestError(f"client: missing; give its name or number as a parameter; the first is {first!r}")
         if client not in names and client.isdecimal() and int(client) < len(names):
             client = names[int(client)]
         try:
-            return self._predictor.outputs(model_input, client, None if seed == FIRST else seed)
+            return self._load_predictor.outputs(model_input, client, None if seed == FIRST else seed)
         except BadInput as error:
-            raise Refused(str(error)) from error
+            raise RequestError(str(error)) from error
 
 
 def _refuse_unknown_parameters() -> None:
@@ -91,7 +91,7 @@ def _refuse_unknown_parameters() -> None:
         if schema is not None and {spec.name for spec in schema.params} == PARAMETERS and isinstance(params, dict):
             for name in params:
                 if name not in PARAMETERS:
-                    raise Refused(f"{name}: not a parameter; choices: {', '.join(sorted(PARAMETERS))}")
+                    raise RequestError(f"{name}: not a parameter; choices: {', '.join(sorted(PARAMETERS))}")
             params = {name: str(value) if name == "client" else value for name, value in params.items()}
         return inner(params, schema)
 
@@ -99,4 +99,4 @@ def _refuse_unknown_parameters() -> None:
     vars(sys.modules["mlflow.pyfunc"])["_enforce_params_schema"] = enforce
 
 
-set_model(Personalized())
+set_model(PersonalizedModel())

@@ -38,16 +38,16 @@ def is_current(folder: Path, study: str, uri: str) -> bool:
         uri: of the tracking store.
     """
     try:
-        stored = json.loads(_file(study).read_text(encoding="utf-8"))["stamp"]
+        stored = json.loads(_stamp_file(study).read_text(encoding="utf-8"))["stamp"]
     except (OSError, ValueError, KeyError):
         return False
-    return bool(stored == _stamp(of_results(folder), study, uri))
+    return bool(stored == _stamp(results_digest(folder), study, uri))
 
 
 def links(study: str) -> dict[str, str]:
     """Task -> where its runs are, below MLflow's address; empty where the study was never logged."""
     try:
-        return dict(json.loads(_file(study).read_text(encoding="utf-8"))["links"])
+        return dict(json.loads(_stamp_file(study).read_text(encoding="utf-8"))["links"])
     except (OSError, ValueError, KeyError):
         return {}
 
@@ -56,47 +56,47 @@ def write(results: str, study: str, uri: str, links: Mapping[str, str]) -> None:
     """Note what MLflow holds.
 
     Args:
-        results: `of_results` from before the files were read.
+        results: `results_digest` from before the files were read.
         uri: of the tracking store.
         links: task -> where its runs are, below MLflow's address.
     """
-    file = _file(study)
+    file = _stamp_file(study)
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_suffix(f".{os.getpid()}")
     temporary.write_text(json.dumps({"stamp": _stamp(results, study, uri), "links": {**links}}), encoding="utf-8")
     temporary.replace(file)
-    _failure(study).unlink(missing_ok=True)
+    _failure_file(study).unlink(missing_ok=True)
 
 
-def fail(study: str) -> None:
+def record_failure(study: str) -> None:
     """Note that MLflow could not be brought up to date just now."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    _failure(study).touch()
+    _failure_file(study).touch()
 
 
-def failed(study: str) -> float:
+def last_failure(study: str) -> float:
     """When it could not, in seconds since 1970; 0 where nothing has failed since the last success."""
     try:
-        return _failure(study).stat().st_mtime
+        return _failure_file(study).stat().st_mtime
     except OSError:
         return 0.0
 
 
-def _failure(study: str) -> Path:
-    return _file(study).with_suffix(".failed")
+def _failure_file(study: str) -> Path:
+    return _stamp_file(study).with_suffix(".failed")
 
 
-def _file(study: str) -> Path:
+def _stamp_file(study: str) -> Path:
     return FOLDER / f"{study.replace('/', '-')}.json"
 
 
-def of_results(folder: Path) -> str:
+def results_digest(folder: Path) -> str:
     """A digest of what is there to be logged."""
     return _digest(_files(folder))
 
 
 def _stamp(results: str, study: str, uri: str) -> dict[str, Any]:
-    code, record = _digest(_code()), _record(study, uri)
+    code, record = _digest(_code()), _record_digest(study, uri)
     return {"uri": uri, "folder": str(Path.cwd()), "code": code, "results": results, "record": record}
 
 
@@ -122,7 +122,7 @@ def _code() -> Iterator[str]:
         yield file.read_text(encoding="utf-8")
 
 
-def _record(study: str, uri: str) -> str:
+def _record_digest(study: str, uri: str) -> str:
     """A digest of the experiment's rows; empty where there is no database to be read."""
     file = Path(uri.removeprefix(SQLITE).partition("?")[0])
     if not uri.startswith(SQLITE):

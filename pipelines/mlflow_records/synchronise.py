@@ -25,78 +25,78 @@ def is_due(folder: Path, study: str) -> bool:
     return finished and not stamp.is_current(folder, study, os.environ.get(STORE, ""))
 
 
-def here(folder: Path, study: str) -> None:
+def run_here(folder: Path, study: str) -> None:
     """Synchronise in this process; a failure is one line on standard error."""
     if not is_due(folder, study):
         return
     try:
         addresses.check_store(os.environ.get(STORE, ""), study)
     except BadInput as error:
-        not_logged(study, error)
+        report_failure(study, error)
         return
     from fedweave.pipelines.mlflow_records import tracking
 
-    tracking.report(folder)
+    tracking.try_log_study(folder)
 
 
-def not_logged(study: str, error: Exception) -> None:
+def report_failure(study: str, error: Exception) -> None:
     """Say and note that MLflow could not be brought up to date; what the user can mend names the way out itself."""
     reason = str(error).partition("\n")[0]
     more = f": {reason}" if isinstance(error, BadInput) else f" ({reason}); later: fedweave log {study}"
     print(f"not logged to MLflow{more}", file=sys.stderr)
-    stamp.fail(study)
+    stamp.record_failure(study)
 
 
 @contextmanager
-def beside(folder: Path, study: str) -> Iterator[None]:
+def run_in_fork(folder: Path, study: str) -> Iterator[None]:
     """Synchronise in a forked process while the block runs, which ends after it; a failure is one line."""
 
-    def lost() -> None:
-        not_logged(study, RuntimeError("its process was lost"))
+    def report_loss() -> None:
+        report_failure(study, RuntimeError("its process was lost"))
 
     if not is_due(folder, study):
         yield
         return
     from fedweave.runs import parallel
 
-    with parallel.beside(partial(here, folder, study), lost):
+    with parallel.run_in_background(partial(run_here, folder, study), report_loss):
         yield
 
 
-def apart(folder: Path, study: str) -> None:
+def run_in_subprocess(folder: Path, study: str) -> None:
     """Synchronise in a process of its own, for callers that have not imported PyTorch; a failure is one line."""
     if is_due(folder, study):
         subprocess.run([sys.executable, "-m", __name__, str(folder), study], check=False)
 
 
-def follow(folder: Path, end: threading.Event, pause: float = 5.0) -> threading.Thread:
+def watch_results(folder: Path, end: threading.Event, pause: float = 5.0) -> threading.Thread:
     """Keep MLflow up to date with every study under `folder` in the background, until `end` is set.
 
     What DVC is writing at the moment is left alone until it has ended. What could not be logged is tried again when its
     files have changed.
     """
 
-    def look() -> None:
+    def poll() -> None:
         tried: dict[str, str] = {}
         while not end.wait(pause):
-            for study in _finished(folder):
-                results = stamp.of_results(folder / study)
-                if tried.get(study) != results and not _busy() and is_due(folder / study, study):
+            for study in _finished_studies(folder):
+                results = stamp.results_digest(folder / study)
+                if tried.get(study) != results and not _is_dvc_busy() and is_due(folder / study, study):
                     tried[study] = results
-                    apart(folder / study, study)
+                    run_in_subprocess(folder / study, study)
 
-    thread = threading.Thread(target=look, daemon=True)
+    thread = threading.Thread(target=poll, daemon=True)
     thread.start()
     return thread
 
 
-def _finished(folder: Path) -> Iterator[str]:
+def _finished_studies(folder: Path) -> Iterator[str]:
     """The studies that have a leaderboard."""
     for board in sorted(folder.rglob("leaderboard.csv")):
         yield board.parent.relative_to(folder).as_posix()
 
 
-def _busy() -> bool:
+def _is_dvc_busy() -> bool:
     """Whether DVC notes that a process reads or writes something."""
     try:
         return any(json.loads(Path(".dvc", "tmp", "rwlock").read_text(encoding="utf-8")).values())
@@ -108,4 +108,4 @@ if __name__ == "__main__":
     from fedweave.runs.parallel import die_with_parent
 
     die_with_parent()  # what is cut off here is repaired by the next one
-    here(Path(sys.argv[1]), sys.argv[2])
+    run_here(Path(sys.argv[1]), sys.argv[2])

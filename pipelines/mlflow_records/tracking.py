@@ -18,11 +18,11 @@ from fedweave.errors import BadInput
 from fedweave.pipelines import addresses, project
 from fedweave.pipelines.mlflow_records import entries, registry, stamp, synchronise, versions, views, writer
 from fedweave.pipelines.paths import RESULTS, STATE
-from fedweave.pipelines.processes import stage
+from fedweave.pipelines.processes import run_main
 from fedweave.results import Study
 
 
-class Record(NamedTuple):
+class StudyRecord(NamedTuple):
     """A study in MLflow: the parents' run ids of its methods in the order of the runs' names, and what was done."""
 
     ids: list[str]
@@ -59,15 +59,15 @@ def main(*studies: str) -> None:
         print(f"MLflow has {folder.relative_to(RESULTS)}: {record}", flush=True)
 
 
-def report(folder: Path) -> None:
+def try_log_study(folder: Path) -> None:
     """Bring MLflow up to date with results/<study>; a failure is one line only, because this can be repeated."""
     try:
         print(f"MLflow: {log_study(folder)}", flush=True)
     except (BadInput, MlflowException, SQLAlchemyError, OSError) as error:
-        synchronise.not_logged(folder.relative_to(RESULTS).as_posix(), error)
+        synchronise.report_failure(folder.relative_to(RESULTS).as_posix(), error)
 
 
-def log_study(folder: Path | str, uri: str | None = None) -> Record:
+def log_study(folder: Path | str, uri: str | None = None) -> StudyRecord:
     """Let MLflow show what results/<study> says now: its finished runs, searches and ablations, and the models of the
     leaders with their alias. What was replaced is kept and tagged as superseded.
 
@@ -78,17 +78,17 @@ def log_study(folder: Path | str, uri: str | None = None) -> Record:
     Raises:
         BadInput: no finished run, or a broken one.
     """
-    with _alone():
-        before, study = stamp.of_results(Path(folder)), results.load_study(folder)
+    with _lock():
+        before, study = stamp.results_digest(Path(folder)), results.load_study(folder)
         store = writer.connect(study.name, uri)
-        tables = results.current(study)
+        tables = results.load_tables(study)
         outcome = versions.synchronise(store, [*entries.units(study, tables)], whole=True)
         ids = {run.name: outcome.ids[run.name] for run in study.runs}
-        registry.name_best(store, tables, study, ids)
+        registry.register_best_models(store, tables, study, ids)
         views.describe(store, study, tables.board)
         links = {task: views.link(store, task) for task in results.by_task(study)}
         stamp.write(before, study.name, mlflow.get_tracking_uri(), links)
-    return Record([*ids.values()], outcome.new, outcome.restored, outcome.superseded)
+    return StudyRecord([*ids.values()], outcome.new, outcome.restored, outcome.superseded)
 
 
 def log_run(folder: Path | str, uri: str | None = None) -> str:
@@ -100,12 +100,12 @@ def log_run(folder: Path | str, uri: str | None = None) -> str:
     run = results.load_run(folder)
     alone = Study(str(run.info["study"]), run.folder, (run,), ())
     store = writer.connect(alone.name, uri)
-    unit = entries.of_run(run, results.tables(alone))
+    unit = entries.run_unit(run, results.compute_tables(alone))
     return versions.synchronise(store, [unit], whole=False).ids[run.name]
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def _lock() -> Iterator[None]:
     """One synchronisation at a time: two would log everything twice."""
     STATE.mkdir(parents=True, exist_ok=True)
     with (STATE / "mlflow.lock").open("w") as lock:
@@ -114,4 +114,4 @@ def _alone() -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    stage(main)
+    run_main(main)

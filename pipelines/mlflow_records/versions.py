@@ -29,7 +29,7 @@ WHY = ("superseded.reason", "superseded.commit", "superseded.at")  # tags of a s
 LISTED = 3  # most changed settings in a reason
 
 
-class Outcome(NamedTuple):
+class SynchronisationResult(NamedTuple):
     """What a synchronisation did: the current run of every unit, and how many were new, taken back, and superseded."""
 
     ids: Mapping[str, str]
@@ -38,18 +38,18 @@ class Outcome(NamedTuple):
     superseded: int
 
 
-def synchronise(store: Store, units: Sequence[Unit], whole: bool) -> Outcome:
+def synchronise(store: Store, units: Sequence[Unit], whole: bool) -> SynchronisationResult:
     """One current run for each of `units`, whatever was there before; safe to repeat after it was cut off.
 
     Args:
         whole: `units` are all that the experiment shows; runs of anything else are superseded.
     """
     wanted = {unit.name: unit for unit in units}
-    current = _matching(_families(store), wanted)
+    current = _match(_run_trees(store), wanted)
     missing = [unit for unit in units if unit.name not in current]
     gather([partial(writer.log, store, unit) for unit in missing])
-    families = _families(store)
-    current = _matching(families, wanted)
+    families = _run_trees(store)
+    current = _match(families, wanted)
     restored = superseded = 0
     for family in families:
         name = family.parent.data.tags[RUN]
@@ -61,10 +61,10 @@ def synchronise(store: Store, units: Sequence[Unit], whole: bool) -> Outcome:
         elif name in current or whole:
             superseded += _supersede(store, family, current.get(name))
     ids = {name: str(family.parent.info.run_id) for name, family in current.items()}
-    return Outcome(ids, len(missing), restored, superseded)
+    return SynchronisationResult(ids, len(missing), restored, superseded)
 
 
-class _Family(NamedTuple):
+class _RunTree(NamedTuple):
     """A run and its children."""
 
     parent: Logged
@@ -86,25 +86,25 @@ class _Family(NamedTuple):
         return [str(run.info.run_id) for run in (self.parent, *self.children)]
 
 
-def _families(store: Store) -> list[_Family]:
+def _run_trees(store: Store) -> list[_RunTree]:
     """The runs of this project in the experiment, oldest first; a child without its parent counts as one cut off."""
-    runs = [run for run in _stored(store) if RUN in run.data.tags]
+    runs = [run for run in _search_runs(store) if RUN in run.data.tags]
     children: dict[str, list[Logged]] = {}
     for run in runs:
         children.setdefault(run.data.tags.get(PARENT, ""), []).append(run)
     parents = children.pop("", [])
-    families = [_Family(run, children.pop(run.info.run_id, [])) for run in parents]
-    return families + [_Family(run, []) for lost in children.values() for run in lost]
+    families = [_RunTree(run, children.pop(run.info.run_id, [])) for run in parents]
+    return families + [_RunTree(run, []) for lost in children.values() for run in lost]
 
 
-def _stored(store: Store) -> list[Logged]:
+def _search_runs(store: Store) -> list[Logged]:
     """All runs of the experiment but those of other projects."""
     runs: list[Logged] = []
     page: str | None = ""
     while page is not None:
         answer = store.client.search_runs(
             [store.experiment],
-            owner.only(store.project),
+            owner.project_filter(store.project),
             order_by=["attributes.start_time ASC"],
             page_token=page or None,
             max_results=5000,
@@ -114,9 +114,9 @@ def _stored(store: Store) -> list[Logged]:
     return runs
 
 
-def _matching(families: Sequence[_Family], wanted: Mapping[str, Unit]) -> dict[str, _Family]:
+def _match(families: Sequence[_RunTree], wanted: Mapping[str, Unit]) -> dict[str, _RunTree]:
     """Name -> the family that shows the files as they are now; a current one before one that was superseded."""
-    matching: dict[str, _Family] = {}
+    matching: dict[str, _RunTree] = {}
     for family in families:
         tags = family.parent.data.tags
         unit = wanted.get(tags[RUN])
@@ -126,7 +126,7 @@ def _matching(families: Sequence[_Family], wanted: Mapping[str, Unit]) -> dict[s
     return matching
 
 
-def _delete(store: Store, family: _Family) -> None:
+def _delete(store: Store, family: _RunTree) -> None:
     for model in store.client.search_logged_models(
         [store.experiment], f"source_run_id = '{family.parent.info.run_id}'"
     ):
@@ -135,7 +135,7 @@ def _delete(store: Store, family: _Family) -> None:
         store.client.delete_run(run)
 
 
-def _restore(store: Store, family: _Family) -> bool:
+def _restore(store: Store, family: _RunTree) -> bool:
     if family.is_current:
         return False
     for run in (*family.children, family.parent):
@@ -146,7 +146,7 @@ def _restore(store: Store, family: _Family) -> bool:
     return True
 
 
-def _supersede(store: Store, family: _Family, successor: _Family | None) -> bool:
+def _supersede(store: Store, family: _RunTree, successor: _RunTree | None) -> bool:
     if family.parent.data.tags.get(RECORD) == SUPERSEDED:
         return False
     reason = _reason(family.parent, successor.parent if successor else None)

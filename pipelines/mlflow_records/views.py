@@ -35,13 +35,13 @@ def describe(store: Store, study: Study, board: pd.DataFrame) -> None:
     """Bring the experiment's description and the saved views of its tasks up to date; `board` is the leaderboard."""
     tasks = results.by_task(study)
     stored = store.client.get_experiment(store.experiment).tags
-    shown = {task: link(store, task) for task in tasks} | others(store, stored)
+    shown = {task: link(store, task) for task in tasks} | other_views(store, stored)
     links = ", ".join(f"[{name}]({address})" for name, address in shown.items())
     first = study.runs[0]
     about = ABOUT.format(links=links, dataset=first.info["dataset"], metric=first.info["metric"])
     tags = {KIND: "custom_model_development", "mlflow.note.content": about[:LONGEST]}
     tags |= {
-        SAVED + key(store, task): saved(store, runs, measured(board[board["task"] == task]))
+        SAVED + key(store, task): saved_view(store, runs, graph_measures(board[board["task"] == task]))
         for task, runs in tasks.items()
     }
     for name, text in tags.items():
@@ -59,7 +59,7 @@ def link(store: Store, task: str) -> str:
     return _page(store, key(store, task))
 
 
-def others(store: Store, stored: Mapping[str, str]) -> dict[str, str]:
+def other_views(store: Store, stored: Mapping[str, str]) -> dict[str, str]:
     """Name -> address of the views of other projects, which are among the tags of an experiment that they share."""
     keys = [name.removeprefix(SAVED) for name in stored if store.project and name.startswith(SAVED)]
     return {unquote(key): _page(store, key) for key in keys if OTHERS.search(key) and not key.endswith(store.project)}
@@ -69,23 +69,23 @@ def _page(store: Store, view: str) -> str:
     return f"{addresses.page(store.experiment)}&viewStateShareKey={view}"
 
 
-def chosen(store: Store, run: Run) -> str:
+def run_filter(store: Store, run: Run) -> str:
     """The filter for the methods of a task, as this project has them."""
     words = ("tags.kind = 'method'", f"tags.{RECORD} = '{CURRENT}'", f"tags.task = '{run.task}'")
-    return " AND ".join((*words, *filter(None, [owner.only(store.project)])))
+    return " AND ".join((*words, *filter(None, [owner.project_filter(store.project)])))
 
 
-def measured(board: pd.DataFrame) -> list[str]:
+def graph_measures(board: pd.DataFrame) -> list[str]:
     """What was measured of the graphs of a task's methods."""
     return [name for name in results.MEANING if board[name].notna().any()]
 
 
-def saved(store: Store, runs: list[Run], graphs: Sequence[str] = ()) -> str:
+def saved_view(store: Store, runs: list[Run], graphs: Sequence[str] = ()) -> str:
     """The view of a task as MLflow stores it: filter, order, columns, among them those that were measured of graphs."""
     metric = str(runs[0].info["metric"])
     score, *others = (f"metrics.`{name}`" for name in (metric, *COLUMNS, *graphs))
     state = {
-        "searchFilter": chosen(store, runs[0]),
+        "searchFilter": run_filter(store, runs[0]),
         "orderByKey": score,
         "orderByAsc": not runs[0].higher_is_better,
         "selectedColumns": [score, "tags.`verdict`", *others],

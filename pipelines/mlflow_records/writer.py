@@ -93,9 +93,9 @@ def connect(experiment: str, uri: str | None = None) -> Store:
     if uri:
         mlflow.set_tracking_uri(uri)
     addresses.check_store(mlflow.get_tracking_uri(), experiment)
-    project = owner.project(mlflow.get_tracking_uri())
-    if not event.contains(Engine, "connect", _unhurried):
-        event.listen(Engine, "connect", _unhurried)
+    project = owner.name_in_store(mlflow.get_tracking_uri())
+    if not event.contains(Engine, "connect", _configure_sqlite):
+        event.listen(Engine, "connect", _configure_sqlite)
         os.register_at_fork(after_in_child=_forget_connections)
     client = MlflowClient()
     before = client.get_experiment_by_name(experiment)
@@ -118,7 +118,7 @@ def _check_place(experiment: Experiment) -> None:
         raise BadInput(f"{file}: was written in {place.parents[1]}; move it away, then: fedweave log {experiment.name}")
 
 
-def _unhurried(connection: Any, _: Any) -> None:
+def _configure_sqlite(connection: Any, _: Any) -> None:
     """A write-ahead log: SQLite need not wait for the disk after each of a thousand entries, and loses no earlier
     one. Several processes may write: each waits for the others.
     """
@@ -158,24 +158,24 @@ def digest(*files: Path) -> str:
     return content.hexdigest()[:16]
 
 
-def mark(*files: Path) -> str:
+def source_digest(*files: Path) -> str:
     """A digest of the files behind a run, and of how it is logged."""
     return f"{digest(*files)}.{FORMAT}"
 
 
 def log(store: Store, unit: Unit) -> str:
     """A new run of `unit` with its children; returns its id."""
-    return _log(store, unit.make(), {RUN: unit.name, RECORD: CURRENT, **store.provenance}, unit)
+    return _log_entry(store, unit.make(), {RUN: unit.name, RECORD: CURRENT, **store.provenance}, unit)
 
 
-def _log(store: Store, entry: Entry, tags: Mapping[str, str], unit: Unit | None) -> str:
+def _log_entry(store: Store, entry: Entry, tags: Mapping[str, str], unit: Unit | None) -> str:
     about = {**tags, **entry.tags, "kind": entry.kind}
     run = str(store.client.create_run(store.experiment, entry.begun, about, entry.name).info.run_id)
     _write(store, run, entry.metrics, entry.params)
     if unit is not None:
         unit.finish(store, run)
     for child in entry.children:
-        _log(store, child, {**tags, PARENT: run}, None)
+        _log_entry(store, child, {**tags, PARENT: run}, None)
     if unit is not None:
         store.client.set_tag(run, DIGEST, unit.mark)
     store.client.set_terminated(run, "FINISHED", entry.ended)

@@ -39,14 +39,14 @@ VERDICTS = {
 }
 
 
-class Bar:
+class ProgressBar:
     """A progress bar that appears with its first value."""
 
     def __init__(self, key: str, description: str) -> None:
         self._key, self._description = _key(key), description
         self._id: UUID | None = None
 
-    def show(self, share: float) -> None:
+    def update(self, share: float) -> None:
         """Move the bar to `share` of the whole, between 0 and 1."""
         if self._id is None:
             self._id = cast(UUID, create_progress_artifact(100.0 * share, self._key, self._description))
@@ -54,22 +54,22 @@ class Bar:
             update_progress_artifact(self._id, progress=100.0 * share)
 
 
-class Rounds:
+class RoundProgress:
     """The rounds of a training stage as a bar, read from the lines that it prints."""
 
     LINE = re.compile(r"seed (\d+): round (\d+)/(\d+)")
 
     def __init__(self, stage: str, seeds: int) -> None:
-        self._bar = Bar(f"rounds-{stage}", f"rounds of {stage}, all seeds")
+        self._bar = ProgressBar(f"rounds-{stage}", f"rounds of {stage}, all seeds")
         self._seeds, self._done = seeds, dict[str, float]()
 
-    def read(self, line: str) -> None:
+    def update(self, line: str) -> None:
         """Move the bar if `line` tells of a round."""
         match = self.LINE.search(line)
         if match:
             seed, done, total = match.groups()
             self._done[seed] = int(done) / int(total)
-            self._bar.show(min(1.0, sum(self._done.values()) / self._seeds))
+            self._bar.update(min(1.0, sum(self._done.values()) / self._seeds))
 
 
 def publish(study: str) -> None:
@@ -81,7 +81,7 @@ def publish(study: str) -> None:
     from fedweave import results
 
     loaded = results.load_study(folder)
-    tables = results.current(loaded)
+    tables = results.load_tables(loaded)
     about = f"{study}: {'; '.join([ABOUT, *_splits(loaded)])}"
     create_table_artifact([*_rows(tables)], key="leaderboard", description=about)
     pictures = [f"**{about}**\n\n![{about}]({content})" for content, about in _figures(loaded, tables)]
@@ -98,7 +98,7 @@ def publish(study: str) -> None:
 def _rows(tables: "Tables") -> Iterator[dict[str, str]]:
     """A row for every run, best first on each task, with what the tests say; the report has the other columns."""
     from fedweave import results
-    from fedweave.results.marks import CONTROLS, SYMBOLS, column
+    from fedweave.results.marks import CONTROLS, SYMBOLS, control_column
 
     for _, part in tables.board.groupby("task", sort=False):
         for text, row in zip(results.leaderboard_rows(part), part.to_dict("records"), strict=True):
@@ -106,7 +106,7 @@ def _rows(tables: "Tables") -> Iterator[dict[str, str]]:
                 "task": f"{row['task']}, {row['metric']}", "#": text["rank"], "method": text["method"],
                 "mean ± std": results.format_score(row["mean"], row["std"], row["metric"]),
                 "verdict": VERDICTS[row["mark"]],
-                **{f"vs {control}": SYMBOLS[row[column(control)]] for control in CONTROLS},
+                **{f"vs {control}": SYMBOLS[row[control_column(control)]] for control in CONTROLS},
                 "as received": text["pre"], "after training": text["post"],
                 "worst 10 %": text["worst10"], "gain / loss": text["gain"],
             }  # fmt: skip
@@ -118,7 +118,7 @@ def _splits(study: "Study") -> Iterator[str]:
     from fedweave.results import verdicts
 
     for task, runs in results.by_task(study).items():
-        if words := verdicts.splits_in_words(runs):
+        if words := verdicts.describe_splits(runs):
             yield f"{task}: {words}"
 
 
@@ -132,13 +132,13 @@ def _figures(study: "Study", tables: "Tables") -> Iterator[tuple[str, str]]:
     from fedweave import plots
     from fedweave.report import page, task_view
 
-    looks = plots.looks([run.label for run in study.runs], page.leading(tables.board))
+    looks = plots.assign_styles([run.label for run in study.runs], page.emphasised_methods(tables.board))
     for task, board in tables.board.groupby("task"):
         metric = board["metric"].iloc[0]
         curves = tables.curves[(tables.curves["run"].isin(board["run"])) & (tables.curves["split"] == "test")]
         points = {run.name: run.info["point"] for run in study.runs}
         curves = curves[curves["point"] == curves["run"].map(points)]
-        drawn = plots.convergence(curves, looks, metric, bold=task_view.bold(board))
+        drawn = plots.convergence(curves, looks, metric, bold=task_view.coloured_methods(board))
         yield _svg(drawn), f"{task}: test {metric} by round, as reported"
         mine = (
             tables.clients[tables.clients["run"].isin(board["run"])]
@@ -150,7 +150,7 @@ def _figures(study: "Study", tables: "Tables") -> Iterator[tuple[str, str]]:
         yield _svg(plots.client_spread(ordered, looks, metric)), f"{task}: {metric} of every client"
         labels = paths.PARTITIONS / str(task) / "labels.png"
         if labels.is_file():
-            yield _data("image/png", labels.read_bytes()), f"{task}: rows of each label that a client holds"
+            yield _data_url("image/png", labels.read_bytes()), f"{task}: rows of each label that a client holds"
 
 
 def _svg(drawing: str) -> str:
@@ -160,10 +160,10 @@ def _svg(drawing: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "figure.svg")
         plots.save(file, drawing)
-        return _data("image/svg+xml", file.read_bytes())
+        return _data_url("image/svg+xml", file.read_bytes())
 
 
-def _data(kind: str, content: bytes) -> str:
+def _data_url(kind: str, content: bytes) -> str:
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
@@ -175,7 +175,7 @@ def _runs(study: str) -> Iterator["Run"]:
 
     try:
         addresses.check_store(get_tracking_uri())
-        mine = owner.only(owner.project(get_tracking_uri()))
+        mine = owner.project_filter(owner.name_in_store(get_tracking_uri()))
     except BadInput:
         return
     client = MlflowClient()
@@ -192,10 +192,10 @@ def _table(runs: list["Run"]) -> Iterator[str]:
     yield from ("| run | state | finished (UTC) |", "| --- | --- | --- |")
     for run in runs:
         link = f"{addresses.mlflow_address()}/{addresses.page(run.info.experiment_id, run.info.run_id)}"
-        yield f"| [{run.info.run_name}]({link}) | {run.info.status} | {_clock(run.info.end_time)} |"
+        yield f"| [{run.info.run_name}]({link}) | {run.info.status} | {_format_time(run.info.end_time)} |"
 
 
-def _clock(milliseconds: int | None) -> str:
+def _format_time(milliseconds: int | None) -> str:
     from datetime import UTC, datetime
 
     return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d %H:%M:%S}" if milliseconds else ""

@@ -14,7 +14,7 @@ from submitit.core.utils import FailedJobError
 
 from fedweave.errors import BadInput
 from fedweave.pipelines.scheduling import slurm
-from fedweave.pipelines.scheduling.planning import by_resources
+from fedweave.pipelines.scheduling.planning import group_by_resources
 from fedweave.pipelines.scheduling.resources import FILE, Cluster, Resources
 from fedweave.pipelines.scheduling.stage_jobs import StageJob, StageTask
 
@@ -23,7 +23,7 @@ NAME = "fedweave"  # of the jobs in the queue
 SIGNAL = 60  # seconds before the limit of time at which a job is asked to stop
 
 
-def send(
+def submit(
     cluster: Cluster,
     tasks: Mapping[str, StageTask],
     needs: Mapping[str, Sequence[str]],
@@ -46,11 +46,11 @@ def send(
     """
     asked = {name: cluster.resources(*kinds[name]) for name in tasks}
     if cluster.executor == "local":
-        record(_send_local([tasks[name] for name in needs], list(asked.values()), folder))
+        record(_submit_local([tasks[name] for name in needs], list(asked.values()), folder))
         return
     keys = {name: json.dumps(asdict(one), sort_keys=True) for name, one in asked.items()}
     jobs: dict[str, str] = {}
-    for names in by_resources(tasks, needs, keys):
+    for names in group_by_resources(tasks, needs, keys):
         executor = submitit.SlurmExecutor(folder, max_num_timeout=cluster.requeues)
         executor.update_parameters(**_parameters(cluster, asked[names[0]], [jobs[need] for need in needs[names[0]]]))
         try:
@@ -66,7 +66,7 @@ def send(
         record(jobs)
 
 
-def _send_local(tasks: Sequence[StageTask], asked: Sequence[Resources], folder: Path) -> dict[str, str]:
+def _submit_local(tasks: Sequence[StageTask], asked: Sequence[Resources], folder: Path) -> dict[str, str]:
     """One process of this machine runs all tasks, one after another."""
     executor = submitit.LocalExecutor(folder)
     gpus = max(one.gpus for one in asked)

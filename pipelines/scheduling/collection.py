@@ -9,8 +9,8 @@ from typing import NamedTuple
 from fedweave.errors import BadInput
 from fedweave.pipelines import project
 from fedweave.pipelines.scheduling import remote_stages, stage_tasks, submissions
-from fedweave.pipelines.scheduling.slurm import NEVER, State
-from fedweave.pipelines.scheduling.stage_jobs import Outcome, StageTask, digest, read
+from fedweave.pipelines.scheduling.slurm import NEVER, JobState
+from fedweave.pipelines.scheduling.stage_jobs import Outcome, StageTask, digest, read_outcome
 from fedweave.pipelines.scheduling.submissions import Job, Submission
 from fedweave.study.config import read_yaml
 from fedweave.study.spec import PARAMS
@@ -20,7 +20,7 @@ TAIL = 65536  # bytes of a log that are looked at
 WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED"}
 
 
-class Progress(NamedTuple):
+class StageProgress(NamedTuple):
     """A stage of a submission.
 
     Attributes:
@@ -36,24 +36,24 @@ class Progress(NamedTuple):
     outcome: Outcome | None
 
 
-def progress(submission: Submission) -> list[Progress]:
+def progress(submission: Submission) -> list[StageProgress]:
     """How far every stage of `submission` is."""
     states = submission.states()  # before the outcomes: a job that ends in between has one
     return [_progress(submission, job, states.get(job.job)) for job in submission.jobs]
 
 
-def _progress(submission: Submission, job: Job, state: State | None) -> Progress:
-    outcome, active = read(job.task), state is not None and state.active
+def _progress(submission: Submission, job: Job, state: JobState | None) -> StageProgress:
+    outcome, active = read_outcome(job.task), state is not None and state.is_active
     if outcome and not outcome.code:
         again = f", restarts: {outcome.restarts}" if outcome.restarts else ""
         detail = f"{outcome.node}, {outcome.seconds:.0f} s, {outcome.mib:.0f} MiB{again}"
-        return Progress(job, "finished", detail, outcome)
+        return StageProgress(job, "finished", detail, outcome)
     if outcome and not active:
-        return Progress(job, "failed", outcome.message, outcome)
+        return StageProgress(job, "failed", outcome.message, outcome)
     if state is not None and active:
         waiting = state.name in WAITING
         detail = state.reason if waiting else f"{state.node} {_rounds(submission, job)}".strip()
-        return Progress(job, "waiting" if waiting else "running", detail, None)
+        return StageProgress(job, "waiting" if waiting else "running", detail, None)
     said = (
         "a stage that it needs failed"
         if state and state.reason == NEVER
@@ -61,10 +61,10 @@ def _progress(submission: Submission, job: Job, state: State | None) -> Progress
         if state
         else "not in the queue"
     )
-    return Progress(job, "ended", f"without an outcome ({said}); log: {log(submission, job)}", None)
+    return StageProgress(job, "ended", f"without an outcome ({said}); log: {log_file(submission, job)}", None)
 
 
-def log(submission: Submission, job: Job) -> Path:
+def log_file(submission: Submission, job: Job) -> Path:
     """Where a job's words are."""
     return submission.folder / "jobs" / f"{job.job}_0_log.out"
 
@@ -72,7 +72,7 @@ def log(submission: Submission, job: Job) -> Path:
 def _rounds(submission: Submission, job: Job) -> str:
     """The last round of every repetition that the log tells of."""
     try:
-        with log(submission, job).open("rb") as file:
+        with log_file(submission, job).open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - TAIL))
             text = file.read().decode(errors="replace")
     except OSError:
@@ -81,7 +81,7 @@ def _rounds(submission: Submission, job: Job) -> str:
     return ", ".join(f"seed {seed}: round {done}" for seed, done in sorted(rounds.items()))
 
 
-class Collected(NamedTuple):
+class CollectionResult(NamedTuple):
     """What `collect` did: stages committed, lines about the others, and stages that are still on their way."""
 
     committed: list[str]
@@ -89,7 +89,7 @@ class Collected(NamedTuple):
     active: list[str]
 
 
-def collect(submission: Submission) -> Collected:
+def collect(submission: Submission) -> CollectionResult:
     """Commit every stage that has succeeded, all in one transaction of DVC; what failed can be submitted again.
 
     Raises:
@@ -107,7 +107,7 @@ def collect(submission: Submission) -> Collected:
     failed = [f"{row.job.task.stage}: {row.detail}" for row in rows if row.state in ("failed", "ended")]
     going = [row.job for row in rows if row.state in ("running", "waiting")]
     submissions.close(submission, going)
-    return Collected(committed, [*failed, *refused], [job.task.stage for job in going])
+    return CollectionResult(committed, [*failed, *refused], [job.task.stage for job in going])
 
 
 def commit(tasks: Sequence[StageTask]) -> tuple[list[str], list[str]]:
@@ -120,7 +120,7 @@ def commit(tasks: Sequence[StageTask]) -> tuple[list[str], list[str]]:
         graph = {stage.addressing: stage for stage in repo.index.stages}
         for task in tasks:
             stage = graph.get(task.stage)
-            reason = "dvc.yaml has it no more" if stage is None else _reason(stage, task)
+            reason = "dvc.yaml has it no more" if stage is None else _refusal_reason(stage, task)
             if reason:
                 refused.append(f"{task.stage}: {reason}; its outputs are not accepted, submit it again")
             else:
@@ -130,17 +130,17 @@ def commit(tasks: Sequence[StageTask]) -> tuple[list[str], list[str]]:
     return committed, refused
 
 
-def _reason(stage: object, task: StageTask) -> str:
+def _refusal_reason(stage: object, task: StageTask) -> str:
     """Why the outputs of `task` are not those of the stage as it is now; empty if they are."""
-    outcome = read(task)
+    outcome = read_outcome(task)
     if outcome is None or outcome.code:
         return "it has not succeeded"
-    if stage_tasks.definition(stage) != task.definition:
+    if stage_tasks.definition_digest(stage) != task.definition:
         return "its command or its parameters in params.yaml changed while it ran"
-    changed = _changed([*outcome.inputs.items(), *outcome.outputs.items()])
+    changed = _changed_path([*outcome.inputs.items(), *outcome.outputs.items()])
     return f"{changed} changed while it ran or after it" if changed else ""
 
 
-def _changed(digests: Iterable[tuple[str, str]]) -> str:
+def _changed_path(digests: Iterable[tuple[str, str]]) -> str:
     """The first path that is another one by now, or empty."""
     return next((path for path, known in digests if not Path(path).exists() or digest(Path(path)) != known), "")

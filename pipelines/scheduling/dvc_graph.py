@@ -6,7 +6,7 @@ from typing import NamedTuple
 import networkx
 
 from fedweave.errors import choose
-from fedweave.federation import graph_words
+from fedweave.federation import graph_settings
 from fedweave.pipelines.project import repository
 from fedweave.study.spec import PARAMS, load, read_yaml
 
@@ -25,7 +25,7 @@ class Plan(NamedTuple):
     stale: list[StaleStage]
     total: int
 
-    def outcome(self, made: int) -> str:
+    def summary(self, made: int) -> str:
         """What is said after `made` stages were brought up to date."""
         if not made:
             return f"{self.total} stages unchanged"
@@ -52,10 +52,10 @@ def plan(targets: Sequence[str] = ()) -> Plan:
         gpu = {stage.addressing for stage in repo.index.stages if (stage.meta or {}).get("gpu")}
         changed = repo.status()
     content = read_yaml(PARAMS) if PARAMS.is_file() else {}
-    if graph_words.stored(content):  # what DVC keeps by its order alone
+    if graph_settings.stored_graphs(content):  # what DVC keeps by its order alone
         from fedweave.pipelines.stages import graphs  # not above: it loads torch
 
-        sources = graphs.replays(load(), str(PARAMS))
+        sources = graphs.replayed_runs(load(), str(PARAMS))
         graph.add_edges_from((f"train@{run}", f"train@{source}") for run, source in sources.items())
     if targets:
         selected = {choose(name, {*graph, *map(_group, graph)}, "targets") for name in targets}

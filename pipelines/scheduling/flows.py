@@ -29,12 +29,12 @@ from fedweave.pipelines import addresses
 from fedweave.pipelines.mlflow_records import synchronise
 from fedweave.pipelines.paths import RESULTS
 from fedweave.pipelines.scheduling import dvc_graph, host, planning, pool_names, ray_cluster, remote_stages, slurm_flow
-from fedweave.pipelines.scheduling.artifacts import Bar, Rounds, publish
+from fedweave.pipelines.scheduling.artifacts import ProgressBar, RoundProgress, publish
 from fedweave.pipelines.scheduling.dvc_graph import StaleStage
-from fedweave.pipelines.scheduling.gpus import visible
+from fedweave.pipelines.scheduling.gpus import visible_devices
 from fedweave.pipelines.scheduling.pool import (
-    Lost,
     Place,
+    WorkerLostError,
     cancel_remote_runs,
     check_project,
     run_remotely,
@@ -51,7 +51,7 @@ RECALL = 120.0  # seconds for stages of an earlier flow to end
 PAUSE = 5  # seconds before a failed stage is tried again
 
 
-class Refused(RuntimeError):
+class PermanentFailure(RuntimeError):
     """A stage that fails at every attempt, or that nobody wants any more."""
 
 
@@ -59,33 +59,34 @@ def _params() -> dict[str, Any]:
     return YAML(typ="safe").load(Path("params.yaml"))
 
 
-def _run(stage: str, command: Sequence[str], env: Mapping[str, str]) -> list[str]:
+def _run_command(stage: str, command: Sequence[str], env: Mapping[str, str]) -> list[str]:
     """Run `command`, its lines going to the run's log as they come; return the last ones."""
-    logger, last, rounds = get_run_logger(), deque[str](maxlen=20), Rounds(stage, len(_params().get("seeds") or [0]))
-    children = host.current().children
-    with children.child(command, env) as process:
+    logger, last = get_run_logger(), deque[str](maxlen=20)
+    rounds = RoundProgress(stage, len(_params().get("seeds") or [0]))
+    children = host.current_resources().children
+    with children.start(command, env) as process:
         assert process.stdout is not None
         for line in map(str.strip, process.stdout):
             if line and not line.startswith(HINTS):
                 logger.info("%s", line)
                 last.append(line)
-                rounds.read(line)
+                rounds.update(line)
         code = process.wait()
-    if code and children.ended:
-        raise Refused("ended with its flow")
+    if code and children.has_ended:
+        raise PermanentFailure("ended with its flow")
     if code:
         reason = next((line for line in last if "error" in line.lower()), "no error line")
         refused = code in (2, 3) or any(map(REFUSED.search, last))
-        raise (Refused if refused else RuntimeError)(f"exit code {code}: {reason}")
+        raise (PermanentFailure if refused else RuntimeError)(f"exit code {code}: {reason}")
     return list(last)
 
 
-def _worth_it(_task: Task[..., Any], _run: Any, state: State[Any]) -> bool:
-    return not isinstance(state.result(raise_on_failure=False), Refused | InterruptedError)
+def _should_retry(_task: Task[..., Any], _run: Any, state: State[Any]) -> bool:
+    return not isinstance(state.result(raise_on_failure=False), PermanentFailure | InterruptedError)
 
 
 def _was_lost(_task: Task[..., Any], _run: Any, state: State[Any]) -> bool:
-    return isinstance(state.result(raise_on_failure=False), Lost)
+    return isinstance(state.result(raise_on_failure=False), WorkerLostError)
 
 
 @task(
@@ -93,22 +94,23 @@ def _was_lost(_task: Task[..., Any], _run: Any, state: State[Any]) -> bool:
     cache_policy=NO_CACHE,
     persist_result=False,
     retry_delay_seconds=PAUSE,
-    retry_condition_fn=_worth_it,
+    retry_condition_fn=_should_retry,
 )
 def run_stage(stage: str, gpu: bool = False, command: Sequence[str] = ()) -> State[None]:
     """Bring one DVC stage up to date. DVC's locks make this safe with other stages on the same host."""
-    with host.current().device(gpu) as env:
+    with host.current_resources().assign_gpu(gpu) as env:
         if env:
             get_run_logger().info("on GPU %s", *env.values())
-        last = _run(stage, command or [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", "-s", stage], env)
+        dvc = [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", "-s", stage]
+        last = _run_command(stage, command or dvc, env)
     outcomes = (name for words, name in NOT_RUN.items() if any(words in line for line in last))
     return Completed(name=next(outcomes, "Completed"))
 
 
 @task(task_run_name="{stage} elsewhere", cache_policy=NO_CACHE, persist_result=False, retry_condition_fn=_was_lost)
-def send_stage(stage: str, retries: int = 0) -> None:
+def run_on_worker(stage: str, retries: int = 0) -> None:
     """Let a worker run one stage, and commit what it made. A stage whose worker was lost is sent again."""
-    run_remotely(stage, retries, host.current().children.pause)
+    run_remotely(stage, retries, host.current_resources().children.pause)
 
 
 @task(
@@ -116,35 +118,35 @@ def send_stage(stage: str, retries: int = 0) -> None:
     cache_policy=NO_CACHE,
     persist_result=False,
     retry_delay_seconds=PAUSE,
-    retry_condition_fn=_worth_it,
+    retry_condition_fn=_should_retry,
 )
-def pack_stage(stage: str, share: float = 0.0, retries: int = 0) -> None:
+def run_on_ray(stage: str, share: float = 0.0, retries: int = 0) -> None:
     """Let Ray run one stage on a part of a GPU, and commit what it made. Ray sends it again if its host was lost."""
-    logger, rounds = get_run_logger(), Rounds(stage, len(_params().get("seeds") or [0]))
+    logger, rounds = get_run_logger(), RoundProgress(stage, len(_params().get("seeds") or [0]))
 
     def show(line: str) -> None:
         logger.info("%s", line)
-        rounds.read(line)
+        rounds.update(line)
 
     try:
-        ray_cluster.run_remotely(stage, share, retries, host.current().children.pause, show)
+        ray_cluster.run_remotely(stage, share, retries, host.current_resources().children.pause, show)
     except (host.StageError, BadInput) as error:
         refused = isinstance(error, BadInput) or error.code in (2, 3)
-        raise (Refused if refused else RuntimeError)(str(error)) from error
+        raise (PermanentFailure if refused else RuntimeError)(str(error)) from error
 
 
 @task(task_run_name="study use {study}", cache_policy=NO_CACHE, persist_result=False)
 def use_study(study: str) -> None:
     """Write a study of the catalogue into params.yaml."""
-    _run("study", [sys.executable, "-m", "fedweave.pipelines.commands.main", "study", "use", study], {})
+    _run_command("study", [sys.executable, "-m", "fedweave.pipelines.commands.main", "study", "use", study], {})
 
 
-def _job(stage: StaleStage, retries: int, where: Place, share: float) -> tuple[Task[..., Any], dict[str, Any]]:
+def _stage_task(stage: StaleStage, retries: int, where: Place, share: float) -> tuple[Task[..., Any], dict[str, Any]]:
     """The task that runs `stage`, and its parameters."""
     if where == "workers" and stage.gpu:
-        return send_stage, {"retries": retries}
-    if where == "ray" and planning.sent(stage.name, stage.gpu, _params()):
-        return pack_stage, {"share": share * stage.gpu, "retries": retries}
+        return run_on_worker, {"retries": retries}
+    if where == "ray" and planning.runs_on_cluster(stage.name, stage.gpu, _params()):
+        return run_on_ray, {"share": share * stage.gpu, "retries": retries}
     return run_stage, {"gpu": stage.gpu}
 
 
@@ -154,7 +156,7 @@ def _submit(
     """One task per stage, in order, each waiting for the stages it needs."""
     futures: dict[str, PrefectFuture[Any]] = {}
     for stage in stages:
-        job, parameters = _job(stage, retries, where, share)
+        job, parameters = _stage_task(stage, retries, where, share)
         job = job.with_options(tags=["gpu"] * stage.gpu, retries=retries)
         needed = [futures[name] for name in stage.needs]
         futures[stage.name] = runner.submit(job, parameters={"stage": stage.name, **parameters}, wait_for=needed)
@@ -163,8 +165,8 @@ def _submit(
 
 def _follow(futures: Sequence[PrefectFuture[Any]]) -> tuple[list[str], int]:
     """Move the progress bar until all are done; return why the failed ones failed, and how many did not run."""
-    progress = Bar("stages", "stages that are up to date")
-    progress.show(0.0 if futures else 1.0)
+    progress = ProgressBar("stages", "stages that are up to date")
+    progress.update(0.0 if futures else 1.0)
     failed, idle = [], 0
     for count, future in enumerate(as_completed(list(futures)), 1):
         future.wait()  # the state known here; the server hears of it a moment later
@@ -172,11 +174,11 @@ def _follow(futures: Sequence[PrefectFuture[Any]]) -> tuple[list[str], int]:
             failed.append(str(future.state.message))
         elif not future.state.is_completed():
             idle += 1
-        progress.show(count / len(futures))
+        progress.update(count / len(futures))
     return failed, idle
 
 
-def _bring(
+def _run_stages(
     stages: Sequence[StaleStage], retries: int, where: Place, share: float, runner: Any
 ) -> tuple[list[str], int]:
     """Run `stages`; they are ended, here and elsewhere, when this ends for any reason."""
@@ -184,13 +186,13 @@ def _bring(
         try:
             return _follow(_submit(runner, stages, retries, where, share))
         except BaseException:
-            host.current().children.end()
+            host.current_resources().children.end()
             if where == "workers":
                 cancel_remote_runs()
             raise
 
 
-def _runner(where: Place, parallel: int, devices: Sequence[str]) -> Any:
+def _task_runner(where: Place, parallel: int, devices: Sequence[str]) -> Any:
     """Who runs the tasks: threads, as many as stages may run here, or wait for one elsewhere."""
     most = MOST if where == "ray" else parallel or (MOST if where == "workers" else max(2, len(devices)))
     return ThreadPoolTaskRunner[Any](max_workers=most)
@@ -223,24 +225,24 @@ def reproduce(
         gpus: values of CUDA_VISIBLE_DEVICES, one per training stage; empty: all GPUs of the host.
         share: with ray, the part of a GPU that a training stage takes; 0.25 packs four onto one.
     """
-    devices = tuple(gpus) if gpus else visible()
-    host.enter(devices if where == "here" else ())
+    devices = tuple(gpus) if gpus else visible_devices()
+    host.set_resources(devices if where == "here" else ())
     addresses.mlflow_address()  # is linked when all is done: refuse a wrong port now
     if study:
         use_study(study)
-    away = slurm_flow.on_cluster(str(_params()["study"]), targets or ()) if where == "slurm" else 0
+    away = slurm_flow.run_on_cluster(str(_params()["study"]), targets or ()) if where == "slurm" else 0
     plan = dvc_graph.plan(targets or ())
     stages = plan.stale
     if where == "workers":
         cancel_remote_runs(RECALL)  # what a flow that was killed left with them
-    with ray_cluster.connected(parallel, devices) if where == "ray" and stages else nullcontext():
-        failed, idle = _bring(stages, retries, where, share, _runner(where, parallel, devices))
+    with ray_cluster.connect(parallel, devices) if where == "ray" and stages else nullcontext():
+        failed, idle = _run_stages(stages, retries, where, share, _task_runner(where, parallel, devices))
     finished = str(_params()["study"])
-    synchronise.apart(RESULTS / finished, finished)
+    synchronise.run_in_subprocess(RESULTS / finished, finished)
     publish(finished)
     if failed or idle:
         raise RuntimeError(f"{len(failed)} of {len(stages)} stages failed, {idle} did not run: {' | '.join(failed)}")
-    done, board = plan.outcome(away + len(stages)), RESULTS / finished / "leaderboard.txt"
+    done, board = plan.summary(away + len(stages)), RESULTS / finished / "leaderboard.txt"
     get_run_logger().info("%s", f"{done}; leaderboard: {board}" if board.is_file() else done)
     return done
 
@@ -253,7 +255,7 @@ def perform(work_order: remote_stages.WorkOrder, retries: Annotated[int, Field(g
         work_order: what the flow `reproduce` says of the stage; not meant to be written by hand.
         retries: how often it is tried again on this host, from its last checkpoint.
     """
-    children = host.enter(visible()).children
+    children = host.set_resources(visible_devices()).children
     try:
         with remote_stages.prepare(work_order) as command:
             run_stage.with_options(retries=retries)(work_order.stage, True, command)
@@ -264,7 +266,7 @@ def perform(work_order: remote_stages.WorkOrder, retries: Annotated[int, Field(g
     create_table_artifact(outputs, key="outputs", description=f"what {work_order.stage} made, in the DVC remote")
 
 
-def _share(text: str) -> float:
+def _gpu_share(text: str) -> float:
     """A part of a GPU."""
     if not 0 < (share := float(text)) <= 1:
         raise argparse.ArgumentTypeError(f"{text} is no part of a GPU; give one above 0 and at most 1, such as 0.25")
@@ -280,12 +282,12 @@ def main() -> None:
     parser.add_argument("--parallel", type=int, default=os.cpu_count() or 1, help="stages at once")
     parser.add_argument("--retries", type=int, default=1)
     parser.add_argument("--gpus", nargs="*", help="CUDA devices, one per training stage; default: all")
-    parser.add_argument("--share", type=_share, default=1.0, help="with ray, the part of a GPU that a stage takes")
+    parser.add_argument("--share", type=_gpu_share, default=1.0, help="with ray, the part of a GPU that a stage takes")
     options = vars(parser.parse_args())
     try:
-        _ = options["study"] and catalogue.place(options["study"])
+        _ = options["study"] and catalogue.find_file(options["study"])
         addresses.mlflow_address()  # is linked when all is done: refuse a wrong port now
-        server, pool = server_settings(), pool_names.current()
+        server, pool = server_settings(), pool_names.current_pool()
         if options["where"] == "workers":
             check_project(server)
     except BadInput as error:

@@ -17,7 +17,7 @@ WRITTEN = paths.STATE / "params.written"  # digest of the last text that a work 
 
 
 @contextmanager
-def held(text: str) -> Iterator[None]:
+def apply(text: str) -> Iterator[None]:
     """params.yaml holds `text`; a stage of other parameters waits until those that run here are done.
 
     Raises:
@@ -26,20 +26,20 @@ def held(text: str) -> Iterator[None]:
     paths.STATE.mkdir(exist_ok=True)
     with (paths.STATE / "params.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
-        while _now() != text:
+        while _current_text() != text:
             fcntl.flock(lock, fcntl.LOCK_EX)
             _replace(text)
             fcntl.flock(lock, fcntl.LOCK_SH)
         yield
 
 
-def _now() -> str | None:
+def _current_text() -> str | None:
     return PARAMS.read_text(encoding="utf-8") if PARAMS.is_file() else None
 
 
 def _replace(text: str) -> None:
-    now = _now()
-    if now not in (None, text) and not signed_files.is_unchanged(now) and not _came_with_a_work_order(now):
+    now = _current_text()
+    if now not in (None, text) and not signed_files.is_unchanged(now) and not _is_from_work_order(now):
         raise BadInput(
             f"{Path.cwd() / PARAMS}: is not what the work order has, and was changed by hand; save it as "
             "studies/<name>.yaml and remove it, or let the worker use another clone"
@@ -48,7 +48,7 @@ def _replace(text: str) -> None:
     write_atomic(PARAMS, text)
 
 
-def _came_with_a_work_order(text: str) -> bool:
+def _is_from_work_order(text: str) -> bool:
     return WRITTEN.is_file() and WRITTEN.read_text(encoding="utf-8") == _digest(text)
 
 

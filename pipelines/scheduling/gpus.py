@@ -16,7 +16,7 @@ from pathlib import Path
 POLL = 0.5  # seconds between two looks for a free GPU
 
 
-def visible() -> tuple[str, ...]:
+def visible_devices() -> tuple[str, ...]:
     """The host's GPUs as CUDA_VISIBLE_DEVICES names them; empty without GPUs.
 
     What FEDWEAVE_GPUS lists, else CUDA_VISIBLE_DEVICES, else all that the driver shows. A name that is listed twice is
@@ -33,11 +33,11 @@ def visible() -> tuple[str, ...]:
 
 
 @contextmanager
-def borrow(names: Sequence[str], wait: Callable[[float], object] = time.sleep) -> Iterator[str]:
+def acquire_gpu(names: Sequence[str], wait: Callable[[float], object] = time.sleep) -> Iterator[str]:
     """One of `names`, alone, as soon as one is free; `wait` is called between attempts and may raise to stop
     waiting.
     """
-    while (loan := _first_free(names)) is None:
+    while (loan := _lock_free_gpu(names)) is None:
         wait(POLL)
     name, lock = loan
     try:
@@ -46,10 +46,10 @@ def borrow(names: Sequence[str], wait: Callable[[float], object] = time.sleep) -
         os.close(lock)
 
 
-def _first_free(names: Sequence[str]) -> tuple[str, int] | None:
+def _lock_free_gpu(names: Sequence[str]) -> tuple[str, int] | None:
     """A GPU that nobody has borrowed and the file handle that now locks it."""
     for place, name in enumerate(names):
-        lock = _open(_folder() / f"{name.replace('/', '_')}.{names[:place].count(name)}")
+        lock = _open(_lock_folder() / f"{name.replace('/', '_')}.{names[:place].count(name)}")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -59,7 +59,7 @@ def _first_free(names: Sequence[str]) -> tuple[str, int] | None:
     return None
 
 
-def _folder() -> Path:
+def _lock_folder() -> Path:
     """A folder of this host that all its users share; not the project's, which hosts may share."""
     folder = Path(os.environ.get("FEDWEAVE_LOANS", Path(tempfile.gettempdir(), "fedweave-gpus")))
     folder.mkdir(parents=True, exist_ok=True)

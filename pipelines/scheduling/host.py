@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple
 
-from fedweave.pipelines.processes import Children
-from fedweave.pipelines.scheduling.gpus import borrow
+from fedweave.pipelines.processes import ChildProcesses
+from fedweave.pipelines.scheduling.gpus import acquire_gpu
 
 
 class StageError(RuntimeError):
@@ -20,32 +20,32 @@ class StageError(RuntimeError):
         return f"exit code {self.code}: {self.line or 'no error line'}"
 
 
-class Site(NamedTuple):
+class HostResources(NamedTuple):
     """Child processes, and the names of the GPUs that stages may use."""
 
-    children: Children
+    children: ChildProcesses
     gpus: tuple[str, ...] = ()
 
     @contextmanager
-    def device(self, needed: bool) -> Iterator[dict[str, str]]:
+    def assign_gpu(self, needed: bool) -> Iterator[dict[str, str]]:
         """The environment that gives a stage one GPU of its own; empty if none is available."""
         if not needed or not self.gpus:
             yield {}
             return
-        with borrow(self.gpus, self.children.pause) as name:
+        with acquire_gpu(self.gpus, self.children.pause) as name:
             yield {"CUDA_VISIBLE_DEVICES": name}
 
 
-_SITE: ContextVar[Site] = ContextVar("site")
+_SITE: ContextVar[HostResources] = ContextVar("site")
 
 
-def enter(gpus: tuple[str, ...]) -> Site:
+def set_resources(gpus: tuple[str, ...]) -> HostResources:
     """A new site, for this thread and those it starts."""
-    site = Site(Children(), gpus)
+    site = HostResources(ChildProcesses(), gpus)
     _SITE.set(site)
     return site
 
 
-def current() -> Site:
+def current_resources() -> HostResources:
     """The flow's site, or one of its own for a task in another process."""
-    return _SITE.get(None) or Site(Children())
+    return _SITE.get(None) or HostResources(ChildProcesses())

@@ -41,7 +41,7 @@ def check(address: str) -> None:
         raise BadInput(f"--webhook: {address!r} is not a web address; give one such as https://HOST/PATH")
 
 
-def block(pool: str) -> str:
+def block_name(pool: str) -> str:
     """The block that holds the address of the project of `pool`."""
     return pool_names.deployment("fedweave", pool)
 
@@ -66,7 +66,9 @@ def register(address: str, pool: str = pool_names.DEFAULT) -> None:
         ],
         for_each={"prefect.resource.id"}, posture=Posture.Reactive, threshold=1, within=timedelta(0),
     )  # fmt: skip
-    action = CallWebhook(block_document_id=_block(address, block(pool)), payload=PAYLOAD.replace("PAGES", pages))
+    action = CallWebhook(
+        block_document_id=_save_block(address, block_name(pool)), payload=PAYLOAD.replace("PAGES", pages)
+    )
     name = pool_names.deployment(AUTOMATION, pool)
     automation = Automation(name=name, description="posts the end of every flow", trigger=trigger, actions=[action])
     save(automation)
@@ -83,7 +85,7 @@ def save(automation: "Automation") -> None:
         automation.create()
 
 
-def _block(address: str, name: str) -> "UUID":
+def _save_block(address: str, name: str) -> "UUID":
     """The block that holds the address, which Prefect encrypts."""
     from prefect.blocks.webhook import Webhook
     from prefect.types import SecretDict

@@ -9,7 +9,7 @@ from fedweave.pipelines.scheduling.dvc_graph import StaleStage
 LARGEST = 1000  # tasks of an array: SLURM's limit is 1001 unless a cluster sets another
 
 
-def sent(name: str, gpu: bool, params: Mapping[str, Any]) -> bool:
+def runs_on_cluster(name: str, gpu: bool, params: Mapping[str, Any]) -> bool:
     """Whether a stage runs on the cluster: training, and a search that has something to do."""
     return gpu or (name.startswith("tune@") and bool(params.get("tune", {}).get("trials")))
 
@@ -19,9 +19,9 @@ def split(stages: Sequence[StaleStage], params: Mapping[str, Any]) -> tuple[list
     before: dict[str, StaleStage] = {}
     away: dict[str, StaleStage] = {}
     for stage in stages:
-        if sent(stage.name, stage.gpu, params) and before.keys() | away.keys() >= set(stage.needs):
+        if runs_on_cluster(stage.name, stage.gpu, params) and before.keys() | away.keys() >= set(stage.needs):
             away[stage.name] = stage
-        elif before.keys() >= set(stage.needs) and not sent(stage.name, stage.gpu, params):
+        elif before.keys() >= set(stage.needs) and not runs_on_cluster(stage.name, stage.gpu, params):
             before[stage.name] = stage
     return list(before.values()), list(away.values())
 
@@ -34,7 +34,7 @@ def kind(name: str, params: Mapping[str, Any]) -> tuple[str, str]:
     return stage, str(run.get("method", "")) if stage != "tune" else ""
 
 
-def by_resources(
+def group_by_resources(
     tasks: Mapping[str, Any], needs: Mapping[str, Sequence[str]], asked: Mapping[str, str]
 ) -> list[list[str]]:
     """Stages in arrays: those of one array ask for the same and wait for the same; arrays come after what they need."""

@@ -23,7 +23,7 @@ Place = Literal["here", "workers", "ray", "slurm"]
 POLL = 2.0  # seconds between two looks at a stage elsewhere
 
 
-class Lost(RuntimeError):
+class WorkerLostError(RuntimeError):
     """A stage whose worker ended without a word."""
 
 
@@ -37,7 +37,7 @@ def server_settings() -> dict[Any, str]:
         addresses.check_prefect(named, ", or unset PREFECT_API_URL for a temporary one")
         return {}
     here = addresses.prefect_api()
-    return {} if addresses.silence_of(here) else {PREFECT_API_URL: here}
+    return {} if addresses.connection_error(here) else {PREFECT_API_URL: here}
 
 
 def check_project(server: dict[Any, str]) -> None:
@@ -47,7 +47,7 @@ def check_project(server: dict[Any, str]) -> None:
         BadInput: the pool is another project's, or nobody's.
     """
     with temporary_settings(server), get_client(sync_client=True) as client:
-        pool_owner.check_stages(client, pool_names.current(), bool(os.environ.get(pool_names.VARIABLE)))
+        pool_owner.check_stages(client, pool_names.current_pool(), bool(os.environ.get(pool_names.VARIABLE)))
 
 
 def run_remotely(stage: str, retries: int, wait: Callable[[float], None]) -> None:
@@ -59,7 +59,7 @@ def run_remotely(stage: str, retries: int, wait: Callable[[float], None]) -> Non
     """
     with remote_stages.issue(stage) as work_order:
         parameters = {"work_order": asdict(work_order), "retries": retries}
-        deployment = f"stage/{pool_names.deployment('stage', pool_names.current())}"
+        deployment = f"stage/{pool_names.deployment('stage', pool_names.current_pool())}"
         run = cast(
             FlowRun, run_deployment(deployment, parameters=parameters, flow_run_name=stage, timeout=0, tags=[tag()])
         )
@@ -68,10 +68,10 @@ def run_remotely(stage: str, retries: int, wait: Callable[[float], None]) -> Non
                 wait(POLL)
                 run = client.read_flow_run(run.id)
         if not run.state.is_completed():
-            raise (Lost if run.state.is_crashed() else RuntimeError)(
+            raise (WorkerLostError if run.state.is_crashed() else RuntimeError)(
                 f"{run.name}: {run.state.name}: {run.state.message}"
             )
-        remote_stages.accept(work_order, _made(run))
+        remote_stages.accept(work_order, _read_outputs(run))
 
 
 def cancel_remote_runs(patience: float = 0.0) -> None:
@@ -84,9 +84,9 @@ def cancel_remote_runs(patience: float = 0.0) -> None:
     going = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED]
     end = time.monotonic() + patience
     with get_client(sync_client=True) as client:
-        for run in _sent(client, going):
+        for run in _find_runs(client, going):
             client.set_flow_run_state(run.id, Cancelling())
-        while patience and (left := _sent(client, [*going, StateType.CANCELLING])):
+        while patience and (left := _find_runs(client, [*going, StateType.CANCELLING])):
             if time.monotonic() > end:
                 raise RuntimeError(
                     f"{left[0].name}: still runs for an earlier flow; "
@@ -95,7 +95,7 @@ def cancel_remote_runs(patience: float = 0.0) -> None:
             time.sleep(POLL)
 
 
-def _sent(client: SyncPrefectClient, states: Sequence[StateType]) -> list[FlowRun]:
+def _find_runs(client: SyncPrefectClient, states: Sequence[StateType]) -> list[FlowRun]:
     filters = {"tags": {"all_": [tag()]}, "state": {"type": {"any_": list(states)}}}
     return client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate(filters))
 
@@ -105,7 +105,7 @@ def tag() -> str:
     return f"writer:{socket.gethostname()}:{Path.cwd()}"
 
 
-def _made(run: FlowRun) -> list[dict[str, str]]:
+def _read_outputs(run: FlowRun) -> list[dict[str, str]]:
     """The outputs that a worker reported, to be fetched; none if it worked in this folder."""
     with get_client(sync_client=True) as client:
         filters = ArtifactFilter.model_validate({"flow_run_id": {"any_": [run.id]}, "key": {"any_": ["outputs"]}})

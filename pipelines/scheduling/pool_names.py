@@ -3,14 +3,14 @@
 import os
 import re
 
-from fedweave.errors import BadInput, shown
+from fedweave.errors import BadInput, format_value
 
 VARIABLE = "FEDWEAVE_POOL"  # all hosts of a project have it where its .env does
 DEFAULT = "gpu-pool"
 NAME = re.compile(r"(?!prefect)[a-z0-9][a-z0-9-]{0,39}")  # Prefect keeps names that begin with its own for itself
 
 
-def current() -> str:
+def current_pool() -> str:
     """The pool of this project: FEDWEAVE_POOL, or the default.
 
     Raises:
@@ -27,8 +27,8 @@ def check(name: str) -> str:
     """
     if name and not NAME.fullmatch(name):
         raise BadInput(
-            f"{VARIABLE}: {shown(name)} is no name of a pool; give at most 40 lower-case letters, digits and hyphens, "
-            "such as vision; it must not begin with prefect"
+            f"{VARIABLE}: {format_value(name)} is no name of a pool; give at most 40 lower-case letters, digits and "
+            "hyphens, such as vision; it must not begin with prefect"
         )
     return name or DEFAULT
 

@@ -39,7 +39,7 @@ class Owner:
         return f"the project in {self.folder} on {self.host} (user {self.user})"
 
     @property
-    def here(self) -> bool:
+    def is_here(self) -> bool:
         """Whether the current folder is this one, under whatever path; a copy beside it is another."""
         if (self.host, self.folder) == (socket.gethostname(), str(Path.cwd())):
             return True
@@ -66,7 +66,7 @@ def claim(client: "SyncPrefectClient", pool: str) -> Owner:
         client.create_variable(VariableCreate(name=PREFIX + pool, value=asdict(mine)))
     except ObjectAlreadyExists:
         found = read(client, pool)
-        if found and not found.here:
+        if found and not found.is_here:
             raise BadInput(
                 f"pool {pool}: belongs to {found}; deploy this project under a name of its own: "
                 f"fedweave deploy --pool NAME, or {VARIABLE}=NAME in .env for all its hosts; "
@@ -82,8 +82,8 @@ def check_flows(client: "SyncPrefectClient", pool: str) -> None:
     Raises:
         BadInput: another folder owns it, or none.
     """
-    found = _deployed(client, pool)
-    if not found.here:
+    found = _require_owner(client, pool)
+    if not found.is_here:
         raise BadInput(
             f"pool {pool}: belongs to {found}, and its flows run there only; in a clone of that project: "
             f"fedweave worker --role stages; another project needs a pool of its own: fedweave deploy --pool NAME, "
@@ -100,8 +100,8 @@ def check_stages(client: "SyncPrefectClient", pool: str, named: bool) -> Owner:
     Raises:
         BadInput: nobody owns it, or a folder that this one is no clone of.
     """
-    found = _deployed(client, pool)
-    if not (named or found.here or (found.history and found.history == _history())):
+    found = _require_owner(client, pool)
+    if not (named or found.is_here or (found.history and found.history == _history())):
         raise BadInput(
             f"pool {pool}: belongs to {found}, and {Path.cwd()} is no clone of it with the same first commit of git; "
             f"set {VARIABLE} in .env to the pool of this project; on a host of that project: {VARIABLE}={pool}"
@@ -112,10 +112,10 @@ def check_stages(client: "SyncPrefectClient", pool: str, named: bool) -> Owner:
 def read(client: "SyncPrefectClient", pool: str) -> Owner | None:
     """Who owns `pool`; None where nobody does."""
     variable = client.read_variable_by_name(PREFIX + pool)
-    return _owner(variable.value, variable.name) if variable else None
+    return _parse_owner(variable.value, variable.name) if variable else None
 
 
-def _deployed(client: "SyncPrefectClient", pool: str) -> Owner:
+def _require_owner(client: "SyncPrefectClient", pool: str) -> Owner:
     """The owner of `pool`.
 
     Raises:
@@ -131,7 +131,7 @@ def _deployed(client: "SyncPrefectClient", pool: str) -> Owner:
     )
 
 
-def _owner(value: Any, name: str) -> Owner:
+def _parse_owner(value: Any, name: str) -> Owner:
     """The owner that a variable holds.
 
     Raises:

@@ -22,7 +22,7 @@ Entries = list[dict[str, str]]
 
 
 @contextmanager
-def connected(parallel: int, devices: Sequence[str]) -> Iterator[None]:
+def connect(parallel: int, devices: Sequence[str]) -> Iterator[None]:
     """Ray for the block: the cluster of RAY_ADDRESS if it is set, else this host's cores and `devices`.
 
     Raises:
@@ -120,9 +120,9 @@ def perform(work_order: remote_stages.WorkOrder, folder: str) -> Iterator[str | 
         StageError: it failed.
     """
     os.chdir(os.environ.get(PLACE, folder))
-    children = host.enter(()).children
+    children = host.set_resources(()).children
     with remote_stages.prepare(work_order) as command:
-        with children.child(command) as process:
+        with children.start(command) as process:
             assert process.stdout is not None
             last = ""
             for line in map(str.strip, process.stdout):

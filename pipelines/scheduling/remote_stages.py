@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from fedweave import pipelines
-from fedweave.errors import BadInput, choose, shown
+from fedweave.errors import BadInput, choose, format_value
 from fedweave.files import write_atomic
 from fedweave.pipelines import paths, project
 from fedweave.pipelines.scheduling import foreign_params
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from dvc.repo import Repo
 
 FOLDER = paths.STATE / "work-orders"
+ISSUE = "let the flow issue it"
 TOKEN, MD5 = re.compile(r"[0-9a-f]{32}"), re.compile(r"[0-9a-f]{32}(\.dir)?")
 ADDRESS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*(@[A-Za-z0-9_][A-Za-z0-9_-]*)?")
 WRITER = threading.Lock()  # of a process's threads one at a time speaks to DVC; its own locks see to other processes
@@ -59,7 +60,7 @@ class WorkOrder:
     token: str
 
     @property
-    def here(self) -> bool:
+    def is_here(self) -> bool:
         """Whether this folder is the writer's, on whichever host."""
         return bool(TOKEN.fullmatch(self.token)) and (FOLDER / self.token).is_file()
 
@@ -70,9 +71,9 @@ class WorkOrder:
             BadInput: other code, or a field that is not of its form.
         """
         if not TOKEN.fullmatch(self.token):
-            raise BadInput(f"work order: token {shown(self.token)} is not 32 hexadecimal digits; let the flow issue it")
+            raise BadInput(f"work order: token {format_value(self.token)} is not 32 hexadecimal digits; {ISSUE}")
         if not ADDRESS.fullmatch(self.stage):
-            raise BadInput(f"work order: stage {shown(self.stage)} is not the name of a stage; let the flow issue it")
+            raise BadInput(f"work order: stage {format_value(self.stage)} is not the name of a stage; {ISSUE}")
         if code_digest() != self.code:
             raise BadInput(f"{Path.cwd()}: its code is not the writer's; check out the same commit there and here")
         params = load_yaml(self.params)
@@ -80,7 +81,9 @@ class WorkOrder:
             raise BadInput("work order: params: is not a mapping; let the flow issue it")
         check_names(params, "work order: params")  # they become words of commands and parts of paths
         if (uses := params.get("uses") or {}) != project.used_plugins():
-            raise BadInput(f"work order: params: uses: {shown(uses)} is not what {PARAMS} has here; use the same study")
+            raise BadInput(
+                f"work order: params: uses: {format_value(uses)} is not what {PARAMS} has here; use the same study"
+            )
 
 
 @contextmanager
@@ -93,16 +96,16 @@ def issue(name: str) -> Iterator[WorkOrder]:
     write_atomic(token, name)
     try:
         with WRITER:
-            work_order = _write(name, token.name)
+            work_order = _create_work_order(name, token.name)
         yield work_order
     finally:
         token.unlink(missing_ok=True)
 
 
-def _write(name: str, token: str) -> WorkOrder:
+def _create_work_order(name: str, token: str) -> WorkOrder:
     with _repo() as repo:
         stage = _stage(repo, name)
-        inputs = _above(repo, stage)
+        inputs = _upstream_outputs(repo, stage)
         if repo.config["core"].get("remote"):
             _push(repo, inputs)
         return WorkOrder(
@@ -141,7 +144,7 @@ def prepare(work_order: WorkOrder) -> Iterator[list[str]]:
             or cannot get the stage's inputs, or the work order is not valid.
     """
     work_order.check()
-    if work_order.here:
+    if work_order.is_here:
         with _repo() as repo:
             stage = _stage(repo, work_order.stage)
             command, outputs = str(stage.cmd), outputs_of(stage)
@@ -150,10 +153,10 @@ def prepare(work_order: WorkOrder) -> Iterator[list[str]]:
         yield ["/bin/sh", "-c", command]
         return
     _check_remote()
-    with foreign_params.held(work_order.params):
+    with foreign_params.apply(work_order.params):
         with _repo() as repo:
             stage = _stage(repo, work_order.stage)
-            _pull(repo, stage, work_order.inputs, _above(repo, stage))
+            _pull(repo, stage, work_order.inputs, _upstream_outputs(repo, stage))
         yield [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", "-s", work_order.stage]
 
 
@@ -180,7 +183,7 @@ def remove(path: Path) -> None:
 
 def deliver(work_order: WorkOrder) -> list[dict[str, str]]:
     """Push the outputs of `work_order` to the DVC remote and list them; the writer's own folder needs no push."""
-    if work_order.here:
+    if work_order.is_here:
         return []
     with _repo() as repo:
         outs = list(_stage(repo, work_order.stage).outs)
@@ -191,7 +194,7 @@ def deliver(work_order: WorkOrder) -> list[dict[str, str]]:
 def code_digest() -> str:
     """A hash of every file that can change what a stage does: the package, the pipeline and its stages."""
     uses = project.plugin_paths().values()
-    packages = plugins.installed().values()
+    packages = plugins.find_installed().values()
     places = [paths.PACKAGE, Path(pipelines.__file__).resolve().parent, *packages, *(Path(p).resolve() for p in uses)]
     files = {"dvc.yaml": Path("dvc.yaml")}
     for place in places:
@@ -231,7 +234,7 @@ def _stage(repo: "Repo", name: str) -> Any:
     return stages[choose(name, stages, "dvc.yaml: stages")]
 
 
-def _above(repo: "Repo", stage: Any) -> list["Output"]:
+def _upstream_outputs(repo: "Repo", stage: Any) -> list["Output"]:
     """The outputs of all stages above `stage`: a command may read more of them than it depends on directly."""
     import networkx
 
@@ -271,7 +274,7 @@ def _pull(repo: "Repo", stage: Any, entries: Sequence[Mapping[str, str]], expect
     for entry in entries:
         if entry.get("path") not in allowed or not MD5.fullmatch(str(entry.get("md5"))):
             raise BadInput(
-                f"{stage.addressing}: {shown(dict(entry))} is no output of dvc.yaml with its MD5 sum; "
+                f"{stage.addressing}: {format_value(dict(entry))} is no output of dvc.yaml with its MD5 sum; "
                 "run the flow again"
             )
     clean = [{"path": entry["path"], "hash": "md5", "md5": entry["md5"]} for entry in entries]
@@ -292,6 +295,6 @@ def _check_members(out: "Output") -> None:
     for key, _, _ in members if out.hash_info is not None and out.hash_info.isdir and members is not None else ():
         if not key or any(part in ("", ".", "..") or "/" in part for part in key):
             raise BadInput(
-                f"{out.def_path}: the DVC remote lists {shown('/'.join(key))} in it; "
+                f"{out.def_path}: the DVC remote lists {format_value('/'.join(key))} in it; "
                 "remove it there, and run the flow again"
             )

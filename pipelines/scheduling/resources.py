@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fedweave.errors import BadInput, choose, shown
+from fedweave.errors import BadInput, choose, format_value
 from fedweave.methods import METHODS
 from fedweave.settings import AtLeast, AtMost, Between
 from fedweave.study.config import construct, read_yaml
@@ -131,9 +131,11 @@ def minutes(text: str | int) -> int | None:
 def _check(resources: Resources, key: str) -> None:
     """Refuse texts that are no size, no duration or no flag of their own."""
     if resources.memory is not None and not resources.gib:
-        raise BadInput(f"{key}.memory: {shown(resources.memory)} is not a size; write for example 500M or 16G")
+        raise BadInput(f"{key}.memory: {format_value(resources.memory)} is not a size; write for example 500M or 16G")
     if not resources.minutes > 0:
-        raise BadInput(f'{key}.time: {shown(resources.time)} is not a duration; write for example "2:30:00" or 150')
+        raise BadInput(
+            f'{key}.time: {format_value(resources.time)} is not a duration; write for example "2:30:00" or 150'
+        )
     for name in map(str, resources.flags):
         if name.replace("-", "_") in OWN or not name[:1].isalpha():
             raise BadInput(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import psutil
 
-from fedweave.errors import BadInput, choose, shown
+from fedweave.errors import BadInput, choose, format_value
 from fedweave.pipelines.scheduling.resources import FILE, Cluster, Resources, minutes
 
 PROGRAMS = ("sbatch", "squeue", "sinfo", "scancel")
@@ -21,7 +21,7 @@ ACTIVE = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUE
 NEVER = "DependencyNeverSatisfied"
 
 
-class State(NamedTuple):
+class JobState(NamedTuple):
     """A job in the queue: its state in SLURM's words, its host, and why it waits."""
 
     name: str
@@ -29,12 +29,12 @@ class State(NamedTuple):
     reason: str = ""
 
     @property
-    def active(self) -> bool:
+    def is_active(self) -> bool:
         """Whether it runs or is going to."""
         return self.name in ACTIVE and self.reason != NEVER
 
 
-class Nodes(NamedTuple):
+class NodeGroup(NamedTuple):
     """Equal nodes of a partition: cores, memory [MiB] and GPUs of one, and the partition's limit of time [minutes]."""
 
     partition: str
@@ -50,7 +50,7 @@ class Nodes(NamedTuple):
         return self.mib / 1024
 
 
-def ask(*command: str) -> str:
+def run_program(*command: str) -> str:
     """What one of SLURM's programs prints.
 
     Raises:
@@ -67,23 +67,28 @@ def ask(*command: str) -> str:
     return done.stdout
 
 
-def nodes() -> list[Nodes]:
+def nodes() -> list[NodeGroup]:
     """What the cluster has, by `sinfo`."""
-    lines = ask("sinfo", "--noheader", "--exact", "--format=%P|%c|%m|%G|%l").splitlines()
-    return [_nodes(*line.split("|")) for line in lines if line.count("|") == 4]
+    lines = run_program("sinfo", "--noheader", "--exact", "--format=%P|%c|%m|%G|%l").splitlines()
+    return [_parse_nodes(*line.split("|")) for line in lines if line.count("|") == 4]
 
 
-def _nodes(partition: str, cpus: str, mib: str, gres: str, limit: str) -> Nodes:
-    return Nodes(
-        partition.rstrip("*"), partition.endswith("*"), _number(cpus), _number(mib), _gpus(gres), minutes(limit)
+def _parse_nodes(partition: str, cpus: str, mib: str, gres: str, limit: str) -> NodeGroup:
+    return NodeGroup(
+        partition.rstrip("*"),
+        partition.endswith("*"),
+        _parse_number(cpus),
+        _parse_number(mib),
+        _count_gpus(gres),
+        minutes(limit),
     )
 
 
-def _number(text: str) -> int:
+def _parse_number(text: str) -> int:
     return int(text.rstrip("+") or 0)
 
 
-def _gpus(gres: str) -> int:
+def _count_gpus(gres: str) -> int:
     """GPUs of a node: `gpu:a100:4(S:0-1),gpu:2` has 6."""
     parts = [part.partition("(")[0].split(":") for part in gres.split(",") if part.startswith("gpu")]
     return sum(int(part[-1]) if part[-1].isdecimal() else 1 for part in parts)
@@ -107,7 +112,7 @@ def check(cluster: Cluster, kinds: Iterable[tuple[str, str]]) -> None:
         _check(cluster.resources(stage, method), present, {n: cluster.key(n, stage, method) for n in CHECKED})
 
 
-def _check(resources: Resources, present: Sequence[Nodes], keys: Mapping[str, str]) -> None:
+def _check(resources: Resources, present: Sequence[NodeGroup], keys: Mapping[str, str]) -> None:
     mine = _candidates(resources, present, keys["partition"])
     names = ", ".join(dict.fromkeys(one.partition for one in mine))
     beyond = "{}: {}, but no node of partition {} has more than {}; lower it or name another partition"
@@ -116,7 +121,7 @@ def _check(resources: Resources, present: Sequence[Nodes], keys: Mapping[str, st
         if (value := getattr(resources, name)) > limit:
             raise BadInput(beyond.format(keys[name], value, names, limit))
     if (resources.gib or 0) > (largest := max(one.gib for one in mine)):
-        raise BadInput(beyond.format(keys["memory"], shown(resources.memory), names, f"{largest * 1024:.0f}M"))
+        raise BadInput(beyond.format(keys["memory"], format_value(resources.memory), names, f"{largest * 1024:.0f}M"))
     if not any(_fits(resources, one) for one in mine):
         raise BadInput(
             f"{keys['partition']}: no node of {names} has these cpus, memory and gpus together; lower one of them"
@@ -124,12 +129,13 @@ def _check(resources: Resources, present: Sequence[Nodes], keys: Mapping[str, st
     longest = max(float("inf") if one.minutes is None else one.minutes for one in mine)
     if resources.minutes > longest:
         raise BadInput(
-            f"{keys['time']}: {shown(resources.time)}, but the limit of partition {names} is {longest:.0f} minutes; "
-            "lower it (a stage that reaches it goes on, as often as `requeues` says), or name another partition"
+            f"{keys['time']}: {format_value(resources.time)}, but the limit of partition {names} is {longest:.0f} "
+            "minutes; lower it (a stage that reaches it goes on, as often as `requeues` says), or name another "
+            "partition"
         )
 
 
-def _candidates(resources: Resources, present: Sequence[Nodes], key: str) -> list[Nodes]:
+def _candidates(resources: Resources, present: Sequence[NodeGroup], key: str) -> list[NodeGroup]:
     """The nodes of the partitions that `resources` names, or of the default one."""
     partitions = list(dict.fromkeys(one.partition for one in present))
     named = resources.partition.split(",") if resources.partition else []
@@ -141,20 +147,20 @@ def _candidates(resources: Resources, present: Sequence[Nodes], key: str) -> lis
     return mine
 
 
-def _fits(resources: Resources, node: Nodes) -> bool:
+def _fits(resources: Resources, node: NodeGroup) -> bool:
     enough = resources.cpus <= node.cpus and resources.gpus <= node.gpus
     return enough and (resources.gib or 0) <= node.gib
 
 
-def states(executor: str, jobs: Iterable[str]) -> dict[str, State]:
+def states(executor: str, jobs: Iterable[str]) -> dict[str, JobState]:
     """Job -> its state, without those that the cluster does not know any more."""
     known = set(jobs)
     if executor == "local":
-        return {job: State("RUNNING") for job in known if _runs(job)}
+        return {job: JobState("RUNNING") for job in known if _is_running(job)}
     words = ("--array", "--states=all", "--noheader", "--format=%i|%T|%N|%r")
-    lines = ask("squeue", f"--user={os.getuid()}", *words).splitlines() if known else ()
+    lines = run_program("squeue", f"--user={os.getuid()}", *words).splitlines() if known else ()
     rows = (line.split("|", 3) for line in lines)
-    return {job: State(name, node, reason) for job, name, node, reason in rows if job in known}
+    return {job: JobState(name, node, reason) for job, name, node, reason in rows if job in known}
 
 
 def cancel(executor: str, jobs: Sequence[str]) -> None:
@@ -163,10 +169,10 @@ def cancel(executor: str, jobs: Sequence[str]) -> None:
         for job in set(jobs):
             _end(job)
     elif jobs:
-        ask("scancel", "--quiet", *sorted(set(jobs)))  # one that has just ended is no error
+        run_program("scancel", "--quiet", *sorted(set(jobs)))  # one that has just ended is no error
 
 
-def _runs(process: str) -> bool:
+def _is_running(process: str) -> bool:
     """Whether `process` is a controller of submitit's local executor; numbers of processes are used again."""
     try:
         found = psutil.Process(int(process))
@@ -177,7 +183,7 @@ def _runs(process: str) -> bool:
 
 def _end(process: str) -> None:
     """End a controller and what it has started."""
-    if _runs(process):
+    if _is_running(process):
         tree = [psutil.Process(int(process)), *psutil.Process(int(process)).children(recursive=True)]
         for one in tree:
             one.kill()

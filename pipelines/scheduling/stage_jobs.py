@@ -20,7 +20,7 @@ from submitit.helpers import Checkpointable, DelayedSubmission
 
 from fedweave.errors import BadInput
 from fedweave.files import write_atomic
-from fedweave.pipelines.processes import Children, search_path, wait_measured
+from fedweave.pipelines.processes import ChildProcesses, search_path, wait_measured
 from fedweave.pipelines.scheduling.remote_stages import code_digest, remove
 
 REFUSED = (2, 3)  # exit codes of bad input and of diverged training: the same again would end the same way
@@ -30,7 +30,7 @@ PATIENCE = 90.0  # seconds for a cluster to kill a job whose stage it has ended
 ERROR = re.compile(r"error", re.IGNORECASE)
 
 
-class StageFailed(RuntimeError):
+class StageFailure(RuntimeError):
     """A stage of a job failed; jobs that wait for its outputs do not run."""
 
 
@@ -89,7 +89,7 @@ class StageJob(Checkpointable):
 
     def __init__(self, tasks: Sequence[StageTask]) -> None:
         self.tasks = tuple(tasks)
-        self._children = Children()
+        self._children = ChildProcesses()
 
     def __getstate__(self) -> dict[str, object]:
         return {"tasks": self.tasks}
@@ -105,21 +105,21 @@ class StageJob(Checkpointable):
         """
         failed = []
         for task in self.tasks:
-            done = read(task)
+            done = read_outcome(task)
             if done is None or done.code:
-                done = self._attempts(task)
+                done = self._run_with_retries(task)
                 write_atomic(Path(task.outcome), json.dumps(asdict(done)))
             if done.code:
                 failed.append(f"{task.stage}: {done.message}")
         if failed:
-            raise StageFailed("; ".join(failed))
+            raise StageFailure("; ".join(failed))
 
     def checkpoint(self) -> DelayedSubmission:
         """End the stage that runs; submitit queues the job again (its hook before a limit of time or a preemption)."""
         self._children.end()
         return DelayedSubmission(StageJob(self.tasks))
 
-    def _attempts(self, task: StageTask) -> Outcome:
+    def _run_with_retries(self, task: StageTask) -> Outcome:
         for _ in range(task.retries):
             if (outcome := self._run(task)).code in (0, *REFUSED):
                 return outcome
@@ -129,12 +129,12 @@ class StageJob(Checkpointable):
         """The command of `task`, which ends with this job."""
         begun = time.monotonic()
         os.chdir(task.folder)
-        base = Outcome(0, "", {}, {}, node(), 0.0, 0.0, int(os.environ.get("SLURM_RESTART_COUNT", 0)))
+        base = Outcome(0, "", {}, {}, node_name(), 0.0, 0.0, int(os.environ.get("SLURM_RESTART_COUNT", 0)))
         try:
-            inputs = check(task)
+            inputs = check_inputs(task)
         except BadInput as error:
             return replace(base, code=2, message=str(error))
-        code, message, mib = self._command(task)
+        code, message, mib = self._run_command(task)
         missing = [path for path in task.outputs if not Path(path).exists()]
         if not code and missing:
             code, message = 1, f"{missing[0]} was not written; look at the log"
@@ -148,7 +148,7 @@ class StageJob(Checkpointable):
             mib=round(mib, 1),
         )
 
-    def _command(self, task: StageTask) -> tuple[int, str, float]:
+    def _run_command(self, task: StageTask) -> tuple[int, str, float]:
         """(exit code, line with the error, peak memory in MiB).
 
         A stage that the cluster's signal ended runs again if the job lives.
@@ -159,7 +159,7 @@ class StageJob(Checkpointable):
             for output in task.outputs:
                 remove(Path(output))
             last = deque[str](maxlen=20)
-            with self._children.child(["/bin/sh", "-c", task.command], environment) as process:
+            with self._children.start(["/bin/sh", "-c", task.command], environment) as process:
                 assert process.stdout is not None
                 for line in process.stdout:
                     print(line, end="", flush=True)
@@ -171,12 +171,12 @@ class StageJob(Checkpointable):
             time.sleep(PATIENCE)
 
 
-def node() -> str:
+def node_name() -> str:
     """The name of this host on its cluster."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
-def read(task: StageTask) -> Outcome | None:
+def read_outcome(task: StageTask) -> Outcome | None:
     """What came of `task`; None as long as nothing did."""
     try:
         return Outcome(**json.loads(Path(task.outcome).read_text(encoding="utf-8")))
@@ -186,7 +186,7 @@ def read(task: StageTask) -> Outcome | None:
         raise BadInput(f"{task.outcome}: is damaged ({type(error).__name__}); delete it and submit again") from error
 
 
-def check(task: StageTask) -> dict[str, str]:
+def check_inputs(task: StageTask) -> dict[str, str]:
     """The digests of the inputs of `task`, which are those of the submission.
 
     Raises:
@@ -197,7 +197,7 @@ def check(task: StageTask) -> dict[str, str]:
     digests = {}
     for path, expected in task.inputs.items():
         if not Path(path).exists():
-            raise BadInput(f"{task.stage}: {path} is not there on {node()}; nodes must share the project's folder")
+            raise BadInput(f"{task.stage}: {path} is not there on {node_name()}; nodes must share the project's folder")
         digests[path] = digest(Path(path))
         if expected is not None and digests[path] != expected:
             raise BadInput(f"{task.stage}: {path} changed after the submission; cancel it and submit again")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 OWN = ("params.yaml", ".git", ".dvc", ".venv", ".fedweave")  # of a project, not linked into a snapshot
 
 
-def describe(stages: Sequence[StaleStage], place: Path, retries: int) -> dict[str, "StageTask"]:
+def create_tasks(stages: Sequence[StaleStage], place: Path, retries: int) -> dict[str, "StageTask"]:
     """The tasks for `stages`, which run in a snapshot of the parameters of now.
 
     Args:
@@ -43,8 +43,8 @@ def describe(stages: Sequence[StaleStage], place: Path, retries: int) -> dict[st
         return {
             name: StageTask(
                 name, str(graph[name].cmd),
-                {path: None if _below(path, made) else digest(Path(path)) for path in inputs(graph[name])},
-                tuple(map(str, paths_of)), definition(graph[name]), code, str(folder),
+                {path: None if _overlaps(path, made) else digest(Path(path)) for path in inputs(graph[name])},
+                tuple(map(str, paths_of)), definition_digest(graph[name]), code, str(folder),
                 str(results.absolute() / f"{name}.json"), retries,
             )
             for name, paths_of in outputs.items()
@@ -56,7 +56,7 @@ def inputs(stage: Any) -> list[str]:
     return [os.path.normpath(str(dep.def_path)) for dep in stage.deps if not _is_params(dep)]
 
 
-def definition(stage: Any) -> str:
+def definition_digest(stage: Any) -> str:
     """A digest of the command of a stage and its parameters, as params.yaml has them now.
 
     Raises:
@@ -75,7 +75,7 @@ def _is_params(dependency: Any) -> bool:
     return isinstance(dependency, ParamsDependency)
 
 
-def _below(path: str, outputs: Iterable[Path]) -> bool:
+def _overlaps(path: str, outputs: Iterable[Path]) -> bool:
     """Whether `path` is one of `outputs`, inside of one, or around one."""
     mine = Path(path)
     return any(mine.is_relative_to(output) or output.is_relative_to(mine) for output in outputs)

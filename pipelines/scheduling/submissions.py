@@ -53,16 +53,16 @@ class Submission:
     @property
     def folder(self) -> Path:
         """Where its files lie."""
-        return place(self.study)
+        return submission_folder(self.study)
 
-    def states(self) -> dict[str, slurm.State]:
+    def states(self) -> dict[str, slurm.JobState]:
         """Job -> what the queue says of it, where it still knows it."""
         return slurm.states(self.executor, {job.job for job in self.jobs})
 
     def cancel(self) -> list[str]:
         """End the jobs that wait or run; returns their stages."""
         states = self.states()
-        active = [job for job in self.jobs if job.job in states and states[job.job].active]
+        active = [job for job in self.jobs if job.job in states and states[job.job].is_active]
         slurm.cancel(self.executor, [job.job for job in active])
         return [job.task.stage for job in active]
 
@@ -76,7 +76,7 @@ class Submission:
         write_atomic(self.folder / "submission.json", json.dumps(content, indent=1) + "\n")
 
 
-def place(study: str) -> Path:
+def submission_folder(study: str) -> Path:
     """The folder of a study's submission."""
     return FOLDER / study.replace("/", "__")
 
@@ -89,7 +89,7 @@ def load(study: str) -> Submission | None:
     """
     from fedweave.pipelines.scheduling.stage_jobs import StageTask
 
-    file = place(study) / "submission.json"
+    file = submission_folder(study) / "submission.json"
     if not file.is_file():
         return None
     try:
@@ -125,7 +125,7 @@ def submit(cluster: resources.Cluster, targets: Sequence[str] = ()) -> Submissio
     """
     params = read_yaml(PARAMS)
     study = str(params["study"])
-    check_open(study)
+    check_none_open(study)
     before, away = planning.split(stale_stages(targets), params)
     kinds = {stage.name: planning.kind(stage.name, params) for stage in away}
     if cluster.executor == "slurm" and away:
@@ -135,19 +135,19 @@ def submit(cluster: resources.Cluster, targets: Sequence[str] = ()) -> Submissio
         away = planning.split(stale_stages(targets), params)[1]
     if not away:
         return None
-    shutil.rmtree(place(study), ignore_errors=True)
-    tasks = stage_tasks.describe(away, place(study), cluster.retries)
+    shutil.rmtree(submission_folder(study), ignore_errors=True)
+    tasks = stage_tasks.create_tasks(away, submission_folder(study), cluster.retries)
     from fedweave.pipelines.scheduling import batches
 
     def record(numbers: dict[str, str]) -> None:
         Submission(study, cluster.executor, tuple(Job(tasks[name], job) for name, job in numbers.items())).save()
 
     needs = {stage.name: stage.needs for stage in away}
-    batches.send(cluster, tasks, needs, kinds, place(study) / "jobs", record)
+    batches.submit(cluster, tasks, needs, kinds, submission_folder(study) / "jobs", record)
     return load(study)
 
 
-def check_open(study: str) -> None:
+def check_none_open(study: str) -> None:
     """Refuse a second submission beside an open one.
 
     Raises:
@@ -155,7 +155,7 @@ def check_open(study: str) -> None:
     """
     if open_one := load(study):
         states = open_one.states()
-        active = sum(job.job in states and states[job.job].active for job in open_one.jobs)
+        active = sum(job.job in states and states[job.job].is_active for job in open_one.jobs)
         way = f"{active} wait or run: let them end, or fedweave cluster cancel {study}" if active else "all have ended"
         raise BadInput(
             f"{study}: {len(open_one.jobs)} stages are submitted and not collected, {way}; "
@@ -182,7 +182,7 @@ def _reproduce(names: Sequence[str]) -> None:
 
 def wait(submission: Submission, seconds: float) -> None:
     """Return when no job of it is active any more; looks every `seconds`."""
-    while any(state.active for state in submission.states().values()):
+    while any(state.is_active for state in submission.states().values()):
         time.sleep(seconds)
 
 

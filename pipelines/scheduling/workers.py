@@ -52,7 +52,7 @@ def deploy(
     pool = pool_names.check(pool)
     if webhook:
         notifications.check(webhook)
-    os.environ["PREFECT_API_URL"] = _server()
+    os.environ["PREFECT_API_URL"] = _server_address()
     os.environ.pop(PLACE, None)  # it stays a variable in the deployments
     content = deployments(pool)
     register(slots, pool)
@@ -104,7 +104,7 @@ def _report(names: list[str], pool: str, slots: int, notifies: bool) -> None:
     count = "one training stage" if slots == 1 else f"{slots} training stages"
     print(f"deployments {', '.join(names)}; pool {pool}: {count} at once")
     if notifies:
-        block = notifications.block(pool)
+        block = notifications.block_name(pool)
         print(f"a message to the webhook when a flow has ended: block webhook/{block} in Prefect's UI")
     option = "" if pool == pool_names.DEFAULT else f" --pool {pool}"
     print(f"next: fedweave worker{option}; on every other host: fedweave worker --role stages{option}")
@@ -120,10 +120,10 @@ def register(slots: int, pool: str = pool_names.DEFAULT) -> None:
     from prefect.client.orchestration import get_client
 
     with get_client(sync_client=True) as client:
-        _pool(client, pool, pool_owner.claim(client, pool))
-        _queue(client, pool, WRITER, 1)  # one folder holds dvc.lock
-        _queue(client, pool, STAGES, slots)
-    _watch(pool)
+        _create_pool(client, pool, pool_owner.claim(client, pool))
+        _create_queue(client, pool, WRITER, 1)  # one folder holds dvc.lock
+        _create_queue(client, pool, STAGES, slots)
+    _save_automation(pool)
 
 
 def worker(
@@ -141,9 +141,9 @@ def worker(
     single stages.
     """
     named, pool = bool(pool), pool_names.check(pool)
-    os.environ["PREFECT_API_URL"] = _server()
-    _check(role, pool, named)
-    slots = limit or max(1, len(gpus.visible()))
+    os.environ["PREFECT_API_URL"] = _server_address()
+    _check_pool(role, pool, named)
+    slots = limit or max(1, len(gpus.visible_devices()))
     most = {"writer": 1, "stages": slots, "both": slots + 1}[role]
     queues = {"writer": (WRITER,), "stages": (STAGES,), "both": (WRITER, STAGES)}[role]
     command = [sys.executable, *f"-m prefect worker start --pool {pool} --type process --limit {most}".split()]
@@ -166,7 +166,7 @@ def worker(
     os.execve(sys.executable, command, {**os.environ, **own, **health})
 
 
-def _check(role: Role, pool: str, named: bool) -> None:
+def _check_pool(role: Role, pool: str, named: bool) -> None:
     """Refuse to work for another project; a host that only trains says for which project it does.
 
     Raises:
@@ -181,7 +181,7 @@ def _check(role: Role, pool: str, named: bool) -> None:
             pool_owner.check_flows(client, pool)
 
 
-def _server() -> str:
+def _server_address() -> str:
     """The server's address: PREFECT_API_URL, or the one of `make ui`.
 
     Raises:
@@ -190,7 +190,7 @@ def _server() -> str:
     return addresses.check_prefect(os.environ.get("PREFECT_API_URL") or addresses.prefect_api())
 
 
-def _pool(client: "SyncPrefectClient", name: str, owner: pool_owner.Owner) -> None:
+def _create_pool(client: "SyncPrefectClient", name: str, owner: pool_owner.Owner) -> None:
     from prefect.client.schemas.actions import WorkPoolCreate
     from prefect.workers.process import ProcessWorker
 
@@ -201,7 +201,7 @@ def _pool(client: "SyncPrefectClient", name: str, owner: pool_owner.Owner) -> No
     )
 
 
-def _queue(client: "SyncPrefectClient", pool: str, name: str, limit: int) -> None:
+def _create_queue(client: "SyncPrefectClient", pool: str, name: str, limit: int) -> None:
     from prefect.exceptions import ObjectAlreadyExists
 
     try:
@@ -210,7 +210,7 @@ def _queue(client: "SyncPrefectClient", pool: str, name: str, limit: int) -> Non
         client.update_work_queue(client.read_work_queue_by_name(name, pool).id, concurrency_limit=limit)
 
 
-def _watch(pool: str) -> None:
+def _save_automation(pool: str) -> None:
     """Let the server call a run crashed when its heartbeat stops, so that a lost worker holds no slot."""
     from datetime import timedelta
 

@@ -41,7 +41,7 @@ EVERY = 2.0  # seconds between looks at the journals
 IMPORTANCES = re.compile(r"/api/studies/(\d+)/param_importances")
 
 
-class Searches(InMemoryStorage):
+class SearchStorage(InMemoryStorage):
     """Searches whose names, in the list of them, have the declared score and a better one: a card there shows only a
     name and a direction.
     """
@@ -56,19 +56,19 @@ class Searches(InMemoryStorage):
         return studies
 
 
-class Mirror:
+class SearchReplica:
     """The searches of a study as a storage of their own, brought up to date by `follow`."""
 
     def __init__(self, study: Study) -> None:
-        self.storage = Searches()
+        self.storage = SearchStorage()
         self._study = study
         self._journals: dict[str, JournalStorage] = {}
         self._shown: dict[str, tuple[optuna.Study, set[str]]] = {}
 
-    def follow(self) -> int:
+    def update(self) -> int:
         """Take over what has ended since; returns how many searches there are."""
         for key in self._study.runs:
-            ended, higher_is_better = self._ended(key)
+            ended, higher_is_better = self._ended_trials(key)
             if ended and key not in self._shown:
                 self._shown[key] = self._copy(key, higher_is_better), set()
             for trial in ended:
@@ -76,25 +76,25 @@ class Mirror:
                 if str(trial.datetime_complete) not in copied:
                     copied.add(str(trial.datetime_complete))
                     with suppress(KeyError):  # the copy was deleted in the browser
-                        copy.add_trial(_plain(trial))
+                        copy.add_trial(_strip_client_scores(trial))
                         self._describe(key, copy)
         return len(self._shown)
 
-    def serve(self, page: "WSGIApplication") -> "WSGIApplication":
+    def wrap(self, page: "WSGIApplication") -> "WSGIApplication":
         """`page`, with no importances of searches that have too few trials for them."""
 
         def answer(environ: dict[str, Any], start: "StartResponse") -> Iterable[bytes]:
             request = IMPORTANCES.fullmatch(environ.get("PATH_INFO", ""))
-            if request is None or self._enough(int(request[1])):
+            if request is None or self._has_enough_trials(int(request[1])):
                 return page(environ, start)
             start("200 OK", [("Content-Type", "application/json")])
             return [json.dumps({"param_importances": [[] for _ in self._study.tune.objectives]}).encode()]
 
         return answer
 
-    def _enough(self, number: int) -> bool:
+    def _has_enough_trials(self, number: int) -> bool:
         with suppress(KeyError):
-            return trials.enough(self.storage.get_all_trials(number, False, (TrialState.COMPLETE,)))
+            return trials.are_enough(self.storage.get_all_trials(number, False, (TrialState.COMPLETE,)))
         return True  # it was deleted in the browser, and the page says so
 
     def _copy(self, key: str, higher_is_better: bool) -> optuna.Study:
@@ -123,20 +123,20 @@ class Mirror:
             if copy.user_attrs.get(fact) != value:
                 copy.set_user_attr(fact, value)
 
-    def _ended(self, key: str) -> tuple[list[FrozenTrial], bool]:
+    def _ended_trials(self, key: str) -> tuple[list[FrozenTrial], bool]:
         """The finished trials of a search in the order of their end, and whether more is better."""
-        journal, name = search.journal(self._study, key), search.digest(self._study, key)
+        journal, name = search.journal_path(self._study, key), search.digest(self._study, key)
         if key not in self._journals and journal.is_file():
-            self._journals[key] = search.storage(journal)
+            self._journals[key] = search.open_storage(journal)
         storage = self._journals.get(key)
         if storage is None or name not in {summary.study_name for summary in storage.get_all_studies()}:
-            return stored(self._study, key)
+            return read_stored_trials(self._study, key)
         opened = optuna.load_study(study_name=name, storage=storage)
         ended = sorted(opened.get_trials(states=search.DONE), key=lambda trial: str(trial.datetime_complete))
         return ended, opened.directions[0] == optuna.study.StudyDirection.MAXIMIZE
 
 
-def _plain(trial: FrozenTrial) -> FrozenTrial:
+def _strip_client_scores(trial: FrozenTrial) -> FrozenTrial:
     """The trial without its scores by client, of which there may be thousands."""
     plain = create_trial(
         state=trial.state, values=trial.values, params=trial.params, distributions=trial.distributions,
@@ -146,21 +146,21 @@ def _plain(trial: FrozenTrial) -> FrozenTrial:
     return plain
 
 
-def stored(study: Study, key: str) -> tuple[list[FrozenTrial], bool]:
+def read_stored_trials(study: Study, key: str) -> tuple[list[FrozenTrial], bool]:
     """The trials that the stage wrote for a run, and whether more is better; empty without results."""
     file = paths.trials(study.name, study.runs[key].task, key)
     if not file.is_file():
         return [], True
     spaces = search.distributions(study, key)
 
-    def taken(file: Path) -> tuple[list[FrozenTrial], bool]:
+    def parse(file: Path) -> tuple[list[FrozenTrial], bool]:
         record = json.loads(file.read_text(encoding="utf-8"))
-        return list(_frozen(record["trials"], spaces, study.tune.objectives)), record["maximize"]
+        return list(_create_trials(record["trials"], spaces, study.tune.objectives)), record["maximize"]
 
-    return read(file, taken, "write it again from the search: dvc repro tune")
+    return read(file, parse, "write it again from the search: dvc repro tune")
 
 
-def _frozen(
+def _create_trials(
     made: Iterable[dict[str, Any]], spaces: dict[str, optuna.distributions.BaseDistribution], objectives: Sequence[str]
 ) -> Iterable[FrozenTrial]:
     for trial in made:
@@ -192,29 +192,29 @@ def main(port: int = 8080) -> None:
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = assembly.load()
-    mirror = Mirror(study)
+    mirror = SearchReplica(study)
     with socket.socket() as probe:
         if probe.connect_ex((HOST, port)) == 0:
             raise BadInput(f"port {port} is taken; choose another: fedweave dashboard --port {port + 1}")
-    count = mirror.follow()
+    count = mirror.update()
     if not count:
         raise BadInput(
             f"{paths.STATE / 'tune' / study.name}: no trial has ended yet; start a search with: dvc repro tune"
         )
-    threading.Thread(target=_keep_up, args=(mirror,), daemon=True).start()
+    threading.Thread(target=_update_forever, args=(mirror,), daemon=True).start()
     print(f"{count} searches of {study.name}: http://{HOST}:{port}", flush=True)
     print("it shows a copy in memory: its buttons that edit or delete do not change the searches", flush=True)
-    make_server(HOST, port, mirror.serve(wsgi(mirror.storage)), handler_class=_Quiet).serve_forever()
+    make_server(HOST, port, mirror.wrap(wsgi(mirror.storage)), handler_class=_QuietHandler).serve_forever()
 
 
-class _Quiet(WSGIRequestHandler):
+class _QuietHandler(WSGIRequestHandler):
     """Requests are not listed in the terminal."""
 
     def log_message(self, *_: object) -> None:
         """Nothing."""
 
 
-def _keep_up(mirror: Mirror) -> None:
+def _update_forever(mirror: SearchReplica) -> None:
     while True:
         time.sleep(EVERY)
-        mirror.follow()
+        mirror.update()

@@ -5,7 +5,7 @@ from typing import Any
 import optuna
 from optuna.distributions import FloatDistribution
 
-from fedweave.pipelines.searching.search import distributions, seed
+from fedweave.pipelines.searching.search import distributions, sampler_seed
 from fedweave.study.spec import Study
 
 RATE = "train.lr"  # which matters most; its values are spread evenly, and are the same for every method
@@ -21,7 +21,7 @@ def points(study: Study, key: str, count: int) -> list[dict[str, Any]]:
     if not space:
         return []
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    search = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed(key, 0)))
+    search = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=sampler_seed(key, 0)))
     for rate in _spread(space[RATE], count) if isinstance(space.get(RATE), FloatDistribution) else ():
         search.enqueue_trial({RATE: rate})
     return [search.ask(space).params for _ in range(count)]

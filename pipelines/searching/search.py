@@ -44,7 +44,7 @@ from fedweave.study.spec import Study
 SAMPLERS: dict[str, Callable[..., BaseSampler]] = {
     "tpe": partial(TPESampler, multivariate=True),
     "random": RandomSampler,
-    "grid": RandomSampler,  # after every point once, see `first`
+    "grid": RandomSampler,  # after every point once, see `initial_points`
 }
 DONE = (TrialState.COMPLETE, TrialState.PRUNED)
 PAUSE = 0.5  # seconds between looks at trials that others are training
@@ -68,17 +68,18 @@ class KernelLock(JournalFileOpenLock):
         os.close(self._handle)
 
 
-class Claims:
+class TrialClaims:
     """Which process trains which trial: one byte of a file per trial, locked by the process until it ends.
 
-    POSIX ties such locks to process and file: keep one `Claims` per file and process, and open that file nowhere else.
+    POSIX ties such locks to process and file: keep one `TrialClaims` per file and process, and open the
+    file nowhere else.
     """
 
     def __init__(self, path: Path) -> None:
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Nobody else looks for a trial meanwhile."""
         fcntl.lockf(self._handle, fcntl.LOCK_EX, 1, 0)
         try:
@@ -86,21 +87,21 @@ class Claims:
         finally:
             fcntl.lockf(self._handle, fcntl.LOCK_UN, 1, 0)
 
-    def take(self, number: int) -> None:
+    def claim(self, number: int) -> None:
         """Trial `number` is this process's."""
         fcntl.lockf(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 1 + number)
 
-    def drop(self, number: int) -> None:
+    def release(self, number: int) -> None:
         """Trial `number` is nobody's."""
         fcntl.lockf(self._handle, fcntl.LOCK_UN, 1, 1 + number)
 
-    def taken(self, number: int) -> bool:
+    def is_claimed(self, number: int) -> bool:
         """Whether another process is training trial `number`."""
         try:
-            self.take(number)
+            self.claim(number)
         except (BlockingIOError, PermissionError):
             return True
-        self.drop(number)
+        self.release(number)
         return False
 
 
@@ -119,12 +120,12 @@ class Search(NamedTuple):
     rounds: int
 
     @property
-    def left(self) -> int:
+    def remaining_trials(self) -> int:
         """Trials that are still to be made or to be finished."""
         return max(0, self.study.tune.trials - len(self.opened.get_trials(deepcopy=False, states=DONE)))
 
 
-def find(study: Study, key: str, inputs: tuple[Any, ...] | None = None, root: Path = paths.STATE) -> Search:
+def open_search(study: Study, key: str, inputs: tuple[Any, ...] | None = None, root: Path = paths.STATE) -> Search:
     """The search of the run `key` in its journal below `root`, begun where it is not there yet.
 
     Args:
@@ -132,7 +133,7 @@ def find(study: Study, key: str, inputs: tuple[Any, ...] | None = None, root: Pa
     """
     warnings.simplefilter("ignore", ExperimentalWarning)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    run, path = study.run(key), journal(study, key, root)
+    run, path = study.run(key), journal_path(study, key, root)
     check_writable(path.parent)
     dataset, partition, *model = inputs or assembly.load_inputs(run)
     task = tasks.build_task(run, dataset, partition, model=model[0] if model else None)
@@ -141,9 +142,9 @@ def find(study: Study, key: str, inputs: tuple[Any, ...] | None = None, root: Pa
         study,
         key,
         optuna.create_study(
-            storage=storage(path),
+            storage=open_storage(path),
             study_name=digest(study, key, stored=inputs is None),
-            directions=directions(study.tune, task.measure.higher_is_better),
+            directions=directions(study.tune, task.score_metric.higher_is_better),
             load_if_exists=True,
         ),
         (dataset, partition, *model),
@@ -157,12 +158,12 @@ def directions(tune: TuneSpec, higher_is_better: bool) -> list[StudyDirection]:
     return [more if name == "score" else StudyDirection.MINIMIZE for name in tune.objectives]
 
 
-def journal(study: Study, key: str, root: Path = paths.STATE) -> Path:
+def journal_path(study: Study, key: str, root: Path = paths.STATE) -> Path:
     """Path of the search: outside the stage's outputs, which DVC deletes before it runs a stage."""
     return root / "tune" / study.name / f"{key}.journal"
 
 
-def storage(path: Path) -> JournalStorage:
+def open_storage(path: Path) -> JournalStorage:
     """The journal at `path`.
 
     Raises:
@@ -188,78 +189,80 @@ def digest(study: Study, key: str, stored: bool = True) -> str:
     return hashlib.sha256(json.dumps(subject, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def perform(
+def run_search(
     study: Study,
     key: str,
     inputs: tuple[Any, ...] | None = None,
     root: Path = paths.STATE,
     show: Callable[[int], None] = lambda left: None,
 ) -> None:
-    """Bring the search of the run `key` to its budget, together with other processes; arguments as in `find`.
+    """Bring the search of the run `key` to its budget, together with other processes; arguments as in `open_search`.
 
     Args:
         show: gets the number of trials that are left, after each.
     """
     torch.set_num_threads(1)
     plugins.load(study.uses)  # a process that is started anew has none
-    search = find(study, key, inputs, root)
-    claims = Claims(journal(study, key, root).with_suffix(".claims"))
-    total = _bench(search, {}).rounds
+    search = open_search(study, key, inputs, root)
+    claims = TrialClaims(journal_path(study, key, root).with_suffix(".claims"))
+    total = _prepare_trial(search, {}).rounds
     by_rounds = MedianPruner(n_startup_trials=4, n_warmup_steps=total // 3)
     search.opened.pruner = by_rounds if trials.prunes(study.tune) else NopPruner()
-    while search.left:
-        trial = _claimed(search, claims)
+    while search.remaining_trials:
+        trial = _claim_trial(search, claims)
         if trial is None:
             time.sleep(PAUSE)
             continue
         try:
-            search.opened.tell(trial, trials.values(_bench(search, trial.params), study.tune, trial))
+            search.opened.tell(trial, trials.evaluate(_prepare_trial(search, trial.params), study.tune, trial))
         except (optuna.TrialPruned, Diverged):
             search.opened.tell(trial, state=TrialState.PRUNED)
-        claims.drop(trial.number)
-        show(search.left)
+        claims.release(trial.number)
+        show(search.remaining_trials)
 
 
-def _claimed(search: Search, claims: Claims) -> optuna.Trial | None:
+def _claim_trial(search: Search, claims: TrialClaims) -> optuna.Trial | None:
     """The next trial; None where others are training all that are left."""
     opened = search.opened
-    with claims.alone():
+    with claims.lock():
         # Checked every time: a process killed while queueing has queued only the first few.
         queued = [trial.system_attrs.get("fixed_params") for trial in opened.get_trials(deepcopy=False)]
-        for point in first(search.study, search.key):
+        for point in initial_points(search.study, search.key):
             if point not in queued:
                 opened.enqueue_trial(point)
         training = 0
         for trial in opened.get_trials(states=(TrialState.RUNNING,)):
-            if claims.taken(trial.number):
+            if claims.is_claimed(trial.number):
                 training += 1
                 continue
             # A queued trial that was killed before it had its values still knows what it was queued with.
             opened.enqueue_trial({**trial.system_attrs.get("fixed_params", {}), **trial.params})
             opened.tell(trial.number, state=TrialState.FAIL)
-        if training >= search.left:
+        if training >= search.remaining_trials:
             return None
         tune = search.study.tune
-        opened.sampler = SAMPLERS[tune.sampler](seed=seed(search.key, tune.trials - search.left + training))
+        opened.sampler = SAMPLERS[tune.sampler](
+            seed=sampler_seed(search.key, tune.trials - search.remaining_trials + training)
+        )
         claimed = opened.ask(distributions(search.study, search.key))
-        claims.take(claimed.number)
+        claims.claim(claimed.number)
         return claimed
 
 
-def seed(key: str, trial: int) -> int:
+def sampler_seed(key: str, trial: int) -> int:
     """The sampler's seed for a trial of the run `key`, in [0, 2^32): two searches do not draw the same points."""
     return int.from_bytes(hashlib.sha256(f"{key} {trial}".encode()).digest()[:4])
 
 
-def _bench(search: Search, params: Mapping[str, Any]) -> repetition.PreparedRun:
+def _prepare_trial(search: Search, params: Mapping[str, Any]) -> repetition.PreparedRun:
     """The objects of a trial with `params`."""
     rounds = math.ceil(search.study.tune.share * search.study.run(search.key).train.rounds)
     return repetition.prepare(search.study.run(search.key, params, {"train.rounds": rounds}), *search.inputs)
 
 
-def first(study: Study, key: str) -> list[dict[str, Any]]:
+def initial_points(study: Study, key: str) -> list[dict[str, Any]]:
     """The points that a search begins with: the declared one, and for a grid all others."""
-    begun = search_spaces.declared(study, key)
+    begun = search_spaces.declared_values(study, key)
     if study.tune.sampler != "grid":
         return [begun]
     choices = {
@@ -273,7 +276,7 @@ def first(study: Study, key: str) -> list[dict[str, Any]]:
 
 def distributions(study: Study, key: str) -> dict[str, BaseDistribution]:
     """The search space of a run: what is declared, and the value that the run has without tuning."""
-    values = search_spaces.declared(study, key)
+    values = search_spaces.declared_values(study, key)
     return {name: _distribution(entry, values[name]) for name, entry in search_spaces.entries(study, key).items()}
 
 

@@ -16,7 +16,7 @@ from optuna.pruners import WilcoxonPruner
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from fedweave.runs import archive, repetition
-from fedweave.runs.history import table
+from fedweave.runs.history import pad_scores
 from fedweave.study.schema import TuneSpec
 
 CLIENTS = "clients"  # attribute of a trial: for each seed, the reported validation score of every client
@@ -33,7 +33,7 @@ class Repetition(NamedTuple):
     bytes: int
 
 
-def values(prepared: repetition.PreparedRun, tune: TuneSpec, trial: optuna.Trial) -> list[float]:
+def evaluate(prepared: repetition.PreparedRun, tune: TuneSpec, trial: optuna.Trial) -> list[float]:
     """One value for each objective: means over the tuning seeds.
 
     Raises:
@@ -46,7 +46,7 @@ def values(prepared: repetition.PreparedRun, tune: TuneSpec, trial: optuna.Trial
         if len(tune.seeds) > 1 or len(tune.objectives) > 1:
             trial.set_user_attr(CLIENTS, [one.clients for one in done])
         last = number + 1 == len(tune.seeds)
-        if not last and prunes(tune) and significantly_worse(trial.study, [one.clients for one in done]):
+        if not last and prunes(tune) and is_significantly_worse(trial.study, [one.clients for one in done]):
             raise optuna.TrialPruned
     means = {"score": float(np.mean([one.score for one in done])), "bytes": float(np.mean([one.bytes for one in done]))}
     return [means[name] for name in tune.objectives]
@@ -62,11 +62,11 @@ def _repeat(prepared: repetition.PreparedRun, seed: int, offset: int, trial: opt
     single = len(trial.study.directions) == 1
     curve: dict[str, float] = trial.user_attrs.get(CURVE, {})
     rows, score, clients, sent = list[list[float]](), math.nan, list[float](), 0
-    for report in repetition.repeat(prepared, seed):
+    for report in repetition.iterate_reports(prepared, seed):
         sent += report.bytes_up + report.bytes_down
         if report.scores:
             rows.append(report.scores[prepared.point]["val"].tolist())
-            score, clients = _reported(prepared, rows)
+            score, clients = _reported_scores(prepared, rows)
         if report.scores and math.isfinite(score):
             curve[str(offset + report.round)] = score
             if single:
@@ -80,17 +80,17 @@ def _repeat(prepared: repetition.PreparedRun, seed: int, offset: int, trial: opt
     return Repetition(score, clients, sent)
 
 
-def _reported(prepared: repetition.PreparedRun, rows: list[list[float]]) -> tuple[float, list[float]]:
+def _reported_scores(prepared: repetition.PreparedRun, rows: list[list[float]]) -> tuple[float, list[float]]:
     """The mean and the validation score of each client [N] if the run ended after the evaluations `rows` [R, N].
 
     The run's own rule chooses the round, so a round in which a client lacks a finite score counts in neither place.
     """
     history = repetition.History(rounds=[*range(len(rows))], scores={f"{prepared.point}/val": rows})
-    clients, judged = archive.selected(prepared, history, "val"), np.isfinite(table(rows)).any(0)
+    clients, judged = archive.select_scores(prepared, history, "val"), np.isfinite(pad_scores(rows)).any(0)
     return float(clients[judged].mean()) if judged.any() else math.nan, clients.tolist()
 
 
-def significantly_worse(opened: optuna.Study, clients: Sequence[Sequence[float]]) -> bool:
+def is_significantly_worse(opened: optuna.Study, clients: Sequence[Sequence[float]]) -> bool:
     """Whether a trial is worse than the best finished one by Wilcoxon's signed-rank test over pairs of the same seed
     and client.
 
@@ -112,7 +112,7 @@ def significantly_worse(opened: optuna.Study, clients: Sequence[Sequence[float]]
         return WilcoxonPruner(p_threshold=THRESHOLD).prune(view, trial)
 
 
-def chosen(opened: optuna.Study, finished: Sequence[FrozenTrial]) -> FrozenTrial:
+def choose_trial(opened: optuna.Study, finished: Sequence[FrozenTrial]) -> FrozenTrial:
     """The trial whose parameters training takes, out of `finished` ones, of which there is at least one.
 
     With one objective it is the one with the best score. With two it is, on the Pareto front, the one with the fewest
@@ -124,22 +124,22 @@ def chosen(opened: optuna.Study, finished: Sequence[FrozenTrial]) -> FrozenTrial
     if len(opened.directions) == 1:
         return best
     sign = 1.0 if higher else -1.0
-    near = [trial for trial in front(opened, finished) if _within_one_error(best, trial, sign)]
+    near = [trial for trial in pareto_front(opened, finished) if _is_within_one_error(best, trial, sign)]
     return min(near or [best], key=lambda trial: (trial.values[1], -sign * trial.values[0]))
 
 
-def front(opened: optuna.Study, finished: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+def pareto_front(opened: optuna.Study, finished: Sequence[FrozenTrial]) -> list[FrozenTrial]:
     """The trials of the Pareto front: no other one has a score as good and bytes as few, and one of them better."""
     sign = 1.0 if opened.directions[0] == optuna.study.StudyDirection.MAXIMIZE else -1.0
     losses = {trial.number: (-sign * trial.values[0], trial.values[1]) for trial in finished}
 
-    def dominated(mine: tuple[float, float]) -> bool:
+    def is_dominated(mine: tuple[float, float]) -> bool:
         return any(other != mine and other[0] <= mine[0] and other[1] <= mine[1] for other in losses.values())
 
-    return [trial for trial in finished if not dominated(losses[trial.number])]
+    return [trial for trial in finished if not is_dominated(losses[trial.number])]
 
 
-def _within_one_error(best: FrozenTrial, trial: FrozenTrial, sign: float) -> bool:
+def _is_within_one_error(best: FrozenTrial, trial: FrozenTrial, sign: float) -> bool:
     """Whether the loss of score against `best` is at most its standard error over clients."""
     pairs = np.array(best.user_attrs[CLIENTS]) - np.array(trial.user_attrs[CLIENTS])
     differences = sign * pairs[:, np.isfinite(pairs).all(axis=0)].mean(axis=0)
@@ -148,6 +148,6 @@ def _within_one_error(best: FrozenTrial, trial: FrozenTrial, sign: float) -> boo
     return bool(differences.mean() <= differences.std(ddof=1) / math.sqrt(len(differences)))
 
 
-def enough(finished: Sequence[FrozenTrial]) -> bool:
+def are_enough(finished: Sequence[FrozenTrial]) -> bool:
     """Whether there are so many finished trials that their spread says which parameters matter."""
     return len(finished) >= max(FEWEST, EACH * max((len(trial.params) for trial in finished), default=0))

@@ -10,11 +10,11 @@ from fedweave import plots, results
 from fedweave.errors import Diverged, choose
 from fedweave.files import write_table
 from fedweave.pipelines import paths
-from fedweave.pipelines.processes import note, stage
-from fedweave.pipelines.stages import read_entries
+from fedweave.pipelines.processes import record_time, run_main
+from fedweave.pipelines.stages import params_entries
 from fedweave.pipelines.stages.train import train
 from fedweave.pipelines.stages.train import tuned_values as tuned
-from fedweave.report import extras
+from fedweave.report import optional_files
 from fedweave.results import statistics
 from fedweave.runs import archive, assembly, repetition, selection
 from fedweave.runs import checkpoints as checkpoint_files
@@ -26,7 +26,7 @@ DECLARED = "as declared"
 VALUES = ["seed", "client", "value"]
 
 
-class Outcome(NamedTuple):
+class VariantResult(NamedTuple):
     """One variant: the reported value of every seed and client, and what it cost, averaged over seeds."""
 
     settings: Mapping[str, Any]
@@ -39,26 +39,26 @@ class Outcome(NamedTuple):
 
 def main(name: str) -> None:
     """Train every variant of the ablation `name`; write table.csv, values.csv and plot.svg to its results folder."""
-    check = read_entries.noted()
+    check = params_entries.create_check()
     study = assembly.load()
     block = study.ablate[choose(name, study.ablate, "params.yaml: ablate")]
-    results_of, done = outcomes(study, name, block["run"], block["variants"])
-    note("trained")
+    results_of, done = run_variants(study, name, block["run"], block["variants"])
+    record_time("trained")
     folder, run = paths.RESULTS / study.name / "ablations" / name, results.load_run(paths.run(study.name, block["run"]))
-    write_table(folder / "table.csv", extras.ABLATION_COLUMNS, table(name, run, results_of))
+    write_table(folder / "table.csv", optional_files.ABLATION_COLUMNS, table(name, run, results_of))
     columns = ["run", "seed", "client", "value"]
     values = scores(results_of)[columns].itertuples(index=False, name=None)
     write_table(folder / "values.csv", ("variant", *columns[1:]), values)
-    plots.save(folder / "plot.svg", plots.ablation(extras.ablation(folder / "table.csv")))
+    plots.save(folder / "plot.svg", plots.ablation(optional_files.ablation(folder / "table.csv")))
     item = study.runs[block["run"]]
-    check(("ablate", name), *read_entries.of_run(item.task, item.method, block["run"]))
+    check(("ablate", name), *params_entries.run_entries(item.task, item.method, block["run"]))
     for checkpoints, trained in done:
-        checkpoint_files.forget(checkpoints, trained)
+        checkpoint_files.remove(checkpoints, trained)
 
 
-def outcomes(
+def run_variants(
     study: Study, name: str, key: str, variants: Mapping[str, Mapping[str, Any]]
-) -> tuple[dict[str, Outcome], list[tuple[Any, Run]]]:
+) -> tuple[dict[str, VariantResult], list[tuple[Any, Run]]]:
     """Variant -> what came of it, the run as declared among them, and the checkpoints to forget.
 
     A variant that is the run as declared is read from its results instead of being trained again.
@@ -66,69 +66,71 @@ def outcomes(
     best = tuned(study, key)
     declared, results_of, done = study.run(key, best), {}, []
     for variant, settings in variants.items():
-        run, title = assembly.varied(study, key, best, settings), f"{name}, {variant}"
-        if _same(run, declared):
-            results_of[variant] = _of_results(study, key, settings)
+        run, title = assembly.build_variant(study, key, best, settings), f"{name}, {variant}"
+        if _is_same_run(run, declared):
+            results_of[variant] = _read_result(study, key, settings)
             continue
         dealt = run.task.partition != declared.task.partition
         dealt_by = of_partition(run.task.partition["name"]) if dealt else ()
-        trained = train(run, assembly.deal_inputs(run) if dealt else assembly.load_inputs(run), title, dealt_by)
-        results_of[variant] = _of_training(trained.prepared, trained.histories, settings)._replace(dealt=dealt)
+        trained = train(run, assembly.partition_inputs(run) if dealt else assembly.load_inputs(run), title, dealt_by)
+        results_of[variant] = _training_result(trained.prepared, trained.histories, settings)._replace(dealt=dealt)
         done.append((trained.checkpoints, run))
         mean = results_of[variant].values["value"].mean()
-        print(f"{title}: {trained.prepared.method.task.measure.name} {mean:.4g}", flush=True)
+        print(f"{title}: {trained.prepared.method.task.score_metric.name} {mean:.4g}", flush=True)
     if not any(outcome.declared for outcome in results_of.values()):
-        results_of = {DECLARED: _of_results(study, key, {}), **results_of}
+        results_of = {DECLARED: _read_result(study, key, {}), **results_of}
     return results_of, done
 
 
-def _same(first: Run, second: Run) -> bool:
+def _is_same_run(first: Run, second: Run) -> bool:
     """Whether two runs compute the same; settings may be given or left at their defaults."""
     methods = [dict(assembly.hyperparameters(assembly.check_run(run, "params.yaml"))) for run in (first, second)]
-    return methods[0] == methods[1] and first.resolved() | {"method": first.method} == second.resolved() | {
+    return methods[0] == methods[1] and first.specification() | {"method": first.method} == second.specification() | {
         "method": second.method
     }
 
 
-def _of_results(study: Study, key: str, settings: Mapping[str, Any]) -> Outcome:
+def _read_result(study: Study, key: str, settings: Mapping[str, Any]) -> VariantResult:
     run = results.load_run(paths.run(study.name, key))
-    values = results.chosen(run)[VALUES]
+    values = results.select_scores(run)[VALUES]
     values = values[values["seed"].isin(study.seeds)]
     sent = run.totals["bytes_up"] + run.totals["bytes_down"]
-    return Outcome(settings, values, sent, run.totals["seconds"], declared=True)
+    return VariantResult(settings, values, sent, run.totals["seconds"], declared=True)
 
 
-def _of_training(
+def _training_result(
     prepared: repetition.PreparedRun, histories: Mapping[int, repetition.History], settings: Mapping[str, Any]
-) -> Outcome:
+) -> VariantResult:
     clients = prepared.federation.sample.tolist()
-    parts = [(seed, archive.selected(prepared, history)) for seed, history in histories.items()]
+    parts = [(seed, archive.select_scores(prepared, history)) for seed, history in histories.items()]
     values = pd.concat(pd.DataFrame({"seed": seed, "client": clients, "value": mine}) for seed, mine in parts)
     rows = [row for history in histories.values() for row in history.ledger]
     sent = sum(row.bytes_down + row.bytes_up for row in rows) / len(histories)
-    return Outcome(settings, values, sent, sum(row.seconds for row in rows) / len(histories))
+    return VariantResult(settings, values, sent, sum(row.seconds for row in rows) / len(histories))
 
 
-def scores(results_of: Mapping[str, Outcome]) -> pd.DataFrame:
+def scores(results_of: Mapping[str, VariantResult]) -> pd.DataFrame:
     """The values of every variant (`run`). One whose rows were dealt anew has other clients, so it is a task alone."""
     parts = {variant: variant if outcome.dealt else "" for variant, outcome in results_of.items()}
     rows = [results_of[variant].values.assign(run=variant, task=task) for variant, task in parts.items()]
     return pd.concat(rows, ignore_index=True)
 
 
-def table(name: str, run: results.Run, results_of: Mapping[str, Outcome]) -> Iterator[tuple[Any, ...]]:
+def table(name: str, run: results.Run, results_of: Mapping[str, VariantResult]) -> Iterator[tuple[Any, ...]]:
     """A row per variant, with the paired test against the declared run (corrected over variants) if clients are
     equal.
     """
     base = next(variant for variant, outcome in results_of.items() if outcome.declared)
     paired = [variant for variant, outcome in results_of.items() if variant != base and not outcome.dealt]
-    measured = results.with_score(scores(results_of))
-    frames = {variant: results.matrix(measured, variant) for variant in results_of}
-    values = results.independent({variant: frames[variant] for variant in (base, *paired)}, results.sharing([run]))
+    measured = results.drop_unscored_clients(scores(results_of))
+    frames = {variant: results.score_matrix(measured, variant) for variant in results_of}
+    values = results.average_parts(
+        {variant: frames[variant] for variant in (base, *paired)}, results.part_numbers([run])
+    )
     pairs = [(variant, base) for variant in paired]
-    tests = {c.method: c for c in statistics.against(values, pairs, run.higher_is_better, run.splits)}
+    tests = {c.method: c for c in statistics.compare_pairs(values, pairs, run.higher_is_better, run.has_splits)}
     for variant, outcome in results_of.items():
-        score, test = selection.headline(frames[variant].to_numpy(), run.higher_is_better), tests.get(variant)
+        score, test = selection.summarise_run(frames[variant].to_numpy(), run.higher_is_better), tests.get(variant)
         compared = (
             (test.difference, test.low, test.high, test.p_adjusted, test.better) if test else ("", "", "", "", "")
         )
@@ -138,4 +140,4 @@ def table(name: str, run: results.Run, results_of: Mapping[str, Outcome]) -> Ite
 
 
 if __name__ == "__main__":
-    stage(main, *FAILURES)
+    run_main(main, *FAILURES)

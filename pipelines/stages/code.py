@@ -4,25 +4,25 @@ from pathlib import Path
 
 from fedweave.files import write_table
 from fedweave.pipelines import paths, project
-from fedweave.pipelines.processes import stage
+from fedweave.pipelines.processes import run_main
 from fedweave.study import plugins
-from fedweave.study.code import PACKAGE, text
+from fedweave.study.code import PACKAGE, read_source
 
 
 def main() -> None:
     """Write data/code/packages/<name>.csv of each: file, digest. Its command has no name, which a shell would read."""
-    packages = {package: str(place) for package, place in plugins.installed().items()}
+    packages = {package: str(place) for package, place in plugins.find_installed().items()}
     uses = {plugins.OWN: str(PACKAGE), **packages, **project.plugin_paths()}
     for name, path in uses.items():
         place = Path(path).resolve()
-        files = [place] if place.is_file() else sorted(file for file in place.rglob("*") if _counts(file))
-        rows = ((str(file.relative_to(place.parent)), text(file).digest) for file in files)
+        files = [place] if place.is_file() else sorted(file for file in place.rglob("*") if _is_source(file))
+        rows = ((str(file.relative_to(place.parent)), read_source(file).digest) for file in files)
         write_table(paths.CODE / "packages" / f"{name}.csv", ("file", "digest"), rows)
 
 
-def _counts(file: Path) -> bool:
+def _is_source(file: Path) -> bool:
     return file.is_file() and not {"__pycache__", "pipelines"} & {*file.parts} and file.suffix not in (".pyc", ".pyo")
 
 
 if __name__ == "__main__":
-    stage(main)
+    run_main(main)

@@ -2,19 +2,19 @@
 
 from fedweave import data
 from fedweave.pipelines import paths, project
-from fedweave.pipelines.processes import stage
+from fedweave.pipelines.processes import run_main
 
 
 def main(name: str) -> None:
     """Bring the files of data set `name` and write data/features/<name>."""
     project.load_plugins()  # the data set may be one of theirs
-    data.download(name, paths.RAW, progress=Lines().show)
+    data.download(name, paths.RAW, progress=DownloadProgress().show)
     dataset = data.load(name, paths.RAW)
     data.save_dataset(paths.FEATURES / name, dataset)
     print(f"{name}: {dataset.kind}, features {' x '.join(map(str, dataset.x.shape))} {dataset.note}".rstrip())
 
 
-class Lines:
+class DownloadProgress:
     """Progress for a log: a line per file and tenth of it."""
 
     def __init__(self) -> None:
@@ -29,4 +29,4 @@ class Lines:
 
 
 if __name__ == "__main__":
-    stage(main)
+    run_main(main)

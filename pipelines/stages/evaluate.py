@@ -10,7 +10,7 @@ from typing import Any
 from fedweave import results
 from fedweave.files import write_atomic
 from fedweave.pipelines import paths
-from fedweave.pipelines.processes import stage
+from fedweave.pipelines.processes import run_main
 from fedweave.study import spec
 
 
@@ -18,14 +18,14 @@ def main() -> None:
     """Write leaderboard, curves, significance and metrics of the study."""
     study = spec.load()
     folder = paths.RESULTS / study.name
-    remove_undeclared(study)
+    remove_undeclared_folders(study)
     tables = results.write(folder, paths.PARTITIONS)
     # The stage `report` depends on this folder, which DVC must be able to restore where there is no ablation too.
     write_atomic(folder / "ablations" / "declared.json", json.dumps([*study.ablate]))
     print(f"{folder / 'leaderboard.csv'}: {len(tables.board)} rows")
 
 
-def remove_undeclared(study: spec.Study) -> None:
+def remove_undeclared_folders(study: spec.Study) -> None:
     """Remove what params.yaml does not name, which the tables must not have; what DVC has not stored is moved."""
     declared: dict[str, Mapping[str, Any]] = {"runs": study.runs, "ablations": study.ablate}
     lock = Path("dvc.lock")
@@ -39,10 +39,10 @@ def remove_undeclared(study: spec.Study) -> None:
             if f"- path: {folder}" in map(str.strip, stored):
                 shutil.rmtree(folder)
             else:
-                _keep(folder)
+                _move_away(folder)
 
 
-def _keep(folder: Path) -> None:
+def _move_away(folder: Path) -> None:
     """Move a folder that no stage has made out of the results, and say where it is."""
     names = (f"{folder}{number or ''}" for number in count())
     place = next(place for name in names if not (place := paths.STATE / "removed" / name).exists())
@@ -52,4 +52,4 @@ def _keep(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    stage(main)
+    run_main(main)

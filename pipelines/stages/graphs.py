@@ -10,11 +10,11 @@ from typing import Any
 
 from fedweave.errors import BadInput
 from fedweave.families.weaving import Weaving
-from fedweave.federation import graph_words
+from fedweave.federation import graph_settings
 from fedweave.files import write_table
 from fedweave.methods import METHODS
 from fedweave.pipelines import paths
-from fedweave.pipelines.processes import stage
+from fedweave.pipelines.processes import run_main
 from fedweave.runs import assembly, dependencies, graph_controls
 from fedweave.study import search_spaces
 from fedweave.study.spec import PARAMS, Run, Study, read_yaml
@@ -44,8 +44,8 @@ def check(study: Study, where: str) -> None:
         if source := replayed_run(word, study.name, study.runs):
             _check_source(run, study.run(source), f"{here}.graph: {word!r}")
         else:
-            graph_controls.check_stored(run, here)
-    replays(study, where)
+            graph_controls.check_stored_graph(run, here)
+    replayed_runs(study, where)
 
 
 def _check_source(run: Run, source: Run, where: str) -> None:
@@ -57,7 +57,7 @@ def _check_source(run: Run, source: Run, where: str) -> None:
         raise BadInput(f"{where}: its graph is of {theirs} clients, and this run has {mine}; name a run with as many")
 
 
-def replays(study: Study, where: str) -> dict[str, str]:
+def replayed_runs(study: Study, where: str) -> dict[str, str]:
     """Run -> the run of the same study whose graph it replays, which must be trained before it.
 
     Raises:
@@ -81,7 +81,7 @@ def _readers(study: Study, where: str) -> Iterator[tuple[Run, str]]:
             yield study.run(key, {"graph": word}), f"{where}: tune.spaces.{item.method}"
     for name, block in study.ablate.items():
         for variant, settings in block["variants"].items():
-            yield assembly.varied(study, block["run"], {}, settings), f"{where}: ablate.{name}.{variant}"
+            yield assembly.build_variant(study, block["run"], {}, settings), f"{where}: ablate.{name}.{variant}"
 
 
 def _check_order(study: Study, key: str, source: str, where: str) -> None:
@@ -98,20 +98,20 @@ def _check_order(study: Study, key: str, source: str, where: str) -> None:
         raise BadInput(f"{where}: it would be trained after the run that reads it; write {key} below {source}")
 
 
-def named(content: Mapping[str, Any]) -> dict[str, str]:
+def graph_paths(content: Mapping[str, Any]) -> dict[str, str]:
     """Name -> path of each file, and of each folder of another study's run, that a params.yaml reads graphs from."""
-    places = {place for word in graph_words.stored(content) for place in _place(word, content)}
+    places = {place for word in graph_settings.stored_graphs(content) for place in _word_paths(word, content)}
     return {_name(place): place for place in sorted(places)}
 
 
-def check_named(content: Mapping[str, Any], where: str) -> None:
+def check_graph_paths(content: Mapping[str, Any], where: str) -> None:
     """Refuse a params.yaml that reads a graph without naming its file, whose changes DVC would not notice.
 
     Raises:
         BadInput: naming the file, and what to write.
     """
     listed = (content.get("graphs") or {}).values()
-    for name, place in named(content).items():
+    for name, place in graph_paths(content).items():
         if place not in listed:
             raise BadInput(f"{where}: graphs: {place} is missing, which a run reads; write graphs: {{{name}: {place}}}")
 
@@ -123,7 +123,7 @@ def replayed_run(word: object, study: str, runs: Mapping[str, Any]) -> str:
     return name if kind == "replayed" and name in runs else ""
 
 
-def _place(word: str, content: Mapping[str, Any]) -> Iterator[str]:
+def _word_paths(word: str, content: Mapping[str, Any]) -> Iterator[str]:
     kind, _, source = word.partition(":")
     if kind == "given":
         yield source
@@ -138,4 +138,4 @@ def _name(place: str) -> str:
 
 
 if __name__ == "__main__":
-    stage(main)
+    run_main(main)

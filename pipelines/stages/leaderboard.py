@@ -9,7 +9,7 @@ from rich.table import Table
 from fedweave import results
 from fedweave.errors import BadInput
 from fedweave.pipelines import addresses, paths
-from fedweave.pipelines.processes import stage
+from fedweave.pipelines.processes import run_main
 from fedweave.pipelines.stages import terminal
 from fedweave.pipelines.stages.train import tuned_values
 from fedweave.report import method_views
@@ -84,16 +84,16 @@ def main(study: str = "") -> None:
     if not (folder / "leaderboard.csv").is_file():
         raise BadInput(f"{folder / 'leaderboard.csv'}: not there yet; make it with: dvc repro")
     console, loaded = terminal.console(), results.load_study(folder)
-    tables = results.current(loaded, paths.PARTITIONS)
-    if changed := stale(loaded):
-        console.print(_outdated(changed), soft_wrap=True)
+    tables = results.load_tables(loaded, paths.PARTITIONS)
+    if changed := stale_runs(loaded):
+        console.print(_outdated_message(changed), soft_wrap=True)
     _print(console, loaded, tables)
     console.print(f"study {name}: {folder / 'report.html'} shows everything", soft_wrap=True)
     ui = addresses.start_command("ui")
     console.print(f"runs and curves: {ui}; plots: dvc plots show; changes: dvc metrics diff", style="dim")
 
 
-def _outdated(runs: Sequence[str]) -> str:
+def _outdated_message(runs: Sequence[str]) -> str:
     """What to do about `runs`; where dvc.lock agrees with params.yaml, `dvc repro` alone trains none of them."""
     more = len(runs) > NAMED
     about = ", ".join(runs[:NAMED]) + (f" and {len(runs) - NAMED} more" if more else "")
@@ -106,17 +106,17 @@ def _outdated(runs: Sequence[str]) -> str:
 
 def show(study: results.Study) -> None:
     """Print the leaderboard and the summary of `study` as it is, such as by another metric."""
-    _print(terminal.console(), study, results.tables(study, paths.PARTITIONS))
+    _print(terminal.console(), study, results.compute_tables(study, paths.PARTITIONS))
 
 
 def _print(console: Console, loaded: results.Study, tables: results.Tables) -> None:
-    explained(console, loaded, tables)
+    print_boards(console, loaded, tables)
     for grid in extra_grids(tables):
-        console.print("", plain(grid))
-    in_words(console, summary(loaded, tables))
+        console.print("", grid_table(grid))
+    print_summary(console, summary(loaded, tables))
 
 
-def explained(console: Console, study: results.Study, tables: results.Tables, reasons: bool = True) -> None:
+def print_boards(console: Console, study: results.Study, tables: results.Tables, reasons: bool = True) -> None:
     """Print the leaderboard of every task and what explains them.
 
     Args:
@@ -127,35 +127,35 @@ def explained(console: Console, study: results.Study, tables: results.Tables, re
     for task, board in shown.items():
         console.print(board)
         runs = results.by_task(study)[task]
-        if splits := verdicts.splits_in_words(runs):
+        if splits := verdicts.describe_splits(runs):
             console.print(splits, soft_wrap=True, highlight=False)
-        reason = verdicts.reason_without_power(runs, tables.clients) or verdicts.count_in_words(runs, tables.clients)
+        reason = verdicts.reason_without_power(runs, tables.clients) or verdicts.describe_parts(runs, tables.clients)
         if reasons and reason:
             console.print(reason, soft_wrap=True)
         console.print("")
-    explain(console, study, tables, shown.values())
+    print_legend(console, study, tables, shown.values())
 
 
 def boards(console: Console, tables: results.Tables) -> dict[str, Table]:
     """Task -> its leaderboard, as wide as the terminal."""
     rules = tables.controls
     parts = tables.board.groupby("task", sort=False)
-    return {str(task): fitting(console, part, rules[rules["task"] == task]) for task, part in parts}
+    return {str(task): fit_board(console, part, rules[rules["task"] == task]) for task, part in parts}
 
 
-def explain(console: Console, study: results.Study, tables: results.Tables, shown: Iterable[Table]) -> None:
+def print_legend(console: Console, study: results.Study, tables: results.Tables, shown: Iterable[Table]) -> None:
     """The lines of the legend that are about what is `shown`."""
     headers = {column.header for table in shown for column in table.columns}
     present = {key for key, header in COLUMNS.items() if header in headers}
     present |= {*tables.board["mark"], *tables.controls["kind"]}
     tested = [runs for runs in results.by_task(study).values() if len(runs) > 1]
-    present |= {SPLITS if verdicts.splits_in_words(runs) else ONE_SPLIT for runs in tested}
+    present |= {SPLITS if verdicts.describe_splits(runs) else ONE_SPLIT for runs in tested}
     for about, line in LEGEND:
         if not about or present.intersection(about):
             console.print(line, style="dim", soft_wrap=True, highlight=False)
 
 
-def fitting(console: Console, part: pd.DataFrame, rules: pd.DataFrame | None = None) -> Table:
+def fit_board(console: Console, part: pd.DataFrame, rules: pd.DataFrame | None = None) -> Table:
     """The leaderboard of one task with as many columns as the terminal has room for."""
     unlimited = console.options.update(width=10 * terminal.WIDE)  # else the measure is never more than the terminal has
     tables = (board(part, LEAST[:count], rules) for count in range(len(LEAST) + 1))
@@ -178,7 +178,7 @@ def board(part: pd.DataFrame, without: Sequence[str] = (), rules: pd.DataFrame |
     return table
 
 
-def in_words(console: Console, lines: Sequence[Line]) -> None:
+def print_summary(console: Console, lines: Sequence[Line]) -> None:
     """The study in five lines; one with several sentences, such as one for each task, has them below its title."""
     console.print("")
     for line in lines:
@@ -188,14 +188,14 @@ def in_words(console: Console, lines: Sequence[Line]) -> None:
     console.print("")
 
 
-def stale(study: results.Study) -> list[str]:
+def stale_runs(study: results.Study) -> list[str]:
     """The runs whose settings or seeds differ by now from those of params.yaml and of tuning."""
     try:
         now = assembly.load()
     except BadInput:  # old results are shown also while params.yaml is being edited
         return []
-    runs = [run for run in study.every if now.name == study.name and run.name in now.runs]
-    tuned = [run for run in runs if paths.tuned(now.name, now.runs[run.name].task, run.name).is_file()]
+    runs = [run for run in study.all_runs if now.name == study.name and run.name in now.runs]
+    tuned = [run for run in runs if paths.tuning_result(now.name, now.runs[run.name].task, run.name).is_file()]
     return [
         run.name
         for run in tuned
@@ -204,16 +204,16 @@ def stale(study: results.Study) -> list[str]:
     ]
 
 
-def extra_grids(tables: results.Tables) -> Iterator[method_views.Grid]:
+def extra_grids(tables: results.Tables) -> Iterator[method_views.TextTable]:
     """Other quantities that the study's papers print, and separate groups of clients; nothing for most studies."""
     measures, cohorts = tables.measures[tables.measures["table"] != ""], tables.cohorts
     for task in dict.fromkeys([*measures["task"], *cohorts["task"]]):
         mine, groups = (table[table["task"] == task] for table in (measures, cohorts))
-        grids = [method_views.cohorts(groups), method_views.others(mine), *method_views.shares(mine)]
+        grids = [method_views.cohorts(groups), method_views.printed_quantities(mine), *method_views.shares(mine)]
         yield from (grid._replace(title=f"{task}: {grid.title}") for grid in grids if grid)
 
 
-def plain(grid: method_views.Grid) -> Table:
+def grid_table(grid: method_views.TextTable) -> Table:
     """A grid for the terminal."""
     table = Table(
         title=grid.title,
@@ -231,4 +231,4 @@ def plain(grid: method_views.Grid) -> Table:
 
 
 if __name__ == "__main__":
-    stage(main)
+    run_main(main)

@@ -3,10 +3,10 @@
 It runs before every other stage: DVC itself would say of a missing file only that there is none.
 """
 
-from fedweave.federation import graph_words
+from fedweave.federation import graph_settings
 from fedweave.files import write_atomic
 from fedweave.pipelines import paths
-from fedweave.pipelines.processes import stage
+from fedweave.pipelines.processes import run_main
 from fedweave.study.spec import PARAMS, check_names, read_yaml
 
 
@@ -18,7 +18,7 @@ def main() -> None:
     """
     content = read_yaml(PARAMS)
     check_names(content, str(PARAMS))
-    if graph_words.stored(content):
+    if graph_settings.stored_graphs(content):
         from fedweave.pipelines.stages import graphs  # not above: they load torch, which other studies need not here
         from fedweave.runs import assembly
 
@@ -27,4 +27,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    stage(main)
+    run_main(main)

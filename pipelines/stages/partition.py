@@ -7,7 +7,7 @@ from fedweave import data
 from fedweave.errors import choose
 from fedweave.files import write_atomic
 from fedweave.pipelines import paths
-from fedweave.pipelines.processes import stage
+from fedweave.pipelines.processes import run_main
 from fedweave.study import spec
 
 
@@ -44,4 +44,4 @@ def main(name: str) -> None:
 
 
 if __name__ == "__main__":
-    stage(main)
+    run_main(main)

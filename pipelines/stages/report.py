@@ -9,8 +9,8 @@ from pathlib import Path
 from fedweave import report, results
 from fedweave.files import write_atomic
 from fedweave.pipelines import paths
-from fedweave.pipelines.processes import stage
-from fedweave.pipelines.stages import styled
+from fedweave.pipelines.processes import run_main
+from fedweave.pipelines.stages import text_styles
 from fedweave.study import spec
 
 TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": "120"}  # what the text is made for
@@ -25,23 +25,23 @@ def main(study: str = "") -> None:
 
     name = study or spec.load().name
     folder = paths.RESULTS / name
-    with synchronise.beside(folder, name):
-        report.build(folder, partitions(folder), leaderboard.stale(results.load_study(folder)))
-        report.draw_curves(folder, partitions(folder))
+    with synchronise.run_in_fork(folder, name):
+        report.build(folder, partition_folder(folder), leaderboard.stale_runs(results.load_study(folder)))
+        report.draw_curves(folder, partition_folder(folder))
         write_board(folder, study)
 
 
-def with_metric(study: str, metric: str) -> None:
+def build_with_metric(study: str, metric: str) -> None:
     """Build the page of `study` by another metric and print its leaderboard; nothing is trained or logged."""
     from fedweave.pipelines.stages import leaderboard
 
     folder = paths.RESULTS / (study or spec.load().name)
-    path = report.build(folder, partitions(folder), metric=metric)
-    leaderboard.show(results.rescored(results.load_study(folder), metric))
+    path = report.build(folder, partition_folder(folder), metric=metric)
+    leaderboard.show(results.rescore(results.load_study(folder), metric))
     print(f"{path} shows everything")
 
 
-def partitions(folder: Path) -> Path:
+def partition_folder(folder: Path) -> Path:
     """Where the clients' data are described: in the folder itself where `fedweave run` or Python wrote it."""
     own = folder / "partitions"
     return own if own.is_dir() else paths.PARTITIONS
@@ -54,15 +54,15 @@ def write_board(folder: Path, study: str = "") -> None:
     from fedweave.pipelines.stages import leaderboard
 
     text = io.StringIO()
-    with _terminal(), redirect_stdout(text):
+    with _terminal_environment(), redirect_stdout(text):
         leaderboard.main(study)
     file, styled_text = folder / "leaderboard.txt", text.getvalue()
-    write_atomic(styled.place(file), styled_text)
-    write_atomic(file, styled.plain(styled_text))
+    write_atomic(text_styles.styled_path(file), styled_text)
+    write_atomic(file, text_styles.remove_styles(styled_text))
 
 
 @contextmanager
-def _terminal() -> Iterator[None]:
+def _terminal_environment() -> Iterator[None]:
     """Rich writes for the terminal that these variables describe."""
     before = {name: os.environ.get(name) for name in TERMINAL}
     os.environ.update(TERMINAL)
@@ -75,4 +75,4 @@ def _terminal() -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    stage(main)
+    run_main(main)

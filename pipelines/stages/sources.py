@@ -10,11 +10,11 @@ from typing import Any
 
 from fedweave.files import write_atomic
 from fedweave.pipelines import paths
-from fedweave.pipelines.processes import stage
+from fedweave.pipelines.processes import run_main
 from fedweave.pipelines.stages import graphs
 from fedweave.runs import assembly, dependencies, graph_files
-from fedweave.study.code import modules
-from fedweave.study.memory import cache_calls
+from fedweave.study.call_cache import cache_calls
+from fedweave.study.code import find_dependencies
 from fedweave.study.spec import PARAMS, Run, Study, read_yaml
 
 
@@ -27,7 +27,7 @@ def main() -> None:
         BadInput: params.yaml is not sound, or does not name a file that a graph is read from.
     """
     study = assembly.load()
-    graphs.check_named(read_yaml(PARAMS), str(PARAMS))
+    graphs.check_graph_paths(read_yaml(PARAMS), str(PARAMS))
     with cache_calls():
         _write_all(study)
 
@@ -37,23 +37,27 @@ def _write_all(study: Study) -> None:
     for task, spec in study.tasks.items():
         _write(paths.CODE / "datasets" / f"{spec.dataset}.json", dependencies.of_dataset(spec.dataset))
         _write(paths.CODE / "partitions" / f"{task}.json", dependencies.of_partition(spec.partition["name"]))
-        _write_runs(folder / "tasks" / f"{task}.json", study, _of_task(study, task), settings=_search(study, task))
+        _write_runs(
+            folder / "tasks" / f"{task}.json", study, _task_runs(study, task), settings=_search_settings(study, task)
+        )
     for key in study.runs:
         _write_runs(folder / "runs" / f"{key}.json", study, [study.run(key)])
     for name in study.ablate:
         runs = _variants(study, name)
-        _write_runs(folder / "ablations" / f"{name}.json", study, runs, {*_dealt(runs), *dependencies.of_statistics()})
+        _write_runs(
+            folder / "ablations" / f"{name}.json", study, runs, {*_partition_files(runs), *dependencies.of_statistics()}
+        )
     # Tables and the page read summaries of partitions, whose folder has those of other studies too: no dependency.
-    summary = modules([paths.PACKAGE / "data" / "summary.py"])
+    summary = find_dependencies([paths.PACKAGE / "data" / "summary.py"])
     _write(folder / "tables.json", {*dependencies.of_tables(), *summary})
     _write(folder / "page.json", {*dependencies.of_page(), *summary})
 
 
-def _of_task(study: Study, task: str) -> list[Run]:
+def _task_runs(study: Study, task: str) -> list[Run]:
     return [study.run(key) for key, item in study.runs.items() if item.task == task]
 
 
-def _search(study: Study, task: str) -> dict[str, Any]:
+def _search_settings(study: Study, task: str) -> dict[str, Any]:
     """The settings that decide the searches of `task`, apart from those of the task itself."""
     items = {key: item for key, item in study.runs.items() if item.task == task}
     methods = sorted({item.method for item in items.values()})
@@ -67,10 +71,10 @@ def _search(study: Study, task: str) -> dict[str, Any]:
 def _variants(study: Study, name: str) -> list[Run]:
     """The variants of an ablation, which may have other models and partitions."""
     block = study.ablate[name]
-    return [assembly.varied(study, block["run"], {}, settings) for settings in block["variants"].values()]
+    return [assembly.build_variant(study, block["run"], {}, settings) for settings in block["variants"].values()]
 
 
-def _dealt(runs: Iterable[Run]) -> set[Path]:
+def _partition_files(runs: Iterable[Run]) -> set[Path]:
     """The files behind the partitions of `runs`, and their summaries."""
     return {file for rule in {run.task.partition["name"] for run in runs} for file in dependencies.of_partition(rule)}
 
@@ -84,11 +88,11 @@ def _write_runs(
 ) -> None:
     """Write the digests of the code and the graphs of `runs` and of other files, and `settings`."""
     files = {*others, *(path for run in runs for path in dependencies.of_run(run))}
-    graph = {name: text for run in runs for name, text in _graph(study, run).items()}
+    graph = {name: text for run in runs for name, text in _graph_digests(study, run).items()}
     _write(file, files, {**graph, **(settings or {})})
 
 
-def _graph(study: Study, run: Run) -> dict[str, str]:
+def _graph_digests(study: Study, run: Run) -> dict[str, str]:
     """What the graph of a run is read from: digests of files, or all that decides about a run of the same study."""
     if key := graphs.replayed_run(run.options.get("graph"), study.name, study.runs):
         other = study.run(key)
@@ -98,8 +102,8 @@ def _graph(study: Study, run: Run) -> dict[str, str]:
 
 
 def _write(file: Path, files: Iterable[Path], data: Mapping[str, Any] | None = None) -> None:
-    write_atomic(file, json.dumps({**dependencies.listed(files), **(data or {})}, indent=1) + "\n")
+    write_atomic(file, json.dumps({**dependencies.list_digests(files), **(data or {})}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    stage(main)
+    run_main(main)

@@ -11,8 +11,8 @@ from fedweave.errors import BadInput, Diverged, choose
 from fedweave.federation.records import Report
 from fedweave.files import check_regular, check_writable
 from fedweave.pipelines import machine, paths
-from fedweave.pipelines.processes import note, stage
-from fedweave.pipelines.stages import read_entries
+from fedweave.pipelines.processes import record_time, run_main
+from fedweave.pipelines.stages import params_entries
 from fedweave.runs import archive, assembly, repetition
 from fedweave.runs import checkpoints as checkpoint_files
 from fedweave.runs.dependencies import inputs_digest, run_digest
@@ -26,24 +26,24 @@ LINES = 3  # of progress per repetition
 
 def main(key: str) -> None:
     """Train the run `key` of params.yaml and write results/<study>/runs/<key>."""
-    check = read_entries.noted()
+    check = params_entries.create_check()
     study = assembly.load()
     check_writable(paths.run(study.name, choose(key, study.runs, "params.yaml: runs")))
     run = study.run(key, tuned_values(study, key))
-    with machine.watched() as load:
+    with machine.record_load() as load:
         prepared, histories, checkpoints = train(run, assembly.load_inputs(run), key)
-    note("trained")
+    record_time("trained")
     for seed, history in histories.items():
-        score, name = finite_mean(archive.selected(prepared, history)), prepared.method.task.measure.name
+        score, name = finite_mean(archive.select_scores(prepared, history)), prepared.method.task.score_metric.name
         shown = f"test {name} {score:.4g}" if math.isfinite(score) else f"no client has a finite test {name}"
         print(f"{key}, seed {seed}: {shown}", flush=True)
     machine.write(paths.run(study.name, key) / "system.csv", load)
     archive.write(paths.run(study.name, key), prepared, histories)
-    check(*read_entries.of_run(run.name, run.method, key))
-    checkpoint_files.forget(checkpoints, prepared.run)
+    check(*params_entries.run_entries(run.name, run.method, key))
+    checkpoint_files.remove(checkpoints, prepared.run)
 
 
-class Trained(NamedTuple):
+class TrainingResult(NamedTuple):
     """A run with its repetitions by seed, and the folder of their checkpoints, to be kept until results are written."""
 
     prepared: repetition.PreparedRun
@@ -51,7 +51,7 @@ class Trained(NamedTuple):
     checkpoints: Path
 
 
-def train(run: Run, inputs: tuple[Dataset, Partition], title: str, dealt_by: Sequence[Path] = ()) -> Trained:
+def train(run: Run, inputs: tuple[Dataset, Partition], title: str, dealt_by: Sequence[Path] = ()) -> TrainingResult:
     """Every repetition of `run`, named `title` in the log; a killed one continues from its checkpoint of the same
     code and data.
 
@@ -61,7 +61,11 @@ def train(run: Run, inputs: tuple[Dataset, Partition], title: str, dealt_by: Seq
     prepared = repetition.prepare(run, *inputs)
     parts = [run_digest(run), inputs_digest(run), *([digest(dealt_by)] if dealt_by else [])]
     checkpoints = paths.STATE / "checkpoints" / "-".join(parts)
-    return Trained(prepared, repetition.perform_all(prepared, checkpoints, lines(title, prepared.rounds)), checkpoints)
+    return TrainingResult(
+        prepared,
+        repetition.run_repetitions(prepared, checkpoints, progress_printer(title, prepared.rounds)),
+        checkpoints,
+    )
 
 
 def tuned_values(study: Study, key: str) -> dict[str, Any]:
@@ -70,7 +74,7 @@ def tuned_values(study: Study, key: str) -> dict[str, Any]:
     Raises:
         BadInput: the tune stage has not run, or its file is damaged.
     """
-    file = paths.tuned(study.name, study.runs[key].task, key)
+    file = paths.tuning_result(study.name, study.runs[key].task, key)
     check_regular(file)
     try:
         return dict(json.loads(file.read_text(encoding="utf-8"))["best"])
@@ -80,7 +84,7 @@ def tuned_values(study: Study, key: str) -> dict[str, Any]:
         ) from error
 
 
-def lines(key: str, rounds: int) -> Callable[[int, Report], None]:
+def progress_printer(key: str, rounds: int) -> Callable[[int, Report], None]:
     """Progress for a log: a few lines a repetition, for any number of rounds."""
 
     def show(seed: int, report: Report) -> None:
@@ -92,4 +96,4 @@ def lines(key: str, rounds: int) -> Callable[[int, Report], None]:
 
 
 if __name__ == "__main__":
-    stage(main, *FAILURES)
+    run_main(main, *FAILURES)

@@ -13,14 +13,14 @@ from fedweave.errors import choose
 from fedweave.files import write_atomic
 from fedweave.methods import METHODS
 from fedweave.pipelines import paths
-from fedweave.pipelines.processes import stage
+from fedweave.pipelines.processes import run_main
 from fedweave.pipelines.searching import trials
-from fedweave.pipelines.searching.search import DONE, Search, find, first, perform
-from fedweave.pipelines.stages import read_entries
+from fedweave.pipelines.searching.search import DONE, Search, initial_points, open_search, run_search
+from fedweave.pipelines.stages import params_entries
 from fedweave.runs import assembly
-from fedweave.runs.parallel import side_by_side
+from fedweave.runs.parallel import run_processes
 from fedweave.study import search_spaces
-from fedweave.study.memory import cache_calls
+from fedweave.study.call_cache import cache_calls
 from fedweave.study.spec import Study
 
 
@@ -29,57 +29,59 @@ def main(task: str) -> None:
 
     results/<study>/tuned/<task>/<run>.json holds {"run", "best"}, which training reads: a longer search without a
     better trial causes no new training. Without trials, or for a method without a space, `best` is empty and training
-    takes the declared values. trials/<run>.json holds what `record` gives.
+    takes the declared values. trials/<run>.json holds what `search_record` gives.
     """
-    check = read_entries.noted()
+    check = params_entries.create_check()
     with cache_calls():  # the code that runs is that of the beginning
         study = _search(task)
-    searched = [read_entries.of_run(task, study.runs[key].method, key) for key in runs(study, task)]
+    searched = [params_entries.run_entries(task, study.runs[key].method, key) for key in runs(study, task)]
     check(("tune",), *(name for names in searched for name in names))
 
 
 def _search(task: str) -> Study:
-    study, keys = assembly.load(), together(task)
-    records = {key: record(find(study, key)) for key in keys}
+    study, keys = assembly.load(), run_searches(task)
+    records = {key: search_record(open_search(study, key)) for key in keys}
     best = {key: found["best"] for key, found in records.items()}
     for key, found in records.items():
         write_atomic(paths.trials(study.name, task, key), json.dumps(found, indent=2) + "\n")
     for key in runs(study, task):
         if study.tune.trials and key not in keys:
             print(f"{key}: no trial, {_reason(study, key)}", flush=True)
-        values = search_spaces.values_of(study, key, best)
-        write_atomic(paths.tuned(study.name, task, key), json.dumps({"run": key, "best": values}, indent=2) + "\n")
+        values = search_spaces.select_values(study, key, best)
+        write_atomic(
+            paths.tuning_result(study.name, task, key), json.dumps({"run": key, "best": values}, indent=2) + "\n"
+        )
     return study
 
 
 def _reason(study: Study, key: str) -> str:
     """Why nothing is searched for of a run."""
-    if (source := search_spaces.values_from(study, key)) != key:
+    if (source := search_spaces.find_source_run(study, key)) != key:
         return f"it takes the values of {source}, from which it differs in the graph alone"
     return f"it keeps its declared values: tune.spaces.{study.runs[key].method} is missing or empty"
 
 
-def together(task: str) -> list[str]:
+def run_searches(task: str) -> list[str]:
     """Bring every search of `task` to its budget, with other processes if there are any; returns the tuned runs.
 
     Raises:
         BadInput: an unknown task.
     """
     study = assembly.load()
-    keys = [key for key in runs(study, task) if study.tune.trials and first(study, key)[0]]
-    longest = sorted((find(study, key) for key in keys), key=_length, reverse=True)
-    unfinished = [search.key for search in longest if search.left]
+    keys = [key for key in runs(study, task) if study.tune.trials and initial_points(study, key)[0]]
+    longest = sorted((open_search(study, key) for key in keys), key=_duration_key, reverse=True)
+    unfinished = [search.key for search in longest if search.remaining_trials]
     workers = min(study.tune.workers, len(unfinished))
     if workers > 1:
         torch.set_num_threads(1)  # a fork cannot use the pool of threads of its parent
-        side_by_side(partial(perform, study), unfinished, workers, "spawn" if torch.version.cuda else "fork")
-        unfinished = [key for key in unfinished if find(study, key).left]  # whose error now shows
+        run_processes(partial(run_search, study), unfinished, workers, "spawn" if torch.version.cuda else "fork")
+        unfinished = [key for key in unfinished if open_search(study, key).remaining_trials]  # whose error now shows
     for key in unfinished:
-        perform(study, key)
+        run_search(study, key)
     return keys
 
 
-def _length(search: Search) -> tuple[bool, int]:
+def _duration_key(search: Search) -> tuple[bool, int]:
     """What puts searches in the order of their time, so that no core waits for the last one: rounds over the pooled
     rows of all clients take longest.
     """
@@ -96,31 +98,31 @@ def runs(study: Study, task: str) -> list[str]:
     return [key for key, item in study.runs.items() if item.task == task]
 
 
-def record(search: Search) -> dict[str, Any]:
+def search_record(search: Search) -> dict[str, Any]:
     """A finished search as data.
 
-    "best" are the parameters of the trial that `trials.chosen` takes, "importance" is the share of the variance of
+    "best" are the parameters of the trial that `choose_trial` takes, "importance" is the share of the variance of
     scores that each parameter explains (fANOVA; empty for few trials), "trials" are in the order of their ends. A
     pruned one has no value, but the best that it had reached. With two objectives each trial has "bytes" too.
     """
     tune, opened = search.study.tune, search.opened
     done = sorted(opened.get_trials(states=DONE), key=lambda trial: str(trial.datetime_complete))[: tune.trials]
     finished = [trial for trial in done if trial.state == TrialState.COMPLETE]
-    best = trials.chosen(opened, finished) if finished else None
+    best = trials.choose_trial(opened, finished) if finished else None
     score = best.values[0] if best else "-"
     print(f"{search.key}: {len(done)} trials, best {score} with {best.params if best else {}}", flush=True)
     return {
         "run": search.key,
         "best": best.params if best else {},
         "budget": tune.budget,
-        "spaces": search_spaces.searched(search.study, search.key),
+        "spaces": search_spaces.describe_search(search.study, search.key),
         "maximize": opened.directions[0] == optuna.study.StudyDirection.MAXIMIZE,
-        "importance": _importance(opened) if trials.enough(finished) else {},
-        "trials": [_trial(trial, tune.objectives) for trial in done],
+        "importance": _importance(opened) if trials.are_enough(finished) else {},
+        "trials": [_trial_record(trial, tune.objectives) for trial in done],
     }
 
 
-def _trial(trial: FrozenTrial, objectives: Sequence[str]) -> dict[str, Any]:
+def _trial_record(trial: FrozenTrial, objectives: Sequence[str]) -> dict[str, Any]:
     assert trial.datetime_start is not None
     assert trial.duration is not None
     steps = trial.intermediate_values or {
@@ -149,4 +151,4 @@ def _importance(opened: optuna.Study) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    stage(main)
+    run_main(main)

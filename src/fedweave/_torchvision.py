@@ -18,7 +18,7 @@ SCHEMAS = (
 )
 
 
-def _built_for_gpu(version_file: Path) -> bool:
+def _is_gpu_build(version_file: Path) -> bool:
     """True if `version.py` names a GPU build; read as text, since importing it is what fails."""
     label = re.compile(r"^__version__ = .*\+(cu|rocm|xpu)", re.MULTILINE)
     return label.search(version_file.read_text("utf-8")) is not None
@@ -33,7 +33,7 @@ def declare() -> torch.library.Library | None:
     if torch.version.cuda or getattr(torch.version, "hip", None):
         return None
     spec = find_spec("torchvision")
-    if spec is None or spec.origin is None or not _built_for_gpu(Path(spec.origin).parent / "version.py"):
+    if spec is None or spec.origin is None or not _is_gpu_build(Path(spec.origin).parent / "version.py"):
         return None
     library = torch.library.Library("torchvision", "DEF")
     for schema in SCHEMAS:

@@ -13,21 +13,21 @@ class BadInput(ValueError):
 
     def __init__(self, message: str) -> None:
         # What a library says in passing may have lines
-        words = (_shortened(word, LONGEST_VALUE) for word in message.split())  # a path may have thousands of characters
-        super().__init__(_shortened(" ".join(words), LONGEST))
+        words = (_shorten(word, LONGEST_VALUE) for word in message.split())  # a path may have thousands of characters
+        super().__init__(_shorten(" ".join(words), LONGEST))
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """`value` as a message shows it: its `repr`, without the middle where that is long."""
     if isinstance(value, int) and value.bit_length() > 4 * LONGEST_VALUE:
         return f"a whole number of about {int(value.bit_length() * 0.30103) + 1} digits"
     try:
-        return _shortened(repr(value), LONGEST_VALUE)
+        return _shorten(repr(value), LONGEST_VALUE)
     except (ValueError, RecursionError):  # Python prints no whole number of more than 4300 digits
         return f"a {type(value).__name__} that cannot be printed"
 
 
-def _shortened(text: str, longest: int) -> str:
+def _shorten(text: str, longest: int) -> str:
     half = longest // 2
     return text if len(text) <= longest else f"{text[:half]} ... {text[-half:]}"
 
@@ -48,12 +48,12 @@ def choose(value: str, choices: Iterable[str], key: str, command: str = "") -> s
     options = sorted(choices)
     if value in options:
         return value
-    hint = nearest(str(value), options, NEAR if command else 1)
+    hint = suggest(str(value), options, NEAR if command else 1)
     rest = f"all {len(options)} are listed by: {command}" if command else f"choices: {', '.join(options) or 'none'}"
-    raise BadInput(f"{key}: {shown(value)} is unknown; {hint}{rest}")
+    raise BadInput(f"{key}: {format_value(value)} is unknown; {hint}{rest}")
 
 
-def nearest(value: str, choices: Iterable[str], count: int = 1) -> str:
+def suggest(value: str, choices: Iterable[str], count: int = 1) -> str:
     """A question for those of the `choices` that look like `value`, at most `count`, or hold it; "" if none does."""
     options, typed = sorted(choices), value[:LONGEST_VALUE]
     holding = [name for name in options if len(typed) > 1 and typed.lower() in name.lower()]

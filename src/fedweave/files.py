@@ -192,7 +192,7 @@ def check_writable(folder: Path | str) -> None:
             probe.write(b"\0")
 
 
-def sweep(folder: Path, pattern: str = "*") -> None:
+def remove_temporary_files(folder: Path, pattern: str = "*") -> None:
     """Remove what killed writers of the files called `pattern` left; nobody else may be writing them."""
     for left in folder.glob(f".{pattern}"):
         with suppress(IsADirectoryError, PermissionError):

@@ -250,13 +250,13 @@ def r2(targets: np.ndarray, outputs: np.ndarray) -> float:
     flat = np.asarray(targets, dtype=np.float64).reshape(-1)
     if np.ptp(flat) == 0:
         return float("nan")
-    return float(r2_score(flat, _shaped(targets, outputs).reshape(-1)))
+    return float(r2_score(flat, _reshape_outputs(targets, outputs).reshape(-1)))
 
 
-def _shaped(targets: np.ndarray, outputs: np.ndarray) -> np.ndarray:
+def _reshape_outputs(targets: np.ndarray, outputs: np.ndarray) -> np.ndarray:
     """`outputs` in the shape of the targets, which may lack a last axis of length one."""
     return outputs.reshape(np.shape(targets))
 
 
 def _differences(targets: np.ndarray, outputs: np.ndarray) -> np.ndarray:
-    return _shaped(targets, outputs) - np.asarray(targets, dtype=np.float64)
+    return _reshape_outputs(targets, outputs) - np.asarray(targets, dtype=np.float64)

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, cast, get_args, get_origin, get_type_hints
 
-from fedweave.errors import BadInput, shown
+from fedweave.errors import BadInput, format_value
 
 REQUIRED = dataclasses.MISSING
 
 
-def _plain(number: float) -> str:
+def _format_number(number: float) -> str:
     """5.0 as 5, and a whole number with all its digits."""
     return f"{number:.0f}" if float(number).is_integer() else f"{number:g}"
 
@@ -33,7 +33,7 @@ class Bound(ABC):
 
 
 @dataclass(frozen=True)
-class OneSided(Bound):
+class OneSidedBound(Bound):
     """A bound on one side."""
 
     limit: float
@@ -41,10 +41,10 @@ class OneSided(Bound):
     words: ClassVar[str]
 
     def __str__(self) -> str:
-        return f"{self.words} {_plain(self.limit)}"
+        return f"{self.words} {_format_number(self.limit)}"
 
 
-class AtLeast(OneSided):
+class AtLeast(OneSidedBound):
     """No number below the limit."""
 
     words = "at least"
@@ -53,7 +53,7 @@ class AtLeast(OneSided):
         return value >= self.limit
 
 
-class Above(OneSided):
+class Above(OneSidedBound):
     """The limit itself is not admitted either."""
 
     words = "above"
@@ -62,7 +62,7 @@ class Above(OneSided):
         return value > self.limit
 
 
-class AtMost(OneSided):
+class AtMost(OneSidedBound):
     """No number above the limit."""
 
     words = "at most"
@@ -71,7 +71,7 @@ class AtMost(OneSided):
         return value <= self.limit
 
 
-class Below(OneSided):
+class Below(OneSidedBound):
     """The limit itself is not admitted either."""
 
     words = "below"
@@ -91,7 +91,7 @@ class Between(Bound):
         return self.low <= value <= self.high
 
     def __str__(self) -> str:
-        return f"between {_plain(self.low)} and {_plain(self.high)}"
+        return f"between {_format_number(self.low)} and {_format_number(self.high)}"
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Interval(Space):
         return {"low": float(self.low), "high": float(self.high)}
 
     def __str__(self) -> str:
-        return f"{_plain(self.low)} to {_plain(self.high)}"
+        return f"{_format_number(self.low)} to {_format_number(self.high)}"
 
 
 class LogSpace(Interval):
@@ -223,7 +223,7 @@ class Setting:
         return ", ".join(map(str, self.bounds))
 
     @property
-    def most(self) -> float | None:
+    def maximum(self) -> float | None:
         """The largest number that the bounds admit, or None."""
         return min((b.limit if isinstance(b, AtMost) else b.high for b in self.bounds
                     if isinstance(b, AtMost | Between)), default=None)  # fmt: skip
@@ -240,7 +240,7 @@ class Setting:
             checked = [b for b in self.bounds if (isinstance(number, str) if isinstance(b, Words) else real)]
             broken = [str(bound) for bound in checked if not bound.admits(number)]
             if broken:
-                raise BadInput(f"{key}: {shown(value)} is out of range; it must be {' and '.join(broken)}")
+                raise BadInput(f"{key}: {format_value(value)} is out of range; it must be {' and '.join(broken)}")
 
 
 @cache
@@ -259,7 +259,9 @@ def describe(owner: type | Callable[..., Any]) -> tuple[Setting, ...]:
         parameters = inspect.signature(owner).parameters.values()
         defaults = {p.name: _default(p) for p in parameters if p.kind is p.KEYWORD_ONLY}
     return tuple(
-        _setting(Setting(name, types.get(name, Any), default), [level[name] for level in levels if name in level])
+        _add_annotations(
+            Setting(name, types.get(name, Any), default), [level[name] for level in levels if name in level]
+        )
         for name, default in defaults.items()
     )
 
@@ -270,7 +272,7 @@ def _default(source: dataclasses.Field[Any] | inspect.Parameter) -> Any:
     return source.default if source.default_factory is dataclasses.MISSING else source.default_factory()
 
 
-def _setting(bare: Setting, annotations: list[Any]) -> Setting:
+def _add_annotations(bare: Setting, annotations: list[Any]) -> Setting:
     """`bare` with what its annotations add, those of the class itself last."""
     bounds, space, meaning = bare.bounds, bare.space, bare.meaning
     for annotation in annotations:

@@ -60,7 +60,7 @@ def test_tables_are_tidy_and_named(compared: fw.Comparison) -> None:
     board = compared.leaderboard()
     assert board["mean"].is_monotonic_decreasing
     for name in compared.methods:
-        expected = compared[name].chosen().groupby("seed")["value"].mean().mean()
+        expected = compared[name].select_scores().groupby("seed")["value"].mean().mean()
         assert board.set_index("method")["mean"][name] == pytest.approx(expected)
         assert compared[name].scores.index.tolist() == [*compared.clients]
 
@@ -211,7 +211,7 @@ def test_same_bits_as_the_stages(tmp_path: Path) -> None:
     run = assembly.check(spec.parse(raw)).run("digits-ditto")
     dataset = assembly.data.load("digits", tmp_path)
     bench = repetition.prepare(run, dataset, assembly.data.partition(dataset, **block))
-    archive.write(tmp_path / "runs" / run.key, bench, repetition.perform_all(bench, tmp_path / "checkpoints"))
+    archive.write(tmp_path / "runs" / run.key, bench, repetition.run_repetitions(bench, tmp_path / "checkpoints"))
     stages = results.load_run(tmp_path / "runs" / run.key)
     federation = fw.Federation.from_dataset("digits", block, normalize="unit", setting="own")
     compared = fw.compare(federation, [fw.methods.Ditto(lam=0.5)], seeds=2, **train, **QUIET)["ditto"].run

@@ -125,7 +125,7 @@ def test_kinds(shape: tuple[int, ...], stored: tuple[int, ...]) -> None:
     adapter = adapt(Sees, federation.shape, 3, windows=len(shape) == 2)
     import torch
 
-    assert torch.equal(adapter.rows(torch.from_numpy(federation.dataset.x[:5])), torch.from_numpy(x[:5]))
+    assert torch.equal(adapter.reshape_rows(torch.from_numpy(federation.dataset.x[:5])), torch.from_numpy(x[:5]))
     assert {*seen} == {shape}
 
 

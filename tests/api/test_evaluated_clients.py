@@ -39,7 +39,7 @@ def some(federation: fw.Federation, tmp_path_factory: pytest.TempPathFactory) ->
 
 def test_all_methods_score_the_same_clients_as_in_a_full_evaluation(whole: fw.Comparison, some: fw.Comparison) -> None:
     """Every score of the sampled clients is there, and no other; tables and words say of how many clients it is."""
-    names = some["local"].evaluated
+    names = some["local"].evaluated_clients
     assert len(names) == 3
     keys = ["method", "seed", "client", "round", "point", "split", "metric"]
     full = whole.table[whole.table["client"].isin(names)]
@@ -52,19 +52,22 @@ def test_all_methods_score_the_same_clients_as_in_a_full_evaluation(whole: fw.Co
     assert some.test("fedaghn", "local").clients == 3
     assert {*some.controls()["clients"]} == {3}
     learners = pd.read_csv(some["fedaghn"].run.folder / "edges.csv")["learner"]
-    assert {*learners} == {*some["fedaghn"].run.evaluated}
+    assert {*learners} == {*some["fedaghn"].run.evaluated_clients}
 
 
 @pytest.mark.acceptance
 def test_what_is_made_of_the_scores(some: fw.Comparison, tmp_path: Path) -> None:
     """Another metric, figures, the page, and models of the sampled clients alone."""
     other = some.with_metric("balanced_accuracy")
-    assert [*other["fedaghn"].scores.index] == [*some["fedaghn"].evaluated]
+    assert [*other["fedaghn"].scores.index] == [*some["fedaghn"].evaluated_clients]
     assert other["fedaghn"].scores.notna().all()
     assert some["fedaghn"].graphs().weights.shape[-1] == 6
     assert some.plot.clients().svg
     assert "3 of 6 clients" in some.report().read_text(encoding="utf-8")
-    inside, outside = some["local"].evaluated[0], next(n for n in some.clients if n not in some["local"].evaluated)
+    inside, outside = (
+        some["local"].evaluated_clients[0],
+        next(n for n in some.clients if n not in some["local"].evaluated_clients),
+    )
     guess, truth = some["local"].predict(X[NAMES == inside], inside), Y[NAMES == inside]
     assert len(guess) == len(truth)
     assert some["local"].export(tmp_path / "model", inside).is_dir()
@@ -78,10 +81,10 @@ def test_predictions_and_models_are_those_of_the_same_clients(whole: fw.Comparis
     mine, theirs = (results.rescoring.predictions(done["fedaghn"].run, 0) for done in (some, whole))
     assert mine is not None
     assert theirs is not None
-    kept = np.isin(theirs.client, some["fedaghn"].run.evaluated)
+    kept = np.isin(theirs.client, some["fedaghn"].run.evaluated_clients)
     for field, values in mine._asdict().items():
         np.testing.assert_array_equal(values, getattr(theirs, field)[kept])
-    name = some["local"].evaluated[1]
+    name = some["local"].evaluated_clients[1]
     for method in METHODS:
         assert (some[method].predict(X, name) == whole[method].predict(X, name)).all()
 
@@ -89,7 +92,7 @@ def test_predictions_and_models_are_those_of_the_same_clients(whole: fw.Comparis
 def test_each_model_stands_by_the_name_of_its_client(whole: fw.Comparison, some: fw.Comparison) -> None:
     """Those of the sample, with the tensors that a full evaluation gives them."""
     mine, theirs = (done["local"].models(seed=0) for done in (some, whole))
-    assert [*mine] == [*some["local"].evaluated]
+    assert [*mine] == [*some["local"].evaluated_clients]
     for name, tensors in mine.items():
         assert all(tensors[key].equal(theirs[name][key]) for key in theirs[name])
 
@@ -116,5 +119,5 @@ def test_bad_numbers_of_clients(federation: fw.Federation, value: Any) -> None:
 def test_newcomers_are_evaluated_with_the_sample(some: fw.Comparison) -> None:
     """Their own test rows judge them."""
     joined = some["fedaghn"].join(X[:40], client=np.array(["late"] * 40), label=Y[:40], rounds=1)
-    assert joined.evaluated == (*some["fedaghn"].evaluated, "late")
+    assert joined.evaluated_clients == (*some["fedaghn"].evaluated_clients, "late")
     assert joined.scores.notna().all()

@@ -13,7 +13,7 @@ import pytest
 from torch import nn
 
 import fedweave as fw
-from fedweave.api import portable
+from fedweave.api import exported_model
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 QUIET: dict[str, Any] = {"progress": False, "rounds": 2, "seed": 0, "lr": 0.2}
@@ -97,7 +97,7 @@ def test_mlflow_reads_the_folder(table: tuple[fw.MethodResult, Path]) -> None:
 def test_rows_that_do_not_fit(table: tuple[fw.MethodResult, Path], tmp_path: Path) -> None:
     """One line each, in the export too; a folder with something else stays as it is."""
     result, folder = table
-    model = portable.load(folder)
+    model = exported_model.load(folder)
     with pytest.raises(ValueError, match="no column 'kind'"):
         model.predict(TABLE[["size", "note"]])
     with pytest.raises(ValueError, match="give a pandas table"):
@@ -108,7 +108,7 @@ def test_rows_that_do_not_fit(table: tuple[fw.MethodResult, Path], tmp_path: Pat
     with pytest.raises(fw.BadInput, match="client: 'site 9'"):
         result.export(tmp_path / "new", "site 9")
     assert result.export(folder, "site 2") == folder  # an earlier export is replaced
-    assert portable.load(folder).about["client"] == "site 2"
+    assert exported_model.load(folder).about["client"] == "site 2"
     result.export(folder, "site 1")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import fedweave as fw
 from fedweave import results
-from fedweave.results.marks import outcome, to_control
+from fedweave.results.marks import control_tests, outcome
 from tests.fake_results import write_study
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "comparison.md"
@@ -48,7 +48,7 @@ def test_columns_of_a_control_are_there_with_it(tmp_path: Path) -> None:
 
 def test_the_board_says_what_the_tables_say(done: fw.Comparison) -> None:
     """Scores, both points, verdicts, and the interval of the difference to each control from the method's side."""
-    tables = results.tables(done.study)
+    tables = results.compute_tables(done.study)
     board, rows = done.leaderboard(), tables.board
     same = ["mean", "std", "low", "high", "pre", "post", "pooled", "client_std", "worst10", "vs_local", "vs_fedavg_ft"]
     pd.testing.assert_frame_equal(board[same], rows[same], check_exact=True)
@@ -58,7 +58,7 @@ def test_the_board_says_what_the_tables_say(done: fw.Comparison) -> None:
     np.testing.assert_allclose(board["mean"], reported)
     assert {*board["point"]} == {"pre", "post"}
     for control, name in {"Local": "vs_local", "FedAvg-FT": "vs_fedavg_ft"}.items():
-        tests = to_control(tables.significance, control)
+        tests = control_tests(tables.significance, control)
         for method, row in zip(rows["method"], board.to_dict("records"), strict=True):
             test = tests.get(method, {"low": np.nan, "high": np.nan})
             np.testing.assert_array_equal([row[f"{name}_low"], row[f"{name}_high"]], [test["low"], test["high"]])
@@ -83,7 +83,7 @@ def test_stored_tables_of_another_metric_are_not_taken(tmp_path: Path) -> None:
     folder = study(tmp_path)
     results.write(folder)
     loaded = results.load_study(folder)
-    assert results.stored(loaded) is not None
+    assert results.read_stored_tables(loaded) is not None
     for run in loaded.runs:
         run.info["selected_by"] = "accuracy"  # type: ignore[index]
-    assert results.stored(loaded) is None
+    assert results.read_stored_tables(loaded) is None

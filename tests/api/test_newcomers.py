@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import fedweave as fw
-from fedweave.api.newcomers import Data, extended
+from fedweave.api.newcomers import NewcomerData, add_newcomers
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 DRAWS = np.random.default_rng(0)
@@ -47,7 +47,7 @@ def test_the_rounds_after_joining(method: str, federation: fw.Federation) -> Non
     """Bit for bit those of a run that was told from the start who joins when."""
     run = fw.fit(method, federation, rounds=3, **QUIET)
     joined = run.join(NEW, **NAMES, rounds=2)
-    whole = extended(federation, Data(NEW, "who", "late", {}))
+    whole = add_newcomers(federation, NewcomerData(NEW, "who", "late", {}))
     planned = fw.fit(method, whole, rounds=5, newcomers=1, join_round=3, **QUIET)
     assert joined.clients == (*federation.names, "site 3")
     later = planned.history[planned.history["round"] > 3].reset_index(drop=True)
@@ -78,7 +78,7 @@ def test_a_training_that_ends_early_leaves_what_was_there(federation: fw.Federat
 
 def test_newcomers_of_one_class(federation: fw.Federation) -> None:
     """Training knew the other one, so there is something to learn."""
-    whole = extended(federation, Data(NEW.assign(late="yes"), "who", "late", {}))
+    whole = add_newcomers(federation, NewcomerData(NEW.assign(late="yes"), "who", "late", {}))
     assert {*whole.dataset.y[len(OLD) :]} == {whole.classes.index("yes")}
 
 
@@ -120,7 +120,7 @@ def test_tables_of_nodes_join() -> None:
     old, new = nodes[:36], nodes[36:].assign(year=1e6)
     edges = [(i, i + 1) for i in range(47)]
     made = fw.Federation.from_graphs(old, edges[:35])
-    whole = extended(made, Data(new, None, None, {}, edges[36:]))
+    whole = add_newcomers(made, NewcomerData(new, None, None, {}, edges[36:]))
     np.testing.assert_array_equal(whole.dataset.x[:36], made.dataset.x)
     assert whole.dataset.x[36:].min() > 1e4
     assert whole.partition.edges[3].shape == (2, 22)
@@ -129,7 +129,7 @@ def test_tables_of_nodes_join() -> None:
 
 def test_what_training_said_stays(federation: fw.Federation) -> None:
     """Scaling and categories are those of the first clients; numbers too, and each client's own where it has them."""
-    whole = extended(federation, Data(NEW, "who", "late", {}))
+    whole = add_newcomers(federation, NewcomerData(NEW, "who", "late", {}))
     np.testing.assert_array_equal(whole.dataset.x[: len(OLD)], federation.dataset.x)
     assert whole.preprocessing == federation.preprocessing
     assert not whole.dataset.x[len(OLD) :, 1:].any()  # "c" is no value of training
@@ -144,7 +144,9 @@ def test_what_training_said_stays(federation: fw.Federation) -> None:
     np.testing.assert_array_equal(first, second[:3])
     first, second = (fw.data.normalise(f.dataset, f.partition, f.normalize) for f in (made, grown))
     np.testing.assert_array_equal(first, second[:90])
-    own = extended(fw.Federation.from_pandas(OLD, **NAMES, preprocess="client"), Data(NEW, "who", "late", {}))
+    own = add_newcomers(
+        fw.Federation.from_pandas(OLD, **NAMES, preprocess="client"), NewcomerData(NEW, "who", "late", {})
+    )
     assert own.preprocessing is not None
     assert len(own.preprocessing.columns[0].own) == 4
     train = own.partition.train[3]

@@ -72,8 +72,8 @@ def test_stored_predictions_give_the_scores_of_training(plain: fw.Comparison) ->
 def test_another_metric_stays_at_the_round_that_its_own_chose(plain: fw.Comparison) -> None:
     other = plain.with_metric("roc_auc")
     for name in plain:
-        chosen = plain[name].chosen().groupby("seed")["round"].first()
-        assert other[name].chosen().groupby("seed")["round"].first().to_dict() == chosen.to_dict()
+        chosen = plain[name].select_scores().groupby("seed")["round"].first()
+        assert other[name].select_scores().groupby("seed")["round"].first().to_dict() == chosen.to_dict()
         expected = pd.DataFrame([by_hand(plain, name, seed) for seed in (0, 1)]).mean()
         assert other[name].scores.to_numpy()[:3] == pytest.approx(expected.to_numpy()[:3], rel=1e-9)
     assert other.metric == "roc_auc"
@@ -100,7 +100,7 @@ def test_page_and_terminal_by_another_metric(plain: fw.Comparison, capsys: pytes
     text = page.read_text(encoding="utf-8")
     assert "Scores by roc_auc are at the rounds that accuracy chose on validation data." in text
     assert "1 of 4 clients have no roc_auc" in text
-    leaderboard.show(results.rescored(results.load_study(folder), "roc_auc"))
+    leaderboard.show(results.rescore(results.load_study(folder), "roc_auc"))
     printed = capsys.readouterr().out
     assert "people own, roc_auc" in printed
     assert "Majority class [control]" in printed
@@ -112,7 +112,7 @@ def test_rounds_are_chosen_by_the_metric_of_the_run(ranked: fw.Comparison) -> No
         run = ranked[name].run
         val = run.evaluations[(run.evaluations["split"] == "val") & (run.evaluations["point"] == run.info["point"])]
         mean = val.groupby(["seed", "round"])["value"].mean().unstack("seed")
-        chosen = ranked[name].chosen().groupby("seed")["round"].first()
+        chosen = ranked[name].select_scores().groupby("seed")["round"].first()
         assert chosen.to_dict() == mean.idxmax().to_dict()
         expected = pd.DataFrame([by_hand(ranked, name, seed) for seed in (0, 1)]).mean()
         assert ranked[name].scores.to_numpy()[:3] == pytest.approx(expected.to_numpy()[:3], rel=1e-9)
@@ -125,7 +125,7 @@ def test_a_client_of_one_class_has_no_area_and_is_named(ranked: fw.Comparison) -
     board = ranked.leaderboard().set_index("method")
     assert board.loc["local", "mean"] == pytest.approx(scores.drop("Dan").mean())
     study = ranked.study
-    text = summary(study, results.tables(study))[0].text
+    text = summary(study, results.compute_tables(study))[0].text
     assert "1 of 4 clients have no roc_auc, which needs rows of at least two classes: Dan." in text
     with pytest.warns(UserWarning, match="1 of 4 clients have no roc_auc"):
         fw.compare(people(), ["local"], seeds=1, metric="roc_auc", **QUIET)
@@ -184,7 +184,7 @@ def test_a_method_below_a_control_is_named_first() -> None:
     noise = fw.Federation.from_arrays(X, labels, client=OWNER)
     with pytest.warns(UserWarning, match="no method is above the control 'Majority class'"):
         done = fw.compare(noise, ["local"], seeds=1, lr=1.0, **{**QUIET, "rounds": 60}, evaluate={"select": "last"})
-    line = summary(done.study, results.tables(done.study))[0]
+    line = summary(done.study, results.compute_tables(done.study))[0]
     assert line.warning
     assert line.sentences[0].startswith("own-data: NO METHOD IS BETTER THAN THE CONTROL Majority class (")
 

@@ -131,7 +131,7 @@ def test_series_of_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         trained.partition("series"),
     )
     result = fw.load(folder)["fedavg"]
-    expected = result.chosen().query("seed == 0").set_index("client")["value"]
+    expected = result.select_scores().query("seed == 0").set_index("client")["value"]
     for i, name in enumerate(result.clients):
         steps = (dealt.test[i] % whole.x.shape[1])[:, None] + np.arange(7)
         error = result.predict(np.stack([whole.x[i, steps], whole.time[steps]], -1), name) - whole.x[i, steps[:, 4:]]

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import fedweave as fw
-from fedweave.api import portable
+from fedweave.api import exported_model
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 QUIET: dict[str, Any] = {"progress": False, "seed": 0, "lr": 0.05}
@@ -120,10 +120,10 @@ def test_the_last_rows_are_not_taken_by_a_date_of_two_readings() -> None:
     columns = [{"name": "day", "role": "time"}, {"name": "sales", "role": "value"}]
     dates = ["2021-03-04", "2021-04-03", "2021-02-05"]
     table = pd.DataFrame({"day": dates, "sales": [1.0, 2.0, 3.0]})
-    assert portable.last_window(table, columns, 2).ravel().tolist() == [1.0, 2.0]
+    assert exported_model.last_window(table, columns, 2).ravel().tolist() == [1.0, 2.0]
     table["day"] = ["04.03.2021", "03.04.2021", "05.02.2021"]
-    with pytest.raises(portable.InputError, match=r"column 'day' has the time '04\.03\.2021'; write such as"):
-        portable.last_window(table, columns, 2)
+    with pytest.raises(exported_model.InputError, match=r"column 'day' has the time '04\.03\.2021'; write such as"):
+        exported_model.last_window(table, columns, 2)
 
 
 def test_a_series_of_pandas_is_a_column() -> None:

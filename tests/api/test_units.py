@@ -84,7 +84,8 @@ def test_a_comparison_is_over_units(compared: fw.Comparison) -> None:
     info = json.loads((run.folder / "run.json").read_text())
     assert (info["units"], info["sharing"]) == ([*PEOPLE], SHARING)
     scores = {
-        name: compared[name].chosen().pivot(index="seed", columns="client", values="value") for name in compared.methods
+        name: compared[name].select_scores().pivot(index="seed", columns="client", values="value")
+        for name in compared.methods
     }
     units = {name: table.to_numpy().reshape(2, 6, 2).mean(2) for name, table in scores.items()}
     board = compared.leaderboard().set_index("method")
@@ -103,7 +104,7 @@ def test_a_comparison_is_over_units(compared: fw.Comparison) -> None:
 
 def test_a_sample_of_the_clients_counts_their_units() -> None:
     done = fw.compare(arms(), ["local", "fedavg"], seeds=2, evaluate={"clients": 7}, **BUDGET)
-    sample = done["local"].run.evaluated
+    sample = done["local"].run.evaluated_clients
     expected = len({SHARING[client] for client in sample})
     assert expected < len(sample) == 7
     test = done.test("fedavg", "local")

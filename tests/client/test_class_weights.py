@@ -8,7 +8,7 @@ import torch
 
 import fedweave as fw
 from fedweave.api.plan import plan
-from fedweave.federation.schedule import viewers
+from fedweave.federation.schedule import evaluation_cohort
 from fedweave.runs import preparation
 
 DRAWS = np.random.default_rng(5)
@@ -41,7 +41,7 @@ def test_a_class_counts_as_much_as_another() -> None:
 def test_the_loss_is_weighted(executor: str) -> None:
     bench = prepared(class_weights="balanced", executor=executor)
     task = bench.method.task
-    data = viewers(bench.federation, 0, 0).one(0)
+    data = evaluation_cohort(bench.federation, 0, 0).client_data(0)
     rows = data.train[data.train >= 0]
     model = task.init(0)
     losses = task.row_loss(task.forward(model, data, rows), task.targets(data, rows))

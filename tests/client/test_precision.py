@@ -11,9 +11,9 @@ from fedweave.client.task import RowClassification, Task
 from fedweave.errors import BadInput
 from fedweave.federation.engine import run
 from fedweave.federation.executors import Batched, Loop
-from fedweave.federation.executors import exact as computing
+from fedweave.federation.executors import set_precision as computing
 from fedweave.federation.records import Settings
-from fedweave.federation.schedule import viewers
+from fedweave.federation.schedule import evaluation_cohort
 from fedweave.methods import METHODS
 from fedweave.models import build
 from fedweave.tensors import dropout_keys, trees
@@ -53,8 +53,8 @@ def test_gradients_are_those_of_the_model_up_to_rounding() -> None:
     since the kinks of ReLU and pooling lie elsewhere for some inputs."""
     federation = tiny.TASKS["images"][1](dtype=torch.float32)
     task = RowClassification(lambda: build("small_cnn", (1, 8, 8), tiny.CLASSES), torch.float32, augment=1)
-    data, model, rows = viewers(federation, 0, 0).one(0), task.init(0), torch.arange(8)
-    params, buffers = trees.only(model, task.params), trees.only(model, task.buffers)
+    data, model, rows = evaluation_cohort(federation, 0, 0).client_data(0), task.init(0), torch.arange(8)
+    params, buffers = trees.select(model, task.params), trees.select(model, task.buffers)
 
     def gradient(task: Task) -> Params:
         loss = task.objective(data)

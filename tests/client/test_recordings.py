@@ -56,9 +56,9 @@ def taped(step: Callable[[], None]) -> Callable[[], None]:
 @pytest.fixture(autouse=True)
 def no_recordings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(recordings, "cuda_graph", taped)
-    recordings.forget()
+    recordings.clear()
     yield
-    recordings.forget()
+    recordings.clear()
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)

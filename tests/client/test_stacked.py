@@ -22,18 +22,18 @@ from torch.utils._pytree import tree_map, tree_structure
 
 from fedweave.client.data import ClientData
 from fedweave.client.local_training import Fit, descend
-from fedweave.client.solvers import SGD, Adam, Grouped
-from fedweave.federation.engine import one_round, run
+from fedweave.client.solvers import SGD, Adam, GroupedSolver
+from fedweave.federation.engine import run, run_round
 from fedweave.federation.executors import Batched, Loop, choose_executor, describe
 from fedweave.federation.federation import Cohort
 from fedweave.federation.graph_controls import GraphControl
 from fedweave.federation.records import Settings
-from fedweave.federation.schedule import viewers
+from fedweave.federation.schedule import evaluation_cohort
 from fedweave.federation.start import begin
-from fedweave.federation.subgraphs import stacked
-from fedweave.models import Cells, build
-from fedweave.models.gcn import ordered, project
-from fedweave.tensors import compiled, dropout_keys, trees
+from fedweave.federation.subgraphs import stack_clients
+from fedweave.models import SparseMatrix, build
+from fedweave.models.gcn import add_column_order, project
+from fedweave.tensors import compilation, dropout_keys, trees
 from fedweave.tensors.closures import VOLATILE, capture
 from fedweave.tensors.trees import Params, Tree
 
@@ -59,8 +59,8 @@ def closure(bag: Bag, scale: float, offset: Tensor) -> Callable[[Tensor], Tensor
 def test_everybody_s_graphs_are_read_where_they_lie() -> None:
     """A cohort of all clients copies none of their arrays; one of some clients holds just theirs."""
     federation = tiny.nodes_federation()
-    everybody = viewers(federation, 0, 0)
-    few, own = everybody.chunk(1, 3).stacked(), everybody.stacked()
+    everybody = evaluation_cohort(federation, 0, 0)
+    few, own = everybody.chunk(1, 3).client_tensors(), everybody.client_tensors()
     for name, array in federation.own.items():
         assert own[f"own/{name}"].data_ptr() == array.data_ptr()
         assert torch.equal(few[f"own/{name}"], array[1:3])
@@ -117,13 +117,13 @@ def test_no_round_compiles_what_a_round_before_has_compiled(
     name: str, control: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Losses and solvers of one run have the same form in every round, whatever object holds them."""
-    monkeypatch.setattr(compiled, "_compiled", lambda function, leaves: function)
+    monkeypatch.setattr(compilation, "_compile", lambda function, leaves: function)
     kind = "rows" if tiny.suits(name, tiny.rows_task()) else "nodes"
     task, federation = (make() for make in tiny.TASKS[kind])
     method = replace(tiny.method(name, task, kind), control=GraphControl("shuffled") if control else None)
-    compiled._PROGRAMS.clear()
-    counts = [len(compiled._PROGRAMS) for _ in run(method, federation, Settings(rounds=4), Batched(compiled=True))]
-    compiled._PROGRAMS.clear()
+    compilation._PROGRAMS.clear()
+    counts = [len(compilation._PROGRAMS) for _ in run(method, federation, Settings(rounds=4), Batched(compiled=True))]
+    compilation._PROGRAMS.clear()
     assert counts[0] > 0
     assert counts[1] == counts[-1]
 
@@ -143,12 +143,12 @@ SOLVERS = {
     "sgd": SGD(lr=0.1, momentum=0.9, weight_decay=0.01),
     "clipped": SGD(lr=0.5, clip=0.1),
     "adam": Adam(lr=0.05, weight_decay=0.1),
-    "grouped": Grouped(solvers={"w": Adam(lr=0.1), "b": SGD(lr=0.2)}),
+    "grouped": GroupedSolver(solvers={"w": Adam(lr=0.1), "b": SGD(lr=0.2)}),
 }
 
 
 @pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
-def test_stacked_descent_is_descent_of_each(solver: SGD | Adam | Grouped) -> None:
+def test_stacked_descent_is_descent_of_each(solver: SGD | Adam | GroupedSolver) -> None:
     """With steps that are padding for some clients, every client gets what it gets alone, its own loss and state
     included.
     """
@@ -186,7 +186,7 @@ def test_stacked_descent_is_descent_of_each(solver: SGD | Adam | Grouped) -> Non
 TWICE = """
 import hashlib
 import tiny
-from fedweave.federation.engine import one_round
+from fedweave.federation.engine import run_round
 from fedweave.federation.executors import Batched
 from fedweave.federation.records import Settings
 from fedweave.federation.start import begin
@@ -194,14 +194,14 @@ from fedweave.tensors.trees import tree_leaves
 
 method, federation, executor = tiny.method("fedavg", tiny.rows_task(), "rows"), tiny.rows_federation(), Batched(0, True)
 state = begin(method, federation, 0, executor)
-state = one_round(method, state, federation, Settings(rounds=1), executor)[0]
+state = run_round(method, state, federation, Settings(rounds=1), executor)[0]
 print(hashlib.sha256(b"".join(leaf.numpy().tobytes() for leaf in tree_leaves(state.server))).hexdigest())
 """
 
 
 @pytest.mark.acceptance
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(not compiled.available(), reason="no C++ compiler on this machine")
+@pytest.mark.skipif(not compilation.has_compiler(), reason="no C++ compiler on this machine")
 def test_a_program_from_the_cache_gives_the_same_bits(tmp_path: Path) -> None:
     """The next process compiles nothing."""
     places = os.pathsep.join(map(str, (ROOT / "src", ROOT, ROOT / "tests")))
@@ -216,18 +216,18 @@ def test_a_program_from_the_cache_gives_the_same_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.acceptance
-@pytest.mark.skipif(not compiled.available(), reason="no C++ compiler on this machine")
+@pytest.mark.skipif(not compilation.has_compiler(), reason="no C++ compiler on this machine")
 def test_compiled_steps_change_rounding_alone() -> None:
     """Ragged clients under Adam, two rounds: compiled = stacked, and the second round compiles nothing."""
     federation = tiny.rows_federation()
     method = replace(tiny.method("fedavg_ft", tiny.rows_task(), "rows"), solver=Adam(lr=0.01, clip=1.0))
-    compiled._PROGRAMS.clear()
+    compilation._PROGRAMS.clear()
     states, counts = {}, []
     for executor in (Batched(), Batched(compiled=True)):
         state = begin(method, federation, 0, executor)
         for _ in range(2):
-            state = one_round(method, state, federation, Settings(rounds=2), executor)[0]
-            counts.append(len(compiled._PROGRAMS))
+            state = run_round(method, state, federation, Settings(rounds=2), executor)[0]
+            counts.append(len(compilation._PROGRAMS))
         states[executor] = state
     plain, fast = states.values()
     assert counts == [0, 0, 1, 1]
@@ -246,7 +246,7 @@ class Halving(SGD):
         params = {name: value - self.lr * state["length"] * grads[name] for name, value in params.items()}
         return params, {"length": state["length"] / 2}
 
-    def stacks(self, state: Tree) -> bool:
+    def can_stack(self, state: Tree) -> bool:
         return False
 
 
@@ -254,12 +254,12 @@ def test_a_step_that_changes_types_is_not_compiled() -> None:
     """A program reads its inputs without looking at their types, so it would misread the second length."""
     federation = tiny.rows_federation()
     method = replace(tiny.method("fedavg_ft", tiny.rows_task(), "rows"), solver=Halving(lr=0.1))
-    compiled._PROGRAMS.clear()
+    compilation._PROGRAMS.clear()
     begun = begin(method, federation, 0, Batched())
-    plain = one_round(method, begun, federation, Settings(rounds=1), Batched())[0]
+    plain = run_round(method, begun, federation, Settings(rounds=1), Batched())[0]
     with pytest.warns(UserWarning, match=r"not compiled: TypeError: torch.int64 .* becomes torch.float32"):
-        fast = one_round(method, begun, federation, Settings(rounds=1), Batched(compiled=True))[0]
-    compiled._PROGRAMS.clear()
+        fast = run_round(method, begun, federation, Settings(rounds=1), Batched(compiled=True))[0]
+    compilation._PROGRAMS.clear()
     assert all(map(torch.equal, trees.tree_leaves(plain.server), trees.tree_leaves(fast.server)))
 
 
@@ -310,7 +310,7 @@ def test_a_square_that_is_turned_round_is_a_copy() -> None:
 
 def test_large_results_are_let_go_one_by_one() -> None:
     """When the loop turns to the next client, what the one before gave lies in the stack and nowhere else."""
-    everybody, references = viewers(tiny.rows_federation(), 0, 0), []
+    everybody, references = evaluation_cohort(tiny.rows_federation(), 0, 0), []
 
     def one(number: Tensor, data: ClientData) -> trees.Tree:
         assert all(reference() is None for reference in references)
@@ -319,7 +319,7 @@ def test_large_results_are_let_go_one_by_one() -> None:
         return {"first": fresh, "again": fresh, "number": number}
 
     numbers = torch.arange(float(tiny.CLIENTS))
-    actual = Loop().each(one, (numbers,), everybody)
+    actual = Loop().map(one, (numbers,), everybody)
     assert actual["first"] is actual["again"]
     assert actual["number"] is numbers
     assert torch.equal(actual["first"], numbers[:, None].expand(-1, trees.LARGE // 4))
@@ -335,13 +335,13 @@ def test_large_results_that_differ_in_form_are_stacked_like_small_ones() -> None
         for i, f in enumerate(fresh)
     ]
     results[0]["d"] = fresh[0]
-    actual = trees.stack(trees.settled(iter(results), 4))
+    actual = trees.stack(trees.collect_for_stack(iter(results), 4))
     for name, rows in actual.items():
         expected = torch.stack([result[name] for result in results])
         assert rows.dtype == expected.dtype
         assert torch.equal(rows, expected)
     with pytest.raises(RuntimeError, match="equal size"):
-        trees.stack(trees.settled(iter([{"a": fresh[0]}, {"a": fresh[1][None]}]), 2))
+        trees.stack(trees.collect_for_stack(iter([{"a": fresh[0]}, {"a": fresh[1][None]}]), 2))
 
 
 def test_auto_picks_by_kind_size_and_length() -> None:
@@ -362,7 +362,7 @@ def test_auto_picks_by_kind_size_and_length() -> None:
     assert pick(build("resnet18", (3, 32, 32), 10), device="cuda") == "batched"
     assert pick(build("gcn", (1433,), 7)) == pick(small) == "batched"
     assert pick(small, chunk=3) == "batched, 3 clients at once"
-    assert pick(small, steps=10**6) == ("compiled" if compiled.available() else "batched")
+    assert pick(small, steps=10**6) == ("compiled" if compilation.has_compiler() else "batched")
     assert pick(build("gcn", (30,), 7), steps=10**6) == "batched"
     assert pick(made("fedsage", "nodes").network) == "batched"
     assert pick(made("fedsage", "nodes", wide=20_000).network) == "loop"
@@ -374,28 +374,32 @@ def test_sparse_features_are_the_dense_ones() -> None:
     xs = [g.normal(size=(v, 40)) * (g.random((v, 40)) < 0.04) for v in (9, 6, 11)]
     edges = [np.stack([np.arange(v), np.roll(np.arange(v), 1)]) for v in (9, 6, 11)]
     edges = [np.concatenate([e, e[::-1]], 1) for e in edges]
-    own, extents = stacked(xs, [np.zeros(len(x), dtype=np.int64) for x in xs], edges, torch.float64)
+    own, extents = stack_clients(xs, [np.zeros(len(x), dtype=np.int64) for x in xs], edges, torch.float64)
     weight = torch.randn(3, 40, 5, dtype=torch.float64, requires_grad=True)
     through = torch.randn(3, 11, 5, dtype=torch.float64)
-    sparse = vmap(lambda places, values, w: project(Cells(places, values, 11), w))(own["cells"], own["values"], weight)
+    sparse = vmap(lambda places, values, w: project(SparseMatrix(places, values, 11), w))(
+        own["cells"], own["values"], weight
+    )
     torch.testing.assert_close(sparse, own["x"] @ weight)
     actual, expected = (torch.autograd.grad((out * through).sum(), weight)[0] for out in (sparse, own["x"] @ weight))
     torch.testing.assert_close(actual, expected)
     for i, x in enumerate(xs):
-        cells = Cells(own["cells"][i][:, : extents["cells"][i]], own["values"][i][: extents["values"][i]], len(x))
+        cells = SparseMatrix(
+            own["cells"][i][:, : extents["cells"][i]], own["values"][i][: extents["values"][i]], len(x)
+        )
         torch.testing.assert_close(project(cells, weight[i]), torch.from_numpy(x) @ weight[i])
         assert torch.equal(cells.places[0][cells.places[2]], cells.places[0].sort().values)
 
 
 def test_dense_features_have_no_cells() -> None:
     """Above a twentieth of entries, products by cells do not pay."""
-    own, _ = stacked([np.ones((4, 3))], [np.zeros(4, dtype=np.int64)], [np.array([[0, 1], [1, 0]])])
+    own, _ = stack_clients([np.ones((4, 3))], [np.zeros(4, dtype=np.int64)], [np.array([[0, 1], [1, 0]])])
     assert "cells" not in own
 
 
 def test_ordered_sorts_by_column() -> None:
     """The third row is a permutation that puts columns in ascending order, rows ascending within each."""
-    places = ordered(torch.tensor([[2, 0, 1, 0], [0, 1, 1, 3]]))
+    places = add_column_order(torch.tensor([[2, 0, 1, 0], [0, 1, 1, 3]]))
     assert places[0][places[2]].tolist() == [0, 0, 1, 2]
     assert places[1][places[2]].tolist() == [1, 3, 1, 0]
 
@@ -408,6 +412,6 @@ def test_a_loop_never_sees_padding() -> None:
     )
     assert isinstance(Loop(), Loop)
     for i in range(5):
-        arrays = cohort.one(i).arrays
+        arrays = cohort.client_data(i).arrays
         assert arrays["edges"].shape[1] == len(arrays["weight"]) == int(federation.extents["edges"][i])
         assert arrays["nodes"].all()

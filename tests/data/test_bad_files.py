@@ -23,9 +23,9 @@ from fedweave.data.sources.transfer import SourceError, extract
 from fedweave.errors import Diverged
 from fedweave.federation.records import Report
 from fedweave.files import check_writable, load_tensors, save_tensors, write_atomic
-from fedweave.pipelines.commands import main, single
+from fedweave.pipelines.commands import main, single_run
 from fedweave.pipelines.commands.studies import dump
-from fedweave.pipelines.processes import stage
+from fedweave.pipelines.processes import run_main
 from fedweave.pipelines.stages import evaluate
 from fedweave.runs import archive, repetition
 from fedweave.runs import checkpoints as checkpoint_files
@@ -67,7 +67,7 @@ def test_a_pipe_in_place_of_a_file_is_refused_at_once(name: str, tmp_path: Path)
 def test_what_diverges_names_the_setting_to_change(changes: dict[str, Any], words: list[str]) -> None:
     """Noise that outweighs the model is not the fault of the step size."""
     with pytest.raises(Diverged) as caught:
-        repetition.perform(prepared(ODD[3][1], **changes), 0)
+        repetition.run_repetition(prepared(ODD[3][1], **changes), 0)
     assert [word for word in words if word not in str(caught.value)] == []
 
 
@@ -182,8 +182,8 @@ def test_a_file_in_place_of_a_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("place", "command"), [
-    ("results", lambda: stage(evaluate.main)),
-    ("data", lambda: main.guarded(lambda: single.run("local", rounds=1))),
+    ("results", lambda: run_main(evaluate.main)),
+    ("data", lambda: main.run_command(lambda: single_run.run("local", rounds=1))),
 ])  # fmt: skip
 def test_a_file_in_place_of_a_folder_of_the_project(
     place: str,
@@ -239,8 +239,8 @@ ODD: list[tuple[str, Partition, dict[str, Any]]] = [
 @pytest.mark.parametrize(("partition", "train"), [odd[1:] for odd in ODD], ids=[odd[0] for odd in ODD])
 def test_odd_clients_work(partition: Partition, train: dict[str, Any]) -> None:
     """They train, are scored, and nothing is dropped."""
-    history = repetition.perform(prepared(partition, **train), 0)
-    assert np.isfinite(archive.selected(prepared(partition, **train), history)).all()
+    history = repetition.run_repetition(prepared(partition, **train), 0)
+    assert np.isfinite(archive.select_scores(prepared(partition, **train), history)).all()
     assert history.dropped == []
 
 
@@ -252,7 +252,7 @@ def test_isolated_nodes_and_disconnected_graphs_work(executor: str) -> None:
     parts = [rows([0, 3], [0, 3], [0, 3]), rows([1], [1], [1]), rows([2, 4], [2, 4], [2, 4])]
     nodes = rows(*(list(range(10 * i, 10 * i + 5)) for i in range(3)))
     made = Partition(*parts, nodes=nodes, edges=(none, path, path[:, :2]))
-    history = repetition.perform(prepared(made, "graph", executor=executor), 0)
+    history = repetition.run_repetition(prepared(made, "graph", executor=executor), 0)
     assert np.isfinite(history.scores["post/test"]).all()
     assert np.isfinite([row.train_loss for row in history.ledger]).all()
 
@@ -263,33 +263,33 @@ def test_checkpoints_of_others_and_damaged_ones(tmp_path: Path) -> None:
     """
     partition = ODD[3][1]
     made = prepared(partition, rounds=5, checkpoint=1)
-    whole = repetition.perform(made, 0)
+    whole = repetition.run_repetition(made, 0)
 
     def until_the_last(report: Report) -> None:
         assert report.round < 5, "killed"
 
     with pytest.raises(AssertionError, match="killed"):
-        repetition.perform(made, 0, tmp_path, until_the_last)
+        repetition.run_repetition(made, 0, tmp_path, until_the_last)
     files = sorted(path.name for path in tmp_path.iterdir())
     assert [name.rsplit("-", 1)[1] for name in files] == ["000000003.pt", "000000004.pt"]
     newest = tmp_path / files[1]
     content = torch.load(newest, weights_only=True)
     for key, value in (("version", 99), ("fingerprint", "other"), ("seed", 5)):
         save_tensors(newest, {**content, key: value})
-        refused(lambda: repetition.perform(made, 0, tmp_path), str(newest), str(value), "delete it")
+        refused(lambda: repetition.run_repetition(made, 0, tmp_path), str(newest), str(value), "delete it")
     newest.write_bytes(newest.read_bytes()[:-100])
-    again = repetition.perform(made, 0, tmp_path)
+    again = repetition.run_repetition(made, 0, tmp_path)
     assert again.scores == whole.scores
     (newest,) = tmp_path.iterdir()
     assert newest.name.endswith("-000000005.pt")
     assert load_tensors(newest)["state"] == (5, {}, {}, {})
-    finished = repetition.perform(made, 0, tmp_path)
+    finished = repetition.run_repetition(made, 0, tmp_path)
     assert finished.scores == whole.scores
     for name, model in whole.snapshot["models"].items():
         assert torch.equal(finished.snapshot["models"][name], model)
     newest.write_bytes(b"")
-    refused(lambda: repetition.perform(made, 0, tmp_path), str(newest), "not a readable checkpoint", "delete it")
-    checkpoint_files.forget(tmp_path, made.run)
+    refused(lambda: repetition.run_repetition(made, 0, tmp_path), str(newest), "not a readable checkpoint", "delete it")
+    checkpoint_files.remove(tmp_path, made.run)
     assert [*tmp_path.iterdir()] == []
 
 
@@ -298,7 +298,7 @@ def test_a_finished_run_names_what_is_damaged(tmp_path: Path) -> None:
     from fedweave.results.runs import load_run
 
     made = prepared(ODD[3][1])
-    archive.write(tmp_path / "run", made, {0: repetition.perform(made, 0)})
+    archive.write(tmp_path / "run", made, {0: repetition.run_repetition(made, 0)})
     assert json.loads((tmp_path / "run" / "run.json").read_text())["dropped"] == 0
     load_run(tmp_path / "run")
     for name in ("rounds.csv", "evaluations.parquet", "run.json"):

@@ -9,14 +9,14 @@ import pytest
 from PIL import Image
 
 from fedweave import data
-from fedweave.data.base import Dataset, symmetric
-from fedweave.data.normalise import PUBLISHED
-from fedweave.data.partitions.metis import induced, largest_component
+from fedweave.data.base import Dataset, symmetrise_edges
+from fedweave.data.normalisation import PUBLISHED
+from fedweave.data.partitions.metis import induced_edges, largest_component
 from fedweave.data.sources import images, traffic
 from fedweave.data.sources.origins import CATALOGUE
 from fedweave.data.sources.pickles import read_arrays
-from fedweave.data.sources.retrieval import complete
-from fedweave.data.summary import clustering
+from fedweave.data.sources.retrieval import find_intact_files
+from fedweave.data.summary import clustering_coefficient
 from fedweave.errors import BadInput
 from fedweave.tensors.random_streams import stream
 
@@ -28,7 +28,7 @@ def mirror() -> Path:
     return named if named.is_dir() else beside
 
 
-REAL = tuple(name for name, forms in CATALOGUE.items() if forms and complete(name, mirror()))
+REAL = tuple(name for name, forms in CATALOGUE.items() if forms and find_intact_files(name, mirror()))
 SLOW = tuple(name for name in REAL if name in ("cifar10", "cifar100"))  # one sheet is read, not all
 ABSENT = pytest.mark.skip(
     reason="not in the mirror of real data: FEDWEAVE_MIRROR, or shared/data beside the repository"
@@ -51,9 +51,9 @@ def has_statistics(nodes: int, edges: int, whole: float, ten: float, means: list
 
     def run(dataset: Dataset) -> None:
         largest = largest_component(dataset.links, len(dataset.x))
-        inside = induced(dataset.links, largest, len(dataset.x))
+        inside = induced_edges(dataset.links, largest, len(dataset.x))
         assert (len(largest), inside.shape[1]) == (nodes, edges)
-        assert clustering(inside, len(largest)) == pytest.approx(whole, abs=6e-4)
+        assert clustering_coefficient(inside, len(largest)) == pytest.approx(whole, abs=6e-4)
         rules = (("metis", 10), ("metis", 20), ("metis_overlap", 30), ("metis_overlap", 50))
         for (rule, clients), mean in zip(rules, means, strict=True):
             summary = data.summary(dataset, data.partition(dataset, rule, clients, 123))
@@ -70,7 +70,7 @@ def has_published_moments(dataset: Dataset) -> None:
 
 
 def has_sensors(dataset: Dataset) -> None:
-    names, matrix = traffic.adjacency(mirror() / "METR-LA" / "adj_mx.pkl")
+    names, matrix = traffic.read_adjacency(mirror() / "METR-LA" / "adj_mx.pkl")
     assert (np.count_nonzero(matrix), np.count_nonzero(np.diag(matrix))) == (1722, 207)
     assert dataset.names == names
     assert dataset.time[[0, 287, 288]].tolist() == pytest.approx([0.0, 287 / 288, 0.0])
@@ -132,7 +132,7 @@ def test_set_is_what_was_published(name: str) -> None:
     dataset = data.load(name, mirror())
     assert dataset.name == name
     for pairs in (dataset.edges, dataset.relation):
-        assert pairs is None or np.array_equal(symmetric(pairs, 10**6), pairs)
+        assert pairs is None or np.array_equal(symmetrise_edges(pairs, 10**6), pairs)
     for passes in CHECKS[name]:
         passes(dataset)
 
@@ -164,12 +164,12 @@ def test_sheets_hold_images_row_by_row(name: str, tmp_path: Path) -> None:
         pixels = stream(1).integers(0, 256, size=(6, 3, 32, 32), dtype=np.uint8)
         grid = pixels.reshape(2, 3, 3, 32, 32).transpose(0, 3, 1, 4, 2).reshape(64, 96, 3)
         Image.fromarray(grid).save(tmp_path / "0.webp", lossless=True)
-        assert np.array_equal(images.sheets(tmp_path, 2, 3), pixels)
+        assert np.array_equal(images.read_sheets(tmp_path, 2, 3), pixels)
         with pytest.raises(BadInput, match="not a sheet of 3 x 3"):
-            images.sheet(tmp_path / "0.webp", 3, 3)
+            images.read_sheet(tmp_path / "0.webp", 3, 3)
         return
     folder, rows, columns = {"cifar10": ("CIFAR10", 40, 50), "cifar100": ("CIFAR100", 500, 1)}[name]
-    first = images.sheet(min((mirror() / folder / "test").iterdir()), rows, columns)
+    first = images.read_sheet(min((mirror() / folder / "test").iterdir()), rows, columns)
     assert first.shape == (rows * columns, 3, 32, 32)
     labels = np.load(mirror() / folder / "labels.npz")
     target = labels["test_labels" if name == "cifar10" else "test_fine"][: len(first)]

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedweave import data
-from fedweave.data.base import Dataset, Partition, symmetric
+from fedweave.data.base import Dataset, Partition, symmetrise_edges
 from fedweave.data.partitions.splits import PARTS
 from fedweave.data.sources import flights, packaged
 from fedweave.data.sources.income import DIVISIONS
 from fedweave.data.sources.packaged import PACKAGED
-from fedweave.data.sources.shoulder import STEP, WINDOW, contents
+from fedweave.data.sources.shoulder import STEP, WINDOW, read_contents
 from fedweave.errors import BadInput
-from fedweave.report.extras import label_counts
+from fedweave.report.optional_files import label_counts
 from fedweave.tensors.random_streams import stream
 
 SPLIT = {"train": 0.2, "val": 0.2, "test": 0.6}
@@ -57,8 +57,8 @@ def test_no_sample_of_a_recording_is_in_two_parts(shoulder: Dataset) -> None:
 
 
 def test_windows_are_those_of_the_recordings(shoulder: Dataset) -> None:
-    (path,) = packaged.packaged("shoulder")
-    raw = contents(path)
+    (path,) = packaged.packaged_files("shoulder")
+    raw = read_contents(path)
     for client, number in ((0, 3), (7, 50), (19, 139)):
         rows = np.flatnonzero(shoulder.recording == number)
         name, exercise = shoulder.names[shoulder.owner[rows[0]]], shoulder.y[rows[0]]
@@ -126,15 +126,15 @@ def test_scaling_knows_nothing_of_later_rows(
 
 def test_flights_are_in_the_order_of_time_with_the_weather_before(departures: Dataset) -> None:
     """As many of each airport, late where the table says so, and no weather from after the scheduled departure."""
-    table, weather = map(pd.read_csv, packaged.packaged("flights"))
-    rows = flights.selected(table, weather)
+    table, weather = map(pd.read_csv, packaged.packaged_files("flights"))
+    rows = flights.select_flights(table, weather)
     assert np.bincount(departures.owner).tolist() == [flights.FLIGHTS] * flights.DESTINATIONS
     assert [departures.names[i] for i in departures.owner] == rows["dest"].tolist()
     assert departures.y.tolist() == (rows["arr_delay"] > 15).tolist()
     for _, mine in rows.groupby("dest"):
         assert mine["time"].is_monotonic_increasing
     later = weather.assign(precip=np.where(weather["time_hour"] > "2013-07", 99.0, weather["precip"]))
-    changed = flights.selected(table, later)["precip"].ne(rows["precip"])
+    changed = flights.select_flights(table, later)["precip"].ne(rows["precip"])
     assert changed.any()
     assert rows[changed]["time"].min() >= pd.Timestamp("2013-07-01", tz="UTC")
     made = data.partition(departures, "natural", 20, 0, split=SPLIT)
@@ -147,7 +147,7 @@ def test_incomes_borders_and_divisions(income: Dataset) -> None:
     near = {(income.names[a], income.names[b]) for a, b in income.relation.T}
     assert {b for a, b in near if a == "Florida"} == {"Alabama", "Georgia"}
     assert {b for a, b in near if a == "Maine"} == {"New Hampshire"}
-    assert np.array_equal(symmetric(income.relation, 48), income.relation)
+    assert np.array_equal(symmetrise_edges(income.relation, 48), income.relation)
     sizes = dict(zip(income.group_names, np.bincount(income.group).tolist(), strict=True))
     census = [6, 3, 5, 7, 8, 4, 4, 8, 3]  # states of each division, without the District of Columbia
     assert sizes == dict(zip(DIVISIONS.values(), census, strict=True))

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from fedweave import data
-from fedweave.data.sources.origins import ANY, CATALOGUE, RECORDED, Archive, File, Form
-from fedweave.data.sources.retrieval import require
+from fedweave.data.sources.origins import ANY, CATALOGUE, RECORDED, Archive, File, FileSet
+from fedweave.data.sources.retrieval import require_files
 from fedweave.data.sources.transfer import CHUNK
 from fedweave.errors import BadInput
 from fedweave.tensors.random_streams import stream
@@ -75,7 +75,7 @@ def site() -> Iterator[Site]:
 def listed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A data set of one file with a known sum and no official address."""
     monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
-    monkeypatch.setitem(CATALOGUE, "toy", (Form((File(PATH, sha256(CONTENT)),)),))
+    monkeypatch.setitem(CATALOGUE, "toy", (FileSet((File(PATH, sha256(CONTENT)),)),))
 
 
 def put(folder: Path, content: bytes, path: str = PATH) -> Path:
@@ -153,11 +153,11 @@ def test_damaged_file_is_replaced_or_named(damage: bytes, listed: None, tmp_path
     line = refused("toy", tmp_path / "root")
     assert re.search(rf"dataset toy: {PATH} is damaged below .*FEDWEAVE_MIRROR=", line)
     with pytest.raises(BadInput, match=r"table\.bin: damaged"):
-        require("toy", tmp_path / "root")
+        require_files("toy", tmp_path / "root")
     put(tmp_path / "mirror", CONTENT)
     data.download("toy", tmp_path / "root", str(tmp_path / "mirror"))
     assert path.read_bytes() == CONTENT
-    require("toy", tmp_path / "root")
+    require_files("toy", tmp_path / "root")
 
 
 def test_lines_name_what_was_tried_and_the_way_out(listed: None, site: Site, tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_lines_name_what_was_tried_and_the_way_out(listed: None, site: Site, tmp
 def test_mirror_comes_before_the_official_source(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
     file = File(PATH, sha256(CONTENT), f"{site.url}/{PATH}")
-    monkeypatch.setitem(CATALOGUE, "toy", (Form((file,)),))
+    monkeypatch.setitem(CATALOGUE, "toy", (FileSet((file,)),))
     put(tmp_path / "mirror", CONTENT)
     data.download("toy", tmp_path / "a", str(tmp_path / "mirror"))
     assert site.requests == []
@@ -193,8 +193,8 @@ def test_mirror_comes_before_the_official_source(site: Site, tmp_path: Path, mon
 
 def test_second_form_is_taken_where_the_mirror_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
-    first = Form((File("Toy/original", sha256(b"original"), "http://127.0.0.1:9/original"),))
-    second = Form((File("Toy/copy", sha256(b"copy")), File("Toy/labels", sha256(b"labels"))))
+    first = FileSet((File("Toy/original", sha256(b"original"), "http://127.0.0.1:9/original"),))
+    second = FileSet((File("Toy/copy", sha256(b"copy")), File("Toy/labels", sha256(b"labels"))))
     monkeypatch.setitem(CATALOGUE, "toy", (first, second))
     put(tmp_path / "mirror", b"copy", "Toy/copy")
     put(tmp_path / "mirror", b"labels", "Toy/labels")
@@ -202,7 +202,7 @@ def test_second_form_is_taken_where_the_mirror_has_it(tmp_path: Path, monkeypatc
     assert [path.name for path in files] == ["copy", "labels"]
     damaged = put(tmp_path / "root", b"damaged", "Toy/original")  # a loader would read this one
     with pytest.raises(BadInput, match="original: damaged"):
-        require("toy", tmp_path / "root")
+        require_files("toy", tmp_path / "root")
     put(tmp_path / "mirror", b"original", "Toy/original")
     data.download("toy", tmp_path / "root", str(tmp_path / "mirror"))
     assert damaged.read_bytes() == b"original"
@@ -239,7 +239,7 @@ def test_archives_give_the_wanted_members_only(
     site.files = {f"Toy/all.{kind}": content, f"away/all.{kind}": content}
     archive = Archive(f"Toy/all.{kind}", f"md5:{hashlib.md5(content).hexdigest()}", f"{site.url}/away/all.{kind}")
     file = File(PATH, sha256(CONTENT), None, archive, "in/table.bin.gz")
-    monkeypatch.setitem(CATALOGUE, "toy", (Form((file,)),))
+    monkeypatch.setitem(CATALOGUE, "toy", (FileSet((file,)),))
     root = tmp_path / "deep" / "er" / "root"
     data.download("toy", root, site.url if source == "mirror" else None)
     assert (root / PATH).read_bytes() == CONTENT
@@ -258,20 +258,22 @@ def test_bad_archives_are_refused(site: Site, tmp_path: Path, monkeypatch: pytes
     ):
         site.files = {"all.zip": content}
         archive = Archive("Toy/all.zip", sha256(content), f"{site.url}/all.zip")
-        monkeypatch.setitem(CATALOGUE, "toy", (Form((File(PATH, sha256(CONTENT), None, archive, "table"),)),))
+        monkeypatch.setitem(CATALOGUE, "toy", (FileSet((File(PATH, sha256(CONTENT), None, archive, "table"),)),))
         assert message in refused("toy", tmp_path)
 
 
 def test_files_without_a_published_sum(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
-    monkeypatch.setitem(CATALOGUE, "toy", (Form((File(PATH, RECORDED, f"{site.url}/{PATH}"), File("Toy/any", ANY))),))
+    monkeypatch.setitem(
+        CATALOGUE, "toy", (FileSet((File(PATH, RECORDED, f"{site.url}/{PATH}"), File("Toy/any", ANY))),)
+    )
     put(tmp_path / "root", b"x", "Toy/any")
     (path, _) = data.download("toy", tmp_path / "root")
     beside = path.with_name("table.bin.sha256")
     assert beside.read_text() == f"{sha256(CONTENT).removeprefix('sha256:')}  table.bin\n"
     path.write_bytes(b"damaged")
     with pytest.raises(BadInput, match="if it is the original, run: sha256sum"):
-        require("toy", tmp_path / "root")
+        require_files("toy", tmp_path / "root")
     mirror = put(tmp_path / "mirror", CONTENT)
     site.files = {}
     assert "table.bin.sha256 (not there)" in refused("toy", tmp_path / "root", str(tmp_path / "mirror"))

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from fedweave import data
-from fedweave.data import DATASETS, require
+from fedweave.data import DATASETS, require_files
 from fedweave.data.base import Dataset
 from fedweave.data.partitions.registry import PARTITIONS
 from fedweave.data.sources import origins
@@ -159,9 +159,9 @@ def test_junk_is_no_data_set(name: str, tmp_path: Path) -> None:
         (tmp_path / file.path).write_bytes(b"junk")
     if all(file.digest != origins.ANY for file in origins.CATALOGUE[name][0].files):
         with pytest.raises(BadInput):
-            require(name, tmp_path)
+            require_files(name, tmp_path)
     else:
-        require(name, tmp_path)
+        require_files(name, tmp_path)
         with pytest.raises(BadInput):
             data.load(name, tmp_path)
 

@@ -14,7 +14,7 @@ import torch
 
 from fedweave.data.sources import citation
 from fedweave.data.sources.pickles import read_arrays
-from fedweave.data.sources.traffic import hdf5
+from fedweave.data.sources.traffic import read_hdf5
 from fedweave.files import load_tensors, read, save_tensors
 from fedweave.readers.arrays import read_npz
 from fedweave.results.runs import read_scores
@@ -147,7 +147,7 @@ def test_tables_whose_values_stand_in_another_file(kind: str, tmp_path: Path) ->
     with h5py.File(tmp_path / "t.h5", "w") as file:
         file["speed/axis0"], file["speed/axis1"] = np.array([b"a", b"b"]), np.arange(3)
         elsewhere(tmp_path / "other", kind)(file["speed"])
-    line = message_of(hdf5, tmp_path / "t.h5", (tmp_path / "t.h5").read_bytes())
+    line = message_of(read_hdf5, tmp_path / "t.h5", (tmp_path / "t.h5").read_bytes())
     assert "keeps its content in another file" in line or "is a link to another place" in line
 
 
@@ -171,7 +171,7 @@ def test_tables_of_other_sizes_and_types(name: str, options: dict[str, Any], wor
     with h5py.File(tmp_path / "t.h5", "a") as file:
         del file["speed"][name]
         file["speed"].create_dataset(name, **options)
-    assert words in message_of(hdf5, tmp_path / "t.h5", (tmp_path / "t.h5").read_bytes())
+    assert words in message_of(read_hdf5, tmp_path / "t.h5", (tmp_path / "t.h5").read_bytes())
 
 
 def zipped(**members: bytes) -> bytes:

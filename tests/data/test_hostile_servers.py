@@ -13,7 +13,7 @@ import pytest
 
 from fedweave import data
 from fedweave.data.sources import origins, web
-from fedweave.data.sources.origins import CATALOGUE, RECORDED, File, Form
+from fedweave.data.sources.origins import CATALOGUE, RECORDED, File, FileSet
 from tests.data.test_download import CONTENT, PATH, leftovers, put, refused, sha256
 
 SHARED = os.environ.get("FEDWEAVE_MIRROR", "")
@@ -73,7 +73,7 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     """A data set of one file, with a known sum or with the one that its mirror has beside it."""
     monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
     digest = sha256(CONTENT) if request.param == "listed" else RECORDED
-    monkeypatch.setitem(CATALOGUE, "toy", (Form((File(PATH, digest),)),))
+    monkeypatch.setitem(CATALOGUE, "toy", (FileSet((File(PATH, digest),)),))
     return str(request.param)
 
 
@@ -120,7 +120,7 @@ def test_an_encrypted_source_leads_to_no_plain_one() -> None:
     """Whoever sits between could send anything."""
     request = web.Request("https://127.0.0.1/x")
     with pytest.raises(web.SourceError, match="only https"):
-        web._Redirects().redirect_request(request, None, 302, "", http.client.HTTPMessage(), "http://127.0.0.1/x")
+        web._RedirectHandler().redirect_request(request, None, 302, "", http.client.HTTPMessage(), "http://127.0.0.1/x")
 
 
 def test_an_endless_body_ends_at_the_limit(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +144,7 @@ def test_a_mirror_in_a_folder_has_the_same_limit(kind: str, tmp_path: Path, monk
 def test_a_slow_server_ends_at_the_time_limit(head: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever it drips: each byte is in time, all together are not. The part stays where its sum can vouch for it."""
     monkeypatch.setattr(web, "TOTAL", 0.5)
-    monkeypatch.setitem(CATALOGUE, "toy", (Form((File(PATH, sha256(CONTENT)),)),))
+    monkeypatch.setitem(CATALOGUE, "toy", (FileSet((File(PATH, sha256(CONTENT)),)),))
     started = time.monotonic()
     with answering(dripping(head)) as (url, _):
         assert "took longer than 0.5 s" in refused("toy", tmp_path, url)
@@ -155,7 +155,7 @@ def test_a_slow_server_ends_at_the_time_limit(head: bytes, tmp_path: Path, monke
 def test_a_slow_handshake_ends_at_the_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before a connection is encrypted it has the same limit."""
     monkeypatch.setattr(web, "TOTAL", 0.5)
-    monkeypatch.setitem(CATALOGUE, "toy", (Form((File(PATH, sha256(CONTENT)),)),))
+    monkeypatch.setitem(CATALOGUE, "toy", (FileSet((File(PATH, sha256(CONTENT)),)),))
     record = b"\x16\x03\x03\x3f\xff"  # a record of TLS that never becomes whole
     with answering(dripping(record)) as (url, _):
         assert "took longer than 0.5 s" in refused("toy", tmp_path, url.replace("http", "https"))
@@ -171,7 +171,7 @@ def test_a_server_that_stalls_is_given_up(kind: str, tmp_path: Path, monkeypatch
 def test_an_answer_without_content_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even where no sum is known."""
     with answering(saying(OK + b"Content-Length: 0\r\n\r\n")) as (url, _):
-        monkeypatch.setitem(CATALOGUE, "toy", (Form((File(PATH, RECORDED, f"{url}/x"),)),))
+        monkeypatch.setitem(CATALOGUE, "toy", (FileSet((File(PATH, RECORDED, f"{url}/x"),)),))
         assert f"{url}/x (empty)" in refused("toy", tmp_path)
     assert leftovers(tmp_path) == set()
 
@@ -182,7 +182,7 @@ def test_an_answer_without_content_is_no_file(tmp_path: Path, monkeypatch: pytes
 def test_sums_that_are_none(beside: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a mirror, and beside a file that is there."""
     monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
-    monkeypatch.setitem(CATALOGUE, "toy", (Form((File(PATH, RECORDED),)),))
+    monkeypatch.setitem(CATALOGUE, "toy", (FileSet((File(PATH, RECORDED),)),))
     put(tmp_path / "mirror", CONTENT)
     put(tmp_path / "mirror", beside, f"{PATH}.sha256")
     assert "holds no SHA-256 sum" in refused("toy", tmp_path / "root", str(tmp_path / "mirror"))
@@ -195,7 +195,7 @@ def test_a_mirror_without_the_file_leaves_the_sum_that_is_there(
 ) -> None:
     """What a mirror says of a file that it does not have is forgotten."""
     monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
-    monkeypatch.setitem(CATALOGUE, "toy", (Form((File(PATH, RECORDED),)),))
+    monkeypatch.setitem(CATALOGUE, "toy", (FileSet((File(PATH, RECORDED),)),))
     mine = put(tmp_path / "root", b"my own", f"{PATH}.sha256")
     put(tmp_path / "mirror", b"0" * 64, f"{PATH}.sha256")
     refused("toy", tmp_path / "root", str(tmp_path / "mirror"))
@@ -229,7 +229,7 @@ def test_the_files_of_a_data_set_are_below_its_limit(name: str) -> None:
     """
     assert name in origins.LIMITS
     paths = [Path(SHARED, file.path) for form in CATALOGUE[name] for file in form.files]
-    assert all(path.stat().st_size < 0.7 * origins.limit(name) for path in paths if SHARED and path.is_file())
+    assert all(path.stat().st_size < 0.7 * origins.size_limit(name) for path in paths if SHARED and path.is_file())
 
 
 def test_a_file_that_is_allowed_arrives(kind: str, tmp_path: Path) -> None:

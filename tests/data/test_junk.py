@@ -14,7 +14,7 @@ from fedweave.pipelines import addresses, paths
 from fedweave.pipelines.commands import reproduction
 from fedweave.pipelines.mlflow_records import tracking
 from fedweave.pipelines.searching import dashboard, search
-from fedweave.report import extras
+from fedweave.report import optional_files
 from fedweave.runs import assembly
 from tests.data.test_bad_data import refused
 from tests.fake_results import write_study
@@ -48,9 +48,9 @@ def test_tables_of_the_study(name: str, way: str, study: Path) -> None:
     """Never read for less than they were."""
     file = study / f"{name}.csv"
     whole = spoil(file, way)
-    refused(lambda: results.current(results.load_study(study)), f"{file}: damaged", "dvc repro evaluate")
+    refused(lambda: results.load_tables(results.load_study(study)), f"{file}: damaged", "dvc repro evaluate")
     file.write_bytes(whole)
-    results.current(results.load_study(study))
+    results.load_tables(results.load_study(study))
 
 
 def test_a_leaderboard_of_other_runs(study: Path) -> None:
@@ -58,7 +58,9 @@ def test_a_leaderboard_of_other_runs(study: Path) -> None:
     whole = file.read_text()
     file.write_text(whole.replace("FedAMP", "Ditto"))
     refused(
-        lambda: results.current(results.load_study(study)), f"{file}: its rows are not the runs", "dvc repro evaluate"
+        lambda: results.load_tables(results.load_study(study)),
+        f"{file}: its rows are not the runs",
+        "dvc repro evaluate",
     )
     file.write_text(whole)
 
@@ -72,9 +74,12 @@ READ: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda f: [results.graphs(run) for run in results.load_study(f).runs],
         "train the run again",
     ),
-    "ablations/depth/table.csv": (extras.ablations, "dvc repro ablate@depth"),
-    "tuned/blobs/trials/blobs-fedaghn.json": (extras.tuning, "dvc repro tune"),
-    "../../data/partitions/blobs/labels.csv": (lambda f: extras.label_counts(f / LABELS), "dvc repro partition@blobs"),
+    "ablations/depth/table.csv": (optional_files.ablations, "dvc repro ablate@depth"),
+    "tuned/blobs/trials/blobs-fedaghn.json": (optional_files.tuning, "dvc repro tune"),
+    "../../data/partitions/blobs/labels.csv": (
+        lambda f: optional_files.label_counts(f / LABELS),
+        "dvc repro partition@blobs",
+    ),
 }
 LABELS = "../../data/partitions/blobs/labels.csv"
 
@@ -99,11 +104,11 @@ def test_the_journal_of_a_search(content: str, tmp_path: Path, monkeypatch: pyte
     """Its trials are lost; the way out says so."""
     prepare(tmp_path, monkeypatch)
     study = assembly.load()
-    file = search.journal(study, RUN)
-    search.find(study, RUN)
+    file = search.journal_path(study, RUN)
+    search.open_search(study, RUN)
     file.write_text(content + file.read_text())
-    refused(lambda: search.find(study, RUN), f"{file}: damaged", "move it away", "dvc repro tune")
-    refused(lambda: dashboard.Mirror(study).follow(), f"{file}: damaged")
+    refused(lambda: search.open_search(study, RUN), f"{file}: damaged", "move it away", "dvc repro tune")
+    refused(lambda: dashboard.SearchReplica(study).update(), f"{file}: damaged")
 
 
 def test_the_trials_that_the_dashboard_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +116,7 @@ def test_the_trials_that_the_dashboard_shows(tmp_path: Path, monkeypatch: pytest
     file = paths.trials("toy", "toy", RUN)
     file.parent.mkdir(parents=True)
     file.write_text('{"trials": [{}]}')
-    refused(lambda: dashboard.Mirror(assembly.load()).follow(), f"{file}: damaged", "dvc repro tune")
+    refused(lambda: dashboard.SearchReplica(assembly.load()).update(), f"{file}: damaged", "dvc repro tune")
 
 
 @pytest.mark.parametrize("name", [".fedweave", ".fedweave/tune"])
@@ -120,7 +125,7 @@ def test_a_file_in_place_of_the_folder_of_searches(name: str, tmp_path: Path, mo
     Path(name).parent.mkdir(exist_ok=True)
     Path(name).write_text("")
     refused(
-        lambda: search.find(assembly.load(), RUN),
+        lambda: search.open_search(assembly.load(), RUN),
         ".fedweave/tune/toy",
         "cannot be written",
         "a folder that can be written",
@@ -136,7 +141,7 @@ def test_rows_beside_the_papers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for file in (board, table):
         file.parent.mkdir(parents=True)
         file.write_text("hello\n")
-    refused(lambda: reproduction.take("paper/table"), f"{board}: damaged", "dvc repro evaluate")
+    refused(lambda: reproduction.merge_board("paper/table"), f"{board}: damaged", "dvc repro evaluate")
     refused(lambda: reproduction.table("paper/table"), f"{table}: damaged", "git restore")
     assert table.read_text() == "hello\n"
 
@@ -169,9 +174,9 @@ def test_a_database_of_another_mlflow(study: Path, tmp_path: Path, monkeypatch: 
     words = f"{file}: written by another version of MLflow; move it away, then: fedweave log toy"
     refused(lambda: tracking.main("toy"), words)
     assert time.monotonic() - begun < 2
-    assert {_get_latest_schema_revision()} == addresses._expected()
+    assert {_get_latest_schema_revision()} == addresses._expected_versions()
     with closing(sqlite3.connect(file)) as database, database:
-        database.execute("UPDATE alembic_version SET version_num = ?", (*addresses._expected(),))
+        database.execute("UPDATE alembic_version SET version_num = ?", (*addresses._expected_versions(),))
     addresses.check_store(f"sqlite:///{file}")
 
 

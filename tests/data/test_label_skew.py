@@ -11,7 +11,7 @@ from scipy import stats
 from fedweave import data
 from fedweave.data.partitions import registry
 from fedweave.data.partitions.label_skew import (
-    Census,
+    ClassSizes,
     clusters,
     dirichlet,
     dominant,
@@ -22,14 +22,14 @@ from fedweave.data.partitions.label_skew import (
     some_classes,
 )
 from fedweave.data.partitions.options import check_option
-from fedweave.data.partitions.quotas import allotted, evenly, hands, proportional
+from fedweave.data.partitions.quotas import allocate_rows, assign_classes, distribute_evenly, split_proportionally
 from fedweave.errors import BadInput
 from fedweave.settings import REQUIRED
 from fedweave.tensors.random_streams import stream
 
 
-def census(sizes: list[int]) -> Census:
-    return Census(np.array(sizes), None)
+def census(sizes: list[int]) -> ClassSizes:
+    return ClassSizes(np.array(sizes), None)
 
 
 def test_dirichlet_shares_follow_their_law() -> None:
@@ -62,7 +62,7 @@ def test_dirichlet_is_uniform_for_large_beta() -> None:
 def test_dirichlet_is_complete_and_keeps_the_minimum(n: int, beta: float, low: int, seed: int, balance: bool) -> None:
     sizes, sure = np.array([400, 300, 500, 600]), low == 0 or (beta > 0.5 and n < 6)
     with nullcontext() if sure else suppress(BadInput):
-        counts = dirichlet(Census(sizes, None), n, stream(seed), beta=beta, minimum=low, balance=balance).counts
+        counts = dirichlet(ClassSizes(sizes, None), n, stream(seed), beta=beta, minimum=low, balance=balance).counts
         assert np.array_equal(counts.sum(0), sizes)
         assert counts.min() >= 0
         assert counts.sum(1).min() >= low
@@ -106,7 +106,7 @@ def test_lda_is_uniform_for_large_alpha() -> None:
 
 def test_shards_are_equal_and_k_a_client() -> None:
     sizes = np.array([103, 100, 100, 100, 108])
-    counts = shards(Census(sizes, None), 10, stream(1), classes=2).counts
+    counts = shards(ClassSizes(sizes, None), 10, stream(1), classes=2).counts
     each = sizes // 4
     assert ((counts > 0).sum(1) <= 2).all()
     assert (counts % each == 0).all()
@@ -126,7 +126,7 @@ def test_clusters_own_their_classes() -> None:
 @settings(max_examples=50, deadline=None)
 def test_hands_are_distinct_and_balanced(clients: int, total: int, draw: st.DataObject) -> None:
     each = draw.draw(st.integers(1, total))
-    held = hands(clients, total, each, stream(clients, total, each))
+    held = assign_classes(clients, total, each, stream(clients, total, each))
     assert (held.sum(1) == each).all()
     assert held.sum(0).max() - held.sum(0).min() <= 1
 
@@ -152,7 +152,7 @@ def test_dominant_classes_hold_their_share() -> None:
 @settings(max_examples=40, deadline=None)
 def test_allotted_tables_fit(sizes: list[int], clients: int, seed: int) -> None:
     weight = stream(seed).dirichlet(np.ones(len(sizes)), size=clients)
-    counts = allotted(np.array(sizes), weight, None)
+    counts = allocate_rows(np.array(sizes), weight, None)
     assert (counts.sum(0) <= sizes).all()
     assert len(np.unique(counts.sum(1))) == 1
     assert np.abs(counts - counts[0].sum() * weight).max() < 1 + 1e-9
@@ -161,7 +161,7 @@ def test_allotted_tables_fit(sizes: list[int], clients: int, seed: int) -> None:
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=6), st.integers(1, 7))
 @settings(max_examples=30, deadline=None)
 def test_remainders_are_spread_over_the_clients(sizes: list[int], clients: int) -> None:
-    counts = evenly(np.array(sizes), np.ones((clients, len(sizes)), dtype=bool))
+    counts = distribute_evenly(np.array(sizes), np.ones((clients, len(sizes)), dtype=bool))
     assert np.array_equal(counts.sum(0), sizes)
     assert np.ptp(counts, axis=0).max() <= 1
     assert np.ptp(counts.sum(1)) <= 1
@@ -172,7 +172,7 @@ def test_remainders_are_spread_over_the_clients(sizes: list[int], clients: int) 
 def test_proportional_cuts_are_exact(size: int, clients: int, seed: int) -> None:
     share = stream(seed).dirichlet(np.full(clients, 0.3)) * (stream(seed, 1).random(clients) < 0.7)
     share[0] += 0.1
-    counts = proportional(share, size)
+    counts = split_proportionally(share, size)
     assert counts.sum() == size
     assert (counts[share == 0] == 0).all()
     assert np.abs(counts - share / share.sum() * size).max() < 1 + 1e-5

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from fedweave import data
-from fedweave.data.facts import check
+from fedweave.data.facts import check_content
 from fedweave.data.sources import citation, compcars, images, traffic, weather
 from fedweave.errors import BadInput
 from fedweave.tensors.random_streams import stream
@@ -67,7 +67,7 @@ def test_emnist(tmp_path: Path) -> None:
     assert dataset.x[:, 0, 0, 0].tolist() == [4, 4, 4, 4, 2, 2]
     assert dataset.labels.tolist() == [0, 1, 2, 3, 0, 1]
     with pytest.raises(BadInput, match="dataset emnist: shape is"):
-        check(dataset)
+        check_content(dataset)
 
 
 def test_tiny_imagenet(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_traffic(form: str, tmp_path: Path) -> None:
         data.DATASETS["pems-bay"](tmp_path)
     (folder / "adj_mx_bay.pkl").write_bytes(pickle.dumps(np.eye(3), protocol=2))
     with pytest.raises(BadInput, match="not a sensor graph"):
-        traffic.adjacency(folder / "adj_mx_bay.pkl")
+        traffic.read_adjacency(folder / "adj_mx_bay.pkl")
 
 
 def test_weather(tmp_path: Path) -> None:
@@ -146,8 +146,8 @@ def test_weather(tmp_path: Path) -> None:
         for year in range(1995, 2020)
     ]
     (tmp_path / "noaa").write_text("\n".join(lines) + "\n")
-    months = weather.temperatures(tmp_path / "noaa", range(1996, 2020))
+    months = weather.read_temperatures(tmp_path / "noaa", range(1996, 2020))
     assert (list(months), months[1].shape, months[1][0], months[1][-1]) == ([1], (288,), 1996.0, 2020.1)
     (tmp_path / "map").write_text("AL GA\nDC MD\nMD VA\n")
-    borders = weather.borders(tmp_path / "map", ["AL", "GA", "MD", "VA"])
+    borders = weather.read_borders(tmp_path / "map", ["AL", "GA", "MD", "VA"])
     assert borders.tolist() == [[0, 1, 2, 3], [1, 0, 3, 2]]

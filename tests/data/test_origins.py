@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedweave._torchvision import declare
 from fedweave.data.sources.origins import ANY, CATALOGUE, OWN, RECORDED
-from fedweave.data.sources.retrieval import Search
+from fedweave.data.sources.retrieval import DownloadOptions
 from fedweave.data.sources.transfer import digest
 
 
@@ -44,7 +44,7 @@ def test_a_mirror_is_trusted_only_where_no_digest_is_known() -> None:
     assert trusted == {"pems-bay"}
     for name in ("amazon-computer", "amazon-photo"):
         assert {file.digest.split(":")[0] for form in CATALOGUE[name] for file in form.files} == {"sha256", "git"}
-    search = Search(Path("root"), "mirror", True, None, limit=2**20)
+    search = DownloadOptions(Path("root"), "mirror", True, None, limit=2**20)
     assert search.sources("a/b", "https://official/b", OWN) == ["https://official/b"]
     assert search.sources("a/b", "https://official/b", RECORDED) == [str(Path("mirror/a/b")), "https://official/b"]
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedweave import data
-from fedweave.data.base import Dataset, symmetric
+from fedweave.data.base import Dataset, symmetrise_edges
 from fedweave.data.partitions.label_skew import DEALERS
-from fedweave.data.partitions.metis import induced, largest_component
+from fedweave.data.partitions.metis import induced_edges, largest_component
 from fedweave.data.partitions.splits import Split, random_parts, stratified_parts
-from fedweave.data.summary import clustering, heterogeneity, labels, owned
+from fedweave.data.summary import clustering_coefficient, heterogeneity, label_histogram, own_rows
 from fedweave.errors import BadInput
 from fedweave.tensors.random_streams import stream
 
@@ -109,7 +109,7 @@ def test_weighted_test_set_is_shared_and_weighs_by_training_labels() -> None:
     for rows, weight in zip(made.train, made.test_weight, strict=True):
         assert (dataset.official[rows] == 0).all()
         assert np.allclose(weight, np.bincount(dataset.labels[rows], minlength=10) / len(rows))
-    assert not np.isin(np.concatenate(owned(made)), tested).any()
+    assert not np.isin(np.concatenate(own_rows(made)), tested).any()
 
 
 def test_proportional_test_sets_are_dealt_once_and_match() -> None:
@@ -150,7 +150,7 @@ def test_metis_cuts_the_largest_component(graph: Dataset) -> None:
 
 def test_largest_component_and_shares_of_nodes() -> None:
     chain = np.stack([np.arange(39), np.arange(1, 40)])
-    edges = symmetric(np.concatenate([chain[:, :9], chain[:, 10:]], axis=1), 41)  # 10 nodes, 30 nodes, one alone
+    edges = symmetrise_edges(np.concatenate([chain[:, :9], chain[:, 10:]], axis=1), 41)  # 10 nodes, 30 nodes, one alone
     assert np.array_equal(largest_component(edges, 41), np.arange(10, 40))
     dataset = Dataset("chain", "graph", np.zeros((41, 1), np.float32), np.zeros(41, np.int64), 1, edges=edges)
     made = data.partition(dataset, "metis", 1, 0, split={"train": 0.5, "val": 0.1, "test": 0.4})
@@ -160,7 +160,7 @@ def test_largest_component_and_shares_of_nodes() -> None:
 def test_induced_edges_are_those_of_the_graph(graph: Dataset) -> None:
     whole = set(map(tuple, graph.links.T.tolist()))
     nodes = np.sort(stream(7).permutation(len(graph.x))[:200])
-    local = induced(graph.links, nodes, len(graph.x))
+    local = induced_edges(graph.links, nodes, len(graph.x))
     assert set(map(tuple, nodes[local].T.tolist())) == {(a, b) for a, b in whole if a in set(nodes) and b in set(nodes)}
 
 
@@ -183,7 +183,7 @@ def series(clients: int, steps: int, relation: np.ndarray | None = None) -> Data
 
 
 def test_natural_windows_are_chronological() -> None:
-    relation = symmetric(np.array([[0, 1], [1, 2]]), 3)
+    relation = symmetrise_edges(np.array([[0, 1], [1, 2]]), 3)
     made = data.partition(series(3, 34272, relation), "natural", 3, 0, window=12, horizon=12)
     assert [len(part[0]) for part in (made.train, made.val, made.test)] == [23974, 3425, 6850]  # DCRNN's round
     assert np.array_equal(np.concatenate([made.train[1], made.val[1], made.test[1]]), 34272 + np.arange(34249))
@@ -328,11 +328,13 @@ def test_heterogeneity_and_clustering_against_references(graph: Dataset) -> None
     made = data.partition(graph, "metis", 10, 0)
     graph = networkx.Graph(made.edges[0].T.tolist())
     graph.add_nodes_from(range(len(made.nodes[0])))
-    assert clustering(made.edges[0], len(made.nodes[0])) == pytest.approx(networkx.average_clustering(graph))
+    assert clustering_coefficient(made.edges[0], len(made.nodes[0])) == pytest.approx(
+        networkx.average_clustering(graph)
+    )
 
 
 def test_labels_count_what_a_client_holds() -> None:
     dataset = toy()
     made = data.partition(dataset, "iid", 4, 0)
-    assert np.array_equal(labels(dataset, made).sum(0), np.bincount(dataset.labels))
+    assert np.array_equal(label_histogram(dataset, made).sum(0), np.bincount(dataset.labels))
     assert data.summary(dataset, made)["heterogeneity"] < 0.2

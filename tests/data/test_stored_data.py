@@ -10,7 +10,7 @@ from PIL import Image
 
 from fedweave import data
 from fedweave.data.base import Dataset, Partition
-from fedweave.data.sources.digits import nearest
+from fedweave.data.sources.digits import nearest_neighbour_edges
 from fedweave.data.sources.pickles import read_arrays
 from fedweave.errors import BadInput
 from fedweave.tensors.random_streams import stream
@@ -20,11 +20,11 @@ def test_nearest_neighbours_against_scikit_learn() -> None:
     from sklearn.neighbors import NearestNeighbors
 
     points = stream(3).integers(0, 17, size=(80, 12)).astype(float)
-    edges = nearest(points, 4)
+    edges = nearest_neighbour_edges(points, 4)
     distance = np.linalg.norm(points[edges[0]] - points[edges[1]], axis=1).reshape(80, 4)
     expected = NearestNeighbors(n_neighbors=5).fit(points).kneighbors(points)[0][:, 1:]
     assert np.allclose(np.sort(distance, axis=1), expected)
-    assert nearest(np.zeros((4, 2)), 2).tolist() == [[0, 0, 1, 1, 2, 2, 3, 3], [1, 2, 0, 2, 0, 1, 0, 1]]
+    assert nearest_neighbour_edges(np.zeros((4, 2)), 2).tolist() == [[0, 0, 1, 1, 2, 2, 3, 3], [1, 2, 0, 2, 0, 1, 0, 1]]
 
 
 class Code:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedweave.deployment.decoding import decode
-from fedweave.deployment.tensors import Undeclared
+from fedweave.deployment.tensors import UndeclaredTensor
 
 PYTHON = Path(__file__).resolve().parents[2] / ".flower" / "bin" / "python"
 
@@ -44,7 +44,7 @@ BAD = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_what_is_not_the_declared_array_is_refused(case):
-    with pytest.raises(Undeclared, match="upload: 'w' ") as refused:
+    with pytest.raises(UndeclaredTensor, match="upload: 'w' ") as refused:
         decode(BAD[case], [2, 3], "float32", "w")
     assert len(str(refused.value)) < 500
 
@@ -67,12 +67,12 @@ from fedweave.deployment.flower import channel, secure
 from fedweave.deployment.messages import Request
 
 request = Request("train", {"round": 0}, form={"w": [[2, 3], "float32"]}, most_bytes=10**5)
-exchange = secure._Exchange(None, {1: request}, [(2, 3)])
+exchange = secure._CountingGrid(None, {1: request}, [(2, 3)])
 for name, data in json.load(sys.stdin).items():
     data = bytes.fromhex(data)
     array = Array("float32", (2, 3), "numpy.ndarray", data)
     content = RecordDict({"config": ConfigRecord({"client": 1}), "upload": ArrayRecord({"w": array})})
-    plain = channel._read(Some(content=content), 10, request)
+    plain = channel._read_reply(Some(content=content), 10, request)
     parts = ConfigRecord({Key.MASKED_PARAMETERS: [data, data]})
     exchange.bytes[1] = 0, 0
     masked = exchange._refusal(1, Some(content=RecordDict({RECORD_KEY_CONFIGS: parts})))

@@ -20,9 +20,9 @@ from hosts import Hosts, planned
 
 import fedweave as fw
 from fedweave.deployment import checkpoint, client_data, status
-from fedweave.deployment.flower.following import launch
 from fedweave.deployment.flower.processes import add_nodes, local_federation
-from fedweave.deployment.ledger import Ledger
+from fedweave.deployment.flower.run_monitor import launch
+from fedweave.deployment.message_log import MessageLog
 from fedweave.runs.history import SPLITS
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
@@ -107,7 +107,7 @@ def check_bits(hosts: Hosts, server: Path) -> None:
 def check_messages(hosts: Hosts, server: Path) -> None:
     """What the server has received is what the specification declares, and its bytes are counted."""
     forms = hosts.spec.forms["train"]
-    lines = Ledger(server).lines()
+    lines = MessageLog(server).lines()
     assert {line["client"] for line in lines} == {*range(NODES)}
     for line in lines:
         declared = hosts.spec.form("train", 0, line["round"]) if line["kind"] == "train" else {}
@@ -164,7 +164,7 @@ def test_kills_and_newcomers(flower, tmp_path):
     few = fw.Federation.from_dataset("digits", "dirichlet", clients=3, beta=0.5)
     hosts = exported(tmp_path / "run", "fedrep", few, rounds=12)
     server, out, files = tmp_path / "server", tmp_path / "federation", sorted((tmp_path / "run" / "data").iterdir())
-    ledger, told, wanted = Ledger(server), [hosts.spec.hash], {"timeout": 40.0, "wait": 240.0}
+    ledger, told, wanted = MessageLog(server), [hosts.spec.hash], {"timeout": 40.0, "wait": 240.0}
     stranger, impostor, newcomer = (tmp_path / f"{name}.pt" for name in ("stranger", "impostor", "newcomer"))
     shutil.copy(files[0], stranger)
     shutil.copy(files[1], impostor)
@@ -185,7 +185,7 @@ def test_kills_and_newcomers(flower, tmp_path):
         )
         host.stop("superlink", signal.SIGKILL)
         reached = checkpoint.restore(server, hosts.spec.hash)
-        host.superlink(out / "keys")
+        host.start_superlink(out / "keys")
         add_nodes(host, out, [newcomer], told, clients=[7])
         launch(host, hosts.folder / "app", server, **wanted)
         until(lambda: finished(server))
@@ -206,7 +206,7 @@ def test_secure_aggregation_gives_the_server_the_mean_only(flower, tmp_path):
     few = fw.Federation.from_dataset("digits", "dirichlet", clients=4, beta=0.5)
     hosts = exported(tmp_path / "run", "fedprox", few, secure=True, rounds=6)
     server, out, files = tmp_path / "server", tmp_path / "federation", sorted((tmp_path / "run" / "data").iterdir())
-    ledger, told = Ledger(server), [hosts.spec.hash]
+    ledger, told = MessageLog(server), [hosts.spec.hash]
     with local_federation(out, files, told, flower) as host:
         launch(host, hosts.folder / "app", server, timeout=60.0, wait=240.0)
         until(lambda: status.read(server).get("round", 0) >= 2)

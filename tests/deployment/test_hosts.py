@@ -93,7 +93,7 @@ def test_settings_of_training_have_the_bits_of_the_simulation(name, train, rows,
 
 
 def test_which_methods_cannot_run_on_separate_hosts():
-    assert {name for name, cls in METHODS.items() if support.obstacle(cls())} == {"central"}
+    assert {name for name, cls in METHODS.items() if support.unsupported_reason(cls())} == {"central"}
     page = Path(__file__).resolve().parents[2] / "docs" / "federation.md"
     assert support.table() in page.read_text(encoding="utf-8")
 
@@ -190,7 +190,7 @@ def test_a_tensor_that_is_not_declared_stays(rows, tmp_path):
         "checkpoint": 0,
         "chosen": 0,
     }
-    with pytest.raises(tensors.Undeclared, match="not declared"):
+    with pytest.raises(tensors.UndeclaredTensor, match="not declared"):
         calls.nodes_[900].answer(Request("train", config, download))
 
 
@@ -307,8 +307,8 @@ def test_a_store_survives_damage_and_refuses_another_federation(tmp_path):
     for version in (1, 2, 3):
         store.save(version, {"w": torch.tensor(float(version))})
     store.path(3, "state").write_bytes(b"x")
-    assert store.newest(3)["w"] == 2
-    assert store.newest(1)["w"] == 1
+    assert store.load_newest(3)["w"] == 2
+    assert store.load_newest(1)["w"] == 1
     assert store.versions() == [1]
     with pytest.raises(BadInput, match="another folder"):
         Store(tmp_path, "b").load(1)

@@ -14,7 +14,7 @@ import pytest
 
 from fedweave.deployment import status
 from fedweave.deployment.__main__ import main
-from fedweave.deployment.folders import alone
+from fedweave.deployment.folders import lock_folder
 from fedweave.errors import BadInput
 
 pytest.importorskip("cryptography")
@@ -25,10 +25,10 @@ import signal, sys, tempfile, time
 signal.signal(signal.SIGHUP, signal.Handlers(int(sys.argv[2])))  # the tests themselves may run under nohup
 from pathlib import Path
 from fedweave.deployment.flower.processes import Host
-from fedweave.deployment.flower.supervise import ended_by_signals
+from fedweave.deployment.flower.supervise import exit_on_signals
 
 host = Host(Path(sys.argv[1]), "127.0.0.1:1", Path("ca.crt"))
-with ended_by_signals(), tempfile.TemporaryDirectory(dir=sys.argv[1], prefix="short-") as short:
+with exit_on_signals(), tempfile.TemporaryDirectory(dir=sys.argv[1], prefix="short-") as short:
     try:
         child = host.start("sleep", ["sleep", "300"])
         print(child.pid, flush=True)
@@ -104,7 +104,7 @@ def test_commands_of_the_fork_server_in_folders_with_spaces(tmp_path, monkeypatc
 
     def answer() -> None:
         connection, _ = listener.accept()
-        words, place, variables, files = fork_server._received(connection)
+        words, place, variables, files = fork_server._receive_command(connection)
         received.extend([words, place, variables["MINE"]])
         os.write(files[1], b"said")
         [os.close(file) for file in files]
@@ -125,16 +125,16 @@ def test_commands_of_the_fork_server_in_folders_with_spaces(tmp_path, monkeypatc
 def test_a_folder_belongs_to_one_server_at_a_time(tmp_path):
     """Another process is refused while the first one is in it, and let in after that one was killed."""
     code = (
-        "import sys, time; from pathlib import Path; from fedweave.deployment.folders import alone\n"
-        "with alone(Path(sys.argv[1]), 'w'): print('in', flush=True); time.sleep(300)"
+        "import sys, time; from pathlib import Path; from fedweave.deployment.folders import lock_folder\n"
+        "with lock_folder(Path(sys.argv[1]), 'w'): print('in', flush=True); time.sleep(300)"
     )
     with subprocess.Popen([sys.executable, "-c", code, tmp_path / "server"], stdout=subprocess.PIPE) as first:
         first.stdout.readline()
         refused = pytest.raises(BadInput, match=r"server: another federation is running in it; wait for its end")
-        with refused, alone(tmp_path / "server", "wait for its end"):
+        with refused, lock_folder(tmp_path / "server", "wait for its end"):
             pass
         first.kill()
-    with alone(tmp_path / "server", "wait for its end"):
+    with lock_folder(tmp_path / "server", "wait for its end"):
         pass
 
 
@@ -147,39 +147,39 @@ class Runs:
     def poll(self) -> None:
         return None
 
-    def flwr(self, *words: str) -> str:
+    def run_flwr(self, *words: str) -> str:
         assert words[0] == "list"
         return 'Listing\n{"runs": [{"run-id": "5", "status": "finished:failed", "status-details": "no app"}]}'
 
 
 def test_a_run_whose_server_has_ended_without_a_word_is_not_waited_for(tmp_path, monkeypatch):
     """It never wrote a status; it was killed after it did; it said that it has failed."""
-    from fedweave.deployment.flower import following
+    from fedweave.deployment.flower import run_monitor
 
-    monkeypatch.setattr(following, "LOOK", 0.1)
+    monkeypatch.setattr(run_monitor, "LOOK", 0.1)
     with pytest.raises(BadInput, match=r"the run has ended \(finished:failed: no app\); see .*superlink.log"):
-        following.follow(tmp_path, Runs(tmp_path), "5", progress=False)
+        run_monitor.follow(tmp_path, Runs(tmp_path), "5", progress=False)
     written = status.Status(tmp_path, 3)
     monkeypatch.setattr(status.os, "getpid", lambda: 2**22 + 1)
     written.write("running", "round 1")
     with pytest.raises(BadInput, match=r"the server of the federation was killed; see .*superlink.log"):
-        following.follow(tmp_path, Runs(tmp_path), "5", progress=False)
+        run_monitor.follow(tmp_path, Runs(tmp_path), "5", progress=False)
     written.write("failed", "BadInput: no client")
     with pytest.raises(BadInput, match="the federation has failed: BadInput: no client"):
-        following.follow(tmp_path, Runs(tmp_path), "5", progress=False)
+        run_monitor.follow(tmp_path, Runs(tmp_path), "5", progress=False)
     written.write("finished", "3 rounds")
-    assert following.follow(tmp_path, Runs(tmp_path), "5", progress=False)["state"] == "finished"
+    assert run_monitor.follow(tmp_path, Runs(tmp_path), "5", progress=False)["state"] == "finished"
 
 
 def test_the_bar_knows_the_rounds_before_the_server_does(tmp_path, capsys):
     """While the server waits for clients, it has written 0 of 0 rounds."""
-    from fedweave.deployment.flower import following
+    from fedweave.deployment.flower import run_monitor
 
     written = status.Status(tmp_path)
     written.write("starting", "waiting for clients")
     later = threading.Timer(1.0, lambda: replace(written, rounds=3, done=3).write("finished", "3 rounds"))
     later.start()
-    following.follow(tmp_path, Runs(tmp_path), "5", rounds=3)
+    run_monitor.follow(tmp_path, Runs(tmp_path), "5", rounds=3)
     later.join()
     said = capsys.readouterr().err
     assert "| 0/3 [" in said
@@ -187,7 +187,7 @@ def test_the_bar_knows_the_rounds_before_the_server_does(tmp_path, capsys):
 
 
 def test_a_superlink_that_does_not_answer_is_asked_again(tmp_path, monkeypatch):
-    from fedweave.deployment.flower.following import run_state
+    from fedweave.deployment.flower.run_monitor import run_state
 
     host = Runs(tmp_path)
     assert run_state(host, "5") == ("finished:failed", "no app")
@@ -196,7 +196,7 @@ def test_a_superlink_that_does_not_answer_is_asked_again(tmp_path, monkeypatch):
     def busy(*words: str) -> str:
         raise BadInput("flwr list: no answer")
 
-    monkeypatch.setattr(host, "flwr", busy)
+    monkeypatch.setattr(host, "run_flwr", busy)
     assert run_state(host, "5") == ("", "")
 
 

@@ -14,7 +14,7 @@ from hosts import Hosts, planned, rows_of
 from fedweave.deployment import inspection
 from fedweave.deployment.__main__ import main
 from fedweave.deployment.messages import Reply, Request
-from fedweave.deployment.roll import Roll
+from fedweave.deployment.node_registry import NodeRegistry
 from fedweave.deployment.roster import Entry, Roster, fingerprint
 from fedweave.errors import BadInput
 
@@ -31,7 +31,7 @@ def test_a_node_that_is_corrected_is_asked_again(rows, tmp_path):
     hosts = Hosts(tmp_path, planned("fedavg", rows))
     roster, said, calls = written(tmp_path / "roster.json", NODES), [], hosts.calls()
     calls.nodes_[898] = hosts.node(0)
-    roll = Roll(hosts.spec, calls, roster.clients, say=said.append)
+    roll = NodeRegistry(hosts.spec, calls, roster.clients, say=said.append)
     ledger = hosts.ledger()
     for round in (0, 0, 1):
         assert {*roll.refresh(round, ledger)} == {0, 1}
@@ -46,7 +46,7 @@ def test_a_node_that_is_corrected_is_asked_again(rows, tmp_path):
 def written(path, owners) -> Roster:
     """A roster of the nodes `owners`."""
     roster = Roster(path)
-    with roster.changing() as entries:
+    with roster.edit() as entries:
         entries |= {client: Entry(client, f"SHA256:{client}", node) for node, client in owners.items()}
     return roster
 
@@ -205,4 +205,4 @@ def test_a_line_that_a_killed_server_has_cut_off_is_removed(rows, tmp_path):
     assert [line["round"] for line in hosts.ledger().lines()[: len(before)]] == [line["round"] for line in before]
     assert pd.read_csv(tmp_path / "server" / "connection.csv")["round"].tolist() == [0, 1, 2, 3]
     file.write_bytes(b"\0\0" + file.read_bytes())  # a line that the disk has lost
-    hosts.ledger().table()
+    hosts.ledger().write_traffic()

@@ -30,7 +30,7 @@ def prepared(batch_size: int, executor: str) -> repetition.PreparedRun:
 @pytest.mark.parametrize("executor", ["loop", "batched"])
 def test_every_larger_batch_is_the_same(executor: str) -> None:
     """To the last bit: 100 and 500 are no multiples of what plans are padded to, and had other widths of padding."""
-    histories = [repetition.perform(prepared(size, executor), 0) for size in (LANES, 100, 500, 2**31 - 1)]
+    histories = [repetition.run_repetition(prepared(size, executor), 0) for size in (LANES, 100, 500, 2**31 - 1)]
     assert all(history.scores == histories[0].scores for history in histories)
     losses = [[row.train_loss for row in history.ledger] for history in histories]
     assert all(values == losses[0] for values in losses)

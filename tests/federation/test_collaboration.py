@@ -25,21 +25,21 @@ def random_models(n: int = N) -> dict[str, Tensor]:
 
 def test_weave_mixes_every_layer_with_its_own_weights() -> None:
     models, weights = random_models(), torch.rand(2, 3, N, dtype=torch.float64)
-    woven = collaboration.weave(weights, models, LAYERS)
+    woven = collaboration.mix_models(weights, models, LAYERS)
     torch.testing.assert_close(woven["a.weight"], torch.einsum("pn,nij->pij", weights[0], models["a.weight"]))
     torch.testing.assert_close(woven["a.bias"], weights[0] @ models["a.bias"])
     torch.testing.assert_close(woven["b.weight"], torch.einsum("pn,nij->pij", weights[1], models["b.weight"]))
-    same = collaboration.weave(weights[:1], models, LAYERS)
+    same = collaboration.mix_models(weights[:1], models, LAYERS)
     torch.testing.assert_close(same["b.weight"], torch.einsum("pn,nij->pij", weights[0], models["b.weight"]))
-    identity = collaboration.weave(torch.eye(N).double().expand(2, -1, -1), models, LAYERS)
+    identity = collaboration.mix_models(torch.eye(N).double().expand(2, -1, -1), models, LAYERS)
     torch.testing.assert_close(identity, models, rtol=0, atol=0)
-    assert list(collaboration.weave(weights, {"a.bias": models["a.bias"]}, LAYERS)) == ["a.bias"]
+    assert list(collaboration.mix_models(weights, {"a.bias": models["a.bias"]}, LAYERS)) == ["a.bias"]
 
 
 def test_weave_takes_layers_of_a_model() -> None:
     model = build("small_cnn", (1, 8, 8), 3)
     stacked = {n: torch.stack([p.detach(), 2 * p.detach()]) for n, p in model.named_parameters()}
-    woven = collaboration.weave(torch.full((1, 1, 2), 0.5), stacked, [*layers(model).values()])
+    woven = collaboration.mix_models(torch.full((1, 1, 2), 0.5), stacked, [*layers(model).values()])
     torch.testing.assert_close(woven, {n: 1.5 * v[:1] for n, v in stacked.items()})
 
 
@@ -81,24 +81,24 @@ def test_threshold_graph() -> None:
 
 def test_given_graph_is_symmetrised() -> None:
     stored = np.array([[0, 1, 2, 2, 0], [1, 0, 2, 0, 1]])
-    assert collaboration.from_relation(stored, 4).tolist() == [[0, 0, 1, 2], [1, 2, 0, 0]]
-    assert collaboration.from_relation(np.zeros((2, 0), dtype=np.int64), 3).shape == (2, 0)
+    assert collaboration.relation_graph(stored, 4).tolist() == [[0, 0, 1, 2], [1, 2, 0, 0]]
+    assert collaboration.relation_graph(np.zeros((2, 0), dtype=np.int64), 3).shape == (2, 0)
     for wrong in (stored.T, stored + 3):
         with pytest.raises(BadInput, match="relation"):
-            collaboration.from_relation(wrong, 4)
+            collaboration.relation_graph(wrong, 4)
 
 
 def test_simplex_projection_is_the_nearest_point() -> None:
     rows = numbers(5, 8)
-    nearest = collaboration.simplex(rows)
+    nearest = collaboration.simplex_projection(rows)
     torch.testing.assert_close(nearest.sum(1), torch.ones(5).double())
     assert (nearest >= 0).all()
     # Variational inequality: <rows - nearest, vertex - nearest> <= 0 for every vertex.
     gap = rows - nearest
     assert (gap - (gap * nearest).sum(1, keepdim=True)).max() < 1e-12
-    torch.testing.assert_close(collaboration.simplex(nearest), nearest)
+    torch.testing.assert_close(collaboration.simplex_projection(nearest), nearest)
     huge = torch.tensor([[3e8, 0.0, -3e8], [1e20, 1e20, 0.0]])
-    assert collaboration.simplex(huge).tolist() == [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]]
+    assert collaboration.simplex_projection(huge).tolist() == [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]]
 
 
 def test_metrics_of_weights() -> None:

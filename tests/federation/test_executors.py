@@ -13,10 +13,10 @@ from torch import Tensor
 
 from fedweave.client.task import RowClassification, Task
 from fedweave.errors import BadInput
-from fedweave.federation.engine import evaluate, one_round
+from fedweave.federation.engine import evaluate, run_round
 from fedweave.federation.executors import Batched, Executor, Loop, describe
 from fedweave.federation.records import Settings
-from fedweave.federation.schedule import viewers
+from fedweave.federation.schedule import evaluation_cohort
 from fedweave.federation.start import begin
 from fedweave.models.mlp import MLP
 from fedweave.tensors.trees import tree_leaves
@@ -75,7 +75,7 @@ def rounds(executor: Executor, count: int = 2) -> list[Tensor]:
     )
     state = begin(method, federation, 0, executor)
     for _ in range(count):
-        state = one_round(method, state, federation, settings, executor)[0]
+        state = run_round(method, state, federation, settings, executor)[0]
     return [
         leaf
         for leaf in tree_leaves((state, evaluate(method, state, federation, settings, executor)))
@@ -136,7 +136,7 @@ def test_other_errors_pass() -> None:
         raise RuntimeError("shapes differ")
 
     with pytest.raises(RuntimeError, match="shapes differ"):
-        Batched().each(wrong, (), viewers(tiny.rows_federation(), 0, 0))
+        Batched().map(wrong, (), evaluation_cohort(tiny.rows_federation(), 0, 0))
 
 
 @pytest.mark.parametrize(("name", "passes"), [("local", 1), ("fedavg", 2)])
@@ -151,7 +151,7 @@ def test_models_that_are_equal_are_evaluated_once(name: str, passes: int, monkey
     federation, settings = tiny.rows_federation(), Settings(rounds=1)
     method = tiny.method(name, tiny.rows_task(), "rows")
     state = begin(method, federation, 0, Loop())
-    state, _, trained = one_round(method, state, federation, settings, Loop(), shadow=True)
+    state, _, trained = run_round(method, state, federation, settings, Loop(), shadow=True)
     monkeypatch.setattr(Task, "predict", counted)
     scores, models = evaluate(method, state, federation, settings, Loop(), trained)
     assert len(calls) == passes * tiny.CLIENTS

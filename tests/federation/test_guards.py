@@ -162,7 +162,7 @@ def test_a_prepared_run_keeps_known_names(monkeypatch: pytest.MonkeyPatch) -> No
 def test_all_methods_are_checked_before_the_first_one_trains(monkeypatch: pytest.MonkeyPatch) -> None:
     """A comparison ends in its first second."""
     monkeypatch.setattr(METHODS["fedper"], "private", property(lambda self: ("fc1",)))
-    monkeypatch.setattr(preparation, "check_kept", lambda method: None)
+    monkeypatch.setattr(preparation, "check_local_names", lambda method: None)
     federation = fw.Federation.from_dataset("digits", "dirichlet", clients=3, beta=0.5)
     with pytest.raises(BadInput, match=r"FedPer\.private: 'fc1'"):
         fw.compare(federation, ["local", "fedper"], model="mlp", rounds=1, seeds=1)
@@ -184,9 +184,9 @@ DRAWS = {"torch": lambda: torch.randn(1), "numpy": lambda: np.random.rand(), "py
 @pytest.mark.parametrize("source", DRAWS)
 def test_randomness_has_a_key(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Draws from a global generator are refused; where there are other threads, which may draw, there is a warning."""
-    monkeypatch.setattr(guards, "_alone", lambda: True)
+    monkeypatch.setattr(guards, "_is_only_thread", lambda: True)
     refused(drawing(DRAWS[source]), "Mine: draws random numbers without a key", "data.key", "dropout_keys.uniform")
-    monkeypatch.setattr(guards, "_alone", lambda: False)
+    monkeypatch.setattr(guards, "_is_only_thread", lambda: False)
     with pytest.warns(UserWarning, match="Mine, or another thread, draws random numbers"):
         made(drawing(DRAWS[source]))
 
@@ -196,12 +196,12 @@ def test_threads_of_progress_bars_draw_nothing(monkeypatch: pytest.MonkeyPatch) 
     bar = type("TMonitor", (threading.Thread,), {"__module__": "tqdm._monitor"})()
     for threads, alone in (((), True), ((bar,), True), ((bar, threading.Thread()), False)):
         monkeypatch.setattr(threading, "enumerate", lambda threads=threads: [threading.main_thread(), *threads])
-        assert guards._alone() == alone
+        assert guards._is_only_thread() == alone
 
 
 def test_randomness_of_a_start_and_of_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where nothing is trained."""
-    monkeypatch.setattr(guards, "_alone", lambda: True)
+    monkeypatch.setattr(guards, "_is_only_thread", lambda: True)
 
     def personalize(self: Any, shared: Any, own: Any, client: Any, data: ClientData) -> Any:
         return {name: value + (0 if len(data.plan) else 1e-3 * torch.rand(())) for name, value in shared.items()}
@@ -210,7 +210,7 @@ def test_randomness_of_a_start_and_of_an_evaluation(monkeypatch: pytest.MonkeyPa
         return {"model": trees.tree_map(torch.randn_like, start.model)}
 
     refused(variant(personalize=personalize), "Mine: draws random numbers without a key")
-    refused(variant(init=init), "Mine: draws random numbers without a key", "seeding.seeded(start.seed)")
+    refused(variant(init=init), "Mine: draws random numbers without a key", "seeding.use_seed(start.seed)")
 
 
 class Dropping(MLP):
@@ -223,7 +223,7 @@ class Dropping(MLP):
 @pytest.mark.parametrize("executor", [Loop(), Batched()])
 def test_randomness_of_a_model(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same line under both executors."""
-    monkeypatch.setattr(guards, "_alone", lambda: True)
+    monkeypatch.setattr(guards, "_is_only_thread", lambda: True)
     task = RowClassification(lambda: Dropping((6,), tiny.CLASSES, hidden=5), torch.float64)
     refused(Mine, "Mine: draws random numbers without a key", "dropout_keys.dropout", executor=executor, task=task)
 
@@ -260,8 +260,8 @@ def test_an_import_may_draw(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> N
     """A module that draws while it is imported, as scikit-learn's do, is no fault of the method; the next draw is."""
     (tmp_path / "drawing_module.py").write_text("import random\n\nrandom.random()\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(guards, "_alone", lambda: True)
-    with guards.keyed("Mine"):
+    monkeypatch.setattr(guards, "_is_only_thread", lambda: True)
+    with guards.forbid_unkeyed_draws("Mine"):
         import drawing_module  # noqa: F401
-    with pytest.raises(BadInput, match="Mine: draws random numbers"), guards.keyed("Mine"):
+    with pytest.raises(BadInput, match="Mine: draws random numbers"), guards.forbid_unkeyed_draws("Mine"):
         random.random()

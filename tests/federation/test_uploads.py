@@ -12,20 +12,20 @@ from torch import Tensor
 
 from fedweave.client.solvers import SGD
 from fedweave.errors import BadInput
-from fedweave.federation.engine import evaluate, one_round, run, train
+from fedweave.federation.engine import evaluate, run, run_round, train
 from fedweave.federation.executors import Batched, Loop
 from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import Method
 from fedweave.federation.records import Settings, State
 from fedweave.federation.schedule import cohort
 from fedweave.federation.start import begin
-from fedweave.federation.uploads import UploadPath, finite_rows, reference, released
+from fedweave.federation.uploads import UploadPath, finite_rows, protect_uploads, reference
 from fedweave.methods import METHODS
 from fedweave.runs import assembly, federations
 from fedweave.study import spec
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Tree
-from fedweave.threats.attacks import Attack, flipped
+from fedweave.threats.attacks import Attack, flip_labels
 from fedweave.threats.privacy import Privacy
 from fedweave.threats.robust import Robust
 from tests.study.test_spec import good
@@ -61,7 +61,7 @@ def test_a_broken_upload_is_as_if_it_had_never_come(name: str, kind: str) -> Non
     """The server learns from the others alone, the sender keeps its private state, and the round names it."""
     method, federation = objects(name)
     before = begin(method, federation, 2, Loop())
-    after, report, _ = one_round(method, before, attacked(federation, kind), SETTINGS, Loop())
+    after, report, _ = run_round(method, before, attacked(federation, kind), SETTINGS, Loop())
     senders = torch.tensor([i for i in range(federation.clients) if i != LIAR or name == "local"])
     who = cohort(federation, torch.arange(federation.clients), method.training, method.epochs, 2, 0, method.leaks)
     updates = train(method, before, who, Loop())[2]
@@ -78,7 +78,7 @@ def test_without_any_sound_upload_the_server_stands_still(kind: str) -> None:
     """The loss is no number, which ends the run."""
     method, federation = objects("fedavg")
     before = begin(method, federation, 2, Loop())
-    after, report, _ = one_round(method, before, attacked(federation, kind, 0.0, *range(5)), SETTINGS, Loop())
+    after, report, _ = run_round(method, before, attacked(federation, kind, 0.0, *range(5)), SETTINGS, Loop())
     assert same(after.server, before.server)
     assert report.dropped == (0, 1, 2, 3, 4)
     assert np.isnan(report.loss)
@@ -137,7 +137,7 @@ def test_only_models_are_measured_from_what_was_sent(gat_grad: str) -> None:
     method, federation = objects("pfedgat", solver=SGD(lr=0.0), gat_grad=gat_grad)
     state = begin(method, federation, 2, Loop())
     for _ in range(2):
-        state = one_round(replace(method, solver=SGD(lr=0.1)), state, federation, SETTINGS, Loop())[0]
+        state = run_round(replace(method, solver=SGD(lr=0.1)), state, federation, SETTINGS, Loop())[0]
     who = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 2, method.leaks)
     shared, own, updates, _ = train(method, state, who, Loop())
     base = reference(method, updates.upload, shared, own, lambda: method.task.init(2002))
@@ -155,7 +155,7 @@ def test_numbers_of_steps_are_public() -> None:
     who = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 0, method.leaks)
     shared, own, updates, _ = train(method, state, who, Loop())
     base = lambda: reference(method, updates.upload, shared, own, lambda: method.task.init(2002))  # noqa: E731
-    sent = released(updates.upload, base, who, 2, Privacy(clip=0.1, noise=1.0), method.public)
+    sent = protect_uploads(updates.upload, base, who, 2, Privacy(clip=0.1, noise=1.0), method.public)
     assert [*sent] == [*updates.upload]
     assert torch.equal(sent["steps"], updates.upload["steps"])
     assert not same(sent["model"], updates.upload["model"])
@@ -189,7 +189,7 @@ def test_robust_centres_against_the_textbook() -> None:
 def test_clipping_bounds_every_update_and_spares_short_ones() -> None:
     """To the given length, or to the median one, in the same direction."""
     sent, base = uploads()
-    length = lambda tree: trees.flat(trees.sub(tree["model"], base["model"])).norm(dim=1)  # noqa: E731
+    length = lambda tree: trees.to_matrix(trees.sub(tree["model"], base["model"])).norm(dim=1)  # noqa: E731
     before = length(sent)
     for bound, limit in ((4.0, 4.0), (None, float(before.median()))):
         after = length(Robust(rule="clip", bound=bound).apply(sent, base))
@@ -245,7 +245,7 @@ def test_forged_updates_are_what_they_claim(name: str) -> None:
     )
     assert 0.3 < moved.std() < 0.7
     clean, bad = (
-        one_round(method, state, f, SETTINGS, Loop())[1] for f in (federation, attacked(federation, "sign_flip", 2.0))
+        run_round(method, state, f, SETTINGS, Loop())[1] for f in (federation, attacked(federation, "sign_flip", 2.0))
     )
     assert (clean.bytes_up, clean.bytes_down) == (bad.bytes_up, bad.bytes_down)
 
@@ -253,8 +253,8 @@ def test_forged_updates_are_what_they_claim(name: str) -> None:
 def test_flipped_labels_are_those_that_train() -> None:
     """c becomes C − 1 − c in the given rows and nowhere else; padding is no row."""
     y, rows = torch.tensor([0, 1, 2, 2, 0]), torch.tensor([0, 3, -1])
-    assert flipped(y, rows, 3).tolist() == [2, 1, 2, 0, 0]
-    assert flipped(y, rows, 5).tolist() == [4, 1, 2, 2, 0]
+    assert flip_labels(y, rows, 3).tolist() == [2, 1, 2, 0, 0]
+    assert flip_labels(y, rows, 5).tolist() == [4, 1, 2, 2, 0]
     assert y.tolist() == [0, 1, 2, 2, 0]
 
 
@@ -272,7 +272,7 @@ def test_label_flipping_spares_validation_test_and_the_honest(task: str, method:
     if "y" in plain.own:  # a liar whose subgraph lacks the last class
         few = plain.own["y"].clamp(max=torch.where(torch.arange(plain.clients) % 2 == 0, 7, 9)[:, None])
         plain = replace(plain, own={**plain.own, "y": few})
-    lying = federations.attacked(plain, run_.task)
+    lying = federations.add_attackers(plain, run_.task)
     assert lying.attack.attackers.sum() == 3
     for i, lies in enumerate(lying.attack.attackers.tolist()):
         before, after = (f.shared["y"] if "y" in f.shared else f.own["y"][i] for f in (plain, lying))

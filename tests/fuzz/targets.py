@@ -86,16 +86,16 @@ def read_partition(path: Path) -> None:
 
 
 def read_amazon(path: Path) -> None:
-    from fedweave.data.sources.citation import _amazon
+    from fedweave.data.sources.citation import _read_amazon
     from fedweave.files import read
 
-    touch(vars(read(path, partial(_amazon, "toy"), AGAIN)))
+    touch(vars(read(path, partial(_read_amazon, "toy"), AGAIN)))
 
 
 def read_table(path: Path) -> None:
-    from fedweave.data.sources.traffic import hdf5
+    from fedweave.data.sources.traffic import read_hdf5
 
-    touch(tuple(hdf5(path)))
+    touch(tuple(read_hdf5(path)))
 
 
 def read_evaluations(path: Path) -> None:
@@ -148,7 +148,7 @@ def read_dataset(path: Path) -> None:
         sorted(name for name, forms in CATALOGUE.items() if forms and name not in PINNED),
     )
     name = names[raw[0] % len(names)]
-    with TemporaryDirectory(dir=path.parent) as folder, patch.object(data, "require"):
+    with TemporaryDirectory(dir=path.parent) as folder, patch.object(data, "require_files"):
         for file in CATALOGUE[name][0].files[:12]:
             (Path(folder) / file.path).parent.mkdir(parents=True, exist_ok=True)
             (Path(folder) / file.path).write_bytes(raw[1:])

@@ -11,12 +11,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedweave.families import heads, penalties
-from fedweave.federation.collaboration import simplex
-from fedweave.federation.engine import one_round, run
+from fedweave.federation.collaboration import simplex_projection
+from fedweave.federation.engine import run, run_round
 from fedweave.federation.executors import Loop
 from fedweave.federation.records import Settings
-from fedweave.federation.schedule import Training, viewers
-from fedweave.federation.start import begin, describe
+from fedweave.federation.schedule import Training, evaluation_cohort
+from fedweave.federation.start import begin, build_start
 from fedweave.methods import cfl
 from fedweave.tensors import dropout_keys, trees
 
@@ -61,13 +61,15 @@ def test_fedpac_statistics_and_prototypes() -> None:
     """h, V and prototypes by loops over rows."""
     method = made("fedpac")
     before = begin(method, FED, SEED, Loop())
-    state, _, _ = one_round(method, before, FED, Settings(rounds=1, seed=SEED), Loop())
+    state, _, _ = run_round(method, before, FED, Settings(rounds=1, seed=SEED), Loop())
     net = network(method)
     total, count = torch.zeros(3, 5, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
     for i in range(tiny.CLIENTS):
         rows = FED.train[i][FED.train[i] >= 0]
         z, y = net.features(FED.shared["x"][rows]).detach(), FED.shared["y"][rows]
-        statistics = heads.class_statistics(method.task, dict(net.named_parameters()), viewers(FED, SEED, 0).one(i))
+        statistics = heads.class_statistics(
+            method.task, dict(net.named_parameters()), evaluation_cohort(FED, SEED, 0).client_data(i)
+        )
         m, v = len(rows), 0.0
         for c in range(3):
             p, zc = float((y == c).double().mean()), z[y == c]
@@ -86,7 +88,7 @@ def test_fedpac_statistics_and_prototypes() -> None:
 def test_fedpac_pulls_features_to_prototypes() -> None:
     """The alignment's gradient is that of λ mean (z − μ)², and 0 for classes nobody knows."""
     method = made("fedpac", lam=2.0)
-    net, data, rows = network(method), viewers(FED, SEED, 0).one(0), FED.train[0][:5]
+    net, data, rows = network(method), evaluation_cohort(FED, SEED, 0).client_data(0), FED.train[0][:5]
     protos, y = (
         torch.randn(3, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64),
         FED.shared["y"][FED.train[0][:5]],
@@ -107,11 +109,11 @@ def test_fedpac_pulls_features_to_prototypes() -> None:
 def test_pfedgraph_program() -> None:
     """The closed form is the minimum of Σ a d + α ‖a − n‖² over the simplex, unseen clients excluded."""
     method = made("pfedgraph", alpha=0.8)
-    state, _, _ = one_round(
+    state, _, _ = run_round(
         method, begin(method, FED, SEED, Loop()), FED, Settings(rounds=1, seed=SEED, participation=4), Loop()
     )
     server, ids = state.server, torch.arange(5)
-    learnt = trees.flat(server["models"]) - trees.flat(trees.broadcast(server["fixed"]["initial"], 1))
+    learnt = trees.to_matrix(server["models"]) - trees.to_matrix(trees.broadcast(server["fixed"]["initial"], 1))
     seen = server["seen"].nonzero()[:, 0]
     n = (FED.sizes[seen] / FED.sizes[seen].sum()).double().numpy()
     weights = method.weights(server, ids)[0]
@@ -120,12 +122,12 @@ def test_pfedgraph_program() -> None:
         d = -F.cosine_similarity(learnt[i][None], learnt[seen]).numpy()
         d[d < -0.9] = -1.0
         np.testing.assert_allclose(weights[i, seen].numpy(), minimum(0.8 * np.eye(len(n)), d - 1.6 * n), atol=1e-6)
-    torch.testing.assert_close(simplex(weights), weights)
+    torch.testing.assert_close(simplex_projection(weights), weights)
 
 
 def test_fedfomo_weights() -> None:
     """Scores by losses and distances; what helps is taken in proportion, what does not is left."""
-    method, data = made("fedfomo", models=3), viewers(FED, SEED, 1).one(1)
+    method, data = made("fedfomo", models=3), evaluation_cohort(FED, SEED, 1).client_data(1)
     own, rows = network(method), FED.val[1][FED.val[1] >= 0]
     others = [
         moved(own, gradients(own, helps), size) for helps, size in ((rows, -0.5), (FED.train[1][:4], -0.2), (rows, 0.3))
@@ -177,7 +179,7 @@ def test_cfl_splits_where_updates_oppose() -> None:
     method = made("cfl", eps1=0.5, eps2=0.5, min_size=2, first_split=0)
     server = begin(method, FED, SEED, Loop()).server
     g = torch.Generator().manual_seed(0)
-    pull = torch.randn(trees.flat(server["models"]).shape[1], generator=g, dtype=torch.float64)
+    pull = torch.randn(trees.to_matrix(server["models"]).shape[1], generator=g, dtype=torch.float64)
     pull = pull / pull.norm()
     sign = torch.tensor([1.0, -1, 1, -1, 1, -1][:5]).double()
     noise = 0.05 * torch.randn(5, len(pull), generator=g, dtype=torch.float64) / len(pull) ** 0.5
@@ -191,8 +193,8 @@ def test_cfl_splits_where_updates_oppose() -> None:
     assert after["labels"][[0, 2, 4]].unique().numel() == after["labels"][[1, 3]].unique().numel() == 1
     assert after["labels"].unique().numel() == 2
     for group in ([0, 2, 4], [1, 3]):
-        expected = trees.flat(server["models"])[0] + deltas[group].mean(0)
-        torch.testing.assert_close(trees.flat(after["models"])[group], expected.expand(len(group), -1))
+        expected = trees.to_matrix(server["models"])[0] + deltas[group].mean(0)
+        torch.testing.assert_close(trees.to_matrix(after["models"])[group], expected.expand(len(group), -1))
     for blocked in ({"eps1": 0.0}, {"eps2": 10.0}, {"min_size": 5}, {"first_split": 1}):
         same_settings = {"eps1": 0.5, "eps2": 0.5, "min_size": 2, "first_split": 0, **blocked}
         server_after = made("cfl", **same_settings).aggregate(server, torch.arange(5), {"model": shifted}, FED.sizes)
@@ -207,12 +209,12 @@ def test_cfl_absent_members_follow_their_cluster() -> None:
     part.
     """
     report = ran("cfl", eps1=0.0)
-    rows = trees.flat(report.state.server["models"])
+    rows = trees.to_matrix(report.state.server["models"])
     torch.testing.assert_close(rows, rows[:1].expand_as(rows))
     *_, partial = run(
         made("cfl", eps1=100.0, eps2=0.0, first_split=0), FED, Settings(rounds=4, seed=SEED, participation=0.6), Loop()
     )
-    labels, rows = partial.state.server["labels"], trees.flat(partial.state.server["models"])
+    labels, rows = partial.state.server["labels"], trees.to_matrix(partial.state.server["models"])
     assert labels.unique().numel() > 1
     for label in labels.unique():
         members = rows[labels == label]
@@ -244,7 +246,7 @@ def test_batchnorm_never_sees_a_lesson_of_one_row() -> None:
     for size in (3, 4):
         method = made("fedala", portion=80.0, training=Training(batch_size=size, epochs=1, drop_last=True))
         for i in range(FED.clients):
-            data = viewers(FED, 0, 0).one(i)
+            data = evaluation_cohort(FED, 0, 0).client_data(i)
             sizes = [len(batch) for batch in method._batches(data)]
             assert {*sizes} == {size}
             assert len(sizes) == int(0.8 * int(data.size)) // size
@@ -257,16 +259,19 @@ def test_unsquared_penalty_has_a_unit_gradient() -> None:
         {n: torch.randn(s, generator=g, dtype=torch.float64) for n, s in (("u", (3,)), ("v", (2, 2)))} for _ in range(3)
     )
     w = {n: v.requires_grad_() for n, v in w.items()}
-    loss = penalties.tied(lambda model, rows, key: (torch.zeros((), dtype=torch.float64), {}), [(a, 0.3), (b, 0.5)])
+    loss = penalties.add_norm_penalties(
+        lambda model, rows, key: (torch.zeros((), dtype=torch.float64), {}), [(a, 0.3), (b, 0.5)]
+    )
     grads = torch.autograd.grad(loss(w, torch.zeros(1), dropout_keys.key(0))[0], [*w.values()])
     for name, grad in zip(w, grads, strict=True):
         unit = [
-            weight * (w[name] - x[name]) / penalties.length(w[n] - x[n] for n in w)
-            for x, weight in ((a, 0.3), (b, 0.5))
+            weight * (w[name] - x[name]) / penalties.norm(w[n] - x[n] for n in w) for x, weight in ((a, 0.3), (b, 0.5))
         ]
         torch.testing.assert_close(grad, sum(unit).detach())
     at = {n: v.clone().requires_grad_() for n, v in a.items()}
-    alone = penalties.tied(lambda model, rows, key: (torch.zeros((), dtype=torch.float64), {}), [(a, 1.0)])
+    alone = penalties.add_norm_penalties(
+        lambda model, rows, key: (torch.zeros((), dtype=torch.float64), {}), [(a, 1.0)]
+    )
     still = torch.autograd.grad(alone(at, torch.zeros(1), dropout_keys.key(0))[0], [*at.values()])
     assert not any(s.any() for s in still)
 
@@ -274,7 +279,7 @@ def test_unsquared_penalty_has_a_unit_gradient() -> None:
 def test_panacea_reconstruction() -> None:
     """The generator's gradient equals central differences, and following it reconstructs the graph better."""
     method = made("panacea", "rows", generator_weight=1.0, embedding_size=6)
-    server = method.init(describe(method, FED, SEED, Loop()))
+    server = method.init(build_start(method, FED, SEED, Loop()))
     phi, fixed = server["phi"], server["fixed"]
     gradient = method.regularise(phi, fixed)
     g = torch.Generator().manual_seed(4)
@@ -282,11 +287,11 @@ def test_panacea_reconstruction() -> None:
     ends = [
         method.reconstruction(trees.tree_map(lambda p, d, s=s: p + s * d, phi, direction), fixed) for s in (1e-5, -1e-5)
     ]
-    along = trees.only(direction, gradient)  # the hypernetwork is not in the gradient, though it is in the direction
+    along = trees.select(direction, gradient)  # the hypernetwork is not in the gradient, though it is in the direction
     slope = sum((a * b).sum() for a, b in zip(trees.tree_leaves(gradient), trees.tree_leaves(along), strict=True))
     torch.testing.assert_close(slope, (ends[0] - ends[1]) / 2e-5, rtol=1e-5, atol=1e-8)
     first = method.reconstruction(phi, fixed)
     for _ in range(200):
         step = method.regularise(phi, fixed)
-        phi = {**phi, **trees.tree_map(lambda p, d: p - 0.1 * d, trees.only(phi, step), step)}
+        phi = {**phi, **trees.tree_map(lambda p, d: p - 0.1 * d, trees.select(phi, step), step)}
     assert float(method.reconstruction(phi, fixed)) < 0.8 * float(first)

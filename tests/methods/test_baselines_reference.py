@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedweave.families import penalties
-from fedweave.federation.engine import one_round
+from fedweave.federation.engine import run_round
 from fedweave.federation.executors import Loop
 from fedweave.federation.records import Settings
 from fedweave.federation.schedule import Training, cohort
@@ -170,16 +170,16 @@ def test_blending_rule_stops_when_losses_settle() -> None:
     """The first lesson lasts at least eleven epochs, ends by the threshold, and happens once."""
     method = made("fedala", start_epochs=40, threshold=1e9)
     settings = Settings(rounds=1, seed=SEED)
-    state, _, _ = one_round(method, begin(method, FED, SEED, Loop()), FED, settings, Loop())
+    state, _, _ = run_round(method, begin(method, FED, SEED, Loop()), FED, settings, Loop())
     assert not state.clients["started"].any()
     patient, eager = (
-        one_round(made("fedala", start_epochs=n, threshold=t), state, FED, settings, Loop())[0]
+        run_round(made("fedala", start_epochs=n, threshold=t), state, FED, settings, Loop())[0]
         for n, t in ((11, 0.0), (40, 1e9))
     )
     torch.testing.assert_close(patient.clients["weights"], eager.clients["weights"])
     assert patient.clients["started"].all()
     later = [
-        one_round(made("fedala", start_epochs=n, threshold=0.0), patient, FED, settings, Loop())[0] for n in (1, 40)
+        run_round(made("fedala", start_epochs=n, threshold=0.0), patient, FED, settings, Loop())[0] for n in (1, 40)
     ]
     torch.testing.assert_close(*(state.clients["weights"] for state in later))
 
@@ -241,7 +241,7 @@ def test_fedrod() -> None:
 def test_fedcp() -> None:
     """Gate, personal head and body under one optimiser; the received body and head stay frozen."""
     method = made("fedcp", lam=0.7)
-    state, _, _ = one_round(method, begin(method, FED, SEED, Loop()), FED, Settings(rounds=1, seed=SEED), Loop())
+    state, _, _ = run_round(method, begin(method, FED, SEED, Loop()), FED, Settings(rounds=1, seed=SEED), Loop())
     shared, _, uploads = uploaded(method, state)
     for i in range(tiny.CLIENTS):
         net, frozen, gate, norm = network(method), network(method), nn.Linear(5, 10).double(), nn.LayerNorm(10).double()
@@ -282,13 +282,13 @@ def test_fedcp() -> None:
 def test_pfedgraph_turns_towards_collaborators(repel: bool) -> None:
     """F − λ cos(w, v) against torch.optim; the public code's sign is the opposite."""
     method = made("pfedgraph", lam=0.3, repel=repel)
-    state, _, _ = one_round(method, begin(method, FED, SEED, Loop()), FED, Settings(rounds=1, seed=SEED), Loop())
+    state, _, _ = run_round(method, begin(method, FED, SEED, Loop()), FED, Settings(rounds=1, seed=SEED), Loop())
     _, own, uploads = uploaded(method, state)
     for i in range(tiny.CLIENTS):
         net = network(method)
         net.load_state_dict(trees.at(own["mixture"], i))
         v = torch.cat([t.flatten() for t in trees.at(own["direction"], i).values()])
-        stacked = trees.flat(state.server["models"])
+        stacked = trees.to_matrix(state.server["models"])
         a = method.weights(state.server, torch.tensor([i]))[0, 0]
         torch.testing.assert_close(v, a @ (stacked / stacked.norm(dim=1, keepdim=True)))
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)

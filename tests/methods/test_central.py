@@ -36,7 +36,10 @@ def equal(first: object, second: object) -> bool:
 def test_it_is_fedavg_of_one_client_with_all_rows() -> None:
     """Bit for bit, whoever takes part in a round; every client gets the same model, and nothing is sent."""
     federation = tiny.rows_federation()
-    pooled, alone = final("central", federation), final("fedavg", federation.pooled, replace(ROUNDS, every=9))
+    pooled, alone = (
+        final("central", federation),
+        final("fedavg", federation.pooled_federation, replace(ROUNDS, every=9)),
+    )
     assert equal(pooled.state.server, alone.state.server)
     assert all(bool((leaf == leaf[:1]).all()) for leaf in tree_leaves(pooled.models["pre"]))
     assert (pooled.bytes_up, pooled.bytes_down) == (0, 0)
@@ -54,7 +57,7 @@ def test_only_the_rows_together_count() -> None:
 def test_weights_of_classes_are_those_of_the_pooled_rows() -> None:
     federation = tiny.rows_federation()
     own = {"class_weight": torch.rand(len(federation.ids), tiny.CLASSES)}
-    pooled = replace(federation, own=own).pooled
+    pooled = replace(federation, own=own).pooled_federation
     labels = federation.shared["y"][federation.train[federation.train >= 0]]
     torch.testing.assert_close(pooled.own["class_weight"][0], balanced_weights(labels, tiny.CLASSES))
 
@@ -64,7 +67,7 @@ def test_numbers_of_every_client_are_refused() -> None:
     federation = tiny.rows_federation()
     own = {"unit": torch.arange(len(federation.ids), dtype=torch.float64)[:, None]}
     with pytest.raises(fw.BadInput, match="every client has its own unit"):
-        _ = replace(federation, own=own).pooled
+        _ = replace(federation, own=own).pooled_federation
 
 
 def with_central(folder: Path) -> Path:
@@ -82,7 +85,7 @@ def with_central(folder: Path) -> Path:
 def test_it_never_leads_and_is_in_no_test(tmp_path: Path) -> None:
     """It has a row among the controls, and none in the board, the tests, the ranks and the curves."""
     study = results.load_study(with_central(tmp_path / "results" / "study"))
-    tables = results.tables(study)
+    tables = results.compute_tables(study)
     assert [run.printed_label for run in study.pooled] == ["Central"]
     for name in ("board", "clients", "curves", "significance", "ranks", "leaky"):
         assert "Central" not in getattr(tables, name).to_numpy().ravel().tolist(), name
@@ -113,5 +116,5 @@ def test_every_board_of_ones_own_data_has_it() -> None:
     assert done.central.scores.index.tolist() == ["a", "b", "c"]
     assert without.central is None
     assert graphs.central is None
-    [line] = upper_bound(graphs.study, results.tables(graphs.study))
+    [line] = upper_bound(graphs.study, results.compute_tables(graphs.study))
     assert line == "own-graphs: no model on pooled rows is shown as a control: every client has a graph of its own."

@@ -11,7 +11,7 @@ import tiny
 import torch
 
 from fedweave.families.weaving import Weaving
-from fedweave.federation.engine import one_round, run
+from fedweave.federation.engine import run, run_round
 from fedweave.federation.executors import Batched, Loop
 from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import Method
@@ -21,7 +21,7 @@ from fedweave.methods import METHODS
 from fedweave.tensors import trees
 from fedweave.tensors.trees import tree_leaves
 from fedweave.testing import contract
-from fedweave.testing.contract import EVERYBODY, assert_close, last
+from fedweave.testing.contract import EVERYBODY, assert_close, run_to_end
 
 PAIRS = [(name, kind) for kind, (task, _) in tiny.TASKS.items() for name in METHODS if tiny.suits(name, task())]
 KINDS = ("rows", "nodes", "images", "series")
@@ -51,7 +51,7 @@ def objects(name: str, kind: str) -> tuple[Method, Federation]:
 @cache
 def reference(name: str, kind: str) -> list[Report]:
     """The rounds of a run with partial participation, one client after the other."""
-    return contract.rounds(*objects(name, kind))
+    return contract.run_rounds(*objects(name, kind))
 
 
 @pytest.mark.parametrize(("name", "kind"), MARKED)
@@ -78,8 +78,8 @@ def test_relabelling_clients_relabels_the_result(name: str, kind: str) -> None:
         method = tiny.symmetric(method)
     order = torch.tensor([3, 0, 4, 1, 2])
     settings = Settings(rounds=2, seed=1, every=2)
-    state, scores = last(method, federation, settings, Loop())
-    moved_state, moved = last(method, federation.select(order), settings, Loop())
+    state, scores = run_to_end(method, federation, settings, Loop())
+    moved_state, moved = run_to_end(method, federation.select(order), settings, Loop())
     assert_close(moved_state.clients, trees.take(state.clients, order), 1e-8)
     assert_close(moved, trees.take(scores, order), 1e-8)
 
@@ -182,7 +182,7 @@ TRAFFIC: dict[str, Callable[[Any], tuple[float, float]]] = {
     "fedpub": lambda s: (s.P, s.P + s.D),
     "fedsage": lambda s: (s.classifier,) * 2,
     "fedsheafhn": lambda s: (s.B,) * 2,
-    "heurpfedla": lambda s: (s.P - s.retained, s.P),
+    "heurpfedla": lambda s: (s.P - s.retained_layers, s.P),
     "ifca": lambda s: (2 * s.P, s.P + 2),  # two clusters
     "pefll": lambda s: (s.P + s.network + 2,) * 2,  # the embedding network, and a vector of 2
     "scaffold": lambda s: (2 * s.P,) * 2,
@@ -195,8 +195,8 @@ def test_traffic_is_that_of_the_page(name: str) -> None:
     kind = next(k for n, k in PAIRS if n == name)
     method, federation = objects(name, kind)
     method = method.stages(1)[0].method
-    state, _, _ = one_round(method, begin(method, federation, 1, Loop()), federation, EVERYBODY, Loop())
-    _, report, _ = one_round(method, state, federation, EVERYBODY, Loop())
+    state, _, _ = run_round(method, begin(method, federation, 1, Loop()), federation, EVERYBODY, Loop())
+    _, report, _ = run_round(method, state, federation, EVERYBODY, Loop())
     template = method.task.template
     sizes = {n: p.numel() for n, p in template.named_parameters()}
     head = {n: size for n, size in sizes.items() if n.split(".")[0] in template.head}
@@ -214,7 +214,7 @@ def test_traffic_is_that_of_the_page(name: str) -> None:
     if name == "heurpfedla":
         kept = method.attach(state.server, torch.arange(clients))["retained"].sum(0).tolist()
         layers = [sum(sizes[n] for n in names) for names in method.task.layers.values()]
-        made.retained = sum(count * size for count, size in zip(kept, layers, strict=True)) / clients
-        assert 0 < made.retained < P
+        made.retained_layers = sum(count * size for count, size in zip(kept, layers, strict=True)) / clients
+        assert 0 < made.retained_layers < P
     expected = TRAFFIC.get(name, lambda s: (s.P, s.P))(made)
     assert (report.bytes_down, report.bytes_up) == tuple(round(4 * clients * floats) for floats in expected)

@@ -10,10 +10,10 @@ from naive import FED, SEED, made
 
 from fedweave.client.solvers import SGD
 from fedweave.families import penalties
-from fedweave.federation.engine import one_round
+from fedweave.federation.engine import run_round
 from fedweave.federation.executors import Loop
 from fedweave.federation.records import Settings
-from fedweave.federation.schedule import viewers
+from fedweave.federation.schedule import evaluation_cohort
 from fedweave.federation.start import begin
 from fedweave.tensors import dropout_keys, trees
 
@@ -25,9 +25,12 @@ def test_fedcp_gate_splits_features() -> None:
     method = made("fedcp")
     state = begin(method, FED, SEED, Loop())
     model = method.personalize(
-        method.download(state.server, torch.arange(1))[0], {}, trees.at(state.clients, 0), viewers(FED, 0, 0).one(0)
+        method.download(state.server, torch.arange(1))[0],
+        {},
+        trees.at(state.clients, 0),
+        evaluation_cohort(FED, 0, 0).client_data(0),
     )
-    data, rows = viewers(FED, 0, 0).one(0), torch.arange(7)
+    data, rows = evaluation_cohort(FED, 0, 0).client_data(0), torch.arange(7)
     plain = method.task.predict(model["model"], data, rows)
     torch.testing.assert_close(
         method.predict(model, data, rows), plain + model["head"]["fc.bias"], rtol=1e-10, atol=1e-12
@@ -60,7 +63,7 @@ def test_fedcp_compares_features_of_the_same_image() -> None:
     for lam in (0.0, 5.0):
         method = tiny.method("fedcp", replace(task, augment=2), "images", lam=lam, solver=SGD(lr=0.0))
         state = begin(method, federation, SEED, Loop())
-        losses.append(one_round(method, state, federation, Settings(rounds=1, seed=SEED), Loop())[1].loss)
+        losses.append(run_round(method, state, federation, Settings(rounds=1, seed=SEED), Loop())[1].loss)
     assert losses[0] == pytest.approx(losses[1], rel=1e-9)
 
 
@@ -68,7 +71,7 @@ def test_fedcp_uploads_the_middle_of_both_heads() -> None:
     """What a single client sends back is (H_p + H_g) / 2, and H_p stays with it."""
     method, alone = made("fedcp"), FED.select(torch.tensor([1]))
     before = begin(method, alone, SEED, Loop())
-    after, _, _ = one_round(method, before, alone, Settings(rounds=1, seed=SEED), Loop())
+    after, _, _ = run_round(method, before, alone, Settings(rounds=1, seed=SEED), Loop())
     for name in method.task.head:
         middle = 0.5 * (after.clients[name][0] + before.server["model"][name])
         torch.testing.assert_close(after.server["model"][name], middle)

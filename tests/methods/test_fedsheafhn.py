@@ -8,10 +8,10 @@ import tiny
 import torch
 
 from fedweave.client.solvers import SGD
-from fedweave.federation.engine import evaluate, one_round, run
+from fedweave.federation.engine import evaluate, run, run_round
 from fedweave.federation.executors import Loop
 from fedweave.federation.records import Settings
-from fedweave.federation.start import begin, onboard
+from fedweave.federation.start import add_newcomers, begin
 from fedweave.tensors import trees
 from tests.generated_models import EVERYBODY, fixture
 
@@ -21,11 +21,11 @@ def test_fedsheafhn_learns_from_what_clients_did() -> None:
     method, federation, _ = fixture("fedsheafhn")
     state = begin(method, federation, 0, Loop())
     assert torch.equal(state.server["phi"]["attention.matrix"], torch.eye(5, dtype=torch.float64))
-    after, _, post = one_round(method, state, federation, Settings(rounds=9), Loop())
+    after, _, post = run_round(method, state, federation, Settings(rounds=9), Loop())
     sent = method.download(state.server, EVERYBODY)[1]
     assert sent.keys().isdisjoint(method.task.head)
     for i in range(federation.clients):
-        assert (trees.flat(sent)[i] - trees.flat(trees.only(post, sent))[i]).abs().max() > 1e-3
+        assert (trees.to_matrix(sent)[i] - trees.to_matrix(trees.select(post, sent))[i]).abs().max() > 1e-3
     for name in method.task.head:
         assert torch.equal(after.clients["model"][name], post[name])
     assert (after.clients["moments"]["t"] == 2).all()
@@ -65,12 +65,12 @@ def test_fedsheafhn_newcomers() -> None:
         task, federation = tiny.nodes_task(), tiny.nodes_federation()
         method = tiny.method("fedsheafhn", task, "nodes", gnn=gnn, dropout=0.0, solver=SGD(lr=0.1))
         present, who = federation.select(torch.arange(3)), torch.arange(3)
-        state, _, _ = one_round(method, begin(method, present, 1, Loop()), present, Settings(rounds=1), Loop())
-        joined = onboard(method, state, federation, 2, 1, Loop())
+        state, _, _ = run_round(method, begin(method, present, 1, Loop()), present, Settings(rounds=1), Loop())
+        joined = add_newcomers(method, state, federation, 2, 1, Loop())
         matrix = joined.server["phi"]["attention.matrix"]
         assert torch.equal(matrix[:3, :3], state.server["phi"]["attention.matrix"])
         assert torch.equal(matrix[3:], torch.eye(5, dtype=matrix.dtype)[3:])
-        before, after = (trees.flat(method.download(s.server, who)[1]) for s in (state, joined))
+        before, after = (trees.to_matrix(method.download(s.server, who)[1]) for s in (state, joined))
         assert torch.allclose(before, after, rtol=0, atol=1e-12) == (gnn == "none")
         scores, _ = evaluate(method, joined, federation, Settings(rounds=1), Loop())
         assert scores["pre"]["test"].shape == (5,)
@@ -90,7 +90,7 @@ def test_fedsheafhn_ablations(overrides: dict) -> None:
     """Every part can be swapped or left out; one-hot vectors know nothing of the data."""
     overrides = {"width": 16, **overrides}
     method, _, state = fixture("fedsheafhn", **overrides)
-    assert torch.isfinite(trees.flat(method.download(state.server, EVERYBODY)[1])).all()
+    assert torch.isfinite(trees.to_matrix(method.download(state.server, EVERYBODY)[1])).all()
     assert (method.collaboration(state.server) is None) == (overrides.get("attention") == "none")
     if "embedding" in overrides:
         assert torch.equal(state.server["fixed"]["x"], torch.eye(5, dtype=torch.float64))

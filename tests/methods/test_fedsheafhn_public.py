@@ -9,7 +9,7 @@ from fedweave.federation.engine import run
 from fedweave.federation.executors import Batched, Loop
 from fedweave.federation.records import Settings, State
 from fedweave.federation.schedule import cohort
-from fedweave.federation.start import ENROLMENT, begin, initial_model, onboard
+from fedweave.federation.start import ENROLMENT, add_newcomers, begin, initial_model
 from fedweave.tensors import trees
 
 PUBLIC = {"generated": "biases", "continued": True, "server_learning": False}
@@ -31,13 +31,13 @@ def test_the_public_code_is_local_training_under_given_biases() -> None:
     model = initial_model(method, federation, 1)
     for round, before in enumerate([None, *reached[:-1]], -1):
         stream, epochs = (ENROLMENT, method.enrolment_epochs) if round < 0 else (round, method.epochs)
-        data = cohort(federation, torch.arange(5), method.training, epochs, 1, stream).one(CLIENT)
+        data = cohort(federation, torch.arange(5), method.training, epochs, 1, stream).client_data(CLIENT)
         if before is not None:
             sent = trees.at(method.download(before.server, torch.arange(5))[1], CLIENT)
             assert {*sent} == BIASES
             model = {**model, **sent}
         objective = method.task.objective(data)
-        fit = descend(objective, model, data.plan, method.solver, data.key, method.trained, moments)
+        fit = descend(objective, model, data.plan, method.solver, data.key, method.trained_names, moments)
         model, moments = fit.model, fit.state
     private = trees.at(reached[-1].clients["model"], CLIENT)
     assert {*private} == {*method.task.params} - BIASES
@@ -53,7 +53,7 @@ def test_newcomers_go_on_from_their_own_enrolment(settings: dict) -> None:
     """A newcomer brings its classifier and the steps of its enrolment; the others keep theirs, bit for bit."""
     method, federation = tiny.method("fedsheafhn", tiny.nodes_task(), "nodes", **settings), tiny.nodes_federation()
     before = begin(method, federation.select(torch.arange(3)), 1, Loop())
-    after = onboard(method, before, federation, 2, 1, Loop())
+    after = add_newcomers(method, before, federation, 2, 1, Loop())
     whole = begin(method, federation, 1, Loop())
     for joined, alone, everybody in zip(
         *(trees.tree_leaves((s.clients, s.optimizers)) for s in (after, before, whole)), strict=True

@@ -14,12 +14,12 @@ from fedweave.federation import graph_quality
 from fedweave.federation.collaboration import edges_of
 from fedweave.federation.engine import run
 from fedweave.federation.executors import Loop
-from fedweave.federation.graph_controls import GraphControl, Recorded
+from fedweave.federation.graph_controls import GraphControl, RecordedGraphs
+from fedweave.federation.graph_settings import parse
 from fedweave.federation.graph_truth import group_graph, jensen_shannon, similarity_graph, target_shares
-from fedweave.federation.graph_words import parse
 from fedweave.federation.protocol import Server
 from fedweave.federation.records import Report, Settings
-from fedweave.federation.schedule import viewers
+from fedweave.federation.schedule import evaluation_cohort
 from fedweave.methods import METHODS
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Tree
@@ -49,7 +49,7 @@ def reports(
 
 def final(name: str, control: GraphControl | None, **overrides: object) -> torch.Tensor:
     """All models after local training of the last round."""
-    return trees.flat(reports(name, control, **overrides)[-1].models["post"])
+    return trees.to_matrix(reports(name, control, **overrides)[-1].models["post"])
 
 
 @pytest.mark.parametrize("name", WEAVING)
@@ -57,7 +57,7 @@ def test_every_control_reaches_every_weaving_method(name: str) -> None:
     """With partial participation; the graph that is reported is the control's."""
     settings = replace(SETTINGS, participation=0.6, every=3)
     block = torch.block_diag(torch.full((2, 2), 0.5), torch.full((3, 3), 1 / 3)).double()
-    stored = GraphControl("stored", {None: Recorded((0,), block[None, None])})
+    stored = GraphControl("stored", {None: RecordedGraphs((0,), block[None, None])})
     graphs = {}
     for word, control in {"self": GraphControl("self"), "shuffled": GraphControl("shuffled"), "given": stored}.items():
         *_, report = reports(name, control, settings)
@@ -97,9 +97,9 @@ def test_a_replay_of_all_graphs_is_the_run(name: str) -> None:
     first = reports(name, None)
     seen = {report.round: report.method.collaboration(report.state.server) for report in first}
     graphs = {round: graph.double() for round, graph in seen.items() if graph is not None}  # a warm-up has none
-    control = GraphControl("stored", {SETTINGS.seed: Recorded(tuple(graphs), torch.stack([*graphs.values()]))})
+    control = GraphControl("stored", {SETTINGS.seed: RecordedGraphs(tuple(graphs), torch.stack([*graphs.values()]))})
     replayed = final(name, control)
-    torch.testing.assert_close(replayed, trees.flat(first[-1].models["post"]), rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(replayed, trees.to_matrix(first[-1].models["post"]), rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("learned_graph", [False, True])
@@ -110,7 +110,7 @@ def test_the_common_model_of_sfl_follows_the_control(learned_graph: bool) -> Non
     )
     block = torch.block_diag(torch.full((2, 2), 0.5), torch.eye(3)).double()
     block[2:, 0] = 1.0
-    skewed = GraphControl("stored", {None: Recorded((0,), (block / block.sum(-1, keepdim=True))[None, None])})
+    skewed = GraphControl("stored", {None: RecordedGraphs((0,), (block / block.sum(-1, keepdim=True))[None, None])})
     for control in (None, skewed, GraphControl("self"), GraphControl("shuffled")):
         mine = replace(method, control=control)
         _, everyone = mine.download(state.server, torch.arange(tiny.CLIENTS))
@@ -227,8 +227,8 @@ def test_the_value_of_an_edge_is_the_loss_without_it(name: str) -> None:
         rest = graph[:, edge.learner : edge.learner + 1].clone()
         losses = []
         for weights in (rest, rest.index_fill(2, torch.tensor([edge.source]), 0.0)):
-            mixture = method.woven(weights / weights.sum(-1, keepdim=True), models)
-            data = viewers(federation, 0, 0).one(edge.learner)
+            mixture = method.mix_models(weights / weights.sum(-1, keepdim=True), models)
+            data = evaluation_cohort(federation, 0, 0).client_data(edge.learner)
             rows = data.val[data.val >= 0]
             losses.append(task.mean_loss(method.predict(trees.at(mixture, 0), data, rows), data, rows))
         assert edge.gain == pytest.approx(float(losses[1] - losses[0]), abs=1e-10)

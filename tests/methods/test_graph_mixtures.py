@@ -13,13 +13,13 @@ from torch.nn import functional as F
 
 from fedweave.client.solvers import SGD
 from fedweave.client.task import NodeClassification
-from fedweave.federation.engine import one_round, run
+from fedweave.federation.engine import run, run_round
 from fedweave.federation.executors import Loop
 from fedweave.federation.graph_controls import GraphControl
 from fedweave.federation.protocol import Method
 from fedweave.federation.records import Report, Settings
-from fedweave.federation.schedule import Training, viewers
-from fedweave.federation.start import begin, onboard
+from fedweave.federation.schedule import Training, evaluation_cohort
+from fedweave.federation.start import add_newcomers, begin
 from fedweave.methods.fedaux import MAP, VECTOR
 from fedweave.models import build
 from fedweave.tensors import trees
@@ -147,11 +147,11 @@ def test_fedgta() -> None:
 
 def test_fedgta_edges_of_the_threshold() -> None:
     """With 1 nobody is alike: Local. With −1 all are: one model."""
-    local = trees.flat(last(made("local")).models["pre"])
-    torch.testing.assert_close(trees.flat(last(made("fedgta", threshold=1.0)).models["pre"]), local)
+    local = trees.to_matrix(last(made("local")).models["pre"])
+    torch.testing.assert_close(trees.to_matrix(last(made("fedgta", threshold=1.0)).models["pre"]), local)
     alone = {"threshold": -1.0, "control": GraphControl("self")}
-    torch.testing.assert_close(trees.flat(last(made("fedgta", **alone)).models["pre"]), local)
-    one = trees.flat(last(made("fedgta", threshold=-1.0)).models["pre"])
+    torch.testing.assert_close(trees.to_matrix(last(made("fedgta", **alone)).models["pre"]), local)
+    one = trees.to_matrix(last(made("fedgta", threshold=-1.0)).models["pre"])
     torch.testing.assert_close(one, one[:1].expand_as(one))
     assert (one - local).abs().max() > 1e-3
 
@@ -187,7 +187,7 @@ def test_fedaux(tau: float) -> None:
     for i in EVERYBODY:
         same(trees.at(report.models["post"], i), models[i])
         same(trees.at(report.models["pre"], i), received[i])
-        data = viewers(NODES, SEED, 0).one(i)
+        data = evaluation_cohort(NODES, SEED, 0).client_data(i)
         rows = data.val[data.val >= 0]
         predicted = method.predict(trees.at(report.models["pre"], i), data, rows)
         torch.testing.assert_close(predicted, projected(0.4)(received[i], i)[rows])
@@ -202,8 +202,8 @@ def test_newcomers_get_a_mixture_of_those_who_were_heard(name: str) -> None:
     """They have sent nothing; nobody learns from them yet."""
     method, present = made(name), NODES.select(torch.arange(3))
     settings = Settings(rounds=1, seed=SEED)
-    state, _, _ = one_round(method, begin(method, present, SEED, Loop()), present, settings, Loop())
-    state = onboard(method, state, NODES, 2, SEED, Loop())
+    state, _, _ = run_round(method, begin(method, present, SEED, Loop()), present, settings, Loop())
+    state = add_newcomers(method, state, NODES, 2, SEED, Loop())
     weights = method.collaboration(state.server)[0]
     torch.testing.assert_close(weights.sum(1), torch.ones(5, dtype=weights.dtype))
     assert not weights[:, 3:].any()

@@ -7,18 +7,18 @@ import tiny
 import torch
 from torch import Tensor
 
-from fedweave.client import renewal
-from fedweave.client.renewal import renew
-from fedweave.client.solvers import SGD, Adam, Grouped, Solver, clone
+from fedweave.client import out_of_place_steps
+from fedweave.client.out_of_place_steps import step_out_of_place
+from fedweave.client.solvers import SGD, Adam, GroupedSolver, Solver, clone
 from fedweave.errors import BadInput
 from fedweave.families import GeneratedModels
-from fedweave.federation import sending
-from fedweave.federation.engine import one_round, run
+from fedweave.federation import sent_downloads
+from fedweave.federation.engine import run, run_round
 from fedweave.federation.executors import Loop
 from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import Start
 from fedweave.federation.records import Settings
-from fedweave.federation.start import onboard
+from fedweave.federation.start import add_newcomers
 from fedweave.tensors import trees
 from fedweave.tensors.gradients import pull_back
 from fedweave.tensors.trees import Tree
@@ -64,14 +64,14 @@ def test_a_servers_step_needs_no_second_generation(name: str) -> None:
     method, _, state = fixture(name, 1, **({"learn_retained": True} if name == "heurpfedla" else {}))
     server, ids = state.server, torch.tensor([0, 2, 3])
     own = method.download(server, ids)[1]
-    model = {n: 1.1 * v + 0.1 for n, v in trees.only(own, method.task.params).items()}
+    model = {n: 1.1 * v + 0.1 for n, v in trees.select(own, method.task.params).items()}
     uploads = {"model": model, "gradient": trees.tree_map(torch.cos, model), "loss": torch.ones(3)}
     ours, start = method.gradient(server, ids, uploads)
     expected, models = GeneratedModels.gradient(method, server, ids, uploads)
     assert trees.tree_leaves(trees.tree_map(torch.equal, start, models)) == [True] * len(models)
     trees.tree_map(lambda a, b: torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12), ours, expected)
     anew = method.aggregate(server, ids, uploads, torch.ones(3))
-    with sending.remembering(server, ids, own):
+    with sent_downloads.store(server, ids, own):
         kept = method.aggregate(server, ids, uploads, torch.ones(3))
     assert all(trees.tree_leaves(trees.tree_map(torch.equal, kept, anew)))
 
@@ -82,7 +82,7 @@ def test_a_servers_step_needs_no_second_generation(name: str) -> None:
         SGD(lr=0.1, weight_decay=0.1),
         SGD(lr=0.1, momentum=0.9, clip=0.3),
         Adam(lr=0.2, weight_decay=0.1, clip=0.5),
-        Grouped(solvers={"a": SGD(lr=0.1), "b": Adam(lr=0.2)}),
+        GroupedSolver(solvers={"a": SGD(lr=0.1), "b": Adam(lr=0.2)}),
     ],
 )
 def test_a_step_to_new_memory_has_the_bits_of_one_in_place(solver: Solver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,11 +94,11 @@ def test_a_step_to_new_memory_has_the_bits_of_one_in_place(solver: Solver, monke
         "b/y": torch.randn((), generator=g),
     }
     state = solver.init(params)
-    for piece in (renewal.PIECE, 64):
-        monkeypatch.setattr(renewal, "PIECE", piece)
+    for piece in (out_of_place_steps.PIECE, 64):
+        monkeypatch.setattr(out_of_place_steps, "PIECE", piece)
         grads = trees.tree_map(lambda v: torch.randn(v.shape, generator=g), params)
         before = clone((params, state))
-        after = renew(solver, params, clone(grads), state)
+        after = step_out_of_place(solver, params, clone(grads), state)
         expected = solver.step_(clone(params), clone(grads), clone(state))
         for pair in ((after, expected), ((params, state), before)):
             assert all(trees.tree_leaves(trees.tree_map(torch.equal, *pair)))
@@ -118,7 +118,7 @@ def test_descent_pulls_towards_what_was_trained(name: str) -> None:
         for _ in range(10):
             server = method.aggregate(server, EVERYBODY, {"model": target}, torch.ones(tiny.CLIENTS))
         losses[sign] = [
-            float((trees.flat(m) - trees.flat(target)).square().sum())
+            float((trees.to_matrix(m) - trees.to_matrix(target)).square().sum())
             for m in (first, method.download(server, EVERYBODY)[1])
         ]
     assert losses["descent"][1] < 0.9 * losses["descent"][0]
@@ -157,11 +157,11 @@ def test_grouped_solvers_work_apart() -> None:
     g = torch.Generator().manual_seed(0)
     params = {name: torch.randn(3, 2, generator=g, dtype=torch.float64) for name in ("b/x", "a/x", "b/y")}
     parts = {"a": ["a/x"], "b": ["b/x", "b/y"]}
-    grouped = Grouped(solvers={"a": SGD(lr=0.1, momentum=0.9, clip=0.3), "b": Adam(lr=0.2, weight_decay=0.1)})
+    grouped = GroupedSolver(solvers={"a": SGD(lr=0.1, momentum=0.9, clip=0.3), "b": Adam(lr=0.2, weight_decay=0.1)})
     state, ours, inplace = grouped.init(params), params, clone(params)
     written = clone(state)
     alone = {
-        group: (trees.only(params, names), grouped.solvers[group].init(trees.only(params, names)))
+        group: (trees.select(params, names), grouped.solvers[group].init(trees.select(params, names)))
         for group, names in parts.items()
     }
     for _ in range(3):
@@ -169,7 +169,7 @@ def test_grouped_solvers_work_apart() -> None:
         ours, state = grouped.step(ours, grads, state)
         inplace, written = grouped.step_(inplace, clone(grads), written)
         alone = {
-            group: grouped.solvers[group].step(own, trees.only(grads, own), s) for group, (own, s) in alone.items()
+            group: grouped.solvers[group].step(own, trees.select(grads, own), s) for group, (own, s) in alone.items()
         }
     for result in (ours, inplace):
         assert list(result) == list(params)
@@ -263,13 +263,13 @@ def test_newcomers_join_the_second_stage(name: str, train_x: bool) -> None:
     method = tiny.method(name, task, "rows", train_x=train_x)
     present = federation.select(torch.arange(3))
     *_, report = run(method, present, Settings(rounds=1, seed=2), Loop())
-    state = onboard(method, report.state, federation, 2, 1, Loop())
+    state = add_newcomers(method, report.state, federation, 2, 1, Loop())
     held, before = (
         state.server["phi" if train_x else "fixed"]["x"],
         report.state.server["phi" if train_x else "fixed"]["x"],
     )
     assert torch.equal(held[:3], before)
     assert state.server["fixed"]["edges"].max() == 4
-    after, report, _ = one_round(method, state, federation, Settings(rounds=1, seed=2), Loop())
+    after, report, _ = run_round(method, state, federation, Settings(rounds=1, seed=2), Loop())
     assert report.loss == report.loss
     assert method.collaboration(after.server).shape[1:] == (5, 5)

@@ -11,7 +11,7 @@ from fedweave.client.solvers import SGD, Adam
 from fedweave.federation.engine import run
 from fedweave.federation.executors import Loop
 from fedweave.federation.records import Report, Settings
-from fedweave.federation.schedule import Training, attendance, cohort
+from fedweave.federation.schedule import Training, cohort, participation_counts
 from fedweave.federation.start import initial_model
 from fedweave.tensors import trees
 
@@ -43,13 +43,15 @@ def test_local_is_one_long_training() -> None:
     method = tiny.method("local", task, "rows", solver=Adam(lr=0.01), training=KEPT)
     *_, report = run(method, federation, EVERYBODY, Loop())
     model = initial_model(method, federation, EVERYBODY.seed)
-    parts = [cohort(federation, torch.arange(5), KEPT, 2, EVERYBODY.seed, round).one(3) for round in range(ROUNDS)]
+    parts = [
+        cohort(federation, torch.arange(5), KEPT, 2, EVERYBODY.seed, round).client_data(3) for round in range(ROUNDS)
+    ]
     plan = [epoch for part in parts for epoch in part.plan]
     key = torch.zeros((), dtype=torch.int64)
     whole = descend(task.objective(parts[0]), model, plan, method.solver, key, task.params)
     for name, value in trees.at(report.state.clients, 3).items():
         torch.testing.assert_close(value, whole.model[name], rtol=1e-12, atol=1e-14)
-    continued, fresh = (trees.flat(last("local", training=training).models["post"]) for training in (KEPT, FRESH))
+    continued, fresh = (trees.to_matrix(last("local", training=training).models["post"]) for training in (KEPT, FRESH))
     assert (continued - fresh).abs().max() > 1e-3
 
 
@@ -88,7 +90,7 @@ def test_step_counts_survive_every_overwrite(
     for phase, (epochs, (first, end)) in phases.items():
         state = continued.state.optimizers[phase]
         counts = state["t"] if "t" in state else next(iter(state.values()))["t"]
-        times = attendance(settings.seed, first, [tiny.CLIENTS] * (end - first), ids, 0.6)
+        times = participation_counts(settings.seed, first, [tiny.CLIENTS] * (end - first), ids, 0.6)
         assert counts.tolist() == (batches * epochs * times).tolist(), phase
     assert max(end for _, (_, end) in phases.values()) == continued.state.round
     fresh = last(name, settings, kind, training=FRESH)

@@ -9,11 +9,11 @@ from naive import FED, SEED, batches, ce, made, network
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedweave.federation.engine import evaluate, one_round
+from fedweave.federation.engine import evaluate, run_round
 from fedweave.federation.executors import Loop
 from fedweave.federation.protocol import Method, Server
 from fedweave.federation.records import Settings
-from fedweave.federation.start import begin, onboard
+from fedweave.federation.start import add_newcomers, begin
 from fedweave.server_networks import TargetHypernetwork
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params
@@ -72,7 +72,7 @@ def test_both_networks_descend(reads: str) -> None:
     state = begin(method, FED, SEED, Loop())
     for round in range(2):
         phi, vectors = expected(method, state.server, round)
-        state, report, _ = one_round(method, state, FED, SETTINGS, Loop())
+        state, report, _ = run_round(method, state, FED, SETTINGS, Loop())
         torch.testing.assert_close(state.server["phi"], phi, rtol=1e-8, atol=1e-10)
         torch.testing.assert_close(state.server["fixed"]["embeddings"], vectors)
         if round == 0:
@@ -85,8 +85,8 @@ def test_both_networks_descend(reads: str) -> None:
 def test_newcomers_have_a_model_before_they_train() -> None:
     """It is made of all their training rows, and nothing of the server changes but its table."""
     method, present = made("pefll"), FED.select(torch.arange(3))
-    state, _, _ = one_round(method, begin(method, present, SEED, Loop()), present, SETTINGS, Loop())
-    joined = onboard(method, state, FED, 2, SEED, Loop())
+    state, _, _ = run_round(method, begin(method, present, SEED, Loop()), present, SETTINGS, Loop())
+    joined = add_newcomers(method, state, FED, 2, SEED, Loop())
     torch.testing.assert_close(joined.server["phi"], state.server["phi"], rtol=0, atol=0)
     _, models = evaluate(method, joined, FED, SETTINGS, Loop())
     for i in range(tiny.CLIENTS):

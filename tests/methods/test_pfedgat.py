@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from fedweave.client.regression import Forecast
-from fedweave.families.validated import ValidatedMixtures
-from fedweave.federation.engine import one_round, run
+from fedweave.families.validated_mixtures import ValidatedMixtures
+from fedweave.federation.engine import run, run_round
 from fedweave.federation.executors import Batched, Loop
 from fedweave.federation.federation import Federation
 from fedweave.federation.records import Settings, State
-from fedweave.federation.schedule import Training, viewers
-from fedweave.federation.start import begin, onboard
+from fedweave.federation.schedule import Training, evaluation_cohort
+from fedweave.federation.start import add_newcomers, begin
 from fedweave.models.base import ClientModel
 from fedweave.tensors import trees
 from fedweave.tensors.gradients import pull_back
@@ -39,7 +39,7 @@ def sent(method: ValidatedMixtures, federation: Federation, state: State) -> Tre
     own = method.download(state.server, EVERYBODY)[1]
     answers = []
     for i in range(federation.clients):
-        mine, data = trees.at(own, i), replace(viewers(federation, 0, 0), testing=method.leaks).one(i)
+        mine, data = trees.at(own, i), replace(evaluation_cohort(federation, 0, 0), testing=method.leaks).client_data(i)
         answers.append(method.feedback(method.personalize({}, mine, trees.at(state.clients, i), data), mine, data))
     return trees.stack(answers)
 
@@ -50,7 +50,7 @@ def single_process(method: ValidatedMixtures, federation: Federation, state: Sta
     models = method.generate(phi, state.server["fixed"], EVERYBODY)
     total = torch.zeros((), dtype=torch.float64)
     for i in range(federation.clients):
-        data = viewers(federation, 0, 0).one(i)
+        data = evaluation_cohort(federation, 0, 0).client_data(i)
         rows = getattr(data, split)[getattr(data, split) >= 0]
         targets = method.task.targets(data, rows)
         values = method.task.row_loss(
@@ -97,7 +97,7 @@ def test_long_held_out_sets_go_in_parts(monkeypatch: pytest.MonkeyPatch) -> None
     """Parts of two rows give the loss and gradient of all rows at once."""
     method, federation, state = fixture()
     whole = sent(method, federation, state)
-    monkeypatch.setattr("fedweave.families.validated.CHUNK", 2)
+    monkeypatch.setattr("fedweave.families.validated_mixtures.CHUNK", 2)
     parts = sent(method, federation, state)
     for a, b in zip(trees.tree_leaves(parts), trees.tree_leaves(whole), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
@@ -108,13 +108,13 @@ def test_newcomers_begin_with_their_own_model_and_are_mixed_once_heard(name: str
     """Until it has uploaded, a newcomer gets the common initial model, and nobody else gets any of it."""
     task, federation = tiny.rows_task(), tiny.rows_federation()
     method, present = tiny.method(name, task, "rows"), federation.select(torch.arange(3))
-    state = one_round(method, begin(method, present, 1, Loop()), present, Settings(rounds=3), Loop())[0]
-    joined = onboard(method, state, federation, 2, 1, Loop())
+    state = run_round(method, begin(method, present, 1, Loop()), present, Settings(rounds=3), Loop())[0]
+    joined = add_newcomers(method, state, federation, 2, 1, Loop())
     alpha = method.collaboration(joined.server)
     assert torch.equal(alpha[:, 3:], torch.eye(5, dtype=alpha.dtype)[3:].expand(len(alpha), -1, -1))
     assert not alpha[:, :3, 3:].any()
     torch.testing.assert_close(alpha.sum(-1), torch.ones_like(alpha[..., 0]))
-    after = one_round(method, joined, federation, Settings(rounds=3), Loop())[0]
+    after = run_round(method, joined, federation, Settings(rounds=3), Loop())[0]
     assert (method.collaboration(after.server)[:, :3, 3:] > 0).any()
 
 
@@ -147,7 +147,7 @@ def test_traffic() -> None:
     expected = {"client_grad": (p, 2 * p + 1), "simulated": (p, p + 1), "delta": (p, p), "spsa": (7 * p, p + 6)}
     for kind, (down, up) in expected.items():
         method, federation, state = fixture(gat_grad=kind, probes=3)
-        _, report, _ = one_round(method, state, federation, SETTINGS, Loop())
+        _, report, _ = run_round(method, state, federation, SETTINGS, Loop())
         assert (report.bytes_down, report.bytes_up) == (4 * tiny.CLIENTS * down, 4 * tiny.CLIENTS * up)
 
 
@@ -243,7 +243,7 @@ def test_test_feedback_weighs_a_shared_test_set() -> None:
     federation = replace(weighted, test=rows, own={"test_weight": share})
     method = tiny.method("pfedgat", tiny.rows_task(), "rows", gat_split="test")
     state = begin(method, federation, 0, Loop())
-    state, _, _ = one_round(method, state, federation, SETTINGS, Loop())
+    state, _, _ = run_round(method, state, federation, SETTINGS, Loop())
     actual = pulled(method, state, sent(method, federation, state)["gradient"])
     for name, expected in single_process(method, federation, state, "test").items():
         torch.testing.assert_close(actual[name], expected, rtol=1e-6, atol=1e-12)

@@ -10,7 +10,7 @@ import torch
 from naive import FED, SEED, made, network, ran
 from torch import Tensor
 
-from fedweave.client.data import shuffled
+from fedweave.client.data import shuffled_batches
 from fedweave.client.solvers import Adam
 from fedweave.federation.engine import run
 from fedweave.federation.executors import Batched, Loop
@@ -147,9 +147,9 @@ def test_under_noise_fedproto_sends_every_class() -> None:
 
 def test_a_pass_in_an_order_of_its_own() -> None:
     """It has every training row once, and another purpose has another order, which is not that of the file."""
-    data = cohort(FED, torch.tensor([0]), Training(batch_size=4, epochs=2), 2, SEED, 0).one(0)
+    data = cohort(FED, torch.tensor([0]), Training(batch_size=4, epochs=2), 2, SEED, 0).client_data(0)
     rows = data.train[data.train >= 0]
-    passes = [torch.cat(shuffled(data, 4, False, *purpose)) for purpose in ((5,), (4, 0), (4, 1))]
+    passes = [torch.cat(shuffled_batches(data, 4, False, *purpose)) for purpose in ((5,), (4, 0), (4, 1))]
     assert all(torch.equal(one.sort().values, rows.sort().values) for one in passes)
     orders = [one.tolist() for one in (*passes, rows)]
     assert all(a != b for a, b in itertools.combinations(orders, 2))

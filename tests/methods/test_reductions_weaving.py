@@ -56,7 +56,7 @@ REDUCTIONS: dict[str, tuple[Callable[[], Report], Callable[[], Report]]] = {
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_reduction(name: str) -> None:
     """Both sides give the same models after local training."""
-    left, right = (trees.flat(side().models["post"]) for side in REDUCTIONS[name])
+    left, right = (trees.to_matrix(side().models["post"]) for side in REDUCTIONS[name])
     # FedAvg's shares are single precision numbers, a fifth is not one of them.
     tolerance = 1e-6 if "FedAvg" in name else 1e-9
     torch.testing.assert_close(left, right, rtol=tolerance, atol=0.1 * tolerance)
@@ -64,8 +64,8 @@ def test_reduction(name: str) -> None:
 
 def test_the_reductions_are_not_trivial() -> None:
     """With their defaults the methods differ from what they reduce to."""
-    local, average = (trees.flat(last(name).models["post"]) for name in ("local", "fedavg_ft"))
+    local, average = (trees.to_matrix(last(name).models["post"]) for name in ("local", "fedavg_ft"))
     for name in ("fedaghn", "pfedla", "heurpfedla", "pfedgat", "direct_matrix"):
-        models = trees.flat(last(name).models["post"])
+        models = trees.to_matrix(last(name).models["post"])
         assert (models - local).abs().max() > 1e-3
         assert (models - average).abs().max() > 1e-4

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils._pytree import tree_flatten_with_path
 
 from fedweave.client.solvers import SGD, Adam, Solver
-from fedweave.federation.engine import one_round, run
+from fedweave.federation.engine import run, run_round
 from fedweave.federation.executors import Loop
 from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import Method
@@ -245,7 +245,7 @@ def test_batch_norm_statistics_are_averaged_on_request(name: str) -> None:
     method = tiny.method(name, task, "images").stages(1)[0].method
     averaged = replace(method, training=replace(method.training, average_buffers=True))
     alone, together = (
-        one_round(m, begin(m, federation, SEED, Loop()), federation, Settings(rounds=1), Loop())[0]
+        run_round(m, begin(m, federation, SEED, Loop()), federation, Settings(rounds=1), Loop())[0]
         for m in (method, averaged)
     )
     assert not any(buffer in alone.server["model"] for buffer in task.buffers)
@@ -295,7 +295,7 @@ def test_fedamp_pulls_with_the_models_precision() -> None:
     """The penalty with λ / α = 0.1, which float32 cannot hold, moves one full-batch step by lr · 0.1 · (w − u)."""
     task, federation = tiny.rows_task(), tiny.rows_federation()
     method = tiny.method("fedamp", task, "rows", lam=0.2, alpha=2.0, training=Training(batch_size=0, epochs=1))
-    data = cohort(federation, torch.arange(1), method.training, 1, SEED, 1).one(0)
+    data = cohort(federation, torch.arange(1), method.training, 1, SEED, 1).client_data(0)
     model = task.init(0)
     mixture = {name: value + 1.0 for name, value in model.items()}
     pulled, free = (

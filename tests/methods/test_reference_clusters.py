@@ -10,12 +10,12 @@ from naive import FED, SEED, average, batches, ce, copies, gradients, made, netw
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedweave.client.data import shuffled
+from fedweave.client.data import shuffled_batches
 from fedweave.federation.engine import run
 from fedweave.federation.executors import Loop
 from fedweave.federation.graph_quality import MASS, MEANING
 from fedweave.federation.records import Report, Settings
-from fedweave.federation.schedule import Training, cohort, viewers
+from fedweave.federation.schedule import Training, cohort, evaluation_cohort
 from fedweave.federation.start import ENROLMENT
 from fedweave.tensors import trees
 
@@ -55,7 +55,7 @@ def class_means(net: nn.Module, rows: Tensor) -> dict[int, Tensor]:
 
 def outputs(report: Report, client: int, rows: Tensor, point: str = "pre") -> Tensor:
     """What a client's model says of `rows`."""
-    data = viewers(FED, SEED, 0).one(client)
+    data = evaluation_cohort(FED, SEED, 0).client_data(client)
     return report.method.predict(trees.at(report.models[point], client), data, rows)
 
 
@@ -156,7 +156,7 @@ def test_fedem_mixes_forecasts() -> None:
     federation, settings = tiny.series_federation(), Settings(rounds=2, seed=SEED, participation=2)
     *_, report = run(made("fedem", "series"), federation, settings, Loop())
     task, client = report.method.task, int((~report.state.clients["trained"]).nonzero()[0])
-    data = viewers(federation, SEED, 0).one(client)
+    data = evaluation_cohort(federation, SEED, 0).client_data(client)
     deployed = trees.at(report.models["pre"], client)
     parts = [{name: deployed["components"][prefix + name] for name in task.params} for prefix in ("", "1/")]
     rows = data.train[data.train >= 0]
@@ -260,8 +260,8 @@ def test_fedproto_without_a_prototype() -> None:
 
 def epoch(client: int, round: int, training: Training, *purpose: int) -> list[Tensor]:
     """A pass over a client's rows in an order of its own."""
-    data = cohort(FED, torch.tensor([client]), training, 2, SEED, round).one(0)
-    return shuffled(data, 4, training.drop_last, *purpose)
+    data = cohort(FED, torch.tensor([client]), training, 2, SEED, round).client_data(0)
+    return shuffled_batches(data, 4, training.drop_last, *purpose)
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from fedweave.families.tuning import fine_tune
-from fedweave.federation.engine import one_round, run
+from fedweave.federation.engine import run, run_round
 from fedweave.federation.executors import Loop
 from fedweave.federation.records import Report, Settings
-from fedweave.federation.schedule import Training, participants, viewers
+from fedweave.federation.schedule import Training, evaluation_cohort, participants
 from fedweave.federation.start import begin
 from fedweave.federation.uploads import UploadPath
 from fedweave.tensors import trees
@@ -77,7 +77,7 @@ def test_fine_tuning_of_fedbabu(part: str) -> None:
 def test_an_epoch_of_fine_tuning_has_every_row_once() -> None:
     """In batches of the size of training and an order of its own; as many epochs as the task has, unless given."""
     method = naive.made("fedbabu", training=Training(batch_size=4, epochs=2))
-    data = viewers(naive.FED, 1, 0).one(1)
+    data = evaluation_cohort(naive.FED, 1, 0).client_data(1)
     seen: list[Tensor] = []
 
     class Spy:
@@ -130,8 +130,8 @@ def test_scaffold_with_some_of_the_clients(option: str) -> None:
         c = c + 3 / 5 * sum(s * change for s, change in zip(shares, changes, strict=True))
     state = report.state
     for expected, params in ((x, state.server["model"]), (c, state.server["control"])):
-        torch.testing.assert_close(trees.flat(trees.broadcast(params, 1))[0], expected, rtol=1e-8, atol=1e-10)
-    torch.testing.assert_close(trees.flat(state.clients["control"]), torch.stack(own), rtol=1e-8, atol=1e-10)
+        torch.testing.assert_close(trees.to_matrix(trees.broadcast(params, 1))[0], expected, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(trees.to_matrix(state.clients["control"]), torch.stack(own), rtol=1e-8, atol=1e-10)
 
 
 def test_scaffold_with_variates_of_zero_is_fedavg() -> None:
@@ -141,7 +141,7 @@ def test_scaffold_with_variates_of_zero_is_fedavg() -> None:
         method = naive.made("fedavg" if name == "fedavg" else "scaffold")
         state = begin(method, naive.FED, naive.SEED, Loop())
         for _ in range(ROUNDS):
-            state, report, _ = one_round(method, state, naive.FED, settings, Loop())
+            state, report, _ = run_round(method, state, naive.FED, settings, Loop())
             if name == "scaffold":
                 zero = trees.tree_map(
                     torch.zeros_like, {part: t["control"] for part, t in (("s", state.server), ("c", state.clients))}
@@ -149,7 +149,7 @@ def test_scaffold_with_variates_of_zero_is_fedavg() -> None:
                 state = state._replace(
                     server={**state.server, "control": zero["s"]}, clients={**state.clients, "control": zero["c"]}
                 )
-        results[name] = (trees.flat(trees.broadcast(state.server["model"], 1)), report)
+        results[name] = (trees.to_matrix(trees.broadcast(state.server["model"], 1)), report)
     torch.testing.assert_close(results["scaffold"][0], results["fedavg"][0], rtol=1e-12, atol=1e-14)
     assert (results["corrected"][0] - results["fedavg"][0]).abs().max() > 1e-3
     sent = [(report.bytes_down, report.bytes_up) for _, report in results.values()]

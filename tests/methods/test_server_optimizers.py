@@ -12,7 +12,7 @@ from torch import nn
 
 from fedweave.client.solvers import SGD
 from fedweave.errors import BadInput
-from fedweave.families.servers import Adaptive
+from fedweave.families.server_solvers import AdaptiveSolver
 from fedweave.federation.engine import train
 from fedweave.federation.executors import Loop
 from fedweave.federation.federation import Federation
@@ -102,7 +102,7 @@ def test_every_method_that_averages_takes_a_server_optimizer(name: str) -> None:
     kind = "rows" if tiny.suits(name, tiny.rows_task()) else "images"
     task, federation = (make() for make in tiny.TASKS[kind])
     method = tiny.method(name, task, kind, training=TRAINING)
-    taught = replace(method, training=replace(TRAINING, server=Adaptive(rule="adam", lr=0.05, beta1=0.9)))
+    taught = replace(method, training=replace(TRAINING, server=AdaptiveSolver(rule="adam", lr=0.05, beta1=0.9)))
     state = begin(method, federation, 1, Loop())
     uploads = uploaded(method, state, federation)
     old, mean = state.server["model"], method.aggregate(state.server, EVERYBODY, uploads, federation.sizes)["model"]
@@ -140,9 +140,9 @@ def test_the_settings_of_a_run_make_the_optimizer() -> None:
     methods = [checked("fedper", {"server_optimizer": rule}) for rule in rules]
     assert [method.server_solver for method in methods] == [METHODS[name]().server_solver for name in ROWS]
     assert methods[0].server_solver == SGD(lr=1.0, momentum=0.9)
-    assert methods[3].server_solver == Adaptive(rule="adagrad", lr=0.1, beta1=0.0)
+    assert methods[3].server_solver == AdaptiveSolver(rule="adagrad", lr=0.1, beta1=0.0)
     one = checked("ditto", {"server_optimizer": "yogi", "server_lr": 0.5, "server_momentum": 0, "server_tau": 0.1})
-    assert one.server_solver == Adaptive(rule="yogi", lr=0.5, beta1=0.0, beta2=0.99, tau=0.1)
+    assert one.server_solver == AdaptiveSolver(rule="yogi", lr=0.5, beta1=0.0, beta2=0.99, tau=0.1)
     assert checked("fedavg", {}).server_solver is None
     averaging = {name for name, cls in METHODS.items() if cls.averages}
     assert {*AVERAGING} == averaging - {*ROWS, "central"}

@@ -120,7 +120,7 @@ def test_what_a_space_holds_is_admitted(name: str, setting: Setting) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_is_searched_in_its_settings_spaces_and_the_learning_rate(name: str) -> None:
-    derived = search_spaces.derived(name)
+    derived = search_spaces.derive_space(name)
     assert derived.keys() == {"train.lr"} | {setting.name for setting in METHODS[name].settings() if setting.space}
     assert derived["train.lr"] == {"low": 0.003, "high": 0.3, "log": True}
 

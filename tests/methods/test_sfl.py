@@ -30,6 +30,6 @@ def test_sfl_propagation() -> None:
     a = a / 3
     torch.testing.assert_close(method.weights(report.state.server, torch.arange(5))[0], a @ a @ a)
     shared, own = method.download(report.state.server, torch.tensor([3, 1]))
-    stacked = trees.flat(report.state.server["models"])
-    torch.testing.assert_close(trees.flat(own["mixture"]), (a @ a @ a @ stacked)[[3, 1]])
-    torch.testing.assert_close(trees.flat(trees.broadcast(shared["common"], 1))[0], (a @ a @ a @ stacked).mean(0))
+    stacked = trees.to_matrix(report.state.server["models"])
+    torch.testing.assert_close(trees.to_matrix(own["mixture"]), (a @ a @ a @ stacked)[[3, 1]])
+    torch.testing.assert_close(trees.to_matrix(trees.broadcast(shared["common"], 1))[0], (a @ a @ a @ stacked).mean(0))

@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedweave.client.solvers import SGD
-from fedweave.families import mending
-from fedweave.federation.engine import one_round, run
+from fedweave.families import generated_neighbours
+from fedweave.federation.engine import run, run_round
 from fedweave.federation.executors import Batched, Loop
 from fedweave.federation.records import Settings
-from fedweave.federation.schedule import Training, viewers
+from fedweave.federation.schedule import Training, evaluation_cohort
 from fedweave.federation.start import begin
-from fedweave.models.gcn import ordered
+from fedweave.models.gcn import add_column_order
 from fedweave.models.sage import GraphSAGE, NeighbourGenerator, Slot
 from fedweave.tensors import dropout_keys, trees
 
@@ -31,7 +31,7 @@ def test_fed_pub_regularisers() -> None:
     federation = tiny.nodes_federation()
     for round, detached in ((0, False), (1, False), (1, True)):
         method = made("fedpub", "nodes", lam1=0.2, lam2=0.7, detached=detached)
-        data = viewers(federation, SEED, round).one(0)
+        data = evaluation_cohort(federation, SEED, round).client_data(0)
         g = torch.Generator().manual_seed(1)
         anchor = method.task.init(3)
         model = {
@@ -51,7 +51,7 @@ def test_fed_pub_regularisers() -> None:
             torch.testing.assert_close(
                 torch.zeros_like(value) if grad is None else grad, expected, atol=1e-9, rtol=1e-7
             )
-    pruned = method._pruned({"gcn1.weight": torch.ones(2)}, {"mask/gcn1.weight": torch.tensor([0.1, 0.3])})
+    pruned = method._prune({"gcn1.weight": torch.ones(2)}, {"mask/gcn1.weight": torch.tensor([0.1, 0.3])})
     assert pruned["gcn1.weight"].tolist() == pytest.approx([0.0, 0.3])
 
 
@@ -62,7 +62,7 @@ def test_fed_pub_masks_do_not_decay() -> None:
         plain = made("fedpub", "nodes", detached=True)
         method = replace(plain, solver=SGD(lr=0.1, weight_decay=decay), training=Training(batch_size=0, epochs=1))
         state = begin(method, NODES, SEED, Loop())
-        after[decay] = one_round(method, state, NODES, Settings(rounds=1, seed=SEED), Loop())[0]
+        after[decay] = run_round(method, state, NODES, Settings(rounds=1, seed=SEED), Loop())[0]
     for name, mask in after[0.0].clients["masks"].items():
         assert not torch.equal(mask, torch.ones_like(mask))
         torch.testing.assert_close(after[0.3].clients["masks"][name], mask, rtol=0, atol=0)
@@ -100,8 +100,8 @@ def test_impaired_subgraph() -> None:
     nodes.
     """
     for i in range(tiny.CLIENTS):
-        data, dense = viewers(NODES, SEED, 0).one(i), adjacency(i)
-        hidden, visible, missing, lost = mending.impair(data, 0.5, 3, dropout_keys.key(7, i))
+        data, dense = evaluation_cohort(NODES, SEED, 0).client_data(i), adjacency(i)
+        hidden, visible, missing, lost = generated_neighbours.impair(data, 0.5, 3, dropout_keys.key(7, i))
         rows = data.val[data.val >= 0]
         assert int(hidden.sum()) == len(rows) // 2 == int(hidden[rows].sum())
         left = torch.zeros_like(dense)
@@ -118,8 +118,8 @@ def test_impaired_subgraph() -> None:
 def test_bank_holds_neighbours() -> None:
     """Every row of the bank has features of neighbours of one node, and draws differ between clients."""
     for i in range(tiny.CLIENTS):
-        data, dense = viewers(NODES, SEED, 0).one(i), adjacency(i)
-        for features in mending.bank(data, 12, 4, data.key):
+        data, dense = evaluation_cohort(NODES, SEED, 0).client_data(i), adjacency(i)
+        for features in generated_neighbours.draw_bank(data, 12, 4, data.key):
             who = [int((data.arrays["x"] == f).all(1).nonzero()[0]) for f in features]
             assert dense[:, who].all(1).any()
 
@@ -146,7 +146,7 @@ def test_greedy_loss(everybody: bool) -> None:
         if live[b, s] and missing[b]:
             true = stock[places[b, m, : min(3, int(missing[b]))]]
             expected[b, m] += (made_[b, s].detach() - true).square().mean(1).min()
-    cost = lambda made_: mending.greedy(slots(made_, live, everybody), stock, places, missing)  # noqa: E731
+    cost = lambda made_: generated_neighbours.greedy_costs(slots(made_, live, everybody), stock, places, missing)  # noqa: E731
     torch.testing.assert_close(cost(made_).detach(), expected)
     assert torch.autograd.gradcheck(cost, made_)
     assert not torch.autograd.grad(cost(made_).sum(), made_)[0][~live].any()
@@ -157,7 +157,7 @@ def test_products_with_rows_are_the_same_mapped() -> None:
     g = torch.Generator().manual_seed(3)
     made_, stock = (torch.randn(3, n, 4, generator=g, dtype=torch.float64) for n in (5, 7))
     places = torch.randint(7, (3, 5, 2), generator=g)
-    total = lambda made_, stock, places: mending._dots(made_, stock, places).sin().sum()  # noqa: E731
+    total = lambda made_, stock, places: generated_neighbours._dot_products(made_, stock, places).sin().sum()  # noqa: E731
     together = torch.func.vmap(torch.func.grad(total))(made_, stock, places)
     for i in range(3):
         alone = made_[i].clone().requires_grad_()
@@ -170,7 +170,7 @@ def test_mended_sage_is_sage_on_the_mended_graph(everybody: bool) -> None:
     g = torch.Generator().manual_seed(0)
     net = GraphSAGE(7, 5, 3).double()
     x, dense = NODES.own["x"][0][:12], adjacency(0)
-    edges = ordered(dense.nonzero().T.flip(0))
+    edges = add_column_order(dense.nonzero().T.flip(0))
     made_, live = torch.randn(12, 2, 7, generator=g, dtype=torch.float64), torch.rand(12, 2, generator=g) < 0.5
     actual = net(x, edges, torch.ones(edges.shape[1], dtype=torch.float64), slots=slots(made_, live, everybody))
     where = live.nonzero()
@@ -195,14 +195,14 @@ def test_neighbours_are_generated_only_where_some_are_missing() -> None:
         torch.randn(9, 6, dtype=torch.float64),
         torch.tensor([0.0, 0.9, 1.0, 1.9, 2.5, 7.0, 0.0, 3.0, 1.0], dtype=torch.float64),
     )
-    few = net._slots(code, degree, dropout_keys.key(1))
-    every = torch.func.vmap(net._slots)(code[None], degree[None], dropout_keys.key(1)[None])
+    few = net._generate_slots(code, degree, dropout_keys.key(1))
+    every = torch.func.vmap(net._generate_slots)(code[None], degree[None], dropout_keys.key(1)[None])
     assert [slot.nodes.tolist() for slot in few] == [[2, 3, 4, 5, 7, 8], [4, 5, 7], [5, 7]]
     for short, full in zip(few, every, strict=True):
         assert short.live.all()
         assert torch.equal(full.live[0].nonzero()[:, 0], short.nodes)
         torch.testing.assert_close(full.features[0][short.nodes], short.features)
-    assert not net._slots(code, torch.zeros(9))
+    assert not net._generate_slots(code, torch.zeros(9))
 
 
 def test_fedsage_without_generators_is_fedavg_of_sage() -> None:
@@ -217,13 +217,13 @@ def test_fedsage_without_generators_is_fedavg_of_sage() -> None:
         training=Training(batch_size=0, epochs=1),
     )
     start = begin(method, NODES, SEED, Loop()).server["classifier"]
-    after, _, _ = one_round(method, begin(method, NODES, SEED, Loop()), NODES, Settings(rounds=1, seed=SEED), Loop())
+    after, _, _ = run_round(method, begin(method, NODES, SEED, Loop()), NODES, Settings(rounds=1, seed=SEED), Loop())
     steps = []
     for i in range(tiny.CLIENTS):
         net = method.build("classifier").double()
         net.load_state_dict(start)
         dense, rows = adjacency(i), NODES.train[i][NODES.train[i] >= 0]
-        edges = ordered(dense.nonzero().T.flip(0))
+        edges = add_column_order(dense.nonzero().T.flip(0))
         logits = net(NODES.own["x"][i][: len(dense)], edges, torch.ones(edges.shape[1], dtype=torch.float64))
         F.cross_entropy(logits[rows], NODES.own["y"][i][rows]).backward()
         steps.append({n: p.detach() - 0.1 * p.grad for n, p in net.named_parameters()})
@@ -258,5 +258,7 @@ def test_fedsage_phases() -> None:
         run(made("fedsage", "nodes", generator_rounds=30), NODES, Settings(rounds=30, seed=SEED, every=30), Batched())
     )
     late = trees.at(begin(method, NODES, SEED, Loop()).clients, 0)
-    assert not method.mended(late, viewers(NODES, SEED, 0).one(0)), "whoever has no generator mends nothing"
+    assert not method.mended(late, evaluation_cohort(NODES, SEED, 0).client_data(0)), (
+        "whoever has no generator mends nothing"
+    )
     assert longer[-1].loss < 0.7 * longer[0].loss

@@ -7,17 +7,17 @@ import tiny
 import torch
 
 from fedweave.client.solvers import SGD, Adam
-from fedweave.data.partitions.splits import chronological, parse, sizes
+from fedweave.data.partitions.splits import chronological_parts, parse_split, part_sizes
 from fedweave.errors import BadInput
-from fedweave.families.validated import _plain_steps
-from fedweave.federation.engine import one_round, run
+from fedweave.families.validated_mixtures import _plain_steps
+from fedweave.federation.engine import run, run_round
 from fedweave.federation.executors import Loop
 from fedweave.federation.records import Settings
 from fedweave.federation.schedule import Training
 from fedweave.federation.start import begin
 from fedweave.methods import METHODS
 from fedweave.runs.preparation import check_validation
-from fedweave.study.search_spaces import derived
+from fedweave.study.search_spaces import derive_space
 from fedweave.tensors import trees
 from fedweave.tensors.gradients import pull_back
 from tests.generated_models import EVERYBODY, fixture
@@ -51,7 +51,7 @@ def test_cfl_waits_for_a_tenth_of_the_rounds() -> None:
 
 def test_spaces_hold_what_a_method_can_use() -> None:
     """pFedMe's steps on the envelope are stable for lr_p λ < 2; HeurFedAMP's pull is searched, and through λ alone."""
-    pfedme, heurfedamp = (derived(name) for name in ("pfedme", "heurfedamp"))
+    pfedme, heurfedamp = (derive_space(name) for name in ("pfedme", "heurfedamp"))
     assert pfedme["inner_lr"]["high"] * pfedme["lam"]["high"] < 2
     assert ("lam" in heurfedamp, "alpha" in heurfedamp) == (True, False)
 
@@ -61,7 +61,7 @@ def test_fedamp_never_leaves_the_mixtures() -> None:
     for alpha in (1.0, 20.0, 1e4):
         task, federation = tiny.rows_task(), tiny.rows_federation()
         method = tiny.method("fedamp", task, "rows", alpha=alpha)
-        state, _, _ = one_round(method, begin(method, federation, 1, Loop()), federation, Settings(1, 1), Loop())
+        state, _, _ = run_round(method, begin(method, federation, 1, Loop()), federation, Settings(1, 1), Loop())
         weights = method.weights(state.server, EVERYBODY)[0]
         assert (weights >= 0).all()
         torch.testing.assert_close(weights.sum(1), torch.ones(5, dtype=weights.dtype))
@@ -154,25 +154,25 @@ def test_pfedgraphs_summed_term_is_the_longer_one() -> None:
     """cos(w, v) ‖v‖ for every v of the server."""
     task, federation = tiny.rows_task(), tiny.rows_federation()
     method = tiny.method("pfedgraph", task, "rows", lam=0.3)
-    state, _, _ = one_round(method, begin(method, federation, 1, Loop()), federation, Settings(1, 1), Loop())
+    state, _, _ = run_round(method, begin(method, federation, 1, Loop()), federation, Settings(1, 1), Loop())
     v = trees.at(method.download(state.server, EVERYBODY)[1]["direction"], 0)
     length = torch.cat([t.flatten() for t in v.values()]).norm()
     scaled = tiny.method("pfedgraph", task, "rows", lam=0.3 / float(length), summed=True)
-    ends = [one_round(m, state, federation, Settings(1, 1), Loop())[2] for m in (method, scaled)]
-    first, second = (trees.flat(end)[0] for end in ends)
+    ends = [run_round(m, state, federation, Settings(1, 1), Loop())[2] for m in (method, scaled)]
+    first, second = (trees.to_matrix(end)[0] for end in ends)
     torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-11)
 
 
 def test_an_empty_validation_part() -> None:
     """`val: 0` gives no row; it is refused where rounds, or a method, need validation rows."""
-    split = parse({"train": 0.7, "val": 0, "test": 0.3}, 0.1, tested=True)
+    split = parse_split({"train": 0.7, "val": 0, "test": 0.3}, 0.1, tested=True)
     for rows in range(2, 40):
-        train, val, test = sizes(rows, split, "client 0")
+        train, val, test = part_sizes(rows, split, "client 0")
         assert (val, train + test) == (0, rows)
-        parts = chronological(rows, split, "client 0") if rows > 2 else ()
+        parts = chronological_parts(rows, split, "client 0") if rows > 2 else ()
         assert sorted(i for part in parts for i in range(rows)[part]) == [*range(rows)][: rows if parts else 0]
     with pytest.raises(BadInput, match="must give a share to train and val"):
-        parse({"train": 1.0}, 0.0, tested=False)
+        parse_split({"train": 1.0}, 0.0, tested=False)
     federation = tiny.rows_federation()
     without = replace(federation, val=federation.val[:, :0])
     some = replace(federation, val=torch.where(torch.arange(5)[:, None] == 3, -1, federation.val))

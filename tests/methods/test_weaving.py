@@ -9,12 +9,12 @@ from torch import Tensor
 
 from fedweave.client.task import RowClassification
 from fedweave.families import GeneratedModels
-from fedweave.federation.engine import one_round, run
+from fedweave.federation.engine import run, run_round
 from fedweave.federation.executors import Batched, Executor, Loop
 from fedweave.federation.federation import Federation
 from fedweave.federation.graph_controls import GraphControl
 from fedweave.federation.records import Settings, State
-from fedweave.federation.start import begin, onboard
+from fedweave.federation.start import add_newcomers, begin
 from fedweave.federation.uploads import UploadPath
 from fedweave.models import build
 from fedweave.tensors import trees
@@ -49,7 +49,7 @@ def gradient(method: GeneratedModels, server: Tree, cotangent: Tree, ids: Tensor
 
 def per_layer(method: GeneratedModels, models: Tree) -> list[Tensor]:
     """Every layer of stacked models, flattened: L times [N, P_l]."""
-    return [trees.flat({name: models[name] for name in names}) for names in method.task.layers.values()]
+    return [trees.to_matrix({name: models[name] for name in names}) for names in method.task.layers.values()]
 
 
 def test_fedaghn_weights() -> None:
@@ -136,7 +136,7 @@ def test_pfedla_gradient_is_the_closed_form() -> None:
 def test_pfedla_touches_participants_only(overrides: dict) -> None:
     """Vectors, networks and models of absent clients keep their bits; rows of weights are mixtures."""
     method, federation, state = fixture("pfedla", **overrides)
-    after, _, _ = one_round(method, state, federation, Settings(rounds=3, seed=5, participation=2), Loop())
+    after, _, _ = run_round(method, state, federation, Settings(rounds=3, seed=5, participation=2), Loop())
     alpha = method.collaboration(after.server)
     assert (alpha >= 0).all()
     torch.testing.assert_close(alpha.sum(-1), torch.ones_like(alpha[..., 0]))
@@ -167,7 +167,7 @@ def test_heurpfedla_keeps_layers() -> None:
             assert torch.equal(mixed[n][stays], models[n][stays])
             sent += 4 * int((~stays).sum()) * models[n][0].numel()
     assert (own["retained"].sum(1) == 2).all()
-    assert method.traffic({}, own, {"model": models}, tiny.CLIENTS) == (sent, 4 * trees.flat(models).numel())
+    assert method.traffic({}, own, {"model": models}, tiny.CLIENTS) == (sent, 4 * trees.to_matrix(models).numel())
 
 
 @pytest.mark.parametrize("word", ["uniform", "self"])
@@ -177,11 +177,11 @@ def test_a_control_of_the_graph_changes_no_retained_layer(word: str) -> None:
     phi, fixed = state.server["phi"], state.server["fixed"]
     controlled = replace(method, control=GraphControl(word))
     assert not torch.equal(*(m.alpha(phi, fixed, EVERYBODY) for m in (method, controlled)))
-    stays = method.retained(phi, fixed, EVERYBODY)
+    stays = method.retained_layers(phi, fixed, EVERYBODY)
     assert len({*map(tuple, stays.tolist())}) > 1
     for server in (
         controlled.download(state.server, EVERYBODY)[1]["retained"],
-        controlled.retained(phi, fixed, EVERYBODY),
+        controlled.retained_layers(phi, fixed, EVERYBODY),
     ):
         assert torch.equal(server, stays)
     mixed, models = controlled.generate(phi, fixed, EVERYBODY), fixed["models"]
@@ -195,7 +195,7 @@ def test_heurpfedla_records_the_graph_that_clients_receive(retain: int) -> None:
     method, _, state = fixture("heurpfedla", kind="images", retain=retain)
     (_, own), models = method.download(state.server, EVERYBODY), state.server["fixed"]["models"]
     graph = method.collaboration(state.server)
-    for name, mixture in method.woven(graph, models).items():
+    for name, mixture in method.mix_models(graph, models).items():
         torch.testing.assert_close(mixture, own[name])
     stays, itself = own["retained"].T, torch.eye(tiny.CLIENTS, dtype=graph.dtype)
     assert int(stays.sum()) == retain * tiny.CLIENTS
@@ -215,7 +215,9 @@ def test_heurpfedla_goes_on_with_its_own_layers(executor: Executor) -> None:
         settings = Settings(rounds=3, seed=2, participation=3, upload_path=upload_path)
         *_, last[name] = run(tiny.method(name, task, "rows", **options), federation, settings, executor)
     assert torch.equal(last["heurpfedla"].scores["pre"]["test"], last["local"].scores["pre"]["test"])
-    torch.testing.assert_close(*(trees.flat(report.models["pre"]) for report in last.values()), rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(
+        *(trees.to_matrix(report.models["pre"]) for report in last.values()), rtol=1e-9, atol=1e-10
+    )
 
 
 @pytest.mark.parametrize(
@@ -249,7 +251,9 @@ def test_direct_matrix_steps_along_inner_products() -> None:
     method, _, state = fixture("direct_matrix", server_lr=0.5)
     models = state.server["fixed"]["models"]
     g = noise(models)
-    torch.testing.assert_close(gradient(method, state.server, g)["matrix"], trees.flat(g) @ trees.flat(models).T)
+    torch.testing.assert_close(
+        gradient(method, state.server, g)["matrix"], trees.to_matrix(g) @ trees.to_matrix(models).T
+    )
     matrix = state.server["phi"]["matrix"]
     assert (matrix >= 0).all()
     torch.testing.assert_close(matrix.sum(1), torch.ones_like(matrix[0]))
@@ -262,7 +266,7 @@ def test_nobody_learns_from_a_newcomer_before_its_first_upload(name: str) -> Non
     method = tiny.method(name, task, "rows")
     settings = Settings(rounds=3, seed=2, newcomers=2, join_round=2)
     *_, before, after = run(method, federation, settings, Loop())
-    state = onboard(method, before.state, federation, 2, 2, Loop())
+    state = add_newcomers(method, before.state, federation, 2, 2, Loop())
     alpha = method.collaboration(state.server)
     assert not alpha[:, :3, 3:].any()
     assert torch.equal(alpha[:, 3:], torch.eye(5, dtype=alpha.dtype)[3:].expand_as(alpha[:, 3:]))

@@ -16,7 +16,7 @@ from fedweave.federation.records import Settings
 from fedweave.federation.schedule import Training
 from fedweave.methods import METHODS
 from fedweave.models.adapter import Adapter, adapt
-from fedweave.models.keyed import make_keyed
+from fedweave.models.keyed_layers import make_keyed
 from fedweave.tensors import dropout_keys, trees
 from tests.functional_model import Functional
 

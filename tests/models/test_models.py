@@ -9,7 +9,7 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from fedweave.errors import BadInput
 from fedweave.models import MODELS, build, gcn_norm, layers, parameter_count
 from fedweave.models.base import BatchNorm, ClientModel
-from fedweave.models.cnn import channels_innermost
+from fedweave.models.cnn import to_channels_last
 from fedweave.models.gcn import propagate
 from fedweave.models.gru import GRUCell
 from fedweave.models.registry import capabilities
@@ -183,11 +183,11 @@ def test_convolutions_get_and_return_channels_innermost(channels: int, mapped: b
     long.
     """
     x, w = torch.randn(ROWS, channels, 8, 8), torch.randn(5, channels, 3, 3)
-    inner = vmap(channels_innermost)(x) if mapped else channels_innermost(x)
+    inner = vmap(to_channels_last)(x) if mapped else to_channels_last(x)
     assert torch.equal(inner, x)
     assert inner.stride(1) == 1
     assert F.conv2d(inner, w).is_contiguous(memory_format=torch.channels_last)
-    assert F.conv2d(channels_innermost(x[0]), w).shape == (5, 6, 6)
+    assert F.conv2d(to_channels_last(x[0]), w).shape == (5, 6, 6)
 
 
 def test_dropout_depends_on_the_key_alone() -> None:

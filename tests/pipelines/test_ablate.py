@@ -9,7 +9,7 @@ import pytest
 
 from fedweave import results
 from fedweave.pipelines.stages import ablate
-from fedweave.report import extras
+from fedweave.report import optional_files
 from fedweave.results import statistics
 from tests.fake_results import write_run
 
@@ -26,21 +26,21 @@ def run(tmp_path: Path) -> results.Run:
     return replace(made, info={**made.info, "sharing": SHARING})
 
 
-def outcomes(run: results.Run) -> dict[str, ablate.Outcome]:
+def outcomes(run: results.Run) -> dict[str, ablate.VariantResult]:
     """The declared run, a variant that is a little worse, and one of clients that were dealt anew."""
-    declared = results.chosen(run)[["seed", "client", "value"]]
+    declared = results.select_scores(run)[["seed", "client", "value"]]
     loss = np.random.default_rng(1).normal(1.0, 0.5, len(declared))
     dealt = pd.DataFrame({"seed": [0, 0, 1, 1], "client": [0, 7, 0, 7], "value": [50.0, np.nan, 60.0, np.nan]})
     return {
-        ablate.DECLARED: ablate.Outcome({}, declared, 1.0, 1.0, declared=True),
-        "worse": ablate.Outcome({"lam": 0}, declared.assign(value=declared["value"] - loss), 1.0, 1.0),
-        "others": ablate.Outcome({"partition.clients": 2}, dealt, 1.0, 1.0, dealt=True),
+        ablate.DECLARED: ablate.VariantResult({}, declared, 1.0, 1.0, declared=True),
+        "worse": ablate.VariantResult({"lam": 0}, declared.assign(value=declared["value"] - loss), 1.0, 1.0),
+        "others": ablate.VariantResult({"partition.clients": 2}, dealt, 1.0, 1.0, dealt=True),
     }
 
 
 def test_clients_without_a_score_are_left_out_and_those_that_share_nodes_count_once(run: results.Run) -> None:
     made = outcomes(run)
-    table = pd.DataFrame(ablate.table("parts", run, made), columns=extras.ABLATION_COLUMNS).set_index("variant")
+    table = pd.DataFrame(ablate.table("parts", run, made), columns=optional_files.ABLATION_COLUMNS).set_index("variant")
     frames = {
         name: made[name].values.pivot(index="seed", columns="client", values="value")
         for name in (ablate.DECLARED, "worse")
@@ -49,7 +49,7 @@ def test_clients_without_a_score_are_left_out_and_those_that_share_nodes_count_o
         assert table["mean"][name] == pytest.approx(frame.drop(columns=CLIENTS - 1).to_numpy().mean())
     assert table["mean"]["others"] == pytest.approx(55.0)
     grouped = {name: frame.drop(columns=CLIENTS - 1).T.groupby(SHARING[:-1]).mean().T for name, frame in frames.items()}
-    expected = statistics.against(
+    expected = statistics.compare_pairs(
         {name: frame.to_numpy() for name, frame in grouped.items()}, [("worse", ablate.DECLARED)], True
     )[0]
     assert float(table["p_adjusted"]["worse"]) == pytest.approx(expected.p_adjusted)

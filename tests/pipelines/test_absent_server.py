@@ -56,18 +56,18 @@ def test_a_reproduction_shows_its_leaderboard_and_tells_once(
     results.write(folder)
     Path("params.yaml").write_text("study: toy\n", encoding="utf-8")
     stamp.write("before", "toy", absent, {"blobs": "#/one"})
-    monkeypatch.setattr(leaderboard, "stale", lambda study: [])
+    monkeypatch.setattr(leaderboard, "stale_runs", lambda study: [])
     monkeypatch.setattr(report, "write_board", lambda folder, study: (folder / "leaderboard.txt").write_text("best\n"))
     report.main("toy")
     assert capfd.readouterr().err == f"not logged to MLflow: {line(absent)}\n"
     with monkeypatch.context() as once:
-        once.setattr(synchronise, "apart", lambda folder, study: pytest.fail("tried again"))
+        once.setattr(synchronise, "run_in_subprocess", lambda folder, study: pytest.fail("tried again"))
         board.main(str(begun))
     said = capfd.readouterr()
     assert said.out.splitlines()[0] == "best"
     assert "MLflow" not in said.out + said.err
     stamp.write("now", "toy", absent, {"blobs": "#/one"})
-    assert stamp.failed("toy") == 0
+    assert stamp.last_failure("toy") == 0
 
 
 def test_the_end_of_an_idle_reproduction_tells_after_the_leaderboard(
@@ -78,7 +78,7 @@ def test_the_end_of_an_idle_reproduction_tells_after_the_leaderboard(
     Path("params.yaml").write_text("study: toy\n", encoding="utf-8")
     Path("results", "toy", "leaderboard.txt").write_text("best\n")
     stamp.write("before", "toy", absent, {"blobs": "#/one"})
-    stamp.fail("toy")
+    stamp.record_failure("toy")
     board.main(str(time.time() + 1))
     said = capfd.readouterr()
     assert said.err == f"not logged to MLflow: {line(absent)}\n"
@@ -108,7 +108,7 @@ def test_a_study_is_run_with_a_warning_before(
         assert capfd.readouterr().err == f"warning: {line(absent)}\n"
         return subprocess.CompletedProcess([], 0)
 
-    monkeypatch.setattr(studies, "switched", lambda *_: nullcontext(({"study": "toy"}, 0)))
+    monkeypatch.setattr(studies, "switch_study", lambda *_: nullcontext(({"study": "toy"}, 0)))
     monkeypatch.setattr(studies.subprocess, "run", started)
     studies.run("toy")
 
@@ -135,17 +135,17 @@ def test_whatever_a_server_says_it_is_there(code: int, there: bool) -> None:
         self.end_headers()
 
     with server(answer) as uri:
-        assert addresses.answers(uri) is there
+        assert addresses.is_reachable(uri) is there
 
 
 def test_a_server_that_hangs_or_speaks_another_language_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(addresses, "HEALTH", 0.2)
     with server(lambda self: time.sleep(1)) as uri:
-        assert not addresses.answers(uri)
+        assert not addresses.is_reachable(uri)
     with server(lambda self: self.wfile.write(b"?\n") and None) as uri:
-        assert not addresses.answers(uri)
-    assert not addresses.answers("http://[")
-    assert addresses.answers("postgresql://host/base")
+        assert not addresses.is_reachable(uri)
+    assert not addresses.is_reachable("http://[")
+    assert addresses.is_reachable("postgresql://host/base")
 
 
 def test_what_a_server_refuses_is_not_to_be_moved_away(absent: str, monkeypatch: pytest.MonkeyPatch) -> None:

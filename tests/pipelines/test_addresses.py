@@ -19,7 +19,7 @@ from tests.servers import ROOT, free_port
 @pytest.mark.parametrize(
     ("variable", "command"),
     [("MLFLOW_PORT", addresses.mlflow_address), ("MLFLOW_PORT", lambda: studies.run("quick")),
-     ("MLFLOW_PORT", ui.servers), ("PREFECT_PORT", ui.servers), ("PREFECT_PORT", workers._server)],
+     ("MLFLOW_PORT", ui.servers), ("PREFECT_PORT", ui.servers), ("PREFECT_PORT", workers._server_address)],
     ids=["address", "study", "mlflow", "prefect", "worker"],
 )  # fmt: skip
 def test_what_is_no_port_is_refused(
@@ -72,5 +72,5 @@ def test_a_flow_uses_a_temporary_server_where_none_is_named(monkeypatch: pytest.
     monkeypatch.setenv("PREFECT_PORT", str(free_port()))
     with temporary_settings(restore_defaults={PREFECT_API_URL}):
         assert pool.server_settings() == {}
-        monkeypatch.setattr(addresses, "silence_of", lambda _: "")
+        monkeypatch.setattr(addresses, "connection_error", lambda _: "")
         assert pool.server_settings() == {PREFECT_API_URL: addresses.prefect_api()}

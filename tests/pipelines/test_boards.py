@@ -15,10 +15,10 @@ PAGE = boards.PAGES[0]
 def test_boards_show_the_files() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert len(boards.BLOCK.findall(page)) == 3
-    assert boards.filled(page) == page
+    assert boards.fill_blocks(page) == page
     changed = re.sub(r"(\| 1 \| \w+ \| )\d", r"\g<1>1", page)
     assert changed != page
-    assert boards.filled(changed) == page
+    assert boards.fill_blocks(changed) == page
 
 
 @pytest.mark.parametrize("task", ["shoulder", "digits", "digits-graph"])
@@ -83,4 +83,4 @@ def test_what_is_not_there_is_named(monkeypatch, tmp_path) -> None:
         boards.board("unknown", "digits")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BadInput, match=r"leaderboard\.csv: not there yet; make it with: fedweave study use zoo"):
-        boards.take("zoo")
+        boards.copy_board("zoo")

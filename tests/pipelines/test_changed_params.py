@@ -22,7 +22,7 @@ from fedweave.pipelines.stages import ablate, train, tune
 from tests import trained
 from tests.servers import ROOT, process, until
 
-HOLD = "import time; from fedweave.pipelines.launching import locking; locking.take(); print(1); time.sleep(99)"
+HOLD = "import time; from fedweave.pipelines.launching import locking; locking.acquire(); print(1); time.sleep(99)"
 STUDY: dict[str, Any] = {
     "study": "toy",
     "seeds": [0],
@@ -73,7 +73,7 @@ def test_who_runs_a_study_keeps_the_lock_from_the_first_byte_to_the_end(
 ) -> None:
     """`study run` hands it to `reproduce`, and that to `study use`, by number; nobody else gets it."""
     Path("mine.yaml").write_text(yaml.safe_dump(STUDY))
-    take = [sys.executable, "-c", "from fedweave.pipelines.launching import locking; locking.take()"]
+    take = [sys.executable, "-c", "from fedweave.pipelines.launching import locking; locking.acquire()"]
     real, codes = subprocess.run, []
 
     def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[bytes]:
@@ -84,7 +84,7 @@ def test_who_runs_a_study_keeps_the_lock_from_the_first_byte_to_the_end(
     studies.run("mine.yaml", force=True)
     assert codes == [1, 0]
     assert locking.HANDED not in os.environ
-    os.close(locking.take())
+    os.close(locking.acquire())
 
 
 def test_reproduce_takes_the_study_that_it_is_given(project: None) -> None:
@@ -117,7 +117,7 @@ def test_stages_refuse_what_has_changed_meanwhile(
 ) -> None:
     """Checkpoints stay, so that training goes on where the change is taken back."""
     for module, name, word in (
-        (tune, "record", "blobs"), (train, "train", "blobs-fedavg"), (ablate, "train", "lr"),
+        (tune, "search_record", "blobs"), (train, "train", "blobs-fedavg"), (ablate, "train", "lr"),
     ):  # fmt: skip
         with monkeypatch.context() as patch:
             edited(patch, module, name, change)

@@ -44,7 +44,7 @@ def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
 
 def ended(submission: Submission) -> bool:
     """Whether no job of it is active within a minute."""
-    return until(lambda: not any(state.active for state in submission.states().values()))
+    return until(lambda: not any(state.is_active for state in submission.states().values()))
 
 
 def job_process(submission: Submission) -> psutil.Process:
@@ -155,7 +155,7 @@ def test_a_flow_submits_follows_and_commits(submit: Callable[[], Submission], mo
     submit()
     looks, look = [], collection.progress
 
-    def seldom(submission: Submission) -> list[collection.Progress]:
+    def seldom(submission: Submission) -> list[collection.StageProgress]:
         """Twice the queue gives no answer."""
         looks.append(submission)
         if len(looks) < 3:
@@ -215,7 +215,7 @@ def test_a_cluster_file_that_is_no_text_is_one_line(tmp_path: Path) -> None:
 
 def test_a_damaged_record_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    file = submissions.place("fedaghn/table1") / "submission.json"
+    file = submissions.submission_folder("fedaghn/table1") / "submission.json"
     file.parent.mkdir(parents=True)
     file.write_text("{")
     with pytest.raises(BadInput, match=r"submission.json: is damaged .*scancel.*submit again") as caught:
@@ -243,7 +243,7 @@ def test_every_array_is_recorded_before_the_next_one_is_sent(tmp_path: Path, mon
     kinds, needs = {"tune": ("tune", ""), "train": ("train", "ditto")}, {"tune": [], "train": ["tune"]}
     records: list[dict[str, str]] = []
     with pytest.raises(BadInput, match="sbatch refuses train: Invalid qos"):
-        batches.send(resources.Cluster(), tasks, needs, kinds, tmp_path / "jobs", records.append)
+        batches.submit(resources.Cluster(), tasks, needs, kinds, tmp_path / "jobs", records.append)
     assert records == [{"tune": "71"}, {}]
     assert (tmp_path / "cancelled").read_text().split() == ["--quiet", "71"]
 

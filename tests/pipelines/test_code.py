@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedweave.study.code import PACKAGE, Root, digest, modules
-from fedweave.study.memory import cache_calls
+from fedweave.study.call_cache import cache_calls
+from fedweave.study.code import PACKAGE, Root, digest, find_dependencies
 from tests.servers import ROOT, Project
 from tests.small_project import params
 
@@ -58,8 +58,8 @@ def blobs(root):
 STAGE = """
 import os, sys, traceback
 from fedweave.pipelines.stages import sources
-from fedweave.study.code import PACKAGE, digest, modules
-digest(modules(PACKAGE.rglob("*.py")))
+from fedweave.study.code import PACKAGE, digest, find_dependencies
+digest(find_dependencies(PACKAGE.rglob("*.py")))
 for _ in sys.stdin:
     child = os.fork()
     if not child:
@@ -217,7 +217,7 @@ def test_everything_that_trains_is_a_dependency(project: Project, original: dict
     rest = {file for file in imported - listed if not file.endswith("__init__.py") and "/pipelines/" not in file}
     unused = {
         *("study/plugins.py", "study/code.py", "runs/dependencies.py"),  # which say what code there is, and run none
-        "client/renewal.py",  # of a family that this method does not have
+        "client/out_of_place_steps.py",  # of a family that this method does not have
     }
     assert {file for file in rest if not file.removeprefix("fedweave/").startswith(entries)} <= {
         f"fedweave/{f}" for f in unused
@@ -243,7 +243,7 @@ def test_imports_in_every_form(tmp_path: Path) -> None:
     }  # fmt: skip
     for name, text in files.items():
         (lab / f"{name}.py").write_text(text)
-    changes = {file.stem for file in modules([lab / "main.py"], [Root(tmp_path)])}
+    changes = {file.stem for file in find_dependencies([lab / "main.py"], [Root(tmp_path)])}
     assert changes == {"main", "__init__", "names", "late", "dotted"}
 
 
@@ -286,7 +286,7 @@ def test_imports_are_looked_up_once_where_nothing_changes(tmp_path: Path) -> Non
     """With the same files as without; after the block a change shows."""
     for name, text in {"a": "import b\n", "b": "", "c": ""}.items():
         (tmp_path / f"{name}.py").write_text(text)
-    ask = partial(modules, [tmp_path / "a.py", PACKAGE / "methods" / "ditto.py"], [Root(tmp_path)])
+    ask = partial(find_dependencies, [tmp_path / "a.py", PACKAGE / "methods" / "ditto.py"], [Root(tmp_path)])
     before = ask()
     with cache_calls():
         assert ask() == before

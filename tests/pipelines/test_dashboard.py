@@ -39,13 +39,13 @@ def searched(folder: Path, monkeypatch: pytest.MonkeyPatch, trials: int) -> None
 def test_the_mirror_follows_and_repeats_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     searched(tmp_path, monkeypatch, 2)
-    mirror = dashboard.Mirror(assembly.load())
-    assert mirror.follow() == mirror.follow() == 1
+    mirror = dashboard.SearchReplica(assembly.load())
+    assert mirror.update() == mirror.update() == 1
     (study,) = mirror.storage.get_all_studies()
     assert mirror.storage.get_study_name_from_id(study._study_id) == RUN
     assert mirror.storage.get_all_trials(study._study_id)[0].params == DECLARED
     searched(tmp_path, monkeypatch, 4)
-    mirror.follow()
+    mirror.update()
     made = mirror.storage.get_all_trials(study._study_id)
     assert len(made) == 4
     card = mirror.storage.get_study_user_attrs(study._study_id)
@@ -64,9 +64,9 @@ def test_importances_are_shown_from_ten_trials_on(tmp_path: Path, monkeypatch: p
     """Of fewer trials the page is not asked; it is asked for everything else."""
     monkeypatch.chdir(tmp_path)
     searched(tmp_path, monkeypatch, 2)
-    mirror, requests = dashboard.Mirror(assembly.load()), []
-    mirror.follow()
-    page = mirror.serve(lambda environ, start: requests.append(environ["PATH_INFO"]) or [b""])
+    mirror, requests = dashboard.SearchReplica(assembly.load()), []
+    mirror.update()
+    page = mirror.wrap(lambda environ, start: requests.append(environ["PATH_INFO"]) or [b""])
     (study,) = mirror.storage.get_all_studies()
     importances = f"/api/studies/{study._study_id}/param_importances"
     assert json.loads(b"".join(page({"PATH_INFO": importances}, lambda *_: None))) == {"param_importances": [[]]}
@@ -83,9 +83,9 @@ def test_without_the_journal_it_is_read_from_the_output(tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     searched(tmp_path, monkeypatch, 3)
     study = assembly.load()
-    live, _ = dashboard.Mirror(study)._ended(RUN)
+    live, _ = dashboard.SearchReplica(study)._ended_trials(RUN)
     shutil.rmtree(paths.STATE)
-    trials, maximize = dashboard.Mirror(study)._ended(RUN)
+    trials, maximize = dashboard.SearchReplica(study)._ended_trials(RUN)
     assert maximize
     assert [(t.params, t.values, t.intermediate_values) for t in trials] == [
         (t.params, t.values, t.intermediate_values) for t in live

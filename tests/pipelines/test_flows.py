@@ -16,7 +16,7 @@ from dvc.repo import Repo
 from servers import alive, process, until
 
 from fedweave.errors import BadInput
-from fedweave.pipelines.processes import Children
+from fedweave.pipelines.processes import ChildProcesses
 from fedweave.pipelines.scheduling.dvc_graph import StaleStage, stale_stages
 
 # One process for all tests that need the server, so that it is started once.
@@ -70,7 +70,7 @@ def test_plan_holds_what_changed_and_what_stands_below_it(project: Path) -> None
 def test_leaving_the_block_ends_the_whole_process_group() -> None:
     sleeper = [sys.executable, "-c", "import time; time.sleep(60)"]
     nested = f"import subprocess; p = subprocess.Popen({sleeper!r}); print(p.pid, flush=True); p.wait()"
-    with Children().child([sys.executable, "-c", nested]) as process:
+    with ChildProcesses().start([sys.executable, "-c", nested]) as process:
         assert process.stdout is not None
         pids = [process.pid, int(process.stdout.readline())]
         assert all(map(alive, pids))
@@ -78,19 +78,19 @@ def test_leaving_the_block_ends_the_whole_process_group() -> None:
 
 
 def test_ended_children_start_nothing_more() -> None:
-    children = Children()
-    with children.child([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
+    children = ChildProcesses()
+    with children.start([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
         children.end()
         assert process.returncode == -signal.SIGTERM
-    with pytest.raises(InterruptedError), children.child([sys.executable, "-c", "pass"]):
+    with pytest.raises(InterruptedError), children.start([sys.executable, "-c", "pass"]):
         pass
 
 
 def test_a_child_ends_when_its_parent_is_killed() -> None:
     program = f"""
 import sys; sys.path[:0] = [{str(ROOT / "src")!r}, {str(ROOT)!r}]
-from fedweave.pipelines.processes import Children
-with Children().child([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
+from fedweave.pipelines.processes import ChildProcesses
+with ChildProcesses().start([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
     print(process.pid, flush=True)
     process.wait()
 """
@@ -107,10 +107,10 @@ def test_a_stage_says_one_line_and_exits(raised: str, code: int) -> None:
     program = f"""
 import sys; sys.path[:0] = [{str(ROOT / "src")!r}, {str(ROOT)!r}]
 from fedweave.errors import BadInput
-from fedweave.pipelines.processes import stage
+from fedweave.pipelines.processes import run_main
 def main():
     raise {raised}
-stage(main, ArithmeticError)
+run_main(main, ArithmeticError)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == code

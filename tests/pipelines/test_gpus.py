@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from fedweave.pipelines.scheduling.gpus import borrow, visible
+from fedweave.pipelines.scheduling.gpus import acquire_gpu, visible_devices
 
 ROOT = Path(__file__).resolve().parents[2]
 HOLD = """
 import sys, time; sys.path[:0] = [{src!r}, {root!r}]
-from fedweave.pipelines.scheduling.gpus import borrow
-with borrow(["0", "1"]) as name:
+from fedweave.pipelines.scheduling.gpus import acquire_gpu
+with acquire_gpu(["0", "1"]) as name:
     print(name, flush=True)
     time.sleep(60)
 """
@@ -37,11 +37,11 @@ def loans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_environment_names_the_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-12ab")
-    assert visible() == ("3", "GPU-12ab")
+    assert visible_devices() == ("3", "GPU-12ab")
     monkeypatch.setenv("FEDWEAVE_GPUS", "0,0,1")
-    assert visible() == ("0", "0", "1")
+    assert visible_devices() == ("0", "0", "1")
     monkeypatch.setenv("FEDWEAVE_GPUS", "")
-    assert visible() == ()
+    assert visible_devices() == ()
 
 
 def test_the_driver_is_asked_where_the_environment_is_silent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -51,31 +51,31 @@ def test_the_driver_is_asked_where_the_environment_is_silent(monkeypatch: pytest
     driver.write_text("#!/bin/sh\necho 0\necho 1\n")
     driver.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert visible() == ("0", "1")
+    assert visible_devices() == ("0", "1")
     driver.unlink()
-    assert visible() == ()
+    assert visible_devices() == ()
 
 
 def test_a_gpu_is_lent_once(loans: Path) -> None:
-    with borrow(["0", "1"]) as first, borrow(["0", "1"]) as second:
+    with acquire_gpu(["0", "1"]) as first, acquire_gpu(["0", "1"]) as second:
         assert {first, second} == {"0", "1"}
-        with pytest.raises(Impatient), borrow(["0", "1"], refuse):
+        with pytest.raises(Impatient), acquire_gpu(["0", "1"], refuse):
             pass
-    with borrow(["1"], refuse) as again:
+    with acquire_gpu(["1"], refuse) as again:
         assert again == "1"
 
 
 def test_a_name_listed_twice_is_lent_twice() -> None:
-    with borrow(["0", "0"], refuse) as first, borrow(["0", "0"], refuse) as second:
+    with acquire_gpu(["0", "0"], refuse) as first, acquire_gpu(["0", "0"], refuse) as second:
         assert first == second == "0"
-        with pytest.raises(Impatient), borrow(["0", "0"], refuse):
+        with pytest.raises(Impatient), acquire_gpu(["0", "0"], refuse):
             pass
 
 
 def test_an_error_gives_the_gpu_back() -> None:
-    with pytest.raises(ZeroDivisionError), borrow(["0"]):
+    with pytest.raises(ZeroDivisionError), acquire_gpu(["0"]):
         raise ZeroDivisionError
-    with borrow(["0"], refuse):
+    with acquire_gpu(["0"], refuse):
         pass
 
 
@@ -84,7 +84,7 @@ def test_a_crash_gives_the_gpu_back_to_who_waits() -> None:
     holders = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(2)]
     names = [holder.stdout.readline().strip() for holder in holders if holder.stdout]
     assert sorted(names) == ["0", "1"]
-    with pytest.raises(Impatient), borrow(["0", "1"], refuse):
+    with pytest.raises(Impatient), acquire_gpu(["0", "1"], refuse):
         pass
     waits = threading.Event()
     got: list[str] = []
@@ -94,7 +94,7 @@ def test_a_crash_gives_the_gpu_back_to_who_waits() -> None:
         threading.Event().wait(seconds)
 
     def ask() -> None:
-        with borrow(["0", "1"], wait) as name:
+        with acquire_gpu(["0", "1"], wait) as name:
             got.append(name)
 
     asker = threading.Thread(target=ask)

@@ -11,7 +11,7 @@ from dvc.repo import Repo
 from dvc.repo.reproduce import plan_repro
 
 from fedweave.errors import BadInput
-from fedweave.federation import graph_words
+from fedweave.federation import graph_settings
 from fedweave.pipelines.commands import studies
 from fedweave.pipelines.scheduling.dvc_graph import stale_stages
 from fedweave.pipelines.stages import graphs, names, sources
@@ -37,7 +37,7 @@ def content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     methods = {"fedaghn": {}, "sfl": {"graph": "given:m.csv"}}
     made = {"study": "small", "seeds": [0], "datasets": ["digits"], "tasks": {"digits": DIGITS}, "runs": runs,
             "methods": methods, "tune": {"trials": 0}, "ablate": ablate}  # fmt: skip
-    return {**made, "graphs": graphs.named(made)}
+    return {**made, "graphs": graphs.graph_paths(made)}
 
 
 def project(content: dict[str, Any]) -> Repo:
@@ -153,7 +153,7 @@ def test_wrong_graphs_are_refused_before_anything_is_trained(word: str, content:
     assert str(refused.value).startswith(f"mine.yaml: runs.digits-bad.graph: {word!r}: ")
     assert [part for part in WRONG[word] if part not in str(refused.value)] == []
     assert not Path("params.yaml").exists()
-    Path("params.yaml").write_text(studies.dump(studies.chosen("mine.yaml", None, None)))
+    Path("params.yaml").write_text(studies.dump(studies.select_study("mine.yaml", None, None)))
     with pytest.raises(BadInput) as edited:
         names.main()
     assert str(edited.value) == str(refused.value).replace("mine.yaml", "params.yaml", 1)
@@ -162,7 +162,7 @@ def test_wrong_graphs_are_refused_before_anything_is_trained(word: str, content:
 
 def test_good_graphs_are_let_through(content: dict[str, Any]) -> None:
     """And a word of a method's own is no file."""
-    assert not graph_words.stored({"methods": {"shn": {"graph": "given"}}})
+    assert not graph_settings.stored_graphs({"methods": {"shn": {"graph": "given"}}})
     Path("params.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
     names.main()
     assert Path("data/code/names.txt").exists()

@@ -18,14 +18,14 @@ TASKS = ("shoulder", "digits-grouped", "cora-overlap")
 def test_tables_show_the_files() -> None:
     page = graph_tables.PAGE.read_text(encoding="utf-8")
     assert {match[1] for match in graph_tables.BLOCK.findall(page)} == set(TASKS)
-    assert graph_tables.filled(page) == page
+    assert graph_tables.fill_blocks(page) == page
 
 
 def test_a_graph_is_found_when_it_stays_above_the_mark() -> None:
     """Not at the first round above it, and not at all if the last one is below."""
 
     def found(*areas: float) -> str:
-        return graph_tables.found_at(pd.DataFrame({"round": [1, 5, 10, 20][: len(areas)], "auc": areas}))
+        return graph_tables.first_stable_round(pd.DataFrame({"round": [1, 5, 10, 20][: len(areas)], "auc": areas}))
 
     assert found(0.95, 0.8, 0.9, 1.0) == "10"
     assert found(0.9, 0.95, 1.0, 1.0) == "1"
@@ -106,18 +106,18 @@ def test_tasks_that_were_not_run_stay(tmp_path: Path, monkeypatch: pytest.Monkey
     shutil.copytree(boards.FOLDER, tmp_path / boards.FOLDER)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BadInput, match="has no leaderboard; make it with: fedweave study use graphs"):
-        graph_tables.take()
+        graph_tables.copy_results()
     folder = tmp_path / "results" / "graphs"
     write_study(folder, {"shoulder": ARMS}, {"Local": -6.0, "FedAMP": 0.0}, clients=20, rounds=8, extras=False)
     results.write(folder)
-    graph_tables.take()
+    graph_tables.copy_results()
     texts = [(boards.FOLDER / f"graphs{ending}.csv").read_text() for ending in kept]
     for ending, before in kept.items():
         now = pd.read_csv(boards.FOLDER / f"graphs{ending}.csv")
         others = (table[table["task"] != "shoulder"].reset_index(drop=True) for table in (now, before))
         pd.testing.assert_frame_equal(*others)
         assert set(now.loc[now["task"] == "shoulder", "method"]) <= {"Local", "FedAMP"}
-    graph_tables.take()
+    graph_tables.copy_results()
     assert [(boards.FOLDER / f"graphs{ending}.csv").read_text() for ending in kept] == texts
 
 

@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A new project; git and DVC are not started."""
-    monkeypatch.setattr(projects, "_git", lambda _: False)
-    monkeypatch.setattr(projects, "_dvc", lambda *_: None)
+    monkeypatch.setattr(projects, "_init_git", lambda _: False)
+    monkeypatch.setattr(projects, "_init_dvc", lambda *_: None)
     projects.init(tmp_path)
     return tmp_path
 
@@ -45,8 +45,8 @@ def test_the_next_command_can_be_pasted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A folder with a space is one word, and the commands that its README.md names are there."""
-    monkeypatch.setattr(projects, "_git", lambda _: False)
-    monkeypatch.setattr(projects, "_dvc", lambda *_: None)
+    monkeypatch.setattr(projects, "_init_git", lambda _: False)
+    monkeypatch.setattr(projects, "_init_dvc", lambda *_: None)
     monkeypatch.chdir(tmp_path)
     projects.init(Path("my lab"))
     assert capsys.readouterr().out.endswith("next: cd 'my lab' && fedweave study run first\n")

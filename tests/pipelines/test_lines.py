@@ -34,7 +34,7 @@ class Terminal(io.StringIO):
 def test_stages_are_counted_without_a_library(text: str) -> None:
     content = yaml.safe_load(text)
     parts = (content["datasets"], content["tasks"], content["tasks"], content["runs"], content["ablate"])
-    assert lines.count(text) == 5 + len(content.get("uses") or ()) + sum(map(len, parts))
+    assert lines.count_stages(text) == 5 + len(content.get("uses") or ()) + sum(map(len, parts))
 
 
 @pytest.mark.parametrize(
@@ -42,10 +42,10 @@ def test_stages_are_counted_without_a_library(text: str) -> None:
 )
 def test_one_line_for_each_stage_that_was_not_left_alone(status: int, last: str) -> None:
     output, errors = io.StringIO(), io.StringIO()
-    view = lines.View(output, errors, 12)
+    view = lines.ProgressView(output, errors, 12)
     for line in SAID.splitlines():
-        view.output(line)
-    view.error("error: a line of its own")
+        view.show_output(line)
+    view.show_error("error: a line of its own")
     view.end(status)
     shown = output.getvalue().splitlines()
     assert [line.split()[:2] for line in shown[:3]] == [["2/12", "train@digits-ditto"], ["3/12", "evaluate"],
@@ -60,25 +60,25 @@ def test_one_line_for_each_stage_that_was_not_left_alone(status: int, last: str)
 def test_a_log_tells_now_and_then_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not before a minute without news, and not where a terminal shows it."""
     output, terminal = io.StringIO(), Terminal()
-    monkeypatch.setattr(lines, "columns", lambda stream: 60)
-    views = [lines.View(stream, io.StringIO(), 12) for stream in (output, terminal)]
+    monkeypatch.setattr(lines, "terminal_width", lambda stream: 60)
+    views = [lines.ProgressView(stream, io.StringIO(), 12) for stream in (output, terminal)]
     for view in views:
         for line in SAID.splitlines()[:4]:
-            view.output(line)
-        view.wait()
+            view.show_output(line)
+        view.show_running()
     assert output.getvalue() == ""
     monkeypatch.setattr(lines, "NEWS", 0.0)
     for view in views:
-        view.wait()
+        view.show_running()
     shown = r" 2/12 train@digits-ditto \(running for \d\.\d s\): digits-ditto seed 0: round 1/2\n"
     assert re.fullmatch(shown, output.getvalue())
     assert "running for" not in terminal.getvalue()
 
 
 def test_a_terminal_shows_what_a_stage_says_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "columns", lambda stream: 60)
+    monkeypatch.setattr(lines, "terminal_width", lambda stream: 60)
     output = Terminal()
-    view = lines.View(output, io.StringIO(), 12)
+    view = lines.ProgressView(output, io.StringIO(), 12)
     for line in SAID.splitlines()[:4]:
-        view.output(line)
+        view.show_output(line)
     assert output.getvalue().rpartition("\r")[2] == " 2/12 train@digits-ditto: digits-ditto seed 0: round 1/2\x1b[K"

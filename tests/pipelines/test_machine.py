@@ -17,7 +17,7 @@ def test_memory_that_is_taken_shows(tmp_path: Path) -> None:
     before = machine.sample()["process_memory_usage_megabytes"]
     block = mmap.mmap(-1, 2**27)  # not from the heap, which may have as much to spare
     block.write(b"x" * len(block))
-    with machine.watched() as rows:
+    with machine.record_load() as rows:
         pass
     assert rows[-1]["process_memory_usage_megabytes"] - before > 100
     block.close()
@@ -76,7 +76,7 @@ def test_a_reading_that_fails_is_left_out(name: str, monkeypatch: pytest.MonkeyP
 
     where = machine.psutil if name.startswith("psutil") else cuda
     monkeypatch.setattr(where, name.rpartition(".")[2], fail)
-    with machine.watched() as rows:
+    with machine.record_load() as rows:
         pass
     lost = whole.keys() - rows[-1].keys()
     assert BROKEN[name] in lost

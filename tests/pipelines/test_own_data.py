@@ -99,7 +99,7 @@ def test_predictions_of_raw_rows(ending: str, folder: Path, capsys: pytest.Captu
 def test_the_best_method_is_chosen_by_validation(folder: Path) -> None:
     """Test scores choose nothing."""
     done = fw.load(folder / "out")
-    scores = {name: done[name].chosen("val")["value"].mean() for name in done.methods}
+    scores = {name: done[name].select_scores("val")["value"].mean() for name in done.methods}
     assert scores[done.best().name] == max(scores.values())
 
 
@@ -143,7 +143,7 @@ def test_refused(message: str, folder: Path, tmp_path: Path, monkeypatch: pytest
 def test_set_reaches_its_block() -> None:
     """Settings of the training have no prefix, or their own."""
     words = ["lr=0.1", "train.epochs=2", "model.hidden=32", "evaluate.every=5", "evaluate.select=last"]
-    train, model, evaluate = own_data.training(words, "f1")
+    train, model, evaluate = own_data.split_settings(words, "f1")
     assert train == {"lr": 0.1, "epochs": 2, "metric": "f1"}
     assert (model, evaluate) == ({"hidden": 32}, {"every": 5, "select": "last"})
 

@@ -15,7 +15,7 @@ def test_what_is_no_name_of_a_pool_is_refused(name: str, monkeypatch: pytest.Mon
     """Before any server is asked."""
     monkeypatch.setenv(pool_names.VARIABLE, name)
     with pytest.raises(BadInput, match=r"^FEDWEAVE_POOL: .* is no name of a pool; give at most 40 lower-case letters"):
-        pool_names.current()
+        pool_names.current_pool()
     for function in (workers.deploy, workers.worker):
         with pytest.raises(BadInput, match=r"^FEDWEAVE_POOL: "):
             function(pool=name)

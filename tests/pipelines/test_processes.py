@@ -4,13 +4,13 @@ import sys
 
 import psutil
 
-from fedweave.pipelines.processes import Children, wait_measured
+from fedweave.pipelines.processes import ChildProcesses, wait_measured
 
 HOLD = "held = b'x' * {} * 2**20; import sys; sys.exit({})"
 
 
 def measured(mib: int, code: int) -> tuple[int, float]:
-    with Children().child([sys.executable, "-c", HOLD.format(mib, code)]) as process:
+    with ChildProcesses().start([sys.executable, "-c", HOLD.format(mib, code)]) as process:
         return wait_measured(process)
 
 
@@ -24,6 +24,6 @@ def test_memory_is_that_of_this_child() -> None:
 
 def test_a_child_that_somebody_else_has_waited_for() -> None:
     """Such as a handler of signals, between the calls."""
-    with Children().child([sys.executable, "-c", "import sys; sys.exit(4)"]) as process:
+    with ChildProcesses().start([sys.executable, "-c", "import sys; sys.exit(4)"]) as process:
         process.wait()
         assert wait_measured(process) == (4, 0.0)

@@ -42,7 +42,7 @@ def test_the_leaders_models_are_registered_and_answer_for_every_client(store: st
     ids = tracking.log_study(folder, store).ids
     client = MlflowClient(store)
     (version,) = client.search_model_versions("name = 'toy-blobs'")
-    board = results.tables(results.load_study(folder)).board
+    board = results.compute_tables(results.load_study(folder)).board
     assert client.get_model_version_by_alias("toy-blobs", "best").version == version.version
     assert version.run_id == dict(zip(["blobs-fedavg", "blobs-local"], ids, strict=True))[board["run"].iloc[0]]
     assert version.description
@@ -65,12 +65,12 @@ def test_a_model_that_was_not_written_to_its_end_is_none(store: str) -> None:
     run_id = place.client.create_run(place.experiment).info.run_id
     models = [place.client.create_logged_model(place.experiment, "m", run_id) for _ in range(3)]
     place.client.finalize_logged_model(models[1].model_id, "FAILED")
-    assert registry._model_of(place, run_id) is None
+    assert registry._find_model(place, run_id) is None
     assert not place.client.search_logged_models([place.experiment])
     ready = place.client.create_logged_model(place.experiment, "m", run_id)
     place.client.finalize_logged_model(ready.model_id, "READY")
     place.client.create_logged_model(place.experiment, "m", run_id)
-    assert registry._model_of(place, run_id) == ready.model_id
+    assert registry._find_model(place, run_id) == ready.model_id
 
 
 def test_the_alias_moves_with_the_leader(store: str, tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_the_alias_moves_with_the_leader(store: str, tmp_path: Path) -> None:
     tracking.log_study(folder, store)
     client = MlflowClient(store)
     before = client.get_model_version_by_alias("toy-blobs", "best").tags["method"]
-    leader = results.tables(results.load_study(folder)).board["run"].iloc[0]
+    leader = results.compute_tables(results.load_study(folder)).board["run"].iloc[0]
     file = folder / "runs" / leader / "evaluations.parquet"
     table = pd.read_parquet(file)
     table.assign(value=-1.0).to_parquet(file, index=False)
@@ -120,7 +120,7 @@ def test_the_served_model_scores_what_the_run_scored_on_rows_as_they_are_stored(
     folder = trained.train("images", {"local": {}}, normalize="standard")
     tracking.log_study(folder, store)
     run = results.load_run(folder / "runs" / "blobs-local")
-    scores = results.chosen(run).set_index(["seed", "client"])["value"]
+    scores = results.select_scores(run).set_index(["seed", "client"])["value"]
     whole, dealt = trained.dataset("images"), trained.partition("images")
     with serving(store, "models:/toy-blobs@best") as ask:
         for client, rows in enumerate(dealt.test):
@@ -158,7 +158,7 @@ def test_the_model_of_ones_own_table_takes_its_rows(store: str, tmp_path: Path) 
     tracking.log_study(folder, store)
     (name,) = [model.name for model in MlflowClient(store).search_registered_models()]
     serving = mlflow.pyfunc.load_model(f"models:/{name}@best")
-    scores = results.chosen(done["local"].run).query("seed == 1").set_index("client")["value"]
+    scores = results.select_scores(done["local"].run).query("seed == 1").set_index("client")["value"]
     for place, site in enumerate(done.clients):
         mine = table[(table["site"].astype(str) == str(site)) & (table["part"] == "test")]
         outputs = serving.predict(mine[["dose", "kind"]], {"client": str(site), "seed": 1})

@@ -12,7 +12,7 @@ from fedweave import results
 from fedweave.errors import BadInput
 from fedweave.methods import METHODS
 from fedweave.pipelines.commands import claims, differences, figures, questions, reproduction
-from fedweave.pipelines.commands.stored_numbers import CLIENTS, FOLDER, printed
+from fedweave.pipelines.commands.stored_numbers import CLIENTS, FOLDER, printed_rows
 from fedweave.results import published, statistics
 from fedweave.study import catalogue
 from fedweave.study.config import read_yaml
@@ -60,7 +60,7 @@ def test_pages_show_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     monkeypatch.chdir(ROOT)
     pages = {path: path.read_text(encoding="utf-8") for path in (reproduction.PAGE, *reproduction.METHODS.glob("*.md"))}
-    assert {path: reproduction.filled(text) for path, text in pages.items()} == pages
+    assert {path: reproduction.fill_blocks(text) for path, text in pages.items()} == pages
     blocks = {(match[2], match[3]): path for path, text in pages.items() for match in reproduction.BLOCK.finditer(text)}
     studies, numbers = (
         {str(path.relative_to(ROOT / reproduction.TABLES).with_suffix("")) for path in paths}
@@ -111,7 +111,7 @@ def test_claims_have_no_numbers_of_their_own() -> None:
 
 def test_printed_weights_are_the_papers() -> None:
     """The right half of FedAGHN's table of weights."""
-    board = printed("fedaghn/table4")
+    board = printed_rows("fedaghn/table4")
     for line in pd.read_csv(ROOT / FOLDER / "fedaghn/table3-reduced.weights.csv").to_dict("records"):
         weights = board[f"cifar100, grouped-s0.8/{line['printed stage of 200']}"]
         for kind in ("self", "similar", "other"):
@@ -120,12 +120,12 @@ def test_printed_weights_are_the_papers() -> None:
 
 def cell(dataset: str, setting: str, method: str) -> tuple[str, str, str]:
     """A place in a printed table; papers write TPT-48 and we tpt48."""
-    return dataset.replace("-", ""), setting, published.canonical(method)
+    return dataset.replace("-", ""), setting, published.canonical_label(method)
 
 
 def test_a_difference_beyond_two_deviations_is_bold(folder: Path) -> None:
     """sqrt(0.3² + 0.4²) = 0.5: 1.0 is not beyond it twice, 1.1 is."""
-    reproduction.take("paper/table")
+    reproduction.merge_board("paper/table")
     lines = reproduction.table("paper/table").splitlines()[2:]
     assert [line.split(" | ")[1] for line in lines] == ["B", "A", "C [mine]"]
     assert "| **+1.10** |" in lines[0]
@@ -136,16 +136,16 @@ def test_a_difference_beyond_two_deviations_is_bold(folder: Path) -> None:
 def test_no_difference_of_one_seed_is_bold(folder: Path) -> None:
     """Its standard deviation is not known."""
     pd.DataFrame([row("A", 90.0, float("nan"), 79.0)]).to_csv("results/paper/table/leaderboard.csv", index=False)
-    reproduction.take("paper/table")
+    reproduction.merge_board("paper/table")
     assert "| +11.00 |" in reproduction.table("paper/table").splitlines()[2]
 
 
 def test_several_settings_stand_side_by_side(folder: Path) -> None:
     """Best mean rank first (B: 1 and 2, A: 2 and 1 with the earlier name, C: 3 and none)."""
-    reproduction.take("paper/table")
+    reproduction.merge_board("paper/table")
     second = [row("A", 91.0, 0.3, 90.0, 0.4), row("B", 90.0, 0.3, 88.9, 0.4)]
     pd.DataFrame(second).assign(dataset="pubmed").to_csv("results/paper/table/leaderboard.csv", index=False)
-    reproduction.take("paper/table")
+    reproduction.merge_board("paper/table")
     assert reproduction.table("paper/table").splitlines() == [
         "| s (5 seeds) | cora | pubmed |",
         "| --- | --: | --: |",
@@ -154,7 +154,7 @@ def test_several_settings_stand_side_by_side(folder: Path) -> None:
         "| C [mine] | 70.00 ± 1.00 | – |",
     ]
     pd.DataFrame(second[:1]).assign(setting="t", seeds=3).to_csv("results/paper/table/leaderboard.csv", index=False)
-    reproduction.take("paper/table")
+    reproduction.merge_board("paper/table")
     assert heads() == ["| cora (3 to 5 seeds) | s | t |", "| pubmed (5 seeds) | s |"]
 
 
@@ -163,7 +163,7 @@ def test_columns_are_sorted_by_their_numbers(folder: Path) -> None:
     board = folder / "results/paper/table/leaderboard.csv"
     layers = [row("A", 80.0, 0.3) | {"setting": f"deep/layers{n}", "seeds": 1} for n in (8, 64, 2)]
     pd.DataFrame(layers).to_csv(board, index=False)
-    reproduction.take("paper/table")
+    reproduction.merge_board("paper/table")
     assert heads() == ["| cora, deep (1 seed) | layers2 | layers8 | layers64 |"]
 
 
@@ -173,13 +173,13 @@ def heads() -> list[str]:
 
 
 def test_taking_again_replaces_a_row_and_keeps_the_others(folder: Path) -> None:
-    reproduction.take("paper/table")
+    reproduction.merge_board("paper/table")
     pd.DataFrame([row("A", 82.0, 0.1, 79.0, 0.4)]).to_csv(folder / "results/paper/table/leaderboard.csv", index=False)
-    reproduction.take("paper/table")
+    reproduction.merge_board("paper/table")
     stored = pd.read_csv(folder / reproduction.TABLES / "paper/table.csv").set_index("method")["mean"]
     assert stored.to_dict() == {"A": 82.0, "B": 81.0, "C [mine]": 70.0}
     with pytest.raises(BadInput, match="fedweave study use paper/other"):
-        reproduction.take("paper/other")
+        reproduction.merge_board("paper/other")
     with pytest.raises(BadInput, match="reproduction paper/other"):
         reproduction.table("paper/other")
 
@@ -318,10 +318,10 @@ def test_p_values_are_corrected_over_the_table(folder: Path) -> None:
     write_study(folder / "results" / "paper" / "table", clients=12, extras=False)
     results.write(folder / "results" / "paper" / "table")
     for _ in range(2):
-        reproduction.take("paper/table")
+        reproduction.merge_board("paper/table")
         stored = folder / FOLDER / f"paper/table{CLIENTS}"
         before = stored.read_bytes()
-    reproduction.take("paper/table")
+    reproduction.merge_board("paper/table")
     assert stored.read_bytes() == before
     scores = pd.read_csv(stored)
     assert len(scores) == 6 * 3 * 12
@@ -341,7 +341,7 @@ def test_clients_that_share_test_nodes_count_once(folder: Path) -> None:
     for file in study.glob("runs/*/run.json"):
         file.write_text(json.dumps({**json.loads(file.read_text()), "sharing": [c // 2 for c in range(12)]}))
     results.write(study)
-    reproduction.take("paper/table")
+    reproduction.merge_board("paper/table")
     table = pd.read_csv(study / "significance.csv").query("family == 'controls' and other == 'Local'")
     board = pd.read_csv(study / "leaderboard.csv")
     key = f"{board['dataset'][0]}, {board['setting'][0]}"
@@ -358,7 +358,7 @@ def test_differences_are_those_of_the_significance_table(clients: int, significa
     """Bold where the corrected test against a control is significant; empty where a method has no score."""
     study = write_study(folder / "results" / "paper" / "table", clients=clients, extras=False)
     results.write(study)
-    reproduction.take("paper/table")
+    reproduction.merge_board("paper/table")
     tests = pd.read_csv(study / "significance.csv").query("family == 'controls' and other == 'Local'")
     others = tests["method"].tolist()
     assert [*tests["better"].notna()] == [significant] * len(tests)

@@ -45,7 +45,7 @@ def test_projects_leave_each_others_runs_alone(store: str, tmp_path: Path, monke
     for place in sorted(tmp_path.glob("of *")):
         record = tracking.log_study(enter(place, monkeypatch) / "results" / "toy", store)
         assert (record.new, record.restored, record.superseded) == (0, 0, 0)
-        names[place.name] = owner.project(store)
+        names[place.name] = owner.name_in_store(store)
         assert [run.info.run_id for run in artifacts._runs("toy")] == record.ids
     assert [name[:-8] for name in names.values()] == ["of-0-", "of-3-"]
     runs = logged(store, "toy")
@@ -79,7 +79,7 @@ def test_each_project_has_its_own_best(store: str, tmp_path: Path, monkeypatch: 
     for place in ("first", "second"):
         enter(tmp_path / place, monkeypatch)
         record = tracking.log_study(trained.train("images", {"local": {}}), store)
-        named[f"{owner.project(store)}-toy-blobs"] = record.ids
+        named[f"{owner.name_in_store(store)}-toy-blobs"] = record.ids
     assert {model.name for model in client.search_registered_models()} == {*named}
     for name, ids in named.items():
         assert [client.get_model_version_by_alias(name, registry.ALIAS).run_id] == ids
@@ -95,9 +95,9 @@ def test_in_the_projects_own_file_every_run_is_its_own(
     assert not owner.FILE.exists()
     place = writer.connect("toy", store)
     run = results.load_study(folder).runs[0].name
-    assert [family.parent.data.tags[writer.RUN] for family in versions._families(place)].count(run) == 1
+    assert [family.parent.data.tags[writer.RUN] for family in versions._run_trees(place)].count(run) == 1
     enter(tmp_path / "elsewhere", monkeypatch)
-    assert versions._families(writer.connect("toy", store)) == []
+    assert versions._run_trees(writer.connect("toy", store)) == []
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_the_name_of_a_project_is_made_once(tmp_path: Path, monkeypatch: pytest.
     """By threads at the same time; a damaged file is refused in a line that says what belongs into it."""
     enter(tmp_path / "übung (2)", monkeypatch)
     made: list[str] = []
-    threads = [threading.Thread(target=lambda: made.append(owner.project("http://host"))) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: made.append(owner.name_in_store("http://host"))) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -127,4 +127,4 @@ def test_the_name_of_a_project_is_made_once(tmp_path: Path, monkeypatch: pytest.
     assert [file.name for file in owner.FILE.parent.iterdir()] == ["project"]
     owner.FILE.write_text("a'b\n", encoding="utf-8")
     with pytest.raises(BadInput, match=r"^\.fedweave/project: \"a'b\" is no project's name; put the tag `project`"):
-        owner.project("http://host")
+        owner.name_in_store("http://host")

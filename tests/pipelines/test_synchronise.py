@@ -52,7 +52,7 @@ def test_the_record_follows_while_the_ui_runs(store: str, tmp_path: Path, monkey
     lock.parent.mkdir(parents=True)
     lock.write_text('{"write": {"results": {"pid": 1}}, "read": {}}')
     end = threading.Event()
-    thread = synchronise.follow(Path("results"), end, 0.2)
+    thread = synchronise.watch_results(Path("results"), end, 0.2)
     time.sleep(1)
     assert synchronise.is_due(folder, "toy")
     lock.write_text('{"write": {}, "read": {}}')
@@ -120,10 +120,10 @@ def test_the_page_is_written_and_one_line_says_that_mlflow_is_not(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/broken.db")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(parallel, "cores", lambda: 2)
-    monkeypatch.setattr(leaderboard, "stale", lambda study: [])
+    monkeypatch.setattr(leaderboard, "stale_runs", lambda study: [])
     monkeypatch.setattr(report, "write_board", lambda folder, study: None)
     if damage == "process":
-        monkeypatch.setattr(synchronise, "here", lambda folder, study: os.kill(os.getpid(), signal.SIGKILL))
+        monkeypatch.setattr(synchronise, "run_here", lambda folder, study: os.kill(os.getpid(), signal.SIGKILL))
     report.main("toy")
     assert (folder / "report.html").is_file()
     (line,) = capfd.readouterr().err.splitlines()
@@ -142,7 +142,7 @@ sys.addaudithook(note)
 from pathlib import Path
 from fedweave.pipelines.mlflow_records import synchronise
 opened.clear()
-synchronise.apart(Path("results/toy"), "toy")
+synchronise.run_in_subprocess(Path("results/toy"), "toy")
 print(sorted({event for event, _ in opened}), [name for _, name in opened if "results" in name])
 print(sorted({"mlflow", "torch", "pandas", "numpy", "sqlalchemy", "fedweave.results"} & {*sys.modules}))
 """

@@ -34,7 +34,7 @@ def test_a_parent_per_run_and_a_child_per_seed_hold_what_the_files_hold(store: s
         assert [
             child.data.tags["seed"] for child in sorted(children(runs, parent), key=lambda r: r.info.start_time)
         ] == ["0", "1"]
-        final = results.chosen(run)
+        final = results.select_scores(run)
         for child in children(runs, parent):
             seed = int(child.data.tags["seed"])
             mine = run.evaluations.query("seed == @seed and point == 'post' and split == 'test'")
@@ -69,7 +69,7 @@ def test_a_method_has_the_quality_of_its_graph(store: str, tmp_path: Path, monke
         first = tracking.log_study(folder, store).ids
     graph, local = tracking.log_study(folder, store).ids
     assert [graph, local] == first
-    row = results.tables(results.load_study(folder)).board.set_index("run").loc["blobs-fedaghn"]
+    row = results.compute_tables(results.load_study(folder)).board.set_index("run").loc["blobs-fedaghn"]
     shown = client.get_run(graph).data.metrics
     expected = row[[*results.MEANING]].dropna().to_dict()
     assert AUC in expected
@@ -209,7 +209,7 @@ def test_a_saved_view_lists_the_methods_of_a_task(store: str, tmp_path: Path) ->
     assert "viewStateShareKey=rings" in experiment.tags["mlflow.note.content"]
     assert {"metrics.`accuracy`", "metrics.`rank`", "metrics.`bytes`", "tags.`verdict`"} <= {*view["selectedColumns"]}
     runs = client.search_runs([experiment.experiment_id], view["searchFilter"], order_by=[view["orderByKey"] + " DESC"])
-    board = results.tables(results.load_study(folder)).board.query("task == 'blobs'")
+    board = results.compute_tables(results.load_study(folder)).board.query("task == 'blobs'")
     assert [run.info.run_name for run in runs] == board["run"].tolist()
     assert [run.data.metrics["rank"] for run in runs] == [1, 2]
 

@@ -38,7 +38,7 @@ RUN, DECLARED, TRIALS = "toy-fedprox", {"mu": 0.25, "train.lr": 0.05}, 12
 JOURNAL = paths.STATE / "tune" / "toy" / f"{RUN}.journal"
 PROGRAM = (
     "from fedweave.pipelines.searching import search; from fedweave.runs import assembly; "
-    f"search.perform(assembly.load(), {RUN!r})"
+    f"search.run_search(assembly.load(), {RUN!r})"
 )
 JOIN = [sys.executable, "-c", PROGRAM]
 STUDY = {
@@ -90,12 +90,12 @@ def prepare(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def states() -> list[TrialState]:
     """What the journal says of every trial, in the order in which they began."""
-    return [trial.state for trial in search.find(assembly.load(), RUN).opened.trials]
+    return [trial.state for trial in search.open_search(assembly.load(), RUN).opened.trials]
 
 
 def made() -> list[tuple[dict[str, float], float | None, dict[int, float]]]:
     """What was tried and what it gave, in the order in which it was begun and brought to its end."""
-    done = search.find(assembly.load(), RUN).opened.get_trials(states=search.DONE)
+    done = search.open_search(assembly.load(), RUN).opened.get_trials(states=search.DONE)
     return [
         (trial.params, trial.value if trial.state == TrialState.COMPLETE else None, trial.intermediate_values)
         for trial in done
@@ -107,7 +107,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[dict[str, floa
     """What one process finds that nobody kills."""
     with pytest.MonkeyPatch.context() as patch:
         prepare(tmp_path_factory.mktemp("alone"), patch)
-        search.perform(assembly.load(), RUN)
+        search.run_search(assembly.load(), RUN)
         return made()
 
 
@@ -173,7 +173,7 @@ def test_killed_in_the_middle_of_a_trial(project: Path, alone: list) -> None:
     process.wait()
     before = states()
     assert TrialState.RUNNING in before
-    search.perform(assembly.load(), RUN)
+    search.run_search(assembly.load(), RUN)
     assert states().count(TrialState.FAIL) == 1
     assert states()[before.index(TrialState.RUNNING)] == TrialState.FAIL
     assert made() == alone
@@ -186,12 +186,12 @@ def test_two_processes_share_a_search(project: Path) -> None:
     while not JOURNAL.is_file():
         assert other.poll() is None, "the other process ended before it began"
         time.sleep(0.001)
-    search.perform(assembly.load(), RUN)
+    search.run_search(assembly.load(), RUN)
     assert other.wait(60) == 0
     assert {*states()} <= {*search.DONE}
     assert len(made()) == TRIALS
     assert [params for params, _, _ in made()].count(DECLARED) == 1
-    assert search.find(assembly.load(), RUN).opened.trials[0].params == DECLARED
+    assert search.open_search(assembly.load(), RUN).opened.trials[0].params == DECLARED
 
 
 def test_budget_first_trial_and_pruning_by_rounds(alone: list) -> None:
@@ -227,7 +227,7 @@ def test_a_trial_has_the_score_that_training_would_report(
 ) -> None:
     """By the run's own rule, also where a client lacks a finite score in some rounds; so do the values for pruning."""
     study, generator = assembly.load(), np.random.default_rng(0)
-    prepared, once = search._bench(search.find(study, RUN), {}), replace(study.tune, seeds=[1000])
+    prepared, once = search._prepare_trial(search.open_search(study, RUN), {}), replace(study.tune, seeds=[1000])
     prepared = replace(prepared, run=replace(prepared.run, evaluate=replace(prepared.run.evaluate, select=rule)))
     ends = set()
     for _ in range(40):
@@ -236,14 +236,14 @@ def test_a_trial_has_the_score_that_training_would_report(
             Report(i, 1, 1, 0.0, 1.0, (), {prepared.point: {"val": torch.from_numpy(row)}}, {}, {}, None, None)
             for i, row in enumerate(val, 1)
         ]
-        monkeypatch.setattr(repetition, "repeat", lambda prepared, seed, rounds=rounds: iter(rounds))
+        monkeypatch.setattr(repetition, "iterate_reports", lambda prepared, seed, rounds=rounds: iter(rounds))
         trial, means = optuna.create_study(direction="maximize").ask(), [best_of(val[:i], rule) for i in range(1, 5)]
         ends.add(math.isfinite(means[-1]))
         if math.isfinite(means[-1]):
-            assert trials.values(prepared, once, trial) == pytest.approx([means[-1]])
+            assert trials.evaluate(prepared, once, trial) == pytest.approx([means[-1]])
         else:
             with pytest.raises(optuna.TrialPruned):
-                trials.values(prepared, once, trial)
+                trials.evaluate(prepared, once, trial)
         reported = trial.study.get_trials()[0].intermediate_values
         assert reported == pytest.approx({i: mean for i, mean in enumerate(means, 1) if math.isfinite(mean)})
     assert ends == {True, False}
@@ -273,8 +273,8 @@ def test_a_trial_is_pruned_where_scipys_test_finds_it_worse_than_the_best(
     )
     pairs = sign * (mine - best[:2]).ravel()[1:]
     p = wilcoxon(pairs, alternative="less", zero_method="zsplit").pvalue
-    assert trials.significantly_worse(opened, mine.tolist()) == (p < trials.THRESHOLD and pairs.mean() < 0)
-    assert not trials.significantly_worse(study_of(), mine.tolist())
+    assert trials.is_significantly_worse(opened, mine.tolist()) == (p < trials.THRESHOLD and pairs.mean() < 0)
+    assert not trials.is_significantly_worse(study_of(), mine.tolist())
 
 
 def test_a_worse_trial_ends_after_its_first_seed(project: Path) -> None:
@@ -287,7 +287,7 @@ def test_a_worse_trial_ends_after_its_first_seed(project: Path) -> None:
     Path("params.yaml").write_text(
         yaml.safe_dump({**content, "tune": {**STUDY["tune"], "trials": 4, "sampler": "random", "spaces": spaces}})
     )
-    search.perform(assembly.load(), RUN)
+    search.run_search(assembly.load(), RUN)
     rounds = STUDY["tasks"]["toy"]["train"]["rounds"]
     ends = {(params["train.lr"] == 0.05, value is None, max(curve)) for params, value, curve in made()}
     assert ends == {(True, False, 2 * rounds), (False, True, rounds)}
@@ -318,8 +318,8 @@ def test_two_objectives_take_the_fewest_bytes_near_the_best_score(project: Path)
     by_layers = {trial["params"]["retain"]: trial["bytes"] for trial in record["trials"]}
     assert len(by_layers) > 1
     assert sorted(by_layers.values(), reverse=True) == [by_layers[count] for count in sorted(by_layers)]
-    mirror = dashboard.Mirror(assembly.load())
-    mirror.follow()
+    mirror = dashboard.SearchReplica(assembly.load())
+    mirror.update()
     assert [*optuna.load_study(study_name=RUN, storage=mirror.storage).metric_names] == [
         "validation score", "bytes of a repetition",
     ]  # fmt: skip
@@ -333,13 +333,13 @@ def test_the_rule_of_one_standard_error() -> None:
     dominated = (78.5, 50.0, [[69.5, 75.0, 91.0]])
     opened = study_of(best, near, cheap, dominated, directions=("maximize", "minimize"))
     finished = opened.get_trials()
-    assert trials.chosen(opened, finished).number == 1
-    assert trials.chosen(opened, [finished[0], finished[2]]).number == 0
-    assert [trial.number for trial in trials.front(opened, finished)] == [0, 1, 2]
+    assert trials.choose_trial(opened, finished).number == 1
+    assert trials.choose_trial(opened, [finished[0], finished[2]]).number == 0
+    assert [trial.number for trial in trials.pareto_front(opened, finished)] == [0, 1, 2]
     assert {trial.number for trial in opened.best_trials} == {0, 1, 2}
     errors = study_of(*((-score, sent, (-np.array(clients)).tolist()) for score, sent, clients in (best, near, cheap)),
                       directions=("minimize", "minimize"))  # fmt: skip
-    assert trials.chosen(errors, errors.get_trials()).number == 1
+    assert trials.choose_trial(errors, errors.get_trials()).number == 1
 
 
 @pytest.mark.parametrize("queued", [0, 1, 4])
@@ -350,9 +350,9 @@ def test_a_grid_has_every_point_once(project: Path, queued: int) -> None:
     content["tune"] |= {"sampler": "grid", "trials": 6, "spaces": {"fedprox": choices}, "seeds": [1000]}
     content["tasks"]["toy"]["train"]["epochs"] = 1
     Path("params.yaml").write_text(yaml.safe_dump(content))
-    for point in search.first(assembly.load(), RUN)[:queued]:
-        search.find(assembly.load(), RUN).opened.enqueue_trial(point)
-    search.perform(assembly.load(), RUN)
+    for point in search.initial_points(assembly.load(), RUN)[:queued]:
+        search.open_search(assembly.load(), RUN).opened.enqueue_trial(point)
+    search.run_search(assembly.load(), RUN)
     assert sorted(tuple(params.values()) for params, _, _ in made()) == sorted(
         itertools.product([0.1, 0.25, 1.0], [0.01, 0.05])
     )
@@ -367,8 +367,8 @@ def test_two_searches_do_not_draw_the_same_points(project: Path) -> None:
     )
     drawn = []
     for key in runs:
-        search.perform(assembly.load(), key)
-        drawn.append([tuple(trial.params.values()) for trial in search.find(assembly.load(), key).opened.trials])
+        search.run_search(assembly.load(), key)
+        drawn.append([tuple(trial.params.values()) for trial in search.open_search(assembly.load(), key).opened.trials])
     assert drawn[0][0] == drawn[1][0]
     assert len({*drawn[0], *drawn[1]}) == 7
 
@@ -378,7 +378,7 @@ def test_a_search_sees_validation_only(project: Path, alone: list) -> None:
     file = paths.PARTITIONS / "toy" / "partition.npz"
     dealt = data.load_partition(file)
     data.save_partition(file, replace(dealt, test=dealt.test[1:] + dealt.test[:1]))
-    search.perform(assembly.load(), RUN)
+    search.run_search(assembly.load(), RUN)
     assert made() == alone
 
 
@@ -405,7 +405,7 @@ def test_a_learned_graph_and_its_controls_differ_in_the_graph_alone(
     study = assembly.load()
     assert [*search.distributions(study, "toy-other")] == ["train.lr"]
     tune.main("toy")
-    best = {key: json.loads(paths.tuned("toy", "toy", key).read_text())["best"] for key in runs}
+    best = {key: json.loads(paths.tuning_result("toy", "toy", key).read_text())["best"] for key in runs}
     assert best["toy-shuffled"] == best["toy-pfedgraph"]
     assert best["toy-pfedgraph"].keys() == {"alpha", "train.lr"}
     assert not paths.trials("toy", "toy", "toy-shuffled").exists()
@@ -432,7 +432,7 @@ def test_the_stage_writes_what_training_reads_apart_from_the_trials(project: Pat
         best = next(trial["params"] for trial in record["trials"] if trial["value"] == max(values))
         assert record["best"] == best
         assert bool(record["importance"]) == (len(values) >= 10)
-        written.append(json.loads(paths.tuned("toy", "toy", RUN).read_text()))
+        written.append(json.loads(paths.tuning_result("toy", "toy", RUN).read_text()))
         assert written[-1] == {"run": RUN, "best": best}
     assert len(made()) == 14
 
@@ -470,11 +470,11 @@ def test_killed_with_the_journal_in_its_hands(project: Path) -> None:
 def test_killed_before_the_first_trial_had_its_values(project: Path) -> None:
     """What such a kill leaves behind is a trial that runs and knows only what it was queued with."""
     study = assembly.load()
-    opened = search.find(study, RUN).opened
-    opened.enqueue_trial(search_spaces.declared(study, RUN))
+    opened = search.open_search(study, RUN).opened
+    opened.enqueue_trial(search_spaces.declared_values(study, RUN))
     opened.ask()
-    search.perform(study, RUN)
-    done = search.find(study, RUN).opened.get_trials(states=search.DONE)
+    search.run_search(study, RUN)
+    done = search.open_search(study, RUN).opened.get_trials(states=search.DONE)
     assert len(done) == TRIALS
     assert done[0].params == DECLARED
 
@@ -483,17 +483,17 @@ def test_trials_of_other_data_are_not_taken(project: Path, monkeypatch: pytest.M
     """Written again, the same data keep their trials; a corrected data set or partition starts a search of its own."""
     study, noted = assembly.load(), paths.PARTITIONS / "toy" / "dataset.json"
     noted.write_text('{"sha256": "before"}')
-    found = search.find(study, RUN)
+    found = search.open_search(study, RUN)
     found.opened.tell(found.opened.ask(), 50.0)
     prepare(project, monkeypatch)
-    assert search.find(study, RUN).left == TRIALS - 1
+    assert search.open_search(study, RUN).remaining_trials == TRIALS - 1
     noted.write_text('{"sha256": "after"}')
-    assert search.find(study, RUN).left == TRIALS
+    assert search.open_search(study, RUN).remaining_trials == TRIALS
     noted.write_text('{"sha256": "before"}')
     stored = paths.PARTITIONS / "toy" / "partition.npz"
     rows = data.load_partition(stored)
     data.save_partition(stored, replace(rows, test=rows.val, val=rows.test))
-    assert search.find(study, RUN).left == TRIALS
+    assert search.open_search(study, RUN).remaining_trials == TRIALS
 
 
 def test_the_longest_searches_begin_first(project: Path) -> None:
@@ -503,7 +503,7 @@ def test_the_longest_searches_begin_first(project: Path) -> None:
     tuned = {"trials": 1, "share": 0.2, "workers": 1, "spaces": spaces}
     methods = {"ghn": {"stage1_rounds": 2, "graph": "knn", "k": 1}}
     Path("params.yaml").write_text(yaml.safe_dump({**STUDY, "runs": runs, "methods": methods, "tune": tuned}))
-    tune.together("toy")
+    tune.run_searches("toy")
     study = assembly.load()
-    begun = {name: search.find(study, f"toy-{name}").opened.trials[0].datetime_start for name in spaces}
+    begun = {name: search.open_search(study, f"toy-{name}").opened.trials[0].datetime_start for name in spaces}
     assert sorted(begun, key=lambda name: begun[name]) == ["central", "ghn", "fedprox"]

@@ -17,7 +17,7 @@ from fedweave.pipelines.addresses import page
 from fedweave.pipelines.commands import servers
 from fedweave.pipelines.commands.main import app
 from fedweave.pipelines.mlflow_records import stamp
-from fedweave.pipelines.processes import Children
+from fedweave.pipelines.processes import ChildProcesses
 from tests.servers import free_port
 
 LATE = """
@@ -33,8 +33,8 @@ time.sleep(99)
 def started(program: str, *words: str) -> None:
     """Await a server that is `program`."""
     server = ui.Server("Late", port := free_port(), (sys.executable, "-c", program, str(port), *words))
-    with Children().child(server.command) as process:
-        ui._await(server, process, ui._drain(process))
+    with ChildProcesses().start(server.command) as process:
+        ui._wait_for(server, process, ui._drain(process))
 
 
 def test_a_slow_server_is_awaited_with_a_line_now_and_then(
@@ -82,7 +82,7 @@ def test_a_tracking_server_elsewhere_is_named_and_prefect_started_alone(
     short = "import socket, sys, time; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); time.sleep(2)"
     mine = ui.Server("Prefect", other := free_port(), (sys.executable, "-c", short, str(other)))
     monkeypatch.setattr(ui, "servers", lambda: (mine,))
-    monkeypatch.setattr(ui, "_runs", lambda: iter([("mine in MLflow", "here")]))
+    monkeypatch.setattr(ui, "_run_links", lambda: iter([("mine in MLflow", "here")]))
     tracking = HTTPServer(("127.0.0.1", port), BaseHTTPRequestHandler)  # it answers that it has no such method
     threading.Thread(target=tracking.serve_forever, daemon=True).start()
     with pytest.raises(BadInput, match="a server ended by itself"):
@@ -103,10 +103,10 @@ def test_tasks_of_the_current_study_have_links(store: str, tmp_path: Path, monke
     base = "http://127.0.0.1:5001/"
     whole = {f"{name} in MLflow": base + page(number[name]) for name in number}
     Path("params.yaml").write_text("study: mine  # ours\n", encoding="utf-8")
-    assert dict(ui._runs()) == whole
+    assert dict(ui._run_links()) == whole
     stamp.write("digest", "mine", store, {"digits": "#/one", "arms": "#/two"})
     tasks = {"digits, mine, in MLflow": f"{base}#/one", "arms, mine, in MLflow": f"{base}#/two"}
-    assert dict(ui._runs()) == {"another in MLflow": whole["another in MLflow"], **tasks}
+    assert dict(ui._run_links()) == {"another in MLflow": whole["another in MLflow"], **tasks}
 
 
 def test_the_way_to_the_servers_is_one_that_the_folder_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ def test_the_way_to_the_servers_is_one_that_the_folder_has(tmp_path: Path, monke
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
     for port in ("MLFLOW_PORT", "PREFECT_PORT"):
         monkeypatch.setenv(port, str(free_port()))
-    monkeypatch.setattr(ui, "_answers", lambda port: True)
+    monkeypatch.setattr(ui, "_is_reachable", lambda port: True)
     other = f"MLFLOW_PORT={int(os.environ['MLFLOW_PORT']) + 1}"
     with pytest.raises(BadInput, match=f"is taken; choose another: {other} fedweave ui$"):
         ui.main()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fedweave.pipelines.stages.evaluate import remove_undeclared
+from fedweave.pipelines.stages.evaluate import remove_undeclared_folders
 
 
 def test_what_dvc_has_not_stored_is_kept(
@@ -20,7 +20,7 @@ def test_what_dvc_has_not_stored_is_kept(
         for name in ("runs/declared", "runs/old", "runs/mine", "ablations/mine"):
             Path("results/toy", name).mkdir(parents=True, exist_ok=True)
             Path("results/toy", name, "run.json").write_text(content)
-        remove_undeclared(study)
+        remove_undeclared_folders(study)
     assert [path.name for path in Path("results/toy").glob("*/*")] == ["declared"]
     kept = {path.read_text() for path in Path(".fedweave/removed/results/toy/runs").rglob("run.json")}
     assert kept == {"first", "second"}

@@ -41,7 +41,7 @@ def test_a_study_is_over_people(
     partition.main("arms")
     assert json.loads(Path("data/partitions/arms/summary.json").read_text())["units"] == 10
     for run in PARAMS["runs"]:
-        write_atomic(paths.tuned("small", "arms", run), '{"best": {}}')
+        write_atomic(paths.tuning_result("small", "arms", run), '{"best": {}}')
         train.main(run)
     evaluate.main()
     info = json.loads((paths.run("small", "arms-local") / "run.json").read_text())
@@ -49,7 +49,9 @@ def test_a_study_is_over_people(
     assert info["units"][:3] == ["subject 1", "subject 1", "subject 2"]
     study = results.load_study(paths.RESULTS / "small")
     chosen = results.clients(study)
-    people = {run.label: results.matrix(chosen, run.name).to_numpy().reshape(2, 10, 2).mean(2) for run in study.runs}
+    people = {
+        run.label: results.score_matrix(chosen, run.name).to_numpy().reshape(2, 10, 2).mean(2) for run in study.runs
+    }
     tests = pd.read_csv(study.folder / "significance.csv").query("family == 'pairs'")
     first, second = people.values()
     assert tests["p"].tolist() == pytest.approx([statistics.signed_rank(first.mean(0), second.mean(0))])

@@ -63,7 +63,7 @@ def test_outputs_travel_through_the_remote(folders: tuple[Path, Path], monkeypat
     writer, clone = folders
     with remote_stages.issue("join") as work_order:
         monkeypatch.chdir(clone)
-        assert not work_order.here
+        assert not work_order.is_here
         assert not Path("made-a.txt").exists()
         made = work(work_order)
         assert Path("made-a.txt").read_text() == (writer / "made-a.txt").read_text()
@@ -78,10 +78,10 @@ def test_a_shared_folder_needs_no_remote(folders: tuple[Path, Path]) -> None:
     """The worker runs the bare command; what lay there before is gone first, as DVC would have it."""
     Path("joined.txt").write_text("old")
     with remote_stages.issue("join") as work_order:
-        assert work_order.here
+        assert work_order.is_here
         assert work(work_order) == []
         remote_stages.accept(work_order, [])
-    assert not work_order.here
+    assert not work_order.is_here
     assert stale_stages() == []
 
 
@@ -93,9 +93,9 @@ def test_a_clone_follows_the_writers_parameters(folders: tuple[Path, Path], monk
         monkeypatch.chdir(folders[1])
         work(work_order)
         assert "size: 1" in Path("joined.txt").read_text()
-        with foreign_params.held(text):
+        with foreign_params.apply(text):
             assert Path("params.yaml").read_text() == text
-        with foreign_params.held(work_order.params):
+        with foreign_params.apply(work_order.params):
             assert Path("params.yaml").read_text() == work_order.params
 
 

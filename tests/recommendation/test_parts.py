@@ -13,9 +13,9 @@ from fedweave import results
 from fedweave.errors import BadInput
 from fedweave.recommendation import answers, budget, page, race, result
 from fedweave.recommendation.candidates import Candidate, entries
-from fedweave.recommendation.costs import Costs, Schedule, scheduled
+from fedweave.recommendation.costs import Costs, Schedule, fit_schedule
 from fedweave.recommendation.groups import groups, modularity, partition
-from fedweave.recommendation.per_client import paired
+from fedweave.recommendation.per_client import z_test
 from tests.fake_results import write_study
 
 DRAWS = np.random.default_rng(0)
@@ -120,7 +120,7 @@ def test_the_table_of_a_rung_has_the_best_first_and_the_diverged_last(tmp_path: 
         table.to_parquet(file, index=False)
     named = [Candidate(name, name, name) for name in skill]
     run = race.Race(None, {}, {"rounds": 20}, tmp_path)
-    rung = run._judged(1, 20, named, results.load_study(folder))
+    rung = run._evaluate_rung(1, 20, named, results.load_study(folder))
     assert rung.table["candidate"].tolist()[:3] == ["ditto", "local", "fedprox"]
     assert rung.table.set_index("candidate")["outcome"][["fedper", "fedavg"]].tolist() == [race.DIVERGED] * 2
 
@@ -129,7 +129,7 @@ def test_the_best_candidate_stands_for_its_method() -> None:
     table = pd.DataFrame({"candidate": ["ditto-s2", "local", "ditto"]})
     running = [Candidate("ditto", "ditto", "ditto"), Candidate("ditto-s2", "ditto", "ditto", {"lam": 2.0}),
                Candidate("local", "local", "local")]  # fmt: skip
-    assert race.best_of_each(running, table) == [
+    assert race.best_candidates(running, table) == [
         Candidate("ditto", "ditto", "ditto", {"lam": 2.0}), Candidate("local", "local", "local")
     ]  # fmt: skip
 
@@ -158,8 +158,8 @@ def test_what_is_recommended_is_no_worse_than_local_training_by_its_own_test(hig
         ditto=("not significantly different", 3.0 * sign, "undecided", 4),
         fedprox=("better", 6.0 * sign, "better", 5),
     )
-    assert answers.fit(made, "local", higher)["method"].tolist() == ["pfedgraph", "ditto", "fedprox"]
-    assert answers.cheapest(answers.fit(made, "local", higher)) == "ditto"
+    assert answers.deployable_methods(made, "local", higher)["method"].tolist() == ["pfedgraph", "ditto", "fedprox"]
+    assert answers.cheapest_method(answers.deployable_methods(made, "local", higher)) == "ditto"
 
 
 def costs(second: float = 0.1) -> Costs:
@@ -169,17 +169,17 @@ def costs(second: float = 0.1) -> Costs:
 
 def test_a_smaller_budget_means_fewer_settings_then_fewer_rounds() -> None:
     wanted = Schedule(3, 50, (0, 1, 2))
-    full = costs().total(wanted)
-    assert scheduled(costs(), wanted, math.inf) == wanted
-    few = scheduled(costs(), wanted, full)
+    full = costs().total_seconds(wanted)
+    assert fit_schedule(costs(), wanted, math.inf) == wanted
+    few = fit_schedule(costs(), wanted, full)
     assert (few.settings, few.rounds) == (2, 50)
-    short = scheduled(costs(), wanted, full / 4)
+    short = fit_schedule(costs(), wanted, full / 4)
     assert short.settings == 1
     assert 5 <= short.rounds < 50
     for schedule, limit in ((few, full), (short, full / 4)):
-        assert costs().total(schedule) <= limit
+        assert costs().total_seconds(schedule) <= limit
     with pytest.raises(BadInput, match=r"budget: 3 s is too little; 9 methods need at least \d+ s here"):
-        scheduled(costs(), wanted, 3)
+        fit_schedule(costs(), wanted, 3)
 
 
 def blocks(sizes: list[int], between: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
@@ -218,7 +218,7 @@ def test_modularity_is_that_of_newman() -> None:
 def test_intervals_of_a_client_cover() -> None:
     """Of 600 clients without a difference, about 5 % have an interval that leaves out zero."""
     spread = 1.0
-    hits = [paired(DRAWS.normal(0, spread), spread) for _ in range(600)]
+    hits = [z_test(DRAWS.normal(0, spread), spread) for _ in range(600)]
     assert 0.02 < np.mean([one.low * one.high > 0 for one in hits]) < 0.09
     assert 0.02 < np.mean([one.p < 0.05 for one in hits]) < 0.09
 
@@ -232,8 +232,8 @@ def test_the_guide_has_the_rates_of_the_file() -> None:
 
 
 def test_a_client_without_any_spread() -> None:
-    assert paired(0.0, 0.0) == (0.0, 0.0, 0.0, 1.0)
-    assert paired(3.0, 0.0) == (3.0, 3.0, 3.0, 0.0)
+    assert z_test(0.0, 0.0) == (0.0, 0.0, 0.0, 1.0)
+    assert z_test(3.0, 0.0) == (3.0, 3.0, 3.0, 0.0)
 
 
 def test_names_of_clients_survive_the_files(tmp_path: Path) -> None:
@@ -242,13 +242,13 @@ def test_names_of_clients_survive_the_files(tmp_path: Path) -> None:
     graph = pd.DataFrame(DRAWS.uniform(size=(4, 4)), index=names, columns=names)
     file = tmp_path / "graph.csv"
     file.write_text(graph.to_csv(lineterminator="\n"))
-    pd.testing.assert_frame_equal(result._graph(file), graph, check_exact=True)
+    pd.testing.assert_frame_equal(result._read_graph(file), graph, check_exact=True)
     for text in (file.read_text()[:-9], "", ",a,b\na,1,2\n", ",a,b\na,1,2\nb,1,x\n"):
         file.write_text(text)
         with pytest.raises(BadInput, match=r"graph\.csv: damaged"):
-            result._graph(file)
+            result._read_graph(file)
 
 
 def test_a_candidate_that_diverged_is_shown_without_numbers() -> None:
     row = {"settings": "", "validation": math.nan, "seconds": math.nan, "mib": math.nan, "outcome": race.DIVERGED}
-    assert "nan" not in " ".join(map(str, page._candidate(row, "accuracy").values()))
+    assert "nan" not in " ".join(map(str, page._format_candidate(row, "accuracy").values()))

@@ -10,7 +10,7 @@ import pytest
 
 import fedweave as fw
 from benchmarks import recommend_truth as truth
-from fedweave.recommendation.blind import blind, thinned
+from fedweave.recommendation.subsets import drop_test_rows, subsample_training
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -114,8 +114,8 @@ def test_no_test_row_takes_part_in_the_race(grouped: fw.Recommendation, tmp_path
 def test_hidden_and_thinned_federations() -> None:
     """No test row; smaller shares are parts of larger ones, of every client."""
     federation = truth.federation("common", 0)
-    assert not any(map(len, blind(federation).partition.test))
-    quarter, half = (thinned(federation, share).partition.train for share in (0.25, 0.5))
+    assert not any(map(len, drop_test_rows(federation).partition.test))
+    quarter, half = (subsample_training(federation, share).partition.train for share in (0.25, 0.5))
     for few, some, every in zip(quarter, half, federation.partition.train, strict=True):
         assert {*few} < {*some} < {*every}
         assert (len(few), len(some)) == (10, 20)

@@ -16,7 +16,7 @@ from fedweave.report import page as page_data
 from fedweave.report import task_view
 from fedweave.results import verdicts
 from fedweave.results.marks import REFERENCES
-from fedweave.results.tables import matrix, values
+from fedweave.results.tables import score_matrix, scores_by_method
 from tests.fake_results import write_run, write_study
 
 METHODS = {"Local": -6.0, "FedAvg": -12.0, "FedAvg-FT": -0.1, "FedAMP": -5.0, "FedAGHN": 0.0}
@@ -44,7 +44,7 @@ def one(tmp_path: Path, label: str = "FedAMP", rounds: int = 6, **block: object)
 
 
 def test_leaderboard_is_what_numpy_gets_from_the_evaluations(folder: Path) -> None:
-    board = results.tables(results.load_study(folder)).board
+    board = results.compute_tables(results.load_study(folder)).board
     assert [*board.columns[2:]] == results.COLUMNS
     for run, row in board.set_index("run").iterrows():
         table = pd.read_parquet(folder / "runs" / run / "evaluations.parquet").query("point == 'post'")
@@ -64,7 +64,7 @@ def test_leaderboard_is_what_numpy_gets_from_the_evaluations(folder: Path) -> No
 
 
 def test_best_first_in_the_direction_of_the_metric(folder: Path) -> None:
-    board = results.tables(results.load_study(folder)).board
+    board = results.compute_tables(results.load_study(folder)).board
     assert board[board["task"] == "blobs"]["mean"].is_monotonic_decreasing
     assert board[board["task"] == "sensors"]["mean"].is_monotonic_increasing
     rows = list(results.leaderboard_rows(board[results.COLUMNS]))
@@ -79,8 +79,8 @@ def test_clients_are_not_taken_for_seeds(tmp_path: Path, count: int) -> None:
         tmp_path / "results" / "toy", methods={"Local": -20.0}, seeds=range(count), clients=count, extras=False
     )
     study = results.load_study(folder)
-    (actual,) = values([*study.runs], results.clients(study)).values()
-    np.testing.assert_array_equal(actual, matrix(results.clients(study), study.runs[0].name))
+    (actual,) = scores_by_method([*study.runs], results.clients(study)).values()
+    np.testing.assert_array_equal(actual, score_matrix(results.clients(study), study.runs[0].name))
 
 
 def test_clients_that_share_test_rows_are_one_column_of_a_test(tmp_path: Path) -> None:
@@ -88,14 +88,14 @@ def test_clients_that_share_test_rows_are_one_column_of_a_test(tmp_path: Path) -
     stay twelve.
     """
     folder = write_study(tmp_path / "results" / "toy", methods={"Local": -20.0, "FedAGHN": 0.0}, extras=False)
-    apart = results.tables(results.load_study(folder))
+    apart = results.compute_tables(results.load_study(folder))
     for file in folder.glob("runs/*/run.json"):
         file.write_text(json.dumps({**json.loads(file.read_text()), "sharing": [c // 3 for c in range(12)]}))
     study = results.load_study(folder)
-    joined = results.tables(study)
-    pooled = values([*study.runs], joined.clients)
+    joined = results.compute_tables(study)
+    pooled = scores_by_method([*study.runs], joined.clients)
     for run in study.runs:
-        expected = matrix(joined.clients, run.name).to_numpy().reshape(3, 4, 3).mean(2)
+        expected = score_matrix(joined.clients, run.name).to_numpy().reshape(3, 4, 3).mean(2)
         np.testing.assert_allclose(pooled[run.label], expected)
     scores = ["method", "mean", "std", "client_std", "worst10", "gain", "loss"]
     pd.testing.assert_frame_equal(apart.board[scores], joined.board[scores])
@@ -223,9 +223,9 @@ def test_methods_in_colour_differ_in_every_task() -> None:
     names = [*REFERENCES, *(f"m{i:02d}" for i in range(28))]
     orders = {"first": [*names[3:], *names[:3]], "second": [*names[27:], *names[:27]]}
     parts = [pd.DataFrame({"task": task, "method": order, "mean": 50.0}) for task, order in orders.items()]
-    looks = plots.looks(names, page_data.leading(pd.concat(parts)))
+    looks = plots.assign_styles(names, page_data.emphasised_methods(pd.concat(parts)))
     for part in parts:
-        bold = task_view.bold(part)
+        bold = task_view.coloured_methods(part)
         assert len(bold) == 6
         assert len({looks[name][1:] for name in bold}) == 6
 
@@ -236,7 +236,7 @@ def test_curves_name_the_methods_in_colour(narrow: bool) -> None:
     names = [f"M{i}" for i in range(20)]
     rows = [(name, round, 50.0 + round) for name in names for round in range(1, 5 if name == "M1" else 9)]
     curves = pd.DataFrame(rows, columns=["method", "round", "mean"]).assign(std=1.0)
-    drawn = plots.convergence(curves, plots.looks(names), "accuracy", bold=["M1", "M0"], narrow=narrow)
+    drawn = plots.convergence(curves, plots.assign_styles(names), "accuracy", bold=["M1", "M0"], narrow=narrow)
     assert [name for name in names if f">{name}<" in drawn] == ["M0", "M1"]
     assert drawn.count("stroke-dasharray") == (0 if narrow else 1)
     assert drawn.count("var(--s0)") > 0 < drawn.count("var(--s1)")
@@ -260,7 +260,7 @@ def test_page_is_the_same_from_stored_tables_and_those_of_older_runs_are_not_sho
     shutil.copytree(folder, copy)
     partitions = folder.parents[1] / "data" / "partitions"
     written, study = results.write(copy, partitions), results.load_study(copy)
-    for name, table in results.current(study)._asdict().items():
+    for name, table in results.load_tables(study)._asdict().items():
         assert table is not getattr(written, name)
         pd.testing.assert_frame_equal(
             table, getattr(written, name).replace({None: np.nan}), check_dtype=False, rtol=0, atol=0
@@ -269,7 +269,7 @@ def test_page_is_the_same_from_stored_tables_and_those_of_older_runs_are_not_sho
     run = copy / "runs" / "blobs-fedavg" / "evaluations.parquet"
     table = pd.read_parquet(run)
     table.assign(value=table["value"] / 2).to_parquet(run, index=False)
-    assert not results.current(results.load_study(copy)).board["mean"].equals(written.board["mean"])
+    assert not results.load_tables(results.load_study(copy)).board["mean"].equals(written.board["mean"])
 
 
 @pytest.mark.usefixtures("undrawn")

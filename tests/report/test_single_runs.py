@@ -51,7 +51,7 @@ def test_one_seed_has_no_std_and_divergence_stays_visible(tmp_path: Path) -> Non
     run = tmp_path / "results" / "s" / "runs" / "t-fedavg"
     table = pd.read_parquet(run / "evaluations.parquet").query("seed == 0").assign(value=np.nan)
     table.to_parquet(run / "evaluations.parquet", index=False)
-    board = results.tables(results.load_study(tmp_path / "results" / "s")).board
+    board = results.compute_tables(results.load_study(tmp_path / "results" / "s")).board
     assert board["method"].tolist() == ["Local", "FedAvg"]
     assert board["mean"].isna().tolist() == [False, True]
     assert board["std"].isna().tolist() == [False, True]
@@ -67,7 +67,7 @@ def test_clients_without_test_rows_are_left_out(tmp_path: Path) -> None:
     table.to_parquet(run / "evaluations.parquet", index=False)
     study = results.load_study(run.parents[1])
     assert sorted(results.clients(study)["client"].unique()) == [0, 1, 2, 4, 5, 6, 7]
-    assert np.isfinite(results.tables(study).board["mean"]).all()
+    assert np.isfinite(results.compute_tables(study).board["mean"]).all()
 
 
 def test_runs_that_share_a_label_stay_apart(tmp_path: Path) -> None:

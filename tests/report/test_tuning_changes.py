@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedweave.report import extras, tuning
+from fedweave.report import optional_files, tuning
 
 SCORES = st.floats(-1e3, 1e3)
 
 
 def change(declared: float, tuned: float, **info: Any) -> tuple[float, str]:
     trials = pd.DataFrame({"value": [declared, tuned]})
-    search: Any = extras.Tuning("r", None, trials, [], {}, tuned, 1, {}, {})  # type: ignore[arg-type]
+    search: Any = optional_files.Tuning("r", None, trials, [], {}, tuned, 1, {}, {})  # type: ignore[arg-type]
     return tuning._change(search, info)
 
 
@@ -35,4 +35,4 @@ def test_an_error_changes_by_a_share_of_itself(declared: float, tuned: float) ->
 
 
 def test_small_changes_of_a_score_show() -> None:
-    assert "by +0.021 (absolute) in the median" in tuning._by_how_much(tuning.ABSOLUTE, [(0.021, "a")])
+    assert "by +0.021 (absolute) in the median" in tuning._change_sentence(tuning.ABSOLUTE, [(0.021, "a")])

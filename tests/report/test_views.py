@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from fedweave import plots, report, results
-from fedweave.plots.structure import fitting
-from fedweave.report import ablations, extras, page
+from fedweave.plots.structure import place_labels
+from fedweave.report import ablations, optional_files, page
 from tests.fake_results import SKILL, write_study
 
 
@@ -16,7 +16,7 @@ from tests.fake_results import SKILL, write_study
 def test_ablations_have_the_marks_of_the_legend(tmp_path: Path) -> None:
     """Where the corrected test does not decide, the interval does between "undecided" and "not different"."""
     folder = write_study(tmp_path / "results" / "s", seeds=(0,), clients=4, rounds=2)
-    cards = ablations.views(results.load_study(folder), plots.looks([*SKILL])).cards
+    cards = ablations.views(results.load_study(folder), plots.assign_styles([*SKILL])).cards
     marks = {
         row.name: row.mark for card in cards if card.figure.title.endswith("FedAGHN on blobs") for row in card.rows
     }
@@ -25,7 +25,7 @@ def test_ablations_have_the_marks_of_the_legend(tmp_path: Path) -> None:
 
 
 def test_the_declared_variant_has_a_ring(tmp_path: Path) -> None:
-    table = extras.ablations(write_study(tmp_path / "results" / "s", seeds=(0,), clients=4, rounds=2))
+    table = optional_files.ablations(write_study(tmp_path / "results" / "s", seeds=(0,), clients=4, rounds=2))
     for _, part in table.groupby("ablation"):
         assert plots.ablation(part.assign(declared=0)) != plots.ablation(part)
 
@@ -35,7 +35,9 @@ def test_methods_without_a_score_on_some_task_are_below() -> None:
     rows = [("a", "M", 80.0), ("a", "N", 70.0), ("b", "Part", 90.0), ("b", "M", 80.0), ("b", "N", np.nan)]
     board = pd.DataFrame(rows, columns=["task", "method", "mean"]).assign(metric="accuracy")
     marks = {task: dict.fromkeys(part["method"], "tied") for task, part in board.groupby("task")}
-    shown = [(row.method, row.rank, row.part) for row in page.glance(board, marks, plots.looks(["M", "N", "Part"]))]
+    shown = [
+        (row.method, row.rank, row.part) for row in page.overview(board, marks, plots.assign_styles(["M", "N", "Part"]))
+    ]
     assert shown == [("M", "1.5", ""), ("Part", "1.0", "1 of 2 tasks"), ("N", "2.0", "1 of 2 tasks")]
 
 
@@ -45,7 +47,7 @@ def test_methods_without_a_score_on_some_task_are_below() -> None:
 def test_an_error_that_falls_far_has_a_logarithmic_axis(metric: str, last: float, logarithmic: bool) -> None:
     rows = [(name, r, value) for name in "ab" for r, value in enumerate(np.geomspace(0.4, last, 10), 1)]
     curves = pd.DataFrame(rows, columns=["method", "round", "mean"]).assign(std=0.05)
-    drawn = plots.convergence(curves, plots.looks(["a", "b"]), metric)
+    drawn = plots.convergence(curves, plots.assign_styles(["a", "b"]), metric)
     assert ("logarithmic axis" in drawn) == logarithmic
     assert "mathdefault" not in drawn
 
@@ -53,19 +55,19 @@ def test_an_error_that_falls_far_has_a_logarithmic_axis(metric: str, last: float
 def test_one_diverged_method_does_not_make_the_axis_logarithmic() -> None:
     rows = [(name, r, 1e9 if name == "d" else 0.2) for name in "abcde" for r in range(1, 9)]
     curves = pd.DataFrame(rows, columns=["method", "round", "mean"]).assign(std=0.0)
-    assert "logarithmic" not in plots.convergence(curves, plots.looks([*"abcde"]), "mse")
+    assert "logarithmic" not in plots.convergence(curves, plots.assign_styles([*"abcde"]), "mse")
 
 
 def test_costs_name_every_method_that_sent_the_same() -> None:
     board = pd.DataFrame({"method": ["Aa", "Bb", "Cc"], "mean": [3.0, 2.0, np.nan], "std": 0.1, "seconds": 5.0})
-    drawn = plots.cost(board.assign(bytes_up=2**20, bytes_down=0), plots.looks(["Aa", "Bb", "Cc"]), "accuracy")
+    drawn = plots.cost(board.assign(bytes_up=2**20, bytes_down=0), plots.assign_styles(["Aa", "Bb", "Cc"]), "accuracy")
     assert all(drawn.count(f">{name}<") == 1 for name in ("Aa", "Bb", "Cc"))
 
 
 def test_names_on_a_map_cover_no_other_name_or_point() -> None:
     points = np.random.default_rng(0).uniform(0, 200, (60, 2))
     width = 40.0
-    fits = fitting(points, [width] * 60, 240)
+    fits = place_labels(points, [width] * 60, 240)
     assert 5 < len(fits) < 60
     starts = {client: points[client, 0] + (5 if side == "left" else -5 - width) for client, side in fits}
     for one, start in starts.items():
@@ -79,7 +81,7 @@ def test_names_on_a_map_cover_no_other_name_or_point() -> None:
 def test_a_map_has_a_legend_of_more_groups_than_colours() -> None:
     names = [f"region {i}" for i in range(9)]
     places, edges = np.random.default_rng(0).normal(size=(18, 2)), np.empty((2, 0), dtype=int)
-    drawn = plots.atlas(places, edges, np.arange(18) % 9, [f"c{i}" for i in range(18)], names)
+    drawn = plots.client_map(places, edges, np.arange(18) % 9, [f"c{i}" for i in range(18)], names)
     assert all(drawn.count(f">{name}<") == 1 for name in names)
 
 

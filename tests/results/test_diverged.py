@@ -9,7 +9,7 @@ import pytest
 
 import fedweave as fw
 from fedweave import report, results
-from fedweave.results.repetitions import mixed, over_seeds
+from fedweave.results.repetitions import mixed_model_test, t_test_over_seeds
 from tests.fake_results import write_study
 
 BROKEN = "blobs-ditto"
@@ -86,5 +86,5 @@ def test_pre_post_cohorts_and_graphs_are_not_those_of_other_seeds(folder: Path) 
 
 def test_tests_over_splits_with_other_numbers_of_seeds() -> None:
     """There is no pair for each seed, so no p, as of the test over seeds alone."""
-    assert np.isnan(mixed(np.ones((3, 4)), np.zeros((2, 4))))
-    assert np.isnan(over_seeds(np.ones((3, 4)), np.zeros((2, 4))))
+    assert np.isnan(mixed_model_test(np.ones((3, 4)), np.zeros((2, 4))))
+    assert np.isnan(t_test_over_seeds(np.ones((3, 4)), np.zeros((2, 4))))

@@ -7,7 +7,7 @@ from weaving_results import GROUP, keep, study, write
 from fedweave import results
 from fedweave.federation.graph_quality import AUC, EDGES, MASS
 from fedweave.report.summary import summary
-from fedweave.results.tables import graph_twins
+from fedweave.results.tables import graph_control_pairs
 
 
 def spec(graph: str | None, lr: float = 0.1) -> dict:
@@ -33,14 +33,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[results.Study, resul
             lines = ["seed,round,learner,source,weight,gain", *(",".join(map(str, row)) for row in rows)]
             (path / "edges.csv").write_text("\n".join(lines) + "\n")
     loaded = results.load_study(folder)
-    return loaded, results.tables(loaded)
+    return loaded, results.compute_tables(loaded)
 
 
 def test_twins_differ_in_their_graph_alone(made: tuple[results.Study, results.Tables]) -> None:
     """Another learning rate, or a method without a graph, is no twin; the family has a correction of its own."""
     loaded, tables = made
     expected = {("FedAGHN", "FedAGHN [uniform]"), ("FedAGHN", "FedAGHN [shuffled]")}
-    assert {*graph_twins(loaded.runs)} == expected
+    assert {*graph_control_pairs(loaded.runs)} == expected
     family = tables.significance[tables.significance["family"] == "graph"]
     assert {*zip(family["method"], family["other"], strict=True)} == expected
     assert np.isfinite(family[["difference", "low", "high", "p_adjusted"]].to_numpy(dtype=float)).all()

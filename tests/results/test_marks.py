@@ -20,16 +20,16 @@ def rng() -> np.random.Generator:
 
 def test_the_family_of_controls_has_every_test_once(rng: np.random.Generator) -> None:
     values = {name: rng.normal(size=(2, 9)) for name in ("a", "Local", "b", "FedAvg-FT")}
-    actual = [(c.method, c.other) for c in statistics.to_controls(values, marks.CONTROLS, True)]
+    actual = [(c.method, c.other) for c in statistics.compare_to_controls(values, marks.CONTROLS, True)]
     expected = [("a", "Local"), ("b", "Local"), ("FedAvg-FT", "Local"), ("a", "FedAvg-FT"), ("b", "FedAvg-FT")]
     assert sorted(actual) == sorted(expected)
-    assert statistics.to_controls({"a": values["a"], "b": values["b"]}, marks.CONTROLS, True) == []
+    assert statistics.compare_to_controls({"a": values["a"], "b": values["b"]}, marks.CONTROLS, True) == []
 
 
 @pytest.mark.parametrize(("score", "mark"), [(80.0, "alone"), (np.nan, "diverged")])
 def test_a_lone_method_is_behind_nobody(score: float, mark: str) -> None:
     board = pd.DataFrame({"method": ["FedAvg"], "mean": [score]})
-    assert marks.marked(board, pd.DataFrame(columns=["family", "method", "other"])) == {"FedAvg": mark}
+    assert marks.assign_marks(board, pd.DataFrame(columns=["family", "method", "other"])) == {"FedAvg": mark}
 
 
 def test_the_family_of_controls_keeps_its_error(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +41,7 @@ def test_the_family_of_controls_keeps_its_error(rng: np.random.Generator, monkey
     for _ in range(200):
         scores = rng.normal(size=12) + rng.normal(size=(8, 1, 12))
         values = dict(zip(("Local", "FedAvg-FT", *"abcdef"), scores, strict=True))
-        wrong += any(c.better for c in statistics.to_controls(values, marks.CONTROLS, True))
+        wrong += any(c.better for c in statistics.compare_to_controls(values, marks.CONTROLS, True))
     assert 0 < wrong / 200 < 0.096  # 0.05 and three standard errors
 
 
@@ -49,8 +49,8 @@ def test_a_smaller_family_corrects_less(rng: np.random.Generator) -> None:
     values = {
         name: rng.normal(0.4 * place, 1, size=(2, 10)) for place, name in enumerate(("Local", "FedAvg-FT", *"abcdefgh"))
     }
-    every = {(c.method, c.other): c.p_adjusted for c in statistics.all_pairs(values, True)}
-    for c in statistics.to_controls(values, marks.CONTROLS, True):
+    every = {(c.method, c.other): c.p_adjusted for c in statistics.compare_all_pairs(values, True)}
+    for c in statistics.compare_to_controls(values, marks.CONTROLS, True):
         pair = (c.method, c.other) if (c.method, c.other) in every else (c.other, c.method)
         assert c.p <= c.p_adjusted <= every[pair]
 
@@ -61,7 +61,7 @@ def test_undecided_is_neither_better_nor_equal(rng: np.random.Generator) -> None
     """
     base = rng.normal(70, 5, size=(1, 6))
     values = {f"m{i}": base + rng.normal(0, 2, size=(1, 6)) for i in range(12)}
-    pairs = statistics.all_pairs(values, True)
+    pairs = statistics.compare_all_pairs(values, True)
     assert any(c.undecided for c in pairs)
     for c in pairs:
         apart = c.low * c.high > 0
@@ -73,8 +73,8 @@ def test_against_a_control_from_either_side() -> None:
     columns = ["family", "method", "other", "difference", "low", "high", "p_adjusted", "better", "undecided"]
     row = ["controls", "FedAvg-FT", "Local", 3.0, 1.0, 5.0, 0.01, "FedAvg-FT", False]
     tests = pd.DataFrame([row, ["pairs", *row[1:]]], columns=columns)
-    assert marks.outcome(marks.to_control(tests, "Local")["FedAvg-FT"], "FedAvg-FT") == "better"
-    turned = marks.to_control(tests, "FedAvg-FT")["Local"]
+    assert marks.outcome(marks.control_tests(tests, "Local")["FedAvg-FT"], "FedAvg-FT") == "better"
+    turned = marks.control_tests(tests, "FedAvg-FT")["Local"]
     assert (turned["difference"], turned["low"], turned["high"]) == (-3.0, -5.0, -1.0)
     assert marks.outcome(turned, "Local") == "worse"
     assert marks.outcome({**row_of(tests), "p_adjusted": np.nan}, "Local") == ""
@@ -132,6 +132,6 @@ def test_a_method_may_be_called_like_a_missing_value(tmp_path: Path) -> None:
     """The tables that were written are read as they were."""
     folder = write_study(tmp_path / "toy", methods={"NA": 0.0, "None": 1.0, "Local": 2.0}, extras=False)
     made = results.write(folder)
-    again = results.current(results.load_study(folder))
+    again = results.load_tables(results.load_study(folder))
     assert [*again.board["method"]] == [*made.board["method"]]
     assert {*again.significance["other"]} == {*made.significance["other"]}

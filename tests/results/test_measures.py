@@ -32,7 +32,7 @@ def test_weights_at_four_stages(tmp_path: Path) -> None:
     path = write(folder)
     for seed in (0, 1):
         keep(path, seed, list(range(1, ROUNDS + 1)), offset=0.01 * seed)
-    table = results.tables(results.load_study(folder)).measures
+    table = results.compute_tables(results.load_study(folder)).measures
     # The round is trained from the graph before it
     final = {seed: chosen - 1 for seed, chosen in selected(folder).items()}
     for stage, at in {
@@ -59,7 +59,7 @@ def test_missing_rounds_fall_back_to_the_graph_before(tmp_path: Path) -> None:
     folder = study(tmp_path)
     path = write(folder, seeds=(0,))
     keep(path, 0, [1, 5, 11])
-    table = results.tables(results.load_study(folder)).measures
+    table = results.compute_tables(results.load_study(folder)).measures
     final = selected(folder)[0] - 1
     expected = {
         "first": 1,
@@ -75,7 +75,7 @@ def test_received_models_come_from_the_graph_after_the_round(tmp_path: Path) -> 
     folder = study(tmp_path)
     path = write(folder, seeds=(0,), points={"FedAGHN": "pre"})
     keep(path, 0, list(range(1, ROUNDS + 1)))
-    table = results.tables(results.load_study(folder)).measures
+    table = results.compute_tables(results.load_study(folder)).measures
     assert table[table["stage"] == "final"]["round"].unique().tolist() == [selected(folder)[0]]
 
 
@@ -85,7 +85,7 @@ def test_printed_weights_stand_beside_full_budgets(tmp_path: Path) -> None:
         folder = study(tmp_path, f"s{rounds}{len(label)}")
         path = write(folder, label=label, rounds=rounds, seeds=(0,), published=TABLE4)
         keep(path, 0, [1, 100, 190])
-        table = results.tables(results.load_study(folder)).measures
+        table = results.compute_tables(results.load_study(folder)).measures
         table = table[table["quantity"].isin([*method_views.KINDS])]
         assert len(table) == 36
         assert table["printed"].notna().sum() == beside
@@ -104,7 +104,9 @@ def test_other_weavers_have_a_printed_row_at_the_end(tmp_path: Path) -> None:
         path = write(folder, label=label, rounds=200, seeds=(0,), published=TABLE4 | {"table": "appendix_table2"})
         keep(path, 0, [1, 100, 190])
     printed = (
-        results.tables(results.load_study(folder)).measures.dropna(subset="printed").set_index(["method", "quantity"])
+        results.compute_tables(results.load_study(folder))
+        .measures.dropna(subset="printed")
+        .set_index(["method", "quantity"])
     )
     assert set(printed["stage"]) == {"final"}
     assert printed.loc[("CFL", "collab_weight_self"), "printed"] == 0.25
@@ -116,7 +118,7 @@ def test_without_groups_or_graphs_there_is_no_table(tmp_path: Path) -> None:
     folder = study(tmp_path)
     keep(write(folder, seeds=(0,)), 0, [1, 2], group=None)
     write(folder, label="Local", seeds=(0,))
-    made = results.tables(results.load_study(folder)).measures
+    made = results.compute_tables(results.load_study(folder)).measures
     assert made["quantity"].unique().tolist() == ["row_variation"]  # which needs no groups
     assert list(method_views.shares(made)) == []
 
@@ -166,7 +168,7 @@ def test_page_and_terminal_show_what_went_on_inside(tmp_path: Path) -> None:
     assert len(parser.ids) == len(set(parser.ids))
     console = Console(record=True, width=120)
     for grid in leaderboard.extra_grids(made):
-        console.print(leaderboard.plain(grid))
+        console.print(leaderboard.grid_table(grid))
     printed = console.export_text()
     assert "0.0300 (0.0291)" in printed
     assert "from the start" in printed

@@ -28,20 +28,20 @@ def study(folder: Path, **block: Any) -> results.Study:
 
 
 def counted(made: results.Study) -> str:
-    return verdicts.count_in_words(made.runs, results.clients(made))
+    return verdicts.describe_parts(made.runs, results.clients(made))
 
 
 @given(st.lists(st.integers(0, 4), min_size=2, max_size=9), st.integers(0, 2**32 - 1))
 def test_columns_are_means_of_parts_whatever_their_numbers(owner: list[int], seed: int) -> None:
     draws = np.random.default_rng(seed)
     frame = pd.DataFrame(draws.normal(size=(3, len(owner))))
-    one = results.independent({"a": frame}, owner)["a"]
+    one = results.average_parts({"a": frame}, owner)["a"]
     members = [[i for i, part in enumerate(owner) if part == number] for number in sorted({*owner})]
     np.testing.assert_allclose(one, np.stack([frame[mine].mean(axis=1) for mine in members], axis=1))
-    renumbered = results.independent({"a": frame}, [9 - part for part in owner])["a"]
+    renumbered = results.average_parts({"a": frame}, [9 - part for part in owner])["a"]
     np.testing.assert_allclose(renumbered[:, ::-1], one)
-    alone = results.independent({"a": frame}, [*range(len(owner))])["a"]
-    np.testing.assert_array_equal(alone, results.independent({"a": frame})["a"])
+    alone = results.average_parts({"a": frame}, [*range(len(owner))])["a"]
+    np.testing.assert_array_equal(alone, results.average_parts({"a": frame})["a"])
 
 
 def test_two_clients_of_equal_scores_are_tested_as_one() -> None:
@@ -53,11 +53,11 @@ def test_two_clients_of_equal_scores_are_tested_as_one() -> None:
     for frame in doubled.values():
         frame.columns = range(16)
     once, twice = (
-        statistics.against(results.independent(frames, owner), [("a", "b")], True)[0]
+        statistics.compare_pairs(results.average_parts(frames, owner), [("a", "b")], True)[0]
         for frames, owner in ((halves, None), (doubled, PAIRS[:16]))
     )
     np.testing.assert_allclose(twice[2:7], once[2:7])
-    as_if_apart = statistics.against(results.independent(doubled), [("a", "b")], True)[0]
+    as_if_apart = statistics.compare_pairs(results.average_parts(doubled), [("a", "b")], True)[0]
     assert as_if_apart.p < once.p
     assert as_if_apart.high - as_if_apart.low < once.high - once.low
 
@@ -65,22 +65,22 @@ def test_two_clients_of_equal_scores_are_tested_as_one() -> None:
 def test_units_of_single_clients_change_nothing(tmp_path: Path) -> None:
     apart = study(tmp_path / "a")
     named = study(tmp_path / "b", units=ARMS["client_names"])  # sharing is null then
-    for first, second in zip(results.tables(apart), results.tables(named), strict=True):
+    for first, second in zip(results.compute_tables(apart), results.compute_tables(named), strict=True):
         pd.testing.assert_frame_equal(first, second)
     assert counted(apart) == counted(named) == ""
 
 
 def test_means_stay_and_tests_are_over_units(tmp_path: Path) -> None:
     apart, paired = study(tmp_path / "a"), study(tmp_path / "b", units=PEOPLE, sharing=PAIRS)
-    before, after = results.tables(apart), results.tables(paired)
+    before, after = results.compute_tables(apart), results.compute_tables(paired)
     same = ["method", "mean", "std", "client_std", "worst10", "gain", "loss", "clients"]
     pd.testing.assert_frame_equal(before.board[same], after.board[same])
-    scores = {run.label: results.matrix(after.clients, run.name).to_numpy() for run in paired.runs}
+    scores = {run.label: results.score_matrix(after.clients, run.name).to_numpy() for run in paired.runs}
     units = {label: values.reshape(3, 10, 2).mean(2) for label, values in scores.items()}
     board = after.board.set_index("method")
     for label, values in units.items():
         np.testing.assert_allclose(board.loc[label, ["low", "high"]].astype(float), statistics.interval(values))
-    expected = [tuple(test) for test in statistics.all_pairs(units, True)]
+    expected = [tuple(test) for test in statistics.compare_all_pairs(units, True)]
     pairs = after.significance[after.significance["family"] == "pairs"].drop(columns=["task", "family"])
     assert [row[:2] for row in pairs.itertuples(index=False)] == [test[:2] for test in expected]
     np.testing.assert_allclose(pairs["p_adjusted"], [test[6] for test in expected])
@@ -111,8 +111,8 @@ def test_the_sentence_counts_the_clients_that_are_scored(
             run.evaluations.drop(index=run.evaluations.index[~run.evaluations["client"].isin(block["evaluated"])],
                                  inplace=True)  # fmt: skip
     assert sentence in counted(made)
-    tables = results.tables(made)
-    leaderboard.explained(terminal.console(), made, tables)
+    tables = results.compute_tables(made)
+    leaderboard.print_boards(terminal.console(), made, tables)
     assert sentence in capsys.readouterr().out
 
 
@@ -140,7 +140,9 @@ def test_one_run_that_knows_its_units_speaks_for_its_task(tmp_path: Path) -> Non
     first.write_text(json.dumps({key: value for key, value in about.items() if key not in ("units", "sharing")}))
     loaded = results.load_study(made.folder)
     assert counted(loaded) == "Clients of one unit count as one: 20 clients, 10 units."
-    assert {values.shape for values in results.values([*loaded.runs], results.clients(loaded)).values()} == {(3, 10)}
+    assert {values.shape for values in results.scores_by_method([*loaded.runs], results.clients(loaded)).values()} == {
+        (3, 10)
+    }
     for key in ("units", "sharing"):
         first.write_text(json.dumps({**about, key: about[key][1:]}))
         with pytest.raises(BadInput, match=rf"run\.json: {key}: 19 entries for 20 clients; train the run again"):

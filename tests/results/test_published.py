@@ -96,7 +96,7 @@ def test_printed_numbers_stand_beside_the_full_budget_only(
 ) -> None:
     run = one(tmp_path, label="pFedGAT", rounds=rounds, published=PRINTED | {"budget": budget})
     study = results.load_study(run.parents[1])
-    row = results.tables(study).board.iloc[0]
+    row = results.compute_tables(study).board.iloc[0]
     expected = next(r.mean for r in published.rows("pfedgat") if r[1:5] == ("table1", "cifar10", "iid", "pFedGAT"))
     assert (row["published_mean"] == expected) == (reason == "")
     assert math.isnan(row["published_mean"]) == bool(reason)

@@ -28,7 +28,7 @@ def test_traffic_is_that_of_750_updates(tmp_path: Path) -> None:
     folder = study(tmp_path)
     for task, share in (("a", 1.0), ("b", 0.5), ("c", 4)):
         write(folder, task, "HeurpFedLA", published=column, spec={"train": {"participation": share}})
-    table = results.tables(results.load_study(folder)).measures.set_index("task")
+    table = results.compute_tables(results.load_study(folder)).measures.set_index("task")
     sent = CLIENTS * 1234 * 4 * 2  # what the made-up ledger says of a round
     for task, updates in {"a": CLIENTS, "b": CLIENTS / 2, "c": 4}.items():
         assert table.loc[task, "value"] == pytest.approx(750 * sent / updates / 2**20)
@@ -54,7 +54,7 @@ def test_traffic_counts_the_clients_that_took_part(
     path = write(folder, label="HeurpFedLA", published={**column, "budget": "reduced"}, spec={"train": train})
     info = json.loads((path / "run.json").read_text())
     (path / "run.json").write_text(json.dumps(info | {"clients": clients}))
-    made = results.tables(results.load_study(folder)).measures.set_index("quantity")
+    made = results.compute_tables(results.load_study(folder)).measures.set_index("quantity")
     sent = ROUNDS * CLIENTS * 1234 * 4 * 2
     assert made.loc["comm_cost_MB", "value"] == pytest.approx(750 * sent / sum(updates) / 2**20)
     late, share = train.get("newcomers", 0), train["participation"]
@@ -98,7 +98,7 @@ def test_sizes_come_from_the_summary_and_the_model(tmp_path: Path) -> None:
     for task, summary in summaries.items():
         (dealt / task).mkdir(parents=True)
         (dealt / task / "summary.json").write_text(json.dumps(summary))
-    made = results.tables(results.load_study(folder), dealt).measures.set_index(["task", "quantity"])
+    made = results.compute_tables(results.load_study(folder), dealt).measures.set_index(["task", "quantity"])
     assert made.loc[("cora", "num_nodes"), ["value", "printed"]].tolist() == [248.5, 249]
     assert made.loc[("cora", "num_edges"), ["value", "printed"]].tolist() == [891.6, 891]
     assert made.loc[("tpt", "num_edges"), ["value", "printed"]].tolist() == [258, 258]
@@ -117,7 +117,7 @@ def test_clients_apart_are_averaged_at_the_selected_round(tmp_path: Path) -> Non
     """Newcomers and the others, at both points, at the round that selection chose."""
     folder = study(tmp_path)
     path = write(folder, cohorts={"newcomers": [18, 19], "from the start": [*range(18)]})
-    made = results.tables(results.load_study(folder)).cohorts.set_index(["cohort", "point"])
+    made = results.compute_tables(results.load_study(folder)).cohorts.set_index(["cohort", "point"])
     table = pd.read_parquet(path / "evaluations.parquet").query("split == 'test'")
     for cohort, members in {"newcomers": [18, 19], "from the start": [*range(18)]}.items():
         for point in ("pre", "post"):
@@ -168,8 +168,8 @@ def test_settings_that_differ_in_a_number_are_a_curve(tmp_path: Path) -> None:
     write(folder, "k2", "SHN", setting="superclass/knn2")
     write(folder, "k4", "SHN", setting="superclass/knn4")
     write(folder, "iid", "SHN", setting="iid")
-    made = results.tables(results.load_study(folder))
-    drawn = sweeps(made.board, made.cohorts, plots.looks(["SHN"]))
+    made = results.compute_tables(results.load_study(folder))
+    drawn = sweeps(made.board, made.cohorts, plots.assign_styles(["SHN"]))
     assert [figure.title for figure in drawn] == ["blobs superclass: layers", "blobs superclass: layers, newcomers"]
     for text in (">2<", ">4<", ">16<", "layers"):
         assert text in drawn[0].svg
@@ -179,12 +179,12 @@ def test_vectors_in_the_plane() -> None:
     """Few clients in the plane of their principal components, which keeps distances of what is flat; many by t-SNE."""
     g = np.random.default_rng(0)
     flat = g.normal(size=(9, 2)) @ g.normal(size=(2, 7))
-    places, how = graphs.in_the_plane(flat)
+    places, how = graphs.project_to_plane(flat)
     assert how.startswith("First two")
     gaps = [np.linalg.norm(a[:, None] - a[None], axis=-1) for a in (flat, places)]
     np.testing.assert_allclose(*gaps, atol=1e-9)
     lumps = np.repeat(np.eye(5) * 20, 6, axis=0) + g.normal(size=(30, 5))
-    places, how = graphs.in_the_plane(lumps)
+    places, how = graphs.project_to_plane(lumps)
     assert how == "t-SNE"
     group = np.repeat(np.arange(5), 6)
     nearest = np.argsort(np.linalg.norm(places[:, None] - places[None], axis=-1), axis=1)[:, 1]

@@ -58,7 +58,7 @@ def test_a_lone_method_is_not_tested(tmp_path: Path) -> None:
     """Its splits are named, and no test."""
     folder = write_study(tmp_path / "results" / "one", {"anew": {"splits": [1, 2, 3]}}, {"FedAGHN": 0.0}, extras=False)
     runs = results.load_study(folder).runs
-    assert verdicts.test_in_words(runs) == "3 splits (1, 2, 3)"
+    assert verdicts.describe_test(runs) == "3 splits (1, 2, 3)"
 
 
 def test_the_table_of_a_flow_names_them_too(made: tuple[results.Study, results.Tables]) -> None:
@@ -90,7 +90,7 @@ def test_clients_of_two_splits_are_never_averaged(folder: Path, made: tuple[resu
     anew, once = (done[f"{task}-fedaghn"].scores for task in ("anew", "once"))
     assert anew.index.names == ["split", "client"]
     assert (len(anew), len(once)) == (36, 12)
-    chosen = done["anew-fedaghn"].chosen().pivot(index="seed", columns="client", values="value")
+    chosen = done["anew-fedaghn"].select_scores().pivot(index="seed", columns="client", values="value")
     for seed, split in zip(chosen.index, [1, 2, 3], strict=True):
         assert anew[split].to_dict() == chosen.loc[seed].to_dict()
     ranks = made[1].ranks.drop_duplicates("task").set_index("task")["blocks"]

@@ -34,7 +34,7 @@ def test_the_report_says_what_is_stale_and_what_was_not_searched_for(
     write_params()
     folder = paths.RESULTS / "toy"
     for key in (RUN, OTHER):
-        file = paths.tuned("toy", "toy", key)
+        file = paths.tuning_result("toy", "toy", key)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f'{{"run": "{key}", "best": {{}}}}')
         train.main(key)
@@ -43,7 +43,7 @@ def test_the_report_says_what_is_stale_and_what_was_not_searched_for(
     def page_of() -> tuple[list[str], str, str]:
         stage.main()
         return (
-            leaderboard.stale(results.load_study(folder)),
+            leaderboard.stale_runs(results.load_study(folder)),
             (folder / "leaderboard.txt").read_text(),
             (folder / "report.html").read_text(),
         )
@@ -58,16 +58,16 @@ def test_the_report_says_what_is_stale_and_what_was_not_searched_for(
     assert f"where that trains nothing: dvc repro -f -s train@{RUN} && dvc repro\n" in text
     assert f"Trained with other settings than params.yaml has now: {RUN}." in page
     write_params(seeds=[0, 1])
-    assert leaderboard.stale(results.load_study(folder)) == [RUN, OTHER]
+    assert leaderboard.stale_runs(results.load_study(folder)) == [RUN, OTHER]
     write_params()
-    paths.tuned("toy", "toy", OTHER).write_text('{"best": {"train.lr": 0.01}}')
-    assert leaderboard.stale(results.load_study(folder)) == [OTHER]
+    paths.tuning_result("toy", "toy", OTHER).write_text('{"best": {"train.lr": 0.01}}')
+    assert leaderboard.stale_runs(results.load_study(folder)) == [OTHER]
     Path("params.yaml").write_text("study: other")
-    assert leaderboard.stale(results.load_study(folder)) == []
+    assert leaderboard.stale_runs(results.load_study(folder)) == []
 
 
 def test_many_stale_runs_are_trained_by_the_name_of_all() -> None:
-    line = leaderboard._outdated([f"toy-{count}" for count in range(8)])
+    line = leaderboard._outdated_message([f"toy-{count}" for count in range(8)])
     assert "toy-5 and 2 more; bring" in line
     assert line.endswith("dvc repro -f -s train && dvc repro")
 

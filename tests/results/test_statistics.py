@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import ttest_1samp, wilcoxon
 
 from fedweave.errors import BadInput
-from fedweave.plots import cliques_of, spread
+from fedweave.plots import cliques_of, space_labels
 from fedweave.results import statistics
 
 
@@ -30,7 +30,7 @@ def test_signed_rank_is_the_exact_test_over_all_sign_flips(rng: np.random.Genera
 
 def test_signed_rank_on_means_over_seeds_equals_scipy(rng: np.random.Generator) -> None:
     first, second = rng.normal(0.3, 1, size=(3, 40)), rng.normal(size=(3, 40))
-    (test,) = statistics.against({"a": first, "b": second}, [("a", "b")], higher_is_better=True)
+    (test,) = statistics.compare_pairs({"a": first, "b": second}, [("a", "b")], higher_is_better=True)
     assert test.p == pytest.approx(wilcoxon(first.mean(0), second.mean(0)).pvalue, rel=1e-12)
     assert test.p == test.p_adjusted
     assert test.difference == pytest.approx((first - second).mean())
@@ -60,7 +60,7 @@ def many(differences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     values = {"leader": np.zeros((1, len(differences)))} | {
         f"m{k}": -column[None] for k, column in enumerate(differences.T)
     }
-    tests = statistics.against(values, [("leader", name) for name in values if name != "leader"], True)
+    tests = statistics.compare_pairs(values, [("leader", name) for name in values if name != "leader"], True)
     return np.array([c.p for c in tests]), np.array([c.p_adjusted for c in tests])
 
 
@@ -118,14 +118,14 @@ def test_a_diverged_method_is_no_test(rng: np.random.Generator) -> None:
 def test_better_only_where_the_test_says_so(rng: np.random.Generator) -> None:
     base = rng.normal(70, 8, size=(3, 12))
     values = {"good": base + 3, "plain": base, "twin": base + rng.normal(0, 0.5, size=base.shape)}
-    pairs = {(c.method, c.other): c for c in statistics.all_pairs(values, higher_is_better=True)}
+    pairs = {(c.method, c.other): c for c in statistics.compare_all_pairs(values, higher_is_better=True)}
     assert pairs["good", "plain"].better == "good"
     assert pairs["plain", "twin"].better == ""
     assert pairs["good", "plain"].low > 0
-    assert statistics.against(values, [("good", "plain")], higher_is_better=False)[0].better == "plain"
-    led = statistics.of_leader(list(pairs.values()), statistics.leader(values, True))
+    assert statistics.compare_pairs(values, [("good", "plain")], higher_is_better=False)[0].better == "plain"
+    led = statistics.leader_comparisons(list(pairs.values()), statistics.leader(values, True))
     assert [(c.method, c.other, c.better) for c in led] == [("good", "plain", "good"), ("good", "twin", "good")]
-    turned = statistics.of_leader(list(pairs.values()), "plain")[0]
+    turned = statistics.leader_comparisons(list(pairs.values()), "plain")[0]
     assert (turned.method, turned.other, turned.better) == ("plain", "good", "good")
     assert turned.difference == -pairs["good", "plain"].difference
     assert (turned.low, turned.high) == (-pairs["good", "plain"].high, -pairs["good", "plain"].low)
@@ -140,8 +140,8 @@ def test_the_best_of_equals_is_not_better(rng: np.random.Generator, monkeypatch:
     for _ in range(300):
         scores = rng.normal(size=10)[None, None] + rng.normal(size=(8, 3, 10))
         values = {f"m{i}": of for i, of in enumerate(scores)}
-        pairs = statistics.all_pairs(values, True)
-        wrong += any(c.better for c in statistics.of_leader(pairs, statistics.leader(values, True)))
+        pairs = statistics.compare_all_pairs(values, True)
+        wrong += any(c.better for c in statistics.leader_comparisons(pairs, statistics.leader(values, True)))
     assert (
         0 < wrong / 300 < 0.09
     )  # 0.05 and three standard errors; corrected over the leader's tests alone 0.1 and more
@@ -150,7 +150,7 @@ def test_the_best_of_equals_is_not_better(rng: np.random.Generator, monkeypatch:
 def test_nobody_is_better_against_the_ranks() -> None:
     """Worse for ninety clients by a little and better for ten by much: the test is certain, and of the opposite."""
     gain = np.concatenate([np.linspace(-0.15, -0.05, 90), np.full(10, 30.0)])
-    (test,) = statistics.against({"a": 50 + gain[None], "b": np.full((1, 100), 50.0)}, [("a", "b")], True)
+    (test,) = statistics.compare_pairs({"a": 50 + gain[None], "b": np.full((1, 100), 50.0)}, [("a", "b")], True)
     assert test.p < 1e-6 < test.low
     assert test.better == ""
 
@@ -159,7 +159,7 @@ def test_clients_that_agree_on_one_of_two_seeds_do_not_suffice(rng: np.random.Ge
     """Every client gains on average, but only because of a seed; the interval over seeds holds zero."""
     base = rng.normal(70, 1, size=(2, 30))
     other = base + np.array([[9.0], [-2.0]]) + rng.normal(0, 0.1, size=(2, 30))
-    (test,) = statistics.against({"a": other, "b": base}, [("a", "b")], True)
+    (test,) = statistics.compare_pairs({"a": other, "b": base}, [("a", "b")], True)
     assert test.p_adjusted < 1e-6
     assert test.low < 0 < test.high
     assert test.better == ""
@@ -167,7 +167,7 @@ def test_clients_that_agree_on_one_of_two_seeds_do_not_suffice(rng: np.random.Ge
 
 def test_too_few_clients_can_never_be_significant() -> None:
     values = {"a": np.full((3, 5), 9.0) + np.arange(5), "b": np.zeros((3, 5))}
-    assert statistics.all_pairs(values, True)[0].better == ""
+    assert statistics.compare_all_pairs(values, True)[0].better == ""
 
 
 def test_leader_skips_methods_without_a_score() -> None:
@@ -175,13 +175,15 @@ def test_leader_skips_methods_without_a_score() -> None:
     assert statistics.leader(values, True) == "b"
     assert statistics.leader(values, False) == "a"
     assert statistics.leader({"broken": values["broken"]}, True) is None
-    assert {c.other: c.better for c in statistics.of_leader(statistics.all_pairs(values, True), "b")}["broken"] == ""
-    assert statistics.of_leader(statistics.all_pairs(values, True), None) == []
+    assert {c.other: c.better for c in statistics.leader_comparisons(statistics.compare_all_pairs(values, True), "b")}[
+        "broken"
+    ] == ""
+    assert statistics.leader_comparisons(statistics.compare_all_pairs(values, True), None) == []
 
 
 def test_different_clients_cannot_be_paired() -> None:
     with pytest.raises(BadInput, match="pass the common ones"):
-        statistics.against({"a": np.ones((1, 4)), "b": np.ones((1, 5))}, [("a", "b")], True)
+        statistics.compare_pairs({"a": np.ones((1, 4)), "b": np.ones((1, 5))}, [("a", "b")], True)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +219,7 @@ def test_an_interval_leaves_out_zero_where_its_test_is_significant(rng: np.rando
     for _ in range(200):
         values = rng.normal(0.6, 1, size=(1, 8)) + rng.normal(0, 0.5, size=(3, 8))
         low, high = statistics.interval(values)
-        assert (low * high > 0) == (statistics.mixed(values, np.zeros((3, 8))) < 0.05)
+        assert (low * high > 0) == (statistics.mixed_model_test(values, np.zeros((3, 8))) < 0.05)
 
 
 def test_intervals_feel_seeds_as_well_as_clients(rng: np.random.Generator) -> None:
@@ -253,7 +255,7 @@ def test_the_tests_written_out_equal_scipys(rng: np.random.Generator) -> None:
         )
     assert statistics.friedman(np.full((4, 3), 2.0)) == 1.0
     first, second = rng.normal(0.5, 1, size=(5, 8)), rng.normal(size=(5, 8))
-    assert statistics.over_seeds(first, second) == pytest.approx(ttest_rel(first.mean(1), second.mean(1)).pvalue)
+    assert statistics.t_test_over_seeds(first, second) == pytest.approx(ttest_rel(first.mean(1), second.mean(1)).pvalue)
 
 
 def test_seeds_are_tested_beside_clients_and_corrected(rng: np.random.Generator) -> None:
@@ -262,7 +264,7 @@ def test_seeds_are_tested_beside_clients_and_corrected(rng: np.random.Generator)
     """
     base = rng.normal(70, 8, size=(4, 12))
     noisy = base + np.array([1.0, 9.0, 2.0, 1.0])[:, None]
-    pairs = statistics.all_pairs({"a": base + 2, "b": base, "c": noisy}, higher_is_better=True)
+    pairs = statistics.compare_all_pairs({"a": base + 2, "b": base, "c": noisy}, higher_is_better=True)
     by_pair = {(c.method, c.other): c for c in pairs}
     assert by_pair["a", "b"].p_seeds == pytest.approx(0.0, abs=1e-12)
     assert by_pair["b", "c"].p_seeds > 0.1
@@ -270,7 +272,7 @@ def test_seeds_are_tested_beside_clients_and_corrected(rng: np.random.Generator)
     assert by_pair["b", "c"].p_adjusted < 0.05
     assert (by_pair["b", "c"].better, by_pair["b", "c"].undecided) == ("", True)
     np.testing.assert_allclose([c.p_seeds_adjusted for c in pairs], statistics.holm([c.p_seeds for c in pairs]))
-    assert np.isnan(statistics.all_pairs({"a": base[:1], "b": noisy[:1]}, True)[0].p_seeds)
+    assert np.isnan(statistics.compare_all_pairs({"a": base[:1], "b": noisy[:1]}, True)[0].p_seeds)
 
 
 def test_friedman_by_its_formula(rng: np.random.Generator) -> None:
@@ -293,9 +295,9 @@ def test_cliques_are_the_longest_runs_within_the_difference() -> None:
 def test_labels_are_moved_apart_in_order_and_inside(rng: np.random.Generator) -> None:
     for _ in range(50):
         wanted = rng.uniform(0, 10, size=8)
-        placed = spread(wanted, 0.9, 0, 10)
+        placed = space_labels(wanted, 0.9, 0, 10)
         assert (np.diff(np.sort(placed)) > 0.9 - 1e-9).all()
         assert (np.argsort(placed) == np.argsort(wanted)).all()
         assert placed.min() >= -1e-9
         assert placed.max() <= 10 + 1e-9
-    np.testing.assert_allclose(spread([1.0, 5.0, 9.0], 1, 0, 10), [1, 5, 9])
+    np.testing.assert_allclose(space_labels([1.0, 5.0, 9.0], 1, 0, 10), [1, 5, 9])

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from fedweave import plots, report, results
 from fedweave.errors import BadInput
-from fedweave.pipelines.stages import leaderboard, styled
+from fedweave.pipelines.stages import leaderboard, text_styles
 from fedweave.pipelines.stages import report as report_stage
 from fedweave.report import page as page_data
 from fedweave.report.summary import summary
@@ -50,13 +50,13 @@ def draws() -> np.random.Generator:
 def lines(folder: Path) -> dict[str, str]:
     """Topic -> text."""
     study = results.load_study(folder)
-    return {line.topic: line.text for line in summary(study, results.tables(study))}
+    return {line.topic: line.text for line in summary(study, results.compute_tables(study))}
 
 
 def test_every_method_has_one_mark(made: results.Tables) -> None:
     """Marks partition the methods, and the tables agree with the tests that they come from."""
     board = made.board
-    marking = marks.marked(board, made.significance)
+    marking = marks.assign_marks(board, made.significance)
     assert {*marking} == {*board["method"]}
     assert {*marking.values()} <= {"best", "lead", "tied", "undecided", "behind", "diverged"}
     assert sum(mark in ("best", "lead") for mark in marking.values()) == 1
@@ -92,7 +92,7 @@ def test_the_five_lines_say_what_the_tables_say(folder: Path, made: results.Tabl
         in summary["Against Local"]
     )
     named = {*re.findall(r"Local|FedAvg-FT|FedAvg|FedAMP|FedAGHN", summary["Convergence"])}
-    assert named == {*results.unfinished(board)["method"]}
+    assert named == {*results.unconverged_rows(board)["method"]}
     auc = made.measures[made.measures["quantity"] == "group_auc"].set_index("method")["value"]
     assert auc.to_dict() == {"FedAMP": 1.0, "FedAGHN": 1.0}
     assert "the groups left and right: found by FedAGHN 1.00 and FedAMP 1.00" in summary["True groups"]
@@ -126,7 +126,7 @@ def test_identical_rows_are_not_called_a_graph(tmp_path: Path) -> None:
     run = write_run(tmp_path / "results" / "s", "t", "FedAGHN", 0.0, block, (0,), 12, 6, draws())
     weights = np.tile(np.where(np.array(group) == 0, 0.1, 0.01), (1, 1, 12, 1)).astype(np.float32)
     np.savez(run / "collaboration-0.npz", rounds=[1], weights=weights, layers=["all"])
-    table = results.tables(results.load_study(run.parents[1])).measures.set_index("quantity")["value"]
+    table = results.compute_tables(results.load_study(run.parents[1])).measures.set_index("quantity")["value"]
     assert table["group_auc"] > 0.7
     assert table["row_variation"] == pytest.approx(0.0, abs=1e-6)
     assert "no graph, rows nearly identical: FedAGHN" in lines(run.parents[1])["True groups"]
@@ -168,16 +168,16 @@ def test_a_run_whose_best_round_is_the_last_had_not_converged(
     table["value"] = 50.0 - (table["round"] - peak).abs() + 0.1 * table["client"]
     table.to_parquet(run / "evaluations.parquet", index=False)
     study = results.load_study(run.parents[1])
-    board = results.tables(study).board
+    board = results.compute_tables(study).board
     assert board["at_last"].item() == sum(round == 6 for round in best)
     assert board["best_round"].item() == np.mean(best)
     assert ("NOT CONVERGED" in lines(run.parents[1])["Convergence"]) == late
-    assert bool(len(results.unfinished(board))) == late
+    assert bool(len(results.unconverged_rows(board))) == late
 
 
 def test_one_evaluated_round_says_nothing_of_convergence(tmp_path: Path) -> None:
     run = write_run(tmp_path / "results" / "s", "t", "FedAMP", 0.0, {}, (0, 1), 8, 1, draws())
-    assert results.tables(results.load_study(run.parents[1])).board["at_last"].item() == 0
+    assert results.compute_tables(results.load_study(run.parents[1])).board["at_last"].item() == 0
 
 
 def test_the_page_says_it_first_and_names_clients(page: str, folder: Path) -> None:
@@ -221,10 +221,10 @@ def test_the_file_is_plain_text_and_a_terminal_gets_the_styles(folder: Path, mon
     text = file.read_text(encoding="utf-8")
     assert "\x1b" not in text
     assert not any(line.endswith(" ") for line in text.splitlines())
-    assert "\x1b[1m" in styled.read(file)
-    assert styled.plain(styled.read(file)) == text
+    assert "\x1b[1m" in text_styles.read(file)
+    assert text_styles.remove_styles(text_styles.read(file)) == text
     file.write_text("another board\n", encoding="utf-8")
-    assert styled.read(file) == "another board\n"
+    assert text_styles.read(file) == "another board\n"
 
 
 def test_tasks_have_one_order_in_all_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -232,13 +232,13 @@ def test_tasks_have_one_order_in_all_lines(tmp_path: Path, capsys: pytest.Captur
     names = {"Local": -9.0, "FedAvg-FT": 0.2, "FedAGHN": 0.0}
     folder = write_study(tmp_path / "results" / "s", {"a": {}, "b": ARMS}, names, clients=20, rounds=6)
     study = results.load_study(folder)
-    said = summary(study, results.tables(study))
+    said = summary(study, results.compute_tables(study))
     for line in said:
         about = [sentence[0] for sentence in line.sentences if re.match(r"[ab][:,] ", sentence)]
         assert about == sorted(about), line
     tuned = next(line for line in said if line.topic == "Tuning")
     assert [sentence[:17] for sentence in tuned.sentences] == ["a: 20 trials each", "b: Untuned: every"]
-    leaderboard.in_words(Console(), said)
+    leaderboard.print_summary(Console(), said)
     shown = capsys.readouterr().out
     assert re.search(r"^Tuning:\n  a: 20 trials .*\n  b: Untuned", shown, re.M)
 
@@ -248,7 +248,7 @@ def test_only_what_is_shown_is_explained(
     folder: Path, made: results.Tables, width: int, gain: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     console = Console(width=width)
-    leaderboard.explain(console, results.load_study(folder), made, leaderboard.boards(console, made).values())
+    leaderboard.print_legend(console, results.load_study(folder), made, leaderboard.boards(console, made).values())
     text = capsys.readouterr().out
     assert ("gain / loss: clients" in text) == gain
     assert "mean over clients, std over seeds" in text
@@ -268,7 +268,7 @@ def test_a_narrow_terminal_shows_fewer_columns_and_none_cut(
     made: results.Tables, width: int, present: list[str], absent: list[str]
 ) -> None:
     console = Console(width=width, record=True, file=io.StringIO())
-    console.print(leaderboard.fitting(console, made.board))
+    console.print(leaderboard.fit_board(console, made.board))
     shown = console.export_text()
     assert "…" not in shown
     assert all(word in shown for word in present)
@@ -291,10 +291,10 @@ def test_names_and_groups_must_fit_the_clients(tmp_path: Path) -> None:
 def test_ranks_over_few_tasks_are_not_drawn(tmp_path: Path, count: int, drawn: bool) -> None:
     names = {"Local": -9.0, "FedAvg": -3.0, "FedAGHN": 0.0}
     base = write_study(tmp_path / "results" / "s", {f"t{i}": {} for i in range(count)}, names, (0,), 6, 2, extras=False)
-    made = results.tables(results.load_study(base))
-    assert bool(page_data.over_tasks(made.ranks)) == drawn
-    marking = {task: marks.marked(part, made.significance) for task, part in made.board.groupby("task")}
-    ranks = [float(row.rank) for row in page_data.glance(made.board, marking, plots.looks([*names]))]
+    made = results.compute_tables(results.load_study(base))
+    assert bool(page_data.ranking_over_tasks(made.ranks)) == drawn
+    marking = {task: marks.assign_marks(part, made.significance) for task, part in made.board.groupby("task")}
+    ranks = [float(row.rank) for row in page_data.overview(made.board, marking, plots.assign_styles([*names]))]
     assert ranks == sorted(ranks)
 
 
@@ -305,5 +305,5 @@ def test_tables_of_an_older_version_are_made_again(folder: Path, made: results.T
         file = copy / f"{name}.csv"
         whole = file.read_text()
         pd.read_csv(file).drop(columns=column).to_csv(file, index=False)
-        pd.testing.assert_frame_equal(results.current(results.load_study(copy)).board, made.board)
+        pd.testing.assert_frame_equal(results.load_tables(results.load_study(copy)).board, made.board)
         file.write_text(whole)

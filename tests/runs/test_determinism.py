@@ -22,7 +22,7 @@ from fedweave.federation.executors import Loop
 from fedweave.runs import archive, assembly, federations, repetition, tasks
 from fedweave.runs.repetition import History, PreparedRun
 from fedweave.study import spec
-from fedweave.tensors import compiled
+from fedweave.tensors import compilation
 from fedweave.tensors.trees import tree_leaves
 from tests.study.test_spec import good
 
@@ -77,7 +77,7 @@ def in_double(key: str, **train: Any) -> PreparedRun:
 def reference(key: str) -> History:
     """The first seed of a run on one thread, computed once for all tests."""
     torch.set_num_threads(1)
-    return repetition.perform(prepared(key), 0)
+    return repetition.run_repetition(prepared(key), 0)
 
 
 def digest(history: History) -> str:
@@ -112,7 +112,11 @@ def assert_near(a: History, b: History, key: str) -> None:
 def test_the_same_run_twice_is_the_same_bits(key: str) -> None:
     """Scores, diagnostics, graphs and models."""
     made = prepared(key)
-    assert digest(repetition.perform(made, 0)) == digest(reference(key)) != digest(repetition.perform(made, 1))
+    assert (
+        digest(repetition.run_repetition(made, 0))
+        == digest(reference(key))
+        != digest(repetition.run_repetition(made, 1))
+    )
 
 
 NAN = float("nan")
@@ -164,7 +168,7 @@ def recorded(rule: str, rounds: list[list[float]]) -> Iterator[tuple[History, np
         history = repetition.record(
             history, records.Report(r, 0, 0, 0.0, 1.0, (), scores, models, {}, state, made.method), made
         )
-        reported = repetition.chosen(history, made)
+        reported = repetition.select_rows(history, made)
         # Where nothing can be reported yet, the newest models are kept.
         yield history, np.full(len(values), float(r)) if reported is None else 1.0 + reported
 
@@ -174,39 +178,39 @@ def test_the_order_of_stages_does_not_matter() -> None:
     forth = {key: digest(reference(key)) for key in RUNS}
     torch.manual_seed(99)
     np.random.seed(99)  # noqa: NPY002
-    back = {key: digest(repetition.perform(prepared(key), 0)) for key in reversed(RUNS)}
+    back = {key: digest(repetition.run_repetition(prepared(key), 0)) for key in reversed(RUNS)}
     assert forth == back
 
 
 def test_repetitions_side_by_side_are_the_same_bits(tmp_path: Path) -> None:
     """As one after the other in one process."""
     made = prepared("digits-fedaghn")
-    together = repetition.perform_all(made, tmp_path)
+    together = repetition.run_repetitions(made, tmp_path)
     torch.set_num_threads(1)
     assert {seed: digest(history) for seed, history in together.items()} == {
-        s: digest(repetition.perform(made, s)) for s in made.run.seeds
+        s: digest(repetition.run_repetition(made, s)) for s in made.run.seeds
     }
 
 
 @pytest.mark.acceptance
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(not compiled.available(), reason="no C++ compiler on this machine")
+@pytest.mark.skipif(not compilation.has_compiler(), reason="no C++ compiler on this machine")
 def test_repetitions_side_by_side_compile_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They fork from a process that has the program, and have the bits of repetitions that compile their own."""
-    made, file, compile_ = prepared("digits-fedavg_ft", executor="compiled"), tmp_path / "pids", compiled._compiled
+    made, file, compile_ = prepared("digits-fedavg_ft", executor="compiled"), tmp_path / "pids", compilation._compile
 
-    def recorded(*inputs: Any) -> compiled.Program:
+    def recorded(*inputs: Any) -> compilation.Program:
         with file.open("a", encoding="utf-8") as lines:
             lines.write(f"{os.getpid()}\n")
         return compile_(*inputs)
 
-    monkeypatch.setattr(compiled, "_compiled", recorded)
-    compiled._PROGRAMS.clear()
-    together = repetition.perform_all(made, tmp_path / "checkpoints")
+    monkeypatch.setattr(compilation, "_compile", recorded)
+    compilation._PROGRAMS.clear()
+    together = repetition.run_repetitions(made, tmp_path / "checkpoints")
     assert file.read_text(encoding="utf-8").split() == [str(os.getpid())]
-    compiled._PROGRAMS.clear()
+    compilation._PROGRAMS.clear()
     assert {seed: digest(history) for seed, history in together.items()} == {
-        s: digest(repetition.perform(made, s)) for s in made.run.seeds
+        s: digest(repetition.run_repetition(made, s)) for s in made.run.seeds
     }
 
 
@@ -219,22 +223,22 @@ def test_repetitions_side_by_side_compile_once(tmp_path: Path, monkeypatch: pyte
 )
 def test_threads_stay_within_the_tolerance(key: str) -> None:
     """One against two."""
-    one = repetition.perform(in_double(key), 0)
+    one = repetition.run_repetition(in_double(key), 0)
     torch.set_num_threads(2)
-    assert_near(repetition.perform(in_double(key), 0), one, key)
+    assert_near(repetition.run_repetition(in_double(key), 0), one, key)
 
 
 @pytest.mark.parametrize("key", RUNS)
 def test_executors_stay_within_the_tolerance(key: str) -> None:
     """One client after the other against all at once and in chunks; scores in the precision that studies run in."""
     made = prepared(key, executor="loop")
-    one, double = (repetition.perform(run, 0) for run in (made, in_double(key, executor="loop")))
+    one, double = (repetition.run_repetition(run, 0) for run in (made, in_double(key, executor="loop")))
     rows = (made.federation.test >= 0).sum(1).numpy()
     for chunk in (0, 3):
         batched = {"executor": "batched", "chunk": chunk}
-        assert_near(repetition.perform(in_double(key, **batched), 0), double, key)
-        other = repetition.perform(prepared(key, **batched), 0)
-        actual, wanted = (archive.selected(made, history) for history in (other, one))
+        assert_near(repetition.run_repetition(in_double(key, **batched), 0), double, key)
+        other = repetition.run_repetition(prepared(key, **batched), 0)
+        actual, wanted = (archive.select_scores(made, history) for history in (other, one))
         assert (np.abs(actual - wanted) / 100 * rows).sum() < 1.5  # one test row of all clients
 
 
@@ -243,7 +247,7 @@ import sys; sys.path[:0] = [{src!r}, {root!r}, {tests!r}]
 import torch; torch.set_num_threads(1)
 from fedweave.runs import repetition
 from tests.runs.test_determinism import prepared, digest
-print(digest(repetition.perform(prepared("digits-fedaghn"), 0)))
+print(digest(repetition.run_repetition(prepared("digits-fedaghn"), 0)))
 """
 
 

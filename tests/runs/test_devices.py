@@ -38,7 +38,7 @@ def test_same_run_on_a_gpu(name: str, kind: str) -> None:
 @pytest.mark.parametrize(("name", "kind"), CASES)
 def test_recorded_steps_have_the_same_bits(name: str, kind: str) -> None:
     """Steps as CUDA graphs, with ragged clients and one of them away; sums over edges come in any order on a GPU."""
-    recordings.forget()
+    recordings.clear()
     plain, recorded = (leaves(name, kind, "cuda", executor) for executor in (Batched(), Batched(recorded=True)))
     tolerance = 1e-9 if kind == "nodes" else 0
     for a, b in zip(plain, recorded, strict=True):

@@ -18,7 +18,7 @@ from fedweave.federation.collaboration import (
     complete_graph,
     describe_graph,
     dirichlet_energy,
-    from_relation,
+    relation_graph,
     smoothness,
 )
 from fedweave.federation.engine import diagnose, run
@@ -43,7 +43,7 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 
 def test_dirichlet_energy_is_the_laplacian_form() -> None:
     """½ tr(xᵀ (D − A) x); it vanishes exactly where neighbours agree, and scales with the square."""
-    edges, x = from_relation(tiny.ring(N), N), numbers(N, 3)
+    edges, x = relation_graph(tiny.ring(N), N), numbers(N, 3)
     adjacency = torch.zeros(N, N, dtype=torch.float64).index_put(
         (edges[0], edges[1]), torch.ones((), dtype=torch.float64)
     )
@@ -82,7 +82,7 @@ def test_sheaf_energy_vanishes_on_global_sections(augmented: bool) -> None:
 
 def test_graph_convolutions_over_smooth() -> None:
     """The quotient falls to nothing with depth: what the energies are there to show."""
-    edges, x = from_relation(tiny.ring(8), 8), numbers(8, 5)
+    edges, x = relation_graph(tiny.ring(8), 8), numbers(8, 5)
     torch.manual_seed(0)
     deep = [
         smoothness(GCNEncoder(5, 5, width=16, depth=depth).double()(x, edges), edges)["Dirichlet quotient"]
@@ -141,7 +141,7 @@ def test_descriptions_leave_nothing_out(name: str) -> None:
     assert torch.equal(method.portrait(server), still.portrait(server))
     assert diagnose(method, server, federation) == diagnose(still, server, federation)
     one = torch.arange(1)
-    assert not torch.equal(*(trees.flat(m.generate(server["phi"], server["fixed"], one)) for m in (method, still)))
+    assert not torch.equal(*(trees.to_matrix(m.generate(server["phi"], server["fixed"], one)) for m in (method, still)))
 
 
 def test_sheaf_energy_is_that_of_the_last_layer() -> None:
@@ -177,7 +177,7 @@ def prepared(method: str, partition: dict, rounds: int = 3, **settings: object) 
 def test_a_run_keeps_diagnostics_graphs_groups_and_portrait(tmp_path: Path) -> None:
     """diagnostics.csv is what the reports said; graphs of every round where they are small; groups beside them."""
     made = prepared("shn", {"name": "grouped", "groups": 5}, stage1_rounds=2, width=8, hidden=1, channels=4, k=2)
-    history = repetition.perform(made, 0)
+    history = repetition.run_repetition(made, 0)
     archive.write(tmp_path, made, {0: history})
     info = json.loads((tmp_path / "run.json").read_text())
     assert info["client_names"] == [f"client {i}" for i in range(made.federation.clients)]
@@ -207,9 +207,9 @@ def test_large_graphs_are_kept_less_often(monkeypatch: pytest.MonkeyPatch) -> No
     made = prepared("fedaghn", {"name": "iid"}, rounds=12)
     layers = len(made.method.task.layers)
     monkeypatch.setattr(histories, "CELLS", 25 * layers * 4)
-    assert [r for r, _ in repetition.perform(made, 0).graphs] == [1, 3, 6, 9, 12]
+    assert [r for r, _ in repetition.run_repetition(made, 0).graphs] == [1, 3, 6, 9, 12]
     monkeypatch.setattr(histories, "CELLS", 1)
-    assert [r for r, _ in repetition.perform(made, 0).graphs] == [1, 3, 6, 9, 12]
+    assert [r for r, _ in repetition.run_repetition(made, 0).graphs] == [1, 3, 6, 9, 12]
 
 
 def test_labels_say_what_leaks() -> None:

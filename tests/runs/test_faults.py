@@ -41,7 +41,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     dataset = replace(whole, x=whole.x[:300], y=whole.labels[:300])
     data.save_dataset(paths.FEATURES / "digits", dataset)
     data.save_partition(paths.PARTITIONS / "digits" / "partition.npz", data.partition(dataset, "iid", 4, 0))
-    write_atomic(paths.tuned("small", "digits", KEY), '{"best": {}}')
+    write_atomic(paths.tuning_result("small", "digits", KEY), '{"best": {}}')
     train.main(KEY)  # once in this process, so that those it forks have everything imported
     cleared(checkpoints=True)
     write_params([0, 1])

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.workloads import Workload, images, sensors, subgraphs
-from fedweave.federation.engine import evaluate, one_round, run
-from fedweave.federation.executors import Batched, Executor, Loop, exact
+from fedweave.federation.engine import evaluate, run, run_round
+from fedweave.federation.executors import Batched, Executor, Loop, set_precision
 from fedweave.federation.records import Settings
 from fedweave.federation.start import begin
 from fedweave.tensors import recordings
@@ -36,7 +36,7 @@ def full_precision() -> Iterator[None]:
     """As `prepare` sets a GPU up; cached memory goes back afterwards."""
     cudnn, products = torch.backends.cudnn, torch.backends.cuda.matmul
     before = cudnn.allow_tf32, cudnn.deterministic, products.allow_tf32
-    exact(DEVICE)
+    set_precision(DEVICE)
     yield
     cudnn.allow_tf32, cudnn.deterministic, products.allow_tf32 = before
     torch.cuda.empty_cache()
@@ -45,7 +45,7 @@ def full_precision() -> Iterator[None]:
 def trained(work: Workload, executor: Executor, device: str = DEVICE) -> list[Tensor]:
     """State and scores after a round of FedAvg, on the CPU."""
     federation, method, settings = work.federation.to(device), work.method(), Settings(rounds=1)
-    state = one_round(method, begin(method, federation, 0, executor), federation, settings, executor)[0]
+    state = run_round(method, begin(method, federation, 0, executor), federation, settings, executor)[0]
     scores = evaluate(method, state, federation, settings, executor)[0]
     return [leaf.cpu() for leaf in tree_leaves((state, scores)) if isinstance(leaf, Tensor)]
 
@@ -90,7 +90,7 @@ def test_recorded_steps(name: str) -> None:
     """CUDA graphs replay the kernels of plain steps: the same bits, also in a second run on the same recordings."""
     work = SMALL[name]()
     expected = trained(work, Batched())
-    recordings.forget()
+    recordings.clear()
     for _ in range(2):
         assert all(torch.equal(a, b) for a, b in zip(expected, trained(work, Batched(recorded=True)), strict=True))
     assert recordings._RECORDINGS
@@ -110,7 +110,7 @@ def test_rounded_products(how: str) -> None:
     """Less than full precision is in effect when asked for, and changes rounding alone."""
     work = SMALL["lenet16"]()
     expected = trained(work, Batched())
-    exact(DEVICE, how == "tf32")
+    set_precision(DEVICE, how == "tf32")
     half = replace(work, task=replace(work.task, products=torch.bfloat16 if how == "bfloat16" else None))
     actual = trained(half, Batched())
     assert any(not torch.equal(a, b) for a, b in zip(expected[:-4], actual[:-4], strict=True))

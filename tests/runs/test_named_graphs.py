@@ -10,7 +10,7 @@ import pytest
 import fedweave as fw
 from fedweave.errors import BadInput
 from fedweave.runs import graph_controls, graph_tables
-from tests.runs.test_graph_words import N, run
+from tests.runs.test_graph_settings import N, run
 
 NAMES = ("St. Anna", "Köln, Süd", 'the "old" one', "7", "#5")
 ORDERS = {"rows": [4, 2, 0, 1, 3], "columns": [1, 3, 4, 0, 2]}
@@ -58,15 +58,15 @@ def test_ways_to_write_a_table(options: dict[str, Any]) -> None:
     """A label in the first cell, a mark at the beginning of the file, and quotes around everything."""
     table().iloc[ORDERS["rows"], ORDERS["columns"]].to_csv("g.csv", **options)
     read = graph_tables.read_csv(Path("g.csv"))
-    weights = graph_tables.in_order(read["weights"], read["names"], NAMES, "graph")
+    weights = graph_tables.reorder(read["weights"], read["names"], NAMES, "graph")
     np.testing.assert_array_equal(weights, table().to_numpy())
 
 
 def test_clients_without_names_have_their_numbers() -> None:
     """As in results."""
-    numbered = graph_controls.numbered(N)
+    numbered = graph_controls.default_names(N)
     table(numbered[::-1]).to_csv("g.csv")
-    graph_controls.check_stored(run("given:g.csv"), "x", numbered)
+    graph_controls.check_stored_graph(run("given:g.csv"), "x", numbered)
 
 
 UNKNOWN = {
@@ -109,5 +109,5 @@ def test_malformed_tables_are_refused_without_data(what: str) -> None:
     text, reason = MALFORMED[what]
     Path("g.csv").write_text(text)
     with pytest.raises(BadInput, match=reason) as error:
-        graph_controls.check_stored(run("given:g.csv"), "params.yaml: runs.t-a")
+        graph_controls.check_stored_graph(run("given:g.csv"), "params.yaml: runs.t-a")
     assert str(error.value).startswith("params.yaml: runs.t-a.graph: 'given:g.csv': ")

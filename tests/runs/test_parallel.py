@@ -57,13 +57,13 @@ def test_repetitions_and_threads_fill_the_cores_and_no_more(
     """
     monkeypatch.setattr(parallel, "cores", lambda: available)
     template = nn.Linear(width, width)
-    workers, threads = parallel.share(template, repetitions, "cpu")
+    workers, threads = parallel.allocate_workers(template, repetitions, "cpu")
     assert 1 <= workers <= repetitions
     assert workers < 2 * available
     assert workers >= min(available, repetitions)
     assert threads == 1 or workers * threads <= available
     assert threads == 1 or width == 1000
-    assert parallel.share(template, repetitions, "cuda") == (1, available)
+    assert parallel.allocate_workers(template, repetitions, "cuda") == (1, available)
 
 
 def test_repetitions_side_by_side_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,11 +72,11 @@ def test_repetitions_side_by_side_fit_into_memory(monkeypatch: pytest.MonkeyPatc
     network = nn.Linear(1000, 1000)
     need = 4 * 4 * 20 * 1001 * 1000
     for memory, expected in ((0, 1), (need - 1, 1), (2 * need, 2), (3 * need - 1, 2), (100 * need, 8)):
-        monkeypatch.setattr(parallel, "memory", lambda memory=memory: memory)
-        assert parallel.share(network, 16, "cpu", 20) == (expected, 8 // expected)
-        assert parallel.share(network, 4, "cpu", 20) == (min(expected, 4), 8 // min(expected, 4))
+        monkeypatch.setattr(parallel, "total_memory", lambda memory=memory: memory)
+        assert parallel.allocate_workers(network, 16, "cpu", 20) == (expected, 8 // expected)
+        assert parallel.allocate_workers(network, 4, "cpu", 20) == (min(expected, 4), 8 // min(expected, 4))
     monkeypatch.undo()
-    assert parallel.memory() > 2**28
+    assert parallel.total_memory() > 2**28
 
 
 def test_gathered_results_stand_in_order_and_errors_show(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,16 +112,16 @@ def test_work_beside_a_block_ends_with_it(
     def add() -> None:
         file.write_text(str(sum(parallel.gather([lambda: 1, lambda: 2]))))
 
-    with parallel.beside(add, lambda: lost.append("killed")):
+    with parallel.run_in_background(add, lambda: lost.append("killed")):
         pass
     assert file.read_text() == "3"
     file.unlink()
-    with pytest.raises(ValueError, match="no"), parallel.beside(lambda: time.sleep(600), lambda: None):
+    with pytest.raises(ValueError, match="no"), parallel.run_in_background(lambda: time.sleep(600), lambda: None):
         raise ValueError("no")
     if available > 1:
-        with parallel.beside(lambda: os.kill(os.getpid(), signal.SIGKILL), lambda: lost.append("killed")):
+        with parallel.run_in_background(lambda: os.kill(os.getpid(), signal.SIGKILL), lambda: lost.append("killed")):
             pass
-        with parallel.beside(lambda: 1 // 0, lambda: lost.append("raised")):
+        with parallel.run_in_background(lambda: 1 // 0, lambda: lost.append("raised")):
             pass
     assert lost == ["killed", "raised"][: 2 * (available - 1)]
     assert capfd.readouterr().err.count("ZeroDivisionError") == available - 1
@@ -131,8 +131,8 @@ def test_drawings_made_together_are_those_made_one_by_one() -> None:
     def page() -> str:
         return "".join(f"<p>{plots.importance({'lr': share, 'mu': 1 - share})}</p>" for share in (0.2, 0.5, 0.9))
 
-    assert plots.together(page) == page()
-    assert plots.together(lambda: "no drawing") == "no drawing"
+    assert plots.draw_in_parallel(page) == page()
+    assert plots.draw_in_parallel(lambda: "no drawing") == "no drawing"
 
 
 class Deadly:
@@ -163,5 +163,5 @@ def test_a_process_that_is_killed_while_it_posts_keeps_no_other_waiting() -> Non
             inbox.post(item)
 
     inbox = parallel.Inbox(receive)
-    parallel.side_by_side(job, range(5), 2, inbox=inbox)
+    parallel.run_processes(job, range(5), 2, inbox=inbox)
     assert sorted(received) == [-1, *(item for item in (2, 3, 4) for _ in range(3))]

@@ -57,13 +57,13 @@ def test_a_sensors_error_is_the_mean_over_rows_and_steps() -> None:
 
 def test_a_run_in_four_numbers() -> None:
     values = RNG.normal(size=(4, 20))
-    summary = selection.headline(values)
+    summary = selection.summarise_run(values)
     means = values.mean(1)
     assert summary.mean == pytest.approx(means.mean())
     assert summary.std == pytest.approx(np.sqrt(((means - means.mean()) ** 2).sum() / 3))
     assert summary.client_std == pytest.approx(values.std(1).mean())
     assert summary.worst10 == pytest.approx(np.sort(values, axis=1)[:, :2].mean())
-    one = selection.headline(values[:1])
+    one = selection.summarise_run(values[:1])
     assert np.isnan(one.std)
     assert one.mean == pytest.approx(means[0])
 

@@ -56,7 +56,7 @@ def test_deployed_models_score_what_the_run_scored(tmp_path: Path, monkeypatch: 
 
 
 def score(
-    deployed: serving.Deployed, whole: trained.Dataset, dealt: trained.Partition, client: int, seed: int
+    deployed: serving.DeployedModels, whole: trained.Dataset, dealt: trained.Partition, client: int, seed: int
 ) -> float:
     """Accuracy or MSE on the client's test rows, from the inputs that a user would send."""
     rows = dealt.test[client]

@@ -11,7 +11,7 @@ import fedweave as fw
 from fedweave import data, results
 from fedweave.pipelines.stages import partition as stage
 from fedweave.results import statistics
-from fedweave.results.repetitions import mixed, over_seeds
+from fedweave.results.repetitions import mixed_model_test, t_test_over_seeds
 from fedweave.runs import archive, assembly, repetition
 from fedweave.study import spec
 
@@ -36,8 +36,8 @@ def test_every_repetition_is_a_run_on_its_own_split(tmp_path: Path) -> None:
         pd.testing.assert_frame_equal(mine, alone, check_exact=True)
     assert ours.info["splits"] == SPLITS
     assert [path.name for path in ours.folder.glob("models-*.pt")] == ["models-0.pt"]
-    scores = results.values([both[name].run for name in ("fedavg_ft", "local")], results.clients(both.study))
-    assert both.test("fedavg_ft", "local").p == pytest.approx(mixed(*scores.values()))
+    scores = results.scores_by_method([both[name].run for name in ("fedavg_ft", "local")], results.clients(both.study))
+    assert both.test("fedavg_ft", "local").p == pytest.approx(mixed_model_test(*scores.values()))
     task = {"dataset": "digits", "setting": "own", "normalize": "unit", "model": {"name": "mlp"}, "train": TRAIN,
             "partition": {**BLOCK, "seeds": SPLITS}}  # fmt: skip
     raw = {"study": "comparison", "seeds": SEEDS, "tasks": {"digits": task}, "methods": {"fedavg_ft": {}},
@@ -45,7 +45,7 @@ def test_every_repetition_is_a_run_on_its_own_split(tmp_path: Path) -> None:
     run = assembly.check(spec.parse(raw)).run("digits-fedavg_ft")
     dataset = assembly.data.load("digits", tmp_path)
     bench = repetition.prepare(run, dataset, data.partition(dataset, **data.splits(run.task.partition)[0]))
-    histories = repetition.perform_all(bench, tmp_path / "checkpoints")
+    histories = repetition.run_repetitions(bench, tmp_path / "checkpoints")
     archive.write(tmp_path / run.key, bench, histories)
     again = pd.read_parquet(tmp_path / run.key / "evaluations.parquet")
     pd.testing.assert_frame_equal(again, ours.evaluations, check_exact=True)
@@ -90,14 +90,14 @@ def test_mixed_keeps_its_level_where_the_client_test_does_not() -> None:
     zeros, p_mixed, p_clients = np.zeros((5, 20)), [], []
     for _ in range(400):
         values = draws.normal(size=(5, 1)) + 0.5 * draws.normal(size=(1, 20)) + draws.normal(size=(5, 20))
-        p_mixed.append(mixed(values, zeros))
+        p_mixed.append(mixed_model_test(values, zeros))
         p_clients.append(statistics.signed_rank(values.mean(0), zeros[0]))
     assert 0.02 <= np.mean(np.array(p_mixed) < 0.05) <= 0.08
     assert np.mean(np.array(p_clients) < 0.05) > 0.3
     # Without an effect of clients it is the test over splits.
     values = np.repeat(draws.normal(size=(5, 1)), 20, axis=1)
-    assert mixed(values, zeros) == pytest.approx(over_seeds(values, zeros))
-    assert mixed(zeros, zeros) == 1.0
+    assert mixed_model_test(values, zeros) == pytest.approx(t_test_over_seeds(values, zeros))
+    assert mixed_model_test(zeros, zeros) == 1.0
 
 
 def test_better_needs_the_mixed_test_where_splits_differ() -> None:
@@ -106,6 +106,6 @@ def test_better_needs_the_mixed_test_where_splits_differ() -> None:
     """
     draws = np.random.default_rng(1)
     values = {"a": np.array([[2.0], [0.2], [1.0]]) + 0.1 * draws.normal(size=(3, 30)), "b": np.zeros((3, 30))}
-    plain, over_splits = (statistics.against(values, [("a", "b")], True, splits)[0] for splits in (False, True))
+    plain, over_splits = (statistics.compare_pairs(values, [("a", "b")], True, splits)[0] for splits in (False, True))
     assert (plain.better, plain.undecided) == (over_splits.better, not over_splits.undecided) == ("", True)
     assert plain.p < 0.001 < 0.05 < over_splits.p_adjusted

@@ -11,7 +11,7 @@ import tiny
 from hosts import planned, rows_of, same
 
 import fedweave as fw
-from fedweave.federation.engine import one_round, run
+from fedweave.federation.engine import run, run_round
 from fedweave.federation.executors import Loop
 from fedweave.federation.records import Report
 from fedweave.files import load_tensors
@@ -20,7 +20,7 @@ from fedweave.models import parameter_count
 from fedweave.runs import checkpoints, repetition
 from fedweave.runs.preparation import PreparedRun
 from fedweave.tensors import trees
-from fedweave.tensors.storage import temporary
+from fedweave.tensors.storage import temporary_storage
 from fedweave.tensors.tables import Table
 from fedweave.tensors.trees import tree_leaves
 from fedweave.testing.contract import CLOSE, SOME, assert_close
@@ -39,7 +39,7 @@ def test_every_method_gives_what_it_gives_in_memory(name: str, late: bool) -> No
     method = tiny.method(name, task, kind)
     settings = replace(SOME, newcomers=2, join_round=1) if late else SOME
     *_, expected = run(method, federation, settings, Loop())
-    with temporary() as files:
+    with temporary_storage() as files:
         *_, made = run(method, federation, replace(settings, storage=files), Loop())
         assert_close((made.state, made.scores), (expected.state, expected.scores), CLOSE)
 
@@ -48,12 +48,12 @@ def test_every_method_gives_what_it_gives_in_memory(name: str, late: bool) -> No
 def test_a_round_reads_no_whole_table(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Downloads, mixtures and their derivatives take the rows that they need."""
     method, federation = tiny.method(name, tiny.rows_task(), "rows"), tiny.rows_federation()
-    with temporary() as files:
+    with temporary_storage() as files:
         first, *_ = run(method, federation, replace(SOME, storage=files), Loop())
         assert any(isinstance(leaf, Table) for leaf in tree_leaves(first.state.server))
         with monkeypatch.context() as patch:
-            patch.setattr(Table, "dense", lambda table: pytest.fail(f"{table.shape} is read as a whole"))
-            one_round(method, first.state, federation, SOME, Loop())
+            patch.setattr(Table, "to_tensor", lambda table: pytest.fail(f"{table.shape} is read as a whole"))
+            run_round(method, first.state, federation, SOME, Loop())
 
 
 def prepared(name: str, **train: Any) -> PreparedRun:
@@ -74,7 +74,7 @@ def killed(bench: PreparedRun, folder: Path, round: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     try:
-        repetition.perform(bench, 3, folder, end)
+        repetition.run_repetition(bench, 3, folder, end)
     finally:
         os._exit(1)
 
@@ -83,18 +83,18 @@ def killed(bench: PreparedRun, folder: Path, round: int) -> None:
 def test_a_killed_run_goes_on_with_the_same_bits(name: str, tmp_path: Path) -> None:
     """The rows of the last checkpoint are as they were, also for one that the disk has damaged since; files go."""
     bench = prepared(name, store="mapped")
-    whole = repetition.perform(bench, 3, tmp_path / "whole")
+    whole = repetition.run_repetition(bench, 3, tmp_path / "whole")
     assert not [*(tmp_path / "whole").glob("*-rows")], "a finished repetition has no rows"
     folder = tmp_path / "killed"
     killed(bench, folder, 1)
     for round in (2, 5, 6):
         killed(bench, folder, round)
-    files = checkpoints.stored(folder, bench.run, 3)
+    files = checkpoints.list_checkpoints(folder, bench.run, 3)
     assert [int(path.stem[-9:]) for path in files] == [4, 2]
     files[0].write_bytes(files[0].read_bytes()[:100])
     killed(bench, folder, 4)
     assert [*folder.glob("*-rows/*.npy")]
-    assert same(repetition.perform(bench, 3, folder), whole)
+    assert same(repetition.run_repetition(bench, 3, folder), whole)
     assert not [*folder.glob("*-rows")]
 
 
@@ -102,41 +102,41 @@ def test_a_checkpoint_goes_on_in_the_other_kind_of_store(tmp_path: Path) -> None
     """Where tables lie is no part of a run's specification."""
     files, memory = prepared("fedper", store="mapped"), prepared("fedper", store="memory")
     assert files.run.fingerprint() == memory.run.fingerprint() == prepared("fedper").run.fingerprint()
-    whole = repetition.perform(memory, 3)
+    whole = repetition.run_repetition(memory, 3)
     for first, second in ((files, memory), (memory, files)):
         folder = tmp_path / first.run.train.store
         killed(first, folder, 5)
-        assert same(repetition.perform(second, 3, folder), whole)
+        assert same(repetition.run_repetition(second, 3, folder), whole)
 
 
 def test_checkpoints_hold_no_rows(tmp_path: Path) -> None:
     """They name the files; a run that is forgotten leaves nothing."""
     bench = prepared("fedamp", store="mapped")
     killed(bench, tmp_path, 5)
-    _, server, clients, _ = load_tensors(checkpoints.stored(tmp_path, bench.run, 3)[0])["state"]
+    _, server, clients, _ = load_tensors(checkpoints.list_checkpoints(tmp_path, bench.run, 3)[0])["state"]
     held = sum(leaf.numel() for leaf in tree_leaves((server["models"], clients)) if hasattr(leaf, "shape"))
     assert held < 3 * parameter_count(bench.method.task.template), (
         "the default rows of two tables, and no rows of clients"
     )
-    with checkpoints.storage(tmp_path, bench, 3) as tables:
+    with checkpoints.open_storage(tmp_path, bench, 3) as tables:
         state, _ = checkpoints.restore(tmp_path, bench, 3, tables)
     assert state is not None
     assert all(isinstance(leaf, Table) for leaf in tree_leaves((state.server["models"], state.clients)))
-    checkpoints.forget(tmp_path, bench.run)
+    checkpoints.remove(tmp_path, bench.run)
     assert [*tmp_path.iterdir()] == []
 
 
 def test_the_default_is_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files from two gigabytes of models on."""
-    assert not prepared("fedamp").mapped
-    assert prepared("fedamp", store="mapped").mapped
+    assert not prepared("fedamp").has_mapped_tables
+    assert prepared("fedamp", store="mapped").has_mapped_tables
     monkeypatch.setattr("fedweave.runs.preparation.LARGE_TABLE", 1000)
-    assert prepared("fedamp").mapped
-    assert not prepared("fedamp", store="memory").mapped
+    assert prepared("fedamp").has_mapped_tables
+    assert not prepared("fedamp", store="memory").has_mapped_tables
     monkeypatch.setattr("os.sysconf", lambda name: 100)
     with pytest.raises(fw.BadInput, match=r"evaluate\.clients: 6 clients .* evaluate a sample of up to"):
         prepared("fedamp", store="mapped")
-    assert not prepared("fedamp", store="memory").mapped
+    assert not prepared("fedamp", store="memory").has_mapped_tables
     with pytest.raises(fw.BadInput, match=r"train\.store: 'disk'"):
         prepared("fedamp", store="disk")
 
@@ -152,10 +152,10 @@ def test_very_many_clients_are_mixed_part_by_part(name: str, stored: bool, monke
     monkeypatch.setattr("fedweave.federation.collaboration.PART", 1)
     monkeypatch.setattr("fedweave.families.weaving.CELLS", 1)
     monkeypatch.setattr("fedweave.tensors.tables.BLOCK", 1)
-    with temporary() as files:
+    with temporary_storage() as files:
         *_, made = run(method, federation, replace(SOME, storage=files if stored else None), Loop())
-        server = {**made.state.server, "fixed": trees.without(made.state.server["fixed"], ["cosines"])}
-        wanted = {**expected.state.server, "fixed": trees.without(expected.state.server["fixed"], ["cosines"])}
+        server = {**made.state.server, "fixed": trees.omit(made.state.server["fixed"], ["cosines"])}
+        wanted = {**expected.state.server, "fixed": trees.omit(expected.state.server["fixed"], ["cosines"])}
         assert_close(
             (server, made.state.clients, made.scores), (wanted, expected.state.clients, expected.scores), CLOSE
         )

@@ -23,7 +23,7 @@ from fedweave.server_networks import (
     count_sketch,
     layer_norm,
 )
-from fedweave.server_networks.attention import AttentionHeads, DotAttention, FreeAttention, with_newcomers
+from fedweave.server_networks.attention import AttentionHeads, DotAttention, FreeAttention, add_newcomers
 from fedweave.server_networks.graph import GATEncoder
 from fedweave.server_networks.mlp import FlatHypernetwork
 from fedweave.tensors import dropout_keys
@@ -110,7 +110,7 @@ def test_layer_norm_has_no_affine_part() -> None:
 @pytest.mark.parametrize("score", ["gat", "gatv2"])
 def test_model_attention_is_row_stochastic_and_equivariant(score: str, h_scale: str) -> None:
     module, models = ModelAttention(40, score=score, h_scale=h_scale).double(), numbers(N, 40)
-    r, heads = module(models), module.heads(models)
+    r, heads = module(models), module.head_weights(models)
     torch.testing.assert_close(r.sum(1), torch.ones(N).double())
     assert heads.shape == (8, N, N)
     assert (r > 0).all()
@@ -139,9 +139,9 @@ def test_attention_scores_by_definition(score: str) -> None:
 def test_every_row_of_a_gat_head_ranks_the_clients_alike() -> None:
     """LeakyReLU is monotone: a known limit of pFedGAT, which gatv2 does not share."""
     models = numbers(N, 40)
-    orders = ModelAttention(40).double().heads(models).argsort(-1)
+    orders = ModelAttention(40).double().head_weights(models).argsort(-1)
     assert (orders == orders[:, :1]).all()
-    free = ModelAttention(40, score="gatv2").double().heads(models).argsort(-1)
+    free = ModelAttention(40, score="gatv2").double().head_weights(models).argsort(-1)
     assert not (free == free[:, :1]).all()
 
 
@@ -160,7 +160,7 @@ def test_free_attention_starts_as_the_identity_and_grows_by_it() -> None:
     assert torch.equal(module(x), x)
     with torch.no_grad():
         module.matrix.add_(numbers(N, N))
-    grown = with_newcomers(module.matrix, 2)
+    grown = add_newcomers(module.matrix, 2)
     assert torch.equal(grown[:N, :N], module.matrix)
     assert torch.equal(grown[N:], torch.eye(N + 2)[N:].double())
     assert torch.equal(grown[:N, N:], torch.zeros(N, 2).double())
@@ -175,7 +175,7 @@ def test_dot_attention_serves_any_number_of_clients() -> None:
     assert not torch.equal(module(x, key=dropout_keys.key(0)), module(x))
 
 
-EDGES = collaboration.from_relation(np.array([[0, 1, 2, 3], [1, 2, 3, 4]]), N)
+EDGES = collaboration.relation_graph(np.array([[0, 1, 2, 3], [1, 2, 3, 4]]), N)
 
 
 @pytest.mark.parametrize("encoder", [SheafDiffusion, GCNEncoder, GATEncoder])

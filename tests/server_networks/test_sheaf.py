@@ -14,7 +14,7 @@ N, CHANNELS = 7, 4
 
 
 # Client 6 is isolated.
-EDGES = collaboration.from_relation(torch.tensor([[0, 0, 1, 2, 3, 4, 1], [1, 2, 2, 3, 4, 5, 5]]), N)
+EDGES = collaboration.relation_graph(torch.tensor([[0, 0, 1, 2, 3, 4, 1], [1, 2, 2, 3, 4, 5, 5]]), N)
 
 
 REVERSE = reverse_of(EDGES, N)

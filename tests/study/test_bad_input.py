@@ -17,7 +17,7 @@ from dvc.utils.serialize import parse_yaml
 from fedweave import data
 from fedweave.errors import BadInput, choose
 from fedweave.methods import METHODS
-from fedweave.pipelines.commands import main, single, studies
+from fedweave.pipelines.commands import main, single_run, studies
 from fedweave.runs import assembly, repetition, tasks
 from fedweave.study import catalogue, config, spec
 from tests.study.test_spec import altered, good
@@ -140,28 +140,28 @@ def test_a_run_from_the_command_line_is_refused_before_it_trains(
 ) -> None:
     """A folder that cannot be one, and a value that is no YAML."""
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(repetition, "perform", lambda *_: pytest.fail("it trained"))
+    monkeypatch.setattr(repetition, "run_repetition", lambda *_: pytest.fail("it trained"))
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match="file"):
-        single.run("fedavg", output=tmp_path / "file")
+        single_run.run("fedavg", output=tmp_path / "file")
     with pytest.raises(BadInput, match=r"--set mu: '\[' is not a YAML value"):
-        single.run("fedprox", settings=["mu=["])
+        single_run.run("fedprox", settings=["mu=["])
     with pytest.raises(BadInput, match="--dataset: 'fedaghn' is unknown"):
-        single.run("fedprox", dataset="fedaghn")
+        single_run.run("fedprox", dataset="fedaghn")
     with pytest.raises(BadInput, match=r"--set train\.rounds: 7 and 5 both; give one"):
-        single.run("fedprox", rounds=5, settings=["train.rounds=7"])
+        single_run.run("fedprox", rounds=5, settings=["train.rounds=7"])
     with pytest.raises(BadInput, match="give one of them"):
-        single.run("fedprox", rounds=5, settings=["train=1"])
+        single_run.run("fedprox", rounds=5, settings=["train=1"])
     with pytest.raises(BadInput, match="--set mu: 1 and 2 both"):
-        single.run("fedprox", settings=["mu=1", "mu=2"])
+        single_run.run("fedprox", settings=["mu=1", "mu=2"])
     with pytest.raises(BadInput, match=r"^--set mu: -1 is out of range; it must be at least 0"):
-        single.run("fedprox", settings=["mu=-1"])
+        single_run.run("fedprox", settings=["mu=-1"])
     with pytest.raises(BadInput, match=r"^--set model\.hiden: small_cnn has no options"):
-        single.run("fedprox", settings=["model.hiden=3"])
+        single_run.run("fedprox", settings=["model.hiden=3"])
     with pytest.raises(BadInput, match=r"partition: 3 is not a mapping of settings; write such as partition\.name=iid"):
-        single.run("fedavg", settings=["partition=3"])
+        single_run.run("fedavg", settings=["partition=3"])
     with pytest.raises(BadInput, match=r"model: 'mlp' is not a mapping of settings; write such as model\.name=mlp"):
-        single.run("fedavg", settings=["model=mlp"])
+        single_run.run("fedavg", settings=["model=mlp"])
 
 
 NUMBERS = {
@@ -184,7 +184,7 @@ NUMBERS = {
 @pytest.mark.parametrize(("text", "value"), NUMBERS.items())
 def test_numbers_with_exponents(text: str, value: float | str, tmp_path: Path) -> None:
     """Are numbers in files and after --set alike; what is quoted stays a text, when params.yaml is written too."""
-    assert single.pairs([f"lam={text}"]) == {"lam": value}
+    assert single_run.parse_pairs([f"lam={text}"]) == {"lam": value}
     (tmp_path / "params.yaml").write_text(f"lam: {text}\n")
     assert spec.read_yaml(tmp_path / "params.yaml") == {"lam": value}
     content = {"study": "quick", "methods": {"1e3": {"lam": value}}, "tune": {"seeds": [value]}}
@@ -318,7 +318,7 @@ def test_a_share_that_is_no_part_of_a_gpu(
 def test_an_error_shows_what_is_in_brackets(message: str, capsys: pytest.CaptureFixture[str]) -> None:
     """And is one line on the error stream."""
     with pytest.raises(SystemExit) as ended:
-        main.guarded(lambda: (_ for _ in ()).throw(BadInput(message)))
+        main.run_command(lambda: (_ for _ in ()).throw(BadInput(message)))
     assert ended.value.code == 2
     assert capsys.readouterr().err == f"error: {message}\n"
 
@@ -333,7 +333,7 @@ def test_long_words_are_shortened() -> None:
 def test_an_unknown_study_names_the_nearest_and_the_command() -> None:
     """The names of all studies would fill the screen."""
     with pytest.raises(BadInput) as caught:
-        studies.chosen("quik", None, None)
+        studies.select_study("quik", None, None)
     message = str(caught.value)
     assert message.startswith("study: 'quik' is unknown; did you mean 'quick'")
     assert message.endswith("are listed by: fedweave list studies")

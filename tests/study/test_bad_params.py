@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fedweave.errors import BadInput, shown
+from fedweave.errors import BadInput, format_value
 from fedweave.runs import assembly
 from fedweave.study import spec
 from tests.study.test_spec import altered, good
@@ -182,7 +182,7 @@ def line(caught: pytest.ExceptionInfo[BadInput], words: list[str]) -> None:
     assert [word for word in words if word not in message] == []
 
 
-@pytest.mark.parametrize(("path", "value", "words"), BAD, ids=[f"{p}={shown(v)}"[:60] for p, v, _ in BAD])
+@pytest.mark.parametrize(("path", "value", "words"), BAD, ids=[f"{p}={format_value(v)}"[:60] for p, v, _ in BAD])
 def test_bad_configurations(path: str, value: Any, words: list[str]) -> None:
     """Refused when params.yaml is read, whatever stage reads it, at once and in a line that can be read."""
     started = time.process_time()

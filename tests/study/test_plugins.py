@@ -19,7 +19,7 @@ from fedweave.federation.registry import METHODS
 from fedweave.models import MODELS, build
 from fedweave.runs import dependencies
 from fedweave.study import catalogue, plugins
-from fedweave.study.code import PACKAGE, Root, modules
+from fedweave.study.code import PACKAGE, Root, find_dependencies
 
 FULL = """
 about: own
@@ -181,9 +181,9 @@ def test_paths_that_cannot_be(tmp_path: Path) -> None:
         "json.py": "rename it, such as my_json",
     }.items():
         with pytest.raises(BadInput, match=f"own.yaml: uses: {path}: .*{words}"):
-            plugins.paths([path], "own.yaml", tmp_path)
+            plugins.resolve_paths([path], "own.yaml", tmp_path)
     with pytest.raises(BadInput, match="write such as"):
-        plugins.paths(3, "own.yaml")
+        plugins.resolve_paths(3, "own.yaml")
 
 
 def test_parts_that_do_nothing(tmp_path: Path) -> None:
@@ -249,14 +249,14 @@ def test_an_installed_package_is_a_plug_in(tmp_path: Path, monkeypatch: pytest.M
     place = bench(tmp_path, "bench_installed")
     (place / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert plugins.installed() == {}
+    assert plugins.find_installed() == {}
     about = tmp_path / "bench_installed-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: bench-installed\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text("[fedweave.plugins]\nbench = bench_installed\n")
     plugins.load()
     assert "lines" in DATASETS
-    assert plugins.installed() == {"bench_installed": place}
+    assert plugins.find_installed() == {"bench_installed": place}
     files = {file.name for file in dependencies.of_dataset("lines") if not file.is_relative_to(PACKAGE)}
     assert files == {"__init__.py", "own.py", "parts.py"}
 
@@ -281,7 +281,7 @@ def test_other_installed_packages_are_no_plug_ins(tmp_path: Path) -> None:
     (tmp_path / "mine" / "own.py").write_text("import numpy\nfrom other import x\nimport mine\n")
     (tmp_path / "alone.py").write_text("import numpy\nfrom mine.own import numpy\n")
     roots = [Root(tmp_path, frozenset({"mine"})), Root(tmp_path, frozenset({"alone"}))]
-    assert {file.relative_to(tmp_path) for file in modules([tmp_path / "mine" / "own.py"], roots)} == {
+    assert {file.relative_to(tmp_path) for file in find_dependencies([tmp_path / "mine" / "own.py"], roots)} == {
         Path("mine/own.py"), Path("mine/__init__.py"),
     }  # fmt: skip
-    assert "numpy" not in {file.parent.name for file in modules([tmp_path / "alone.py"], roots)}
+    assert "numpy" not in {file.parent.name for file in find_dependencies([tmp_path / "alone.py"], roots)}

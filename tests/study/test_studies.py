@@ -117,7 +117,9 @@ def test_local_training_and_fine_tuning_are_in_every_study() -> None:
             assert lacking == [], name
             parsed = spec.parse(study, name)
             tuned = [key for key, method in runs.items() if method in ("fedavg_ft", "fedprox_ft")]
-            assert {assembly.point(parsed.run(key)) for key in tuned} == {"post"}, name  # at "pre" it is FedAvg
+            assert {assembly.evaluation_point(parsed.run(key)) for key in tuned} == {"post"}, (
+                name
+            )  # at "pre" it is FedAvg
     assert len(without) == 10
 
 
@@ -201,7 +203,7 @@ def test_a_part_of_a_study_computes_what_the_whole_does(
     from fedweave.pipelines.commands import studies
 
     whole = expanded("fedsheafhn/table1")
-    part = studies.chosen("fedsheafhn/table1", ["cora-disjoint10"], ["local", "fedpub-detached"])
+    part = studies.select_study("fedsheafhn/table1", ["cora-disjoint10"], ["local", "fedpub-detached"])
     assert [*part["runs"]] == ["cora-disjoint10-local", "cora-disjoint10-fedpub-detached"]
     assert ([*part["tasks"]], part["datasets"], [*part["methods"]]) == (
         ["cora-disjoint10"],
@@ -210,8 +212,8 @@ def test_a_part_of_a_study_computes_what_the_whole_does(
     )
     for run in part["runs"]:
         assert spec.parse(part, "part").run(run).fingerprint() == spec.parse(whole, "whole").run(run).fingerprint()
-    assert studies.chosen("quick", ["shoulder"], None)["ablate"].keys() == {"fedaghn-parts"}
-    assert studies.chosen("quick", ["us-income"], None)["ablate"] == {}
+    assert studies.select_study("quick", ["shoulder"], None)["ablate"].keys() == {"fedaghn-parts"}
+    assert studies.select_study("quick", ["us-income"], None)["ablate"] == {}
     monkeypatch.setattr(spec, "PARAMS", tmp_path / "params.yaml")
     for words in (["cora-disjoint10"], ["local"]), (None, None), (None, ["local"]):
         studies.use("fedsheafhn/table1", *words)
@@ -234,7 +236,7 @@ def test_a_part_that_is_not_there_is_refused(tasks: list[str], methods: list[str
     from fedweave.pipelines.commands import studies
 
     with pytest.raises(BadInput, match=named):
-        studies.chosen("fedsheafhn/table1" if tasks == ["cora"] else "zoo", tasks, methods)
+        studies.select_study("fedsheafhn/table1" if tasks == ["cora"] else "zoo", tasks, methods)
 
 
 def test_a_study_shown_into_a_file_is_the_study(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -386,7 +388,7 @@ def test_what_is_no_study_file(name: str, words: str, tmp_path: Path) -> None:
     """A folder, and an ending in capital letters."""
     (tmp_path / "folder.yaml").mkdir()
     with pytest.raises(BadInput, match=words):
-        catalogue.place(str(tmp_path / name))
+        catalogue.find_file(str(tmp_path / name))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -418,7 +420,7 @@ def test_a_protocol_is_the_whole_public_setup(name: str) -> None:
     assert tuple(options[name] for name in names) == (0.02, 0.01, 10, True)
     fresh = study.run("photo-fresh-local")
     assert (fresh.train.client_optimizer, fresh.train.averaging) == ("fresh", "size")
-    assert {"client_optimizer", "averaging"}.isdisjoint(fresh.resolved()["train"])
+    assert {"client_optimizer", "averaging"}.isdisjoint(fresh.specification()["train"])
 
 
 def test_the_server_has_the_rates_of_the_public_scripts_on_arxiv() -> None:

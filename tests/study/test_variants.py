@@ -7,7 +7,7 @@ import pytest
 
 from fedweave import plots
 from fedweave.errors import BadInput
-from fedweave.report import extras
+from fedweave.report import optional_files
 from fedweave.runs import assembly
 from fedweave.study import catalogue, spec, variants
 from tests.fake_results import write_study
@@ -59,19 +59,19 @@ def study() -> spec.Study:
 def test_settings_reach_method_training_and_task() -> None:
     declared = study().run("digits-fedaghn")
     settings = {"p": "absent", "train.epochs": 4, "partition.beta": 9.0, "model.batch_norm": False}
-    run = assembly.varied(study(), "digits-fedaghn", {"q0": 3.0}, settings)
+    run = assembly.build_variant(study(), "digits-fedaghn", {"q0": 3.0}, settings)
     assert (run.options["p"], run.options["q0"], run.train.epochs) == ("absent", 3.0, 4)
     assert run.task.partition == {**declared.task.partition, "beta": 9.0}
     assert run.task.model == {**declared.task.model, "batch_norm": False}
     assert run.fingerprint() != declared.fingerprint()
-    other = assembly.varied(study(), "digits-fedaghn", {}, {"partition": {"name": "shards", "classes": 2}})
+    other = assembly.build_variant(study(), "digits-fedaghn", {}, {"partition": {"name": "shards", "classes": 2}})
     assert other.task.partition == {
         "name": "shards",
         "classes": 2,
         "clients": 10,
         "seed": declared.task.partition["seed"],
     }
-    assert assembly.varied(study(), "digits-fedaghn", {}, {}).fingerprint() == declared.fingerprint()
+    assert assembly.build_variant(study(), "digits-fedaghn", {}, {}).fingerprint() == declared.fingerprint()
 
 
 def test_the_study_of_ablations_has_every_kind_and_can_be_run() -> None:
@@ -88,7 +88,7 @@ def test_the_study_of_ablations_has_every_kind_and_can_be_run() -> None:
 
 
 def test_what_is_drawn_follows_from_what_was_declared(tmp_path: Path) -> None:
-    table = extras.ablations(write_study(tmp_path / "results" / "toy", seeds=(0,), clients=4, rounds=2))
+    table = optional_files.ablations(write_study(tmp_path / "results" / "toy", seeds=(0,), clients=4, rounds=2))
     parts = dict([*table.groupby("ablation")])
     assert plots.factors_of(parts["depth"]) == {"depth": [1, 3, 5]}
     assert plots.factors_of(parts["roles"]) == {"p": ["trained", "frozen"], "q": ["trained", "absent"]}

@@ -9,7 +9,7 @@ from torch.func import vmap
 from torch.nn import functional as F
 
 from fedweave.tensors import convolutions
-from fedweave.tensors.convolutions import as_products
+from fedweave.tensors.convolutions import use_products
 
 CASES: dict[str, Any] = {
     "plain": {},
@@ -46,7 +46,7 @@ def test_a_product_is_the_convolution(options: dict[str, Any], monkeypatch: pyte
     for own in (tensors, tensors[:2]):
         results = []
         for device in ("cpu", "cuda"):
-            with as_products(device):
+            with use_products(device):
                 out = vmap(lambda *own: F.conv2d(*own, **options))(*own)
             results.append([out, *torch.autograd.grad((out * out.detach().cos()).sum(), own)])
         for expected, actual in zip(*results, strict=True):
@@ -67,10 +67,10 @@ def test_other_convolutions_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     with torch.no_grad():
         for case in cases:
             expected = case()
-            with as_products("cuda"):
+            with use_products("cuda"):
                 assert torch.equal(case(), expected)
         monkeypatch.setattr(convolutions, "LARGEST", 4 * 12 * 49 - 1)
-        with as_products("cuda"):
+        with use_products("cuda"):
             vmap(F.conv2d)(x, w)
     assert taken == [False] * 6
 
@@ -85,7 +85,7 @@ def test_a_gradient_inside_the_map_keeps_its_convolutions(
         return torch.func.grad(lambda w: F.conv2d(x, w, b).cos().sum())(w)
 
     expected = vmap(gradient)(x, w, b)
-    with as_products("cuda"):
+    with use_products("cuda"):
         assert torch.equal(vmap(gradient)(x, w, b), expected)
     assert taken == [False]
     assert not recwarn

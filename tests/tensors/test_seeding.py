@@ -2,7 +2,7 @@
 
 import torch
 
-from fedweave.tensors.seeding import seeded
+from fedweave.tensors.seeding import use_seed
 
 
 def test_draws_are_those_of_the_seed_and_the_callers_go_on() -> None:
@@ -12,7 +12,7 @@ def test_draws_are_those_of_the_seed_and_the_callers_go_on() -> None:
     first, rest = torch.rand(2), torch.rand(2)
     torch.manual_seed(7)
     before = torch.rand(2)
-    with seeded(3):
+    with use_seed(3):
         drawn = torch.rand(4)
     assert torch.equal(before, first)
     assert torch.equal(drawn, expected)

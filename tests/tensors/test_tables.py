@@ -33,7 +33,7 @@ def files(tmp_path: Path) -> Storage:
 def pair(files: Storage) -> tuple[Table, Tensor]:
     """A table of seven rows [2, 3] and the same as a tensor."""
     row = torch.randn(2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    table = files.table(row, CLIENTS)
+    table = files.create_table(row, CLIENTS)
     assert isinstance(table, Table)
     return table, row.expand(CLIENTS, 2, 3).clone()
 
@@ -54,7 +54,7 @@ def test_any_sequence_of_changes_gives_the_values_of_a_tensor(files: Storage) ->
         versions = [*versions, (table, dense)]
         versions = [versions[i] for i in sorted(draws.permutation(len(versions))[:4])]  # the others are freed
         for one, expected in versions:
-            assert torch.equal(one.dense(), expected)
+            assert torch.equal(one.to_tensor(), expected)
     capacity = len(table.version.rows.references)
     assert capacity <= 6 * CLIENTS, "at most five versions were in use at once, and one was being made"
     del versions, one
@@ -67,7 +67,7 @@ def test_functions_on_the_tables_own_terms(files: Storage, monkeypatch: pytest.M
     ids, mask = torch.tensor([5, 0, 5]), torch.arange(CLIENTS) % 2 == 0
     weights, x = torch.rand(4, CLIENTS, dtype=torch.float64), torch.rand(2, 6, dtype=torch.float64)
     with monkeypatch.context() as patch:
-        patch.setattr(Table, "dense", lambda table: pytest.fail("the whole table was read"))
+        patch.setattr(Table, "to_tensor", lambda table: pytest.fail("the whole table was read"))
         rows = [
             trees.take(table, ids),
             table[mask],
@@ -76,12 +76,12 @@ def test_functions_on_the_tables_own_terms(files: Storage, monkeypatch: pytest.M
             trees.at(table, 3),
             table.index_select(0, ids),
         ]
-        mixed, single = torch.tensordot(weights, table, dims=1), trees.mixed(table, weights[0])
+        mixed, single = torch.tensordot(weights, table, dims=1), trees.mix_rows(table, weights[0])
         products, squares = tables.products(x, table.flatten(1))
         shifted, lengths = tables.products(x, table, table.default)
         norms = trees.norms({"a": table, "b": table})
         longer = torch.cat([table, x[:, None].expand(2, 2, 6)[..., :3]])
-        again = trees.grown(table, files.table(table.default, CLIENTS + 2))
+        again = trees.grow(table, files.create_table(table.default, CLIENTS + 2))
         assert isinstance(longer, Table)
         assert table.to(table) is table
         assert (table.shape, len(table), table.dtype, table.nbytes) == ((7, 2, 3), 7, torch.float64, dense.nbytes)
@@ -96,7 +96,7 @@ def test_functions_on_the_tables_own_terms(files: Storage, monkeypatch: pytest.M
     torch.testing.assert_close(shifted, x @ away.T)
     torch.testing.assert_close(lengths, away.square().sum(1))
     torch.testing.assert_close(norms, (2 * flat.square().sum(1)).sqrt())
-    assert torch.equal(longer.dense()[:CLIENTS], dense)
+    assert torch.equal(longer.to_tensor()[:CLIENTS], dense)
     assert torch.equal(longer[CLIENTS:], x[:, None].expand(2, 2, 6)[..., :3])
     assert torch.equal(again[:CLIENTS], dense)
     assert torch.equal(again[CLIENTS:], table.default.expand(2, 2, 3))
@@ -133,44 +133,44 @@ def test_a_checkpoint_keeps_its_rows(files: Storage, tmp_path: Path) -> None:
     """Whatever a process writes afterwards; one that takes it up reads the same, and removes what it does not need."""
     draws, (table, dense) = np.random.default_rng(5), pair(files)
     table, dense = changed(table, dense, draws)
-    blank = files.table(torch.zeros(4), CLIENTS)
+    blank = files.create_table(torch.zeros(4), CLIENTS)
     files.flush()
-    files.hold("first", {"a": table})
-    save_tensors(tmp_path / "first.pt", storage.recorded(({"a": table, "b": blank}, 3)))
+    files.retain("first", {"a": table})
+    save_tensors(tmp_path / "first.pt", storage.tables_to_records(({"a": table, "b": blank}, 3)))
     expected, later = dense, (table, dense)
     for _ in range(20):
         later = changed(*later, draws)
-    lost = files.table(torch.ones(5), CLIENTS).index_copy(0, torch.tensor([1]), torch.zeros(1, 5))
+    lost = files.create_table(torch.ones(5), CLIENTS).index_copy(0, torch.tensor([1]), torch.zeros(1, 5))
     assert isinstance(lost, Table)
     other = Storage(files.folder)
-    state, number = storage.unrecorded(load_tensors(tmp_path / "first.pt"), other)
+    state, number = storage.records_to_tables(load_tensors(tmp_path / "first.pt"), other)
     assert number == 3
-    assert torch.equal(state["a"].dense(), expected)
-    assert torch.equal(state["b"].dense(), torch.zeros(CLIENTS, 4))
-    other.tidy()
+    assert torch.equal(state["a"].to_tensor(), expected)
+    assert torch.equal(state["b"].to_tensor(), torch.zeros(CLIENTS, 4))
+    other.remove_unused_files()
     assert not [*files.folder.glob(f"{lost.version.rows.name}-*")]
     after, more = changed(state["a"], expected, draws)
     assert torch.equal(after[:], more)
-    assert torch.equal(state["a"].dense(), expected)
+    assert torch.equal(state["a"].to_tensor(), expected)
     files.release("first")
     del table
     for _ in range(20):
         later = changed(*later, draws)
-    assert not torch.equal(state["a"].dense(), expected), "released rows are overwritten"
+    assert not torch.equal(state["a"].to_tensor(), expected), "released rows are overwritten"
 
 
 def test_damaged_files_are_refused(files: Storage) -> None:
     """A missing file, and one of other rows."""
     table, _ = changed(*pair(files), np.random.default_rng(6))
-    record = storage.recorded(table)
+    record = storage.tables_to_records(table)
     rows = table.version.rows
     first = files.folder / f"{rows.name}-0.npy"
     np.save(first, np.zeros((3, 5)))
     with pytest.raises(ValueError, match=r"\(3, 5\)"):
-        storage.unrecorded(record, Storage(files.folder))
+        storage.records_to_tables(record, Storage(files.folder))
     first.unlink()
     with pytest.raises(OSError, match=first.name):
-        storage.unrecorded(record, Storage(files.folder))
+        storage.records_to_tables(record, Storage(files.folder))
 
 
 def test_a_full_disk_is_one_line(files: Storage) -> None:
@@ -190,14 +190,14 @@ def test_a_full_disk_is_one_line(files: Storage) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert "\n" not in str(caught.value)
-    assert all(torch.equal(one.dense(), expected) for one, expected in versions)
+    assert all(torch.equal(one.to_tensor(), expected) for one, expected in versions)
 
 
 def test_single_numbers_stay_in_memory(files: Storage) -> None:
     """A number a client is no table, nor is a type that NumPy has not."""
     for row in (torch.tensor(1.0), torch.zeros(2, dtype=torch.bfloat16), torch.zeros(0)):
-        made = files.table(row, CLIENTS)
+        made = files.create_table(row, CLIENTS)
         assert type(made) is Tensor
         assert made.shape == (CLIENTS, *row.shape)
     assert row_files.DTYPES.keys() >= {torch.float32, torch.float64, torch.int64}
-    assert trees.table({"a": torch.ones(2)}, 3)["a"].tolist() == [[1.0, 1.0]] * 3
+    assert trees.build_table({"a": torch.ones(2)}, 3)["a"].tolist() == [[1.0, 1.0]] * 3

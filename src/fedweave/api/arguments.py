@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedweave.errors import BadInput, shown
+from fedweave.errors import BadInput, format_value
 from fedweave.study.spec import MOST_SEEDS
 
 KINDS = {"c": "complex numbers", "M": "dates", "m": "durations"}  # kinds of arrays that are no features or targets
@@ -25,12 +25,12 @@ def as_seeds(seeds: Any) -> list[int]:
     """
     if isinstance(seeds, int | np.integer) and not isinstance(seeds, bool):
         if seeds < 1:
-            raise BadInput(f"seeds: {shown(seeds)} must be at least 1, or a list of seeds")
+            raise BadInput(f"seeds: {format_value(seeds)} must be at least 1, or a list of seeds")
         if seeds > MOST_SEEDS:
-            raise BadInput(f"seeds: {shown(seeds)} repetitions are too many; give {MOST_SEEDS} or fewer")
+            raise BadInput(f"seeds: {format_value(seeds)} repetitions are too many; give {MOST_SEEDS} or fewer")
         return [*range(int(seeds))]
     if isinstance(seeds, str | Mapping) or not isinstance(seeds, Iterable):
-        raise BadInput(f"seeds: {shown(seeds)} must be a number of repetitions, or a list of seeds")
+        raise BadInput(f"seeds: {format_value(seeds)} must be a number of repetitions, or a list of seeds")
     listed = [*islice(seeds, MOST_SEEDS + 1)]
     if not listed:
         raise BadInput("seeds: the list is empty; give a number of repetitions such as 3, or seeds such as [0, 1, 2]")
@@ -46,7 +46,7 @@ def as_mapping(value: Any, name: str, example: str) -> dict[str, Any]:
         BadInput: it is no mapping.
     """
     if value is not None and not isinstance(value, Mapping):
-        raise BadInput(f"{name}: {shown(value)} is no mapping; give such as {example}")
+        raise BadInput(f"{name}: {format_value(value)} is no mapping; give such as {example}")
     return dict(value or {})
 
 
@@ -57,10 +57,10 @@ def check_callbacks(callbacks: Any) -> None:
         BadInput: naming the value.
     """
     if isinstance(callbacks, str | Mapping) or not isinstance(callbacks, list | tuple):
-        raise BadInput(f"callbacks: {shown(callbacks)} is no list of functions; give such as callbacks=[show]")
+        raise BadInput(f"callbacks: {format_value(callbacks)} is no list of functions; give such as callbacks=[show]")
     bad = next((one for one in callbacks if not callable(one)), None)
     if bad is not None:
-        raise BadInput(f"callbacks: {shown(bad)} is no function; give functions that take a fedweave.Progress")
+        raise BadInput(f"callbacks: {format_value(bad)} is no function; give functions that take a fedweave.Progress")
 
 
 def check_folder(folder: Any, name: str) -> None:
@@ -70,7 +70,7 @@ def check_folder(folder: Any, name: str) -> None:
         BadInput: naming the argument and the value.
     """
     if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
-        raise BadInput(f"{name}: {shown(folder)} is no path of a folder; give such as 'results/mine'")
+        raise BadInput(f"{name}: {format_value(folder)} is no path of a folder; give such as 'results/mine'")
 
 
 def check_text(value: Any, name: str, example: str) -> None:
@@ -80,7 +80,7 @@ def check_text(value: Any, name: str, example: str) -> None:
         BadInput: naming the argument and the value.
     """
     if not isinstance(value, str) or not value.strip():
-        raise BadInput(f"{name}: {shown(value)} is no name; give a text such as {example!r}")
+        raise BadInput(f"{name}: {format_value(value)} is no name; give a text such as {example!r}")
 
 
 def check_seed(seed: Any) -> None:
@@ -90,7 +90,7 @@ def check_seed(seed: Any) -> None:
         BadInput: naming the value.
     """
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**31:
-        raise BadInput(f"seed: {shown(seed)} is no seed; give a whole number of at least 0 and below 2^31")
+        raise BadInput(f"seed: {format_value(seed)} is no seed; give a whole number of at least 0 and below 2^31")
 
 
 def check_path(path: Any, name: str) -> None:
@@ -100,7 +100,7 @@ def check_path(path: Any, name: str) -> None:
         BadInput: naming the argument and the value.
     """
     if not isinstance(path, str | os.PathLike):
-        raise BadInput(f"{name}: {shown(path)} is no path; give a text such as 'data/rows.csv'")
+        raise BadInput(f"{name}: {format_value(path)} is no path; give a text such as 'data/rows.csv'")
 
 
 def as_names(value: Any, name: str, least: int = 1) -> list[Any]:
@@ -111,7 +111,7 @@ def as_names(value: Any, name: str, least: int = 1) -> list[Any]:
     """
     listed = [value] if isinstance(value, str) else [*value] if isinstance(value, Iterable) else None
     if listed is None or len(listed) < least or not all(isinstance(one, str | int) for one in listed):
-        raise BadInput(f"{name}: {shown(value)} is no name of a column; give a text, or a list of texts")
+        raise BadInput(f"{name}: {format_value(value)} is no name of a column; give a text, or a list of texts")
     return listed
 
 

@@ -14,12 +14,12 @@ import numpy as np
 
 from fedweave import data
 from fedweave.api.arguments import as_array, check_kind, check_size
-from fedweave.api.portable import DATE
-from fedweave.api.portable import as_images as as_images
+from fedweave.api.exported_model import DATE
+from fedweave.api.exported_model import as_images as as_images
 from fedweave.data import Dataset, Partition
-from fedweave.data.base import symmetric
+from fedweave.data.base import symmetrise_edges
 from fedweave.data.partitions.splits import PARTS
-from fedweave.errors import BadInput, shown
+from fedweave.errors import BadInput, format_value
 
 
 def as_features(x: Any, name: str) -> np.ndarray:
@@ -57,7 +57,7 @@ def as_times(values: Any, count: int) -> np.ndarray:
     if column.dtype.kind in "iub":
         return column
     if column.dtype.kind == "f":
-        return _without_gaps(column, np.isnan(column))
+        return _check_missing_times(column, np.isnan(column))
     import pandas as pd
 
     day_first = _has_day_first(column.tolist())
@@ -72,7 +72,7 @@ def as_times(values: Any, count: int) -> np.ndarray:
         raise BadInput(
             f"time: cannot be read as times ({reason}); give numbers, or such as 2024-05-31 17:00"
         ) from error
-    return _without_gaps(times.astype("int64").to_numpy(), times.isna().to_numpy())
+    return _check_missing_times(times.astype("int64").to_numpy(), times.isna().to_numpy())
 
 
 def _has_day_first(values: list[Any]) -> bool:
@@ -86,20 +86,20 @@ def _has_day_first(values: list[Any]) -> bool:
     day_first, month_first = (next((text for text in dates if dates[text][i] > 12), None) for i in (0, 1))
     if day_first and month_first:
         raise BadInput(
-            f"time: {shown(day_first)} has the day first, and {shown(month_first)} the month; "
+            f"time: {format_value(day_first)} has the day first, and {format_value(month_first)} the month; "
             "write dates such as 2021-04-03"
         )
     unclear = next((text for text, (a, b) in dates.items() if a != b), None)
     if unclear and not (day_first or month_first):
         a, b = dates[unclear]
         raise BadInput(
-            f"time: {shown(unclear)} may be {a} {calendar.month_name[b]} or {b} {calendar.month_name[a]}, and no other "
-            "row says which; write dates such as 2021-04-03 for 3 April"
+            f"time: {format_value(unclear)} may be {a} {calendar.month_name[b]} or {b} {calendar.month_name[a]}, and "
+            "no other row says which; write dates such as 2021-04-03 for 3 April"
         )
     return day_first is not None
 
 
-def _without_gaps(times: np.ndarray, missing: np.ndarray) -> np.ndarray:
+def _check_missing_times(times: np.ndarray, missing: np.ndarray) -> np.ndarray:
     if missing.any():
         raise BadInput(
             f"time: is missing in {int(missing.sum())} rows, first in row {int(missing.argmax())}; drop them first"
@@ -127,7 +127,7 @@ def as_clients(client: Any, count: int) -> tuple[np.ndarray, tuple[str, ...]]:
     """Position of each row's client [M], and the clients' names in their own order."""
     ids = client.tolist() if hasattr(client, "tolist") else [*client] if isinstance(client, Iterable) else client
     if not isinstance(ids, list) or not all(isinstance(one, Hashable) for one in ids):
-        raise BadInput(f"client: {shown(client)} is no list of names; give the name of a client for each row")
+        raise BadInput(f"client: {format_value(client)} is no list of names; give the name of a client for each row")
     if len(ids) != count:
         raise BadInput(f"client: {len(ids)} ids, but x has {count} rows; give one for each")
     distinct = list(dict.fromkeys(ids))
@@ -146,7 +146,7 @@ def as_groups(group: Any, owner: np.ndarray, names: tuple[str, ...]) -> tuple[np
     """Number of each client's group [N] and the groups' names."""
     if group is None:
         return None, ()
-    members = _of_clients(group, "group", owner, names)
+    members = _names_by_client(group, "group", owner, names)
     titles = tuple(sorted({*members}))
     return np.array([titles.index(title) for title in members], dtype=np.int64), titles
 
@@ -161,10 +161,10 @@ def as_units(unit: Any, owner: np.ndarray, names: tuple[str, ...]) -> tuple[str,
     missing = int((pd.isna(entries) | (entries == "")).sum())
     if missing:
         raise BadInput(f"unit: {missing} of {entries.size} entries are missing; give a client alone its own name there")
-    return tuple(_of_clients(unit, "unit", owner, names))
+    return tuple(_names_by_client(unit, "unit", owner, names))
 
 
-def _of_clients(values: Any, what: str, owner: np.ndarray, names: tuple[str, ...]) -> list[str]:
+def _names_by_client(values: Any, what: str, owner: np.ndarray, names: tuple[str, ...]) -> list[str]:
     """One name for each client [N], from a mapping or from one value a row."""
     if isinstance(values, Mapping):
         members = {str(key): str(value) for key, value in values.items()}
@@ -188,7 +188,7 @@ def as_relation(pairs: list[tuple[Any, Any]], names: tuple[str, ...]) -> np.ndar
         raise BadInput(f"relation: {unknown!r} is no client; clients: {', '.join(names[:10])}")
     if not pairs:
         raise BadInput("relation: has no pair; give such as [('a', 'b')], or leave it out")
-    return symmetric(np.array([[place[str(one)] for one in pair] for pair in pairs]).T, len(names))
+    return symmetrise_edges(np.array([[place[str(one)] for one in pair] for pair in pairs]).T, len(names))
 
 
 def check_classes(labels: np.ndarray, rows: Mapping[str, Any], classes: tuple[str, ...]) -> None:
@@ -212,7 +212,7 @@ def check_classes(labels: np.ndarray, rows: Mapping[str, Any], classes: tuple[st
 def as_graphs(graphs: Any) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Name of the client -> features [V, F], edges [2, E] in both directions and classes [V]."""
     if not isinstance(graphs, Iterable):
-        raise BadInput(f"graphs: {shown(graphs)} is no list of graphs; give (x, edge_index, y) of each client")
+        raise BadInput(f"graphs: {format_value(graphs)} is no list of graphs; give (x, edge_index, y) of each client")
     named = dict(graphs) if isinstance(graphs, Mapping) else {f"client {i}": graph for i, graph in enumerate(graphs)}
     parts = {str(client): as_graph(graph, client) for client, graph in named.items()}
     widths = sorted({x.shape[1] for x, _, _ in parts.values()})
@@ -224,7 +224,7 @@ def as_graphs(graphs: Any) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray
 def as_graph(graph: tuple[Any, Any, Any], client: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Features, edges in both directions and classes of one client."""
     if not isinstance(graph, list | tuple) or len(graph) != 3:
-        raise BadInput(f"graphs: {client!r} has {shown(graph)}; give (x [V, F], edge_index [2, E], y [V])")
+        raise BadInput(f"graphs: {client!r} has {format_value(graph)}; give (x [V, F], edge_index [2, E], y [V])")
     x, edges, y = np.asarray(graph[0]), np.asarray(graph[1]), np.asarray(graph[2])
     for values in (x, y):
         check_kind(values, f"graphs: {client!r}")
@@ -243,10 +243,10 @@ def as_graph(graph: tuple[Any, Any, Any], client: str) -> tuple[np.ndarray, np.n
         )
     if edges.size and (edges.min() < 0 or edges.max() >= len(x)):
         raise BadInput(f"graphs: {client!r} has an edge to node {edges.max()}, but {len(x)} nodes")
-    return x, symmetric(edges, len(x)), y
+    return x, symmetrise_edges(edges, len(x)), y
 
 
-def given_block(dataset: Dataset, partition: Partition) -> dict[str, Any]:
+def partition_block(dataset: Dataset, partition: Partition) -> dict[str, Any]:
     """The partition block of a task whose rows are given: the data stand in it as a hash."""
     rows = (mine for part in PARTS for mine in getattr(partition, part))
     relation = [] if partition.relation is None else [partition.relation]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fedweave.api.arguments import as_names
 from fedweave.api.reading import read_table
 from fedweave.api.splits import RULES
-from fedweave.errors import LONGEST_VALUE, BadInput, shown
+from fedweave.errors import LONGEST_VALUE, BadInput, format_value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +22,7 @@ OF_CLIENTS = ("group", "unit")  # options that say something of a client, which 
 def named_columns(table: "pd.DataFrame", options: Any) -> dict[str, str]:
     """Options that are names of columns of `table`; the name of a rule is none, unless a column has it."""
     if not hasattr(table, "columns"):
-        raise BadInput(f"table: {shown(table)} is no pandas table; give one, or use Federation.from_file")
+        raise BadInput(f"table: {format_value(table)} is no pandas table; give one, or use Federation.from_file")
     if not len(table):
         raise BadInput("table: has no rows; give one row for each example")
     names = {key: getattr(options, key) for key in PER_ROW if isinstance(getattr(options, key), str)}
@@ -91,7 +91,9 @@ def check_column(table: "pd.DataFrame", column: Any, option: str) -> None:
         near = difflib.get_close_matches(str(column)[:LONGEST_VALUE], names, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         rest = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-        raise BadInput(f"{option}: no column {shown(column)}; {hint}the table has {', '.join(names[:LISTED])}{rest}")
+        raise BadInput(
+            f"{option}: no column {format_value(column)}; {hint}the table has {', '.join(names[:LISTED])}{rest}"
+        )
     if getattr(table[column], "ndim", 1) != 1:
         raise BadInput(f"table: two columns have the name {column!r}; rename one")
 
@@ -102,7 +104,9 @@ def column_values(table: "pd.DataFrame", column: str) -> Any:
     return values if values.dtype.kind in "iufbM" else table[column].tolist()
 
 
-def read_used(path: Path | str, client: str, label: str | Sequence[str], options: Mapping[str, Any]) -> "pd.DataFrame":
+def read_used_columns(
+    path: Path | str, client: str, label: str | Sequence[str], options: Mapping[str, Any]
+) -> "pd.DataFrame":
     """The table of a file; only the columns that are used, where features are named."""
     features = options.get("features")
     if not features or options.get("split") in RULES:

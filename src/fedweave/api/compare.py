@@ -12,14 +12,14 @@ import torch
 from fedweave import results
 from fedweave.api import newcomers
 from fedweave.api.arguments import check_callbacks, check_folder
-from fedweave.api.central import check_compared
+from fedweave.api.central_control import check_methods
 from fedweave.api.comparison import Comparison, MethodResult
 from fedweave.api.federation import Federation
 from fedweave.api.folder import results_folder
-from fedweave.api.folder import write as describe
+from fedweave.api.folder import write_description as describe
 from fedweave.api.plan import Methods, Plan, plan
-from fedweave.api.progress import Bar, Callback, estimate, heading, reporter
-from fedweave.api.tuning import tuned
+from fedweave.api.progress import Callback, ProgressBar, build_reporter, estimate, heading
+from fedweave.api.tuning import tune_runs
 from fedweave.errors import Diverged
 from fedweave.federation.protocol import Method
 from fedweave.federation.records import Report
@@ -99,8 +99,8 @@ def compare(
         name=name,
         train={"rounds": rounds, **train},
     )
-    check_compared(chosen.study)
-    folder, lost, temporary = _performed(chosen, out, resume, progress, callbacks)
+    check_methods(chosen.study)
+    folder, lost, temporary = _perform_in_folder(chosen, out, resume, progress, callbacks)
     study = results.load_study(folder, chosen.study.runs)
     done = Comparison(study, tuple(lost), temporary, chosen.inputs.model, federation)
     for line in done.warnings:
@@ -149,7 +149,7 @@ def fit(
         title="fit()",
         train=settings,
     )
-    folder, _, temporary = _performed(chosen, out, resume, progress, callbacks)
+    folder, _, temporary = _perform_in_folder(chosen, out, resume, progress, callbacks)
     run = results.load_run(folder / "runs" / next(iter(chosen.study.runs)))
     alone = results.Study(name, folder, (run,), ())
     done = Comparison(alone, (), temporary, chosen.inputs.model, federation)
@@ -166,7 +166,7 @@ def load(folder: Path | str) -> Comparison:
     return Comparison(results.load_study(folder))
 
 
-def _performed(
+def _perform_in_folder(
     chosen: Plan, out: Path | str | None, resume: bool, progress: bool, callbacks: Sequence[Callback]
 ) -> tuple[Path, list[str], Any]:
     """(folder of the results of a plan, what the user must know, the folder as an object that removes itself)."""
@@ -192,23 +192,23 @@ def perform(
         Diverged: no run got anywhere.
     """
     describe(chosen.federation, folder, drawn)
-    keys = [key for key in chosen.study.runs if not (resume and finished(chosen, key, folder))]
+    keys = [key for key in chosen.study.runs if not (resume and is_finished(chosen, key, folder))]
     if not resume:
-        _forget(chosen, folder)
+        _remove_partial_results(chosen, folder)
     lost: list[str] = []
     left = {key for key, item in chosen.study.runs.items() if not METHODS[item.method].pools} or {*chosen.study.runs}
     if not keys:
         return lost
     planned = sum(chosen.study.run(key).train.rounds for key in keys) * len(chosen.study.seeds)
-    bar, threads = Bar(progress, planned, callbacks), torch.get_num_threads()
+    bar, threads = ProgressBar(progress, planned, callbacks), torch.get_num_threads()
     try:
         if progress and planned >= WORTH_AN_ESTIMATE:
             first = repetition.prepare(chosen.study.run(keys[0]), *chosen.inputs)
-            bar.say(heading(chosen.study, estimate(first, chosen.study) * len(keys) / len(chosen.study.runs)))
-        best = tuned(chosen, folder, bar.tune)
+            bar.write(heading(chosen.study, estimate(first, chosen.study) * len(keys) / len(chosen.study.runs)))
+        best = tune_runs(chosen, folder, bar.show_tuning)
         for key in keys:
             try:
-                _one(chosen, chosen.study.run(key, best[key]), folder, bar)
+                _train_run(chosen, chosen.study.run(key, best[key]), folder, bar)
             except Diverged as error:
                 # An earlier result of this name has other settings: it must not stand in this one's place.
                 (folder / "runs" / key / "run.json").unlink(missing_ok=True)
@@ -222,28 +222,28 @@ def perform(
     return lost
 
 
-def _one(chosen: Plan, run: Run, folder: Path, bar: Bar) -> None:
+def _train_run(chosen: Plan, run: Run, folder: Path, bar: ProgressBar) -> None:
     """Train a run and write its folder."""
     bench = repetition.prepare(run, *chosen.inputs)
     short = run.key.removeprefix(f"{run.name}-")
-    bar.begin(short, (bench.rounds - run.train.rounds) * len(run.seeds))
-    code = chosen.code(run.key)  # before training: a file of a graph may change meanwhile
+    bar.start_method(short, (bench.rounds - run.train.rounds) * len(run.seeds))
+    code = chosen.hash_code(run.key)  # before training: a file of a graph may change meanwhile
     checkpoints = folder / ".fedweave" / code / "checkpoints"
-    place, report = folder / "runs" / run.key, reporter(short, bench)
+    place, report = folder / "runs" / run.key, build_reporter(short, bench)
 
     def note(seed: int, progress: Report) -> Any:
         if progress.round == bench.rounds and run.evaluate.models:
-            newcomers.store(checkpoints, run, seed, progress.state)
+            newcomers.store_state(checkpoints, run, seed, progress.state)
         return report(seed, progress)
 
-    histories = repetition.perform_all(bench, checkpoints, note, bar.receive, most_threads=1)
+    histories = repetition.run_repetitions(bench, checkpoints, note, bar.receive, most_threads=1)
     (place / "run.json").unlink(missing_ok=True)
     write_atomic(place / "code.json", json.dumps({"code": code}) + "\n")
-    archive.write(place, bench, histories, others=newcomers.stored(checkpoints, run))
-    checkpoint_files.forget(checkpoints, run)
+    archive.write(place, bench, histories, others=newcomers.find_stored_states(checkpoints, run))
+    checkpoint_files.remove(checkpoints, run)
 
 
-def finished(chosen: Plan, key: str, folder: Path) -> bool:
+def is_finished(chosen: Plan, key: str, folder: Path) -> bool:
     """Whether `folder` holds the run `key` as the plan wants it, trained by the same code."""
     place = folder / "runs" / key
     if not (place / "run.json").is_file():
@@ -251,34 +251,36 @@ def finished(chosen: Plan, key: str, folder: Path) -> bool:
     try:
         info = json.loads((place / "run.json").read_text(encoding="utf-8"))
         code = json.loads((place / "code.json").read_text(encoding="utf-8"))["code"]
-        best = _best(chosen, key, folder)
+        best = _read_best_values(chosen, key, folder)
     except (OSError, ValueError, KeyError, TypeError):
         return False
     if best is None:
         return False
     run = chosen.study.run(key, best)
     return bool(
-        info.get("spec_hash") == run.fingerprint() and info.get("seeds") == [*run.seeds] and code == chosen.code(key)
+        info.get("spec_hash") == run.fingerprint()
+        and info.get("seeds") == [*run.seeds]
+        and code == chosen.hash_code(key)
     )
 
 
-def _best(chosen: Plan, key: str, folder: Path) -> dict[str, Any] | None:
+def _read_best_values(chosen: Plan, key: str, folder: Path) -> dict[str, Any] | None:
     """What an earlier search of the same space has found for a run; None where one is wanted and has not ended."""
     study = chosen.study
-    source = search_spaces.values_from(study, key)
-    if not study.tune.trials or not (spaces := search_spaces.searched(study, source)):
+    source = search_spaces.find_source_run(study, key)
+    if not study.tune.trials or not (spaces := search_spaces.describe_search(study, source)):
         return {}
     place = folder / "tuned" / study.runs[key].task
     record = json.loads((place / "trials" / f"{source}.json").read_text(encoding="utf-8"))
     if record["budget"] != study.tune.budget or record["spaces"] != json.loads(json.dumps(spaces)):
         return None
-    return search_spaces.values_of(study, key, {source: record["best"]})
+    return search_spaces.select_values(study, key, {source: record["best"]})
 
 
-def _forget(chosen: Plan, folder: Path) -> None:
+def _remove_partial_results(chosen: Plan, folder: Path) -> None:
     """Remove what earlier calls have begun: searches, and checkpoints of the same runs."""
     for key in chosen.study.runs:
-        place = folder / ".fedweave" / chosen.code(key)
+        place = folder / ".fedweave" / chosen.hash_code(key)
         if chosen.study.tune.trials:
             shutil.rmtree(place, ignore_errors=True)
-        checkpoint_files.forget(place / "checkpoints", chosen.study.run(key))
+        checkpoint_files.remove(place / "checkpoints", chosen.study.run(key))

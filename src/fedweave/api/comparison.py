@@ -10,19 +10,19 @@ import numpy as np
 import pandas as pd
 
 from fedweave import report, results
-from fedweave.api.board import named, ranked
+from fedweave.api.comparison_warnings import collect_warnings
 from fedweave.api.federation import Federation
 from fedweave.api.figures import ComparisonPlots
-from fedweave.api.folder import copy, of_task, partitions
+from fedweave.api.folder import copy, find_partitions, read_description
+from fedweave.api.leaderboard import rank_methods, rename_methods
 from fedweave.api.result import MethodResult, client_names
-from fedweave.api.scorers import named_metric
-from fedweave.api.warn import findings
+from fedweave.api.scorers import register_metric
 from fedweave.errors import BadInput, choose
 from fedweave.results import Run, Study, parts, statistics
 
 
 @dataclass(frozen=True)
-class Test:
+class PairedTest:
     """A paired comparison of two methods over the same clients.
 
     Attributes:
@@ -86,8 +86,8 @@ class Comparison:
         seeds = len(run.seeds)
         where = f"{run.info['dataset']!r}" if len({r.task for r in self.study.runs}) == 1 else "several tasks"
         plural = "" if seeds == 1 else "s"
-        whole = "" if len(run.evaluated) == len(self.clients) else f" of {len(self.clients)}"
-        clients = f"{len(run.evaluated)}{whole} clients"
+        whole = "" if len(run.evaluated_clients) == len(self.clients) else f" of {len(self.clients)}"
+        clients = f"{len(run.evaluated_clients)}{whole} clients"
         return f"Comparison of {len(self.methods)} methods on {where}: {clients}, {seeds} seed{plural}"
 
     def _repr_html_(self) -> str:
@@ -144,23 +144,31 @@ class Comparison:
         return None if run is None else MethodResult(str(run.info["method"]), run, self)
 
     @cached_property
-    def chosen(self) -> pd.DataFrame:
+    def selected_scores(self) -> pd.DataFrame:
         """Test score of every run, seed and client at its reported round: the table of `results.clients`."""
         return results.clients(self.study)
 
     @cached_property
-    def _stored(self) -> results.Tables | None:
-        return results.stored(self.study)
+    def _stored_tables(self) -> results.Tables | None:
+        return results.read_stored_tables(self.study)
 
     @cached_property
     def board(self) -> pd.DataFrame:
         """Scores and cost of every run without tests, which take longer: the table of `results.board`."""
-        return results.board(self.study, self.chosen) if self._stored is None else self._stored.board
+        return (
+            results.board(self.study, self.selected_scores)
+            if self._stored_tables is None
+            else self._stored_tables.board
+        )
 
     @cached_property
     def _leaderboard(self) -> pd.DataFrame:
-        tests = results.significance(self.study, self.chosen) if self._stored is None else self._stored.significance
-        return ranked(self.board, tests, self.runs)
+        tests = (
+            results.significance(self.study, self.selected_scores)
+            if self._stored_tables is None
+            else self._stored_tables.significance
+        )
+        return rank_methods(self.board, tests, self.runs)
 
     def with_metric(self, metric: Any) -> "Comparison":
         """The same runs with scores by another metric, from stored predictions; nothing is trained.
@@ -173,12 +181,12 @@ class Comparison:
         Raises:
             BadInput: an unknown metric, one that does not fit the targets, or no predictions are stored.
         """
-        return replace(self, study=results.rescored(self.study, str(named_metric(metric))))
+        return replace(self, study=results.rescore(self.study, str(register_metric(metric))))
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """What to know before believing the numbers."""
-        return (*self.lost, *findings(self))
+        return (*self.lost, *collect_warnings(self))
 
     def controls(self) -> pd.DataFrame:
         """One row per control that is no method, best first: `kind` "control" or "not federated".
@@ -221,7 +229,7 @@ class Comparison:
 
         With several splits, rows are (split, client).
         """
-        return pd.DataFrame({name: self[name].scores for name in named(self.board, self.runs)["method"]})
+        return pd.DataFrame({name: self[name].scores for name in rename_methods(self.board, self.runs)["method"]})
 
     def majority(self) -> float | None:
         """Mean accuracy over clients of always naming the client's most frequent training class, in percent.
@@ -229,10 +237,10 @@ class Comparison:
         Of the first task. None without classes, and where the stages of DVC wrote the results.
         """
         run = self.study.runs[0]
-        values = of_task(self.study.folder, run.task).get("majority")
-        return None if values is None else float(np.mean(np.asarray(values)[run.evaluated]))
+        values = read_description(self.study.folder, run.task).get("majority")
+        return None if values is None else float(np.mean(np.asarray(values)[run.evaluated_clients]))
 
-    def test(self, method: str, other: str) -> Test:
+    def test(self, method: str, other: str) -> PairedTest:
         """Is one method better than another? For many pairs use the corrected tests of `report`.
 
         Raises:
@@ -241,13 +249,15 @@ class Comparison:
         pair = [self[name].run for name in (method, other)]
         if pair[0].task != pair[1].task or method == other:
             raise BadInput(f"test: {method!r} and {other!r} must be two methods of one task")
-        values = results.values(pair, self.chosen)
+        values = results.scores_by_method(pair, self.selected_scores)
         renamed = {name: values[run.label] for name, run in zip((method, other), pair, strict=True)}
-        test = statistics.against(renamed, [(method, other)], pair[0].higher_is_better, pair[0].splits)[0]
-        seeds, clients = len(renamed[method]), len(parts.common(pair, self.chosen))
+        test = statistics.compare_pairs(renamed, [(method, other)], pair[0].higher_is_better, pair[0].has_splits)[0]
+        seeds, clients = len(renamed[method]), len(parts.common_clients(pair, self.selected_scores))
         numbers = (test.difference, test.low, test.high, test.p, test.p_seeds)
         splits = len(pair[0].info.get("splits") or [None])
-        return Test(method, other, *numbers, test.better, clients, seeds, splits, parts.in_words(pair, self.chosen))
+        return PairedTest(
+            method, other, *numbers, test.better, clients, seeds, splits, parts.describe(pair, self.selected_scores)
+        )
 
     @property
     def plot(self) -> ComparisonPlots:
@@ -269,13 +279,13 @@ class Comparison:
             )
         folder = Path(folder)
         copy(self.study.folder, folder, "runs")
-        results.write(folder, partitions(folder))
+        results.write(folder, find_partitions(folder))
         return folder
 
     def report(self) -> Path:
         """Build report.html in the folder of the results and return its path; of `with_metric` report-METRIC.html."""
         folder, metric = self.study.folder, self.metric if self._is_rescored else ""
-        return report.build(folder, partitions(folder), metric=metric)
+        return report.build(folder, find_partitions(folder), metric=metric)
 
     @property
     def _is_rescored(self) -> bool:

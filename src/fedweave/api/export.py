@@ -14,12 +14,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from fedweave.api import exported_model, packing
 from fedweave.api import folder as results_folder
-from fedweave.api import packing, portable
 from fedweave.api.prediction import Predictor
 from fedweave.errors import BadInput
 from fedweave.files import check_writable, write_atomic
-from fedweave.runs.serving import Deployed
+from fedweave.runs.serving import DeployedModels
 from fedweave.tensors.trees import Tree
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ how they are scaled; `requirements.txt` has the versions that it was made with.
 class Program(nn.Module):
     """What a client's model says of scaled inputs, as a function of its weights by name."""
 
-    def __init__(self, models: Deployed, spec: Any, names: list[str], client: int) -> None:
+    def __init__(self, models: DeployedModels, spec: Any, names: list[str], client: int) -> None:
         super().__init__()
         self.models, self.spec, self.names, self.client = models, spec, names, client
 
@@ -66,34 +66,36 @@ def export(result: "MethodResult", target: Path, predictor: Predictor, client: A
         BadInput: an unknown client or seed, or a folder that holds something else.
     """
     place = predictor.position(client)
-    name, seed = predictor.names[place], predictor.models.chosen(seed)
-    if target.exists() and any(target.iterdir()) and not (target / portable.ABOUT).is_file():
+    name, seed = predictor.names[place], predictor.models.select_seed(seed)
+    if target.exists() and any(target.iterdir()) and not (target / exported_model.ABOUT).is_file():
         raise BadInput(f"export: {target} holds something else; choose an empty folder")
-    model = predictor.models.model(seed, place)
-    weights, spec = flat(model)
-    about = {**_inputs(predictor, place), "client": name, "position": place, "seed": seed}
-    program = _program(predictor, spec, weights, place, about)
+    model = predictor.models.select_model(seed, place)
+    weights, spec = flatten(model)
+    about = {**_describe_inputs(predictor, place), "client": name, "position": place, "seed": seed}
+    program = _export_program(predictor, spec, weights, place, about)
     if program is None and "code" in result.run.info["spec"]["task"]["model"]:
         raise BadInput(
             f"export: PyTorch cannot export {result.name}, whose model has no name; enter it with @fedweave.model"
         )
     check_writable(target)
-    for old in (portable.ABOUT, portable.PROGRAM, portable.WEIGHTS):
+    for old in (exported_model.ABOUT, exported_model.PROGRAM, exported_model.WEIGHTS):
         (target / old).unlink(missing_ok=True)
-    save_file(weights, target / portable.WEIGHTS)
+    save_file(weights, target / exported_model.WEIGHTS)
     if program is None:
         (target / RUN).mkdir(exist_ok=True)
         packing.pack(result.run, target / RUN)
     else:
-        torch.export.save(program, target / portable.PROGRAM)
+        torch.export.save(program, target / exported_model.PROGRAM)
     about |= {"program": program is not None, "versions": _versions(about)}
     about |= {"method": result.run.label, "metric": result.run.info["metric"], "data": result.run.info["dataset"]}
     _write_files(target, about)
-    write_atomic(target / portable.ABOUT, json.dumps(about, indent=1, default=str) + "\n")  # last: it makes it whole
+    write_atomic(
+        target / exported_model.ABOUT, json.dumps(about, indent=1, default=str) + "\n"
+    )  # last: it makes it whole
     return target
 
 
-def flat(model: Tree) -> tuple[dict[str, Tensor], Any]:
+def flatten(model: Tree) -> tuple[dict[str, Tensor], Any]:
     """(tensors of a model by name, the form that they had)."""
     pairs, spec = pytree.tree_flatten_with_path(model)
     named = {
@@ -105,7 +107,7 @@ def flat(model: Tree) -> tuple[dict[str, Tensor], Any]:
     return named, spec
 
 
-def _inputs(predictor: Predictor, client: int) -> dict[str, Any]:
+def _describe_inputs(predictor: Predictor, client: int) -> dict[str, Any]:
     """How raw rows of one client become inputs, and what outputs are."""
     about = predictor.about
     scaling, columns = results_folder.scaling(about), results_folder.columns(about)
@@ -131,7 +133,7 @@ def _inputs(predictor: Predictor, client: int) -> dict[str, Any]:
     }
 
 
-def _program(
+def _export_program(
     predictor: Predictor, spec: Any, weights: dict[str, Tensor], client: int, about: dict[str, Any]
 ) -> torch.export.ExportedProgram | None:
     """The model as a program of PyTorch; None where PyTorch cannot make one that says the same."""
@@ -139,14 +141,14 @@ def _program(
     count = about["nodes"] or 3
     shape = about["shape"] if about["kind"] == "series" else predictor.about["stored"]
     x = torch.zeros(count, *shape)
-    rows = None if about["kind"] == "graph" else {0: torch.export.Dim("rows", min=2, max=portable.MOST)}
+    rows = None if about["kind"] == "graph" else {0: torch.export.Dim("rows", min=2, max=exported_model.MOST)}
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             made = torch.export.export(
                 module, (weights, x), dynamic_shapes=(dict.fromkeys(weights), rows), strict=False
             )
-            more = x if rows is None else torch.zeros(portable.MOST, *shape)
+            more = x if rows is None else torch.zeros(exported_model.MOST, *shape)
             same = torch.allclose(made.module()(weights, more), module(weights, more), atol=1e-6)
     except Exception:  # what PyTorch cannot trace raises nearly anything
         return None
@@ -155,10 +157,10 @@ def _program(
 
 def run_weights(folder: Path) -> Any:
     """A function of inputs [M, ...] where there is no program: the model, by the code of fedweave."""
-    about = json.loads((folder / portable.ABOUT).read_text(encoding="utf-8"))
+    about = json.loads((folder / exported_model.ABOUT).read_text(encoding="utf-8"))
     models = packing.unpack(folder / RUN).models
-    stored, spec = flat(models.model(about["seed"], about["position"]))
-    weights = load_file(folder / portable.WEIGHTS)
+    stored, spec = flatten(models.select_model(about["seed"], about["position"]))
+    weights = load_file(folder / exported_model.WEIGHTS)
     tree = pytree.tree_unflatten([weights[name] for name in stored], spec)
 
     def run(x: np.ndarray) -> np.ndarray:
@@ -179,7 +181,7 @@ def _versions(about: dict[str, Any]) -> dict[str, str]:
 def _write_files(target: Path, about: dict[str, Any]) -> None:
     """Code, README, and what MLflow reads."""
     (target / CODE).mkdir(exist_ok=True)
-    shutil.copyfile(portable.__file__, target / CODE / f"{MODULE}.py")
+    shutil.copyfile(exported_model.__file__, target / CODE / f"{MODULE}.py")
     versions = about["versions"]
     needed = [name for name in versions if name != "python" and (name != "fedweave" or not about["program"])]
     pins = [f"{name}=={versions[name]}" for name in needed]

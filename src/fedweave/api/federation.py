@@ -15,7 +15,7 @@ from fedweave.api.arguments import check_path, check_text
 from fedweave.api.options import TABLE_OPTIONS, RowOptions, check_names, row_options
 from fedweave.api.tables import Preprocessing, Text
 from fedweave.data import Dataset, Partition
-from fedweave.errors import BadInput, shown
+from fedweave.errors import BadInput, format_value
 from fedweave.study import plugins
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Federation:
             split, shares, time, gap, recording, group, relation, val, normalize, target, window, horizon, stride, name,
             seed, unit,
         )  # fmt: skip
-        return cls(**rows.of_arrays(x, y, client, options))
+        return cls(**rows.fields_from_arrays(x, y, client, options))
 
     @classmethod
     def from_pandas(
@@ -128,7 +128,7 @@ class Federation:
         Federation 'own-data': 2 clients, 20 rows of 1 value, 2 classes
         """
         used = rows.TableOptions(features, embed, preprocess, text)
-        return cls(**rows.of_table(table, client, label, used, row_options(options, TABLE_OPTIONS)))
+        return cls(**rows.fields_from_table(table, client, label, used, row_options(options, TABLE_OPTIONS)))
 
     @classmethod
     def from_file(cls, path: Path | str, *, client: str, label: str | Sequence[str], **options: Any) -> "Federation":
@@ -147,8 +147,10 @@ class Federation:
         named = {"name": Path(path).name.split(".")[0] or "own-data", **options}
         check_names(named, TABLE_OPTIONS)
         if Path(path).suffix.lower() == reading.ARRAYS:
-            return cls(**rows.of_stored(reading.read_arrays(path), client, label, named))
-        return cls.from_pandas(columns.read_used(path, client, label, named), client=client, label=label, **named)
+            return cls(**rows.fields_from_named_arrays(reading.read_arrays(path), client, label, named))
+        return cls.from_pandas(
+            columns.read_used_columns(path, client, label, named), client=client, label=label, **named
+        )
 
     @classmethod
     def from_images(
@@ -168,8 +170,8 @@ class Federation:
             BadInput: a file that is missing, damaged or of another size.
         """
         check_path(folder, "folder")
-        listed = images.listed(folder) if table is None else reading.read_table(table)
-        return cls(**rows.of_images(listed, file, client, label, Path(folder), size, row_options(options)))
+        listed = images.list_files(folder) if table is None else reading.read_table(table)
+        return cls(**rows.fields_from_images(listed, file, client, label, Path(folder), size, row_options(options)))
 
     @classmethod
     def from_huggingface(
@@ -193,7 +195,7 @@ class Federation:
             options = {"split": "split", **options}
         if image is None:
             return cls.from_pandas(table, client=client, label=label, **options)
-        return cls(**rows.of_images(table, image, client, label, Path(), size, row_options(options)))
+        return cls(**rows.fields_from_images(table, image, client, label, Path(), size, row_options(options)))
 
     @classmethod
     def from_graphs(
@@ -216,8 +218,8 @@ class Federation:
         """
         settings = row_options({"name": "own-graphs", **options})
         if edges is None:
-            return cls(**subgraphs.of_graphs(graphs, settings))
-        return cls(**subgraphs.of_tables(graphs, edges, node, client, label, features, settings))
+            return cls(**subgraphs.fields_from_graphs(graphs, settings))
+        return cls(**subgraphs.fields_from_tables(graphs, edges, node, client, label, features, settings))
 
     @classmethod
     def from_dataset(
@@ -243,12 +245,12 @@ class Federation:
         """
         check_text(name, "name", "digits")
         if not isinstance(partition, str | Mapping):
-            raise BadInput(f"partition: {shown(partition)} is no name and no mapping; give such as 'iid'")
+            raise BadInput(f"partition: {format_value(partition)} is no name and no mapping; give such as 'iid'")
         block = {**({"name": partition} if isinstance(partition, str) else partition), **options}
         block = block if "seeds" in block else {"seed": 0, **block}
         check_text(block.get("name"), "partition", "iid")
-        plugins.look_for(name, data.DATASETS)
-        plugins.look_for(block.get("name"), data.PARTITIONS)
+        plugins.load_if_missing(name, data.DATASETS)
+        plugins.load_if_missing(block.get("name"), data.PARTITIONS)
         data.download(name, root)
         dataset = data.load(name, root)
         if "clients" not in block and block.get("name") == "natural":
@@ -272,7 +274,7 @@ class Federation:
         return self.partition.clients
 
     def __repr__(self) -> str:
-        return overview.line(self)
+        return overview.summary(self)
 
     @cached_property
     def table(self) -> "pd.DataFrame":

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedweave import plots, results
-from fedweave.api.board import named
+from fedweave.api.leaderboard import rename_methods
 from fedweave.errors import BadInput
 
 if TYPE_CHECKING:
@@ -55,21 +55,25 @@ class ComparisonPlots:
         points = {run.name: run.info["point"] for run in done.study.runs}
         curves = results.curves(done.study)
         part = curves[(curves["split"] == split) & (curves["point"] == curves["run"].map(points))]
-        return Figure(f"{split} score by round", plots.convergence(named(part, done.runs), self._looks(), done.metric))
+        return Figure(
+            f"{split} score by round", plots.convergence(rename_methods(part, done.runs), self._styles(), done.metric)
+        )
 
     def clients(self) -> Figure:
         """The score of every client, one row per method."""
         done = self._of
         values = {name: done[name].scores.to_numpy() for name in done.scores()}
-        return Figure("score of every client", plots.client_spread(values, self._looks(), done.metric))
+        return Figure("score of every client", plots.client_spread(values, self._styles(), done.metric))
 
     def cost(self) -> Figure:
         """Score against traffic and time."""
         done = self._of
-        return Figure("score against cost", plots.cost(named(done.board, done.runs), self._looks(), done.metric))
+        return Figure(
+            "score against cost", plots.cost(rename_methods(done.board, done.runs), self._styles(), done.metric)
+        )
 
-    def _looks(self) -> dict[str, plots.Look]:
-        return plots.looks(list(self._of.methods))
+    def _styles(self) -> dict[str, plots.SeriesStyle]:
+        return plots.assign_styles(list(self._of.methods))
 
 
 class MethodPlots:

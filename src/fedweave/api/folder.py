@@ -47,12 +47,12 @@ def results_folder(out: Any) -> Iterator[tuple[Path, Any]]:
         yield folder, temporary
 
 
-def place(folder: Path, task: str) -> Path:
+def partition_folder(folder: Path, task: str) -> Path:
     """Where the data of a task are described."""
     return folder / "partitions" / task
 
 
-def partitions(folder: Path) -> Path | None:
+def find_partitions(folder: Path) -> Path | None:
     """Where the data of all tasks are described; None where the stages of DVC wrote the results, whose data lie in the
     project.
     """
@@ -60,26 +60,26 @@ def partitions(folder: Path) -> Path | None:
     return own if own.is_dir() else None
 
 
-def write(federation: Federation, folder: Path, drawn: bool = True) -> None:
+def write_description(federation: Federation, folder: Path, drawn: bool = True) -> None:
     """Describe a federation in `folder`, which may hold the runs of others too; with pictures if it is to be `drawn`.
 
     Raises:
         BadInput: the folder holds runs of other data under this name.
     """
-    own = place(folder, federation.name)
+    own = partition_folder(folder, federation.name)
     majority = federation.majority()
     about = {
         "name": federation.name,
         "clients": [*federation.names],
         "partition": dict(federation.dealt),
-        "content": content(federation.dataset, federation.partition),
+        "content": hash_content(federation.dataset, federation.partition),
         "majority": None if majority is None else majority.tolist(),
-        **inputs(federation.dataset, federation.partition, federation.normalize),
+        **describe_inputs(federation.dataset, federation.partition, federation.normalize),
         "classes": [*federation.classes],
         "shape": [*federation.shape],
     }
     text = json.dumps({**about, "notes": notes(federation)}, indent=1, default=str) + "\n"
-    before, now = of_task(folder, federation.name), json.loads(text)
+    before, now = read_description(folder, federation.name), json.loads(text)
     if before and {**before, "notes": now["notes"]} != now:
         raise BadInput(
             f"{own / ABOUT}: holds results of other data of the name {federation.name!r}; choose another folder "
@@ -144,19 +144,19 @@ def _swap(new: Path, place: Path, old: Path) -> None:
         raise
 
 
-def of_task(folder: Path, task: str) -> dict[str, Any]:
+def read_description(folder: Path, task: str) -> dict[str, Any]:
     """The description of a task; empty where the stages of DVC wrote the results, whose data lie in the project.
 
     Raises:
         BadInput: the file is damaged.
     """
-    file = place(folder, task) / ABOUT
+    file = partition_folder(folder, task) / ABOUT
     if not file.is_file():
         return {}
     return dict(read(file, lambda path: dict(json.loads(path.read_text(encoding="utf-8"))), "train again"))
 
 
-def inputs(dataset: Dataset, partition: Partition, normalize: Any) -> dict[str, Any]:
+def describe_inputs(dataset: Dataset, partition: Partition, normalize: Any) -> dict[str, Any]:
     """How rows of a data set become inputs of models, as plain data: shapes, classes, and what they are scaled by."""
     scaling = data.fit_scaling(dataset, partition, normalize)
     units = (np.zeros(0), np.zeros(0)) if dataset.targets is None else data.fit_units(dataset, partition, normalize)
@@ -181,7 +181,7 @@ def inputs(dataset: Dataset, partition: Partition, normalize: Any) -> dict[str, 
 
 
 def scaling(about: Mapping[str, Any]) -> data.Scaling:
-    """The scaling that `inputs` has noted."""
+    """The scaling that `describe_inputs` has noted."""
     block = about["scaling"]
     subtracted, divisor = (np.asarray(block[name], dtype=np.float32) for name in ("subtracted", "divisor"))
     return data.Scaling(subtracted, divisor, bool(block["rows"]))
@@ -193,7 +193,7 @@ def columns(about: Mapping[str, Any]) -> Preprocessing | None:
     return None if not stored or "role" in stored[0] else Preprocessing.from_data(stored)
 
 
-def content(dataset: Dataset, partition: Partition) -> str:
+def hash_content(dataset: Dataset, partition: Partition) -> str:
     """A hash of all features, labels and rows."""
     rows = (mine for part in PARTS for mine in getattr(partition, part))
     optional = (array for array in (dataset.y, dataset.targets, dataset.time, dataset.edges) if array is not None)

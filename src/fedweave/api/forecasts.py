@@ -34,7 +34,7 @@ class Windows(NamedTuple):
     dropped: int
 
 
-def of_steps(values: Any, others: Any, client: Any, options: RowOptions) -> dict[str, Any]:
+def fields_from_steps(values: Any, others: Any, client: Any, options: RowOptions) -> dict[str, Any]:
     """The fields of a federation from rows that are time steps.
 
     Args:
@@ -50,15 +50,15 @@ def of_steps(values: Any, others: Any, client: Any, options: RowOptions) -> dict
     width = steps.shape[1]
     if others is not None:
         steps = np.concatenate([steps, _channels(others, "x")], axis=1)
-    horizon = _checked(options)
+    horizon = _check_options(options)
     owner, names = arrays.as_clients(client, len(steps))
     time = arrays.as_times(options.time, len(steps))
     recording = None if options.recording is None else arrays.as_column(options.recording, "recording", len(steps))
     series = _series(owner, recording)
-    made = _cut(steps, width, series, time, names, owner, options)
-    parts = _split(made, owner, None if recording is None else series, names, horizon, options)
+    made = _cut_windows(steps, width, series, time, names, owner, options)
+    parts = _split_windows(made, owner, None if recording is None else series, names, horizon, options)
     arrangement = Arrangement(owner[made.first], names, None, (), parts, made.targets)
-    group, unit = (_of_windows(given, made.first) for given in (options.group, options.unit))
+    group, unit = (_select_windows(given, made.first) for given in (options.group, options.unit))
     scaled = options.normalize or "standard"
     of = "each client alone" if scaled == "standard_client" else "all clients together"
     dataset = Dataset(
@@ -71,7 +71,7 @@ def of_steps(values: Any, others: Any, client: Any, options: RowOptions) -> dict
     )
 
 
-def _of_windows(values: Any, first: np.ndarray) -> Any:
+def _select_windows(values: Any, first: np.ndarray) -> Any:
     """What is said of clients, of each window in place of each step."""
     return values if values is None or isinstance(values, Mapping) else np.asarray(values, dtype=object)[first]
 
@@ -90,7 +90,7 @@ def _channels(values: Any, name: str) -> np.ndarray:
     return steps
 
 
-def _checked(options: RowOptions) -> int:
+def _check_options(options: RowOptions) -> int:
     """The horizon; refuses options that do not go together."""
     for name in ("window", "horizon", "stride"):
         value = getattr(options, name)
@@ -118,7 +118,7 @@ def _series(owner: np.ndarray, recording: np.ndarray | None) -> np.ndarray:
     return np.array([ids.setdefault(pair, len(ids)) for pair in zip(owner.tolist(), recording.tolist(), strict=True)])
 
 
-def _cut(
+def _cut_windows(
     steps: np.ndarray,
     width: int,
     series: np.ndarray,
@@ -153,7 +153,7 @@ def _cut(
     return Windows(x, np.ascontiguousarray(y), first, start, sum(parts[4]))
 
 
-def _split(
+def _split_windows(
     made: Windows,
     owner: np.ndarray,
     recording: np.ndarray | None,
@@ -171,7 +171,7 @@ def _split(
     if missing:
         raise BadInput(f"window: client {missing[0]!r} has no window without a missing value; fill them in, or drop it")
     of_split = replace(options, split="chronological", shares=_shares(options), gap=gap, recording=None, time=None)
-    settings = of_split.of_split(len(mine))._replace(
+    settings = of_split.build_split_options(len(mine))._replace(
         time=made.start, recording=None if recording is None else recording[made.first]
     )
     return split_rows(mine, mine, names, settings)

@@ -8,16 +8,16 @@ import numpy as np
 
 from fedweave.api import arrays
 from fedweave.api.columns import column_values, feature_columns, named_columns
-from fedweave.api.options import Arrangement, RowOptions, arrange, partition_fields, structure
+from fedweave.api.options import Arrangement, RowOptions, arrange, client_fields, partition_fields
 from fedweave.api.reading import read_pairs, read_table
 from fedweave.api.tables import Preprocessing, fit_columns
 from fedweave.data import Dataset, Partition
-from fedweave.data.base import symmetric
+from fedweave.data.base import symmetrise_edges
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput
 
 
-def of_graphs(graphs: Any, options: RowOptions) -> dict[str, Any]:
+def fields_from_graphs(graphs: Any, options: RowOptions) -> dict[str, Any]:
     """The fields of a federation of one graph (x, edges, y) per client."""
     named = arrays.as_graphs(graphs)
     parts = [*named.values()]
@@ -33,7 +33,7 @@ def of_graphs(graphs: Any, options: RowOptions) -> dict[str, Any]:
     return _fields(np.concatenate([x for x, _, _ in parts]), edges, arrangement, options, ())
 
 
-def of_tables(
+def fields_from_tables(
     nodes: Any,
     edges: Any,
     node: str,
@@ -62,7 +62,7 @@ def of_tables(
     notes = (f"{dropped} of {len(within)} edges join nodes of two clients and are left out",) if dropped else ()
     x = preprocessing.encode(table)
     fields = _fields(
-        x, symmetric(pairs[:, within], len(table)), arrangement, options, notes, tuple(preprocessing.as_data())
+        x, symmetrise_edges(pairs[:, within], len(table)), arrangement, options, notes, tuple(preprocessing.as_data())
     )
     return {**fields, "preprocessing": preprocessing}
 
@@ -107,6 +107,6 @@ def _fields(
         class_names=arrangement.classes, columns=columns,
     )  # fmt: skip
     partition = Partition(
-        parts["train"], parts["val"], parts["test"], nodes=nodes, edges=subgraphs, **structure(arrangement, options)
+        parts["train"], parts["val"], parts["test"], nodes=nodes, edges=subgraphs, **client_fields(arrangement, options)
     )
     return partition_fields(dataset, partition, arrangement, options, x.shape[1:], notes)

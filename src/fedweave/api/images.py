@@ -16,7 +16,7 @@ ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 PARTS = {"validation": "val", "valid": "val", "dev": "val"}  # how others call a part
 
 
-def listed(folder: Path | str) -> "pd.DataFrame":
+def list_files(folder: Path | str) -> "pd.DataFrame":
     """A table of the files FOLDER/CLIENT/CLASS/FILE: file, client, label.
 
     Raises:
@@ -49,7 +49,7 @@ def load(images: Iterable[Any], root: Path, size: tuple[int, int] | None) -> np.
     arrays: list[np.ndarray] = []
     mode = ""
     for i, image in enumerate(images):
-        opened, what = _opened(image, root, i)
+        opened, what = _open_image(image, root, i)
         mode = mode or ("L" if opened.mode in ("1", "L", "I", "I;16", "F") else "RGB")
         converted = opened.convert(mode)
         if size is not None:
@@ -63,7 +63,7 @@ def load(images: Iterable[Any], root: Path, size: tuple[int, int] | None) -> np.
     return np.stack(arrays)
 
 
-def _opened(image: Any, root: Path, row: int) -> tuple[Any, str]:
+def _open_image(image: Any, root: Path, row: int) -> tuple[Any, str]:
     """(the image as PIL has it, how a message calls it)."""
     from PIL import Image
 
@@ -104,10 +104,10 @@ def as_table(dataset: Any) -> "pd.DataFrame":
         table = pd.DataFrame({name: dataset[name] for name in dataset.column_names})
     else:
         raise BadInput(f"dataset: {type(dataset).__name__} has neither to_pandas() nor column_names; give a Dataset")
-    return _with_names(table, getattr(dataset, "features", None) or {})
+    return _replace_class_numbers(table, getattr(dataset, "features", None) or {})
 
 
-def _with_names(table: "pd.DataFrame", features: Mapping[str, Any]) -> "pd.DataFrame":
+def _replace_class_numbers(table: "pd.DataFrame", features: Mapping[str, Any]) -> "pd.DataFrame":
     """`table` with names in place of the numbers of classes."""
     for column, feature in features.items():
         names: Sequence[str] | None = getattr(feature, "names", None)

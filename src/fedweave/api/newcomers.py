@@ -12,7 +12,7 @@ from fedweave import data, results
 from fedweave.api import arrays, graphs, rows
 from fedweave.api.federation import Federation
 from fedweave.api.folder import results_folder
-from fedweave.api.folder import write as describe
+from fedweave.api.folder import write_description as describe
 from fedweave.api.options import RowOptions, row_options
 from fedweave.api.tables import Preprocessing
 from fedweave.data import Dataset, Partition
@@ -34,7 +34,7 @@ STATE = "state-{}.pt"
 
 
 @dataclass(frozen=True)
-class Data:
+class NewcomerData:
     """Rows of newcomers, as `Federation.from_pandas`, `from_arrays` or `from_graphs` takes them.
 
     Attributes:
@@ -54,7 +54,7 @@ class Data:
     node: str = "node"
 
 
-def store(checkpoints: Path, run: Run, seed: int, state: State) -> None:
+def store_state(checkpoints: Path, run: Run, seed: int, state: State) -> None:
     """Keep what the server and the clients know after the last round beside the checkpoints, unless it is very large.
 
     The folder of the run may hold the results of an earlier training until this one is written.
@@ -63,20 +63,20 @@ def store(checkpoints: Path, run: Run, seed: int, state: State) -> None:
     from fedweave.tensors import trees
 
     if trees.nbytes(state.server) + trees.nbytes(state.clients) <= LARGEST:
-        save_tensors(_beside(checkpoints, run, seed), {"state": to_cpu(tuple(state))})
+        save_tensors(_state_path(checkpoints, run, seed), {"state": to_cpu(tuple(state))})
 
 
-def stored(checkpoints: Path, run: Run) -> dict[str, Path]:
-    """What `store` has kept of a run: name of the file in its results -> where it lies."""
-    files = {STATE.format(seed): _beside(checkpoints, run, seed) for seed in run.seeds}
+def find_stored_states(checkpoints: Path, run: Run) -> dict[str, Path]:
+    """What `store_state` has kept of a run: name of the file in its results -> where it lies."""
+    files = {STATE.format(seed): _state_path(checkpoints, run, seed) for seed in run.seeds}
     return {name: file for name, file in files.items() if file.is_file()}
 
 
-def _beside(checkpoints: Path, run: Run, seed: int) -> Path:
+def _state_path(checkpoints: Path, run: Run, seed: int) -> Path:
     return checkpoints / f"{run.fingerprint()}-{STATE.format(seed)}"
 
 
-def extended(federation: Federation, arrivals: Data) -> Federation:
+def add_newcomers(federation: Federation, arrivals: NewcomerData) -> Federation:
     """`federation` with more clients behind the others; what was fitted on its training rows stays as it is.
 
     Raises:
@@ -85,19 +85,19 @@ def extended(federation: Federation, arrivals: Data) -> Federation:
     if federation.dataset.kind == "series" or federation.partition.test_weight is not None:
         raise BadInput(f"join: {federation.name} holds {federation.dataset.kind}; newcomers need rows of their own")
     graph = federation.dataset.kind == "graph"
-    fresh, encoded = (_fresh_graphs if graph else _fresh)(federation, arrivals)
+    fresh, encoded = (_encode_graphs if graph else _encode_rows)(federation, arrivals)
     twice = [name for name in fresh.names if name in federation.names]
     if twice:
         raise BadInput(f"join: client {twice[0]!r} is there already; give newcomers other names")
-    partition = _grown(federation, fresh)
-    dataset = _joined(federation, fresh, encoded)
+    partition = _extend_partition(federation, fresh)
+    dataset = _extend_dataset(federation, fresh, encoded)
     return replace(
-        federation, dataset=dataset, partition=partition, dealt=arrays.given_block(dataset, partition),
-        normalize=_fixed(federation), preprocessing=_preprocessing(dataset), notes=(),
+        federation, dataset=dataset, partition=partition, dealt=arrays.partition_block(dataset, partition),
+        normalize=_freeze_scaling(federation), preprocessing=_preprocessing(dataset), notes=(),
     )  # fmt: skip
 
 
-def _grown(federation: Federation, fresh: Federation) -> Partition:
+def _extend_partition(federation: Federation, fresh: Federation) -> Partition:
     """The partition with the newcomers' rows, or nodes, behind the others."""
     count, old, new = len(federation.dataset.x), federation.partition, fresh.partition
     if old.nodes is None:
@@ -122,12 +122,12 @@ def _units(federation: Federation, fresh: Federation) -> tuple[str, ...]:
     return old + new
 
 
-def _options(federation: Federation, arrivals: Data) -> RowOptions:
+def _options(federation: Federation, arrivals: NewcomerData) -> RowOptions:
     """How the newcomers' rows are read and split; they need not have every class."""
     return replace(row_options(arrivals.options), name=federation.name, least_classes=1)
 
 
-def _fresh_graphs(federation: Federation, arrivals: Data) -> tuple[Federation, np.ndarray]:
+def _encode_graphs(federation: Federation, arrivals: NewcomerData) -> tuple[Federation, np.ndarray]:
     """The newcomers' graphs as a federation of their own, and their nodes as those of training were encoded."""
     options = _options(federation, arrivals)
     own = federation.preprocessing
@@ -135,7 +135,7 @@ def _fresh_graphs(federation: Federation, arrivals: Data) -> tuple[Federation, n
         way = "no tables; leave edges= out" if own is None else "a table of nodes; give one, and edges="
         raise BadInput(f"join: {federation.name} was made from {way}")
     if own is None:
-        fresh = Federation(**graphs.of_graphs(arrivals.rows, options))
+        fresh = Federation(**graphs.fields_from_graphs(arrivals.rows, options))
         return fresh, fresh.dataset.x
     used, client, label = (
         [column.name for column in own.columns],
@@ -143,12 +143,12 @@ def _fresh_graphs(federation: Federation, arrivals: Data) -> tuple[Federation, n
         arrivals.label or "label",
     )
     fresh = Federation(
-        **graphs.of_tables(arrivals.rows, arrivals.edges, arrivals.node, client, label, used, options, own)
+        **graphs.fields_from_tables(arrivals.rows, arrivals.edges, arrivals.node, client, label, used, options, own)
     )
     return fresh, fresh.dataset.x
 
 
-def _fresh(federation: Federation, arrivals: Data) -> tuple[Federation, np.ndarray]:
+def _encode_rows(federation: Federation, arrivals: NewcomerData) -> tuple[Federation, np.ndarray]:
     """The newcomers as a federation of their own, and their rows as those of training were encoded."""
     if arrivals.client is None or arrivals.label is None:
         raise BadInput("join: rows need client= and label=, names of columns or one value for each row")
@@ -158,18 +158,18 @@ def _fresh(federation: Federation, arrivals: Data) -> tuple[Federation, np.ndarr
         task = {"window": federation.shape[0], "horizon": federation.dataset.outputs // len(channels)}
     options = replace(_options(federation, arrivals), **task)
     if federation.preprocessing is None and not hasattr(arrivals.rows, "columns"):
-        fresh = Federation(**rows.of_arrays(arrivals.rows, arrivals.label, arrivals.client, options))
+        fresh = Federation(**rows.fields_from_arrays(arrivals.rows, arrivals.label, arrivals.client, options))
         return fresh, fresh.dataset.x
     used = [column["name"] for column in federation.dataset.columns if column.get("role") != "time"]
     if federation.preprocessing is None:
         others = rows.TableOptions(used[len(channels) :])
-        fresh = Federation(**rows.of_table(arrivals.rows, arrivals.client, arrivals.label, others, options))
+        fresh = Federation(**rows.fields_from_table(arrivals.rows, arrivals.client, arrivals.label, others, options))
         return fresh, fresh.dataset.x
     own = federation.preprocessing
     words = {c.name: list(c.words) or c.buckets for c in own.columns if c.is_text}
     coded = any(column.coded for column in own.columns)
     way = rows.TableOptions(used, coded or None, "client", words)
-    fresh = Federation(**rows.of_table(arrivals.rows, arrivals.client, arrivals.label, way, options))
+    fresh = Federation(**rows.fields_from_table(arrivals.rows, arrivals.client, arrivals.label, way, options))
     assert fresh.preprocessing is not None
     pairs = zip(own.columns, fresh.preprocessing.columns, strict=True)
     grown = Preprocessing(tuple(replace(old, own=old.own + new.own) if old.own else old for old, new in pairs))
@@ -179,7 +179,7 @@ def _fresh(federation: Federation, arrivals: Data) -> tuple[Federation, np.ndarr
     return replace(fresh, preprocessing=grown), arrays.as_images(grown.encode(arrivals.rows, owner))
 
 
-def _joined(federation: Federation, fresh: Federation, encoded: np.ndarray) -> Dataset:
+def _extend_dataset(federation: Federation, fresh: Federation, encoded: np.ndarray) -> Dataset:
     old, new = federation.dataset, fresh.dataset
     if encoded.shape[1:] != old.x.shape[1:] or old.targets_are != new.targets_are or old.channels != new.channels:
         raise BadInput(
@@ -202,7 +202,7 @@ def _preprocessing(dataset: Dataset) -> Preprocessing | None:
     return None if not dataset.columns or "role" in dataset.columns[0] else Preprocessing.from_data(dataset.columns)
 
 
-def _fixed(federation: Federation) -> Any:
+def _freeze_scaling(federation: Federation) -> Any:
     """The scaling of training with its numbers, so that newcomers change nothing of it."""
     arrivals = federation.normalize
     block = dict(arrivals) if isinstance(arrivals, Mapping) else {"name": arrivals}
@@ -216,13 +216,15 @@ def _fixed(federation: Federation) -> Any:
     return block if len(block) > 1 else arrivals
 
 
-def join(result: "MethodResult", federation: Federation, arrivals: Data, rounds: int, freeze: bool, out: Any) -> Any:
+def join(
+    result: "MethodResult", federation: Federation, arrivals: NewcomerData, rounds: int, freeze: bool, out: Any
+) -> Any:
     """Further rounds with the newcomers; see `MethodResult.join`."""
     from fedweave.api.comparison import Comparison
 
     _check(result, federation, rounds)
-    grown = extended(federation, arrivals)
-    run = serving.run_of(dict(result.run.info))
+    grown = add_newcomers(federation, arrivals)
+    run = serving.parse_run(dict(result.run.info))
     task = replace(run.task, metric=result.run.info["metric"], partition=dict(grown.dealt), normalize=grown.normalize)
     before = result.run.info["spec"]["train"]["rounds"]
     late = len(grown) - len(federation)
@@ -230,9 +232,11 @@ def join(result: "MethodResult", federation: Federation, arrivals: Data, rounds:
     prepared = repetition.prepare(
         replace(run, task=task, train=train), grown.dataset, grown.partition, result.comparison.model
     )
-    prepared = replace(prepared, federation=_judged(prepared.federation, result.run, late))
+    prepared = replace(prepared, federation=_set_evaluated_clients(prepared.federation, result.run, late))
     with results_folder(out) as (folder, temporary):
-        histories = {seed: _continued(prepared, seed, _state(result, seed, prepared, rounds)) for seed in run.seeds}
+        histories = {
+            seed: _continue_training(prepared, seed, _load_state(result, seed, prepared, rounds)) for seed in run.seeds
+        }
         describe(grown, folder)
         archive.write(folder / "runs" / run.key, prepared, histories)
     study = results.Study(run.study, folder, (results.load_run(folder / "runs" / run.key),), ())
@@ -240,12 +244,12 @@ def join(result: "MethodResult", federation: Federation, arrivals: Data, rounds:
     return done[next(iter(done.methods))]
 
 
-def _judged(federation: Clients, run: results.Run, late: int) -> Clients:
+def _set_evaluated_clients(federation: Clients, run: results.Run, late: int) -> Clients:
     """`federation` with the clients that are evaluated: those of the training, and all newcomers."""
     if "evaluated" not in run.info:
         return replace(federation, evaluated=None)
     evaluated = torch.zeros(federation.clients, dtype=torch.bool)
-    evaluated[run.evaluated] = True
+    evaluated[run.evaluated_clients] = True
     evaluated[federation.clients - late :] = True
     return replace(federation, evaluated=evaluated)
 
@@ -257,7 +261,7 @@ def _check(result: "MethodResult", federation: Federation, rounds: int) -> None:
         raise BadInput(
             f"join: {federation.name} has other clients than the run; give federation= the one of the training"
         )
-    if result.run.splits:
+    if result.run.has_splits:
         raise BadInput(
             "join: every repetition has a split of its own, and test rows of one are training rows of another; "
             "train with `seed` in place of `seeds`"
@@ -266,7 +270,7 @@ def _check(result: "MethodResult", federation: Federation, rounds: int) -> None:
         raise BadInput("join: clients have joined this run already; train all of them from the start")
 
 
-def _state(result: "MethodResult", seed: int, prepared: PreparedRun, rounds: int) -> State:
+def _load_state(result: "MethodResult", seed: int, prepared: PreparedRun, rounds: int) -> State:
     """What the server and the clients knew after training.
 
     Raises:
@@ -286,8 +290,8 @@ def _state(result: "MethodResult", seed: int, prepared: PreparedRun, rounds: int
     return State(*tree_map(lambda t: t.to(prepared.device) if hasattr(t, "to") else t, tuple(state)))
 
 
-def _continued(prepared: PreparedRun, seed: int, state: State) -> History:
+def _continue_training(prepared: PreparedRun, seed: int, state: State) -> History:
     history = History()
-    for report in repetition.repeat(prepared, seed, state):
+    for report in repetition.iterate_reports(prepared, seed, state):
         history = record(history, report, prepared)
     return history

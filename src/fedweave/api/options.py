@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedweave.api import arrays, doubts
+from fedweave.api import arrays, data_checks
 from fedweave.api.arguments import check_seed, check_text
 from fedweave.api.reading import read_pairs
 from fedweave.api.splits import SplitOptions, split_rows
@@ -42,11 +42,11 @@ class RowOptions:
         check_text(self.name, "name", "own-data")
 
     @property
-    def forecasts(self) -> bool:
+    def is_forecast(self) -> bool:
         """Whether rows are time steps, of which windows are cut."""
         return self.window is not None or self.horizon is not None
 
-    def of_split(self, count: int) -> SplitOptions:
+    def build_split_options(self, count: int) -> SplitOptions:
         """What a split of `count` rows reads, checked."""
         time = None if self.time is None else arrays.as_times(self.time, count)
         recording = None if self.recording is None else arrays.as_column(self.recording, "recording", count)
@@ -110,13 +110,13 @@ def arrange(y: Any, client: Any, count: int, options: RowOptions, names: tuple[s
     """
     labels, classes, numbers = as_targets(y, count, options.target, options.least_classes)
     owner, names = (client, names) if names else arrays.as_clients(client, count)
-    rows = split_rows(owner, labels, names, options.of_split(count))
+    rows = split_rows(owner, labels, names, options.build_split_options(count))
     if labels is not None:
         arrays.check_classes(labels, rows, classes)
     return Arrangement(owner, names, labels, classes, rows, numbers)
 
 
-def structure(arrangement: Arrangement, options: RowOptions) -> dict[str, Any]:
+def client_fields(arrangement: Arrangement, options: RowOptions) -> dict[str, Any]:
     """What a partition says of its clients: names, groups, units and the given client graph."""
     members, groups = arrays.as_groups(options.group, arrangement.owner, arrangement.names)
     pairs = None if options.relation is None else read_pairs(options.relation, "relation")
@@ -132,7 +132,7 @@ def federation_fields(
 ) -> dict[str, Any]:
     """The fields of a federation of independent rows."""
     rows = arrangement.rows
-    partition = Partition(rows["train"], rows["val"], rows["test"], **structure(arrangement, options))
+    partition = Partition(rows["train"], rows["val"], rows["test"], **client_fields(arrangement, options))
     return partition_fields(dataset, partition, arrangement, options, shape, notes)
 
 
@@ -145,12 +145,15 @@ def partition_fields(
     notes: tuple[str, ...],
 ) -> dict[str, Any]:
     """The fields of a federation whose partition is given."""
-    spelled = (*doubts.spellings("clients", arrangement.names), *doubts.spellings("classes", arrangement.classes))
+    spelled = (
+        *data_checks.find_similar_names("clients", arrangement.names),
+        *data_checks.find_similar_names("classes", arrangement.classes),
+    )
     return {
         "dataset": dataset,
         "partition": partition,
         "setting": "own",
-        "dealt": arrays.given_block(dataset, partition),
+        "dealt": arrays.partition_block(dataset, partition),
         "normalize": options.normalize or "none",
         "shape": tuple(shape),
         "classes": arrangement.classes,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 SMALL = 10  # test rows of a client below which its score is hardly more than chance
 
 
-def line(made: "Federation") -> str:
+def summary(made: "Federation") -> str:
     """Clients, rows and targets."""
     dataset = made.dataset
     size = " x ".join(map(str, made.shape))

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedweave.api import folder as results_folder
 from fedweave.api import prediction
-from fedweave.api.prediction import Predictor, Source
+from fedweave.api.prediction import Predictor, RunData
 from fedweave.api.tables import Preprocessing
 from fedweave.errors import BadInput
 from fedweave.results import Run
@@ -30,7 +30,7 @@ def pack(run: Run, folder: Path) -> "np.ndarray | pd.DataFrame | None":
     if not models or "code" in run.info["spec"]["task"]["model"]:
         return None
     try:
-        about, _, source = prediction.inputs_of(run)
+        about, _, source = prediction.read_inputs(run)
     except BadInput:
         return None
     for file in (run.folder / RUN, *models):
@@ -38,7 +38,7 @@ def pack(run: Run, folder: Path) -> "np.ndarray | pd.DataFrame | None":
     (folder / ABOUT).write_text(json.dumps(about, default=str), encoding="utf-8")
     if about["kind"] == "graph":
         _pack_graphs(run, source, folder / serving.GRAPHS)
-    return example(about, source, run)
+    return build_example(about, source, run)
 
 
 def unpack(folder: Path) -> Predictor:
@@ -49,38 +49,38 @@ def unpack(folder: Path) -> Predictor:
     """
     info, about = (json.loads((folder / name).read_text(encoding="utf-8")) for name in (RUN, ABOUT))
     names = prediction.client_names(info)
-    return prediction.assemble(info, about, folder, serving.read_graphs(folder / serving.GRAPHS), names)
+    return prediction.build_predictor(info, about, folder, serving.read_graphs(folder / serving.GRAPHS), names)
 
 
-def _pack_graphs(run: Run, source: Source | None, target: Path) -> None:
+def _pack_graphs(run: Run, source: RunData | None, target: Path) -> None:
     if source is not None:
         serving.write_graphs(target, source.partition)
     else:
-        shutil.copy(results_folder.place(run.folder.parents[1], run.task) / serving.GRAPHS, target)
+        shutil.copy(results_folder.partition_folder(run.folder.parents[1], run.task) / serving.GRAPHS, target)
 
 
-def example(about: dict[str, Any], source: Source | None, run: Run) -> "np.ndarray | pd.DataFrame":
+def build_example(about: dict[str, Any], source: RunData | None, run: Run) -> "np.ndarray | pd.DataFrame":
     """Rows as users send them: two test rows of the first client with a model, or blank ones where the arrays are not
     at hand.
 
     Of a graph, the features of all nodes of that client; of a table, one typical row.
     """
-    first = run.evaluated[0]
+    first = run.evaluated_clients[0]
     if columns := results_folder.columns(about):
-        return _typical(columns)
+        return _typical_row(columns)
     if about["kind"] == "series":
         return np.zeros((2, sum(about["layout"][name] for name in serving.SPAN), 2), dtype=np.float32)
     if about["kind"] == "graph":
         if source is not None and source.partition.nodes is not None:
             return np.asarray(source.dataset.x[source.partition.nodes[first]])
-        graphs = serving.read_graphs(results_folder.place(run.folder.parents[1], run.task) / serving.GRAPHS)
+        graphs = serving.read_graphs(results_folder.partition_folder(run.folder.parents[1], run.task) / serving.GRAPHS)
         return np.zeros((int(graphs[first][0][0].max()) + 1, *about["stored"]), dtype=np.float32)
     if source is not None:
         return np.asarray(source.dataset.x[source.partition.test[first][:2]])
     return np.zeros((2, *about["shape"]), dtype=np.float32)
 
 
-def _typical(columns: Preprocessing) -> "pd.DataFrame":
+def _typical_row(columns: Preprocessing) -> "pd.DataFrame":
     """One row: the median of each number, the first value of each category."""
     import pandas as pd
 

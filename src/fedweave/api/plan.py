@@ -7,11 +7,11 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from fedweave.api.arguments import as_mapping, as_seeds, check_text
-from fedweave.api.central import check_units, with_control
+from fedweave.api.central_control import add_control, check_units
 from fedweave.api.federation import Federation
-from fedweave.api.scorers import named_metric
+from fedweave.api.scorers import register_metric
 from fedweave.client.task import RowClassification
-from fedweave.errors import BadInput, choose, shown
+from fedweave.errors import BadInput, choose, format_value
 from fedweave.federation.executors import choose_executor
 from fedweave.federation.protocol import Method
 from fedweave.methods import METHODS
@@ -48,7 +48,7 @@ class Plan:
     inputs: Inputs
     title: str
 
-    def code(self, key: str) -> str:
+    def hash_code(self, key: str) -> str:
         """A hash of the code that the run `key` depends on, ours by its imports and the user's own, and of the file of
         its graph.
 
@@ -57,9 +57,9 @@ class Plan:
         run = self.study.run(key)
         model, metric = str(run.task.model["name"]), str(run.task.metric)
         parts = (METHODS[run.method], MODELS.get(model), METRICS.get(metric))
-        entry = (run.method, model, metric, run.task.model.get("code"), *map(id, parts), *plugins.loaded())
+        entry = (run.method, model, metric, run.task.model.get("code"), *map(id, parts), *plugins.list_loaded())
         if entry not in _CODES:
-            _CODES[entry] = (_code(run), parts)
+            _CODES[entry] = (_hash_code(run), parts)
         if not graph_files.files_of(run):
             return _CODES[entry][0]
         both = _CODES[entry][0] + dependencies.inputs_digest(run, None)
@@ -70,12 +70,12 @@ class Plan:
 _CODES: dict[tuple[Any, ...], tuple[str, tuple[Any, ...]]] = {}
 
 
-def _code(run: Run) -> str:
+def _hash_code(run: Run) -> str:
     """A hash of the code behind a run, also where the method was defined in a notebook."""
     parts = METHODS[run.method].__mro__
     own = [part for part in parts if part.__module__.split(".")[0] not in ("fedweave", "abc", "builtins")]
     # The script or test in which a class stands says more than the class: of it the class alone counts.
-    places = (PACKAGE, *plugins.loaded())
+    places = (PACKAGE, *plugins.list_loaded())
     ours = [file for file in dependencies.of_run(run) if any(map(file.is_relative_to, places))]
     metric = METRICS.get(str(run.task.metric))
     scored = [] if metric is None or metric.function.__module__.startswith("fedweave.") else [metric.function]
@@ -106,30 +106,31 @@ def plan(
     if not isinstance(federation, Federation):
         raise BadInput(f"{title}: {type(federation).__name__} is no federation; make one with Federation.from_arrays")
     check_text(name, "name", "comparison")
-    block, adapter = _model(federation, model, head)
-    listed = resolve(methods)
+    block, adapter = _resolve_model(federation, model, head)
+    listed = resolve_methods(methods)
     check_units(federation, listed, title)
-    named = with_control(federation, listed, train) if central else listed
+    named = add_control(federation, listed, train) if central else listed
+    task = {**_task_block(federation, block, train, evaluate), "metric": register_metric(metric)}
     raw = {
         "study": name,
         "seeds": as_seeds(seeds),
-        "tasks": {federation.name: {**_task(federation, block, train, evaluate), "metric": named_metric(metric)}},
-        **_runs(federation, named),
-        "tune": _tune(tune, seeds, {method for method, _ in named.values()}),
+        "tasks": {federation.name: task},
+        **_run_blocks(federation, named),
+        "tune": _tuning_block(tune, seeds, {method for method, _ in named.values()}),
     }
     inputs = Inputs(federation.dataset, federation.partition, adapter)
     try:
         study = parse(raw, title)
         if adapter:
-            _check(study, inputs, adapter)
+            _check_model(study, inputs, adapter)
         assembly.check(study, title, inputs)
     except BadInput as error:
         # Nothing stands in a file here: what is wrong was an argument.
-        raise BadInput(_of_argument(str(error), federation, title)) from error
+        raise BadInput(_rewrite_message(str(error), federation, title)) from error
     return Plan(federation, study, inputs, title)
 
 
-def _runs(federation: Federation, named: Mapping[str, tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+def _run_blocks(federation: Federation, named: Mapping[str, tuple[str, dict[str, Any]]]) -> dict[str, Any]:
     """The blocks `runs` and `methods` of a study."""
     runs = {
         _key(federation, n): {"task": federation.name, "method": m, "set": options} for n, (m, options) in named.items()
@@ -137,14 +138,14 @@ def _runs(federation: Federation, named: Mapping[str, tuple[str, dict[str, Any]]
     return {"runs": runs, "methods": {method: {} for method, _ in named.values()}}
 
 
-def _of_argument(message: str, federation: Federation, title: str) -> str:
+def _rewrite_message(message: str, federation: Federation, title: str) -> str:
     """`message` with the name of the call or of its argument in place of the place in a file."""
     message = message.removeprefix(f"{title}: ") if f"tasks.{federation.name}.metric: " in message else message
     message = message.replace(f"tasks.{federation.name}.metric: ", "metric: ")
     return re.sub(r"params\.yaml: (methods|runs)\.", f"{title}: ", message)
 
 
-def resolve(methods: Methods) -> dict[str, tuple[str, dict[str, Any]]]:
+def resolve_methods(methods: Methods) -> dict[str, tuple[str, dict[str, Any]]]:
     """Name -> (method of METHODS, its settings) of what a user lists.
 
     Raises:
@@ -153,13 +154,15 @@ def resolve(methods: Methods) -> dict[str, tuple[str, dict[str, Any]]]:
     if isinstance(methods, str | Method | type):
         methods = [methods]
     if not isinstance(methods, Iterable):
-        raise BadInput(f"methods: {shown(methods)} is no list of methods; name some, as ['local', 'fedavg', 'ditto']")
+        raise BadInput(
+            f"methods: {format_value(methods)} is no list of methods; name some, as ['local', 'fedavg', 'ditto']"
+        )
     pairs = [*methods.items()] if isinstance(methods, Mapping) else [(None, one) for one in methods]
     if not pairs:
         raise BadInput("methods: the list is empty; name some, as ['local', 'fedavg', 'ditto']")
     for given in methods if isinstance(methods, Mapping) else ():
         check_text(given, "methods", "first")
-    entries = [(label, *_method(one)) for label, one in pairs]
+    entries = [(label, *_resolve_method(one)) for label, one in pairs]
     counts = [method for _, method, _ in entries]
     named: dict[str, tuple[str, dict[str, Any]]] = {}
     for label, method, options in entries:
@@ -173,16 +176,16 @@ def resolve(methods: Methods) -> dict[str, tuple[str, dict[str, Any]]]:
     return named
 
 
-def _method(one: Any) -> tuple[str, dict[str, Any]]:
+def _resolve_method(one: Any) -> tuple[str, dict[str, Any]]:
     if isinstance(one, str):
-        plugins.look_for(one, METHODS)
+        plugins.load_if_missing(one, METHODS)
         return choose(one, METHODS, "methods"), {}
     cls = one if isinstance(one, type) else type(one)
     if not issubclass(cls, Method):
         raise BadInput(
             f"methods: {one!r} is no method; give a name, or a method such as fedweave.methods.Ditto(lam=0.5)"
         )
-    name = _registered(cls)
+    name = _register_method(cls)
     if isinstance(one, type):
         return name, {}
     run_sets = {f.name for f in fields(Method)}
@@ -190,7 +193,7 @@ def _method(one: Any) -> tuple[str, dict[str, Any]]:
     return name, {key: value for key, value in options.items() if value != cls.__dataclass_fields__[key].default}
 
 
-def _registered(cls: type[Method]) -> str:
+def _register_method(cls: type[Method]) -> str:
     """The name of a method's class; a user's own class is registered under its own name."""
     names = {value: name for name, value in METHODS.items()}
     if cls in names:
@@ -211,7 +214,7 @@ def _key(federation: Federation, name: str) -> str:
     return f"{federation.name}-{name}"
 
 
-def _task(
+def _task_block(
     federation: Federation, model: dict[str, Any], train: Mapping[str, Any], evaluate: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     defaults = GRAPH if federation.dataset.kind == "graph" else ROWS
@@ -230,21 +233,21 @@ def _task(
     }
 
 
-def _tune(tune: int | Mapping[str, Any], seeds: int | Sequence[int], methods: set[str]) -> dict[str, Any]:
+def _tuning_block(tune: int | Mapping[str, Any], seeds: int | Sequence[int], methods: set[str]) -> dict[str, Any]:
     """The tuning budget; its seeds are none of the comparison's."""
     label: dict[str, Any] = dict(tune) if isinstance(tune, Mapping) else {"trials": tune}
     used = as_seeds(seeds)
     spare = next(seed for seed in range(1000, 2000 + len(used)) if seed not in used)
     spaces = as_mapping(label.get("spaces"), "tune.spaces", "{'ditto': {'lam': {'choices': [0.1, 1]}}}")
-    return {"seeds": [spare], **label, "spaces": {**_spaces(methods), **spaces}}
+    return {"seeds": [spare], **label, "spaces": {**_default_spaces(methods), **spaces}}
 
 
-def _spaces(methods: set[str]) -> dict[str, Any]:
+def _default_spaces(methods: set[str]) -> dict[str, Any]:
     """What is searched for by default: the clients' learning rate, and what the methods' settings declare."""
-    return {method: search_spaces.derived(method) for method in sorted(methods)}
+    return {method: search_spaces.derive_space(method) for method in sorted(methods)}
 
 
-def _model(federation: Federation, model: Any, head: str | None) -> tuple[dict[str, Any], Adapter | None]:
+def _resolve_model(federation: Federation, model: Any, head: str | None) -> tuple[dict[str, Any], Adapter | None]:
     """(model block of the task, maker of the models where they are the user's own)."""
     graph = federation.dataset.kind == "graph"
     model = ("gcn" if graph else "gru" if federation.dataset.kind == "series" else "mlp") if model is None else model
@@ -255,7 +258,7 @@ def _model(federation: Federation, model: Any, head: str | None) -> tuple[dict[s
         block["name"] = ALIASES.get((federation.dataset.kind, str(block.get("name"))), block.get("name"))
         if head is not None:
             raise BadInput(f"head: {head!r}, but the model {block.get('name')!r} knows its own; leave it out")
-        plugins.look_for(block.get("name"), MODELS)
+        plugins.load_if_missing(block.get("name"), MODELS)
         return {**block, "name": choose(str(block.get("name")), MODELS, "model")}, None
     if federation.dataset.kind != "images":
         raise BadInput(
@@ -266,8 +269,8 @@ def _model(federation: Federation, model: Any, head: str | None) -> tuple[dict[s
     return {"name": adapter.name, "code": adapter.code, "head": adapter.head}, adapter
 
 
-def _check(study: Study, inputs: Inputs, adapter: Adapter) -> None:
+def _check_model(study: Study, inputs: Inputs, adapter: Adapter) -> None:
     """Try a user's model as the first run is going to train it."""
     task, train = RowClassification(adapter), study.run(next(iter(study.runs))).train
-    executor = choose_executor(train.executor, task.template, assembly.device(train.device))
+    executor = choose_executor(train.executor, task.template, assembly.choose_device(train.device))
     try_model(task, inputs.dataset, inputs.partition, adapter.name, executor)

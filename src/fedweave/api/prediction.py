@@ -9,8 +9,8 @@ import numpy as np
 from torch import Tensor
 
 from fedweave import data
-from fedweave.api import arrays, folder, portable
-from fedweave.api.tables import bad_input
+from fedweave.api import arrays, exported_model, folder
+from fedweave.api.tables import convert_input_errors
 from fedweave.errors import BadInput, choose
 from fedweave.federation.registry import METHODS
 from fedweave.models import MODELS
@@ -20,7 +20,7 @@ from fedweave.runs import serving
 from fedweave.study import plugins
 
 
-class Source(NamedTuple):
+class RunData(NamedTuple):
     """The arrays behind a run."""
 
     dataset: data.Dataset
@@ -33,11 +33,11 @@ class Predictor:
 
     Attributes:
         models: of every client and seed.
-        about: of the data, see `folder.inputs`.
+        about: of the data, see `folder.describe_inputs`.
         names: of the clients.
     """
 
-    models: serving.Deployed
+    models: serving.DeployedModels
     about: Mapping[str, Any]
     names: tuple[str, ...]
 
@@ -50,9 +50,9 @@ class Predictor:
         i = self.position(client)
         scaling = folder.scaling(self.about)
         if self.about["kind"] == "series":
-            return scaling.undo(self.models.answer(self._windows(x, scaling, i), i, seed), i)
-        values = self._nodes(x, i) if self.about["kind"] == "graph" else self._rows(x, i)
-        answer = self.models.answer(scaling.of_client(values, i), i, seed)
+            return scaling.undo(self.models.answer(self._encode_windows(x, scaling, i), i, seed), i)
+        values = self._encode_nodes(x, i) if self.about["kind"] == "graph" else self._encode_rows(x, i)
+        answer = self.models.answer(scaling.apply_to_client(values, i), i, seed)
         if not self.about.get("offset"):
             return answer
         offset, unit = (np.asarray(self.about[name][i], dtype=np.float32) for name in ("offset", "unit"))
@@ -87,20 +87,20 @@ class Predictor:
             raise BadInput("predict_proba: these models say numbers and know no classes; use predict")
         return list(self.about["classes"])
 
-    def _rows(self, x: Any, client: int) -> np.ndarray:
+    def _encode_rows(self, x: Any, client: int) -> np.ndarray:
         """Rows as they were given, or a table with the columns of the training's, as images [M, C, H, W]."""
         table, stored = folder.columns(self.about), self.about["columns"]
-        with bad_input():
+        with convert_input_errors():
             if table is not None:
-                return arrays.as_images(table.encode(portable.as_table(x, stored), client))
+                return arrays.as_images(table.encode(exported_model.as_table(x, stored), client))
             if stored and hasattr(x, "columns"):
-                return arrays.as_images(portable.last_window(x, stored, self.about["shape"][0]))
+                return arrays.as_images(exported_model.last_window(x, stored, self.about["shape"][0]))
         values = np.asarray(x.to_numpy() if hasattr(x, "to_numpy") else x)
         shape = tuple(self.about["shape"])
         _check_shape(values, shape, self.about["name"])
         return arrays.as_images(arrays.as_features(values, "predict"))
 
-    def _nodes(self, x: Any, client: int) -> np.ndarray:
+    def _encode_nodes(self, x: Any, client: int) -> np.ndarray:
         """Features of all nodes of the client's subgraph [V, F]."""
         table = folder.columns(self.about)
         values = table.encode(x, client) if table is not None and hasattr(x, "columns") else np.asarray(x)
@@ -113,7 +113,7 @@ class Predictor:
         data.check_finite(values, "x", "drop these rows, or fill them in")
         return values.astype(np.float32)
 
-    def _windows(self, x: Any, scaling: data.Scaling, client: int) -> np.ndarray:
+    def _encode_windows(self, x: Any, scaling: data.Scaling, client: int) -> np.ndarray:
         """Windows of values and hours [M, window + horizon, 2]; what is to be forecast is left out."""
         whole, layout = np.array(x, dtype=np.float32), self.about["layout"]
         window, span = layout["window"], layout["window"] + layout["horizon"]
@@ -124,11 +124,11 @@ class Predictor:
             )
         whole[:, window:, 0] = 0
         data.check_finite(whole, "x", "drop these windows, or fill them in")
-        whole[:, :window, 0] = scaling.of_client(whole[:, :window, 0], client)
+        whole[:, :window, 0] = scaling.apply_to_client(whole[:, :window, 0], client)
         return whole
 
 
-def predictor(run: Run, names: tuple[str, ...], model: Any = None) -> Predictor:
+def load_predictor(run: Run, names: tuple[str, ...], model: Any = None) -> Predictor:
     """The models of a run.
 
     Args:
@@ -143,14 +143,14 @@ def predictor(run: Run, names: tuple[str, ...], model: Any = None) -> Predictor:
         raise BadInput(
             f"{run.folder}: no models were kept; train again with evaluate={{'models': True}}, which is the default"
         )
-    plugins.look_for(run.info["method"], METHODS)
+    plugins.load_if_missing(run.info["method"], METHODS)
     if run.info["method"] not in METHODS:
         raise BadInput(f"predict: the method {run.info['method']!r} is not defined here; import the file that has it")
-    about, pairs, _ = inputs_of(run)
-    return assemble(run.info, about, run.folder, pairs, names, _maker(run.info, about, model))
+    about, pairs, _ = read_inputs(run)
+    return build_predictor(run.info, about, run.folder, pairs, names, _build_adapter(run.info, about, model))
 
 
-def assemble(
+def build_predictor(
     info: Mapping[str, Any],
     about: Mapping[str, Any],
     models: Path,
@@ -163,11 +163,11 @@ def assemble(
     return Predictor(serving.deploy(dict(info), facts, models, graphs, made), about, names)
 
 
-def _maker(info: Mapping[str, Any], about: Mapping[str, Any], model: Any) -> Adapter | None:
+def _build_adapter(info: Mapping[str, Any], about: Mapping[str, Any], model: Any) -> Adapter | None:
     """The maker of a run's models; None for those that have a name."""
     block = info["spec"]["task"]["model"]
     if "code" not in block:
-        plugins.look_for(block["name"], MODELS)
+        plugins.load_if_missing(block["name"], MODELS)
         if block["name"] not in MODELS:
             raise BadInput(f"predict: the model {block['name']!r} is not defined here; import the file that has it")
         return None
@@ -185,28 +185,28 @@ def _maker(info: Mapping[str, Any], about: Mapping[str, Any], model: Any) -> Ada
     return made
 
 
-def inputs_of(run: Run) -> tuple[dict[str, Any], list[tuple[Tensor, Tensor]], Source | None]:
+def read_inputs(run: Run) -> tuple[dict[str, Any], list[tuple[Tensor, Tensor]], RunData | None]:
     """How rows become inputs of a run's models, the graphs of its clients, and the arrays where they are at hand.
 
     Raises:
         BadInput: neither the folder of results nor the project around it says so.
     """
     whole = run.folder.parents[1]
-    about = folder.of_task(whole, run.task)
+    about = folder.read_description(whole, run.task)
     if about:
-        return about, serving.read_graphs(folder.place(whole, run.task) / serving.GRAPHS), None
-    return _of_project(run)
+        return about, serving.read_graphs(folder.partition_folder(whole, run.task) / serving.GRAPHS), None
+    return _read_project_inputs(run)
 
 
-def _of_project(run: Run) -> tuple[dict[str, Any], list[tuple[Tensor, Tensor]], Source]:
+def _read_project_inputs(run: Run) -> tuple[dict[str, Any], list[tuple[Tensor, Tensor]], RunData]:
     """What the stages of DVC know about the data of a run: the arrays in the folder `data` beside `results`."""
     for above in run.folder.resolve().parents:
         features, dealt = above / "data" / "features" / run.info["dataset"], above / "data" / "partitions" / run.task
         if features.is_dir() and (dealt / "partition.npz").is_file():
             dataset, partition = data.load_dataset(features), data.load_partition(dealt / "partition.npz")
-            about = folder.inputs(dataset, partition, run.info["spec"]["task"].get("normalize", "none"))
-            pairs = serving.normalised(partition.edges or (), map(len, partition.nodes or ()))
-            return {**about, "name": dataset.name}, pairs, Source(dataset, partition)
+            about = folder.describe_inputs(dataset, partition, run.info["spec"]["task"].get("normalize", "none"))
+            pairs = serving.normalise_graphs(partition.edges or (), map(len, partition.nodes or ()))
+            return {**about, "name": dataset.name}, pairs, RunData(dataset, partition)
     raise BadInput(
         f"{run.folder}: the data of task {run.task!r} are not there, whose scaling predictions need; "
         "run in the project: dvc repro partition"

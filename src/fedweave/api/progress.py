@@ -12,7 +12,7 @@ import torch
 from fedweave.errors import Diverged
 from fedweave.federation.records import Report
 from fedweave.runs import repetition
-from fedweave.runs.parallel import share
+from fedweave.runs.parallel import allocate_workers
 from fedweave.runs.selection import finite_mean
 from fedweave.study.spec import Study
 
@@ -43,7 +43,7 @@ class Progress:
 Callback = Callable[[Progress], None]
 
 
-class Bar:
+class ProgressBar:
     """A progress bar over rounds; hands what happens to the callbacks."""
 
     def __init__(self, visible: bool, total: int, callbacks: Sequence[Callback]) -> None:
@@ -53,16 +53,16 @@ class Bar:
         self.bar = tqdm(total=total, unit="round", disable=not visible, dynamic_ncols=True, mininterval=0.5)
         self.visible = visible
 
-    def say(self, line: str) -> None:
+    def write(self, line: str) -> None:
         """Print a line above the bar."""
         if self.visible:
             self.bar.write(line)
 
-    def tune(self, ended: int, trials: int) -> None:
+    def show_tuning(self, ended: int, trials: int) -> None:
         """Searches come before the rounds."""
         self.bar.set_description(f"tuning: {ended} of {trials} trials")
 
-    def begin(self, method: str, extra: int) -> None:
+    def start_method(self, method: str, extra: int) -> None:
         """One more method is about to run, for `extra` rounds above what was planned."""
         self.bar.set_description(method)
         self.bar.total += extra
@@ -81,15 +81,15 @@ class Bar:
         self.bar.close()
 
 
-def reporter(method: str, prepared: repetition.PreparedRun) -> Callable[[int, Report], Progress]:
+def build_reporter(method: str, prepared: repetition.PreparedRun) -> Callable[[int, Report], Progress]:
     """Makes a small record of every round, which may cross processes."""
     point, rounds = prepared.point, prepared.rounds
 
-    def made(seed: int, report: Report) -> Progress:
+    def build_progress(seed: int, report: Report) -> Progress:
         val = report.scores[point]["val"].cpu().numpy() if report.scores else None
         return Progress(method, seed, report.round, rounds, report.loss, report.seconds, val)
 
-    return made
+    return build_progress
 
 
 def estimate(prepared: repetition.PreparedRun, study: Study) -> float:
@@ -97,9 +97,11 @@ def estimate(prepared: repetition.PreparedRun, study: Study) -> float:
 
     Methods differ, so this says minutes from hours and not more.
     """
-    workers, _ = share(prepared.method.network, len(study.seeds), prepared.device, prepared.federation.clients)
+    workers, _ = allocate_workers(
+        prepared.method.network, len(study.seeds), prepared.device, prepared.federation.clients
+    )
     with one_thread():
-        seconds = round_times(prepared, prepared.run.seeds[0], TIMED)
+        seconds = measure_rounds(prepared, prepared.run.seeds[0], TIMED)
     waves = -(-len(study.seeds) // workers)
     trials = study.tune.trials * study.tune.share * len(study.tune.seeds)
     last = seconds[-1] if seconds else float("nan")
@@ -117,9 +119,9 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def round_times(prepared: repetition.PreparedRun, seed: int, count: int) -> list[float]:
+def measure_rounds(prepared: repetition.PreparedRun, seed: int, count: int) -> list[float]:
     """Seconds of each of the first `count` rounds with their evaluation; fewer where training diverges."""
-    seconds, reports = [], repetition.repeat(prepared, seed)
+    seconds, reports = [], repetition.iterate_reports(prepared, seed)
     for _ in range(min(count, prepared.rounds)):
         begun = time.perf_counter()
         try:
@@ -130,7 +132,7 @@ def round_times(prepared: repetition.PreparedRun, seed: int, count: int) -> list
     return seconds
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """About how long, in words.
 
     >>> duration(4), duration(700), duration(9000)
@@ -148,8 +150,9 @@ def duration(seconds: float) -> str:
 def heading(study: Study, seconds: float) -> str:
     """The line before a comparison runs."""
 
-    def count(number: int, word: str) -> str:
+    def format_count(number: int, word: str) -> str:
         return f"{number} {word}" + ("s" if number != 1 else "")
 
-    tuning = f", {count(study.tune.trials, 'trial')} each" if study.tune.trials else ""
-    return f"{count(len(study.runs), 'method')} x {count(len(study.seeds), 'seed')}{tuning}: {duration(seconds)}"
+    tuning = f", {format_count(study.tune.trials, 'trial')} each" if study.tune.trials else ""
+    methods, seeds = format_count(len(study.runs), "method"), format_count(len(study.seeds), "seed")
+    return f"{methods} x {seeds}{tuning}: {format_duration(seconds)}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedweave.errors import BadInput, shown
+from fedweave.errors import BadInput, format_value
 from fedweave.readers.arrays import read_npz
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def read_table(source: Any, columns: Sequence[str] | None = None) -> "pd.DataFra
 
     if isinstance(source, pd.DataFrame):
         return source
-    path = _file(source)
+    path = _check_file(source)
     kinds = [suffix.lower() for suffix in path.suffixes[-2:]]
     kind = next((suffix for suffix in reversed(kinds) if suffix in TABLES), None)
     if kind is None:
@@ -43,18 +43,20 @@ def read_table(source: Any, columns: Sequence[str] | None = None) -> "pd.DataFra
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", pd.errors.DtypeWarning)  # a column of numbers and texts is a category
             if kind in (".parquet", ".pq"):
-                table = pd.read_parquet(path, columns=columns and [*filter({*_names(path)}.__contains__, columns)])
+                table = pd.read_parquet(
+                    path, columns=columns and [*filter({*_parquet_columns(path)}.__contains__, columns)]
+                )
             else:
-                table = _delimited(path, "\t" if kind == ".tsv" else ",", columns)
+                table = _read_csv(path, "\t" if kind == ".tsv" else ",", columns)
     except Exception as error:  # readers raise a dozen types for damaged files
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise BadInput(f"{path}: cannot be read as a table ({reason}); {_way(error)}") from error
+        raise BadInput(f"{path}: cannot be read as a table ({reason}); {_suggest_fix(error)}") from error
     if not len(table):
         raise BadInput(f"{path}: has no rows; write one line per row below the header")
     return table
 
 
-def _delimited(path: Path, separator: str, columns: Sequence[str] | None) -> "pd.DataFrame":
+def _read_csv(path: Path, separator: str, columns: Sequence[str] | None) -> "pd.DataFrame":
     """A table of a text file."""
     import pandas as pd
 
@@ -68,7 +70,7 @@ def _delimited(path: Path, separator: str, columns: Sequence[str] | None) -> "pd
     return table.assign(**{name: table[name].str.replace(",", ".").astype(float) for name in commas})
 
 
-def _names(path: Path) -> list[str]:
+def _parquet_columns(path: Path) -> list[str]:
     """Names of the columns of a Parquet file."""
     import pyarrow.parquet
 
@@ -81,7 +83,7 @@ def read_arrays(source: Path | str) -> dict[str, np.ndarray]:
     Raises:
         BadInput: the file is missing or damaged, or holds Python objects.
     """
-    path = _file(source)
+    path = _check_file(source)
     try:
         return read_npz(path)
     except Exception as error:  # numpy and zipfile raise a dozen types for damaged files
@@ -103,11 +105,11 @@ def read_pairs(source: Any, what: str) -> list[tuple[Any, Any]]:
     listed = [*source] if isinstance(source, Iterable) else [source]
     bad = next((pair for pair in listed if not isinstance(pair, Collection) or len(pair) != 2), None)
     if bad is not None:
-        raise BadInput(f"{what}: {shown(bad)} is no pair; give such as [('a', 'b'), ('b', 'c')]")
+        raise BadInput(f"{what}: {format_value(bad)} is no pair; give such as [('a', 'b'), ('b', 'c')]")
     return [tuple(pair) for pair in listed]
 
 
-def _file(source: Any) -> Path:
+def _check_file(source: Any) -> Path:
     if not isinstance(source, str | Path):
         raise BadInput(f"table: {type(source).__name__} is neither a pandas table nor a path of a file; give one")
     path = Path(source)
@@ -122,7 +124,7 @@ def _file(source: Any) -> Path:
     return path
 
 
-def _way(error: Exception) -> str:
+def _suggest_fix(error: Exception) -> str:
     """What the user can do about a table that cannot be read."""
     ways = {
         "UnicodeDecodeError": "save the file as UTF-8",

@@ -10,7 +10,7 @@ import pandas as pd
 
 from fedweave import results
 from fedweave.api.figures import MethodPlots
-from fedweave.api.prediction import Predictor, client_names, predictor
+from fedweave.api.prediction import Predictor, client_names, load_predictor
 from fedweave.errors import BadInput, choose
 from fedweave.files import load_tensors
 from fedweave.metrics import probabilities
@@ -37,10 +37,12 @@ class MethodResult:
     comparison: "Comparison"
 
     def __repr__(self) -> str:
-        with_rows = self._by_seed.dropna(axis="columns", how="all")  # clients without test rows never have a score
+        with_rows = self._scores_by_seed.dropna(
+            axis="columns", how="all"
+        )  # clients without test rows never have a score
         mean, metric = with_rows.to_numpy().mean(), self.run.info["metric"]
-        whole = "" if len(self.evaluated) == len(self.clients) else f" of {len(self.clients)}"
-        clients = f"{len(self.evaluated)}{whole} clients"
+        whole = "" if len(self.evaluated_clients) == len(self.clients) else f" of {len(self.clients)}"
+        clients = f"{len(self.evaluated_clients)}{whole} clients"
         return f"{self.run.label}: {metric} {mean:.4g} over {clients}, {self.run.trained_rounds} rounds"
 
     @cached_property
@@ -49,9 +51,9 @@ class MethodResult:
         return client_names(self.run.info)
 
     @cached_property
-    def evaluated(self) -> tuple[str, ...]:
+    def evaluated_clients(self) -> tuple[str, ...]:
         """Names of the clients that were evaluated: all of them, or those of `evaluate={"clients": K}`."""
-        return tuple(self.clients[i] for i in self.run.evaluated)
+        return tuple(self.clients[i] for i in self.run.evaluated_clients)
 
     @cached_property
     def history(self) -> pd.DataFrame:
@@ -75,9 +77,9 @@ class MethodResult:
         """All that the run depends on."""
         return dict(self.run.info.get("spec") or {})
 
-    def chosen(self, split: str = "test") -> pd.DataFrame:
+    def select_scores(self, split: str = "test") -> pd.DataFrame:
         """Score of every seed and client at the round that validation chose: seed, client, round, value."""
-        table = results.chosen(self.run)
+        table = results.select_scores(self.run)
         if choose(split, ("test", "val"), "split") == "val":
             scores = self.run.evaluations
             at = scores[(scores["point"] == self.run.info["point"]) & (scores["split"] == split)]
@@ -90,16 +92,16 @@ class MethodResult:
 
         With several splits: of every client of every split, as client 3 of one is not client 3 of another.
         """
-        if not self.run.splits:
-            return self._by_seed.mean(skipna=False).rename(self.name)
-        splits = pd.Index(map(self.run.split_of.__getitem__, self._by_seed.index), name="split")
-        return self._by_seed.set_axis(splits).stack(future_stack=True).rename(self.name)
+        if not self.run.has_splits:
+            return self._scores_by_seed.mean(skipna=False).rename(self.name)
+        splits = pd.Index(map(self.run.split_of.__getitem__, self._scores_by_seed.index), name="split")
+        return self._scores_by_seed.set_axis(splits).stack(future_stack=True).rename(self.name)
 
     @cached_property
-    def _by_seed(self) -> pd.DataFrame:
+    def _scores_by_seed(self) -> pd.DataFrame:
         """Test score of every seed (rows) and evaluated client (columns)."""
-        table = self.chosen().pivot(index="seed", columns="client", values="value")
-        return table.reindex(columns=list(self.evaluated))
+        table = self.select_scores().pivot(index="seed", columns="client", values="value")
+        return table.reindex(columns=list(self.evaluated_clients))
 
     def graphs(self, seed: int | None = None) -> Graphs:
         """Weights over rounds and layers, [R, L, N, N]; row = learner, column = source.
@@ -110,7 +112,8 @@ class MethodResult:
         stored = results.graphs(self.run, seed)
         if stored is None:
             raise BadInput(
-                f"graph: {self.name} keeps no collaboration graph; methods that do: {', '.join(self._others())}"
+                f"graph: {self.name} keeps no collaboration graph; "
+                f"methods that do: {', '.join(self._methods_with_graphs())}"
             )
         return stored
 
@@ -130,7 +133,7 @@ class MethodResult:
             raise BadInput(
                 f"round: {round} is not in {stored.rounds[0]} to {stored.rounds[-1]}, where graphs are stored"
             )
-        weights = stored.weights[-1 if round is None else stored.at(round)].mean(0)
+        weights = stored.weights[-1 if round is None else stored.index_at(round)].mean(0)
         return pd.DataFrame(weights, index=list(self.clients), columns=list(self.clients))
 
     def models(self, seed: int | None = None) -> dict[str, Any]:
@@ -145,7 +148,7 @@ class MethodResult:
         if not file.is_file():
             raise BadInput(f"{file}: not there; train again with evaluate={{'models': True}}, which is the default")
         stacked = load_tensors(file)["models"]
-        return {name: trees.at(stacked, i) for i, name in enumerate(self.evaluated)}
+        return {name: trees.at(stacked, i) for i, name in enumerate(self.evaluated_clients)}
 
     def predict(self, x: Any, client: Any, *, seed: int | None = None, model: Any = None) -> np.ndarray:
         """What the own model of `client` says of new rows, which are scaled as those of training were.
@@ -167,7 +170,7 @@ class MethodResult:
         Raises:
             BadInput: an unknown client or seed, rows of another shape, or no models were kept.
         """
-        predictor = self._predictor(model)
+        predictor = self._load_predictor(model)
         outputs = predictor.outputs(x, client, seed)
         if not predictor.about["classes"]:
             return outputs[:, 0] if predictor.about.get("targets") == "numbers" else outputs
@@ -175,7 +178,7 @@ class MethodResult:
 
     def predict_proba(self, x: Any, client: Any, *, seed: int | None = None, model: Any = None) -> pd.DataFrame:
         """Probability of each class (columns) for new rows; arguments and errors as of `predict`."""
-        predictor = self._predictor(model)
+        predictor = self._load_predictor(model)
         classes, outputs = predictor.classes(), predictor.outputs(x, client, seed)
         return pd.DataFrame(probabilities(outputs), columns=classes, index=getattr(x, "index", None))
 
@@ -195,7 +198,7 @@ class MethodResult:
         """
         from fedweave.api.export import export
 
-        return export(self, Path(folder), self._predictor(model), client, seed)
+        return export(self, Path(folder), self._load_predictor(model), client, seed)
 
     def join(
         self, rows: Any, *, client: Any = None, label: Any = None, edges: Any = None, node: str = "node",
@@ -224,21 +227,21 @@ class MethodResult:
         """
         from fedweave.api import newcomers
 
-        arrivals = newcomers.Data(rows, client, label, options, edges, node)
+        arrivals = newcomers.NewcomerData(rows, client, label, options, edges, node)
         federation = self.comparison.federation if federation is None else federation
         if federation is None:
             raise BadInput("join: the rows of training are not in memory; give federation= the one that was trained on")
         made: MethodResult = newcomers.join(self, federation, arrivals, rounds, freeze, out)
         return made
 
-    def _predictor(self, model: Any) -> Predictor:
+    def _load_predictor(self, model: Any) -> Predictor:
         if model is not None:
-            return predictor(self.run, self.clients, model)
+            return load_predictor(self.run, self.clients, model)
         return self._own_predictor
 
     @cached_property
     def _own_predictor(self) -> Predictor:
-        return predictor(self.run, self.clients, self.comparison.model)
+        return load_predictor(self.run, self.clients, self.comparison.model)
 
     @property
     def plot(self) -> MethodPlots:
@@ -249,6 +252,6 @@ class MethodResult:
         """Copy the whole comparison, see `Comparison.save`."""
         return self.comparison.save(folder)
 
-    def _others(self) -> list[str]:
+    def _methods_with_graphs(self) -> list[str]:
         names = [name for name, run in self.comparison.runs.items() if results.graphs(run) is not None]
         return names or ["pfedgraph, fedaghn and others"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from fedweave.api import arrays, doubts, forecasts, images
+from fedweave.api import arrays, data_checks, forecasts, images
 from fedweave.api.arguments import as_names
 from fedweave.api.columns import PER_ROW, check_roles, column_values, feature_columns, named_columns
 from fedweave.api.options import Arrangement, RowOptions, arrange, federation_fields
@@ -40,7 +40,7 @@ class TableOptions:
     text: Sequence[str] | Words = ()
 
     @property
-    def pooled(self) -> bool:
+    def is_pooled(self) -> bool:
         """Whether the rows of all clients scale a column.
 
         Raises:
@@ -63,24 +63,24 @@ class TableOptions:
         return vocabularies
 
 
-def of_arrays(x: Any, y: Any, client: Any, options: RowOptions) -> dict[str, Any]:
+def fields_from_arrays(x: Any, y: Any, client: Any, options: RowOptions) -> dict[str, Any]:
     """The fields of a federation of arrays."""
-    if options.forecasts:
-        return forecasts.of_steps(y, x, client, options)
+    if options.is_forecast:
+        return forecasts.fields_from_steps(y, x, client, options)
     if _are_texts(x):
         import pandas as pd
 
         table = pd.DataFrame({TEXT: [*x], "client": [*client], "label": [*y]})
-        return of_table(table, "client", "label", TableOptions([TEXT], text=[TEXT]), options)
+        return fields_from_table(table, "client", "label", TableOptions([TEXT], text=[TEXT]), options)
     values = arrays.as_features(x, options.name)
     arrangement = arrange(y, client, len(values), options)
     named = options.normalize.get("name") if isinstance(options.normalize, Mapping) else options.normalize
     own = "client" if named == "standard_client" else "pooled"
     note = [SCALED.get(str(named), ""), *([UNITS[own]] if arrangement.numbers is not None else [])]
-    dataset = _dataset(arrays.as_images(values), arrangement, options, " ".join(filter(None, note)))
+    dataset = _build_dataset(arrays.as_images(values), arrangement, options, " ".join(filter(None, note)))
     if arrangement.numbers is not None and own == "client":
         options = replace(options, normalize={"name": named, "targets": own})
-    notes = doubts.duplicates(dataset, arrangement.rows)
+    notes = data_checks.find_duplicates(dataset, arrangement.rows)
     return federation_fields(dataset, arrangement, options, values.shape[1:], notes)
 
 
@@ -92,20 +92,20 @@ def _are_texts(x: Any) -> bool:
     return flat.ndim == 1 and len(flat) > 0 and isinstance(flat[0], str)
 
 
-def _dataset(x: np.ndarray, arrangement: Arrangement, options: RowOptions, note: str, **more: Any) -> Dataset:
+def _build_dataset(x: np.ndarray, arrangement: Arrangement, options: RowOptions, note: str, **more: Any) -> Dataset:
     return Dataset(
         options.name, "images", x, arrangement.labels, len(arrangement.classes), note=note,
         targets=arrangement.numbers, class_names=arrangement.classes, **more,
     )  # fmt: skip
 
 
-def of_table(
+def fields_from_table(
     table: "pd.DataFrame", client: str, label: str | Sequence[str], columns: TableOptions, options: RowOptions
 ) -> dict[str, Any]:
     """The fields of a federation of a table."""
     named = named_columns(table, options)
-    if options.forecasts:
-        return _of_series(table, client, label, columns, options, named)
+    if options.is_forecast:
+        return _fields_from_series(table, client, label, columns, options, named)
     if not isinstance(label, str) and len(as_names(label, "label")) > 1:
         raise BadInput(f"label: {[*label]} are several columns, which only forecasts have; give window and horizon")
     target = str(as_names(label, "label")[0])
@@ -113,29 +113,29 @@ def of_table(
     options = replace(options, **{key: column_values(table, column) for key, column in named.items()})
     arrangement = arrange(column_values(table, target), column_values(table, client), len(table), options)
     words = columns.words(chosen)
-    preprocessing = fit_columns(table, chosen, arrangement.rows["train"], columns.embed, columns.pooled, words)
+    preprocessing = fit_columns(table, chosen, arrangement.rows["train"], columns.embed, columns.is_pooled, words)
     encoded = preprocessing.encode(table, arrangement.owner)
-    numbers, scaled = arrangement.numbers, "standard" if columns.pooled else "standard_client"
+    numbers, scaled = arrangement.numbers, "standard" if columns.is_pooled else "standard_client"
     has_numbers = any(not (column.levels or column.is_text) for column in preprocessing.columns)
     sentences = [SCALED[scaled]] * has_numbers + [UNITS[columns.preprocess]] * (numbers is not None)
-    dataset = _dataset(
+    dataset = _build_dataset(
         arrays.as_images(encoded), arrangement, options, " ".join(sentences),
         categories=preprocessing.categories, columns=tuple(preprocessing.as_data()),
     )  # fmt: skip
-    if numbers is not None and not columns.pooled:
+    if numbers is not None and not columns.is_pooled:
         options = replace(options, normalize={"name": options.normalize or "none", "targets": "client"})
     train = np.concatenate(arrangement.rows["train"])
     whole_rows = table[chosen].notna().all(axis=1).to_numpy()
     notes = (
-        *doubts.revealing(table, chosen, arrangement, train),
-        *doubts.duplicates(dataset, arrangement.rows, whole_rows),
-        *doubts.misread(table, preprocessing.columns, len(train)),
+        *data_checks.find_label_leakage(table, chosen, arrangement, train),
+        *data_checks.find_duplicates(dataset, arrangement.rows, whole_rows),
+        *data_checks.find_misread_columns(table, preprocessing.columns, len(train)),
     )
     fields = federation_fields(dataset, arrangement, options, encoded.shape[1:], notes)
     return {**fields, "preprocessing": preprocessing}
 
 
-def _of_series(
+def _fields_from_series(
     table: "pd.DataFrame",
     client: str,
     label: str | Sequence[str],
@@ -153,13 +153,13 @@ def _of_series(
         table, client, labels, () if columns.features is None else columns.features, named, least=0
     )
     options = replace(options, **{key: column_values(table, column) for key, column in named.items()})
-    if not columns.pooled:
+    if not columns.is_pooled:
         options = replace(options, normalize=options.normalize or "standard_client")
     channels = [
         table[name].to_numpy(dtype=object if table[name].dtype == object else None) for name in (*labels, *others)
     ]
     values, rest = np.stack(channels[: len(labels)], 1), np.stack(channels[len(labels) :], 1) if others else None
-    fields = forecasts.of_steps(values, rest, column_values(table, client), options)
+    fields = forecasts.fields_from_steps(values, rest, column_values(table, client), options)
     roles = [{"name": name, "role": "value"} for name in (*labels, *others)]
     if "time" in named:
         roles.append({"name": named["time"], "role": "time"})
@@ -167,7 +167,7 @@ def _of_series(
     return fields
 
 
-def of_stored(
+def fields_from_named_arrays(
     stored: Mapping[str, np.ndarray], client: str, label: str | Sequence[str], options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The fields of a federation of the arrays of a file.
@@ -190,10 +190,12 @@ def of_stored(
         if name not in stored:
             raise BadInput(f"arrays: there is no {name!r}; the file has {', '.join(stored)}")
     arguments |= {key: stored[name] for key, name in named.items()}
-    return of_arrays(None if alone else stored[chosen], stored[target], stored[client], RowOptions(**arguments))
+    return fields_from_arrays(
+        None if alone else stored[chosen], stored[target], stored[client], RowOptions(**arguments)
+    )
 
 
-def of_images(
+def fields_from_images(
     table: "pd.DataFrame",
     image: str,
     client: str,
@@ -207,4 +209,4 @@ def of_images(
     feature_columns(table, client, [label], [image], named)
     options = replace(options, **{key: column_values(table, column) for key, column in named.items()})
     x = images.load(table[image].tolist(), root, size)
-    return of_arrays(x, column_values(table, label), column_values(table, client), options)
+    return fields_from_arrays(x, column_values(table, label), column_values(table, client), options)

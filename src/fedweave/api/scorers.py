@@ -18,7 +18,7 @@ UNNAMED = ("num_classes", "num_labels", "num_outputs", "validate_args")  # fixed
 WAY = "give a name, a function (targets, outputs) -> number, fw.Metric(...), or one of scikit-learn or torchmetrics"
 
 
-def named_metric(metric: Any) -> str | None:
+def register_metric(metric: Any) -> str | None:
     """The name of a metric in `METRICS`, which it enters if it is a user's own; None for none.
 
     Raises:
@@ -27,9 +27,9 @@ def named_metric(metric: Any) -> str | None:
     if metric is None:
         return None
     if isinstance(metric, str):
-        plugins.look_for(metric, METRICS)
+        plugins.load_if_missing(metric, METRICS)
         return metric
-    made = metric if isinstance(metric, Metric) else _made(metric)
+    made = metric if isinstance(metric, Metric) else _build_metric(metric)
     registered = METRICS.get(made.name)
     if registered is not None and registered != made and definition(registered.function) != definition(made.function):
         where = definition(registered.function)[0]
@@ -38,18 +38,18 @@ def named_metric(metric: Any) -> str | None:
     return made.name
 
 
-def _made(entry: Any) -> Metric:
+def _build_metric(entry: Any) -> Metric:
     """A metric of a function, or of a scorer, which asks an estimator for its answers."""
     if isinstance(entry, type) or not callable(entry):
         raise BadInput(f"metric: {entry!r} is no metric; {WAY}")
     if _is_scorer(entry):
         score = getattr(getattr(entry, "_score_func", None), "__name__", "scorer")
-        return Metric(f"sklearn_{score}{_suffix(getattr(entry, '_kwargs', {}))}", Scored(entry))
+        return Metric(f"sklearn_{score}{_suffix(getattr(entry, '_kwargs', {}))}", SklearnFunction(entry))
     name = getattr(entry, "__name__", type(entry).__name__)
     if type(entry).__module__.startswith("torchmetrics."):
         higher = getattr(entry, "higher_is_better", None)
         name = f"torchmetrics_{name}{_suffix(_arguments(entry))}"
-        return Metric(name, Collected(entry), higher_is_better=higher is not False)
+        return Metric(name, TorchmetricsFunction(entry), higher_is_better=higher is not False)
     if not name.isidentifier():
         raise BadInput(f"metric: {name!r} has no name; write fw.Metric('name', function)")
     return Metric(name, entry, higher_is_better=bool(getattr(entry, "higher_is_better", True)))
@@ -72,7 +72,7 @@ def _is_scorer(entry: Any) -> bool:
     return not hasattr(entry, "__name__") and type(entry).__module__.startswith("sklearn.metrics")
 
 
-class Scored:
+class SklearnFunction:
     """A scorer of scikit-learn as a function (targets, outputs): it is shown an estimator that has these outputs."""
 
     def __init__(self, scorer: Callable[..., float]) -> None:
@@ -86,13 +86,13 @@ class Scored:
             return float(self.scorer(_estimator(classes, outputs.shape[-1]), outputs, targets))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Scored) and repr(self.scorer) == repr(other.scorer)
+        return isinstance(other, SklearnFunction) and repr(self.scorer) == repr(other.scorer)
 
     def __hash__(self) -> int:
         return hash(repr(self.scorer))
 
 
-class Collected:
+class TorchmetricsFunction:
     """A metric of torchmetrics as a function (targets, outputs): one update on all rows, from a new start.
 
     Binary metrics get the probability of the second class, others all outputs.
@@ -118,7 +118,7 @@ class Collected:
         return type(self.metric), *sorted(plain)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Collected) and self._settings() == other._settings()
+        return isinstance(other, TorchmetricsFunction) and self._settings() == other._settings()
 
     def __hash__(self) -> int:
         return hash(type(self.metric))
@@ -128,7 +128,7 @@ def _estimator(classes: bool, width: int) -> Any:
     """An estimator whose inputs are its answers."""
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
-    class Classifier(ClassifierMixin, BaseEstimator):
+    class IdentityClassifier(ClassifierMixin, BaseEstimator):
         """Says its inputs [M, C], probabilities of classes."""
 
         classes_ = np.arange(width)
@@ -144,7 +144,7 @@ def _estimator(classes: bool, width: int) -> Any:
         def __sklearn_is_fitted__(self) -> bool:
             return True
 
-    class Regressor(RegressorMixin, BaseEstimator):
+    class IdentityRegressor(RegressorMixin, BaseEstimator):
         """Says its inputs."""
 
         def predict(self, x: np.ndarray) -> np.ndarray:
@@ -154,4 +154,4 @@ def _estimator(classes: bool, width: int) -> Any:
         def __sklearn_is_fitted__(self) -> bool:
             return True
 
-    return Classifier() if classes else Regressor()
+    return IdentityClassifier() if classes else IdentityRegressor()

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedweave.data.partitions.splits import PARTS, Split, parse, random_parts, sizes, stratified_parts
+from fedweave.data.partitions.splits import PARTS, Split, parse_split, part_sizes, random_parts, stratified_parts
 from fedweave.errors import BadInput
 from fedweave.tensors.random_streams import stream
 
@@ -50,8 +50,8 @@ def split_rows(owner: np.ndarray, y: np.ndarray | None, names: Sequence[str], op
         BadInput: overlapping or empty parts, unknown labels, lengths that differ, or options that contradict each
             other.
     """
-    rule, shares = _rule(options, classes=y is not None)
-    rows = _by_rule(owner, y, names, rule, shares, options) if rule else _listed(owner, names, options)
+    rule, shares = _choose_rule(options, classes=y is not None)
+    rows = _split_by_rule(owner, y, names, rule, shares, options) if rule else _given_parts(owner, names, options)
     parts = [mine for part in PARTS for mine in rows[part]]
     taken = np.bincount(np.concatenate(parts), minlength=len(owner))
     if taken.max() > 1:  # whatever the rule was: a row in two parts makes every score wrong
@@ -59,7 +59,7 @@ def split_rows(owner: np.ndarray, y: np.ndarray | None, names: Sequence[str], op
     return rows
 
 
-def _rule(options: SplitOptions, classes: bool) -> tuple[str, Mapping[str, float] | None]:
+def _choose_rule(options: SplitOptions, classes: bool) -> tuple[str, Mapping[str, float] | None]:
     """(the rule, or "" where the parts are given, the shares).
 
     Raises:
@@ -104,7 +104,7 @@ def _refuse(because: str, **useless: bool) -> None:
         )
 
 
-def _by_rule(
+def _split_by_rule(
     owner: np.ndarray,
     y: np.ndarray | None,
     names: Sequence[str],
@@ -113,19 +113,19 @@ def _by_rule(
     options: SplitOptions,
 ) -> dict[str, Rows]:
     """Every client's rows, split in the same way."""
-    split = parse(
+    split = parse_split(
         SHARES if shares is None else shares, FROM_TRAINING if options.val is None else options.val, tested=True
     )
     recording = None if options.recording is None else _recordings(options.recording, owner, names)
-    of_clients = _of_clients(np.arange(len(owner)), owner, len(names))
+    of_clients = _rows_by_client(np.arange(len(owner)), owner, len(names))
     parts: list[list[np.ndarray]] = []
     for i, (rows, name) in enumerate(zip(of_clients, names, strict=True)):
         who, draws = f"client {name!r}", stream(options.seed, i)
         if rule == "chronological":
             times: Any = options.time
-            parts.append(_chronological(rows, times, split, options.gap, recording, who))
+            parts.append(_chronological_parts(rows, times, split, options.gap, recording, who))
         elif rule == "grouped":
-            parts.append(_grouped(rows, recording, split, draws, who))
+            parts.append(_grouped_parts(rows, recording, split, draws, who))
         elif rule == "random" or y is None:
             parts.append(random_parts(rows, split, draws, who))
         else:
@@ -133,7 +133,7 @@ def _by_rule(
     return {part: tuple(rows[k] for rows in parts) for k, part in enumerate(PARTS)}
 
 
-def _chronological(
+def _chronological_parts(
     rows: np.ndarray, time: np.ndarray, split: Split, gap: int, recording: np.ndarray | None, who: str
 ) -> list[np.ndarray]:
     """The first rows of a client, or of each of its recordings, train and the last ones test."""
@@ -145,14 +145,16 @@ def _chronological(
             between = f" and two gaps of {gap}" if gap else ""
             whole = "" if recording is None else " of one recording"
             raise BadInput(f"split: {who} has {len(ordered)} rows{whole}, too few for train, val and test{between}")
-        train, held, _ = sizes(usable, split, who)
+        train, held, _ = part_sizes(usable, split, who)
         cuts = [train, train + gap, train + gap + held, train + 2 * gap + held]
         first, _, second, _, third = np.split(ordered, cuts)
         pieces.append([first, second, third])
     return [np.sort(np.concatenate(part)) for part in zip(*pieces, strict=True)]
 
 
-def _grouped(rows: np.ndarray, recording: Any, split: Split, draws: np.random.Generator, who: str) -> list[np.ndarray]:
+def _grouped_parts(
+    rows: np.ndarray, recording: Any, split: Split, draws: np.random.Generator, who: str
+) -> list[np.ndarray]:
     """Whole recordings in each part: one in random order goes where the most rows are missing."""
     ids, counts = np.unique(recording[rows], return_counts=True)
     if len(ids) < len(PARTS):
@@ -187,27 +189,27 @@ def _recordings(recording: np.ndarray, owner: np.ndarray, names: Sequence[str]) 
     return numbers
 
 
-def _of_clients(rows: np.ndarray, owner: np.ndarray, count: int) -> list[np.ndarray]:
+def _rows_by_client(rows: np.ndarray, owner: np.ndarray, count: int) -> list[np.ndarray]:
     """The sorted `rows` of each of the `count` clients."""
     ordered = rows[np.argsort(owner[rows], kind="stable")]
     return np.split(ordered, np.cumsum(np.bincount(owner[rows], minlength=count))[:-1])
 
 
-def _listed(owner: np.ndarray, names: Sequence[str], options: SplitOptions) -> dict[str, Rows]:
+def _given_parts(owner: np.ndarray, names: Sequence[str], options: SplitOptions) -> dict[str, Rows]:
     """Parts that the user names, with validation rows from the training ones where none is named."""
     split = options.split
-    label = _from_rows(split, len(owner)) if isinstance(split, Mapping) else _labels(split, len(owner))
-    rows = {part: _of_clients(np.flatnonzero(label == part), owner, len(names)) for part in PARTS}
+    label = _labels_from_rows(split, len(owner)) if isinstance(split, Mapping) else _read_labels(split, len(owner))
+    rows = {part: _rows_by_client(np.flatnonzero(label == part), owner, len(names)) for part in PARTS}
     validated = any(len(held) for held in rows["val"])
     for i, name in enumerate(names):
         for part in PARTS:
             if not len(rows[part][i]) and (validated or part != "val"):
                 raise BadInput(f"split: client {name!r} has no row in {part!r}; leave the client out, or give it some")
-    rows = rows if validated else _with_validation(rows, names, options.val, options.seed)
+    rows = rows if validated else _add_validation_rows(rows, names, options.val, options.seed)
     return {part: tuple(rows[part]) for part in PARTS}
 
 
-def _labels(split: Any, count: int) -> np.ndarray:
+def _read_labels(split: Any, count: int) -> np.ndarray:
     if isinstance(split, str) or not hasattr(split, "__len__"):
         raise BadInput(
             f"split: {split!r} is no label per row and no mapping; see the documentation of Federation.from_arrays"
@@ -223,7 +225,7 @@ def _labels(split: Any, count: int) -> np.ndarray:
     return label
 
 
-def _from_rows(split: Mapping[str, Any], count: int) -> np.ndarray:
+def _labels_from_rows(split: Mapping[str, Any], count: int) -> np.ndarray:
     """A label per row, empty for rows that no part names."""
     label = np.full(count, "", dtype=object)
     for part, rows_of_part in split.items():
@@ -246,7 +248,7 @@ def _from_rows(split: Mapping[str, Any], count: int) -> np.ndarray:
     return label
 
 
-def _with_validation(
+def _add_validation_rows(
     rows: dict[str, list[np.ndarray]], names: Sequence[str], val: float | None, seed: int
 ) -> dict[str, list[np.ndarray]]:
     if val is None or not 0 < val < 1:

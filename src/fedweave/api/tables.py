@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedweave.api import portable
+from fedweave.api import exported_model
 from fedweave.api.arguments import KINDS, PARTS_OF, check_size
 from fedweave.errors import BadInput
 
@@ -21,11 +21,11 @@ Numbers = tuple[float, float, float]
 
 
 @contextmanager
-def bad_input() -> Iterator[None]:
+def convert_input_errors() -> Iterator[None]:
     """Rows that the portable code refuses are bad input."""
     try:
         yield
-    except portable.InputError as error:
+    except exported_model.InputError as error:
         raise BadInput(str(error)) from error
 
 
@@ -78,7 +78,7 @@ class Column:
         return bool(self.words or self.buckets)
 
     @property
-    def codes(self) -> int:
+    def code_count(self) -> int:
         """Different codes of a coded category; 0 of other columns."""
         return len(self.levels) + 1 if self.coded else 0
 
@@ -89,10 +89,10 @@ class Column:
             BadInput: a value of a column of numbers is no number.
         """
         numbers = tuple(np.array(self.own).T[:, client]) if self.own else (self.median, self.mean, self.std)
-        with bad_input():
+        with convert_input_errors():
             if not (self.levels or self.is_text):
-                check_size(portable.as_numbers(table[self.name], self.name), f"table: column {self.name!r}")
-            return portable.encoded(table[self.name], vars(self), numbers)
+                check_size(exported_model.as_numbers(table[self.name], self.name), f"table: column {self.name!r}")
+            return exported_model.encode_column(table[self.name], vars(self), numbers)
 
     def of_client(self, client: int) -> "Column":
         """The same column with the numbers of one client alone."""
@@ -126,7 +126,7 @@ class Preprocessing:
     @property
     def categories(self) -> tuple[int, ...]:
         """Codes of each value of a vector, 0 for a number; empty where no category is embedded."""
-        codes = tuple(count for column in self.columns for count in [column.codes] * column.width)
+        codes = tuple(count for column in self.columns for count in [column.code_count] * column.width)
         return codes if any(codes) else ()
 
     def encode(self, table: "pd.DataFrame", client: np.ndarray | int = 0) -> np.ndarray:
@@ -135,8 +135,8 @@ class Preprocessing:
         Raises:
             BadInput: a column is missing, or holds texts where training had numbers.
         """
-        with bad_input():
-            portable.check_columns(table, [column.name for column in self.columns])
+        with convert_input_errors():
+            exported_model.check_columns(table, [column.name for column in self.columns])
         encoded = np.empty((len(table), sum(column.width for column in self.columns)), dtype=np.float32)
         start = 0
         for column in self.columns:
@@ -191,15 +191,15 @@ def fit_columns(
     texts = text or {}
     return Preprocessing(
         tuple(
-            _text(table[name].iloc[rows], name, texts[name])
+            _fit_text(table[name].iloc[rows], name, texts[name])
             if name in texts
-            else _fit(table[name].iloc[rows], name, client, embed, pooled)
+            else _fit_column(table[name].iloc[rows], name, client, embed, pooled)
             for name in features
         )
     )
 
 
-def _text(column: "pd.Series[Any]", name: str, option: int | Sequence[str]) -> Column:
+def _fit_text(column: "pd.Series[Any]", name: str, option: int | Sequence[str]) -> Column:
     """A column of texts.
 
     Raises:
@@ -216,7 +216,7 @@ def _text(column: "pd.Series[Any]", name: str, option: int | Sequence[str]) -> C
     return Column(name, missing=missing, words=words)
 
 
-def _fit(column: "pd.Series[Any]", name: str, client: np.ndarray, embed: bool | None, pooled: bool) -> Column:
+def _fit_column(column: "pd.Series[Any]", name: str, client: np.ndarray, embed: bool | None, pooled: bool) -> Column:
     from pandas.api import types
 
     missing = int(column.isna().sum())
@@ -229,11 +229,11 @@ def _fit(column: "pd.Series[Any]", name: str, client: np.ndarray, embed: bool | 
     if types.is_complex_dtype(column):
         raise BadInput(f"table: column {name!r} holds {KINDS['c']}; {PARTS_OF}")
     if types.is_numeric_dtype(column):
-        return _number(portable.as_numbers(column, name), name, client, pooled)
-    return _category(column, name, missing, embed)
+        return _fit_number(exported_model.as_numbers(column, name), name, client, pooled)
+    return _fit_category(column, name, missing, embed)
 
 
-def _number(values: np.ndarray, name: str, client: np.ndarray, pooled: bool) -> Column:
+def _fit_number(values: np.ndarray, name: str, client: np.ndarray, pooled: bool) -> Column:
     check_size(values, f"table: column {name!r}")
     finite = np.isfinite(values)
     if not finite.any():
@@ -259,9 +259,9 @@ def _moments(values: np.ndarray, finite: np.ndarray, all_clients: Numbers | None
     return median, mean, (all_clients[2] if all_clients else 1.0) if constant else std
 
 
-def _category(column: "pd.Series[Any]", name: str, missing: int, embed: bool | None) -> Column:
-    with bad_input():
-        levels = tuple(sorted({*portable.unique_texts(column)[0]}))
+def _fit_category(column: "pd.Series[Any]", name: str, missing: int, embed: bool | None) -> Column:
+    with convert_input_errors():
+        levels = tuple(sorted({*exported_model.unique_texts(column)[0]}))
     most = LEVELS if embed is False else MOST_LEVELS
     if len(levels) > most:
         way = "; group or drop them" + (", or use embed=True" if embed is False and len(levels) <= MOST_LEVELS else "")

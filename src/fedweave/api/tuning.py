@@ -16,7 +16,7 @@ from fedweave.runs import parallel
 from fedweave.study import search_spaces
 
 
-def tuned(plan: Plan, folder: Path, show: Callable[[int, int], None]) -> dict[str, dict[str, Any]]:
+def tune_runs(plan: Plan, folder: Path, show: Callable[[int, int], None]) -> dict[str, dict[str, Any]]:
     """The best values of every run, empty where nothing is searched for; trials in `folder` are not made again.
 
     Args:
@@ -28,14 +28,14 @@ def tuned(plan: Plan, folder: Path, show: Callable[[int, int], None]) -> dict[st
     study = plan.study
     if not study.tune.trials:
         return {key: {} for key in study.runs}
-    search, record_of = _optuna(study.tune.trials)
+    search, record_of = _import_search(study.tune.trials)
     keys = [key for key in study.runs if search_spaces.entries(study, key)]
     inputs = tuple(plan.inputs)
 
     def root(key: str) -> Path:
-        return folder / ".fedweave" / plan.code(key)
+        return folder / ".fedweave" / plan.hash_code(key)
 
-    counts = {key: search.find(study, key, inputs, root(key)).left for key in keys}
+    counts = {key: search.open_search(study, key, inputs, root(key)).remaining_trials for key in keys}
     total = len(keys) * study.tune.trials
 
     def receive(message: tuple[str, int]) -> None:
@@ -45,20 +45,20 @@ def tuned(plan: Plan, folder: Path, show: Callable[[int, int], None]) -> dict[st
     inbox = parallel.Inbox(receive)
 
     def perform(key: str) -> None:
-        search.perform(study, key, inputs, root(key), lambda left: inbox.post((key, left)))
+        search.run_search(study, key, inputs, root(key), lambda left: inbox.post((key, left)))
 
     waiting = [key for key, left in counts.items() if left]
     workers = min(parallel.cores(), study.tune.workers, len(waiting))
     if workers > 1 and not torch.cuda.is_initialized():  # as by an estimate; no process that is forked can use it then
         show(total - sum(counts.values()), total)
-        parallel.side_by_side(perform, waiting, workers, inbox=inbox)
+        parallel.run_processes(perform, waiting, workers, inbox=inbox)
     records = {}
     for key in keys:
         perform(key)  # what the processes have left, if one of them died
         with contextlib.redirect_stdout(io.StringIO()):
-            records[key] = record_of(search.find(study, key, inputs, root(key)))
+            records[key] = record_of(search.open_search(study, key, inputs, root(key)))
     found = {key: record["best"] for key, record in records.items()}
-    best = {key: search_spaces.values_of(study, key, found) for key in study.runs}
+    best = {key: search_spaces.select_values(study, key, found) for key in study.runs}
     for key, values in best.items():
         _write(folder / "tuned" / study.runs[key].task, key, values, records.get(key))
     return best
@@ -74,7 +74,7 @@ def _write(place: Path, key: str, best: Mapping[str, Any], record: Mapping[str, 
     write_atomic(place / f"{key}.json", json.dumps({"run": key, "best": best}, indent=2) + "\n")
 
 
-def _optuna(trials: int) -> tuple[Any, Callable[[Any], dict[str, Any]]]:
+def _import_search(trials: int) -> tuple[Any, Callable[[Any], dict[str, Any]]]:
     """(the module of searches, the record of one of them)."""
     try:
         from fedweave.pipelines.searching import search
@@ -82,4 +82,4 @@ def _optuna(trials: int) -> tuple[Any, Callable[[Any], dict[str, Any]]]:
     except ImportError as error:
         way = "pip install 'fedweave[pipeline]', or use tune=0"
         raise BadInput(f"tune: {trials} trials need Optuna ({error}); {way}") from error
-    return search, tune.record
+    return search, tune.search_record

@@ -8,7 +8,7 @@ from fedweave.client.regression import Forecast, RowForecast
 from fedweave.client.task import Task
 
 
-def controls(task: Task, data: ClientData, rows: Tensor) -> dict[str, Tensor]:
+def control_outputs(task: Task, data: ClientData, rows: Tensor) -> dict[str, Tensor]:
     """Name of the rule -> outputs [B, ...] for `rows` of a client, without padding.
 
     Of classes: their shares in the training rows, of which the largest is the most frequent class. Of numbers: the mean
@@ -21,7 +21,7 @@ def controls(task: Task, data: ClientData, rows: Tensor) -> dict[str, Tensor]:
     mean = targets.mean().expand(len(rows), *targets.shape[1:])
     if isinstance(task, RowForecast):
         mean = targets.mean(0).expand(len(rows), -1)
-        return {"Last value": task.last(data, rows, targets.shape[1]), "Training mean": mean}
+        return {"Last value": task.last_values(data, rows, targets.shape[1]), "Training mean": mean}
     if not isinstance(task, Forecast):
         return {"Training mean": mean}
     last = data.arrays["x"].reshape(-1)[rows + task.window - 1]

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from fedweave.tensors import dropout_keys
 from fedweave.tensors.closures import VOLATILE
-from fedweave.tensors.trees import mapped
+from fedweave.tensors.trees import is_mapped
 
 
 @dataclass(frozen=True)
@@ -49,17 +49,17 @@ def batches(data: ClientData, size: int, drop_last: bool) -> list[Tensor]:
     if drop_last:
         count = torch.where(count >= size, count - count % size, count)
     place = torch.arange(len(data.train), device=data.train.device)
-    rows = trimmed(torch.where(place < count, data.train, -1))
-    return [*(F.pad(rows, (0, -len(rows) % size), value=-1) if mapped() else rows).split(size)]
+    rows = remove_padding(torch.where(place < count, data.train, -1))
+    return [*(F.pad(rows, (0, -len(rows) % size), value=-1) if is_mapped() else rows).split(size)]
 
 
-def shuffled(data: ClientData, size: int, drop_last: bool, *purpose: int) -> list[Tensor]:
+def shuffled_batches(data: ClientData, size: int, drop_last: bool, *purpose: int) -> list[Tensor]:
     """`batches` of the training rows in an order that depends on the client's key and on `purpose`."""
     draws = dropout_keys.uniform(dropout_keys.fold(data.key, *purpose), data.train.shape)
     rows = data.train[draws.masked_fill(data.train < 0, 2.0).argsort(stable=True)]
     return batches(replace(data, train=rows), size, drop_last)
 
 
-def trimmed(rows: Tensor) -> Tensor:
+def remove_padding(rows: Tensor) -> Tensor:
     """`rows` without padding where shapes may depend on data (outside `vmap`)."""
-    return rows if mapped() else rows[rows >= 0]
+    return rows if is_mapped() else rows[rows >= 0]

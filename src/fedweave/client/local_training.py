@@ -14,11 +14,11 @@ from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from fedweave.client.solvers import Loss, Solver, clone, masked_mean, value_and_grad
-from fedweave.client.stacked_steps import Job, Stacks, Steps, take_steps
+from fedweave.client.stacked_steps import Stacks, Steps, StepSettings, take_steps
 from fedweave.tensors import dropout_keys as keys
 from fedweave.tensors import trees
 from fedweave.tensors.closures import capture
-from fedweave.tensors.trees import Params, Tree, mapped
+from fedweave.tensors.trees import Params, Tree, is_mapped
 
 
 class Fit(NamedTuple):
@@ -48,17 +48,17 @@ def descend(
         solver: the local solver; `state` continues an earlier one.
         key: 0-d key of the randomness inside the model.
     """
-    params, rest = trees.only(model, names), trees.without(model, names)
+    params, rest = trees.select(model, names), trees.omit(model, names)
     steps = [rows for epoch in plan for rows in epoch]
     # Keys depend on (epoch, step), not on a running count, because padding changes the number of steps before them.
     places = torch.tensor(
         [(e, k) for e, epoch in enumerate(plan) for k, _ in enumerate(epoch)], dtype=torch.int64, device=key.device
     )
     step_keys = keys.fold(key, *places.reshape(-1, 2).T)
-    if mapped():
-        params, state, rest, mean = _train_together(loss, params, rest, steps, solver, step_keys, state, masked)
+    if is_mapped():
+        params, state, rest, mean = _train_stacked_clients(loss, params, rest, steps, solver, step_keys, state, masked)
     else:
-        params, state, rest, mean = _train_one(loss, params, rest, steps, solver, step_keys, state)
+        params, state, rest, mean = _train_single_client(loss, params, rest, steps, solver, step_keys, state)
     after = {**rest, **params}
     return Fit({name: after[name] for name in model}, state, mean)
 
@@ -67,12 +67,12 @@ def total_gradient(
     loss: Loss, model: Params, parts: Iterable[Tensor], key: Tensor, names: Iterable[str]
 ) -> tuple[Tensor, Params]:
     """(value, gradient with respect to the parameters `names`) of the sum of `loss` over `parts`, rows [B] each."""
-    fit = descend(loss, model, [parts], _Total(), key, names, masked=True)
+    fit = descend(loss, model, [parts], _GradientSum(), key, names, masked=True)
     return fit.loss * fit.state["steps"], fit.state["sum"]
 
 
 @dataclass(frozen=True)
-class _Total(Solver):
+class _GradientSum(Solver):
     """Adds gradients up and moves nothing."""
 
     def init(self, params: Params) -> Tree:
@@ -85,7 +85,7 @@ class _Total(Solver):
     step_ = step
 
 
-def _train_one(
+def _train_single_client(
     loss: Loss,
     params: Params,
     rest: Params,
@@ -98,18 +98,18 @@ def _train_one(
     state = solver.init(params) if state is None else clone(state)
     losses = []
     for rows, key in zip(steps, step_keys, strict=True):
-        value, buffers, grads = value_and_grad(_of_parameters(loss, rest, rows, key), params)
+        value, buffers, grads = value_and_grad(_bind_loss(loss, rest, rows, key), params)
         params, state = solver.step_(params, grads, state)
         rest = {**rest, **buffers}
         losses.append(value)
     return params, state, rest, torch.stack(losses).mean() if losses else torch.zeros((), device=step_keys.device)
 
 
-def _of_parameters(loss: Loss, rest: Params, rows: Tensor, key: Tensor) -> Callable[[Params], tuple[Tensor, Params]]:
+def _bind_loss(loss: Loss, rest: Params, rows: Tensor, key: Tensor) -> Callable[[Params], tuple[Tensor, Params]]:
     return lambda params: loss({**params, **rest}, rows, key)
 
 
-def _train_together(
+def _train_stacked_clients(
     loss: Loss,
     params: Params,
     rest: Params,
@@ -124,7 +124,7 @@ def _train_together(
     if not steps:
         return params, state, rest, torch.zeros((), device=step_keys.device)
     inputs, spec = tree_flatten((params, state, rest, torch.stack([*steps]), step_keys, captured.tensors))
-    outputs = _StackedTraining.apply(Job(captured.form, captured.rebuild, solver, masked, spec), *inputs)
+    outputs = _StackedTraining.apply(StepSettings(captured.form, captured.rebuild, solver, masked, spec), *inputs)
     return tree_unflatten(outputs, tree_flatten((params, state, rest, 0))[1])
 
 
@@ -132,7 +132,7 @@ class _StackedTraining(torch.autograd.Function):
     """Hands the stacked tensors of a mapped call to `_train_stacks`, outside the transform."""
 
     @staticmethod
-    def forward(job: Job, *inputs: Tensor) -> tuple[Tensor, ...]:
+    def forward(job: StepSettings, *inputs: Tensor) -> tuple[Tensor, ...]:
         raise RuntimeError("stacked training runs under vmap alone")
 
     @staticmethod
@@ -141,7 +141,7 @@ class _StackedTraining(torch.autograd.Function):
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple[int | None, ...], job: Job, *inputs: Tensor
+        info: Any, in_dims: tuple[int | None, ...], job: StepSettings, *inputs: Tensor
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         n, dims = info.batch_size, in_dims[1:]
         fronted = [x if dim is None else x.movedim(dim, 0) for x, dim in zip(inputs, dims, strict=True)]
@@ -156,7 +156,13 @@ class _StackedTraining(torch.autograd.Function):
 
 
 def _train_stacks(
-    job: Job, params: Params, state: Tree, rest: Params, steps: Tensor, step_keys: Tensor, captured: list[Tensor]
+    job: StepSettings,
+    params: Params,
+    state: Tree,
+    rest: Params,
+    steps: Tensor,
+    step_keys: Tensor,
+    captured: list[Tensor],
 ) -> tuple[Params, Tree, Params, Tensor]:
     """Stacked training: parameters [P, ...], `steps` [P, K, B], `step_keys` [P, K]; the loss comes back as [P]."""
     active = (steps >= 0).flatten(2).any(-1)

@@ -10,7 +10,7 @@ from torch.func import vmap
 from fedweave.client.task import Task
 from fedweave.errors import BadInput
 from fedweave.tensors import dropout_keys, gradients
-from fedweave.tensors.seeding import seeded
+from fedweave.tensors.seeding import use_seed
 from fedweave.tensors.trees import Params
 
 ROWS = 4  # of a batch
@@ -31,24 +31,24 @@ def check_model(task: Task, x: Tensor, outputs: int, name: str, stacked: bool = 
         BadInput: one line that names the model, what is wrong and the way out.
     """
     rows = torch.cat([x] * (-(-2 * ROWS // len(x))))[: 2 * ROWS].to(task.dtype)
-    probe = _Probe(task, rows[:ROWS], rows[ROWS:], f"model: {name}")
-    probe.outputs(outputs)
-    probe.evaluation()
-    probe.training()
-    probe.gradients()
-    probe.padding()
+    probe = _ModelCheck(task, rows[:ROWS], rows[ROWS:], f"model: {name}")
+    probe.check_outputs(outputs)
+    probe.check_evaluation()
+    probe.check_training()
+    probe.check_gradients()
+    probe.check_padding()
     if stacked:
-        probe.stacking()
+        probe.check_stacking()
 
 
-class _Probe:
+class _ModelCheck:
     """A model with two batches [4, ...]."""
 
     def __init__(self, task: Task, first: Tensor, second: Tensor, here: str) -> None:
         self.task, self.first, self.second, self.here = task, first, second, here
         self.model, self.key = task.init(0), dropout_keys.key(1, 2)
 
-    def outputs(self, count: int) -> None:
+    def check_outputs(self, count: int) -> None:
         """[B, C] for a batch, and for a batch of one."""
         for batch in (self.first, self.first[:1]):
             for key in (None, self.key):
@@ -64,7 +64,7 @@ class _Probe:
                         way if alone else f"let its last layer have {count} outputs",
                     )
 
-    def evaluation(self) -> None:
+    def check_evaluation(self) -> None:
         """The same rows give the same outputs, alone or together."""
         with torch.no_grad():
             whole = self._run(self.first)
@@ -74,26 +74,26 @@ class _Probe:
             self._refuse("its outputs are not finite", "look for a division by 0, a logarithm, or very large weights")
         if not torch.equal(whole, again):
             self._refuse("is random in evaluation", "use nn.Dropout, or F.dropout(x, p, training=self.training)")
-        if not _close(whole, alone):
+        if not _is_close(whole, alone):
             self._refuse(
                 "gives a row other outputs when other rows stand beside it", "let no layer mix the rows of a batch"
             )
 
-    def training(self) -> None:
+    def check_training(self) -> None:
         """Randomness is a function of the key."""
         with torch.no_grad():
-            first, second = self._seeded(0), self._seeded(1)
+            first, second = self._run_with_seed(0), self._run_with_seed(1)
         if not torch.equal(first, second):
             self._refuse(
                 "draws random numbers that no key controls",
                 "use nn.Dropout or F.dropout for all randomness in training",
             )
 
-    def gradients(self) -> None:
+    def check_gradients(self) -> None:
         """They reach every parameter."""
         leaves = {name: self.model[name].clone().requires_grad_() for name in self.task.params}
         with torch.enable_grad():
-            total = self._run(self.first, self.key, {**self._fresh(), **leaves}).square().sum()
+            total = self._run(self.first, self.key, {**self._copy_model(), **leaves}).square().sum()
             slopes = (
                 torch.autograd.grad(total, [*leaves.values()], allow_unused=True)
                 if total.requires_grad
@@ -104,21 +104,21 @@ class _Probe:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             self._refuse(f"no gradient reaches {missing[0]}{more}", "use the layer in forward, or remove or freeze it")
 
-    def padding(self) -> None:
+    def check_padding(self) -> None:
         """Padded rows change neither the outputs nor the statistics of the real ones."""
-        short, plain = self._fresh(), self._fresh()
+        short, plain = self._copy_model(), self._copy_model()
         mask = torch.tensor([True] * 3 + [False] * (ROWS - 3))
         with torch.no_grad():
             padded = self._run(self.first, self.key, short, mask)[:3]
             alone = self._run(self.first[:3], self.key, plain)
-        same = _close(padded, alone) and all(_close(short[name], plain[name]) for name in self.task.buffers)
+        same = _is_close(padded, alone) and all(_is_close(short[name], plain[name]) for name in self.task.buffers)
         if not same:
             self._refuse(
                 "gives other outputs in training when a batch has padded rows",
                 "let the first axis be that of the rows everywhere",
             )
 
-    def stacking(self) -> None:
+    def check_stacking(self) -> None:
         """Two clients at once give what they give one after the other: outputs, buffers and gradients."""
         batches = torch.stack([self.first, self.second])
         pair = {
@@ -127,19 +127,19 @@ class _Probe:
         }
         codes = torch.stack([self.key, dropout_keys.key(3)])
         for key in (None, codes):
-            together = self._together(pair, batches, key)
+            together = self._run_stacked(pair, batches, key)
             for i in range(2):
                 single = self._gradient({n: v[i] for n, v in pair.items()}, batches[i], None if key is None else key[i])
                 for a, b in zip(together, single, strict=True):
                     scale = max((float(value.abs().max()) for value in b.values() if value.numel()), default=0.0)
-                    if not all(_close(a[name][i], value, scale) for name, value in b.items()):
+                    if not all(_is_close(a[name][i], value, scale) for name, value in b.items()):
                         self._refuse(
                             "gives other results when several clients run at once", "train with executor='loop'"
                         )
 
-    def _together(self, pair: Params, batches: Tensor, key: Tensor | None) -> tuple[Params, Params, Params]:
+    def _run_stacked(self, pair: Params, batches: Tensor, key: Tensor | None) -> tuple[Params, Params, Params]:
         try:
-            return self._gradient(pair, batches, key, vmap(self._total, (0, 0, 0, None if key is None else 0)))
+            return self._gradient(pair, batches, key, vmap(self._squared_sum, (0, 0, 0, None if key is None else 0)))
         except BadInput:
             raise
         except Exception as error:
@@ -157,22 +157,22 @@ class _Probe:
         buffers = {name: model[name].clone() for name in self.task.buffers}
         leaves = {name: model[name].detach().requires_grad_() for name in self.task.params}
         with torch.enable_grad():
-            value, outputs, buffers = (total or self._total)(leaves, buffers, batch, key)
+            value, outputs, buffers = (total or self._squared_sum)(leaves, buffers, batch, key)
         slopes = torch.autograd.grad(value.sum(), [*leaves.values()], allow_unused=True)
         buffers = {name: value.detach() for name, value in buffers.items()}
         return {"outputs": outputs.detach()}, buffers, gradients.by_name(slopes, leaves)
 
-    def _total(
+    def _squared_sum(
         self, params: Params, buffers: Params, batch: Tensor, key: Tensor | None
     ) -> tuple[Tensor, Tensor, Params]:
         outputs = self._call({**params, **buffers}, batch, key)
         return outputs.square().sum(), outputs, buffers
 
-    def _seeded(self, seed: int) -> Any:
-        with seeded(seed):
+    def _run_with_seed(self, seed: int) -> Any:
+        with use_seed(seed):
             return self._run(self.first, self.key)
 
-    def _fresh(self) -> Params:
+    def _copy_model(self) -> Params:
         return {name: value.clone() for name, value in self.model.items()}
 
     def _call(self, model: Params, batch: Tensor, key: Tensor | None = None, mask: Tensor | None = None) -> Any:
@@ -183,7 +183,7 @@ class _Probe:
     ) -> Any:
         """The model's outputs; an error becomes one line."""
         try:
-            return self._call(model or self._fresh(), batch, key, mask)
+            return self._call(model or self._copy_model(), batch, key, mask)
         except BadInput:
             raise
         except Exception as error:
@@ -203,7 +203,7 @@ def _cause(error: Exception) -> str:
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
 
 
-def _close(a: Tensor, b: Tensor, scale: float = 0.0) -> bool:
+def _is_close(a: Tensor, b: Tensor, scale: float = 0.0) -> bool:
     """Whether two results differ by rounding alone; `scale` is the size of the results that they belong to."""
     if not a.is_floating_point():
         return torch.equal(a, b)

@@ -19,7 +19,7 @@ from fedweave.tensors.trees import Params, Tree
 
 
 @dataclass
-class Memory:
+class OptimizerMemory:
     """The states of one client during one round.
 
     Attributes:
@@ -38,18 +38,18 @@ class Memory:
         return name, state if earlier is None else solver.resume(earlier, params)
 
 
-_MEMORY: ContextVar[Memory | None] = ContextVar("memory", default=None)
+_MEMORY: ContextVar[OptimizerMemory | None] = ContextVar("memory", default=None)
 
 
-def current() -> Memory | None:
+def current_memory() -> OptimizerMemory | None:
     """The memory of the client that trains now; None where optimisers start afresh."""
     return _MEMORY.get()
 
 
 @contextmanager
-def optimizer_memory(states: Mapping[str, Tree] | None) -> Iterator[Memory | None]:
+def optimizer_memory(states: Mapping[str, Tree] | None) -> Iterator[OptimizerMemory | None]:
     """Local training inside this block continues from `states` and leaves its own in the memory; None: no memory."""
-    memory = None if states is None else Memory(dict(states))
+    memory = None if states is None else OptimizerMemory(dict(states))
     token = _MEMORY.set(memory)
     try:
         yield memory
@@ -64,10 +64,10 @@ def put(old: Tree, ids: Tensor, new: Tree, clients: int) -> Tree:
     return {name: trees.put(state, ids, new[name]) if name in new else state for name, state in whole.items()}
 
 
-def with_newcomers(states: Tree, newcomers: int) -> Tree:
+def add_newcomers(states: Tree, newcomers: int) -> Tree:
     """The states [N, ...] with rows for `newcomers`, who have not trained."""
     return trees.tree_map(lambda t: torch.cat([t, t.new_zeros(newcomers, *t.shape[1:])]), states)
 
 
 def _zeros(state: Tree, clients: int) -> Tree:
-    return trees.table(trees.tree_map(lambda t: t.new_zeros(t.shape[1:]), state), clients)
+    return trees.build_table(trees.tree_map(lambda t: t.new_zeros(t.shape[1:]), state), clients)

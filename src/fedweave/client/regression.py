@@ -61,7 +61,7 @@ class RowForecast(RowRegression):
 
     targets_are = "forecasts"
 
-    def last(self, data: ClientData, rows: Tensor, width: int) -> Tensor:
+    def last_values(self, data: ClientData, rows: Tensor, width: int) -> Tensor:
         """The last value of each channel, repeated over its steps [B, width]."""
         values = data.arrays["x"][rows][:, list(self.channels)].flatten(2)[..., -1]
         return values.repeat_interleave(width // len(self.channels), -1)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedweave.tensors import gradients, trees
-from fedweave.tensors.trees import Params, Tree, mapped
+from fedweave.tensors.trees import Params, Tree, is_mapped
 
 # loss(model, rows [B], key) -> (scalar, buffers after the forward pass)
 Loss = Callable[[Params, Tensor, Tensor], tuple[Tensor, Params]]
@@ -33,7 +33,7 @@ class Solver(ABC):
     def step_(self, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
         """The same step on buffers the caller owns, in place."""
 
-    def stacks(self, state: Tree) -> bool:
+    def can_stack(self, state: Tree) -> bool:
         """Whether `step_` on stacks [P, ...] equals every client's step: entries are independent, step counts are
         equal.
         """
@@ -61,14 +61,14 @@ class SGD(Solver):
         return {name: torch.zeros_like(value) for name, value in params.items()} if self.momentum else {}
 
     def step(self, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
-        grads = _prepare(params, grads, self.weight_decay, self.clip)
+        grads = _clip_and_decay(params, grads, self.weight_decay, self.clip)
         if self.momentum:
             state = grads = {name: self.momentum * state[name] + g for name, g in grads.items()}
         return {name: value - self.lr * grads[name] for name, value in params.items()}, state
 
     def step_(self, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
         values, g = list(params.values()), list(grads.values())
-        _prepare_(values, g, self.weight_decay, self.clip)
+        _clip_and_decay_(values, g, self.weight_decay, self.clip)
         if self.momentum:
             velocity = list(state.values())
             torch._foreach_mul_(velocity, self.momentum)
@@ -77,7 +77,7 @@ class SGD(Solver):
         torch._foreach_add_(values, g, alpha=-self.lr)
         return params, state
 
-    def stacks(self, state: Tree) -> bool:
+    def can_stack(self, state: Tree) -> bool:
         return self.clip is None
 
 
@@ -98,7 +98,7 @@ class Adam(Solver):
         return {"m": zeros, "v": {name: z.clone() for name, z in zeros.items()}, "t": like.new_zeros(())}
 
     def step(self, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
-        grads = _prepare(params, grads, self.weight_decay, self.clip)
+        grads = _clip_and_decay(params, grads, self.weight_decay, self.clip)
         t = state["t"] + 1
         m = {name: self.beta1 * state["m"][name] + (1 - self.beta1) * g for name, g in grads.items()}
         v = {name: self.beta2 * state["v"][name] + (1 - self.beta2) * g * g for name, g in grads.items()}
@@ -113,7 +113,7 @@ class Adam(Solver):
         m, v, t = list(state["m"].values()), list(state["v"].values()), state["t"].add_(1)
         if not all(value.is_contiguous() for value in (*values, *m, *v)):
             raise ValueError("step_ needs contiguous parameters and moments; copy them with `clone`")
-        _prepare_(values, g, 0.0, self.clip)
+        _clip_and_decay_(values, g, 0.0, self.clip)
         torch._fused_adam_(
             values,
             g,
@@ -131,17 +131,17 @@ class Adam(Solver):
         )
         return params, state
 
-    def stacks(self, state: Tree) -> bool:
+    def can_stack(self, state: Tree) -> bool:
         return self.clip is None and bool((state["t"] == state["t"].flatten()[0]).all())
 
 
-def root(name: str) -> str:
+def first_part(name: str) -> str:
     """The first part of a path such as "theta/sheaf.weight"."""
     return name.partition("/")[0]
 
 
 @dataclass(frozen=True)
-class Among:
+class TwoGroups:
     """The group `inside` for the parameters `names`, `outside` for all others."""
 
     names: tuple[str, ...]
@@ -154,7 +154,7 @@ class Among:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grouped(Solver):
+class GroupedSolver(Solver):
     """Different solvers for different parameters, each with its own state and its own bound on the gradient's norm.
 
     Attributes:
@@ -163,41 +163,41 @@ class Grouped(Solver):
     """
 
     solvers: Mapping[str, Solver] = field(hash=False)
-    group: Callable[[str], str] = root
+    group: Callable[[str], str] = first_part
 
     def init(self, params: Params) -> Tree:
-        return {group: self.solvers[group].init(part) for group, part in self._split(params).items()}
+        return {group: self.solvers[group].init(part) for group, part in self._split_by_group(params).items()}
 
     def step(self, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
-        return self.each(lambda solver: solver.step, params, grads, state)
+        return self.step_groups(lambda solver: solver.step, params, grads, state)
 
     def step_(self, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
-        return self.each(lambda solver: solver.step_, params, grads, state)
+        return self.step_groups(lambda solver: solver.step_, params, grads, state)
 
-    def stacks(self, state: Tree) -> bool:
-        return all(self.solvers[group].stacks(part) for group, part in state.items())
+    def can_stack(self, state: Tree) -> bool:
+        return all(self.solvers[group].can_stack(part) for group, part in state.items())
 
-    def _split(self, params: Params) -> dict[str, Params]:
+    def _split_by_group(self, params: Params) -> dict[str, Params]:
         parts: dict[str, Params] = {}
         for name, value in params.items():
             parts.setdefault(self.group(name), {})[name] = value
         return parts
 
-    def each(
+    def step_groups(
         self, step: Callable[[Solver], Callable[..., tuple[Params, Tree]]], params: Params, grads: Params, state: Tree
     ) -> tuple[Params, Tree]:
         """`step` of the solver of every group on the group's part of parameters, gradients and state."""
-        gradients = self._split(grads)
+        gradients = self._split_by_group(grads)
         done = {
             group: step(self.solvers[group])(part, gradients[group], state[group])
-            for group, part in self._split(params).items()
+            for group, part in self._split_by_group(params).items()
         }
         new = {name: value for part, _ in done.values() for name, value in part.items()}
         return {name: new[name] for name in params}, {group: after for group, (_, after) in done.items()}
 
 
 @dataclass(frozen=True)
-class Recorder(Solver):
+class GradientRecorder(Solver):
     """A solver that also adds up the gradients of a round; state {"inner": its own, "sum", "steps"}."""
 
     inner: Solver
@@ -222,8 +222,8 @@ class Recorder(Solver):
         new, inner = self.inner.step_(params, grads, state["inner"])
         return new, {"inner": inner, "sum": state["sum"], "steps": state["steps"] + 1}
 
-    def stacks(self, state: Tree) -> bool:
-        return self.inner.stacks(state["inner"])
+    def can_stack(self, state: Tree) -> bool:
+        return self.inner.can_stack(state["inner"])
 
 
 def clone(tree: Tree) -> Tree:
@@ -234,7 +234,7 @@ def clone(tree: Tree) -> Tree:
 SOLVERS: dict[str, type[Solver]] = {"sgd": SGD, "adam": Adam}
 
 
-def _prepare(params: Params, grads: Params, decay: float, clip: float | None) -> Params:
+def _clip_and_decay(params: Params, grads: Params, decay: float, clip: float | None) -> Params:
     if clip is not None:
         norm = torch.stack([g.norm() for g in grads.values()]).norm()
         scale = (clip / (norm + 1e-6)).clamp(max=1.0)
@@ -242,7 +242,7 @@ def _prepare(params: Params, grads: Params, decay: float, clip: float | None) ->
     return {name: g + decay * params[name] for name, g in grads.items()} if decay else grads
 
 
-def _prepare_(values: list[Tensor], grads: list[Tensor], decay: float, clip: float | None) -> None:
+def _clip_and_decay_(values: list[Tensor], grads: list[Tensor], decay: float, clip: float | None) -> None:
     if clip is not None:
         clip_(grads, clip)
     if decay:
@@ -260,7 +260,7 @@ def value_and_grad(loss: Callable[[Params], tuple[Tensor, Tree]], params: Params
 
     Plain autograd outside `vmap`: it saves about half a millisecond a step over `torch.func.grad`.
     """
-    if mapped():
+    if is_mapped():
         return gradients.value_and_grad(loss, params)
     leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
     with torch.enable_grad():
@@ -274,7 +274,7 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, values, 0.0).sum() / mask.sum().clamp(min=1)
 
 
-def proximal(loss: Loss, anchor: Params, weight: float | Tensor) -> Loss:
+def add_proximal_term(loss: Loss, anchor: Params, weight: float | Tensor) -> Loss:
     """loss + (weight / 2) ‖w − anchor‖² over the parameters in `anchor`; its gradient adds weight · (w − anchor)."""
 
     def with_penalty(model: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:

@@ -18,27 +18,27 @@ from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from fedweave.client.solvers import Solver
-from fedweave.tensors import compiled, recordings, trees
+from fedweave.tensors import compilation, recordings, trees
 from fedweave.tensors.closures import Rebuild
-from fedweave.tensors.convolutions import as_products
+from fedweave.tensors.convolutions import use_products
 from fedweave.tensors.gradients import by_name
 from fedweave.tensors.trees import Params, Tree
 
 
 @dataclass(frozen=True)
-class Mode:
+class ExecutionMode:
     """How stacked steps run: `compiled` to one program, `recorded` as a CUDA graph, on a GPU alone."""
 
     compiled: bool = False
     recorded: bool = False
 
 
-PLAIN = Mode()
-_MODE: ContextVar[Mode] = ContextVar("mode", default=PLAIN)
+PLAIN = ExecutionMode()
+_MODE: ContextVar[ExecutionMode] = ContextVar("mode", default=PLAIN)
 
 
 @contextmanager
-def running(mode: Mode) -> Iterator[None]:
+def use_mode(mode: ExecutionMode) -> Iterator[None]:
     """How stacked steps run inside this block."""
     token = _MODE.set(mode)
     try:
@@ -64,7 +64,7 @@ class Steps(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Job:
+class StepSettings:
     """Settings of stacked training, without its tensors: `dims` gives the client axis of each captured tensor (0 or
     None). No tuple, because PyTorch would traverse it several times in every round.
     """
@@ -82,45 +82,51 @@ class Job:
         return self.form, self.solver, self.masked, self.dims
 
 
-def take_steps(job: Job, stacks: Stacks, steps: Steps, captured: list[Tensor]) -> tuple[Stacks, Tensor]:
+def take_steps(job: StepSettings, stacks: Stacks, steps: Steps, captured: list[Tensor]) -> tuple[Stacks, Tensor]:
     """All steps, and the loss [K, P] of each. The stacks may be written to."""
     mode = _MODE.get()
-    with as_products(steps.rows.device.type):  # again, as the transform that was left has put it aside
-        if mode.recorded and (done := _recorded(job, stacks, steps, captured, mode.compiled)):
+    with use_products(steps.rows.device.type):  # again, as the transform that was left has put it aside
+        if mode.recorded and (done := _take_recorded_steps(job, stacks, steps, captured, mode.compiled)):
             return done
-        return _compiled(job, stacks, steps, captured) if mode.compiled else _plain(job, stacks, steps, captured)
+        return (
+            _take_compiled_steps(job, stacks, steps, captured)
+            if mode.compiled
+            else _take_plain_steps(job, stacks, steps, captured)
+        )
 
 
-def _plain(job: Job, stacks: Stacks, steps: Steps, captured: list[Tensor]) -> tuple[Stacks, Tensor]:
-    level, losses = job.solver.stacks(stacks.state), []
+def _take_plain_steps(job: StepSettings, stacks: Stacks, steps: Steps, captured: list[Tensor]) -> tuple[Stacks, Tensor]:
+    level, losses = job.solver.can_stack(stacks.state), []
     for rows, key, everybody in zip(*steps, strict=True):
         stacks, value = _advance(job, stacks, captured, rows, key, level and everybody)
-        level = level if everybody else job.solver.stacks(stacks.state)
+        level = level if everybody else job.solver.can_stack(stacks.state)
         losses.append(value)
     return stacks, torch.stack(losses)
 
 
-def _compiled(job: Job, stacks: Stacks, steps: Steps, captured: list[Tensor]) -> tuple[Stacks, Tensor]:
-    """As `_plain`. Trees are taken apart once for all steps, because this takes as long as a small step."""
+def _take_compiled_steps(
+    job: StepSettings, stacks: Stacks, steps: Steps, captured: list[Tensor]
+) -> tuple[Stacks, Tensor]:
+    """As `_take_plain_steps`. Trees are taken apart once for all steps, because this takes as long as a small step."""
     leaves, spec = tree_flatten(trees.tree_map(Tensor.contiguous, stacks))
     captured, losses = [tensor.contiguous() for tensor in captured], []
-    program = _program(job, spec, (leaves, captured, [steps.rows[0], steps.keys[0]]))
+    program = _compile_step(job, spec, (leaves, captured, [steps.rows[0], steps.keys[0]]))
     if program is None:
-        return _plain(job, stacks, steps, captured)
+        return _take_plain_steps(job, stacks, steps, captured)
     for rows, key, _ in zip(*steps, strict=True):
         *leaves, value = program(*leaves, *captured, rows, key)
         losses.append(value)
     return tree_unflatten(leaves, spec), torch.stack(losses)
 
 
-def _recorded(
-    job: Job, stacks: Stacks, steps: Steps, captured: list[Tensor], fused: bool
+def _take_recorded_steps(
+    job: StepSettings, stacks: Stacks, steps: Steps, captured: list[Tensor], fused: bool
 ) -> tuple[Stacks, Tensor] | None:
-    """As `_plain`, with the same bits, or as `_compiled`; None where a step cannot be recorded."""
+    """As `_take_plain_steps` with the same bits, or `_take_compiled_steps`; None where a step cannot be recorded."""
     leaves, spec = tree_flatten(trees.tree_map(Tensor.contiguous, stacks))
     captured = [tensor.contiguous() for tensor in captured]
     rows, keys, full = steps
-    program = _program(job, spec, (leaves, captured, [rows[0], keys[0]])) if fused else None
+    program = _compile_step(job, spec, (leaves, captured, [rows[0], keys[0]])) if fused else None
 
     def step(inplace: bool, leaves: list[Tensor], captured: list[Tensor], at: list[Tensor]) -> recordings.Advanced:
         if program is None:
@@ -129,27 +135,29 @@ def _recorded(
         return new, value
 
     def advance(recording: recordings.Recording) -> None:
-        level = job.solver.stacks(stacks.state)
+        level = job.solver.can_stack(stacks.state)
         for everybody in full:
             recording.advance(level and everybody)
             if not everybody:
-                level = job.solver.stacks(tree_unflatten(recording.state, spec).state)
+                level = job.solver.can_stack(tree_unflatten(recording.state, spec).state)
 
     done = recordings.run((job.key, str(spec), program is None), step, advance, leaves, captured, [rows, keys])
     return None if done is None else (tree_unflatten(done[0], spec), done[1])
 
 
-def _program(job: Job, spec: Any, examples: tuple[list[Tensor], list[Tensor], list[Tensor]]) -> compiled.Program | None:
+def _compile_step(
+    job: StepSettings, spec: Any, examples: tuple[list[Tensor], list[Tensor], list[Tensor]]
+) -> compilation.Program | None:
     """A compiled step for leaves, captured tensors, rows and keys like `examples`."""
 
     def step(leaves: list[Tensor], captured: list[Tensor], at: list[Tensor]) -> recordings.Advanced:
         return _flat_step(job, spec, False, leaves, captured, at)
 
-    return compiled.program((job.key, str(spec)), step, examples)
+    return compilation.program((job.key, str(spec)), step, examples)
 
 
 def _flat_step(
-    job: Job, spec: Any, inplace: bool, leaves: list[Tensor], captured: list[Tensor], at: list[Tensor]
+    job: StepSettings, spec: Any, inplace: bool, leaves: list[Tensor], captured: list[Tensor], at: list[Tensor]
 ) -> recordings.Advanced:
     """`_advance` on leaves in place of trees.
 
@@ -166,13 +174,15 @@ def _flat_step(
 
 
 def _advance(
-    job: Job, stacks: Stacks, captured: list[Tensor], rows: Tensor, keys: Tensor, inplace: bool
+    job: StepSettings, stacks: Stacks, captured: list[Tensor], rows: Tensor, keys: Tensor, inplace: bool
 ) -> tuple[Stacks, Tensor]:
     """One step of all clients; with `inplace`, nobody pauses and the solver may write to the stacks."""
     params, state, rest = stacks
     own = [tensor for tensor, dim in zip(captured, job.dims, strict=True) if dim is not None]
 
-    def one(params: Params, rest: Params, own: list[Tensor], rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
+    def client_loss(
+        params: Params, rest: Params, own: list[Tensor], rows: Tensor, key: Tensor
+    ) -> tuple[Tensor, Params]:
         mine = iter(own)
         tensors = [tensor if dim is None else next(mine) for tensor, dim in zip(captured, job.dims, strict=True)]
         return job.rebuild(tensors)({**params, **rest}, rows, key)
@@ -180,7 +190,7 @@ def _advance(
     leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
     with torch.enable_grad():
         # One axis for all arguments: PyTorch traverses every argument that has an axis of its own.
-        values, buffers = vmap(one)(leaves, rest, own, rows, keys)
+        values, buffers = vmap(client_loss)(leaves, rest, own, rows, keys)
     grads = by_name(torch.autograd.grad(values.sum(), [*leaves.values()], allow_unused=True), params)
     after = {**rest, **{name: value.detach() for name, value in buffers.items()}}
     if inplace:

@@ -12,16 +12,16 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from fedweave.client.augment import shift
+from fedweave.client.augmentation import shift
 from fedweave.client.data import ClientData
 from fedweave.client.functional import invoke
 from fedweave.client.solvers import Loss, masked_mean
 from fedweave.errors import BadInput
 from fedweave.metrics import METRICS, Metric
 from fedweave.models.base import ClientModel, Inputs, layers
-from fedweave.models.gcn import Cells
-from fedweave.tensors.seeding import seeded
-from fedweave.tensors.trees import Params, mapped
+from fedweave.models.gcn import SparseMatrix
+from fedweave.tensors.seeding import use_seed
+from fedweave.tensors.trees import Params, is_mapped
 
 CHUNK = 2048  # rows evaluated at once
 
@@ -57,7 +57,7 @@ class Task(ABC):
         return values
 
     @property
-    def measure(self) -> Metric:
+    def score_metric(self) -> Metric:
         """The metric of the scores."""
         return self.scoring or METRICS[self.metric]
 
@@ -105,7 +105,7 @@ class Task(ABC):
 
     def init(self, seed: int) -> Params:
         """A freshly initialised model, a function of `seed`."""
-        with seeded(seed):
+        with use_seed(seed):
             module = self.build().to(self.dtype)
         return {name: value.detach().clone() for name, value in [*module.named_parameters(), *module.named_buffers()]}
 
@@ -138,13 +138,13 @@ class Task(ABC):
 
     def predict(self, model: Params, data: ClientData, rows: Tensor) -> Tensor:
         """Outputs in evaluation mode for `rows` [B]; padding rows give the output of row 0."""
-        return self._chunked(lambda r: self.forward(model, data, r), rows)
+        return self._run_in_chunks(lambda r: self.forward(model, data, r), rows)
 
     def features(self, model: Params, data: ClientData, rows: Tensor) -> Tensor:
         """Penultimate features [B, D] in evaluation mode."""
-        return self._chunked(lambda r: self.forward(model, data, r, method="features"), rows)
+        return self._run_in_chunks(lambda r: self.forward(model, data, r, method="features"), rows)
 
-    def _chunked(self, run: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    def _run_in_chunks(self, run: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
         rows = rows.clamp(min=0)
         # A shape stays symbolic where the model is exported; `len` and `split` would fix the number of rows.
         parts = [rows] if rows.shape[0] <= CHUNK else rows.split(CHUNK)
@@ -202,7 +202,7 @@ class Task(ABC):
 
         Under `vmap` all rows, because shapes cannot depend on data.
         """
-        if mapped() or "test_weight" not in data.arrays:
+        if is_mapped() or "test_weight" not in data.arrays:
             return rows
         return rows[data.arrays["test_weight"][self.targets(data, rows)] > 0]
 
@@ -262,10 +262,10 @@ class NodeClassification(Classification):
     def capabilities(self) -> frozenset[str]:
         return super().capabilities - {"pooled_rows"} | {"subgraphs"}
 
-    def inputs(self, data: ClientData) -> tuple[Tensor | Cells, Tensor, Tensor]:
+    def inputs(self, data: ClientData) -> tuple[Tensor | SparseMatrix, Tensor, Tensor]:
         """The whole subgraph: (x [V, F] or its cells, edges [3, E], weight [E])."""
         a = data.arrays
-        x = Cells(a["cells"], a["values"], len(a["x"])) if "cells" in a else a["x"]
+        x = SparseMatrix(a["cells"], a["values"], len(a["x"])) if "cells" in a else a["x"]
         return x, a["edges"], a["weight"]
 
     def batch(self, data: ClientData, rows: Tensor, key: Tensor | None = None) -> Inputs:
@@ -283,7 +283,7 @@ class NodeClassification(Classification):
         # The model sees all nodes, so a mask of `rows` says nothing to it.
         return super().forward(model, data, rows, key, None, method)[rows]
 
-    def _chunked(self, run: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    def _run_in_chunks(self, run: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
         with torch.no_grad():
             return run(rows.clamp(min=0))
 

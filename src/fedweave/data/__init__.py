@@ -10,10 +10,10 @@ from fedweave.data import partitions, sources
 from fedweave.data.base import Dataset, Partition
 from fedweave.data.facts import check_finite, check_fits
 from fedweave.data.loading import load
-from fedweave.data.normalise import NORMALISATIONS, Scaling, fit_scaling, normalise
-from fedweave.data.partitions.registry import PARTITIONS, accepted, partition, splits
+from fedweave.data.normalisation import NORMALISATIONS, Scaling, fit_scaling, normalise
+from fedweave.data.partitions.registry import PARTITIONS, default_options, partition, splits
 from fedweave.data.registry import DATASETS, KINDS
-from fedweave.data.sources.retrieval import complete, download, require
+from fedweave.data.sources.retrieval import download, find_intact_files, require_files
 from fedweave.data.storage import load_dataset, load_partition, save_dataset, save_partition
 from fedweave.data.summary import describe, summary
 from fedweave.data.units import fit_units
@@ -30,12 +30,12 @@ __all__ = [
     "Dataset",
     "Partition",
     "Scaling",
-    "accepted",
     "check_finite",
     "check_fits",
-    "complete",
+    "default_options",
     "describe",
     "download",
+    "find_intact_files",
     "fit_scaling",
     "fit_units",
     "load",
@@ -43,7 +43,7 @@ __all__ = [
     "load_partition",
     "normalise",
     "partition",
-    "require",
+    "require_files",
     "save_dataset",
     "save_partition",
     "splits",

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from fedweave.errors import BadInput, shown
+from fedweave.errors import BadInput, format_value
 
 Kind = Literal["images", "graph", "series"]
 Rows = tuple[np.ndarray, ...]
@@ -78,7 +78,7 @@ class Dataset:
     @property
     def labels(self) -> np.ndarray:
         """y, where there must be labels; raises BadInput for series and numbers."""
-        return _there(self.y, f"dataset {self.name}: has no classes, which this partition deals by")
+        return _require_array(self.y, f"dataset {self.name}: has no classes, which this partition deals by")
 
     @property
     def targets_are(self) -> str:
@@ -102,7 +102,7 @@ class Dataset:
     @property
     def links(self) -> np.ndarray:
         """edges, where there must be a graph; raises BadInput for images and series."""
-        return _there(self.edges, f"dataset {self.name}: has no edges")
+        return _require_array(self.edges, f"dataset {self.name}: has no edges")
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class Partition:
         return list(zip(self.nodes, self.edges, strict=True))
 
 
-def _there(array: np.ndarray | None, message: str) -> np.ndarray:
+def _require_array(array: np.ndarray | None, message: str) -> np.ndarray:
     if array is None:
         raise BadInput(message)
     return array
@@ -171,10 +171,12 @@ def check_units(units: Any, count: int, what: str, whose: str) -> None:
     Raises:
         BadInput: beginning with `what`; `whose` says which clients there are.
     """
-    require(isinstance(units, tuple), f"{what}: {shown(units)} must be a tuple of names; use tuple(...)")
+    require(isinstance(units, tuple), f"{what}: {format_value(units)} must be a tuple of names; use tuple(...)")
     require(len(units) in (0, count), f"{what}: {len(units)} for {count} {whose}; give one for each, or none")
     for unit in units:
-        require(isinstance(unit, str) and unit != "", f"{what}: {shown(unit)} is no name; give texts, not empty ones")
+        require(
+            isinstance(unit, str) and unit != "", f"{what}: {format_value(unit)} is no name; give texts, not empty ones"
+        )
 
 
 def _check_targets(name: str, dataset: Dataset) -> None:
@@ -211,13 +213,13 @@ def _is_pairs(array: np.ndarray | None, limit: int) -> bool:
     return array.size == 0 or (int(array.min()) >= 0 and int(array.max()) < limit)
 
 
-def repeated(rows: np.ndarray) -> int | None:
+def find_repeated_row(rows: np.ndarray) -> int | None:
     """The entry of `rows` [m] that is there most often, if that is more than once."""
     values, times = np.unique(rows, return_counts=True)
     return int(values[times.argmax()]) if len(values) < len(rows) else None
 
 
-def symmetric(pairs: np.ndarray, count: int) -> np.ndarray:
+def symmetrise_edges(pairs: np.ndarray, count: int) -> np.ndarray:
     """Both directions of `pairs` [2, E] between `count` nodes: int64, sorted, unique, no self loops."""
     a, b = np.asarray(pairs, dtype=np.int64)
     code = np.unique(np.concatenate([a * count + b, b * count + a]))

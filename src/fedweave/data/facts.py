@@ -4,12 +4,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedweave.data.base import Dataset, Partition, repeated
+from fedweave.data.base import Dataset, Partition, find_repeated_row
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput
 
 
-class Facts(NamedTuple):
+class PublishedSizes(NamedTuple):
     """Published sizes; pairs are the directed edges of a graph, or of the client graph of a series."""
 
     shape: tuple[int, ...]
@@ -19,29 +19,29 @@ class Facts(NamedTuple):
 
 
 FACTS = {
-    "digits": Facts((1797, 1, 8, 8), 10),
-    "digits-graph": Facts((1797, 64), 10, 12618),
-    "shoulder": Facts((4677, 6, 1, 50), 7),
-    "us-income": Facts((48, 81), 0, 214),
-    "fashion-mnist": Facts((70000, 1, 28, 28), 10),
-    "emnist": Facts((280000, 1, 28, 28), 10),
-    "cifar10": Facts((60000, 3, 32, 32), 10),
-    "cifar100": Facts((60000, 3, 32, 32), 100),
-    "tiny-imagenet": Facts((110000, 3, 64, 64), 200),
-    "cora": Facts((2708, 1433), 7, 10556),
-    "citeseer": Facts((3327, 3703), 6, 9104),
-    "pubmed": Facts((19717, 500), 3, 88648),
-    "amazon-computer": Facts((13752, 767), 10, 491722),
-    "amazon-photo": Facts((7650, 745), 8, 238162),
-    "ogbn-arxiv": Facts((169343, 128), 40, 2315598),
-    "metr-la": Facts((207, 34272), 0, mean=53.719),
-    "pems-bay": Facts((325, 52116), 0),
-    "tpt48": Facts((48, 288), 0, 210),
-    "tpt48-2008": Facts((48, 144), 0, 210),
+    "digits": PublishedSizes((1797, 1, 8, 8), 10),
+    "digits-graph": PublishedSizes((1797, 64), 10, 12618),
+    "shoulder": PublishedSizes((4677, 6, 1, 50), 7),
+    "us-income": PublishedSizes((48, 81), 0, 214),
+    "fashion-mnist": PublishedSizes((70000, 1, 28, 28), 10),
+    "emnist": PublishedSizes((280000, 1, 28, 28), 10),
+    "cifar10": PublishedSizes((60000, 3, 32, 32), 10),
+    "cifar100": PublishedSizes((60000, 3, 32, 32), 100),
+    "tiny-imagenet": PublishedSizes((110000, 3, 64, 64), 200),
+    "cora": PublishedSizes((2708, 1433), 7, 10556),
+    "citeseer": PublishedSizes((3327, 3703), 6, 9104),
+    "pubmed": PublishedSizes((19717, 500), 3, 88648),
+    "amazon-computer": PublishedSizes((13752, 767), 10, 491722),
+    "amazon-photo": PublishedSizes((7650, 745), 8, 238162),
+    "ogbn-arxiv": PublishedSizes((169343, 128), 40, 2315598),
+    "metr-la": PublishedSizes((207, 34272), 0, mean=53.719),
+    "pems-bay": PublishedSizes((325, 52116), 0),
+    "tpt48": PublishedSizes((48, 288), 0, 210),
+    "tpt48-2008": PublishedSizes((48, 144), 0, 210),
 }
 
 
-def check(dataset: Dataset) -> Dataset:
+def check_content(dataset: Dataset) -> Dataset:
     """Return `dataset` if its numbers are finite and it has the published sizes.
 
     Raises:
@@ -97,7 +97,7 @@ def check_fits(dataset: Dataset, partition: Partition) -> None:
                 f"partition: client {i} has row {max(rows.max(), nodes.max())}, {dataset.name} ends before; {again}"
             )
         for held in (rows, nodes):
-            if (row := repeated(held)) is not None:
+            if (row := find_repeated_row(held)) is not None:
                 raise BadInput(f"partition: client {i} holds row {row} twice; {again}")
 
 

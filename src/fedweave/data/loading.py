@@ -5,9 +5,9 @@ import zipfile
 from pathlib import Path
 
 from fedweave.data.base import Dataset
-from fedweave.data.facts import check
+from fedweave.data.facts import check_content
 from fedweave.data.registry import DATASETS, KINDS, Loader
-from fedweave.data.sources.retrieval import require
+from fedweave.data.sources.retrieval import require_files
 from fedweave.errors import BadInput, choose
 from fedweave.registry import users_file
 
@@ -21,7 +21,7 @@ def load(name: str, root: Path | str) -> Dataset:
         BadInput: an unknown name, a missing or damaged file, or content that is not the data set.
     """
     loader = DATASETS[choose(name, DATASETS, "dataset")]
-    require(name, Path(root))
+    require_files(name, Path(root))
     try:
         loaded = loader(Path(root))
         if not isinstance(loaded, Dataset):
@@ -32,12 +32,12 @@ def load(name: str, root: Path | str) -> Dataset:
             raise BadInput(
                 f"dataset {name}: its loader returned {loaded.kind} and declares {KINDS[name]}; correct one of them"
             )
-        return check(loaded)
+        return check_content(loaded)
     except BadInput:
         raise
     except Exception as error:  # a file that is not what its name says can raise nearly anything
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        place = _place(loader, error)
+        place = _error_location(loader, error)
         if place:
             raise BadInput(f"dataset {name}: its loader failed in {place} ({reason}); correct it there") from error
         raise BadInput(
@@ -45,7 +45,7 @@ def load(name: str, root: Path | str) -> Dataset:
         ) from error
 
 
-def _place(loader: Loader, error: Exception) -> str:
+def _error_location(loader: Loader, error: Exception) -> str:
     """File and line of a user's loader in which `error` arose; empty for our loaders, and for errors of files."""
     file = users_file(loader)
     if file is None or isinstance(error, OF_FILES):

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedweave.data.base import RAGGED, Dataset, Partition, Rows, require
 from fedweave.errors import BadInput
-from fedweave.files import atomic_path, check_regular, sweep, write_atomic
+from fedweave.files import atomic_path, check_regular, remove_temporary_files, write_atomic
 from fedweave.readers.arrays import map_npy, read_npz
 
 _DENSE = ("relation", "test_weight", "group")
@@ -22,7 +22,7 @@ def save_dataset(folder: Path | str, dataset: Dataset) -> None:
     """Write one .npy per array and meta.json, which goes first and comes last, and so marks a complete folder."""
     folder = Path(folder)
     (folder / "meta.json").unlink(missing_ok=True)
-    sweep(folder)
+    remove_temporary_files(folder)
     values = {f.name: getattr(dataset, f.name) for f in fields(Dataset)}
     arrays = {key: value for key, value in values.items() if isinstance(value, np.ndarray)}
     for key, array in arrays.items():
@@ -50,7 +50,7 @@ def load_dataset(folder: Path | str) -> Dataset:
     except Exception as error:
         raise BadInput(f"{folder / 'meta.json'}: not a prepared data set ({error}); run the download stage") from error
     try:
-        arrays = {key: _mapped(folder / f"{Path(key).name}.npy", expected) for key, expected in shapes.items()}
+        arrays = {key: _map_array(folder / f"{Path(key).name}.npy", expected) for key, expected in shapes.items()}
         return Dataset(**{"y": None} | meta | {key: tuple(meta.get(key, ())) for key in _TUPLES} | arrays)
     except BadInput:
         raise
@@ -58,7 +58,7 @@ def load_dataset(folder: Path | str) -> Dataset:
         raise BadInput(f"{folder / 'meta.json'}: {error}; run the download stage again") from error
 
 
-def _mapped(path: Path, expected: list[Any]) -> np.ndarray:
+def _map_array(path: Path, expected: list[Any]) -> np.ndarray:
     check_regular(path)
     try:
         array = map_npy(path)
@@ -94,7 +94,7 @@ def load_partition(path: Path | str) -> Partition:
     check_regular(path)
     try:
         data = read_npz(Path(path))
-        entries: dict[str, Any] = {key: _split(data[key], data[f"{key}_sizes"]) for key in RAGGED if key in data}
+        entries: dict[str, Any] = {key: _split_rows(data[key], data[f"{key}_sizes"]) for key in RAGGED if key in data}
         entries |= {key: data[key] for key in _DENSE if key in data}
         entries |= {key: tuple(str(text) for text in data[key]) for key in _TEXTS if key in data}
         return Partition(**entries, layout=json.loads(str(data["layout"])) if "layout" in data else {})
@@ -104,6 +104,6 @@ def load_partition(path: Path | str) -> Partition:
         raise BadInput(f"{path}: not a partition file ({error}); run the partition stage") from error
 
 
-def _split(flat: np.ndarray, sizes: np.ndarray) -> Rows:
+def _split_rows(flat: np.ndarray, sizes: np.ndarray) -> Rows:
     require(int(sizes.sum()) == flat.shape[-1], "sizes do not add up")
     return tuple(np.split(flat, np.cumsum(sizes)[:-1], axis=-1))

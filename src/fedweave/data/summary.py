@@ -20,16 +20,16 @@ PAIRED = 3000  # clients all pairs of whom are compared: 4.5 million
 def summary(dataset: Dataset, partition: Partition) -> dict[str, Any]:
     """Sizes of the parts, label histogram [N, C], heterogeneity, edges and clustering, as plain numbers."""
     out: dict[str, Any] = {"dataset": dataset.name, "kind": dataset.kind, "clients": partition.clients}
-    out["sizes"] = {part: _spread([len(r) for r in getattr(partition, part)]) for part in PARTS}
+    out["sizes"] = {part: _size_statistics([len(r) for r in getattr(partition, part)]) for part in PARTS}
     if dataset.y is not None:
-        histogram = labels(dataset, partition)
+        histogram = label_histogram(dataset, partition)
         out["labels"] = histogram.tolist()
         out["heterogeneity"] = heterogeneity(histogram)
     if partition.nodes is not None and partition.edges is not None:
         both = list(zip(partition.nodes, partition.edges, strict=True))
-        out["nodes"] = _spread([len(nodes) for nodes, _ in both])
-        out["edges"] = _spread([edges.shape[1] for _, edges in both])
-        out["clustering"] = float(np.mean([clustering(edges, len(nodes)) for nodes, edges in both]))
+        out["nodes"] = _size_statistics([len(nodes) for nodes, _ in both])
+        out["edges"] = _size_statistics([edges.shape[1] for _, edges in both])
+        out["clustering"] = float(np.mean([clustering_coefficient(edges, len(nodes)) for nodes, edges in both]))
     if partition.relation is not None:
         out["relation"] = partition.relation.shape[1]
     if partition.group is not None:
@@ -39,13 +39,13 @@ def summary(dataset: Dataset, partition: Partition) -> dict[str, Any]:
     return out | ({"layout": partition.layout} if partition.layout else {}) | {"note": dataset.note}
 
 
-def labels(dataset: Dataset, partition: Partition) -> np.ndarray:
+def label_histogram(dataset: Dataset, partition: Partition) -> np.ndarray:
     """Label histogram [N, C] of what a client holds; a test set that all clients share is nobody's."""
-    rows = owned(partition) if partition.nodes is None else partition.nodes
+    rows = own_rows(partition) if partition.nodes is None else partition.nodes
     return np.stack([np.bincount(dataset.labels[mine], minlength=dataset.classes) for mine in rows])
 
 
-def owned(partition: Partition) -> Rows:
+def own_rows(partition: Partition) -> Rows:
     """All rows of each client that are its own."""
     parts = PARTS if partition.test_weight is None else PARTS[:2]
     return tuple(np.concatenate(mine) for mine in zip(*(getattr(partition, part) for part in parts), strict=True))
@@ -64,17 +64,17 @@ def heterogeneity(histogram: np.ndarray) -> float:
     if not len(first):
         return 0.0
     p, q = share[first], share[second]
-    divergence = (_entropy_to(p, (p + q) / 2) + _entropy_to(q, (p + q) / 2)) / 2
+    divergence = (_relative_entropy(p, (p + q) / 2) + _relative_entropy(q, (p + q) / 2)) / 2
     return float(np.median(np.sqrt(np.maximum(divergence, 0.0))))
 
 
-def _entropy_to(p: np.ndarray, q: np.ndarray) -> np.ndarray:
+def _relative_entropy(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     """Kullback-Leibler divergence of the rows of p from those of q, in nats."""
     ratio = np.divide(p, q, out=np.ones_like(p), where=p > 0)
     return (p * np.log(ratio)).sum(1)
 
 
-def clustering(edges: np.ndarray, count: int) -> float:
+def clustering_coefficient(edges: np.ndarray, count: int) -> float:
     """Mean local clustering coefficient of `edges` [2, E] (both directions); 0 for nodes below degree 2."""
     from scipy.sparse import csr_matrix
 
@@ -95,7 +95,7 @@ def describe(folder: Path | str, dataset: Dataset, partition: Partition) -> dict
     return out
 
 
-def _spread(sizes: list[int]) -> dict[str, float]:
+def _size_statistics(sizes: list[int]) -> dict[str, float]:
     return {
         "min": int(min(sizes)),
         "median": float(np.median(sizes)),
@@ -125,11 +125,11 @@ def _table(dataset: Dataset, partition: Partition, out: dict[str, Any]) -> str:
     return text.getvalue()
 
 
-def _values(dataset: Dataset, partition: Partition) -> list[np.ndarray]:
+def _client_values(dataset: Dataset, partition: Partition) -> list[np.ndarray]:
     """The numbers of each client: its series, or its targets."""
     if dataset.targets is None:
         return [*dataset.x]
-    return [dataset.targets[rows] for rows in owned(partition)]
+    return [dataset.targets[rows] for rows in own_rows(partition)]
 
 
 def _draw(path: Path, dataset: Dataset, partition: Partition, out: dict[str, Any]) -> None:
@@ -147,7 +147,9 @@ def _draw(path: Path, dataset: Dataset, partition: Partition, out: dict[str, Any
         axes.set_title(f"{dataset.name}: Jensen-Shannon distance {out['heterogeneity']:.2f} in the median")
         figure.colorbar(image, ax=axes, label="rows")
     else:
-        quantiles = np.stack([np.quantile(values, [0.25, 0.5, 0.75]) for values in _values(dataset, partition)], axis=1)
+        quantiles = np.stack(
+            [np.quantile(values, [0.25, 0.5, 0.75]) for values in _client_values(dataset, partition)], axis=1
+        )
         low, middle, high = quantiles[:, np.argsort(quantiles[1], kind="stable")]
         axes.fill_between(range(len(middle)), low, high, alpha=0.3, label="middle half")
         axes.plot(middle, label="median")

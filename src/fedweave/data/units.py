@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedweave.data.base import Dataset, Partition
-from fedweave.data.normalise import Scaling, fit_scaling
+from fedweave.data.normalisation import Scaling, fit_scaling
 from fedweave.errors import BadInput, choose
 
 UNITS = ("pooled", "client", "none")  # what the targets of a regression are scaled by
@@ -27,7 +27,7 @@ def fit_units(dataset: Dataset, partition: Partition, name: str | Mapping[str, A
     clients, width = partition.clients, dataset.targets.shape[1]
     if dataset.channels:
         scaling = fit_scaling(dataset, partition, name)
-        return _of_channels(scaling, dataset.channels, clients, width)
+        return _channel_units(scaling, dataset.channels, clients, width)
     units = name.get("targets", UNITS[0]) if isinstance(name, Mapping) else UNITS[0]
     if isinstance(units, Mapping):
         pair = (np.asarray(units[key], dtype=np.float32) for key in ("offset", "unit"))
@@ -45,7 +45,9 @@ def fit_units(dataset: Dataset, partition: Partition, name: str | Mapping[str, A
     return offset.astype(np.float32), unit.astype(np.float32)
 
 
-def _of_channels(scaling: Scaling, channels: Sequence[int], clients: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+def _channel_units(
+    scaling: Scaling, channels: Sequence[int], clients: int, width: int
+) -> tuple[np.ndarray, np.ndarray]:
     steps = width // len(channels)
     pairs = []
     for part in (scaling.subtracted, scaling.divisor):

@@ -10,7 +10,7 @@ from pathlib import Path
 from fedweave.deployment import own_rows, roster
 from fedweave.deployment import spec as specification
 from fedweave.deployment.export import PACKAGE
-from fedweave.deployment.folders import alone
+from fedweave.deployment.folders import lock_folder
 from fedweave.errors import BadInput
 from fedweave.files import check_writable, user_errors
 
@@ -135,7 +135,7 @@ def write_rows(options: argparse.Namespace) -> None:
     """Write the file of a client from a table of its own."""
     from fedweave.api.reading import read_table
 
-    shares, spec = own_rows.shares_of(options.shares), app_spec(options.app)
+    shares, spec = own_rows.parse_shares(options.shares), app_spec(options.app)
     own_rows.check_client(options.client)
     table = read_table(options.file)
     file = own_rows.of_table(spec, table, options.label, options.client, options.time, shares)
@@ -148,11 +148,11 @@ def run_node(options: argparse.Namespace) -> None:
     """Run a node until it is stopped."""
     from fedweave.deployment import node_options
     from fedweave.deployment.devices import device_of
-    from fedweave.deployment.flower.processes import Host, fork_server, node_command
-    from fedweave.deployment.flower.supervise import ended_by_signals, supervised
+    from fedweave.deployment.flower.processes import Host, node_command, start_fork_server
+    from fedweave.deployment.flower.supervise import exit_on_signals, supervise
 
     node_options.check_address(options.superlink, options.port)
-    agreed = node_options.hashes(options.spec)
+    agreed = node_options.parse_hashes(options.spec)
     for path in (options.certificate, options.key):
         if not path.is_file():
             raise BadInput(f"{path}: not found; the keys are made by: python -m fedweave.deployment keys")
@@ -164,18 +164,18 @@ def run_node(options: argparse.Namespace) -> None:
     check_writable(options.state)
     command = node_command(options.superlink, options.certificate, options.key, config, options.port)
     host = Host(options.state / "host", options.superlink, options.certificate)
-    with ended_by_signals(), tempfile.TemporaryDirectory(prefix="fedweave-") as short:
+    with exit_on_signals(), tempfile.TemporaryDirectory(prefix="fedweave-") as short:
         try:
-            fork_server(host, Path(short))
-            supervised(command, host.environment)
+            start_fork_server(host, Path(short))
+            supervise(command, host.environment)
         finally:
             host.close()
 
 
 def simulate(options: argparse.Namespace) -> None:
     """Run an exported app on this machine: a SuperLink, and a SuperNode for each file of data."""
-    from fedweave.deployment.flower import following, processes
-    from fedweave.deployment.flower.supervise import ended_by_signals
+    from fedweave.deployment.flower import processes, run_monitor
+    from fedweave.deployment.flower.supervise import exit_on_signals
 
     spec = app_spec(options.app)
     rounds = spec.timeline.rounds  # what cannot run is refused before anything starts
@@ -189,9 +189,9 @@ def simulate(options: argparse.Namespace) -> None:
     )
     server = options.out / "server"
     federation = partial(processes.local_federation, options.out, clients, [spec.hash])
-    with ended_by_signals(), alone(options.out, "wait for its end, or give another --out"), federation() as host:
-        number = following.launch(host, options.app, server)
-        following.follow(server, host, number, rounds=rounds)
+    with exit_on_signals(), lock_folder(options.out, "wait for its end, or give another --out"), federation() as host:
+        number = run_monitor.launch(host, options.app, server)
+        run_monitor.follow(server, host, number, rounds=rounds)
     study = server / "results" / spec.run.study
     print(f"results in {study}; bytes on the connection in {server / 'connection.csv'}")
 

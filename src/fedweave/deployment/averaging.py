@@ -11,7 +11,7 @@ from fedweave.errors import BadInput
 from fedweave.federation.executors import Loop
 from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import Method, Start
-from fedweave.federation.schedule import count
+from fedweave.federation.schedule import sample_size
 from fedweave.federation.start import admission
 from fedweave.tensors import trees
 from fedweave.tensors.random_streams import stream
@@ -21,7 +21,7 @@ TOLERANCE = 1e-4  # of float32 sums in another order
 STREAM = 42  # of the seed
 
 
-def averages(method: Method, start: Start, form: dict[str, Any], seed: int) -> bool:
+def needs_mean_only(method: Method, start: Start, form: dict[str, Any], seed: int) -> bool:
     """Whether the server's step on random uploads of `form` is that on their mean, sent by everybody."""
     draws = stream(seed, STREAM)
     uploads = unflatten({
@@ -36,10 +36,10 @@ def averages(method: Method, start: Start, form: dict[str, Any], seed: int) -> b
     return all(torch.allclose(a.double(), b.double(), TOLERANCE, TOLERANCE) for a, b in zip(*leaves, strict=True))
 
 
-def _start(spec: AppSpec, mine: Federation) -> Start:
+def _build_start(spec: AppSpec, mine: Federation) -> Start:
     """What the server knows of the first clients, all of whom are like the client of `mine`."""
     start, _, _ = admission(spec.method, mine, spec.seed, Loop())
-    crowd = members.stand_in(spec, range(FEWEST))
+    crowd = members.placeholder_federation(spec, range(FEWEST))
     described = trees.broadcast(trees.at(start.enrolled, 0), FEWEST)
     return start._replace(enrolled=described, clients=FEWEST, relation=crowd.relation, ids=crowd.ids)
 
@@ -55,7 +55,7 @@ def check(spec: AppSpec, mine: Federation) -> None:
     """
     train, way = spec.forms["train"], "export it without --secure-aggregation"
     here = f"runs.{spec.run.key}: secure aggregation"
-    fewest = count(spec.settings.participation, spec.founders)
+    fewest = sample_size(spec.settings.participation, spec.founder_count)
     if fewest < FEWEST:
         raise BadInput(f"{here} needs {FEWEST} clients a round, but {fewest} take part; {way}")
     if spec.settings.upload_path.robust:
@@ -65,5 +65,5 @@ def check(spec: AppSpec, mine: Federation) -> None:
     form = train[0]["tensors"]
     plain = len(train) == 1 and len(spec.timeline.stages) == 1 and form
     real = all(kind.startswith("float") for _, kind in form.values())
-    if not plain or not real or not averages(spec.method, _start(spec, mine), form, spec.seed):
+    if not plain or not real or not needs_mean_only(spec.method, _build_start(spec, mine), form, spec.seed):
         raise BadInput(f"{here} gives the server the mean only, but that of {spec.run.method} needs more; {way}")

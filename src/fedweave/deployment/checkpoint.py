@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedweave.errors import BadInput
 from fedweave.federation.protocol import Server
-from fedweave.files import load_tensors, save_tensors, sweep
+from fedweave.files import load_tensors, remove_temporary_files, save_tensors
 from fedweave.runs.history import History
 
 VERSION, KEPT = 1, 2
@@ -40,7 +40,7 @@ class Session:
 
 def save(folder: Path, spec_hash: str, session: Session) -> None:
     """Write a checkpoint; the one before it stays, in case the disk damages the new one."""
-    content = {**vars(session), "history": session.history.plain(), "members": [*session.members]}
+    content = {**vars(session), "history": session.history.to_plain(), "members": [*session.members]}
     header = {"version": VERSION, "spec": spec_hash}
     save_tensors(folder / f"server-{session.round:09d}.pt", {**header, "content": content})
     for old in sorted(folder.glob("server-*.pt"), reverse=True)[KEPT:]:
@@ -53,7 +53,7 @@ def restore(folder: Path, spec_hash: str) -> Session | None:
     Raises:
         BadInput: none can be read, or one is of another federation.
     """
-    sweep(folder, "server-*")
+    remove_temporary_files(folder, "server-*")
     files = sorted(folder.glob("server-*.pt"), reverse=True)
     for path in files:
         try:
@@ -63,7 +63,7 @@ def restore(folder: Path, spec_hash: str) -> Session | None:
             continue
         if header != (VERSION, spec_hash):
             raise BadInput(f"{path}: is of another federation or version; give this one another folder")
-        history = History.of(content["history"])
+        history = History.from_plain(content["history"])
         return replace(Session(**{**content, "history": history}), members=tuple(content["members"]))
     if files:
         raise BadInput(f"{files[0]}: no readable checkpoint; delete it to start this federation again")

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from fedweave.deployment.spec import WIDTHS, AppSpec
 from fedweave.errors import BadInput
 from fedweave.federation.federation import Federation
-from fedweave.federation.schedule import viewers
+from fedweave.federation.schedule import evaluation_cohort
 from fedweave.files import load_tensors, save_tensors
 
 VERSION = 1
@@ -60,11 +60,11 @@ def read(path: Path) -> ClientFile:
 
 def of_client(federation: Federation, position: int) -> ClientFile:
     """The rows of the client at `position` and of nobody else."""
-    data = viewers(federation, 0, 0).one(position)
+    data = evaluation_cohort(federation, 0, 0).client_data(position)
     parts = {name: getattr(data, name)[getattr(data, name) >= 0] for name in WIDTHS}
     arrays = dict(data.arrays)
     if "time" in federation.shared:
-        arrays["x"], parts = _of_sensors(arrays["x"], parts)
+        arrays["x"], parts = _select_sensors(arrays["x"], parts)
     elif federation.shared:
         rows = torch.cat([*parts.values()]).unique()
         shared = [name for name in ROWS if name in federation.shared]
@@ -74,7 +74,7 @@ def of_client(federation: Federation, position: int) -> ClientFile:
     return ClientFile(int(federation.ids[position]), arrays, {name: mine.clone() for name, mine in parts.items()})
 
 
-def _of_sensors(series: Tensor, parts: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+def _select_sensors(series: Tensor, parts: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
     """The series [S, T] of the sensors that a client has, and its rows sensor · T + start among these."""
     steps = series.shape[1]
     sensors = torch.cat([rows // steps for rows in parts.values()]).unique()
@@ -82,7 +82,7 @@ def _of_sensors(series: Tensor, parts: dict[str, Tensor]) -> tuple[Tensor, dict[
     return series[sensors], moved
 
 
-def federation(file: ClientFile, spec: AppSpec) -> Federation:
+def build_federation(file: ClientFile, spec: AppSpec) -> Federation:
     """The node's federation, which has one client.
 
     Raises:
@@ -95,12 +95,14 @@ def federation(file: ClientFile, spec: AppSpec) -> Federation:
     rows: dict[str, Any] = {
         name: F.pad(mine, (0, max(0, widths[name] - len(mine))), value=-1)[None] for name, mine in file.parts.items()
     }
-    own = {name: value[None] for name, value in file.arrays.items() if name not in (*ROWS, "time") or _nested(spec)}
+    own = {
+        name: value[None] for name, value in file.arrays.items() if name not in (*ROWS, "time") or _holds_graphs(spec)
+    }
     shared = {name: value for name, value in file.arrays.items() if name not in own}
     return Federation(shared, own, **rows, ids=torch.tensor([file.client]))
 
 
-def _nested(spec: AppSpec) -> bool:
+def _holds_graphs(spec: AppSpec) -> bool:
     """Whether clients hold graphs, all of whose arrays are their own."""
     return bool(spec.data["kind"] == "graph")
 

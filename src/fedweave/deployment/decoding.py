@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedweave.deployment.tensors import Undeclared
-from fedweave.errors import shown
-from fedweave.readers.arrays import build, read_header
+from fedweave.deployment.tensors import UndeclaredTensor
+from fedweave.errors import format_value
+from fedweave.readers.arrays import build_array, read_header
 
 
 def decode(data: bytes, shape: Sequence[int], kind: str, name: str) -> np.ndarray:
@@ -24,10 +24,14 @@ def decode(data: bytes, shape: Sequence[int], kind: str, name: str) -> np.ndarra
         file = io.BytesIO(data)
         layout = read_header(file)
         if layout.shape != tuple(shape) or layout.dtype != np.dtype(kind):
-            held = f"{shown([*layout.shape])} {layout.dtype.str}"
-            raise Undeclared(f"upload: {shown(name)} has shape and type {held}, but {[*shape]} {kind} is declared")
-        return build(file.read(), layout)
-    except Undeclared:
+            held = f"{format_value([*layout.shape])} {layout.dtype.str}"
+            raise UndeclaredTensor(
+                f"upload: {format_value(name)} has shape and type {held}, but {[*shape]} {kind} is declared"
+            )
+        return build_array(file.read(), layout)
+    except UndeclaredTensor:
         raise
     except Exception as error:  # a header of another author can raise nearly anything
-        raise Undeclared(f"upload: {shown(name)} cannot be read ({type(error).__name__}: {error})") from error
+        raise UndeclaredTensor(
+            f"upload: {format_value(name)} cannot be read ({type(error).__name__}: {error})"
+        ) from error

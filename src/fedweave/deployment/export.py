@@ -128,7 +128,7 @@ def export_result(
     check_target(target, data)
     made = export(run, federation.dataset, federation.partition, target, secure=secure)
     if data is not None:
-        split(prepare(run, federation.dataset, federation.partition).federation, data)
+        write_client_files(prepare(run, federation.dataset, federation.partition).federation, data)
     return made
 
 
@@ -139,7 +139,9 @@ def prepare(run: Run, dataset: Dataset, partition: Partition, seed: int | None =
         BadInput: an unknown seed, or a run that cannot be a federation of real hosts.
     """
     chosen = check_seed(run, seed)
-    prepared = preparation.prepare(replace(run, train=replace(run.train, device="cpu")), dataset, partition).of(chosen)
+    prepared = preparation.prepare(replace(run, train=replace(run.train, device="cpu")), dataset, partition).for_seed(
+        chosen
+    )
     support.check(run, prepared.method)
     return replace(prepared, run=replace(run, seeds=(chosen,)))
 
@@ -195,7 +197,7 @@ def specify(prepared: PreparedRun, dataset: Dataset, partition: Partition, secur
     names = prepared.names or tuple(f"client {i}" for i in range(federation.clients))
     group, pairs = federation.group, federation.relation
     facts = spec.facts_of(dataset, partition, widths)
-    described = results_folder.inputs(dataset, partition, run.task.normalize)
+    described = results_folder.describe_inputs(dataset, partition, run.task.normalize)
     scaling = {key: described[key] for key in ("scaling", "offset", "unit", "columns") if described.get(key)}
     if isinstance(run.task.normalize, str) and run.task.normalize.endswith("client"):
         scaling = {"columns": described.get("columns")}  # numbers of each client, which stay with it
@@ -212,32 +214,32 @@ def specify(prepared: PreparedRun, dataset: Dataset, partition: Partition, secur
     )
     made = replace(blank, forms=forms(blank, federation), secure=secure)
     if secure:
-        averaging.check(made, client_data.federation(client_data.of_client(federation, 0), made))
+        averaging.check(made, client_data.build_federation(client_data.of_client(federation, 0), made))
     return made
 
 
 def forms(blank: AppSpec, federation: Federation) -> dict[str, Any]:
     """What clients send, found by a trial of one step a round with the first client; see `AppSpec.forms`."""
-    mine = client_data.federation(client_data.of_client(federation, 0), blank)
+    mine = client_data.build_federation(client_data.of_client(federation, 0), blank)
     enrolments = [admission(stage.method, mine, blank.seed, Loop()) for stage in blank.timeline.stages]
     described = {
         str(i): tensors.form_of(tensors.flatten(trees.at(start.enrolled, 0)))
         for i, (start, _, _) in enumerate(enrolments)
     }
     train: list[dict[str, Any]] = []
-    for round, form in _uploads(blank, mine, enrolments):
+    for round, form in _upload_forms(blank, mine, enrolments):
         if not train or train[-1]["tensors"] != form:
             train.append({"from": round, "tensors": form})
     return {"enrol": described, "train": train}
 
 
-def _uploads(blank: AppSpec, mine: Federation, enrolments: list[Any]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _upload_forms(blank: AppSpec, mine: Federation, enrolments: list[Any]) -> Iterator[tuple[int, dict[str, Any]]]:
     """(round, form of the upload) of the rounds that are tried."""
-    from fedweave.deployment.members import stand_in
+    from fedweave.deployment.members import placeholder_federation
 
     timeline, one = blank.timeline, torch.zeros(1, dtype=torch.int64)
-    count = max(1, blank.founders)
-    crowd = stand_in(blank, range(count))
+    count = max(1, blank.founder_count)
+    crowd = placeholder_federation(blank, range(count))
     starts = [
         start._replace(enrolled=trees.broadcast(trees.at(start.enrolled, 0), count), clients=count,
                        relation=crowd.relation, ids=crowd.ids)
@@ -275,7 +277,7 @@ def write_app(made: AppSpec, label: str, target: Path) -> None:
     write_atomic(target / "pyproject.toml", PYPROJECT.format(**about))
 
 
-def split(federation: Federation, target: Path) -> list[Path]:
+def write_client_files(federation: Federation, target: Path) -> list[Path]:
     """Write the file of each client's data to `target`, in place of those there; each belongs on its client's host
     alone.
     """

@@ -12,7 +12,7 @@ LOCK = ".lock"
 
 
 @contextmanager
-def alone(folder: Path, way: str) -> Iterator[None]:
+def lock_folder(folder: Path, way: str) -> Iterator[None]:
     """The folder, made where it is missing, which no other process has meanwhile.
 
     The kernel gives it back when this process ends for any reason.

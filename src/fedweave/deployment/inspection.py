@@ -41,20 +41,20 @@ def inspect(spec: AppSpec, request: Request, reply: Reply, client: int | None) -
     Args:
         client: identity of the client that the node has; None while it is not known.
     """
-    if wrong := _numbers(spec, request, reply.config):
+    if wrong := _numbers_error(spec, request, reply.config):
         return f"a reply is refused: {wrong}"
     if client is not None and reply.config["client"] != client:
         return f"a reply is refused: it is client {reply.config['client']}'s, but the node is client {client}'s"
     form = reply_form(spec, request) if reply.config.get("sound", True) else {}
     try:
         tensors.check(tensors.form_of(reply.upload), form, "upload")
-    except tensors.Undeclared as error:
+    except tensors.UndeclaredTensor as error:
         empty = replace(reply, upload={}, refused=f"{error}")
         return replace(empty, config={**reply.config, "sound": False}) if request.kind == "train" else f"{error}"
     return reply
 
 
-def _numbers(spec: AppSpec, request: Request, config: Mapping[str, Any]) -> str:
+def _numbers_error(spec: AppSpec, request: Request, config: Mapping[str, Any]) -> str:
     """What is wrong with the numbers of a reply; empty if nothing is."""
     counts = {"client", *ROWS}
     for name in sorted({*config} | counts):
@@ -62,29 +62,29 @@ def _numbers(spec: AppSpec, request: Request, config: Mapping[str, Any]) -> str:
         if name in counts:
             if type(value) is not int or not (name == ROWS[0]) <= value < MOST_ROWS:  # something to learn from
                 return f"{name!r} must be a count"
-        elif name not in _names(request):
+        elif name not in _number_names(request):
             return f"{name[:40]!r} is no number of this message"
         elif name in ("sound", "kept"):
             if type(value) is not bool:
                 return f"{name!r} must be true or false"
-        elif wrong := _number(spec, name, value):
+        elif wrong := _number_error(spec, name, value):
             return wrong
     if config.get("sound") and not math.isfinite(config.get("loss", math.nan)):
         return "'loss' must be finite"
     return ""
 
 
-def _number(spec: AppSpec, name: str, value: Any) -> str:
+def _number_error(spec: AppSpec, name: str, value: Any) -> str:
     """What is wrong with a loss or a score; a score that is no number stands for a part without rows."""
     if type(value) not in (int, float):
         return f"{name!r} must be a number"
     if name == "loss" or value != value:
         return ""
-    low, high = (0.0, 100.001) if spec.task.measure.name in PERCENTAGES else (-MOST_SCORE, MOST_SCORE)
+    low, high = (0.0, 100.001) if spec.task.score_metric.name in PERCENTAGES else (-MOST_SCORE, MOST_SCORE)
     return "" if low <= value <= high else f"{name!r} must be a score from {low:g} to {high:g}"
 
 
-def _names(request: Request) -> tuple[str, ...]:
+def _number_names(request: Request) -> tuple[str, ...]:
     """The numbers of a reply beside identity and rows."""
     if request.kind == "train":
         return (

@@ -12,21 +12,21 @@ if TYPE_CHECKING:
     from fedweave.deployment.spec import AppSpec
 
 
-def stand_in(spec: "AppSpec", members: Sequence[int]) -> Federation:
+def placeholder_federation(spec: "AppSpec", members: Sequence[int]) -> Federation:
     """A federation of `members` (identities in the order in which they joined) that holds no data."""
     none = torch.full((len(members), 0), -1, dtype=torch.int64)
     ids = torch.tensor([*members], dtype=torch.int64)
     known = spec.group is not None and all(i < len(spec.group) for i in members)
     group = torch.tensor([spec.group[i] for i in members]) if known and spec.group is not None else None
-    evaluated = None if spec.evaluated is None else torch.isin(ids, spec.evaluated)
+    evaluated = None if spec.evaluated_clients is None else torch.isin(ids, spec.evaluated_clients)
     return Federation({}, {}, none, none, none, ids, relation=_relation(spec, ids), group=group, evaluated=evaluated)
 
 
-def evaluated(spec: "AppSpec", members: Sequence[int]) -> list[int]:
+def evaluated_positions(spec: "AppSpec", members: Sequence[int]) -> list[int]:
     """Positions of the members that are evaluated, ascending."""
-    if spec.evaluated is None:
+    if spec.evaluated_clients is None:
         return [*range(len(members))]
-    return torch.isin(torch.tensor([*members], dtype=torch.int64), spec.evaluated).nonzero()[:, 0].tolist()
+    return torch.isin(torch.tensor([*members], dtype=torch.int64), spec.evaluated_clients).nonzero()[:, 0].tolist()
 
 
 def names(spec: "AppSpec", members: Sequence[int]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fedweave.client import optimizers
-from fedweave.client.controls import controls
+from fedweave.client.controls import control_outputs
 from fedweave.deployment import client_data, tensors
 from fedweave.deployment.devices import device_of, to_device
 from fedweave.deployment.messages import Reply, Request
@@ -17,13 +17,13 @@ from fedweave.deployment.spec import AppSpec
 from fedweave.deployment.store import MODEL, Store
 from fedweave.errors import BadInput
 from fedweave.federation import engine
-from fedweave.federation.executors import Loop, exact
+from fedweave.federation.executors import Loop, set_precision
 from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import Method
 from fedweave.federation.records import State
-from fedweave.federation.schedule import cohort, viewers
+from fedweave.federation.schedule import cohort, evaluation_cohort
 from fedweave.federation.start import admission, initial_model
-from fedweave.federation.uploads import finite_rows, reference, released
+from fedweave.federation.uploads import finite_rows, protect_uploads, reference
 from fedweave.files import save_tensors
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Tree
@@ -71,23 +71,23 @@ class Node:
         start, clients, states = admission(method, self.federation, self.spec.seed, Loop())
         described = to_device(start.enrolled, "cpu")
         blank = trees.tree_map(torch.zeros_like, described)
-        upload = tensors.flatten(trees.at(self._noised(described, blank), 0))
+        upload = tensors.flatten(trees.at(self._add_noise(described, blank), 0))
         tensors.check(tensors.form_of(upload), self.spec.form("enrol", stage, 0), "enrolment")
-        if request.config["joins"] and self.store.newest(version) is None:
+        if request.config["joins"] and self.store.load_newest(version) is None:
             self.store.save(version, to_device({"clients": clients, "optimizers": states}, "cpu"))
         return Reply({**self.facts, **self._controls()}, upload)
 
     def _train(self, request: Request) -> Reply:
         config, round = request.config, int(request.config["round"])
         stage, _ = self.spec.timeline.stage(min(round, self.spec.timeline.rounds - 1))
-        held = self.store.newest(round) or self._joined()
+        held = self.store.load_newest(round) or self._initial_state()
         held = to_device(held, self.device)
         state = State(round, {}, held["clients"], held["optimizers"])
         shared = to_device(tensors.unflatten(request.shared), self.device)
-        own = self._single(request.own)
+        own = self._to_stacked_tree(request.own)
         answer: dict[str, Any] = dict(self.facts)
         if config["evaluate"]:
-            mine = self._single(request.evaluated) if config["apart"] else own
+            mine = self._to_stacked_tree(request.evaluated) if config["apart"] else own
             before = self.spec.timeline.stage(round - 1)[0].method
             answer |= self._evaluate(before, state, shared, mine)
         upload: dict[str, torch.Tensor] = {}
@@ -95,7 +95,7 @@ class Node:
             answer |= {"loss": 0.0, "sound": False}
             numbers, upload = self._fit(stage.method, state, (shared, own), bool(config["takes_part"]))
             answer |= numbers
-        self._tidy(config)
+        self._remove_old_files(config)
         return Reply(answer, upload)
 
     def _fit(
@@ -116,7 +116,7 @@ class Node:
 
         # The noise is new every time: what the server could predict, or see twice, would hide nothing.
         privacy = self.spec.settings.upload_path.privacy
-        sent = released(updates.upload, base, who, secrets.randbits(62), privacy, method.public)
+        sent = protect_uploads(updates.upload, base, who, secrets.randbits(62), privacy, method.public)
         private = method.acknowledge(updates.client, updates.upload, sent) if privacy else updates.client
         sound = finite_rows((sent, updates.loss, private)) is None
         loss = float(updates.loss[0])
@@ -146,7 +146,7 @@ class Node:
         self.store.save(state.round, to_device(models, "cpu"), "evaluated")
         return {f"{point}/{part}": float(v[0]) for point, parts in scores.items() for part, v in parts.items()}
 
-    def _single(self, flat: Mapping[str, torch.Tensor]) -> Tree:
+    def _to_stacked_tree(self, flat: Mapping[str, torch.Tensor]) -> Tree:
         """This client's part of a message as a stacked tree [1, ...], on the device of the training."""
         return trees.tree_map(lambda t: t[None].to(self.device), tensors.unflatten(flat))
 
@@ -159,7 +159,7 @@ class Node:
             save_tensors(self.store.folder / MODEL, content)
         return Reply({**self.facts, "kept": models is not None})
 
-    def _noised(self, content: Tree, base: Tree) -> Tree:
+    def _add_noise(self, content: Tree, base: Tree) -> Tree:
         """`content` [1, ...] clipped and noised where the run is private.
 
         The noise is new every time: what the server could predict, or see twice, would hide nothing.
@@ -169,16 +169,16 @@ class Node:
             return content
         return privacy.protect(content, base, self.federation.ids.cpu(), secrets.randbits(62), 0)
 
-    def _joined(self) -> dict[str, Tree]:
+    def _initial_state(self) -> dict[str, Tree]:
         """The private state of a client that joins now: the node has none, or has lost its disk."""
         _, clients, states = admission(self.spec.timeline.stages[0].method, self.federation, self.spec.seed, Loop())
         return {"clients": clients, "optimizers": states}
 
-    def _tidy(self, config: Mapping[str, Any]) -> None:
+    def _remove_old_files(self, config: Mapping[str, Any]) -> None:
         """Remove what neither this federation nor one that goes back to the server's checkpoint can ask for."""
-        self.store.forget("state", int(config["checkpoint"]))
-        self.store.forget("post", int(config["checkpoint"]))
-        self.store.forget("evaluated", int(config["checkpoint"]), int(config["chosen"]))
+        self.store.remove_older("state", int(config["checkpoint"]))
+        self.store.remove_older("post", int(config["checkpoint"]))
+        self.store.remove_older("evaluated", int(config["checkpoint"]), int(config["chosen"]))
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -188,11 +188,11 @@ class Node:
 
     def _controls(self) -> dict[str, float]:
         """Scores of rules without a model, on the test rows: the board shows them beside the methods."""
-        task, data = self.spec.task, viewers(self.federation, 0, 0).one(0)
+        task, data = self.spec.task, evaluation_cohort(self.federation, 0, 0).client_data(0)
         rows = data.test[data.test >= 0]
         if task.scoring is not None or not len(rows):
             return {}
-        outputs = controls(task, data, rows)
+        outputs = control_outputs(task, data, rows)
         return {
             f"control/{name}": float(task.score(out, data, rows, shared_test=True)) for name, out in outputs.items()
         }
@@ -205,7 +205,7 @@ def open_node(spec: AppSpec, data: Path, state: Path, device: str = "cpu") -> No
         BadInput: the file is no client's of this federation, or there is no such device here.
     """
     where, file = device_of(device), client_data.read(data)
-    exact(where, spec.run.train.precision == "tf32")
+    set_precision(where, spec.run.train.precision == "tf32")
     store = Store(state / spec.hash[:16] / str(file.client), spec.hash)
     store.prepare()
-    return Node(spec, client_data.federation(file, spec).to(where), store, where)
+    return Node(spec, client_data.build_federation(file, spec).to(where), store, where)

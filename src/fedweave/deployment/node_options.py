@@ -5,13 +5,13 @@ from pathlib import Path
 
 from fedweave.deployment import client_data
 from fedweave.deployment.spec import SHORTEST
-from fedweave.errors import BadInput, shown
+from fedweave.errors import BadInput, format_value
 
 HASH = re.compile(rf"[0-9a-f]{{{SHORTEST},64}}")
 ADDRESS = re.compile(r"\S+:(\d{1,5})")
 
 
-def hashes(text: str) -> list[str]:
+def parse_hashes(text: str) -> list[str]:
     """The specifications that a node agrees to, from a text with commas or spaces.
 
     Raises:
@@ -21,7 +21,9 @@ def hashes(text: str) -> list[str]:
     for word in words or [text]:
         if not HASH.fullmatch(word):
             way = "`python -m fedweave.deployment show APP` prints it"
-            raise BadInput(f"--spec: {shown(word)} is no hash of {SHORTEST} to 64 of the digits 0-9 and a-f; {way}")
+            raise BadInput(
+                f"--spec: {format_value(word)} is no hash of {SHORTEST} to 64 of the digits 0-9 and a-f; {way}"
+            )
     return words
 
 
@@ -51,6 +53,6 @@ def check_address(address: str, port: int) -> None:
     """
     found = ADDRESS.fullmatch(address)
     if found is None or "//" in address or not 0 < int(found[1]) < 1 << 16:
-        raise BadInput(f"--superlink: {shown(address)} is no HOST:PORT; give such as fl.example.org:8000")
+        raise BadInput(f"--superlink: {format_value(address)} is no HOST:PORT; give such as fl.example.org:8000")
     if not 0 < port < 1 << 16:
         raise BadInput(f"--port: {port} is no port; give one from 1 to 65535")

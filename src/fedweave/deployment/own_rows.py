@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from fedweave.api import exported_model
 from fedweave.api import folder as results_folder
-from fedweave.api import portable
 from fedweave.api.arrays import as_times
 from fedweave.api.tables import Preprocessing
 from fedweave.deployment.client_data import ClientFile
 from fedweave.deployment.spec import WIDTHS, AppSpec
-from fedweave.errors import BadInput, shown
+from fedweave.errors import BadInput, format_value
 from fedweave.tensors.random_streams import stream
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ EXPORT = "fedweave federate export --data"
 ISO = re.compile(r"\d{4}-\d{2}(-\d{2}([T ].*)?)?")
 
 
-def shares_of(text: str) -> list[float]:
+def parse_shares(text: str) -> list[float]:
     """The shares of train, val and test that an owner has typed.
 
     Raises:
@@ -34,7 +34,9 @@ def shares_of(text: str) -> list[float]:
     try:
         shares = [float(share) for share in text.split(",")]
     except ValueError as error:
-        raise BadInput(f"--shares: {shown(text)} must be three numbers with commas, such as 0.6,0.2,0.2") from error
+        raise BadInput(
+            f"--shares: {format_value(text)} must be three numbers with commas, such as 0.6,0.2,0.2"
+        ) from error
     check_shares(shares)
     return shares
 
@@ -79,11 +81,11 @@ def of_table(
     for name in (label, *([time] if time else [])):
         if name not in table:
             raise BadInput(f"table: no column {name!r}; it has {', '.join(map(str, table.columns))}")
-    x = portable.as_images(preprocessing.encode(table, position))
+    x = exported_model.as_images(preprocessing.encode(table, position))
     return of_arrays(spec, x, table[label].to_numpy(), client, table[time].to_numpy() if time else None, shares)
 
 
-def _times(column: np.ndarray) -> np.ndarray:
+def _parse_times(column: np.ndarray) -> np.ndarray:
     """A time per row [M]; a text must be a number or an ISO date, as the order of others is a guess.
 
     Raises:
@@ -95,7 +97,9 @@ def _times(column: np.ndarray) -> np.ndarray:
     if pd.to_numeric(pd.Series(texts, dtype=object), errors="coerce").isna().any():
         wrong = next((text for text in texts if not ISO.fullmatch(text)), None)
         if wrong is not None:
-            raise BadInput(f"--time: {shown(wrong)} is no number and no ISO date; write dates such as 2020-04-25")
+            raise BadInput(
+                f"--time: {format_value(wrong)} is no number and no ISO date; write dates such as 2020-04-25"
+            )
     return as_times(column, len(column))
 
 
@@ -113,24 +117,24 @@ def of_arrays(
     facts = spec.data
     if facts["kind"] != "images":
         raise BadInput(f"{spec.run.key}: its clients hold a {facts['kind']}; take client-N.pt of: {EXPORT}")
-    x = portable.as_images(np.asarray(x, dtype=np.float32))
+    x = exported_model.as_images(np.asarray(x, dtype=np.float32))
     if [*x.shape[1:]] != facts["shape"] or len(x) != len(y):
         raise BadInput(f"x: shape {[*x.shape]} with {len(y)} labels, but rows of the federation are {facts['shape']}")
     if "scaling" not in spec.scaling:
         raise BadInput(
             f"{spec.run.key}: each client's own rows scale its features, which rows of elsewhere do not have"
         )
-    x = results_folder.scaling(spec.scaling).of_client(x, client)
+    x = results_folder.scaling(spec.scaling).apply_to_client(x, client)
     if not np.isfinite(x).all():
         raise BadInput("x: a value is not finite; leave its row out")
     arrays = {"x": torch.from_numpy(np.ascontiguousarray(x)), **_targets(spec, y, client)}
-    return ClientFile(client, arrays, _parts(len(x), time, shares, spec.seed, client))
+    return ClientFile(client, arrays, _split_rows(len(x), time, shares, spec.seed, client))
 
 
 def _targets(spec: AppSpec, y: np.ndarray, client: int) -> dict[str, Any]:
     facts = spec.data
     if facts["targets"] is not None:
-        values = _numbers(y, facts["targets"])
+        values = _parse_numbers(y, facts["targets"])
         units = {
             name: np.asarray(spec.scaling[name], dtype=np.float32)[min(client, len(spec.clients) - 1)]
             for name in ("offset", "unit")
@@ -144,7 +148,7 @@ def _targets(spec: AppSpec, y: np.ndarray, client: int) -> dict[str, Any]:
     return {"y": torch.tensor([places[str(value)] for value in y], dtype=torch.int64)}
 
 
-def _numbers(y: np.ndarray, count: int) -> np.ndarray:
+def _parse_numbers(y: np.ndarray, count: int) -> np.ndarray:
     """Targets [M, count], which are finite numbers."""
     import pandas as pd
 
@@ -154,16 +158,20 @@ def _numbers(y: np.ndarray, count: int) -> np.ndarray:
     values = pd.to_numeric(flat, errors="coerce").to_numpy(dtype=np.float64)
     if not np.isfinite(values).all():
         row = int((~np.isfinite(values)).argmax())
-        held = "is missing" if flat.isna()[row] else f"{shown(flat[row])} is no finite number"
+        held = "is missing" if flat.isna()[row] else f"{format_value(flat[row])} is no finite number"
         raise BadInput(f"label: {held} in row {row // count}, but this federation predicts numbers; leave the row out")
     return values.astype(np.float32).reshape(len(y), count)
 
 
-def _parts(
+def _split_rows(
     count: int, time: np.ndarray | None, shares: Sequence[float], seed: int, client: int
 ) -> dict[str, torch.Tensor]:
     """Rows of train, val and test, each ascending."""
-    order = stream(seed, SPLIT, client).permutation(count) if time is None else np.argsort(_times(time), kind="stable")
+    order = (
+        stream(seed, SPLIT, client).permutation(count)
+        if time is None
+        else np.argsort(_parse_times(time), kind="stable")
+    )
     ends = np.rint(np.cumsum(shares) * count).astype(int)
     if not ends[0]:
         raise BadInput(f"--shares: {[*shares]} of {count} rows leave none for training; give more rows")

@@ -18,14 +18,14 @@ from fedweave.federation.engine import diagnose
 from fedweave.federation.executors import Loop
 from fedweave.federation.records import Report, State
 from fedweave.runs import archive, assembly
-from fedweave.runs.history import SPLITS, chosen, record
+from fedweave.runs.history import SPLITS, record, select_rows
 from fedweave.runs.preparation import PreparedRun
 
 PRIVATE = "none: models and predictions stay on the nodes"
 
 
 @dataclass(frozen=True, eq=False)
-class Board:
+class RunRecorder:
     """Records a federation.
 
     Attributes:
@@ -39,22 +39,22 @@ class Board:
     @cached_property
     def point(self) -> str:
         """The evaluation point that is reported."""
-        return assembly.point(self.spec.run)
+        return assembly.evaluation_point(self.spec.run)
 
-    def prepared(self, session: Session) -> PreparedRun:
+    def prepared_run(self, session: Session) -> PreparedRun:
         """The run as files of results describe it, without data."""
-        crowd, spec = members.stand_in(self.spec, session.members), self.spec
+        crowd, spec = members.placeholder_federation(self.spec, session.members), self.spec
         names = members.names(spec, session.members)
         about = (spec.data["note"], names, spec.group_names, members.units(spec, session.members))
         return PreparedRun(spec.run, spec.method, crowd, Loop(), spec.settings, "cpu", self.point, *about)
 
-    def _recorded(self, session: Session) -> PreparedRun:
+    def _run_without_models(self, session: Session) -> PreparedRun:
         """As `prepared`, without models: these are on the nodes."""
-        full = self.prepared(session)
+        full = self.prepared_run(session)
         evaluate = replace(full.run.evaluate, models=False, predictions=False)
         return replace(full, run=replace(full.run, evaluate=evaluate))
 
-    def scored(self, session: Session, replies: Mapping[int, Reply | str]) -> Session:
+    def record_round(self, session: Session, replies: Mapping[int, Reply | str]) -> Session:
         """`session` with its last round recorded; scores are in the replies where they were due."""
         last = session.last
         if not last:
@@ -62,32 +62,32 @@ class Board:
         stage, _ = self.spec.timeline.stage(session.round - 1)
         numbers, scores = {}, {}
         if last["due"]:
-            crowd = members.stand_in(self.spec, session.members)
+            crowd = members.placeholder_federation(self.spec, session.members)
             scores = _scores(session, replies, crowd.sample.tolist())
             numbers = diagnose(stage.method, session.server, crowd)
-            numbers |= Accountant(self.spec.timeline).spent(session.round)
+            numbers |= Accountant(self.spec.timeline).privacy_loss(session.round)
         state = State(session.round, session.server, {})
         report = Report(session.round, last["bytes_down"], last["bytes_up"], last["seconds"], last["loss"],
                         tuple(last["dropped"]), scores, {}, numbers, state, stage.method)  # fmt: skip
-        return replace(session, history=record(session.history, report, self._recorded(session)), last={})
+        return replace(session, history=record(session.history, report, self._run_without_models(session)), last={})
 
-    def choice(self, session: Session, place: int) -> int:
+    def selected_round(self, session: Session, place: int) -> int:
         """The round that is reported for a member as far as is known; 0 before the first evaluation."""
         rounds = session.history.rounds
         if not rounds:
             return 0
-        rows = chosen(session.history, self._recorded(session))
+        rows = select_rows(session.history, self._run_without_models(session))
         if rows is None:  # no round has a score of every client
             return rounds[-1]
-        sample = members.evaluated(self.spec, session.members)
+        sample = members.evaluated_positions(self.spec, session.members)
         row = sample.index(place) if place in sample else len(rows)
         return rounds[int(rows[row])] if row < len(rows) else rounds[-1]
 
-    def oldest(self, session: Session) -> int:
+    def oldest_round(self, session: Session) -> int:
         """The oldest round that a checkpoint of the server goes back to."""
         return max(0, session.round - 1)
 
-    def line(self, session: Session) -> str:
+    def progress_line(self, session: Session) -> str:
         """One line about the last round."""
         last, total = session.last, self.spec.timeline.rounds
         lost = f", without clients {', '.join(map(str, last['dropped']))}" if last["dropped"] else ""
@@ -96,14 +96,14 @@ class Board:
     def write(self, session: Session) -> Path:
         """Write results/<study>/runs/<run> and the tables of the study; returns its folder."""
         study = self.folder / "results" / self.spec.run.study
-        evaluated = [session.members[place] for place in members.evaluated(self.spec, session.members)]
+        evaluated = [session.members[place] for place in members.evaluated_positions(self.spec, session.members)]
         rules = {
             name: [values.get(str(identity), float("nan")) for identity in evaluated]
             for name, values in session.controls.items()
         }
         facts: dict[str, Any] = {"controls": rules, "predictions": PRIVATE, "federation": self.spec.hash}
         histories = {self.spec.seed: session.history}
-        archive.write(study / "runs" / self.spec.run.key, self.prepared(session), histories, facts)
+        archive.write(study / "runs" / self.spec.run.key, self.prepared_run(session), histories, facts)
         results.write(study, None)
         return study
 

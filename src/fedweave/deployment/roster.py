@@ -71,7 +71,7 @@ class Roster:
         return {entry.node: entry.client for entry in self.entries()}
 
     @contextmanager
-    def changing(self) -> Iterator[dict[int, Entry]]:
+    def edit(self) -> Iterator[dict[int, Entry]]:
         """Client -> its row, to be changed; written at the end, while no other process changes it."""
         check_writable(self.path.parent)
         with self.path.with_name(f".{self.path.name}.lock").open("a") as lock:
@@ -104,7 +104,7 @@ def fingerprint(public: Path) -> str:
     return "SHA256:" + base64.b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
 
 
-def difference(owners: Mapping[int, int] | None, node: int, client: int) -> str:
+def refusal_reason(owners: Mapping[int, int] | None, node: int, client: int) -> str:
     """Why the node may not be `client`; empty if it may, or if the transport has no keys."""
     if owners is None or owners.get(node) == client:
         return ""

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from fedweave.deployment import checkpoint, members, registration, tensors
 from fedweave.deployment.checkpoint import Session
-from fedweave.deployment.ledger import Ledger
+from fedweave.deployment.message_log import MessageLog
 from fedweave.deployment.messages import Reply, Request
-from fedweave.deployment.recording import Board
-from fedweave.deployment.roll import Roll
+from fedweave.deployment.node_registry import NodeRegistry
+from fedweave.deployment.recording import RunRecorder
 from fedweave.deployment.spec import AppSpec
 from fedweave.errors import BadInput
 from fedweave.federation.federation import Federation
@@ -30,7 +30,7 @@ from fedweave.tensors import trees
 from fedweave.tensors.trees import Tree
 
 
-class Sending(NamedTuple):
+class RoundDownloads(NamedTuple):
     """The downloads (for all, of each) of the participants `chosen` [P], and whether scores of this round are due."""
 
     chosen: Tensor
@@ -50,7 +50,7 @@ class Coordinator:
     """
 
     spec: AppSpec
-    roll: Roll
+    roll: NodeRegistry
     folder: Path
     say: Callable[[str], None] = print
 
@@ -60,67 +60,69 @@ class Coordinator:
         Raises:
             BadInput: clients do not fit the specification.
         """
-        ledger, board = Ledger(self.folder), Board(self.spec, self.folder)
+        ledger, board = MessageLog(self.folder), RunRecorder(self.spec, self.folder)
         total = self.spec.timeline.rounds if until is None else until
         session = checkpoint.restore(self.folder, self.spec.hash) or self._begin(ledger)
         while session.round < total:
             session = self._admit(self._hand_over(session, ledger), ledger, board)
-            session = self._round(session, ledger, board)
+            session = self._run_round(session, ledger, board)
             checkpoint.save(self.folder, self.spec.hash, session)
-            self.say(board.line(session))
+            self.say(board.progress_line(session))
         if until is None:
             session = self._close(session, ledger, board)
         return session
 
-    def _begin(self, ledger: Ledger) -> Session:
+    def _begin(self, ledger: MessageLog) -> Session:
         """The state before round 0, of the founders that are there."""
-        replies = registration.founders(self.roll, ledger)
+        replies = registration.enrol_founders(self.roll, ledger)
         if not replies:
             raise BadInput("no client has joined; messages.jsonl says why")
-        session = registration.enrolled(self.spec, Session(), replies)
+        session = registration.add_members(self.spec, Session(), replies)
         method = self.spec.timeline.stages[0].method
-        start = registration.start(self.spec, method, session.members, replies)
+        start = registration.build_start(self.spec, method, session.members, replies)
         return replace(session, server=method.init(start))
 
-    def _hand_over(self, session: Session, ledger: Ledger) -> Session:
+    def _hand_over(self, session: Session, ledger: MessageLog) -> Session:
         """The server's state at the opening of a stage."""
         stage, opens = self.spec.timeline.stage(session.round)
         if not opens or stage.handover is None:
             return session
-        replies = registration.describe(self.roll, session, ledger)
-        start = registration.start(self.spec, stage.method, session.members, replies)
+        replies = registration.enrol_members(self.roll, session, ledger)
+        start = registration.build_start(self.spec, stage.method, session.members, replies)
         return replace(session, server=stage.handover(session.server, start))
 
-    def _admit(self, session: Session, ledger: Ledger, board: Board) -> Session:
+    def _admit(self, session: Session, ledger: MessageLog, board: RunRecorder) -> Session:
         """Clients that were not there before join; the last round is evaluated first, without them."""
-        replies = registration.newcomers(self.roll, session, ledger)
+        replies = registration.enrol_newcomers(self.roll, session, ledger)
         if not replies:
             return session
-        session = self._evaluated(session, ledger, board)
+        session = self._evaluate_last_round(session, ledger, board)
         method = self.spec.timeline.stage(session.round)[0].method
-        grown = registration.enrolled(self.spec, session, replies)
-        start = registration.start(self.spec, method, grown.members, replies)
-        uploads = registration.stacked(replies)
+        grown = registration.add_members(self.spec, session, replies)
+        start = registration.build_start(self.spec, method, grown.members, replies)
+        uploads = registration.stack_enrolments(replies)
         return replace(grown, server=method.admit(session.server, uploads, len(replies), start))
 
-    def _round(self, session: Session, ledger: Ledger, board: Board) -> Session:
+    def _run_round(self, session: Session, ledger: MessageLog, board: RunRecorder) -> Session:
         begun, settings = time.perf_counter(), self.spec.settings
         method = self.spec.timeline.stage(session.round)[0].method
-        crowd = members.stand_in(self.spec, session.members)
+        crowd = members.placeholder_federation(self.spec, session.members)
         chosen = participants(settings.seed, session.round, crowd.ids, settings.participation)
         due = self.spec.timeline.evaluates(session.round)
         downloads = method.download(session.server, chosen)
-        requests = self._requests(session, method, Sending(chosen, downloads, due), board)
+        requests = self._requests(session, method, RoundDownloads(chosen, downloads, due), board)
         replies = self.roll.exchange(session, requests, ledger)
-        session = board.scored(session, replies)
+        session = board.record_round(session, replies)
         server, report = self._aggregate(method, session, crowd, chosen, downloads, replies)
         report |= {"seconds": time.perf_counter() - begun, "due": due}
         return replace(session, round=session.round + 1, server=server, last=report)
 
-    def _requests(self, session: Session, method: Method, sending: Sending, board: Board) -> dict[int, Request]:
+    def _requests(
+        self, session: Session, method: Method, sending: RoundDownloads, board: RunRecorder
+    ) -> dict[int, Request]:
         """Identity -> what is sent to it. Who does not take part trains a copy where scores after training are due."""
         everybody, chosen = torch.arange(len(session.members)), sending.chosen
-        sample = torch.tensor(members.evaluated(self.spec, session.members), dtype=torch.int64)
+        sample = torch.tensor(members.evaluated_positions(self.spec, session.members), dtype=torch.int64)
         absent = sample[~torch.isin(sample, chosen)]
         places = {int(place): (sending.downloads, row) for row, place in enumerate(chosen.tolist())}
         if sending.due and len(absent):
@@ -128,7 +130,9 @@ class Coordinator:
             places |= {int(place): (copies, row) for row, place in enumerate(absent.tolist())}
         views = None
         if session.last.get("due"):
-            views = sending.downloads if torch.equal(chosen, everybody) else self._views(session, everybody)
+            views = (
+                sending.downloads if torch.equal(chosen, everybody) else self._evaluation_downloads(session, everybody)
+            )
         requests: dict[int, Request] = {}
         judged = set() if views is None else {*sample.tolist()}
         for place, identity in enumerate(session.members):
@@ -139,7 +143,7 @@ class Coordinator:
             view = tensors.flatten(trees.at(views[1], place)) if views and place in judged else mine
             config = self._config(session, board, place) | {
                 "train": place in places, "takes_part": place in chosen.tolist(), "evaluate": place in judged,
-                "apart": not _same(view, mine),
+                "apart": not _are_equal(view, mine),
             }  # fmt: skip
             apart = view if config["apart"] else {}
             weight = self._weights(method, session)[place] if self.spec.secure and config["takes_part"] else 0.0
@@ -147,33 +151,33 @@ class Coordinator:
             requests[identity] = Request("train", config, *parts, weight=float(weight))
         return requests
 
-    def _config(self, session: Session, board: Board, place: int) -> dict[str, Any]:
+    def _config(self, session: Session, board: RunRecorder, place: int) -> dict[str, Any]:
         """What every message of a round says."""
         return {
             "round": session.round, "train": False, "takes_part": False, "evaluate": True, "apart": False,
-            "checkpoint": board.oldest(session), "chosen": board.choice(session, place),
+            "checkpoint": board.oldest_round(session), "chosen": board.selected_round(session, place),
         }  # fmt: skip
 
-    def _views(self, session: Session, everybody: Tensor) -> tuple[Tree, Tree]:
+    def _evaluation_downloads(self, session: Session, everybody: Tensor) -> tuple[Tree, Tree]:
         """What all clients are sent to evaluate the last round."""
         stage, _ = self.spec.timeline.stage(session.round - 1)
         return stage.method.download(session.server, everybody)
 
-    def _evaluated(self, session: Session, ledger: Ledger, board: Board) -> Session:
+    def _evaluate_last_round(self, session: Session, ledger: MessageLog, board: RunRecorder) -> Session:
         """`session` with the last round recorded, by messages that only evaluate."""
         if not session.last:
             return session
         replies: dict[int, Reply | str] = {}
         if session.last["due"]:
-            shared, own = self._views(session, torch.arange(len(session.members)))
-            judged = {*members.evaluated(self.spec, session.members)}
+            shared, own = self._evaluation_downloads(session, torch.arange(len(session.members)))
+            judged = {*members.evaluated_positions(self.spec, session.members)}
             requests = {
                 identity: Request("train", self._config(session, board, place), tensors.flatten(shared),
                                   tensors.flatten(trees.at(own, place)))
                 for place, identity in enumerate(session.members) if place in judged
             }  # fmt: skip
             replies = self.roll.exchange(session, requests, ledger)
-        return board.scored(session, replies)
+        return board.record_round(session, replies)
 
     def _aggregate(
         self, method: Method, session: Session, crowd: Federation, chosen: Tensor, downloads: tuple[Tree, Tree],
@@ -195,14 +199,16 @@ class Coordinator:
             stacked = trees.stack(uploads)
             delivered = accept(stacked, stacked, torch.stack(losses), len(here))
             accepted = rows[delivered.rows].tolist()
-            content = self._defended(method, delivered.uploads, shared, trees.take(own, rows[delivered.rows]), crowd)
-            server = self._stepped(method, session, chosen[rows[delivered.rows]], content)
+            content = self._apply_robust_rule(
+                method, delivered.uploads, shared, trees.take(own, rows[delivered.rows]), crowd
+            )
+            server = self._update_server(method, session, chosen[rows[delivered.rows]], content)
             loss = float(torch.stack(losses)[delivered.rows].mean()) if accepted else loss
             down, up = method.traffic(shared, own, stacked, len(chosen))
         lost = sorted(session.members[int(chosen[row])] for row in {*range(len(chosen))} - {*accepted})
         return server, {"loss": loss, "bytes_down": down, "bytes_up": up, "dropped": lost}
 
-    def _defended(self, method: Method, uploads: Tree, shared: Tree, own: Tree, crowd: Federation) -> Tree:
+    def _apply_robust_rule(self, method: Method, uploads: Tree, shared: Tree, own: Tree, crowd: Federation) -> Tree:
         """`uploads` [K, ...] after the server's robust rule, if there is one."""
         robust = self.spec.settings.upload_path.robust
         if robust is None or not trees.tree_leaves(uploads):
@@ -210,7 +216,7 @@ class Coordinator:
         base = reference(method, uploads, shared, own, lambda: initial_model(method, crowd, self.spec.seed))
         return robust.apply(uploads, base, method.robust_part)
 
-    def _stepped(self, method: Method, session: Session, senders: Tensor, uploads: Tree) -> Tree:
+    def _update_server(self, method: Method, session: Session, senders: Tensor, uploads: Tree) -> Tree:
         settings = self.spec.timeline.settings
         frozen = settings.freeze and session.round >= settings.join_round
         if not len(senders) or frozen:
@@ -221,20 +227,20 @@ class Coordinator:
         """Of each member's upload in a mean, [N]."""
         return torch.ones_like(session.sizes) if method.training.uniform_mean else session.sizes
 
-    def _close(self, session: Session, ledger: Ledger, board: Board) -> Session:
+    def _close(self, session: Session, ledger: MessageLog, board: RunRecorder) -> Session:
         """The scores of the last round, the files of results, and the models that nodes keep."""
-        session = self._evaluated(session, ledger, board)
+        session = self._evaluate_last_round(session, ledger, board)
         checkpoint.save(self.folder, self.spec.hash, session)
         board.write(session)
         finish = {
-            identity: Request("finish", {"round": board.choice(session, place), "point": board.point})
+            identity: Request("finish", {"round": board.selected_round(session, place), "point": board.point})
             for place, identity in enumerate(session.members)
         }
         self.roll.exchange(session, finish, ledger)
-        ledger.table()
+        ledger.write_traffic()
         return session
 
 
-def _same(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
+def _are_equal(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
     """Whether two downloads have the same bits."""
     return [*a] == [*b] and all(torch.equal(a[name], b[name]) for name in a)

@@ -70,7 +70,7 @@ class AppSpec:
     @cached_property
     def task(self) -> Task:
         """What clients learn, built without data."""
-        dataset, partition = stand_ins(self.data)
+        dataset, partition = placeholder_data(self.data)
         return tasks.build_task(self.run, dataset, partition)
 
     @cached_property
@@ -81,24 +81,24 @@ class AppSpec:
     @cached_property
     def settings(self) -> Settings:
         """The engine's settings."""
-        return assembly.settings(self.run, self.seed)
+        return assembly.build_settings(self.run, self.seed)
 
     @cached_property
     def timeline(self) -> Timeline:
         """Stages and rounds of evaluation; who takes part is known only while the federation runs."""
-        from fedweave.deployment.members import stand_in
+        from fedweave.deployment.members import placeholder_federation
 
-        return Timeline.of(self.method, stand_in(self, range(len(self.clients))), self.settings)
+        return Timeline.of(self.method, placeholder_federation(self, range(len(self.clients))), self.settings)
 
     @cached_property
-    def evaluated(self) -> Tensor | None:
+    def evaluated_clients(self) -> Tensor | None:
         """Identities of the clients that are evaluated, the same as in the simulation; None for all."""
         everybody, first = torch.arange(len(self.clients)), splits(self.run.task.partition)[0]
         mask = evaluation_sample(first["seed"], everybody, self.run.evaluate.clients)
         return None if mask is None else everybody[mask]
 
     @property
-    def founders(self) -> int:
+    def founder_count(self) -> int:
         """How many clients are there from the start."""
         return len(self.clients) - (self.settings.newcomers if self.settings.join_round else 0)
 
@@ -144,13 +144,13 @@ def read(path: Path) -> AppSpec:
     if version != VERSION:
         raise BadInput(f"{path}: version {version}, but this fedweave reads {VERSION}; install the same on all hosts")
     try:
-        return AppSpec(_run(run, str(path)), **_tuples(content))
+        return AppSpec(_parse_run(run, str(path)), **_lists_to_tuples(content))
     except (KeyError, TypeError, AttributeError) as error:
         raise BadInput(f"{path}: not all of a specification ({error}); export it again") from error
 
 
-def _run(block: dict[str, Any], where: str) -> Run:
-    plugins.look_for(block["method"], METHODS)
+def _parse_run(block: dict[str, Any], where: str) -> Run:
+    plugins.load_if_missing(block["method"], METHODS)
     choose(block["method"], METHODS, f"{where}: run.method")
     records: dict[str, Any] = {
         name: construct(cls, block.pop(name), f"{where}: run.{name}")
@@ -159,7 +159,7 @@ def _run(block: dict[str, Any], where: str) -> Run:
     return Run(**{**block, **records, "seeds": tuple(block["seeds"])})
 
 
-def _tuples(content: dict[str, Any]) -> dict[str, Any]:
+def _lists_to_tuples(content: dict[str, Any]) -> dict[str, Any]:
     names = ("clients", "group", "group_names")
     plain = {name: None if content[name] is None else tuple(content[name]) for name in names}
     pairs = content["relation"]
@@ -185,7 +185,7 @@ def facts_of(dataset: Dataset, partition: Partition, widths: Mapping[str, int]) 
     }
 
 
-def stand_ins(facts: Mapping[str, Any]) -> tuple[Dataset, Partition]:
+def placeholder_data(facts: Mapping[str, Any]) -> tuple[Dataset, Partition]:
     """A data set of one blank row, and one client that holds it: enough to build models and tasks."""
     kind, blank = facts["kind"], np.zeros((1, *facts["shape"]), dtype=np.float32)
     numbers = None if facts["targets"] is None else np.zeros((1, facts["targets"]), dtype=np.float32)

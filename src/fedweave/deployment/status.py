@@ -25,7 +25,7 @@ class Status:
     rounds: int = 0
     done: int = 0
 
-    def round(self, line: str) -> None:
+    def report_round(self, line: str) -> None:
         """A round is over."""
         self.done = int(line.split(": round ")[1].split("/")[0])
         self.say(line)

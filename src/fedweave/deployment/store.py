@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.errors import BadInput
-from fedweave.files import load_tensors, save_tensors, sweep
+from fedweave.files import load_tensors, remove_temporary_files, save_tensors
 from fedweave.tensors.trees import Tree
 
 VERSION = 1
@@ -31,7 +31,7 @@ class Store:
         """Make the folder, and remove what killed writers have left."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o700)
-        sweep(self.folder)
+        remove_temporary_files(self.folder)
 
     def save(self, version: int, state: Tree, kind: str = "state") -> None:
         """Write the `kind` of `version`."""
@@ -56,7 +56,7 @@ class Store:
             raise BadInput(f"{path}: is of (version, specification, round) {header}; give this node another folder")
         return content["content"]
 
-    def newest(self, version: int) -> Any:
+    def load_newest(self, version: int) -> Any:
         """The newest readable state that is not younger than `version`, or None; younger ones are removed.
 
         A state that the disk has damaged gives way to the one before it.
@@ -71,7 +71,7 @@ class Store:
                 continue
         return None
 
-    def forget(self, kind: str, before: int, keep: int = -1) -> None:
+    def remove_older(self, kind: str, before: int, keep: int = -1) -> None:
         """Remove files of `kind` older than version `before`, except for `keep`; the newest older state stays."""
         older = [held for held in sorted(self.versions(kind)) if held < before and held != keep]
         if kind == "state" and not any(held == before for held in self.versions(kind)):

@@ -13,7 +13,7 @@ from fedweave.study.spec import Run
 POOLS = "one party trains on the rows of all clients"
 
 
-def obstacle(method: Method) -> str:
+def unsupported_reason(method: Method) -> str:
     """Why the server of `method` cannot do without clients' data; empty if it can."""
     if method.pools:
         return POOLS
@@ -28,7 +28,7 @@ def table() -> str:
     """The table of docs/federation.md."""
     rows = []
     for cls in sorted(METHODS.values(), key=lambda cls: cls.label.lower()):
-        reason = obstacle(cls())
+        reason = unsupported_reason(cls())
         describes = cls.enrol is not Method.enrol
         note = reason or ("clients upload a description of their data on joining" if describes else "")
         rows.append(f"| {cls.label} | {'no' if reason else 'yes'} | {note} |")
@@ -58,7 +58,7 @@ def check_code(run: Run) -> None:
     }
     for what, code in parts.items():
         module = getattr(code, "__module__", None) or plugins.OWN
-        if module.partition(".")[0] not in (plugins.OWN, *plugins.installed()):
+        if module.partition(".")[0] not in (plugins.OWN, *plugins.find_installed()):
             way = f"make it a package with the entry point {plugins.GROUP}, and install that on every host"
             raise BadInput(f"runs.{run.key}: {what} is in the plug-in {module}, which no host has; {way}")
 
@@ -75,7 +75,7 @@ def check(run: Run, method: Method) -> None:
     """
     here = f"runs.{run.key}"
     check_code(run)
-    if reason := obstacle(method):
+    if reason := unsupported_reason(method):
         _refuse(run.key, run.method, reason)
     if run.task.attack is not None:
         raise BadInput(f"{here}: attack: {run.task.attack} simulates hostile clients; leave it out")

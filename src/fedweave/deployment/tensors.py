@@ -13,7 +13,7 @@ SEPARATOR = "|"  # of keys of nested dictionaries; model parameters have names w
 EMPTY = torch.empty(0, dtype=torch.uint8)  # stands for a dictionary without entries
 
 
-class Undeclared(BadInput):
+class UndeclaredTensor(BadInput):
     """Tensors that are not what the specification declares."""
 
 
@@ -77,12 +77,12 @@ def check(form: Mapping[str, Any], declared: Mapping[str, Any], who: str) -> Non
     """
     for name in {**form, **declared}:
         if name not in declared:
-            raise Undeclared(f"{who}: the tensor {name!r} is not declared in spec.json; it is not sent")
+            raise UndeclaredTensor(f"{who}: the tensor {name!r} is not declared in spec.json; it is not sent")
         if name not in form:
-            raise Undeclared(f"{who}: the tensor {name!r} is missing")
-        if [*map(_plain, form[name])] != [*map(_plain, declared[name])]:
-            raise Undeclared(f"{who}: {name!r} has shape and type {form[name]}, but {declared[name]} is declared")
+            raise UndeclaredTensor(f"{who}: the tensor {name!r} is missing")
+        if [*map(_as_list, form[name])] != [*map(_as_list, declared[name])]:
+            raise UndeclaredTensor(f"{who}: {name!r} has shape and type {form[name]}, but {declared[name]} is declared")
 
 
-def _plain(value: Any) -> Any:
+def _as_list(value: Any) -> Any:
     return [*value] if isinstance(value, list | tuple) else value

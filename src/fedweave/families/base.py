@@ -14,7 +14,7 @@ from torch import Tensor
 from fedweave.client.data import ClientData
 from fedweave.client.local_training import Fit
 from fedweave.client.solvers import Solver
-from fedweave.families.weaving import Weaving, everybody, parts, usable
+from fedweave.families.weaving import Weaving, all_ids, split_ids, usable_sources
 from fedweave.federation import guards
 from fedweave.federation.protocol import ClientState, Method, Server, Start, Update
 from fedweave.tensors import trees
@@ -55,14 +55,14 @@ class SplitClient(Method):
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         model = self.personalize(shared, own, client, data)
-        fit = self.fit(model, trees.without(model, self.local_names), data)
+        fit = self.fit(model, trees.omit(model, self.local_names), data)
         return self.split_update(fit, **self.feedback(model, own, data))
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         return {**self.received(shared, own), **client}
 
 
-def check_kept(method: Method) -> None:
+def check_local_names(method: Method) -> None:
     """Refuse a method that keeps names at the client that its task's model does not have: they would be passed over.
 
     Raises:
@@ -70,7 +70,7 @@ def check_kept(method: Method) -> None:
     """
     hooks = ("private", "local_names") if isinstance(method, SplitClient) else ("local_names",)
     for hook in hooks:
-        guards.check_kept(f"{type(method).__name__}.{hook}", getattr(method, hook), method.task.names)
+        guards.check_local_names(f"{type(method).__name__}.{hook}", getattr(method, hook), method.task.names)
 
 
 class GlobalModel(Method):
@@ -98,7 +98,7 @@ class GlobalModel(Method):
         return mean
 
     def init(self, start: Start) -> Server:
-        model = {**trees.without(start.model, self.local_names), **self.extras(start)}
+        model = {**trees.omit(start.model, self.local_names), **self.extras(start)}
         solver = self.server_solver
         return (
             {"model": model} if solver is None else {"model": model, "optimizer": solver.init(self._parameters(model))}
@@ -140,7 +140,7 @@ class ClientModels(Weaving):
 
     def mixture(self, server: Server, ids: Tensor) -> Tensor:
         """The weights [L, P, N] that models are mixed by: `weights`, or those of a control of the graph."""
-        return self.controlled(self.weights(server, ids), ids, usable(server["seen"]))
+        return self.controlled(self.weights(server, ids), ids, usable_sources(server["seen"]))
 
     def begin(self, start: Start) -> Tree:
         """The server's further state before round 0; tables lead with [N, ...]. By default nothing."""
@@ -157,7 +157,7 @@ class ClientModels(Weaving):
         return {}, {}
 
     def init(self, start: Start) -> Server:
-        models = trees.table(trees.without(start.model, self.local_names), start.clients)
+        models = trees.build_table(trees.omit(start.model, self.local_names), start.clients)
         return {
             "models": models,
             "seen": torch.zeros(start.clients, dtype=torch.bool),
@@ -167,13 +167,13 @@ class ClientModels(Weaving):
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         width = len(self.task.layers) * len(server["seen"])
-        sent = [self._sent(server, some) for some in parts(ids, width, self.rowwise)]
+        sent = [self._download_part(server, some) for some in split_ids(ids, width, self.rowwise)]
         return sent[0][0], trees.concat([own for _, own in sent])
 
-    def _sent(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
+    def _download_part(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         weights = self.mixture(server, ids)
         shared, own = self.extra_downloads(server, weights, ids)
-        return shared, {"mixture": self.woven(weights, server["models"]), "active": server["seen"][ids], **own}
+        return shared, {"mixture": self.mix_models(weights, server["models"]), "active": server["seen"][ids], **own}
 
     def sent(self, shared: Tree, own: Tree) -> tuple[Params, Params]:
         return {}, own["mixture"]
@@ -187,7 +187,7 @@ class ClientModels(Weaving):
         }
 
     def admit(self, server: Server, enrolled: Tree, newcomers: int, start: Start) -> Server:
-        return trees.grown(server, self.init(start))
+        return trees.grow(server, self.init(start))
 
     def collaboration(self, server: Server) -> Tensor | None:
-        return self.mixture(server, everybody(server["seen"]))
+        return self.mixture(server, all_ids(server["seen"]))

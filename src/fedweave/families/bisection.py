@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedweave.families.base import SplitClient
-from fedweave.families.weaving import Weaving, everybody
+from fedweave.families.weaving import Weaving, all_ids
 from fedweave.federation.collaboration import row_shares
 from fedweave.federation.protocol import Server, Stage, Start
 from fedweave.settings import AtLeast, AtMost, LogSpace, NonNegative, Size
@@ -42,11 +42,11 @@ class Bisection(Weaving, SplitClient):
         """Further state after the updates [P, ...] of clients `ids` came in; by default none."""
         return {}
 
-    def after_splits(self, server: Server) -> Tree:
+    def state_after_splits(self, server: Server) -> Tree:
         """Further state after a round in which clusters split; by default as it is."""
         return {}
 
-    def counts(self, server: Server) -> Tensor:
+    def client_weights(self, server: Server) -> Tensor:
         """How much every client [N] counts in the mean of its cluster; by default alike."""
         return torch.ones_like(server["seen"], dtype=torch.float64)
 
@@ -55,10 +55,10 @@ class Bisection(Weaving, SplitClient):
         return [Stage(replace(self, first_split=first_split), rounds)]
 
     def init(self, start: Start) -> Server:
-        model = trees.without(start.model, self.local_names)
+        model = trees.omit(start.model, self.local_names)
         return {
-            "models": trees.table(model, start.clients),
-            "updates": trees.table(trees.tree_map(torch.zeros_like, model), start.clients),
+            "models": trees.build_table(model, start.clients),
+            "updates": trees.build_table(trees.tree_map(torch.zeros_like, model), start.clients),
             "round": torch.zeros((), dtype=torch.int64),
             "labels": torch.zeros(start.clients, dtype=torch.int64),
             "seen": torch.zeros(start.clients, dtype=torch.bool),
@@ -72,26 +72,26 @@ class Bisection(Weaving, SplitClient):
         server = self._split(server) if int(server["round"]) >= self.first_split else server
         present = torch.zeros_like(server["seen"]).index_fill(0, ids, True)
         own = self._shares(server, present)
-        share = self.controlled_row(own, everybody(own), present, ahead=1) * present
-        models = trees.tree_map(torch.add, server["models"], trees.mixed(server["updates"], share))
+        share = self.controlled_row(own, all_ids(own), present, ahead=1) * present
+        models = trees.tree_map(torch.add, server["models"], trees.mix_rows(server["updates"], share))
         return {**server, "models": models, "round": server["round"] + 1}
 
     def admit(self, server: Server, enrolled: Tree, newcomers: int, start: Start) -> Server:
         largest = server["labels"].mode().values
         host = (server["labels"] == largest).nonzero()[0]
-        grown = trees.grown(server, self.init(start))
+        grown = trees.grow(server, self.init(start))
         new = torch.arange(start.clients - newcomers, start.clients, device=host.device)
         models = trees.put(grown["models"], new, trees.take(grown["models"], host.expand(newcomers)))
         return {**grown, "models": models, "labels": grown["labels"].index_fill(0, new, int(largest))}
 
     def collaboration(self, server: Server) -> Tensor:
         shares = self._shares(server, torch.ones_like(server["seen"])).to(torch.get_default_dtype())
-        return self.controlled_row(shares, everybody(shares)).expand(len(self.task.layers), -1, -1)
+        return self.controlled_row(shares, all_ids(shares)).expand(len(self.task.layers), -1, -1)
 
     def _shares(self, server: Server, present: Tensor) -> Tensor:
         """Weights [N, N] of the clients `present` [N] in the means of the clusters."""
         same = server["labels"][:, None] == server["labels"]
-        return row_shares((same & present) * self.counts(server))
+        return row_shares((same & present) * self.client_weights(server))
 
     def _record(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
         fresh = trees.sub(uploads["model"], trees.take(server["models"], ids))
@@ -100,18 +100,18 @@ class Bisection(Weaving, SplitClient):
 
     def _split(self, server: Server) -> Server:
         """The server after the splits of this round; the smaller part of a cluster gets a new label."""
-        labels, updates = server["labels"], trees.flat(server["updates"])
+        labels, updates = server["labels"], trees.to_matrix(server["updates"])
         for label in server["labels"].unique():
             members = (server["labels"] == label).nonzero().flatten()
             heard = members[server["seen"][members]]
-            if len(members) <= self.min_size or len(heard) < 2 or not self._contradictory(updates[heard]):
+            if len(members) <= self.min_size or len(heard) < 2 or not self._is_contradictory(updates[heard]):
                 continue
             second = self.part(server, heard)
             if second is not None:
                 second = second if 2 * int(second.sum()) <= len(heard) else ~second
                 labels = labels.index_fill(0, heard[second], int(labels.max()) + 1)
         split = bool((labels != server["labels"]).any())
-        return {**server, "labels": labels, **(self.after_splits(server) if split else {})}
+        return {**server, "labels": labels, **(self.state_after_splits(server) if split else {})}
 
-    def _contradictory(self, updates: Tensor) -> bool:
+    def _is_contradictory(self, updates: Tensor) -> bool:
         return float(updates.mean(0).norm()) < self.eps1 and float(updates.norm(dim=1).max()) > self.eps2

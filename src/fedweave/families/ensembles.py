@@ -13,13 +13,13 @@ def initial_models(task: Task, start: Start, count: int) -> list[Params]:
     return [start.model, *({name: value.to(start.model[name]) for name, value in model.items()} for model in drawn)]
 
 
-def joined(models: Sequence[Params]) -> Params:
+def join_models(models: Sequence[Params]) -> Params:
     """Models as one dictionary: the first one under its own names, the i-th one with "i/" before each name."""
     return {(f"{i}/{name}" if i else name): value for i, model in enumerate(models) for name, value in model.items()}
 
 
-def parted(params: Params, count: int) -> list[Params]:
-    """The `count` models that `joined` has made one; other entries belong to the first one."""
+def split_models(params: Params, count: int) -> list[Params]:
+    """The `count` models that `join_models` has made one; other entries belong to the first one."""
     models: list[Params] = [{} for _ in range(count)]
     for key, value in params.items():
         number, slash, name = key.partition("/")

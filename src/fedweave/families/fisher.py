@@ -9,7 +9,7 @@ from fedweave.client.data import ClientData
 from fedweave.client.local_training import descend
 from fedweave.client.solvers import Solver, masked_mean
 from fedweave.client.task import Task
-from fedweave.tensors.trees import Params, Tree, mapped
+from fedweave.tensors.trees import Params, Tree, is_mapped
 
 
 def fisher_trace(task: Task, model: Params, data: ClientData, plan: Sequence[Tensor]) -> Tensor:
@@ -20,13 +20,13 @@ def fisher_trace(task: Task, model: Params, data: ClientData, plan: Sequence[Ten
         outputs = task.forward(model, data, places)
         return masked_mean(task.row_loss(outputs, task.targets(data, places)), rows >= 0), {}
 
-    fit = descend(loss, model, [plan], _Squares(), data.key, task.params, masked=mapped())
+    fit = descend(loss, model, [plan], _SquaredNorms(), data.key, task.params, masked=is_mapped())
     trace: Tensor = fit.state["trace"]
     return trace
 
 
 @dataclass(frozen=True)
-class _Squares(Solver):
+class _SquaredNorms(Solver):
     """Adds up the squared norms of gradients and moves nothing."""
 
     def init(self, params: Params) -> Tree:

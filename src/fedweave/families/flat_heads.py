@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from fedweave.families.generated import GeneratedModels
+from fedweave.families.generated_models import GeneratedModels
 from fedweave.families.hypernetworks import pull_back_heads
 from fedweave.federation.protocol import Server
 from fedweave.tensors import trees
@@ -20,16 +20,16 @@ class FlatHead(GeneratedModels):
     """φ holds the last layer as "hyper.head.weight" and "hyper.head.bias"."""
 
     @abstractmethod
-    def through(self, phi: Tree, fixed: Tree, ids: Tensor, method: Literal["forward", "hidden"]) -> Any:
-        """Models of clients `ids` by the network ("forward"), or what its last layer reads, [P, D] ("hidden")."""
+    def run_network(self, phi: Tree, fixed: Tree, ids: Tensor, method: Literal["forward", "hidden_features"]) -> Any:
+        """Models of clients `ids` ("forward"), or what the last layer reads, [P, D] ("hidden_features")."""
 
     @property
     def generated_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of what is generated, in the order of the last layer's outputs."""
-        return trees.without(self.task.shapes(), self.local_names)
+        return trees.omit(self.task.shapes(), self.local_names)
 
     def generate(self, phi: Tree, fixed: Tree, ids: Tensor) -> Params:
-        models: Params = self.through(phi, fixed, ids, "forward")
+        models: Params = self.run_network(phi, fixed, ids, "forward")
         return models
 
     def gradient(self, server: Server, ids: Tensor, uploads: Tree) -> tuple[Tree, Params]:
@@ -39,9 +39,9 @@ class FlatHead(GeneratedModels):
         vector = self.cotangent(start, uploads)
         head = {name: value for name, value in phi.items() if name.startswith(HEAD)}
         narrow, wide = pull_back_heads(
-            lambda phi: self.through(phi, fixed, ids, "hidden"),
-            trees.without(phi, head),
+            lambda phi: self.run_network(phi, fixed, ids, "hidden_features"),
+            trees.omit(phi, head),
             head,
-            [trees.flat({name: vector[name] for name in self.generated_shapes})],
+            [trees.to_matrix({name: vector[name] for name in self.generated_shapes})],
         )
         return {name: {**narrow, **wide}[name] for name in phi}, start

@@ -1,7 +1,7 @@
 """Families whose server is one hypernetwork on a vector per client.
 
-Networks are plain modules with external state: `fedweave.federation.protocol.initialised` makes the parameters of an
-`Architecture`, `Architecture.run` takes them.
+Networks are plain modules with external state: `protocol.init_parameters` makes the parameters of an `Architecture`,
+`Architecture.run` takes them.
 """
 
 from abc import abstractmethod
@@ -17,12 +17,12 @@ from torch.nn import functional as F
 from fedweave.client.solvers import Solver
 from fedweave.errors import BadInput
 from fedweave.families.base import SplitClient
-from fedweave.families.generated import GeneratedModels
-from fedweave.families.servers import network_solver
-from fedweave.families.weaving import Weaving, words
-from fedweave.federation.collaboration import from_relation, knn_graph, row_shares, smoothness, threshold_graph
-from fedweave.federation.protocol import Server, Stage, Start, initialised
-from fedweave.server_networks import Architecture, GCNEncoder, TargetHypernetwork, architecture, through_heads
+from fedweave.families.generated_models import GeneratedModels
+from fedweave.families.server_solvers import network_solver
+from fedweave.families.weaving import Weaving, graph_values
+from fedweave.federation.collaboration import knn_graph, relation_graph, row_shares, smoothness, threshold_graph
+from fedweave.federation.protocol import Server, Stage, Start, init_parameters
+from fedweave.server_networks import Architecture, GCNEncoder, TargetHypernetwork, architecture, backpropagate_heads
 from fedweave.settings import (
     Between,
     Choices,
@@ -52,14 +52,14 @@ def pull_back_heads(
     wide: Params = {}
 
     def slope(out: Params) -> Params:
-        slopes, back = through_heads(out["h"], heads, cotangents)
+        slopes, back = backpropagate_heads(out["h"], heads, cotangents)
         wide.update(slopes)
         return {"h": back}
 
     return pull_back(lambda phi: {"h": hidden(phi)}, phi, slope)[0], wide
 
 
-def vectors(seed: int, ids: Tensor, size: int, like: Tensor) -> Tensor:
+def draw_vectors(seed: int, ids: Tensor, size: int, like: Tensor) -> Tensor:
     """One draw from N(0, I) per client [len(ids), size], a function of the seed and the client's identity."""
     rows = [stream(seed, i).standard_normal(size) for i in ids.tolist()]
     return torch.from_numpy(np.stack(rows)).to(like)
@@ -113,12 +113,12 @@ class Hypernetwork(SplitClient, GeneratedModels):
         vector, hyper = self.cotangent(start, uploads), phi["hyper"]
         heads = {name: value for name, value in hyper.items() if name.startswith("heads.")}
 
-        def hidden(phi: Tree) -> Tensor:
+        def trunk(phi: Tree) -> Tensor:
             z = self.codes(phi, fixed)[ids]
             return self.hypernetwork(z.shape[1]).run(phi["hyper"], z, method="trunk")
 
-        rest = {**phi, "hyper": trees.without(hyper, heads)}
-        gradient, wide = pull_back_heads(hidden, rest, heads, [vector[name] for name in self._shapes])
+        rest = {**phi, "hyper": trees.omit(hyper, heads)}
+        gradient, wide = pull_back_heads(trunk, rest, heads, [vector[name] for name in self._shapes])
         both = {**gradient["hyper"], **wide}
         return {**gradient, "hyper": {name: both[name] for name in hyper}}, start
 
@@ -136,15 +136,15 @@ class Hypernetwork(SplitClient, GeneratedModels):
         with torch.no_grad():
             return self.codes(server["phi"], server["fixed"])
 
-    def table(self, start: Start) -> Tree:
+    def initial_vectors(self, start: Start) -> Tree:
         """Fresh vectors of all clients."""
         like = next(iter(start.model.values()))
         size = self.embedding_size or 1 + start.clients // 4
-        rows = {"embedding": vectors(start.seed, start.ids, size, like)}
+        rows = {"embedding": draw_vectors(start.seed, start.ids, size, like)}
         return (
             rows
             if self.embedding == "table"
-            else {**rows, "lift": initialised(lambda: nn.Linear(size, size), start.seed, like.dtype)}
+            else {**rows, "lift": init_parameters(lambda: nn.Linear(size, size), start.seed, like.dtype)}
         )
 
     def client_vectors(self, phi: Tree) -> Tensor:
@@ -153,9 +153,9 @@ class Hypernetwork(SplitClient, GeneratedModels):
             return phi["embedding"]
         return F.linear(F.relu(phi["embedding"]), phi["lift"]["weight"], phi["lift"]["bias"])
 
-    def fresh(self, size: int, start: Start) -> Params:
+    def init_hypernetwork(self, size: int, start: Start) -> Params:
         """Parameters of a new hypernetwork on codes of length `size`."""
-        return initialised(self.hypernetwork(size), start.seed + 1, next(iter(start.model.values())).dtype)
+        return init_parameters(self.hypernetwork(size), start.seed + 1, next(iter(start.model.values())).dtype)
 
     def hypernetwork(self, size: int) -> Architecture:
         """The hypernetwork on codes of length `size`."""
@@ -164,22 +164,22 @@ class Hypernetwork(SplitClient, GeneratedModels):
     @property
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of what is generated, in the order of the heads."""
-        return trees.without(self.task.shapes(), self.local_names)
+        return trees.omit(self.task.shapes(), self.local_names)
 
 
 class TableHypernetwork(Hypernetwork):
     """A learned vector per client is its code."""
 
     def begin(self, start: Start) -> tuple[Tree, Tree]:
-        phi = self.table(start)
-        return {**phi, "hyper": self.fresh(phi["embedding"].shape[1], start)}, {}
+        phi = self.initial_vectors(start)
+        return {**phi, "hyper": self.init_hypernetwork(phi["embedding"].shape[1], start)}, {}
 
     def codes(self, phi: Tree, fixed: Tree) -> Tensor:
         return self.client_vectors(phi)
 
-    def welcome(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
+    def add_rows(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
         old = phi["embedding"]
-        rows = vectors(start.seed, start.ids[-newcomers:], old.shape[1], old)
+        rows = draw_vectors(start.seed, start.ids[-newcomers:], old.shape[1], old)
         return {**phi, "embedding": torch.cat([old, rows])}, fixed
 
 
@@ -200,7 +200,7 @@ class GraphHypernetwork(Weaving, Hypernetwork):
     graphs that are given: one that is made from vectors as drawn says nothing.
     """
 
-    graph: Annotated[str, words(*GRAPHS), Choices(("knn", "cosine")), GRAPH] = "auto"
+    graph: Annotated[str, graph_values(*GRAPHS), Choices(("knn", "cosine")), GRAPH] = "auto"
     k: Annotated[Count, IntegerSpace(1, 5), "neighbours of knn; 0 leaves every client alone"] = 3
     tau: Annotated[float, Between(-1, 1), Choices((0.2, 0.4, 0.8, 0.9, 0.95, 1.0)), "τ, threshold of cosine"] = 0.95
     stage1_rounds: Annotated[Rounds, "rounds of stage 1, 0 for as many as stage 2 has"] = 0
@@ -222,14 +222,14 @@ class GraphHypernetwork(Weaving, Hypernetwork):
         return {}
 
     def begin(self, start: Start) -> tuple[Tree, Tree]:
-        return self.second_stage(self.client_vectors(self.table(start)), start)
+        return self.second_stage(self.client_vectors(self.initial_vectors(start)), start)
 
     def second_stage(self, x: Tensor, start: Start) -> tuple[Tree, Tree]:
         """(φ, fixed) of stage 2 on vectors x [N, D]."""
         size = x.shape[1]
         phi = {
-            "encoder": initialised(self.encoder(size), start.seed + 2, x.dtype),
-            "hyper": self.fresh(size, start),
+            "encoder": init_parameters(self.encoder(size), start.seed + 2, x.dtype),
+            "hyper": self.init_hypernetwork(size, start),
             **self.extra_parameters(size, start),
         }
         fixed = {"edges": self.edges(x, start), "key": dropout_keys.key(start.seed)}
@@ -241,7 +241,7 @@ class GraphHypernetwork(Weaving, Hypernetwork):
 
     def _own_edges(self, x: Tensor, start: Start) -> Tensor:
         if self.graph not in ("knn", "cosine") and start.relation is not None:
-            return from_relation(start.relation, len(x))
+            return relation_graph(start.relation, len(x))
         if self.graph == "given":
             raise BadInput("graph: 'given', but this partition has no client graph; use knn or cosine")
         return threshold_graph(x, self.tau) if self.graph == "cosine" else knn_graph(x, self.k)
@@ -252,7 +252,7 @@ class GraphHypernetwork(Weaving, Hypernetwork):
 
     def portrait(self, server: Server) -> Tensor:
         # Without its key an encoder leaves nothing out: what describes clients does not depend on a round's dropout.
-        return super().portrait({**server, "fixed": trees.without(server["fixed"], ["key"])})
+        return super().portrait({**server, "fixed": trees.omit(server["fixed"], ["key"])})
 
     def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
         return {**fixed, "key": dropout_keys.fold(fixed["key"], 1)}
@@ -268,7 +268,7 @@ class GraphHypernetwork(Weaving, Hypernetwork):
         phi, fixed = self.second_stage(self.client_vectors(server["phi"]), start)
         return self.assemble({**phi, "hyper": server["phi"]["hyper"]} if self.warm_start else phi, fixed)
 
-    def welcome(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
+    def add_rows(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
         old = {**fixed, **phi}["x"]
         # Nobody knows a newcomer yet: it starts from the mean vector.
         x = torch.cat([old, old.mean(0, keepdim=True).expand(newcomers, -1)])

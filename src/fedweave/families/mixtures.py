@@ -11,11 +11,11 @@ from torch.func import vmap
 from fedweave.client.functional import invoke
 from fedweave.client.solvers import SGD, Solver
 from fedweave.families.base import SplitClient
-from fedweave.families.generated import GeneratedModels
-from fedweave.families.hypernetworks import vectors
-from fedweave.families.weaving import Weaving, everybody
+from fedweave.families.generated_models import GeneratedModels
+from fedweave.families.hypernetworks import draw_vectors
+from fedweave.families.weaving import Weaving, all_ids
 from fedweave.federation.collaboration import row_shares
-from fedweave.federation.protocol import Server, Start, initialised
+from fedweave.federation.protocol import Server, Start, init_parameters
 from fedweave.server_networks import Architecture, LayerWeights, architecture
 from fedweave.settings import LogSpace, Rate, Size
 from fedweave.tensors import trees
@@ -43,7 +43,7 @@ class LearnedMixtures(Weaving, SplitClient, GeneratedModels):
     def weights(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
         """α [L, P, N] (or [1, P, N] for all layers alike) of clients `ids`, differentiable in φ."""
 
-    def retained(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor | None:
+    def retained_layers(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor | None:
         """Layers [P, L] that clients `ids` keep as they are instead of a mixture; by default none."""
         return None
 
@@ -64,15 +64,18 @@ class LearnedMixtures(Weaving, SplitClient, GeneratedModels):
         """α [L, P, N] of clients `ids`."""
         layers = len(self.task.layers)
         alpha = self.weights(phi, fixed, ids).expand(layers, -1, -1)
-        return among_uploaded(self.controlled(alpha, ids, available(fixed)), ids, fixed)
+        return mask_newcomers(self.controlled(alpha, ids, available_sources(fixed)), ids, fixed)
 
     def begin(self, start: Start) -> tuple[Tree, Tree]:
         return self.learnables(start), {
-            "models": trees.table(trees.without(start.model, self.local_names), start.clients)
+            "models": trees.build_table(trees.omit(start.model, self.local_names), start.clients)
         }
 
     def generate(self, phi: Tree, fixed: Tree, ids: Tensor) -> Params:
-        woven, retained = self.woven(self.alpha(phi, fixed, ids), fixed["models"]), self.retained(phi, fixed, ids)
+        woven, retained = (
+            self.mix_models(self.alpha(phi, fixed, ids), fixed["models"]),
+            self.retained_layers(phi, fixed, ids),
+        )
         if retained is None:
             return woven
         # One column per layer, spread over the layer's parameters.
@@ -90,7 +93,7 @@ class LearnedMixtures(Weaving, SplitClient, GeneratedModels):
         # A mixture is linear in α, so its derivative needs no mixture.
         phi, fixed, start = server["phi"], server["fixed"], self.sent_models(server, ids)
         vector = self.cotangent(start, uploads)
-        retained = None if self.learns_from_retained else self.retained(phi, fixed, ids)
+        retained = None if self.learns_from_retained else self.retained_layers(phi, fixed, ids)
         gradient, _ = pull_back(
             lambda phi: {"alpha": self.alpha(phi, fixed, ids)},
             phi,
@@ -102,47 +105,51 @@ class LearnedMixtures(Weaving, SplitClient, GeneratedModels):
         """The derivative [L, P, N] of the mixtures by α [L, P, N], times `vector` [P, ...]; 0 for `retained` layers."""
         slopes = torch.zeros_like(alpha)
         for slope, names in zip(slopes, self.task.layers.values(), strict=True):
-            for name in trees.only(models, names):
+            for name in trees.select(models, names):
                 add_products(slope, vector[name].flatten(1), models[name])
         return slopes if retained is None else slopes.masked_fill(retained.T[..., None], 0.0)
 
     def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
-        return {**fixed, "models": trees.put(fixed["models"], ids, uploads["model"]), **waiting_after(fixed, ids)}
+        return {
+            **fixed,
+            "models": trees.put(fixed["models"], ids, uploads["model"]),
+            **update_newcomer_mask(fixed, ids),
+        }
 
-    def welcome(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
-        fresh = trees.broadcast(trees.without(start.model, self.local_names), newcomers)
+    def add_rows(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
+        fresh = trees.broadcast(trees.omit(start.model, self.local_names), newcomers)
         models = trees.concat([fixed["models"], fresh])
-        return self.enlarge(phi, newcomers, start), {**fixed, "models": models, **waiting(newcomers, start)}
+        return self.enlarge(phi, newcomers, start), {**fixed, "models": models, **newcomer_mask(newcomers, start)}
 
     def collaboration(self, server: Server) -> Tensor:
-        ids = everybody(next(iter(server["fixed"]["models"].values())))
+        ids = all_ids(next(iter(server["fixed"]["models"].values())))
         alpha = self.alpha(server["phi"], server["fixed"], ids)
-        retained = self.retained(server["phi"], server["fixed"], ids)
+        retained = self.retained_layers(server["phi"], server["fixed"], ids)
         if retained is None:
             return alpha
         # A client gets nothing of a layer that it retains, whatever weights the server has learned.
         return torch.where(retained.T[..., None], torch.eye(len(ids)).to(alpha), alpha)
 
 
-def waiting(newcomers: int, start: Start) -> Tree:
+def newcomer_mask(newcomers: int, start: Start) -> Tree:
     """The entry of the fixed state that says who has no model yet: the last `newcomers` clients."""
     places = torch.arange(start.clients, device=start.ids.device)
     return {"without_upload": places >= start.clients - newcomers}
 
 
-def waiting_after(fixed: Tree, ids: Tensor) -> Tree:
-    """The entry of `waiting` once clients `ids` have uploaded; none where nobody ever joined."""
+def update_newcomer_mask(fixed: Tree, ids: Tensor) -> Tree:
+    """The entry of `newcomer_mask` once clients `ids` have uploaded; none where nobody ever joined."""
     before = fixed.get("without_upload")
     return {} if before is None else {"without_upload": before.index_fill(0, ids, False)}
 
 
-def available(fixed: Tree) -> Tensor | None:
+def available_sources(fixed: Tree) -> Tensor | None:
     """Which clients have a model to learn from [N], or None for all."""
     before = fixed.get("without_upload")
     return None if before is None else ~before
 
 
-def among_uploaded(alpha: Tensor, ids: Tensor, fixed: Tree) -> Tensor:
+def mask_newcomers(alpha: Tensor, ids: Tensor, fixed: Tree) -> Tensor:
     """α [L, P, N] of clients `ids`, without the models of newcomers that have not uploaded yet.
 
     Such a newcomer itself starts with the common initial model.
@@ -170,10 +177,10 @@ class LayerwiseHypernetworks(LearnedMixtures):
     tied: Annotated[bool, "one row of weights for the whole model instead of one per layer"] = False
 
     def learnables(self, start: Start) -> Tree:
-        return self._drawn(start, next(iter(start.model.values())))
+        return self._draw_learnables(start, next(iter(start.model.values())))
 
     def weights(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
-        network = self._network(len(phi["vector"])).shell
+        network = self._network(len(phi["vector"])).meta_module
         rows = trees.take(phi, ids)
         alpha = vmap(lambda params, v, i: invoke(network, params, "forward", v, i))(
             rows["network"], rows["vector"], ids
@@ -181,33 +188,33 @@ class LayerwiseHypernetworks(LearnedMixtures):
         return alpha.movedim(0, 1)
 
     def enlarge(self, phi: Tree, newcomers: int, start: Start) -> Tree:
-        fresh = _by_source(self._drawn(start, phi["vector"]), start.clients)
-        return _as_rows(trees.grown(_by_source(phi, len(phi["vector"])), fresh))
+        fresh = _split_by_source(self._draw_learnables(start, phi["vector"]), start.clients)
+        return _merge_rows(trees.grow(_split_by_source(phi, len(phi["vector"])), fresh))
 
     def _network(self, clients: int) -> Architecture:
         layers = 1 if self.tied else len(self.task.layers)
         sizes = {"embed": self.vector_size, "width": self.width}
         return architecture(LayerWeights, clients, layers, relu_norm=self.relu_norm, **sizes)
 
-    def _drawn(self, start: Start, like: Tensor) -> Tree:
+    def _draw_learnables(self, start: Start, like: Tensor) -> Tree:
         """New φ: a network depends on its client's identity, and a row of its heads on the identity of the row's
         source.
         """
         ids = start.ids.cpu()
         everybody = int(ids.max()) + 1
-        networks = [initialised(self._network(everybody), start.seed + i, like.dtype) for i in ids.tolist()]
+        networks = [init_parameters(self._network(everybody), start.seed + i, like.dtype) for i in ids.tolist()]
         networks_by_client = {
-            "vector": vectors(start.seed, ids, self.vector_size, like),
+            "vector": draw_vectors(start.seed, ids, self.vector_size, like),
             "network": trees.stack(networks),
         }
-        split = _by_source(networks_by_client, everybody)
+        split = _split_by_source(networks_by_client, everybody)
         chosen = {
             name: value[:, :, ids] if name.startswith("heads") else value for name, value in split["network"].items()
         }
-        return trees.tree_map(lambda t: t.to(like.device), _as_rows({**split, "network": chosen}))
+        return trees.tree_map(lambda t: t.to(like.device), _merge_rows({**split, "network": chosen}))
 
 
-def _by_source(phi: Tree, clients: int) -> Tree:
+def _split_by_source(phi: Tree, clients: int) -> Tree:
     """φ with the rows of every head [N, L · clients, ...] as [N, L, clients, ...]."""
     split = {
         name: v.unflatten(1, (-1, clients)) if name.startswith("heads") else v for name, v in phi["network"].items()
@@ -215,8 +222,8 @@ def _by_source(phi: Tree, clients: int) -> Tree:
     return {**phi, "network": split}
 
 
-def _as_rows(phi: Tree) -> Tree:
-    """The inverse of `_by_source`."""
+def _merge_rows(phi: Tree) -> Tree:
+    """The inverse of `_split_by_source`."""
     return {
         **phi,
         "network": {name: v.flatten(1, 2) if name.startswith("heads") else v for name, v in phi["network"].items()},

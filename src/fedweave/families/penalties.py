@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedweave.client.data import ClientData
 from fedweave.client.local_training import Fit
-from fedweave.client.solvers import Loss, proximal
+from fedweave.client.solvers import Loss, add_proximal_term
 from fedweave.families.base import ClientModels, SplitClient
 from fedweave.federation.protocol import ClientState, Update
 from fedweave.settings import LogSpace, Weight
@@ -27,11 +27,11 @@ class ProximalClient(SplitClient):
     mu: Annotated[Weight, LogSpace(0.0001, 1), "μ, weight of the proximal term"] = 0.01
 
     def fit(self, model: Params, received: Params, data: ClientData) -> Fit:
-        anchor = trees.without(received, self.task.buffers)
-        return self.descend(model, data, loss=proximal(self.task.objective(data), anchor, self.mu))
+        anchor = trees.omit(received, self.task.buffers)
+        return self.descend(model, data, loss=add_proximal_term(self.task.objective(data), anchor, self.mu))
 
 
-class AttractedClient(ClientModels):
+class ProximalMixtures(ClientModels):
     """A client that goes on from its own model, with (λ / 2α_K) ‖w − u‖² added to the loss; u: its mixture.
 
     Nothing is added in a client's first round, where u is undefined, nor with `detached`.
@@ -47,47 +47,47 @@ class AttractedClient(ClientModels):
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         strength = 0.0 if self.detached else self.lam / self.alpha * own["active"].to(self.task.dtype)
         model = self.personalize(shared, own, client, data)
-        fit = self.descend(model, data, loss=proximal(self.task.objective(data), own["mixture"], strength))
-        return Update({"model": trees.without(fit.model, self.local_names)}, fit.model, fit.model, fit.loss)
+        fit = self.descend(model, data, loss=add_proximal_term(self.task.objective(data), own["mixture"], strength))
+        return Update({"model": trees.omit(fit.model, self.local_names)}, fit.model, fit.model, fit.loss)
 
     def mixture_model(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         return {**client, **own["mixture"]}
 
 
-def length(tensors: Iterable[Tensor]) -> Tensor:
+def norm(tensors: Iterable[Tensor]) -> Tensor:
     """√Σ‖·‖² over all entries of `tensors`; its gradient at 0 is 0."""
     return torch.stack([t.norm() for t in tensors]).norm()
 
 
-def distance(tensors: Iterable[Tensor]) -> Tensor:
-    """`length`, but a parabola below `SMOOTH`, whose gradient falls to 0: rounding alone must not pull anywhere."""
+def smooth_norm(tensors: Iterable[Tensor]) -> Tensor:
+    """`norm`, but a parabola below `SMOOTH`, whose gradient falls to 0: rounding alone must not pull anywhere."""
     gaps = list(tensors)
-    exact = length(gaps)
+    exact = norm(gaps)
     return torch.where(exact > SMOOTH, exact, sum(g.square().sum() for g in gaps) / (2 * SMOOTH) + SMOOTH / 2)
 
 
-def tied(loss: Loss, anchors: Sequence[tuple[Params, float]]) -> Loss:
+def add_norm_penalties(loss: Loss, anchors: Sequence[tuple[Params, float]]) -> Loss:
     """loss + Σ weight · ‖w − anchor‖, each norm over all parameters in its anchor and not squared."""
 
-    def penalised(model: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
+    def penalised_loss(model: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
         value, buffers = loss(model, rows, key)
         return value + sum(
-            weight * distance(model[n] - a for n, a in anchor.items()) for anchor, weight in anchors
+            weight * smooth_norm(model[n] - a for n, a in anchor.items()) for anchor, weight in anchors
         ), buffers
 
-    return penalised
+    return penalised_loss
 
 
-def aligned(loss: Loss, direction: Params, weight: Tensor | float, scaled: bool = False) -> Loss:
+def add_cosine_term(loss: Loss, direction: Params, weight: Tensor | float, scaled: bool = False) -> Loss:
     """loss + weight · cos(w, direction) over the parameters in `direction`; `scaled` by the length of `direction`."""
-    size = 1.0 if scaled else length(direction.values())
+    size = 1.0 if scaled else norm(direction.values())
 
-    def turned(model: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
+    def modified_loss(model: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
         value, buffers = loss(model, rows, key)
         inner = sum((model[name] * v).sum() for name, v in direction.items())
-        return value + weight * inner / (length(model[name] for name in direction) * size).clamp(min=1e-12), buffers
+        return value + weight * inner / (norm(model[name] for name in direction) * size).clamp(min=1e-12), buffers
 
-    return turned
+    return modified_loss
 
 
 def discrepancy(x: Tensor, y: Tensor, mask: Tensor | None) -> Tensor:

@@ -29,6 +29,6 @@ def best_sources(scores: Tensor, free: Tensor, draws: Tensor, explores: Tensor) 
     return torch.cat(chosen, 1), torch.cat(live, 1)
 
 
-def taken(models: Params, picks: Tensor) -> Params:
+def gather_models(models: Params, picks: Tensor) -> Params:
     """Rows `picks` [P, M] of `models` [N, ...], with one index: tables in files then read no other rows."""
     return trees.tree_map(lambda t: t[picks.flatten()].unflatten(0, picks.shape), models)

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from fedweave.client.data import ClientData, shuffled
+from fedweave.client.data import ClientData, shuffled_batches
 from fedweave.federation.protocol import Method
 from fedweave.tensors import dropout_keys
-from fedweave.tensors.trees import Params, mapped
+from fedweave.tensors.trees import Params, is_mapped
 
 TUNING = 3  # a stream of the client's key of its own
 
@@ -16,7 +16,7 @@ def fine_tune(method: Method, model: Params, names: Iterable[str], epochs: int, 
 
     An epoch passes over the client's training rows in batches of the size of training, in an order by its key.
     """
-    visible = replace(data, key=dropout_keys.fold(data.key, TUNING), padded=mapped())
+    visible = replace(data, key=dropout_keys.fold(data.key, TUNING), padded=is_mapped())
     size, drop_last = method.training.batch_size, method.training.drop_last
-    plan = [shuffled(visible, size, drop_last, epoch) for epoch in range(epochs)]
+    plan = [shuffled_batches(visible, size, drop_last, epoch) for epoch in range(epochs)]
     return method.descend(model, replace(visible, plan=plan), tuple(names), epochs=slice(0, epochs)).model

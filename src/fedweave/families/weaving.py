@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from fedweave.federation.collaboration import weave
-from fedweave.federation.graph_words import PLAIN, STORED
+from fedweave.federation.collaboration import mix_models
+from fedweave.federation.graph_settings import PLAIN, STORED
 from fedweave.federation.protocol import Method
 from fedweave.settings import Words
 from fedweave.tensors.trees import Params
@@ -15,7 +15,7 @@ from fedweave.tensors.trees import Params
 CELLS = 2**25  # weights of a graph that are in memory at once
 
 
-def words(*own: str) -> Words:
+def graph_values(*own: str) -> Words:
     """Values of `graph`: graphs of a method's `own`, and the controls."""
     return Words((*own, *PLAIN), {name: what.upper() for name, what in STORED.items()})
 
@@ -28,7 +28,7 @@ class Weaving(Method):
     learned and the place where it is used, in `download`, `aggregate` and `collaboration` alike.
     """
 
-    graph: Annotated[str, words("learned"), "learned, or a control in its place"] = "learned"
+    graph: Annotated[str, graph_values("learned"), "learned, or a control in its place"] = "learned"
 
     # Values of `graph` that are no controls.
     own_graphs: ClassVar[tuple[str, ...]] = ("learned",)
@@ -43,9 +43,9 @@ class Weaving(Method):
             return weights
         return self.control.weights(weights, ids, available).expand(len(self.task.layers), -1, -1)
 
-    def woven(self, weights: Tensor, models: Params) -> Params:
+    def mix_models(self, weights: Tensor, models: Params) -> Params:
         """Mixtures [P, ...] of `models` [N, ...] by weights [L, P, N] or [1, P, N], layer by layer."""
-        return weave(weights, models, [*self.task.layers.values()])
+        return mix_models(weights, models, [*self.task.layers.values()])
 
     def controlled_row(self, weights: Tensor, ids: Tensor, available: Tensor | None = None, ahead: int = 0) -> Tensor:
         """`controlled` for one matrix [P, N] of the whole model.
@@ -62,17 +62,17 @@ class Weaving(Method):
         return edges if self.control is None else self.control.edges(edges, clients, seed)
 
 
-def usable(seen: Tensor) -> Tensor:
+def usable_sources(seen: Tensor) -> Tensor:
     """Sources [N] to learn from: clients that were heard (`seen` [N]), or all before anyone was."""
     return seen | ~seen.any()
 
 
-def everybody(like: Tensor) -> Tensor:
+def all_ids(like: Tensor) -> Tensor:
     """Ids [N] of all the clients that a table `like` [N, ...] has."""
     return torch.arange(len(like), device=like.device)
 
 
-def parts(ids: Tensor, width: int, rowwise: bool) -> tuple[Tensor, ...]:
+def split_ids(ids: Tensor, width: int, rowwise: bool) -> tuple[Tensor, ...]:
     """`ids` [P] in parts with no more than `CELLS` weights each, `width` weights a client, or all of them together.
 
     Args:

@@ -2,7 +2,7 @@
 
 import torch
 
-from fedweave.federation.schedule import attendance
+from fedweave.federation.schedule import participation_counts
 from fedweave.federation.timeline import Timeline
 
 
@@ -16,7 +16,7 @@ class Accountant:
         self.timeline = timeline
         self.rounds, self.uploads = 0, torch.zeros(timeline.everybody.clients, dtype=torch.int64)
 
-    def spent(self, rounds: int) -> dict[str, float]:
+    def privacy_loss(self, rounds: int) -> dict[str, float]:
         """{"epsilon": the largest privacy loss of a client in the first `rounds` rounds}; empty without privacy."""
         privacy = self.timeline.settings.upload_path.privacy
         if privacy is None:
@@ -30,6 +30,6 @@ class Accountant:
             for round in range(self.rounds, rounds)
         ]
         ids = timeline.everybody.ids.cpu()
-        self.uploads += attendance(settings.seed, self.rounds, clients, ids, settings.participation)
+        self.uploads += participation_counts(settings.seed, self.rounds, clients, ids, settings.participation)
         self.rounds = rounds
         return int(self.uploads.max())

@@ -23,7 +23,7 @@ Layers = Sequence[Sequence[str]]
 """Parameter names of every layer."""
 
 
-def weave(weights: Tensor, models: Params, layers: Layers) -> Params:
+def mix_models(weights: Tensor, models: Params, layers: Layers) -> Params:
     """Mix models layer by layer: weights [L, P, N] or [1, P, N], models [N, ...] -> [P, ...].
 
     Names in `layers` that `models` lacks (private parameters) are passed over, names in no layer are dropped.
@@ -37,7 +37,7 @@ def weave(weights: Tensor, models: Params, layers: Layers) -> Params:
     }
 
 
-def recordable(layers: int, clients: int) -> bool:
+def is_recordable(layers: int, clients: int) -> bool:
     """Whether a whole graph [L, N, N] may be made at once, to be recorded and described."""
     return layers * clients**2 <= LARGEST_GRAPH
 
@@ -82,10 +82,10 @@ def layer_cosine_rows(updates: Params, layers: Layers, ids: Tensor) -> Tensor:
 
 def cosine_rows(models: Params, ids: Tensor, origin: Params | None = None) -> Tensor:
     """Rows `ids` [P] of `model_cosines`, [P, N], made without the others: some rows at a time against all clients."""
-    return torch.cat([_some_cosines(models, some, origin) for some in _parts(models, ids)])
+    return torch.cat([_some_cosines(models, some, origin) for some in _split_ids(models, ids)])
 
 
-def _parts(models: Params, ids: Tensor) -> tuple[Tensor, ...]:
+def _split_ids(models: Params, ids: Tensor) -> tuple[Tensor, ...]:
     """`ids` [P] in parts whose models take no more than `PART` bytes, as every part reads all models [N, ...] once."""
     return ids.split(max(1, PART // max(1, sum(value[0].nbytes for value in models.values()))))
 
@@ -103,9 +103,9 @@ def _some_cosines(models: Params, ids: Tensor, origin: Params | None) -> Tensor:
 def squared_distances(models: Params, ids: Tensor) -> Tensor:
     """‖θ_i − θ_j‖² [P, N] of clients `ids` [P] and all clients, of stacked models [N, ...]."""
     if not any(isinstance(value, Table) for value in models.values()):
-        thetas = trees.flat(models)
+        thetas = trees.to_matrix(models)
         return torch.cdist(thetas[ids], thetas).square()
-    return torch.cat([_some_distances(models, some) for some in _parts(models, ids)])
+    return torch.cat([_some_distances(models, some) for some in _split_ids(models, ids)])
 
 
 def _some_distances(models: Params, ids: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ def row_shares(weights: Tensor) -> Tensor:
     return weights / weights.sum(-1, keepdim=True).clamp(min=1e-12)
 
 
-def simplex(rows: Tensor) -> Tensor:
+def simplex_projection(rows: Tensor) -> Tensor:
     """Euclidean projection of every row of [..., N] onto the probability simplex (Duchi et al., 2008)."""
     rows = rows - rows.amax(-1, keepdim=True)  # the same projection; next to 10⁸ the 1 below would be lost
     descending = rows.sort(-1, descending=True).values
@@ -163,7 +163,7 @@ def complete_graph(n: int) -> Tensor:
     return edges_of(torch.ones(n, n, dtype=torch.bool))
 
 
-def from_relation(relation: np.ndarray | Tensor, n: int) -> Tensor:
+def relation_graph(relation: np.ndarray | Tensor, n: int) -> Tensor:
     """Edges of a stored client graph [2, R]: direction dropped, duplicates and self loops removed.
 
     Raises:

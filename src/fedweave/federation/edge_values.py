@@ -6,18 +6,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedweave.client.data import ClientData, trimmed
+from fedweave.client.data import ClientData, remove_padding
 from fedweave.federation.executors import Executor
 from fedweave.federation.federation import Federation
 from fedweave.federation.graph_controls import GraphControl
 from fedweave.federation.protocol import ClientState, Method
 from fedweave.federation.records import EdgeValue, State
-from fedweave.federation.schedule import viewers
+from fedweave.federation.schedule import evaluation_cohort
 from fedweave.tensors import dropout_keys, trees
 from fedweave.tensors.trees import Tree
 
 
-class _Probe(NamedTuple):
+class _Measurement(NamedTuple):
     """Validation losses [K] of the evaluated clients at the mixtures that a method makes, and their rows [L, K, N] of
     its graph.
     """
@@ -37,7 +37,7 @@ def edge_values(
     """
     if not method.mixes or federation.clients < 3:
         return ()
-    whole, count = _probe(method, state, federation, seed, executor), federation.clients
+    whole, count = _measure(method, state, federation, seed, executor), federation.clients
     key = dropout_keys.fold(dropout_keys.key(seed), state.round)
     learners, judged = federation.sample, (federation.val[federation.sample] >= 0).any(1).tolist()
     draws = dropout_keys.uniform_rows(key, learners, count) + 2.0 * (learners[:, None] == torch.arange(count))
@@ -46,7 +46,7 @@ def edge_values(
     for picked in order.T:
         sources_of = picked.new_zeros(count).index_copy(0, learners.to(picked.device), picked)
         without = replace(method, control=GraphControl("without", base=method.control, sources=sources_of))
-        gains = (_probe(without, state, federation, seed, executor).losses - whole.losses).tolist()
+        gains = (_measure(without, state, federation, seed, executor).losses - whole.losses).tolist()
         weights = whole.weights.mean(0).gather(1, picked[:, None])[:, 0].tolist()
         rows = zip(picked.tolist(), weights, gains, strict=True)
         pairs = zip(learners.tolist(), rows, judged, strict=True)
@@ -54,18 +54,18 @@ def edge_values(
     return tuple(values)
 
 
-def _probe(method: Method, state: State, federation: Federation, seed: int, executor: Executor) -> _Probe:
+def _measure(method: Method, state: State, federation: Federation, seed: int, executor: Executor) -> _Measurement:
     ids = federation.sample.to(federation.ids.device)
     shared, own = method.download(state.server, ids)
 
     def loss(own: Tree, client: ClientState, data: ClientData) -> Tensor:
-        rows = trimmed(data.val)
+        rows = remove_padding(data.val)
         model = method.mixture_model(shared, own, client, data)
         return method.task.mean_loss(method.predict(model, data, rows), data, rows)
 
-    who = viewers(federation, seed, state.round, positions=federation.sample)
+    who = evaluation_cohort(federation, seed, state.round, positions=federation.sample)
     with torch.no_grad():
         weights = method.collaboration(state.server)
-        losses = executor.each(loss, (own, trees.take(state.clients, ids)), who)
+        losses = executor.map(loss, (own, trees.take(state.clients, ids)), who)
     assert weights is not None  # a method that mixes has a graph
-    return _Probe(losses, weights[:, ids])
+    return _Measurement(losses, weights[:, ids])

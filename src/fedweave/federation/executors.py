@@ -15,13 +15,13 @@ from torch import nn
 from torch.func import vmap
 
 from fedweave.client.data import ClientData
-from fedweave.client.stacked_steps import Mode, running
+from fedweave.client.stacked_steps import ExecutionMode, use_mode
 from fedweave.errors import BadInput
 from fedweave.federation.federation import Cohort
 from fedweave.models import parameter_count
 from fedweave.models.gcn import GraphConv
-from fedweave.tensors import compiled, recordings, trees
-from fedweave.tensors.convolutions import as_products
+from fedweave.tensors import compilation, recordings, trees
+from fedweave.tensors.convolutions import use_products
 from fedweave.tensors.trees import Tree
 
 LARGE = 100_000  # parameters
@@ -37,7 +37,7 @@ class Executor(ABC):
     """Maps a function of ONE client over stacked arguments."""
 
     @abstractmethod
-    def each(self, function: Callable[..., Tree], stacked: tuple[Tree, ...], cohort: Cohort) -> Tree:
+    def map(self, function: Callable[..., Tree], stacked: tuple[Tree, ...], cohort: Cohort) -> Tree:
         """[function(*args_i, data_i) for every client i], stacked along a new leading axis [P, ...].
 
         Args:
@@ -51,9 +51,9 @@ class Executor(ABC):
 class Loop(Executor):
     """One client after the other, without padding."""
 
-    def each(self, function: Callable[..., Tree], stacked: tuple[Tree, ...], cohort: Cohort) -> Tree:
-        results = (function(*(trees.at(t, i) for t in stacked), cohort.one(i)) for i in range(len(cohort)))
-        return trees.stack(trees.settled(results, len(cohort)))
+    def map(self, function: Callable[..., Tree], stacked: tuple[Tree, ...], cohort: Cohort) -> Tree:
+        results = (function(*(trees.at(t, i) for t in stacked), cohort.client_data(i)) for i in range(len(cohort)))
+        return trees.stack(trees.collect_for_stack(results, len(cohort)))
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Batched(Executor):
     recorded: bool = False
     fitted: list[int] = field(default_factory=list, compare=False)
 
-    def each(self, function: Callable[..., Tree], stacked: tuple[Tree, ...], cohort: Cohort) -> Tree:
+    def map(self, function: Callable[..., Tree], stacked: tuple[Tree, ...], cohort: Cohort) -> Tree:
         requested = size = min([self.chunk or len(cohort), *self.fitted])
         parts, done = [], 0
         while done < len(cohort):
@@ -80,12 +80,12 @@ class Batched(Executor):
             rows = slice(done, done + len(part))
             slices = tuple(trees.tree_map(lambda t, rows=rows: t[rows], tree) for tree in stacked)
             try:
-                parts.append(self._together(function, slices, part))
+                parts.append(self._run_chunk(function, slices, part))
                 done += len(part)
             except torch.OutOfMemoryError:
-                size = half(len(part))
+                size = halve(len(part))
             if size < len(part):  # not inside `except`, which would keep what the failed attempt has allocated
-                recordings.forget()
+                recordings.clear()
                 gc.collect()
                 torch.cuda.empty_cache()
         if size < requested:
@@ -96,18 +96,18 @@ class Batched(Executor):
             )
         return trees.concat(parts)
 
-    def _together(self, function: Callable[..., Tree], slices: tuple[Tree, ...], part: Cohort) -> Tree:
+    def _run_chunk(self, function: Callable[..., Tree], slices: tuple[Tree, ...], part: Cohort) -> Tree:
         padded = bool((part.plan < 0).any())
 
-        def mapped(args: tuple[Tree, ...], own: Tree) -> Tree:
+        def run_client(args: tuple[Tree, ...], own: Tree) -> Tree:
             data: ClientData = part.view(own, padded)
             return function(*args, data)
 
-        with running(Mode(self.compiled, self.recorded)), as_products(part.federation.ids.device.type):
-            return vmap(mapped)(slices, part.stacked())
+        with use_mode(ExecutionMode(self.compiled, self.recorded)), use_products(part.federation.ids.device.type):
+            return vmap(run_client)(slices, part.client_tensors())
 
 
-def half(size: int) -> int:
+def halve(size: int) -> int:
     """The chunk to try after one of `size` clients did not fit.
 
     Raises:
@@ -136,12 +136,12 @@ def choose_executor(name: str, network: nn.Module, device: str, chunk: int = 0, 
     heavy = not kinds.isdisjoint(CONVOLUTIONS) or (GraphConv not in kinds and parameter_count(network) > LARGE)
     if name == "loop" or (name == "auto" and heavy and device == "cpu"):
         return Loop()
-    pays = name == "auto" and kinds <= {nn.Linear} and device == "cpu" and steps >= LONG and compiled.available()
+    pays = name == "auto" and kinds <= {nn.Linear} and device == "cpu" and steps >= LONG and compilation.has_compiler()
     small = parameter_count(network) <= RECORDED
     return Batched(chunk, name == "compiled" or pays, device != "cpu" and name != "batched" and small)
 
 
-def exact(device: str, tf32: bool = False) -> None:
+def set_precision(device: str, tf32: bool = False) -> None:
     """Make a GPU compute in full float32, or with factors rounded to ten bits (TF32), and always in the same order.
 
     PyTorch's own default is TF32 in convolutions, float32 in matrix products, and an order that cuDNN chooses.

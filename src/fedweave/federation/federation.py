@@ -67,7 +67,7 @@ class Federation:
         return (self.train >= 0).sum(1).to(torch.get_default_dtype())
 
     @cached_property
-    def pooled(self) -> "Federation":
+    def pooled_federation(self) -> "Federation":
         """One client with the training rows of all, for a method that pools them; it has no other rows.
 
         The rows are in their order in the data, so that the order of clients has no influence.
@@ -167,7 +167,7 @@ class Cohort:
             self, positions=self.positions[start:stop], plan=self.plan[start:stop], keys=self.keys[start:stop]
         )
 
-    def stacked(self) -> dict[str, Tensor]:
+    def client_tensors(self) -> dict[str, Tensor]:
         """The per-client tensors with a leading axis [P, ...], input of a mapped function."""
         fed, device = self.federation, self.federation.ids.device
         rows = {"train": fed.train, "val": fed.val, "test": self._test(fed.test), "size": fed.sizes}
@@ -189,7 +189,7 @@ class Cohort:
             padded=padded,
         )
 
-    def one(self, i: int) -> ClientData:
+    def client_data(self, i: int) -> ClientData:
         """Participant `i`, trimmed: no row of −1 in the plan, no padded node or edge."""
         fed, where = self.federation, int(self.positions[i])
         arrays = {name: _trim(name, value[where], fed.extents, where) for name, value in fed.own.items()}

@@ -18,7 +18,7 @@ from fedweave.tensors import dropout_keys, trees
 LARGEST = 2**62 - 1
 
 
-class Recorded(NamedTuple):
+class RecordedGraphs(NamedTuple):
     """Graphs of one repetition, or one graph for all.
 
     Attributes:
@@ -46,7 +46,7 @@ class GraphControl:
     """
 
     kind: str
-    stored: Mapping[int | None, Recorded] = field(default_factory=dict)
+    stored: Mapping[int | None, RecordedGraphs] = field(default_factory=dict)
     seed: int = 0
     round: int = 0
     base: "GraphControl | None" = None
@@ -74,7 +74,7 @@ class GraphControl:
         if self.kind == "self":
             return itself.to(learned).expand_as(learned)
         if self.kind == "shuffled":
-            return self._shuffled(learned, ids, itself, free)
+            return self._shuffle(learned, ids, itself, free)
         if self.kind == "uniform":
             return row_shares(free.to(learned)).expand_as(learned)
         if self.sources is not None:
@@ -123,10 +123,10 @@ class GraphControl:
         missing = clients - graph.shape[-1]
         if missing > 0:
             alone = torch.eye(clients).expand(len(graph), -1, -1)
-            return trees.grown(graph, alone)
+            return trees.grow(graph, alone)
         return graph if missing == 0 else row_shares(graph[:, :clients, :clients])
 
-    def _shuffled(self, learned: Tensor, ids: Tensor, itself: Tensor, free: Tensor) -> Tensor:
+    def _shuffle(self, learned: Tensor, ids: Tensor, itself: Tensor, free: Tensor) -> Tensor:
         others = (free & ~itself).expand_as(learned)
         base = dropout_keys.key(self.seed, self.round).to(ids.device)
         places = [torch.arange(n, device=ids.device) for n in (len(learned), len(free))]

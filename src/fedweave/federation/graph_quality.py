@@ -51,7 +51,7 @@ def group_auc(weights: np.ndarray, group: np.ndarray) -> float:
     The area under the ROC curve of each row, averaged over rows: the chance that a client of the learner's group has a
     larger weight than one of another group, ties counted half. 1 is perfect, 0.5 is chance.
     """
-    values, own = _decidable(weights, group)
+    values, own = _decidable_rows(weights, group)
     count = own.sum(1)
     wins = np.where(own, _ranks(values), 0).sum(1) - count * (count + 1) / 2
     return _mean(wins / (count * (~own).sum(1)))
@@ -62,7 +62,7 @@ def group_precision(weights: np.ndarray, group: np.ndarray) -> float:
 
     1 is perfect; chance is the share of these clients among the others. Equal weights are one threshold.
     """
-    values, own = _decidable(weights, group)
+    values, own = _decidable_rows(weights, group)
     order = np.argsort(-values, axis=1)
     own = np.take_along_axis(own, order, 1)
     last = _ties(np.take_along_axis(values, order, 1))[1]  # whom a threshold at this weight chooses
@@ -72,7 +72,7 @@ def group_precision(weights: np.ndarray, group: np.ndarray) -> float:
 
 def group_mass(weights: np.ndarray, group: np.ndarray) -> float:
     """Share of a row's weight on others that is on clients of its own group, averaged over rows; signs are dropped."""
-    values, own = _decidable(np.abs(weights), group)
+    values, own = _decidable_rows(np.abs(weights), group)
     total = values.sum(1)
     return _mean(np.where(own, values, 0).sum(1)[total > 0] / total[total > 0])
 
@@ -85,7 +85,7 @@ def similarity_correlation(weights: np.ndarray, divergence: np.ndarray) -> float
     count = len(weights)
     if count < 3 or not np.isfinite(weights).all():
         return float("nan")
-    a, b = (_ranks(_on_others(part)) - count / 2 for part in (weights, -divergence))
+    a, b = (_ranks(_off_diagonal(part)) - count / 2 for part in (weights, -divergence))
     size = np.sqrt((a**2).sum(1) * (b**2).sum(1))
     return _mean((a * b).sum(1)[size > 0] / size[size > 0])
 
@@ -96,23 +96,23 @@ def row_variation(weights: np.ndarray) -> float:
     The standard deviation of each column over rows, averaged over columns and divided by the mean weight between two
     clients. NaN for fewer than three clients, or where there is no weight between clients.
     """
-    columns = _on_others(np.asarray(weights, dtype=np.float64).T)
+    columns = _off_diagonal(np.asarray(weights, dtype=np.float64).T)
     if len(weights) < 3 or not np.isfinite(columns).all() or not columns.any():
         return float("nan")
     return float(columns.std(1).mean() / abs(columns.mean()))
 
 
-def _on_others(matrix: np.ndarray) -> np.ndarray:
+def _off_diagonal(matrix: np.ndarray) -> np.ndarray:
     """The rows of [N, N] without their entries on the diagonal, [N, N - 1]."""
     count = len(matrix)
     return matrix[~np.eye(count, dtype=bool)].reshape(count, -1)
 
 
-def _decidable(weights: np.ndarray, group: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _decidable_rows(weights: np.ndarray, group: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Weights on others [R, N - 1], and whether these are of the own group, of the rows that have others of both
     kinds.
     """
-    values, own = _on_others(np.asarray(weights, dtype=np.float64)), _on_others(group[:, None] == group)
+    values, own = _off_diagonal(np.asarray(weights, dtype=np.float64)), _off_diagonal(group[:, None] == group)
     rows = own.any(1) & ~own.all(1) & bool(np.isfinite(weights).all())
     return values[rows], own[rows]
 

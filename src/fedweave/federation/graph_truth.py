@@ -5,7 +5,7 @@ import torch
 
 from fedweave.client.task import Task
 from fedweave.federation.federation import Federation
-from fedweave.federation.schedule import viewers
+from fedweave.federation.schedule import evaluation_cohort
 
 BINS = 10  # of targets that are numbers
 SHARPNESS = 4.0  # a pair of median divergence gets e⁻⁴ of the weight of equal clients
@@ -13,10 +13,10 @@ SHARPNESS = 4.0  # a pair of median divergence gets e⁻⁴ of the weight of equ
 
 def target_shares(task: Task, federation: Federation) -> np.ndarray:
     """Shares [N, C] of the training targets of every client: of the classes, or of ten equally frequent ranges."""
-    everybody = viewers(federation, 0, 0, testing=False)
+    everybody = evaluation_cohort(federation, 0, 0, testing=False)
     targets = []
     for i in range(federation.clients):
-        data = everybody.one(i)
+        data = everybody.client_data(i)
         targets.append(task.targets(data, data.train[data.train >= 0]).flatten().cpu().numpy())
     together = np.concatenate(targets)
     if np.issubdtype(together.dtype, np.floating):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedweave.client.data import ClientData, trimmed
+from fedweave.client.data import ClientData, remove_padding
 from fedweave.client.task import Task
 from fedweave.federation.executors import Executor
 from fedweave.federation.federation import Cohort
@@ -17,7 +17,7 @@ from fedweave.tensors.trees import Tree
 PARTS = ("val", "test")
 
 
-class Answers(NamedTuple):
+class ClientPredictions(NamedTuple):
     """Of one client and one part of its rows: rows [m], targets and outputs [m, ...]."""
 
     rows: np.ndarray
@@ -25,7 +25,9 @@ class Answers(NamedTuple):
     outputs: np.ndarray
 
 
-def answers(method: Method, models: Tree, executor: Executor, who: Cohort) -> dict[str, list[Answers]]:
+def predict_clients(
+    method: Method, models: Tree, executor: Executor, who: Cohort
+) -> dict[str, list[ClientPredictions]]:
     """ "val" and "test" -> what the model of every client says of its rows.
 
     Args:
@@ -33,13 +35,13 @@ def answers(method: Method, models: Tree, executor: Executor, who: Cohort) -> di
     """
 
     def predict(model: Tree, data: ClientData) -> dict[str, Tensor]:
-        parts = [trimmed(getattr(data, part)) for part in PARTS]
+        parts = [remove_padding(getattr(data, part)) for part in PARTS]
         outputs = method.predict(model, data, torch.cat(parts)).split([len(rows) for rows in parts])
-        return {part: _padded(made, len(getattr(data, part))) for part, made in zip(PARTS, outputs, strict=True)}
+        return {part: _pad(made, len(getattr(data, part))) for part, made in zip(PARTS, outputs, strict=True)}
 
-    outputs = executor.each(predict, (models,), who)
+    outputs = executor.map(predict, (models,), who)
     return {
-        part: [_of_client(method.task, who.one(i), part, made) for i, made in enumerate(outputs[part])]
+        part: [_client_predictions(method.task, who.client_data(i), part, made) for i, made in enumerate(outputs[part])]
         for part in PARTS
     }
 
@@ -48,19 +50,19 @@ def scores(method: Method, models: Tree, executor: Executor, who: Cohort) -> dic
     """ "val" and "test" -> the metric of the method's task for every client, float64 [N]; NaN where it is undefined."""
     task = method.task
     values = {
-        part: [task.measure.value(task.targets_are, a.targets, a.outputs) for a in mine]
-        for part, mine in answers(method, models, executor, who).items()
+        part: [task.score_metric.value(task.targets_are, a.targets, a.outputs) for a in mine]
+        for part, mine in predict_clients(method, models, executor, who).items()
     }
     return {part: torch.tensor(mine, dtype=torch.float64) for part, mine in values.items()}
 
 
-def _padded(outputs: Tensor, length: int) -> Tensor:
+def _pad(outputs: Tensor, length: int) -> Tensor:
     """`outputs` [m, ...] with zeros behind, as long as the longest client's."""
     return F.pad(outputs, (0, 0) * (outputs.ndim - 1) + (0, length - len(outputs)))
 
 
-def _of_client(task: Task, data: ClientData, part: str, outputs: Tensor) -> Answers:
+def _client_predictions(task: Task, data: ClientData, part: str, outputs: Tensor) -> ClientPredictions:
     rows = getattr(data, part)
     rows = rows[rows >= 0]
     pair = (task.in_unit(values, data) for values in (task.targets(data, rows), outputs[: len(rows)]))
-    return Answers(rows.cpu().numpy(), *(values.cpu().numpy() for values in pair))
+    return ClientPredictions(rows.cpu().numpy(), *(values.cpu().numpy() for values in pair))

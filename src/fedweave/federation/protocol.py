@@ -24,7 +24,7 @@ from fedweave.federation.schedule import Training
 from fedweave.settings import Setting, describe
 from fedweave.tensors import trees
 from fedweave.tensors.closures import VOLATILE
-from fedweave.tensors.seeding import seeded
+from fedweave.tensors.seeding import use_seed
 from fedweave.tensors.trees import Params, Tree
 
 Server = Tree
@@ -87,7 +87,7 @@ class Stage(NamedTuple):
     handover: Callable[[Server, Start], Server] | None = None
 
 
-class Unbound:
+class Placeholder:
     """Stands for what a method gets when a run is built; until then the method is its settings alone."""
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -96,7 +96,7 @@ class Unbound:
         raise BadInput(f"a method that is no part of a run has no {name}; pass it to fedweave.compare or fedweave.fit")
 
 
-UNBOUND: Any = Unbound()
+UNBOUND: Any = Placeholder()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +177,7 @@ class Method(ABC):
 
     def join(self, model: Params) -> ClientState:
         """A client's private state on joining, by default what it keeps of `model`, the common initial model."""
-        return trees.only(model, self.local_names)
+        return trees.select(model, self.local_names)
 
     @property
     def network(self) -> torch.nn.Module:
@@ -277,11 +277,11 @@ class Method(ABC):
                 the first one, the second call the second one. A kept state comes before `state`.
         """
         mine, solver = type(self).__name__, solver or self.solver
-        plan = guards.planned(mine, slice(0, self.training.epochs) if epochs is None else epochs, data.plan)
-        names = self.task.params if names is None else guards.trainable(mine, names, model)
-        memory = optimizers.current()
+        plan = guards.planned_epochs(mine, slice(0, self.training.epochs) if epochs is None else epochs, data.plan)
+        names = self.task.params if names is None else guards.trainable_names(mine, names, model)
+        memory = optimizers.current_memory()
         if memory is not None:
-            phase, state = memory.recall(phase, solver, trees.only(model, names), state)
+            phase, state = memory.recall(phase, solver, trees.select(model, names), state)
         fit = descend(loss or self.task.objective(data), model, plan, solver, data.key, names, state, data.padded)
         if memory is not None and phase is not None:
             memory.states[phase] = solver.keep(fit.state)
@@ -289,12 +289,12 @@ class Method(ABC):
 
     def split_update(self, fit: Fit, **extra: Tree) -> Update:
         """The update of a client that uploads the trained model, and `extra`, and keeps the tensors `local_names`."""
-        upload = {"model": trees.without(fit.model, self.local_names), **extra}
-        return Update(upload, trees.only(fit.model, self.local_names), fit.model, fit.loss)
+        upload = {"model": trees.omit(fit.model, self.local_names), **extra}
+        return Update(upload, trees.select(fit.model, self.local_names), fit.model, fit.loss)
 
 
-def initialised(build: Callable[[], torch.nn.Module], seed: int, dtype: torch.dtype) -> Params:
+def init_parameters(build: Callable[[], torch.nn.Module], seed: int, dtype: torch.dtype) -> Params:
     """Parameters of a freshly built server-side module, a function of `seed`."""
-    with seeded(seed):
+    with use_seed(seed):
         module = build().to(dtype)
     return {name: value.detach().clone() for name, value in module.named_parameters()}

@@ -105,7 +105,7 @@ class Report(NamedTuple):
     edges: tuple[EdgeValue, ...] = ()
 
 
-class Downloads:
+class DownloadCache:
     """What the server sent last: an evaluation and the round after it need the same downloads, so they are made
     once.
     """

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import TypeVar
 
-from fedweave.errors import BadInput, shown
+from fedweave.errors import BadInput, format_value
 from fedweave.federation.protocol import Method
 from fedweave.registry import check_name, register
 
@@ -43,4 +43,4 @@ def _check_fields(cls: type[Method], here: str) -> None:
     if taken := sorted(field.name for field in fields(Method) if field.name in own & {*vars(cls)}):
         raise BadInput(f"{here}: {taken[0]} is set by the run; give the setting another name")
     if cls.point not in ("pre", "post"):
-        raise BadInput(f"{here}: point is {shown(cls.point)}; choose 'pre' or 'post'")
+        raise BadInput(f"{here}: point is {format_value(cls.point)}; choose 'pre' or 'post'")

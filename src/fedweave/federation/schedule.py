@@ -42,7 +42,7 @@ class Training:
     server: Solver | None = None
 
 
-def count(participation: float, clients: int) -> int:
+def sample_size(participation: float, clients: int) -> int:
     """How many of `clients` take part in a round: a fraction (≤ 1) or a number (> 1) of them, at least 1."""
     # Less 1e-9, as 0.28 * 25 is a little above 7 in floating point.
     number = int(participation) if participation > 1 else int(np.ceil(participation * clients - 1e-9))
@@ -50,8 +50,8 @@ def count(participation: float, clients: int) -> int:
 
 
 def participants(seed: int, round: int, ids: Tensor, participation: float) -> Tensor:
-    """Positions of the clients sampled in `round`, ascending: `count` of them."""
-    number = count(participation, len(ids))
+    """Positions of the clients sampled in `round`, ascending: `sample_size` of them."""
+    number = sample_size(participation, len(ids))
     if number == len(ids):
         return torch.arange(number)
     # Scores depend on identities, so that relabelling the clients relabels the sample.
@@ -59,7 +59,7 @@ def participants(seed: int, round: int, ids: Tensor, participation: float) -> Te
     return torch.from_numpy(np.sort(np.argsort(scores, kind="stable")[:number]))
 
 
-def attendance(seed: int, first: int, present: Sequence[int], ids: Tensor, participation: float) -> Tensor:
+def participation_counts(seed: int, first: int, present: Sequence[int], ids: Tensor, participation: float) -> Tensor:
     """How often each of the clients `ids` [N] took part from round `first` on.
 
     In the i-th of these rounds the first `present[i]` clients existed, or none counts if it is 0.
@@ -87,7 +87,7 @@ def client_plan(rows: np.ndarray, training: Training, epochs: int, generator: np
     return passes.reshape(-1, size)[: epochs * steps].reshape(epochs, steps, size)
 
 
-def _within(training: Training, rows: int) -> Training:
+def _limit_batch_size(training: Training, rows: int) -> Training:
     """`training` with the same batches, and a batch size of no more than the `rows` of the largest client needs."""
     return replace(training, batch_size=min(training.batch_size, -(-rows // LANES) * LANES))
 
@@ -102,7 +102,7 @@ def cohort(
     testing: bool = False,
 ) -> Cohort:
     """The participants at `positions` with their plan of `epochs` epochs [P, E, S, B] and their keys."""
-    training, ids = _within(training, federation.train.shape[1]), federation.ids.cpu()[positions]
+    training, ids = _limit_batch_size(training, federation.train.shape[1]), federation.ids.cpu()[positions]
     mine = federation.train.cpu()[positions].numpy()
     plans = [
         client_plan(rows[rows >= 0], training, epochs, generator)
@@ -133,7 +133,7 @@ def evaluation_sample(seed: int, ids: Tensor, clients: int) -> Tensor | None:
     return chosen
 
 
-def viewers(
+def evaluation_cohort(
     federation: Federation, seed: int, round: int, testing: bool = True, positions: Tensor | None = None
 ) -> Cohort:
     """The clients at `positions` (default: all) with an empty plan: for evaluation, and for what needs no training."""

@@ -19,7 +19,7 @@ from fedweave.tensors.trees import Params, Tree
 ENROLMENT = 2**31 - 1  # stands for "round −1", as streams of randomness are non-negative
 
 
-class Enrolled(NamedTuple):
+class StackedEnrolments(NamedTuple):
     """Enrolments, stacked [P, ...]: uploads as delivered, entries of private states, states of kept optimisers."""
 
     upload: Tree
@@ -33,22 +33,22 @@ def initial_model(method: Method, federation: Federation, seed: int) -> Params:
     return trees.tree_map(lambda t: t.to(device), method.task.init(seed * 1000 + INITIAL))
 
 
-def describe(
+def build_start(
     method: Method, federation: Federation, seed: int, executor: Executor, upload_path: UploadPath = PLAIN
 ) -> Start:
     """What the server knows before round 0: the common initial model and the clients' enrolment."""
-    return _described(method, federation, seed, executor, upload_path)[0]
+    return _enrol_all(method, federation, seed, executor, upload_path)[0]
 
 
-def _described(
+def _enrol_all(
     method: Method, federation: Federation, seed: int, executor: Executor, upload_path: UploadPath
-) -> tuple[Start, Enrolled]:
+) -> tuple[Start, StackedEnrolments]:
     model, everybody = initial_model(method, federation, seed), torch.arange(federation.clients)
     enrolled = _enrol(method, model, federation, everybody, seed, executor, upload_path)
     return _start(model, enrolled, federation, seed), enrolled
 
 
-def _start(model: Params, enrolled: Enrolled, federation: Federation, seed: int) -> Start:
+def _start(model: Params, enrolled: StackedEnrolments, federation: Federation, seed: int) -> Start:
     n = federation.clients
     return Start(model, enrolled.upload, n, seed * 1000 + SERVER, federation.relation, federation.ids)
 
@@ -66,20 +66,20 @@ def admission(
     method: Method, federation: Federation, seed: int, executor: Executor, upload_path: UploadPath = PLAIN
 ) -> tuple[Start, ClientState, Tree]:
     """What joining gives: (what the server gets to know, private states [N, ...], states of kept optimisers)."""
-    start, enrolled = _described(method, federation, seed, executor, upload_path)
-    return start, _joined(method, start.model, enrolled, federation.clients), enrolled.optimizers
+    start, enrolled = _enrol_all(method, federation, seed, executor, upload_path)
+    return start, _private_states(method, start.model, enrolled, federation.clients), enrolled.optimizers
 
 
 def hand_over(stage: Stage, state: State, federation: Federation, settings: Settings, executor: Executor) -> State:
     """The state at the opening of `stage`: the previous stage's, whose server the stage takes over if it says how."""
     if stage.handover is None:
         return state
-    start = describe(stage.method, federation, settings.seed, executor, settings.upload_path)
+    start = build_start(stage.method, federation, settings.seed, executor, settings.upload_path)
     server = trees.tree_map(lambda t: t.to(federation.ids.device), stage.handover(state.server, start))
     return state._replace(server=server)
 
 
-def onboard(
+def add_newcomers(
     method: Method,
     state: State,
     federation: Federation,
@@ -93,8 +93,8 @@ def onboard(
     model = initial_model(method, federation, seed)
     enrolled = _enrol(method, model, federation, torch.arange(n - newcomers, n), seed, executor, upload_path)
     start = _start(model, enrolled, federation, seed)
-    joined = _joined(method, model, enrolled, newcomers)
-    moments = optimizers.with_newcomers(state.optimizers, newcomers)
+    joined = _private_states(method, model, enrolled, newcomers)
+    moments = optimizers.add_newcomers(state.optimizers, newcomers)
     return State(
         state.round,
         method.admit(state.server, enrolled.upload, newcomers, start),
@@ -103,9 +103,9 @@ def onboard(
     )
 
 
-def _joined(method: Method, model: Params, enrolled: Enrolled, clients: int) -> Tree:
+def _private_states(method: Method, model: Params, enrolled: StackedEnrolments, clients: int) -> Tree:
     """Private states [clients, ...] on joining."""
-    joined = trees.table(method.join(model), clients)
+    joined = trees.build_table(method.join(model), clients)
     return {**joined, **enrolled.client} if enrolled.client else joined
 
 
@@ -117,7 +117,7 @@ def _enrol(
     seed: int,
     executor: Executor,
     upload_path: UploadPath,
-) -> Enrolled:
+) -> StackedEnrolments:
     who = cohort(federation, positions, method.training, method.enrolment_epochs, seed, ENROLMENT)
 
     def one(data: ClientData) -> Tree:
@@ -127,5 +127,5 @@ def _enrol(
             return enrolment, {}, {}
         return enrolment.upload, enrolment.client, memory.states if memory else {}
 
-    upload, client, states = executor.each(one, (), who)
-    return Enrolled(deliver_enrolment(upload, who, seed, upload_path, method.public), client, states)
+    upload, client, states = executor.map(one, (), who)
+    return StackedEnrolments(deliver_enrolment(upload, who, seed, upload_path, method.public), client, states)

@@ -51,14 +51,14 @@ def deliver_enrolment(
     enrolled: Tree, who: Cohort, seed: int, upload_path: UploadPath, public: Collection[str] = ()
 ) -> Tree:
     """The clients' uploads on joining [P, ...] as they reach the server; `public` as in `deliver`."""
-    sent = released(
+    sent = protect_uploads(
         enrolled, lambda: trees.tree_map(torch.zeros_like, enrolled), who, seed, upload_path.privacy, public
     )
     attack = who.federation.attack
     return sent if attack is None else attack.corrupt(sent, *_senders(who), seed, who.round)
 
 
-def released(
+def protect_uploads(
     upload: Tree,
     base: Callable[[], Tree],
     who: Cohort,
@@ -74,7 +74,7 @@ def released(
     """
     if privacy is None:
         return upload
-    content = trees.without(upload, public) if public else upload
+    content = trees.omit(upload, public) if public else upload
     hidden = privacy.protect(content, base(), _senders(who)[1], seed, who.round)
     return {**upload, **hidden} if public else hidden
 

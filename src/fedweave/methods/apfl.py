@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedweave.client.data import ClientData
 from fedweave.client.local_training import total_gradient
-from fedweave.client.solvers import SGD, Adam, Grouped, Loss
+from fedweave.client.solvers import SGD, Adam, GroupedSolver, Loss
 from fedweave.families import GlobalModel
 from fedweave.federation.protocol import ClientState, Update
 from fedweave.federation.registry import method
@@ -43,18 +43,18 @@ class APFL(GlobalModel):
 
     def join(self, model: Params) -> ClientState:
         alpha = next(iter(model.values())).new_full((), self.alpha)
-        return {"personal": model, "buffers": trees.only(model, self.local_names), "alpha": alpha}
+        return {"personal": model, "buffers": trees.select(model, self.local_names), "alpha": alpha}
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         w, v, objective = {**shared, **client["buffers"]}, client["personal"], self.task.objective(data)
         alpha = self._adapt(client["alpha"], v, w, objective, data) if self.adaptive else client["alpha"]
         both = {**w, **{OWN + name: value for name, value in v.items()}}
         names = (*self.task.params, *(OWN + name for name in self.task.params))
-        solver = Grouped(solvers={"personal": self.solver, "global": self.solver}, group=owner)
+        solver = GroupedSolver(solvers={"personal": self.solver, "global": self.solver}, group=owner)
         fit = self.descend(both, data, names, loss=self._loss(objective, alpha), solver=solver)
-        w, v = trees.only(fit.model, w), {name: fit.model[OWN + name] for name in v}
-        state = {"personal": v, "buffers": trees.only(w, self.local_names), "alpha": alpha}
-        return Update({"model": trees.without(w, self.local_names)}, state, self._mixture(alpha, v, w), fit.loss)
+        w, v = trees.select(fit.model, w), {name: fit.model[OWN + name] for name in v}
+        state = {"personal": v, "buffers": trees.select(w, self.local_names), "alpha": alpha}
+        return Update({"model": trees.omit(w, self.local_names)}, state, self._mixture(alpha, v, w), fit.loss)
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         return self._mixture(client["alpha"], client["personal"], shared)
@@ -72,7 +72,7 @@ class APFL(GlobalModel):
     def _loss(self, objective: Loss, alpha: Tensor) -> Loss:
         """The loss of v̄, whose gradient in w is that of w's own loss."""
 
-        def joint(model: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
+        def joint_loss(model: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
             w = {name: value for name, value in model.items() if not name.startswith(OWN)}
             v = {name: model[OWN + name] for name in w}
             common, buffers = objective(w, rows, key)
@@ -80,7 +80,7 @@ class APFL(GlobalModel):
             value, own = objective(self._mixture(alpha, v, fixed), rows, key)
             return value + common - common.detach(), {**buffers, **{OWN + name: b for name, b in own.items()}}
 
-        return joint
+        return joint_loss
 
 
 def owner(name: str) -> str:

@@ -31,7 +31,7 @@ class CFL(Bisection):
     label = "CFL"
 
     def part(self, server: Server, members: Tensor) -> Tensor:
-        return _bisect(trees.flat(trees.take(server["updates"], members)))
+        return _bisect(trees.to_matrix(trees.take(server["updates"], members)))
 
 
 def _bisect(updates: Tensor) -> Tensor:

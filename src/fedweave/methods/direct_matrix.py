@@ -13,8 +13,8 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from fedweave.families.validated import ValidatedMixtures
-from fedweave.federation.collaboration import simplex
+from fedweave.families.validated_mixtures import ValidatedMixtures
+from fedweave.federation.collaboration import simplex_projection
 from fedweave.federation.protocol import Start
 from fedweave.federation.registry import method
 from fedweave.settings import LogSpace
@@ -41,7 +41,7 @@ class DirectMatrix(ValidatedMixtures):
         return (torch.softmax(chosen, -1) if self.rows == "logits" else chosen)[None]
 
     def constrain(self, phi: Tree) -> Tree:
-        return phi if self.rows == "logits" else {"matrix": simplex(phi["matrix"])}
+        return phi if self.rows == "logits" else {"matrix": simplex_projection(phi["matrix"])}
 
     def enlarge(self, phi: Tree, newcomers: int, start: Start) -> Tree:
-        return self.constrain(trees.grown(phi, self.learnables(start)))
+        return self.constrain(trees.grow(phi, self.learnables(start)))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fedweave.client.data import ClientData
-from fedweave.client.solvers import proximal
+from fedweave.client.solvers import add_proximal_term
 from fedweave.families import GlobalModel
 from fedweave.federation.protocol import ClientState, Update
 from fedweave.federation.registry import method
@@ -37,14 +37,14 @@ class Ditto(GlobalModel):
         return self.personal_epochs or self.training.epochs
 
     def join(self, model: Params) -> ClientState:
-        return {"personal": model, "buffers": trees.only(model, self.local_names)}
+        return {"personal": model, "buffers": trees.select(model, self.local_names)}
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
-        pulled = proximal(self.task.objective(data), trees.without(shared, self.task.buffers), self.lam)
+        pulled = add_proximal_term(self.task.objective(data), trees.omit(shared, self.task.buffers), self.lam)
         personal = self.descend(client["personal"], data, loss=pulled, epochs=slice(0, self._personal_epochs))
         fit = self.descend({**shared, **client["buffers"]}, data)
-        state = {"personal": personal.model, "buffers": trees.only(fit.model, self.local_names)}
-        return Update({"model": trees.without(fit.model, self.local_names)}, state, personal.model, personal.loss)
+        state = {"personal": personal.model, "buffers": trees.select(fit.model, self.local_names)}
+        return Update({"model": trees.omit(fit.model, self.local_names)}, state, personal.model, personal.loss)
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         return client["personal"]

@@ -16,11 +16,11 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from fedweave.client.solvers import SGD, Grouped, Solver
+from fedweave.client.solvers import SGD, GroupedSolver, Solver
 from fedweave.families import GeneratedModels, SplitClient
-from fedweave.families.mixtures import among_uploaded, available, waiting, waiting_after
-from fedweave.families.weaving import Weaving, everybody
-from fedweave.federation.collaboration import layer_cosine_rows, layer_cosines, recordable
+from fedweave.families.mixtures import available_sources, mask_newcomers, newcomer_mask, update_newcomer_mask
+from fedweave.families.weaving import Weaving, all_ids
+from fedweave.federation.collaboration import is_recordable, layer_cosine_rows, layer_cosines
 from fedweave.federation.protocol import Server, Start
 from fedweave.federation.registry import method
 from fedweave.settings import Choices, Rate, Weight
@@ -50,28 +50,28 @@ class FedAGHN(Weaving, SplitClient, GeneratedModels):
     @property
     def server_solver(self) -> Solver:
         roles = {"p": self.p, "q": self.q}
-        return Grouped(
+        return GroupedSolver(
             solvers={name: SGD(lr=self.server_lr if role == "trained" else 0.0) for name, role in roles.items()}
         )
 
     def begin(self, start: Start) -> tuple[Tree, Tree]:
-        model = trees.without(start.model, self.local_names)
+        model = trees.omit(start.model, self.local_names)
         table = next(iter(model.values())).new_ones(start.clients, 1 if self.tied else len(self.task.layers))
         phi = {"p": self.p0 * table, "q": table if self.q == "absent" else self.q0 * table}
         # One common update for all: every cosine is 1, so the first mixture is uniform over the others.
-        updates = trees.table(trees.tree_map(torch.ones_like, model), start.clients)
-        return phi, self._state(trees.table(model, start.clients), updates)
+        updates = trees.build_table(trees.tree_map(torch.ones_like, model), start.clients)
+        return phi, self._state(trees.build_table(model, start.clients), updates)
 
-    def cells(self, fixed: Tree) -> int:
+    def values_per_client(self, fixed: Tree) -> int:
         return len(self.task.layers) * len(next(iter(fixed["models"].values())))
 
     def generate(self, phi: Tree, fixed: Tree, ids: Tensor) -> Params:
-        return self.woven(self.alpha(phi, fixed, ids), fixed["models"])
+        return self.mix_models(self.alpha(phi, fixed, ids), fixed["models"])
 
     def alpha(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
         """The weights [L, P, N] that models are mixed by."""
-        alpha = self.controlled(self.attention(phi, fixed, ids), ids, available(fixed))
-        return among_uploaded(alpha, ids, fixed)
+        alpha = self.controlled(self.attention(phi, fixed, ids), ids, available_sources(fixed))
+        return mask_newcomers(alpha, ids, fixed)
 
     def attention(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
         """α [L, P, N] for clients `ids`."""
@@ -88,23 +88,23 @@ class FedAGHN(Weaving, SplitClient, GeneratedModels):
     def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
         updates = trees.put(fixed["updates"], ids, trees.sub(uploads["model"], start))
         models = trees.put(fixed["models"], ids, uploads["model"])
-        return {**self._state(models, updates, fixed.get("cosines"), ids), **waiting_after(fixed, ids)}
+        return {**self._state(models, updates, fixed.get("cosines"), ids), **update_newcomer_mask(fixed, ids)}
 
     def constrain(self, phi: Tree) -> Tree:
         return {**phi, "p": phi["p"].clamp(min=0.0)}
 
-    def welcome(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
+    def add_rows(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
         fresh_phi, fresh = self.begin(start)
         tables = ("models", "updates")
-        table, state = trees.grown((phi, trees.only(fixed, tables)), (fresh_phi, trees.only(fresh, tables)))
-        return table, {**self._state(state["models"], state["updates"]), **waiting(newcomers, start)}
+        table, state = trees.grow((phi, trees.select(fixed, tables)), (fresh_phi, trees.select(fresh, tables)))
+        return table, {**self._state(state["models"], state["updates"]), **newcomer_mask(newcomers, start)}
 
     def collaboration(self, server: Server) -> Tensor:
-        return self.alpha(server["phi"], server["fixed"], everybody(server["phi"]["p"]))
+        return self.alpha(server["phi"], server["fixed"], all_ids(server["phi"]["p"]))
 
     def _state(self, models: Params, updates: Params, before: Tensor | None = None, ids: Tensor | None = None) -> Tree:
         """Fixed state; the updates' cosines [L, N, N] of very many clients are made when they are needed."""
         state, layers = {"models": models, "updates": updates}, [*self.task.layers.values()]
-        if not recordable(len(layers), len(next(iter(models.values())))):
+        if not is_recordable(len(layers), len(next(iter(models.values())))):
             return state
         return {**state, "cosines": layer_cosines(updates, layers, before, ids)}

@@ -1,8 +1,8 @@
 """FedAH, federated learning with an aggregated head (Yue et al., arXiv:2412.01295).
 
 Server and traffic as FedAvg (2P). The client takes the body of g and starts its head from H + (H_g − H) ⊙ W; W was
-trained for one epoch on all training rows (see `Blending`). Then it trains the head for τ epochs with the body frozen,
-the body for E epochs with the head frozen, and uploads both. Details follow KarhouTam/FL-bench.
+trained for one epoch on all training rows (see `LocalAggregation`). Then it trains the head for τ epochs with the
+body frozen, the body for E epochs with the head frozen, and uploads both. Details follow KarhouTam/FL-bench.
 """
 
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from typing import Annotated
 
 from fedweave.client.data import ClientData
 from fedweave.client.local_training import Fit
-from fedweave.families.blending import Blending
 from fedweave.families.heads import body
+from fedweave.families.local_aggregation import LocalAggregation
 from fedweave.federation.registry import method
 from fedweave.settings import Epochs, IntegerSpace
 from fedweave.tensors.trees import Params
@@ -19,7 +19,7 @@ from fedweave.tensors.trees import Params
 
 @method("fedah")
 @dataclass(frozen=True, kw_only=True)
-class FedAH(Blending):
+class FedAH(LocalAggregation):
     """FedRep whose heads take from the global one what helps them."""
 
     head_epochs: Annotated[Epochs, IntegerSpace(1, 5), "τ, epochs of head training before the body's"] = 1
@@ -27,7 +27,7 @@ class FedAH(Blending):
     label = "FedAH"
 
     @property
-    def blended(self) -> tuple[str, ...]:
+    def aggregated_names(self) -> tuple[str, ...]:
         return self.task.head
 
     @property

@@ -1,8 +1,8 @@
 """FedALA (Zhang et al., AAAI 2023, arXiv:2212.01197).
 
 Server and traffic as FedAvg (2P). The client keeps its own θ and weights W for the last p parameter tensors: it takes
-the lower layers of g, starts the others from θ + (g − θ) ⊙ W after training W (see `Blending`), then trains and uploads
-everything. It is judged after the blending, before local training.
+the lower layers of g, starts the others from θ + (g − θ) ⊙ W after training W (see `LocalAggregation`), then trains
+and uploads everything. It is judged after this aggregation, before local training.
 
 Deviation from TsingZ0/PFLlib: the first training of W ends after `start_epochs`; the code's loop has no bound.
 """
@@ -10,14 +10,14 @@ Deviation from TsingZ0/PFLlib: the first training of W ends after `start_epochs`
 from dataclasses import dataclass
 from typing import Annotated
 
-from fedweave.families.blending import Blending
+from fedweave.families.local_aggregation import LocalAggregation
 from fedweave.federation.registry import method
 from fedweave.settings import Count
 
 
 @method("fedala")
 @dataclass(frozen=True, kw_only=True)
-class FedALA(Blending):
+class FedALA(LocalAggregation):
     """FedAvg with adaptive local aggregation of the upper layers."""
 
     portion: float = 80.0
@@ -28,5 +28,5 @@ class FedALA(Blending):
     point = "pre"
 
     @property
-    def blended(self) -> tuple[str, ...]:
+    def aggregated_names(self) -> tuple[str, ...]:
         return self.task.params[-self.tensors :]

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData
-from fedweave.families.penalties import AttractedClient
-from fedweave.families.weaving import usable
+from fedweave.families.penalties import ProximalMixtures
+from fedweave.families.weaving import usable_sources
 from fedweave.federation.collaboration import squared_distances
 from fedweave.federation.protocol import ClientState, Server
 from fedweave.federation.registry import method
@@ -27,7 +27,7 @@ from fedweave.tensors.trees import Params, Tree
 
 @method("fedamp")
 @dataclass(frozen=True, kw_only=True)
-class FedAMP(AttractedClient):
+class FedAMP(ProximalMixtures):
     """Attentive message passing between clients' models."""
 
     alpha: Annotated[Positive, LogSpace(1, 1000), "α_K, step size of the server's gradient step"] = 100.0
@@ -41,7 +41,7 @@ class FedAMP(AttractedClient):
 
     def weights(self, server: Server, ids: Tensor) -> Tensor:
         xi = self.alpha / self.sigma * torch.exp(-squared_distances(server["models"], ids) / self.sigma)
-        xi = xi * usable(server["seen"])
+        xi = xi * usable_sources(server["seen"])
         rows = torch.arange(len(ids), device=xi.device)
         xi[rows, ids] = 0.0
         # The step α_K may be too large for many clients; a negative weight of oneself would push away from θ_i.

@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from fedweave.client.data import ClientData, shuffled
+from fedweave.client.data import ClientData, shuffled_batches
 from fedweave.client.solvers import SGD
 from fedweave.client.task import RowLosses
 from fedweave.families.fisher import fisher_trace
@@ -28,7 +28,7 @@ from fedweave.federation.protocol import ClientState, Method, Server, Start, Upd
 from fedweave.federation.registry import method
 from fedweave.settings import Epochs, LogSpace, Rate
 from fedweave.tensors import trees
-from fedweave.tensors.trees import Params, Tree, mapped
+from fedweave.tensors.trees import Params, Tree, is_mapped
 
 ALIGNMENT, TRACE = 4, 5  # streams of the client's key
 
@@ -50,7 +50,7 @@ class FedAS(Method):
         return (*self.task.head, *self.statistics)
 
     def init(self, start: Start) -> Server:
-        return {"model": trees.without(start.model, self.local_names)}
+        return {"model": trees.omit(start.model, self.local_names)}
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         return server["model"], {}
@@ -60,7 +60,7 @@ class FedAS(Method):
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         fit = self.descend(self.personalize(shared, own, client, data), data, phase="model")
-        upload: Tree = {"model": trees.without(fit.model, self.local_names)}
+        upload: Tree = {"model": trees.omit(fit.model, self.local_names)}
         if self.weights == "fisher":
             upload["trace"] = fisher_trace(self.task, fit.model, data, self._epoch(data, TRACE))
         return Update(upload, fit.model, fit.model, fit.loss)
@@ -75,8 +75,8 @@ class FedAS(Method):
         if not self.align_epochs:
             return received
         plan = [self._epoch(data, ALIGNMENT, epoch) for epoch in range(self.align_epochs)]
-        arrays = trees.without(data.arrays, ("class_weight",))
-        visible = replace(data, arrays=arrays, plan=plan, padded=mapped())
+        arrays = trees.omit(data.arrays, ("class_weight",))
+        visible = replace(data, arrays=arrays, plan=plan, padded=is_mapped())
         losses = self._alignment(visible, class_statistics(self.task, client, data)["means"])
         fit = self.descend(
             received,
@@ -87,7 +87,7 @@ class FedAS(Method):
             solver=SGD(lr=self.align_lr),
             phase="alignment",
         )
-        return {**received, **trees.only(fit.model, body(self.task))}
+        return {**received, **trees.select(fit.model, body(self.task))}
 
     def _alignment(self, data: ClientData, means: Tensor) -> RowLosses:
         """Losses whose mean over the batch is the sum over its classes of mean((z − p_c)²); p are `means` [C, D]."""
@@ -102,4 +102,4 @@ class FedAS(Method):
 
     def _epoch(self, data: ClientData, *purpose: int) -> Sequence[Tensor]:
         """Batches of the training rows in an order of its own: rows may be stored by class or time."""
-        return shuffled(data, self.training.batch_size, self.training.drop_last, *purpose)
+        return shuffled_batches(data, self.training.batch_size, self.training.drop_last, *purpose)

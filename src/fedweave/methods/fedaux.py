@@ -23,9 +23,9 @@ from fedweave.client.data import ClientData
 from fedweave.client.task import NodeClassification, RowLosses
 from fedweave.families import ClientModels
 from fedweave.families.heads import classify, head_shape
-from fedweave.families.weaving import usable
+from fedweave.families.weaving import usable_sources
 from fedweave.federation.collaboration import cosines
-from fedweave.federation.protocol import ClientState, Server, Start, Update, initialised
+from fedweave.federation.protocol import ClientState, Server, Start, Update, init_parameters
 from fedweave.federation.registry import method
 from fedweave.settings import AtLeast, LogSpace, Weight
 from fedweave.tensors import dropout_keys, trees
@@ -49,36 +49,36 @@ class FedAux(ClientModels):
 
     def begin(self, start: Start) -> Tree:
         classes, width = head_shape(self.task)
-        dense = initialised(lambda: nn.Linear(width, classes, bias=False), start.seed, self.task.dtype)["weight"]
+        dense = init_parameters(lambda: nn.Linear(width, classes, bias=False), start.seed, self.task.dtype)["weight"]
         vector = dropout_keys.uniform(dropout_keys.key(start.seed), (width,)).to(dense)
-        return trees.table({VECTOR: vector, MAP: dense}, start.clients)
+        return trees.build_table({VECTOR: vector, MAP: dense}, start.clients)
 
     def remember(self, fixed: Tree, ids: Tensor, uploads: Tree, weights: Tensor) -> Tree:
         return trees.put(fixed, ids, uploads["aux"])
 
     def weights(self, server: Server, ids: Tensor) -> Tensor:
         similarity = self.tau * cosines(server["fixed"][VECTOR])[ids]
-        shares = similarity.masked_fill(~usable(server["seen"]), -torch.inf).softmax(-1)
+        shares = similarity.masked_fill(~usable_sources(server["seen"]), -torch.inf).softmax(-1)
         return shares.expand(len(self.task.layers), -1, -1)
 
     def extra_downloads(self, server: Server, weights: Tensor, ids: Tensor) -> tuple[Tree, Tree]:
-        return {}, {"aux": trees.mixed(server["fixed"], weights[-1])}
+        return {}, {"aux": trees.mix_rows(server["fixed"], weights[-1])}
 
     def sent(self, shared: Tree, own: Tree) -> tuple[Params, Params]:
         return {}, {**own["mixture"], **own["aux"]}
 
     def traffic(self, shared: Tree, own: Tree, uploads: Tree, participants: int) -> tuple[int, int]:
-        return trees.nbytes(trees.only(own, ("mixture", "aux"))), trees.nbytes(uploads)
+        return trees.nbytes(trees.select(own, ("mixture", "aux"))), trees.nbytes(uploads)
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         model = self.personalize(shared, own, client, data)
         loss = self.task.objective(data, self._losses(data))
         fit = self.descend(model, data, (*self.task.params, *AUXILIARY), loss=loss)
         upload = {
-            "model": trees.without(fit.model, (*AUXILIARY, *self.local_names)),
-            "aux": trees.only(fit.model, AUXILIARY),
+            "model": trees.omit(fit.model, (*AUXILIARY, *self.local_names)),
+            "aux": trees.select(fit.model, AUXILIARY),
         }
-        return Update(upload, trees.only(fit.model, self.local_names), fit.model, fit.loss)
+        return Update(upload, trees.select(fit.model, self.local_names), fit.model, fit.loss)
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         return {**own["mixture"], **own["aux"], **client}
@@ -95,7 +95,7 @@ class FedAux(ClientModels):
 
     def _logits(self, model: Params, data: ClientData, rows: Tensor, key: Tensor | None = None) -> Tensor:
         """Logits [B, C] of the nodes `rows` [B]; the kernel is between them and all nodes of the client."""
-        plain, inputs = trees.without(model, AUXILIARY), self.task.inputs(data)
+        plain, inputs = trees.omit(model, AUXILIARY), self.task.inputs(data)
         h = self.task.call(plain, inputs, "features", key=key)
         score = F.cosine_similarity(h, model[VECTOR][None], dim=-1)
         kernel = torch.exp(-(score[rows][:, None] - score).square() / self.sigma**2) * data.arrays["nodes"].to(h)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from fedweave.client.solvers import Solver
 from fedweave.families import GlobalModel, SplitClient
-from fedweave.families.servers import solver
+from fedweave.families.server_solvers import solver
 from fedweave.federation.registry import method
 from fedweave.settings import LinearSpace, LogSpace, Momentum, Rate
 

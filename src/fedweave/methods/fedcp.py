@@ -20,7 +20,7 @@ from fedweave.client.task import RowLosses
 from fedweave.families import GlobalModel
 from fedweave.families.heads import classify, head_shape
 from fedweave.families.penalties import discrepancy
-from fedweave.federation.protocol import ClientState, Start, Update, initialised
+from fedweave.federation.protocol import ClientState, Start, Update, init_parameters
 from fedweave.federation.registry import method
 from fedweave.settings import AtLeast, LogSpace, Weight
 from fedweave.tensors import dropout_keys, trees
@@ -42,7 +42,7 @@ class FedCP(GlobalModel):
 
     def extras(self, start: Start) -> Params:
         width, like = head_shape(self.task)[1], next(iter(start.model.values()))
-        dense = initialised(lambda: nn.Linear(width, 2 * width), start.seed, like.dtype)
+        dense = init_parameters(lambda: nn.Linear(width, 2 * width), start.seed, like.dtype)
         return dict(
             zip(
                 GATE, (dense["weight"], dense["bias"], like.new_ones(2 * width), like.new_zeros(2 * width)), strict=True
@@ -50,7 +50,7 @@ class FedCP(GlobalModel):
         )
 
     def join(self, model: Params) -> ClientState:
-        return trees.only(model, (*self.task.head, *self.local_names))
+        return trees.select(model, (*self.task.head, *self.local_names))
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         fit = self.descend(
@@ -61,24 +61,24 @@ class FedCP(GlobalModel):
         )
         head = {name: 0.5 * (fit.model[name] + shared[name]) for name in self.task.head}
         return Update(
-            {"model": {**trees.without(fit.model, self.local_names), **head}},
-            trees.only(fit.model, client),
-            self._deployed(fit.model, shared),
+            {"model": {**trees.omit(fit.model, self.local_names), **head}},
+            trees.select(fit.model, client),
+            self._deployed_model(fit.model, shared),
             fit.loss,
         )
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Tree:
-        return self._deployed({**shared, **client}, shared)
+        return self._deployed_model({**shared, **client}, shared)
 
     def predict(self, model: Tree, data: ClientData, rows: Tensor) -> Tensor:
         z = self.task.features(model["model"], data, rows)
         return self._logits({**model["model"], **model["gate"]}, model["head"], z, self._context(model["model"]))
 
-    def _deployed(self, model: Params, received: Params) -> Tree:
+    def _deployed_model(self, model: Params, received: Params) -> Tree:
         return {
-            "model": trees.without(model, GATE),
-            "gate": trees.only(model, GATE),
-            "head": trees.only(received, self.task.head),
+            "model": trees.omit(model, GATE),
+            "gate": trees.select(model, GATE),
+            "head": trees.select(received, self.task.head),
         }
 
     def _context(self, model: Params) -> Tensor:
@@ -101,8 +101,8 @@ class FedCP(GlobalModel):
         names = (*self.task.params, *self.task.buffers)
 
         def losses(model: Params, rows: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
-            frozen = {**trees.only(received, names), **{name: model[name].clone() for name in self.task.buffers}}
-            z = self.task.forward(trees.only(model, names), data, rows, key, mask, method="features")
+            frozen = {**trees.select(received, names), **{name: model[name].clone() for name in self.task.buffers}}
+            z = self.task.forward(trees.select(model, names), data, rows, key, mask, method="features")
             reference = self.task.forward(frozen, data, rows, key, mask, method="features")
             logits = self._logits(model, received, z, context, dropout_keys.fold(key, 2))
             return self.task.row_loss(logits, self.task.targets(data, rows)) + self.lam * discrepancy(

@@ -63,11 +63,11 @@ class FedDBE(GlobalModel):
         start = {**shared, **client, RUNNING: self._zeros(shared)}
         names = (*self.task.params, *([BIAS] if self.memory else []))
         fit = self.descend(start, data, names, loss=self._loss(data))
-        model = trees.without(fit.model, (CONSENSUS, RUNNING))
-        return Update({"model": trees.without(model, client)}, trees.only(model, client), model, fit.loss)
+        model = trees.omit(fit.model, (CONSENSUS, RUNNING))
+        return Update({"model": trees.omit(model, client)}, trees.select(model, client), model, fit.loss)
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
-        return {**trees.without(shared, (CONSENSUS,)), **client}
+        return {**trees.omit(shared, (CONSENSUS,)), **client}
 
     def predict(self, model: Params, data: ClientData, rows: Tensor) -> Tensor:
         return classify(self.task, model, self.task.features(self._plain(model), data, rows) + model[BIAS])
@@ -93,7 +93,7 @@ class FedDBE(GlobalModel):
         return loss
 
     def _plain(self, model: Params) -> Params:
-        return trees.only(model, (*self.task.params, *self.task.buffers))
+        return trees.select(model, (*self.task.params, *self.task.buffers))
 
     def _zeros(self, model: Params) -> Tensor:
         """Zeros [D], of the features' width."""

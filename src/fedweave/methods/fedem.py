@@ -20,12 +20,12 @@ from torch import Tensor
 from fedweave.client.data import ClientData
 from fedweave.client.task import RowLosses
 from fedweave.families import GlobalModel
-from fedweave.families.ensembles import initial_models, joined, parted
+from fedweave.families.ensembles import initial_models, join_models, split_models
 from fedweave.federation.protocol import ClientState, Start, Update
 from fedweave.federation.registry import method
 from fedweave.settings import IntegerSpace, Size
 from fedweave.tensors import trees
-from fedweave.tensors.trees import Params, Tree, mapped
+from fedweave.tensors.trees import Params, Tree, is_mapped
 
 
 @method("fedem")
@@ -40,41 +40,41 @@ class FedEM(GlobalModel):
 
     def extras(self, start: Start) -> Params:
         models = initial_models(self.task, start, self.components)
-        return joined([trees.without(model, self.local_names) for model in models])
+        return join_models([trees.omit(model, self.local_names) for model in models])
 
     def join(self, model: Params) -> ClientState:
         like = next(iter(model.values()))
         return {
-            "buffers": joined([trees.only(model, self.local_names)] * self.components),
+            "buffers": join_models([trees.select(model, self.local_names)] * self.components),
             "weights": like.new_full((self.components,), 1 / self.components),
             "trained": like.new_zeros((), dtype=torch.bool),
         }
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
-        models = parted({**shared, **client["buffers"]}, self.components)
+        models = split_models({**shared, **client["buffers"]}, self.components)
         shares, weights = self._expect(models, client["weights"], data)
         fits = [
             self.descend(model, data, loss=self.task.objective(data, self._losses(share, data)))
             for model, share in zip(models, shares, strict=True)
         ]
-        after, loss = joined([fit.model for fit in fits]), torch.stack([fit.loss for fit in fits]).sum()
+        after, loss = join_models([fit.model for fit in fits]), torch.stack([fit.loss for fit in fits]).sum()
         private = {
-            "buffers": trees.only(after, client["buffers"]),
+            "buffers": trees.select(after, client["buffers"]),
             "weights": weights,
             "trained": torch.ones_like(client["trained"]),
         }
-        upload = trees.without(after, client["buffers"])
+        upload = trees.omit(after, client["buffers"])
         return Update({"model": upload}, private, {"components": after, "weights": weights}, loss)
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Tree:
         components, weights, trained = {**shared, **client["buffers"]}, client["weights"], client["trained"]
-        if mapped() or not trained:
-            adapted = self._expect(parted(components, self.components), weights, data)[1]
+        if is_mapped() or not trained:
+            adapted = self._expect(split_models(components, self.components), weights, data)[1]
             weights = torch.where(trained, weights, adapted)
         return {"components": components, "weights": weights}
 
     def predict(self, model: Tree, data: ClientData, rows: Tensor) -> Tensor:
-        parts = parted(model["components"], self.components)
+        parts = split_models(model["components"], self.components)
         outputs = torch.stack([self.task.predict(part, data, rows) for part in parts], -1)
         if self.task.targets_are == "classes":
             return (outputs.log_softmax(-2) + model["weights"].log()).logsumexp(-1)

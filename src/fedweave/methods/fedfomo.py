@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData
-from fedweave.families.sampling import best_sources, taken
-from fedweave.families.weaving import Weaving, everybody, usable
+from fedweave.families.sampling import best_sources, gather_models
+from fedweave.families.weaving import Weaving, all_ids, usable_sources
 from fedweave.federation.collaboration import row_shares
 from fedweave.federation.graph_controls import LARGEST
 from fedweave.federation.protocol import ClientState, Server, Start, Update
@@ -45,7 +45,7 @@ class FedFomo(Weaving):
 
     def init(self, start: Start) -> Server:
         return {
-            "models": trees.table(trees.only(start.model, self.task.params), start.clients),
+            "models": trees.build_table(trees.select(start.model, self.task.params), start.clients),
             "affinity": torch.eye(start.clients, dtype=self.task.dtype),
             "ids": start.ids.clone(),
             "seen": torch.zeros(start.clients, dtype=torch.bool),
@@ -58,19 +58,19 @@ class FedFomo(Weaving):
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         picks, live = self.picks(server, ids)
-        own = {"models": taken(server["models"], picks), "live": live}
+        own = {"models": gather_models(server["models"], picks), "live": live}
         if self.control is None:
             return {}, own
-        return {}, {**own, "mixture": self.woven(self.collaboration(server)[:, ids], server["models"])}
+        return {}, {**own, "mixture": self.mix_models(self.collaboration(server)[:, ids], server["models"])}
 
     def sent(self, shared: Tree, own: Tree) -> tuple[Params, Params]:
         return {}, own.get("mixture", {})  # training does not start from any of the models of others
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         scores = self._scores(own, client, data)
-        weights = row_shares(scores.clamp(min=0))
-        fit = self.descend(self._mixed(own, client, weights), data)
-        upload = {"model": trees.only(fit.model, self.task.params), "gained": scores if self.raw_affinity else weights}
+        w = row_shares(scores.clamp(min=0))
+        fit = self.descend(self._mix(own, client, w), data)
+        upload = {"model": trees.select(fit.model, self.task.params), "gained": scores if self.raw_affinity else w}
         return Update(upload, fit.model, fit.model, fit.loss)
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
@@ -80,7 +80,7 @@ class FedFomo(Weaving):
         return {**server, "models": models, "affinity": affinity, "seen": has_model, "round": server["round"] + 1}
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
-        return self._mixed(own, client, row_shares(self._scores(own, client, data).clamp(min=0)))
+        return self._mix(own, client, row_shares(self._scores(own, client, data).clamp(min=0)))
 
     def traffic(self, shared: Tree, own: Tree, uploads: Tree, participants: int) -> tuple[int, int]:
         one = trees.nbytes(uploads["model"]) // participants
@@ -88,11 +88,11 @@ class FedFomo(Weaving):
         return one * models + trees.nbytes(own["live"]), trees.nbytes(uploads)
 
     def admit(self, server: Server, enrolled: Tree, newcomers: int, start: Start) -> Server:
-        return trees.grown(server, self.init(start))
+        return trees.grow(server, self.init(start))
 
     def collaboration(self, server: Server) -> Tensor:
         shares = row_shares(server["affinity"].clamp(min=0)).expand(len(self.task.layers), -1, -1)
-        return self.controlled(shares, everybody(shares[0]), usable(server["seen"]))
+        return self.controlled(shares, all_ids(shares[0]), usable_sources(server["seen"]))
 
     def picks(self, server: Server, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Sources [P, M] of clients `ids`, best slots first, and which of them hold a model [P, M]."""
@@ -112,9 +112,9 @@ class FedFomo(Weaving):
         gaps = sum((own["models"][name] - client[name]).flatten(1).square().sum(1) for name in self.task.params)
         return (losses[0] - losses[1:]) / gaps.sqrt().clamp(min=1e-12) * own["live"]
 
-    def _mixed(self, own: Tree, client: ClientState, weights: Tensor) -> Params:
+    def _mix(self, own: Tree, client: ClientState, weights: Tensor) -> Params:
         if "mixture" in own:
             return {**client, **own["mixture"]}  # under a control of the graph
         # Weights sum to 1 or to 0. A sum of differences would round where models agree, and ReLU has a kink at 0.
-        mixed = trees.mixed(own["models"], weights)
+        mixed = trees.mix_rows(own["models"], weights)
         return {**client, **{name: torch.where(weights.any(), value, client[name]) for name, value in mixed.items()}}

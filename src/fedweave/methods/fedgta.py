@@ -23,9 +23,9 @@ from torch import Tensor
 from fedweave.client.data import ClientData
 from fedweave.client.task import NodeClassification
 from fedweave.families import ClientModels
+from fedweave.families.generated_neighbours import non_loop_edges
 from fedweave.families.heads import head_shape
-from fedweave.families.mending import linked
-from fedweave.families.weaving import usable
+from fedweave.families.weaving import usable_sources
 from fedweave.federation.collaboration import cosines, row_shares
 from fedweave.federation.protocol import ClientState, Server, Start, Update
 from fedweave.federation.registry import method
@@ -66,7 +66,7 @@ class FedGTA(ClientModels):
             ids
         ]
         # Noise may make a confidence negative, and a subgraph without edges has none: it still counts for itself.
-        shares = row_shares(partners * usable(server["seen"]) * server["fixed"]["confidence"].clamp(min=1e-9))
+        shares = row_shares(partners * usable_sources(server["seen"]) * server["fixed"]["confidence"].clamp(min=1e-9))
         return shares.expand(len(self.task.layers), -1, -1)
 
     def traffic(self, shared: Tree, own: Tree, uploads: Tree, participants: int) -> tuple[int, int]:
@@ -92,7 +92,7 @@ class FedGTA(ClientModels):
             spread = self.alpha * propagate(spread, edges, weight) + (1 - self.alpha) * first
             spread = torch.where(training, spread + first, spread)
         sharp, flat = (torch.where(training, labels, (spread / t).softmax(-1)) for t in (1.0, self.temperature))
-        degree = propagate(real[:, None], edges, linked(data).to(soft))[:, 0]
+        degree = propagate(real[:, None], edges, non_loop_edges(data).to(soft))[:, 0]
         smooth = (exp(-1) - torch.special.entr(flat)).sum(-1)
         return self._moments(sharp, real), (degree * smooth * real).sum()
 

@@ -61,8 +61,8 @@ class FedPAC(Weaving):
         classes, width = head_shape(self.task)
         like, n = next(iter(start.model.values())), start.clients
         return {
-            "model": trees.only(start.model, body(self.task)),
-            "heads": trees.table(trees.only(start.model, self.task.head), n),
+            "model": trees.select(start.model, body(self.task)),
+            "heads": trees.build_table(trees.select(start.model, self.task.head), n),
             "prototypes": like.new_zeros(classes, width),
             "known": torch.zeros(classes, dtype=torch.bool),
             "alpha": torch.eye(n, dtype=like.dtype),
@@ -82,13 +82,13 @@ class FedPAC(Weaving):
         aligned, second = self.task.objective(data, losses), slice(self.head_epochs, self.epochs)
         fit = self.descend(headed.model, data, body(self.task), epochs=second, loss=aligned)
         before, after = (class_statistics(self.task, m, data) for m in (model, fit.model))
-        statistics = {**trees.only(before, ("h", "variance")), **trees.only(after, ("means", "counts"))}
+        statistics = {**trees.select(before, ("h", "variance")), **trees.select(after, ("means", "counts"))}
         upload = {
-            "model": trees.only(fit.model, body(self.task)),
-            "head": trees.only(fit.model, self.task.head),
+            "model": trees.select(fit.model, body(self.task)),
+            "head": trees.select(fit.model, self.task.head),
             **statistics,
         }
-        return Update(upload, trees.only(fit.model, self.local_names), fit.model, fit.loss)
+        return Update(upload, trees.select(fit.model, self.local_names), fit.model, fit.loss)
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
         counts = uploads["counts"] if self.weighted else (uploads["counts"] > 0).to(uploads["counts"].dtype)
@@ -99,7 +99,7 @@ class FedPAC(Weaving):
         rows = self.controlled_row(rows, ids, present, ahead=1)
         return {
             "model": trees.weighted_mean(uploads["model"], weights),
-            "heads": trees.put(server["heads"], ids, trees.mixed(uploads["head"], rows[:, ids])),
+            "heads": trees.put(server["heads"], ids, trees.mix_rows(uploads["head"], rows[:, ids])),
             "prototypes": torch.einsum("pc,pcd->cd", counts, uploads["means"]) / totals.clamp(min=1)[:, None],
             "known": totals > 0,
             "alpha": server["alpha"].index_copy(0, ids, rows),
@@ -110,7 +110,7 @@ class FedPAC(Weaving):
         return {**shared["model"], **own, **client}
 
     def admit(self, server: Server, enrolled: Tree, newcomers: int, start: Start) -> Server:
-        return trees.grown(server, self.init(start))
+        return trees.grow(server, self.init(start))
 
     def collaboration(self, server: Server) -> Tensor:
         sizes, alpha = server["sizes"], server["alpha"]

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData
-from fedweave.client.solvers import SGD, Adam, Among, Grouped, Loss
+from fedweave.client.solvers import SGD, Adam, GroupedSolver, Loss, TwoGroups
 from fedweave.families import ClientModels
-from fedweave.families.embedded import random_blocks
-from fedweave.families.weaving import usable
+from fedweave.families.embeddings import random_blocks
+from fedweave.families.weaving import usable_sources
 from fedweave.federation.collaboration import cosines
 from fedweave.federation.protocol import ClientState, Server, Start, Update
 from fedweave.federation.registry import method
@@ -71,7 +71,7 @@ class FedPub(ClientModels):
     def weights(self, server: Server, ids: Tensor) -> Tensor:
         # A client without an embedding is equally similar to all clients.
         similarity = self.tau * cosines(server["fixed"]["embeddings"])[ids]
-        similarity = similarity.masked_fill(~usable(server["seen"]), -torch.inf)
+        similarity = similarity.masked_fill(~usable_sources(server["seen"]), -torch.inf)
         return similarity.softmax(-1).expand(len(self.task.layers), -1, -1)
 
     def traffic(self, shared: Tree, own: Tree, uploads: Tree, participants: int) -> tuple[int, int]:
@@ -80,27 +80,27 @@ class FedPub(ClientModels):
 
     def join(self, model: Params) -> ClientState:
         return {
-            "buffers": trees.only(model, self.local_names),
+            "buffers": trees.select(model, self.local_names),
             "masks": {f"mask/{name}": torch.ones_like(model[name]) for name in self.matrices},
         }
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         names, loss = (*self.task.params, *client["masks"]), self._loss(own["mixture"], data)
         rules = {"": self.solver, "mask": replace(self.solver, weight_decay=0.0)}
-        solver = Grouped(solvers=rules, group=Among(tuple(client["masks"]), "mask", ""))
+        solver = GroupedSolver(solvers=rules, group=TwoGroups(tuple(client["masks"]), "mask", ""))
         start = {**own["mixture"], **client["buffers"], **client["masks"]}
         fit = self.descend(start, data, names, loss=loss, solver=solver)
-        after, masks = trees.without(fit.model, client["masks"]), trees.only(fit.model, client["masks"])
-        deployed = self._pruned(after, masks)
+        after, masks = trees.omit(fit.model, client["masks"]), trees.select(fit.model, client["masks"])
+        deployed = self._prune(after, masks)
         proxy = tuple(shared["proxy"][name] for name in ("x", "edges", "weight"))
         embedding = self.task.call(deployed, proxy, "embed").mean(0)
-        upload = {"model": trees.without(after, self.local_names), "embedding": embedding}
-        return Update(upload, {"buffers": trees.only(after, self.local_names), "masks": masks}, deployed, fit.loss)
+        upload = {"model": trees.omit(after, self.local_names), "embedding": embedding}
+        return Update(upload, {"buffers": trees.select(after, self.local_names), "masks": masks}, deployed, fit.loss)
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
-        return self._pruned({**own["mixture"], **client["buffers"]}, client["masks"])
+        return self._prune({**own["mixture"], **client["buffers"]}, client["masks"])
 
-    def _pruned(self, model: Params, masks: Params) -> Params:
+    def _prune(self, model: Params, masks: Params) -> Params:
         live = {name.removeprefix("mask/"): m * (m.abs() >= self.lam1) for name, m in masks.items()}
         return {**model, **{name: model[name] * m for name, m in live.items()}}
 
@@ -109,7 +109,7 @@ class FedPub(ClientModels):
 
         def loss(model: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
             masks = {name: model[f"mask/{name}"] for name in self.matrices}
-            plain = trees.only(model, (*self.task.params, *self.local_names))
+            plain = trees.select(model, (*self.task.params, *self.local_names))
             value, buffers = objective({**plain, **{name: plain[name] * m for name, m in masks.items()}}, rows, key)
             if self.detached:
                 return value, buffers

@@ -38,7 +38,7 @@ class FedRoD(GlobalModel):
         return (*self.statistics, *(self.task.head if self.local_generic else ()))
 
     def join(self, model: Params) -> ClientState:
-        return {"local": trees.only(model, self.local_names), "private": trees.only(model, self.task.head)}
+        return {"local": trees.select(model, self.local_names), "private": trees.select(model, self.task.head)}
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         private = {f"private/{name}": value for name, value in client["private"].items()}
@@ -48,13 +48,10 @@ class FedRoD(GlobalModel):
             (*self.task.params, *private),
             loss=self.task.objective(data, self._losses(data)),
         )
-        after, model = (
-            {name: fit.model[f"private/{name}"] for name in self.task.head},
-            trees.without(fit.model, private),
-        )
-        state = {"local": trees.only(model, self.local_names), "private": after}
+        after, model = ({name: fit.model[f"private/{name}"] for name in self.task.head}, trees.omit(fit.model, private))
+        state = {"local": trees.select(model, self.local_names), "private": after}
         return Update(
-            {"model": trees.without(model, self.local_names)}, state, {"model": model, "private": after}, fit.loss
+            {"model": trees.omit(model, self.local_names)}, state, {"model": model, "private": after}, fit.loss
         )
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Tree:
@@ -71,7 +68,7 @@ class FedRoD(GlobalModel):
         def losses(model: Params, rows: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
             private = {name: model[f"private/{name}"] for name in self.task.head}
             z = self.task.forward(
-                trees.only(model, (*self.task.params, *self.task.buffers)), data, rows, key, mask, method="features"
+                trees.select(model, (*self.task.params, *self.task.buffers)), data, rows, key, mask, method="features"
             )
             generic, targets = classify(self.task, model, z), self.task.targets(data, rows)
             personal = generic.detach() + classify(self.task, private, z.detach())

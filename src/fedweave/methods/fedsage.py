@@ -26,8 +26,9 @@ import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData
-from fedweave.families.mending import NETWORKS, Mending, bank, linked, part
-from fedweave.federation.protocol import ClientState, Server, Start, Update, initialised
+from fedweave.families import generated_neighbours as neighbours
+from fedweave.families.generated_neighbours import NETWORKS
+from fedweave.federation.protocol import ClientState, Server, Start, Update, init_parameters
 from fedweave.federation.registry import method
 from fedweave.settings import IntegerSpace, Rounds, Size
 from fedweave.tensors import trees
@@ -36,7 +37,7 @@ from fedweave.tensors.trees import Params, Tree
 
 @method("fedsage")
 @dataclass(frozen=True, kw_only=True)
-class FedSage(Mending):
+class FedSage(neighbours.GeneratedNeighbours):
     """GraphSAGE on graphs mended with generated neighbours."""
 
     generator_rounds: Annotated[Rounds, IntegerSpace(5, 20), "rounds in which generators learn"] = 10
@@ -50,7 +51,7 @@ class FedSage(Mending):
 
     def init(self, start: Start) -> Server:
         fresh = {
-            name: initialised(partial(self.build, name), start.seed + i, self.task.dtype)
+            name: init_parameters(partial(self.build, name), start.seed + i, self.task.dtype)
             for i, name in enumerate(NETWORKS)
         }
         return {
@@ -62,7 +63,7 @@ class FedSage(Mending):
         }
 
     def enrol(self, model: Params, data: ClientData) -> Tensor:
-        return bank(data, self.bank_size, self.most, data.key)
+        return neighbours.draw_bank(data, self.bank_size, self.most, data.key)
 
     def join(self, model: Params) -> ClientState:
         like = next(iter(model.values()))
@@ -73,20 +74,20 @@ class FedSage(Mending):
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         learning = int(server["round"]) < self.generator_rounds
-        shared = trees.only(server, (*NETWORKS, "bank", "ids") if learning else NETWORKS[:1])
+        shared = trees.select(server, (*NETWORKS, "bank", "ids") if learning else NETWORKS[:1])
         return shared, {"seen": server["seen"][ids], "id": server["ids"][ids]}
 
     def sent(self, shared: Tree, own: Tree) -> tuple[Params, Params]:
         return shared["classifier"], {}
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
-        mine, learning = self._mine(shared, own, client, data), data.round < self.generator_rounds
+        mine, learning = self._client_state(shared, own, client, data), data.round < self.generator_rounds
         trained = NETWORKS if learning else NETWORKS[:1]
         model = {f"{name}/{n}": p for name in trained for n, p in mine[name].items()}
         losses = self.generator_losses(shared, own, mine, data) if learning else self.classifier_losses(mine, data)
         phase = "generators" if learning else "classifier"
         fit = self.descend(model, data, tuple(model), loss=self.task.objective(data, losses), phase=phase)
-        state = {**mine, **{name: part(fit.model, name) for name in trained}}
+        state = {**mine, **{name: neighbours.select_network(fit.model, name) for name in trained}}
         upload = {"model": state["classifier"]} if self.uploads_in(data.round) else {}
         return Update(upload, state, {**state, "mend": torch.ones_like(own["seen"]) & (not learning)}, fit.loss)
 
@@ -96,24 +97,24 @@ class FedSage(Mending):
         return {**server, "classifier": mean, "seen": seen, "round": server["round"] + 1}
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Tree:
-        mine = self._mine(trees.without(shared, ["generator"]), own, client, data)
+        mine = self._client_state(trees.omit(shared, ["generator"]), own, client, data)
         return {**mine, "mend": torch.ones_like(own["seen"]) & (data.round >= self.generator_rounds)}
 
     def predict(self, model: Tree, data: ClientData, rows: Tensor) -> Tensor:
         with torch.no_grad():
             slots = tuple(slot._replace(live=slot.live & model["mend"]) for slot in self.mended(model, data))
-            return self.classify(model["classifier"], data, linked(data), slots)[rows.clamp(min=0)]
+            return self.classify(model["classifier"], data, neighbours.non_loop_edges(data), slots)[rows.clamp(min=0)]
 
     def admit(self, server: Server, enrolled: Tree, newcomers: int, start: Start) -> Server:
-        return trees.grown(server, self.init(start._replace(enrolled=torch.cat([server["bank"], enrolled]))))
+        return trees.grow(server, self.init(start._replace(enrolled=torch.cat([server["bank"], enrolled]))))
 
     def traffic(self, shared: Tree, own: Tree, uploads: Tree, participants: int) -> tuple[int, int]:
-        new, common = participants - int(own["seen"].sum()), trees.nbytes(trees.without(shared, ["generator"]))
+        new, common = participants - int(own["seen"].sum()), trees.nbytes(trees.omit(shared, ["generator"]))
         return participants * common + new * trees.nbytes(shared.get("generator", {})), trees.nbytes(uploads)
 
-    def _mine(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> ClientState:
+    def _client_state(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> ClientState:
         """The client's networks and constant key; a new client takes the server's, finally all take its classifier."""
-        latest = {**trees.only(shared, NETWORKS), "key": data.key}
-        chosen = trees.tree_map(lambda a, b: torch.where(own["seen"], a, b), trees.only(client, latest), latest)
+        latest = {**trees.select(shared, NETWORKS), "key": data.key}
+        chosen = trees.tree_map(lambda a, b: torch.where(own["seen"], a, b), trees.select(client, latest), latest)
         mine = {**client, **chosen}
         return mine if data.round < self.generator_rounds else {**mine, "classifier": shared["classifier"]}

@@ -20,15 +20,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedweave.client.solvers import Adam, Grouped, Solver
-from fedweave.families.embedded import EmbeddedClient, unit_vectors
+from fedweave.client.solvers import Adam, GroupedSolver, Solver
+from fedweave.families.embeddings import EmbeddedClient, unit_vectors
 from fedweave.families.flat_heads import FlatHead
-from fedweave.families.weaving import Weaving, everybody
+from fedweave.families.weaving import Weaving, all_ids
 from fedweave.federation.collaboration import complete_graph, smoothness
-from fedweave.federation.protocol import Server, Start, initialised
+from fedweave.federation.protocol import Server, Start, init_parameters
 from fedweave.federation.registry import method
 from fedweave.server_networks import Architecture, architecture
-from fedweave.server_networks.attention import with_newcomers
+from fedweave.server_networks.attention import add_newcomers
 from fedweave.server_networks.collaborative import CollaborativeHypernetwork, Encoder, Mixer
 from fedweave.settings import Choices, Dropout, LogSpace, Rate, Size
 from fedweave.tensors import dropout_keys, trees
@@ -62,14 +62,17 @@ class FedSheafHN(Weaving, EmbeddedClient, FlatHead):
             "theta": Adam(lr=on * self.lr_theta, weight_decay=self.decay_theta),
             "phi": Adam(lr=on * self.lr_phi),
         }
-        return Grouped(solvers=solvers, group=lambda name: "theta" if name.startswith("encoder.") else "phi")
+        return GroupedSolver(solvers=solvers, group=lambda name: "theta" if name.startswith("encoder.") else "phi")
 
     def begin(self, start: Start) -> tuple[Tree, Tree]:
         x = self._vectors(start.enrolled["embedding"], 0, start.clients)
-        return initialised(self._network(*x.shape), start.seed, x.dtype), {"x": x, "key": dropout_keys.key(start.seed)}
+        return init_parameters(self._network(*x.shape), start.seed, x.dtype), {
+            "x": x,
+            "key": dropout_keys.key(start.seed),
+        }
 
-    def through(self, phi: Tree, fixed: Tree, ids: Tensor, method: Literal["forward", "hidden"]) -> Any:
-        control = {} if self.control is None else {"control": lambda a: self.controlled_row(a, everybody(a))}
+    def run_network(self, phi: Tree, fixed: Tree, ids: Tensor, method: Literal["forward", "hidden_features"]) -> Any:
+        control = {} if self.control is None else {"control": lambda a: self.controlled_row(a, all_ids(a))}
         return self._run(phi, fixed, method, ids, key=fixed["key"], **control)
 
     def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
@@ -81,8 +84,8 @@ class FedSheafHN(Weaving, EmbeddedClient, FlatHead):
             new = F.normalize(new, dim=1) * fixed["x"][ids].norm(dim=1, keepdim=True)
         return {"x": trees.put(fixed["x"], ids, new), "key": key}
 
-    def welcome(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
-        free = {name: with_newcomers(value, newcomers) for name, value in phi.items() if name == "attention.matrix"}
+    def add_rows(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
+        free = {name: add_newcomers(value, newcomers) for name, value in phi.items() if name == "attention.matrix"}
         return {**phi, **free}, {
             **fixed,
             "x": torch.cat([fixed["x"], self._vectors(enrolled["embedding"], *fixed["x"].shape)]),
@@ -91,8 +94,8 @@ class FedSheafHN(Weaving, EmbeddedClient, FlatHead):
     def collaboration(self, server: Server) -> Tensor | None:
         if self.attention == "none" and self.control is None:
             return None
-        mixing = self._run(server["phi"], server["fixed"], "mixing")
-        return self.controlled_row(mixing, everybody(mixing)).expand(len(self.task.layers), -1, -1)
+        mixing = self._run(server["phi"], server["fixed"], "mixing_matrix")
+        return self.controlled_row(mixing, all_ids(mixing)).expand(len(self.task.layers), -1, -1)
 
     def portrait(self, server: Server) -> Tensor:
         return self._run(server["phi"], server["fixed"], "encode")

@@ -56,10 +56,10 @@ class GCFLPlus(Bisection):
             "sizes": server["sizes"].index_copy(0, ids, weights.to(server["sizes"])),
         }
 
-    def after_splits(self, server: Server) -> Tree:
+    def state_after_splits(self, server: Server) -> Tree:
         return {"length": torch.zeros_like(server["length"])}
 
-    def counts(self, server: Server) -> Tensor:
+    def client_weights(self, server: Server) -> Tensor:
         return torch.where(server["seen"].any(), server["sizes"], 1.0)
 
     def part(self, server: Server, members: Tensor) -> Tensor | None:

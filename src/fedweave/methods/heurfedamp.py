@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData
-from fedweave.families.penalties import AttractedClient
-from fedweave.families.weaving import usable
+from fedweave.families.penalties import ProximalMixtures
+from fedweave.families.weaving import usable_sources
 from fedweave.federation.collaboration import model_cosines
 from fedweave.federation.protocol import ClientState, Server, Start
 from fedweave.federation.registry import method
@@ -30,7 +30,7 @@ from fedweave.tensors.trees import Params, Tree
 
 @method("heurfedamp")
 @dataclass(frozen=True, kw_only=True)
-class HeurFedAMP(AttractedClient):
+class HeurFedAMP(ProximalMixtures):
     """Message passing between clients' models by cosine similarity."""
 
     omega: Annotated[Share, LogSpace(0.02, 0.8), "ω, weight of a client's own model; 1 is local training"] = 0.05
@@ -44,14 +44,14 @@ class HeurFedAMP(AttractedClient):
     label = "HeurFedAMP"
 
     def begin(self, start: Start) -> Tree:
-        return {"initial": trees.without(start.model, self.local_names)}
+        return {"initial": trees.omit(start.model, self.local_names)}
 
     def weights(self, server: Server, ids: Tensor) -> Tensor:
         origin = server["fixed"]["initial"] if self.origin == "initial" else None
         alike = model_cosines(server["models"], origin, ids)
         itself = torch.arange(alike.shape[1], device=ids.device) == ids[:, None]
         # A client without others has nobody to share 1 − ω with and keeps it.
-        without = itself | ~usable(server["seen"])
+        without = itself | ~usable_sources(server["seen"])
         others = (self.sigma * alike).masked_fill(without, -torch.inf).softmax(-1).nan_to_num()
         xi = (1.0 - self.omega) * others
         return (xi + itself * (1.0 - xi.sum(-1, keepdim=True))).expand(len(self.task.layers), -1, -1)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData
-from fedweave.families.mixtures import LayerwiseHypernetworks, among_uploaded
+from fedweave.families.mixtures import LayerwiseHypernetworks, mask_newcomers
 from fedweave.federation.protocol import ClientState, Server, Update
 from fedweave.federation.registry import method
 from fedweave.settings import Count, IntegerSpace
@@ -41,9 +41,9 @@ class HeurpFedLA(LayerwiseHypernetworks):
     def learns_from_retained(self) -> bool:
         return self.learn_retained
 
-    def retained(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
+    def retained_layers(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
         # The method's own weights, so that a control of the graph changes what is mixed and not what is retained.
-        alpha = among_uploaded(self.weights(phi, fixed, ids), ids, fixed).detach()
+        alpha = mask_newcomers(self.weights(phi, fixed, ids), ids, fixed).detach()
         own = alpha[:, torch.arange(len(ids), device=ids.device), ids].T
         rankable = [self.rank_bn or not set(names) <= set(self.task.norms) for names in self.task.layers.values()]
         ranked = own.masked_fill(~torch.tensor(rankable, device=own.device), -torch.inf)
@@ -51,7 +51,7 @@ class HeurpFedLA(LayerwiseHypernetworks):
         return torch.zeros_like(own, dtype=torch.bool).scatter(1, best, True)
 
     def attach(self, server: Server, ids: Tensor) -> Tree:
-        return {"retained": self.retained(server["phi"], server["fixed"], ids)}
+        return {"retained": self.retained_layers(server["phi"], server["fixed"], ids)}
 
     def join(self, model: Params) -> ClientState:
         return model
@@ -67,13 +67,13 @@ class HeurpFedLA(LayerwiseHypernetworks):
             for names, retained in zip(self.task.layers.values(), own["retained"], strict=True)
             for name in names
         }
-        received = trees.without(own, ("retained",))
+        received = trees.omit(own, ("retained",))
         return {**client, **{name: torch.where(stays[name], client[name], value) for name, value in received.items()}}
 
     def traffic(self, shared: Tree, own: Tree, uploads: Tree, participants: int) -> tuple[int, int]:
         down = {
             name: value[~stays]
             for names, stays in zip(self.task.layers.values(), own["retained"].T, strict=True)
-            for name, value in trees.only(own, names).items()
+            for name, value in trees.select(own, names).items()
         }
         return trees.nbytes(down), trees.nbytes(uploads)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedweave.client.data import ClientData, trimmed
+from fedweave.client.data import ClientData, remove_padding
 from fedweave.client.local_training import Fit
 from fedweave.families.ensembles import initial_models
 from fedweave.federation.collaboration import row_shares
@@ -28,7 +28,7 @@ from fedweave.federation.protocol import ClientState, Method, Server, Start, Upd
 from fedweave.federation.registry import method
 from fedweave.settings import IntegerSpace, Size
 from fedweave.tensors import trees
-from fedweave.tensors.trees import Params, Tree, mapped
+from fedweave.tensors.trees import Params, Tree, is_mapped
 
 
 @method("ifca")
@@ -50,7 +50,7 @@ class IFCA(Method):
     def init(self, start: Start) -> Server:
         models = initial_models(self.task, start, self.clusters)
         return {
-            "models": trees.stack([trees.without(model, self.local_names) for model in models]),
+            "models": trees.stack([trees.omit(model, self.local_names) for model in models]),
             "labels": torch.full((start.clients,), -1),
             "sizes": torch.zeros(start.clients, dtype=self.task.dtype),
         }
@@ -63,14 +63,14 @@ class IFCA(Method):
         fit = self._fit(model, data)
         change = {name: fit.model[name] - model[name] for name in shared["models"]}
         indicator = F.one_hot(cluster, self.clusters).to(self.task.dtype)
-        private = trees.only(fit.model, self.local_names)
+        private = trees.select(fit.model, self.local_names)
         return Update({"update": change, "cluster": indicator}, private, fit.model, fit.loss)
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
         labels = uploads["cluster"].argmax(-1)
         counts = F.one_hot(labels, self.clusters).double() * weights.double()[:, None]
         total = counts.sum(0) if self.averaging == "models" else counts.sum()
-        step = trees.mixed(uploads["update"], (counts / total.clamp(min=1e-12)).T)
+        step = trees.mix_rows(uploads["update"], (counts / total.clamp(min=1e-12)).T)
         return {
             "models": trees.tree_map(torch.add, server["models"], step),
             "labels": server["labels"].index_copy(0, ids, labels),
@@ -81,7 +81,7 @@ class IFCA(Method):
         return self._choose(shared["models"], client, data)[1]
 
     def admit(self, server: Server, enrolled: Tree, newcomers: int, start: Start) -> Server:
-        return trees.grown(server, self.init(start))
+        return trees.grow(server, self.init(start))
 
     def collaboration(self, server: Server) -> Tensor:
         labels, sizes = server["labels"], server["sizes"]
@@ -104,5 +104,5 @@ class IFCA(Method):
     def _fit(self, model: Params, data: ClientData) -> Fit:
         if self.averaging == "models":
             return self.descend(model, data)
-        whole = replace(data, plan=[[trimmed(data.train)]], padded=mapped())
+        whole = replace(data, plan=[[remove_padding(data.train)]], padded=is_mapped())
         return self.descend(model, whole, epochs=slice(0, 1))

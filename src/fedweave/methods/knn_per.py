@@ -44,9 +44,9 @@ class KnnPer(GlobalModel):
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         fit = self.descend({**shared, **client}, data)
-        private = trees.only(fit.model, self.local_names)
+        private = trees.select(fit.model, self.local_names)
         return Update(
-            {"model": trees.without(fit.model, self.local_names)}, private, self._memory(fit.model, data), fit.loss
+            {"model": trees.omit(fit.model, self.local_names)}, private, self._memory(fit.model, data), fit.loss
         )
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Tree:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedweave.families.hypernetworks import GraphHypernetwork
-from fedweave.federation.protocol import Start, initialised
+from fedweave.federation.protocol import Start, init_parameters
 from fedweave.federation.registry import method
 from fedweave.settings import Choices, NotSearched, Weight
 from fedweave.tensors import trees
@@ -43,7 +43,7 @@ class Panacea(GraphHypernetwork):
 
     def extra_parameters(self, size: int, start: Start) -> Tree:
         return {
-            "generator": initialised(
+            "generator": init_parameters(
                 lambda: nn.Linear(size, size), start.seed + 3, next(iter(start.model.values())).dtype
             )
         }
@@ -52,7 +52,7 @@ class Panacea(GraphHypernetwork):
         def loss(phi: Tree) -> Tree:
             return {"loss": self.generator_weight * self.reconstruction(phi, fixed)}
 
-        part = trees.without(phi, ["hyper"])  # the graph depends on the codes alone
+        part = trees.omit(phi, ["hyper"])  # the graph depends on the codes alone
         return pull_back(loss, part, lambda out: {"loss": torch.ones_like(out["loss"])})[0]
 
     def reconstruction(self, phi: Tree, fixed: Tree) -> Tensor:

@@ -23,8 +23,8 @@ from torch import Tensor
 from fedweave.client.data import ClientData
 from fedweave.client.solvers import Solver, value_and_grad
 from fedweave.families import GeneratedModels, SplitClient
-from fedweave.families.describing import Describing, moments
-from fedweave.families.servers import network_solver
+from fedweave.families.descriptors import ClientDescriptors, moments
+from fedweave.families.server_solvers import network_solver
 from fedweave.federation.protocol import ClientState, Server, Start, Update
 from fedweave.federation.registry import method
 from fedweave.settings import Count, LogSpace, NonNegative, Rate, Share
@@ -35,7 +35,7 @@ from fedweave.tensors.trees import Params, Tree
 
 @method("pefll")
 @dataclass(frozen=True, kw_only=True)
-class PeFLL(Describing, SplitClient, GeneratedModels):
+class PeFLL(ClientDescriptors, SplitClient, GeneratedModels):
     """A network that describes clients by their rows, and one that makes models from descriptions."""
 
     server_optimizer: Annotated[Literal["sgd", "adam"], "optimiser of both networks"] = "adam"
@@ -59,7 +59,7 @@ class PeFLL(Describing, SplitClient, GeneratedModels):
 
     def begin(self, start: Start) -> tuple[Tree, Tree]:
         like, size = next(iter(start.model.values())), max(2, self.embedding_size or 1 + start.clients // 4)
-        phi = {"embed": self.embedding_network(size, start), "hyper": self.fresh(size, start)}
+        phi = {"embed": self.embedding_network(size, start), "hyper": self.init_hypernetwork(size, start)}
         return phi, {"embeddings": like.new_zeros(start.clients, size), "scale": like.new_zeros(2)}
 
     def generate(self, phi: Tree, fixed: Tree, ids: Tensor) -> Params:
@@ -67,22 +67,22 @@ class PeFLL(Describing, SplitClient, GeneratedModels):
         return self.models(phi["hyper"], fixed["embeddings"][ids], fixed["scale"])
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
-        _ = self.hypernetwork(server["fixed"]["embeddings"].shape[1]).shell  # made here, as clients may be mapped
+        _ = self.hypernetwork(server["fixed"]["embeddings"].shape[1]).meta_module  # made here, as clients may be mapped
         return {**server["phi"], "scale": server["fixed"]["scale"]}, {}
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         start = self.personalize(shared, own, client, data)
         fit = self.descend(start, data)
-        update = trees.without(trees.sub(fit.model, start), self.local_names)
+        update = trees.omit(trees.sub(fit.model, start), self.local_names)
 
-        def against(embed: Params) -> tuple[Tensor, Tree]:
+        def surrogate_loss(embed: Params) -> tuple[Tensor, Tree]:
             vector = self.describe(embed, data)
             models = self.models(shared["hyper"], vector[None], shared["scale"])
             return -sum((models[name][0] * value).sum() for name, value in update.items()), {"embedding": vector}
 
-        _, sent, gradient = value_and_grad(against, shared["embed"])
+        _, sent, gradient = value_and_grad(surrogate_loss, shared["embed"])
         upload = {"update": update, "embedding": sent["embedding"].detach(), "gradient": gradient}
-        return Update(upload, trees.only(fit.model, self.local_names), fit.model, fit.loss)
+        return Update(upload, trees.select(fit.model, self.local_names), fit.model, fit.loss)
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         with torch.no_grad():
@@ -90,11 +90,11 @@ class PeFLL(Describing, SplitClient, GeneratedModels):
         return {**trees.at(models, 0), **client}
 
     def gradient(self, server: Server, ids: Tensor, uploads: Tree) -> tuple[Tree, Params]:
-        def through(hyper: Params) -> Params:
+        def generate_models(hyper: Params) -> Params:
             return self.models(hyper, uploads["embedding"], server["fixed"]["scale"])
 
         against = trees.tree_map(lambda value: -value / len(ids), uploads["update"])
-        hyper, start = pull_back(through, server["phi"]["hyper"], lambda start: against)
+        hyper, start = pull_back(generate_models, server["phi"]["hyper"], lambda start: against)
         # In the order of φ, in which an optimiser goes through it.
         return {"embed": trees.tree_map(lambda g: g.mean(0), uploads["gradient"]), "hyper": hyper}, start
 
@@ -104,7 +104,7 @@ class PeFLL(Describing, SplitClient, GeneratedModels):
         scale = torch.where(scale.any(), scale, first)
         return {"embeddings": fixed["embeddings"].index_copy(0, ids, vectors), "scale": scale}
 
-    def welcome(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
+    def add_rows(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
         table = fixed["embeddings"]
         return phi, {**fixed, "embeddings": torch.cat([table, table.new_zeros(newcomers, table.shape[1])])}
 

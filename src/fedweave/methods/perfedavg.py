@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedweave.client.data import ClientData, shuffled, trimmed
+from fedweave.client.data import ClientData, remove_padding, shuffled_batches
 from fedweave.client.solvers import value_and_grad
 from fedweave.families import GlobalModel
 from fedweave.federation.protocol import ClientState, Update
 from fedweave.federation.registry import method
 from fedweave.settings import LogSpace, Positive, Rate
 from fedweave.tensors import dropout_keys, trees
-from fedweave.tensors.trees import Params, Tree, mapped
+from fedweave.tensors.trees import Params, Tree, is_mapped
 
 
 @method("perfedavg")
@@ -45,24 +45,24 @@ class PerFedAvg(GlobalModel):
         return self.training.epochs * (2 if self.variant == "fo" else 3)
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
-        meta = replace(data, plan=_together(data.plan, self.training.epochs))
+        meta = replace(data, plan=_group_batches(data.plan, self.training.epochs))
         fit = self.descend(
             {**shared, **client}, meta, loss=lambda model, rows, key: self._meta_loss(model, rows, key, data)
         )
         return self.split_update(fit)
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
-        rows = shuffled(data, self.training.batch_size, drop_last=False)[0]
-        return self._step({**shared, **client}, rows, data.key, replace(data, padded=mapped()))
+        rows = shuffled_batches(data, self.training.batch_size, drop_last=False)[0]
+        return self._step({**shared, **client}, rows, data.key, replace(data, padded=is_mapped()))
 
     def _meta_loss(self, model: Params, rows: Tensor, key: Tensor, data: ClientData) -> tuple[Tensor, Params]:
         """F(w'; D2), with d as its gradient in w."""
-        batches = [trimmed(r) for r in rows]
+        batches = [remove_padding(r) for r in rows]
         adapted = self._step(model, batches[1], dropout_keys.fold(key, 1), data)
         value, buffers, d = self._gradient(adapted, batches[0], key, data)
         if self.variant == "hf":
             ahead, behind = (
-                self._gradient(_moved(model, d, s * self.delta), batches[2], dropout_keys.fold(key, 2), data)[2]
+                self._gradient(_move(model, d, s * self.delta), batches[2], dropout_keys.fold(key, 2), data)[2]
                 for s in (1, -1)
             )
             d = {name: g - self.alpha * (ahead[name] - behind[name]) / (2 * self.delta) for name, g in d.items()}
@@ -72,23 +72,23 @@ class PerFedAvg(GlobalModel):
     def _gradient(self, model: Params, rows: Tensor, key: Tensor, data: ClientData) -> tuple[Tensor, Params, Params]:
         objective, fixed = self.task.objective(data), {name: value.detach() for name, value in model.items()}
         return value_and_grad(
-            lambda params: objective({**fixed, **params}, rows, key), trees.only(fixed, self.task.params)
+            lambda params: objective({**fixed, **params}, rows, key), trees.select(fixed, self.task.params)
         )
 
     def _step(self, model: Params, rows: Tensor, key: Tensor, data: ClientData) -> Params:
-        return _moved(model, self._gradient(model, rows, key, data)[2], -self.alpha)
+        return _move(model, self._gradient(model, rows, key, data)[2], -self.alpha)
 
 
-def _moved(model: Params, direction: Params, size: float) -> Params:
+def _move(model: Params, direction: Params, size: float) -> Params:
     return {**model, **{name: model[name].detach() + size * d for name, d in direction.items()}}
 
 
-def _together(plan: Tree, epochs: int) -> list[list[Tensor]]:
+def _group_batches(plan: Tree, epochs: int) -> list[list[Tensor]]:
     """Steps of the first `epochs` epochs joined with their counterparts of the further ones: rows [2 or 3, B]."""
     parts = [plan[start : start + epochs] for start in range(0, len(plan), epochs)]
-    return [[_stacked(rows) for rows in zip(*epoch, strict=True)] for epoch in zip(*parts, strict=True)]
+    return [[_stack_batches(rows) for rows in zip(*epoch, strict=True)] for epoch in zip(*parts, strict=True)]
 
 
-def _stacked(rows: tuple[Tensor, ...]) -> Tensor:
+def _stack_batches(rows: tuple[Tensor, ...]) -> Tensor:
     width = max(len(r) for r in rows)
     return torch.stack([F.pad(r, (0, width - len(r)), value=-1) for r in rows])

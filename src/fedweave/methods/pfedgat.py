@@ -22,8 +22,8 @@ from typing import Annotated, Literal
 
 from torch import Tensor
 
-from fedweave.families.validated import ValidatedMixtures
-from fedweave.federation.protocol import Start, initialised
+from fedweave.families.validated_mixtures import ValidatedMixtures
+from fedweave.federation.protocol import Start, init_parameters
 from fedweave.federation.registry import method
 from fedweave.server_networks import Architecture, ModelAttention, architecture, count_sketch, layer_norm
 from fedweave.settings import Choices, Size
@@ -48,21 +48,23 @@ class PFedGAT(ValidatedMixtures):
     label = "pFedGAT"
 
     def learnables(self, start: Start) -> Tree:
-        h = self._attended(trees.broadcast(trees.without(start.model, self.local_names), 1))
-        return initialised(self._network(h.shape[1]), start.seed, h.dtype)
+        h = self._attention_input(trees.broadcast(trees.omit(start.model, self.local_names), 1))
+        return init_parameters(self._network(h.shape[1]), start.seed, h.dtype)
 
     def weights(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
-        h = self._attended(fixed["models"])
+        h = self._attention_input(fixed["models"])
         return self._network(h.shape[1]).run(phi, h)[ids][None]
 
-    def _attended(self, models: Params) -> Tensor:
+    def _attention_input(self, models: Params) -> Tensor:
         """The network's input: models [N, ...] as rows [N, d] of mean 0 and variance 1, possibly reduced by a random
         sketch.
         """
         if self.features == "layers":
             dense = [names for names in self.task.layers.values() if any(models[name].ndim == 3 for name in names)]
-            return layer_norm(trees.flat(trees.only(models, [name for names in dense[-self.last :] for name in names])))
-        rows = layer_norm(trees.flat(models))
+            return layer_norm(
+                trees.to_matrix(trees.select(models, [name for names in dense[-self.last :] for name in names]))
+            )
+        rows = layer_norm(trees.to_matrix(models))
         return count_sketch(rows, self.sketch, dropout_keys.key(0).to(rows.device)) if self.features == "proj" else rows
 
     def _network(self, size: int) -> Architecture:

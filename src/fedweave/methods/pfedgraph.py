@@ -19,9 +19,9 @@ from torch import Tensor
 
 from fedweave.client.data import ClientData
 from fedweave.families import ClientModels
-from fedweave.families.penalties import aligned
-from fedweave.families.weaving import usable
-from fedweave.federation.collaboration import model_cosines, simplex
+from fedweave.families.penalties import add_cosine_term
+from fedweave.families.weaving import usable_sources
+from fedweave.federation.collaboration import model_cosines, simplex_projection
 from fedweave.federation.protocol import ClientState, Server, Start, Update
 from fedweave.federation.registry import method
 from fedweave.settings import LogSpace, Positive, Weight
@@ -42,7 +42,7 @@ class PFedGraph(ClientModels):
     label = "pFedGraph"
 
     def begin(self, start: Start) -> Tree:
-        model = trees.without(start.model, self.local_names)
+        model = trees.omit(start.model, self.local_names)
         return {"initial": model, "sizes": next(iter(model.values())).new_ones(start.clients)}
 
     def remember(self, fixed: Tree, ids: Tensor, uploads: Tree, weights: Tensor) -> Tree:
@@ -51,18 +51,18 @@ class PFedGraph(ClientModels):
     def weights(self, server: Server, ids: Tensor) -> Tensor:
         d = -model_cosines(server["models"], server["fixed"]["initial"], ids)
         d = torch.where(d < -0.9, -1.0, d)
-        has_model = usable(server["seen"])
+        has_model = usable_sources(server["seen"])
         shares = server["fixed"]["sizes"] * has_model
         target = shares / shares.sum() - d / (2.0 * self.alpha)
-        return simplex(target.masked_fill(~has_model, -torch.inf)).expand(len(self.task.layers), -1, -1)
+        return simplex_projection(target.masked_fill(~has_model, -torch.inf)).expand(len(self.task.layers), -1, -1)
 
     def extra_downloads(self, server: Server, weights: Tensor, ids: Tensor) -> tuple[Tree, Tree]:
         models = server["models"]
-        return {}, {"direction": self.woven(weights / trees.norms(models).clamp(min=1e-12), models)}
+        return {}, {"direction": self.mix_models(weights / trees.norms(models).clamp(min=1e-12), models)}
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         strength = (self.lam if self.repel else -self.lam) * own["active"].to(self.task.dtype)
-        loss = aligned(self.task.objective(data), own["direction"], strength, self.summed)
+        loss = add_cosine_term(self.task.objective(data), own["direction"], strength, self.summed)
         fit = self.descend({**own["mixture"], **client}, data, loss=loss)
         return self.split_update(fit)
 

@@ -91,7 +91,7 @@ class PFedMe(GlobalModel):
         envelope = Envelope(lr=self.inner_lr, lam=self.lam, mu=self.mu, steps=self.inner_steps, outer=self.solver)
         fit = self.descend({**client["personal"], **shared}, replace(data, plan=plan), solver=envelope)
         personal = {**fit.model, **fit.state["w"]} if self.eval_w else fit.model
-        upload = {**trees.without(fit.model, self.local_names), **fit.state["w"]}
+        upload = {**trees.omit(fit.model, self.local_names), **fit.state["w"]}
         return Update({"model": upload}, {"personal": personal}, personal, fit.loss)
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fedweave.client.data import ClientData
 from fedweave.client.local_training import total_gradient
-from fedweave.client.solvers import Loss, Recorder
+from fedweave.client.solvers import GradientRecorder, Loss
 from fedweave.families import GlobalModel
 from fedweave.federation.protocol import ClientState, Server, Start, Update
 from fedweave.federation.registry import method
@@ -41,15 +41,15 @@ class Scaffold(GlobalModel):
     point = "pre"
 
     def init(self, start: Start) -> Server:
-        control = trees.tree_map(torch.zeros_like, trees.only(start.model, self.task.params))
+        control = trees.tree_map(torch.zeros_like, trees.select(start.model, self.task.params))
         return {**super().init(start), "control": control, "clients": torch.tensor(start.clients)}
 
     def join(self, model: Params) -> ClientState:
-        control = trees.tree_map(torch.zeros_like, trees.only(model, self.task.params))
-        return {"buffers": trees.only(model, self.local_names), "control": control}
+        control = trees.tree_map(torch.zeros_like, trees.select(model, self.task.params))
+        return {"buffers": trees.select(model, self.local_names), "control": control}
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
-        return trees.only(server, ("model", "control")), {}
+        return trees.select(server, ("model", "control")), {}
 
     def sent(self, shared: Tree, own: Tree) -> tuple[Params, Params]:
         return shared["model"], own
@@ -57,15 +57,17 @@ class Scaffold(GlobalModel):
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         model, objective = self.personalize(shared, own, client, data), self.task.objective(data)
         correction = trees.sub(shared["control"], client["control"])
-        fit = self.descend(model, data, loss=corrected(objective, correction), solver=Recorder(self.solver))
+        fit = self.descend(
+            model, data, loss=correct_gradient(objective, correction), solver=GradientRecorder(self.solver)
+        )
         if self.option == "I":
             control = self._gradient(model, objective, data)
         else:
             steps = fit.state["steps"].clamp(min=1)
             control = trees.tree_map(lambda total, c: total / steps - c, fit.state["sum"], correction)
         change = trees.sub(control, client["control"])
-        state = {"buffers": trees.only(fit.model, self.local_names), "control": control}
-        upload = {"model": trees.without(fit.model, self.local_names), "control": change}
+        state = {"buffers": trees.select(fit.model, self.local_names), "control": control}
+        upload = {"model": trees.omit(fit.model, self.local_names), "control": change}
         return Update(upload, state, fit.model, fit.loss)
 
     def acknowledge(self, client: ClientState, upload: Tree, sent: Tree) -> ClientState:
@@ -99,11 +101,11 @@ class Scaffold(GlobalModel):
         return total_gradient(share, model, batches, data.key, self.task.params)[1]
 
 
-def corrected(loss: Loss, correction: Params) -> Loss:
+def correct_gradient(loss: Loss, correction: Params) -> Loss:
     """`loss` with `correction` added to its gradient, and with its value."""
 
-    def turned(model: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
+    def corrected_loss(model: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
         value, buffers = loss(model, rows, key)
         return value + sum((c * (model[name] - model[name].detach())).sum() for name, c in correction.items()), buffers
 
-    return turned
+    return corrected_loss

@@ -22,11 +22,11 @@ from torch.nn import functional as F
 from fedweave.client.data import ClientData
 from fedweave.client.solvers import SGD, value_and_grad
 from fedweave.families import ClientModels
-from fedweave.families.hypernetworks import vectors
-from fedweave.families.penalties import tied
-from fedweave.families.weaving import everybody
-from fedweave.federation.collaboration import from_relation, row_shares
-from fedweave.federation.protocol import ClientState, Server, Start, Update, initialised
+from fedweave.families.hypernetworks import draw_vectors
+from fedweave.families.penalties import add_norm_penalties
+from fedweave.families.weaving import all_ids
+from fedweave.federation.collaboration import relation_graph, row_shares
+from fedweave.federation.protocol import ClientState, Server, Start, Update, init_parameters
 from fedweave.federation.registry import method
 from fedweave.server_networks import architecture
 from fedweave.server_networks.antisymmetric import AntisymmetricGraph, keep_largest
@@ -59,7 +59,7 @@ class SFL(ClientModels):
 
     def begin(self, start: Start) -> Tree:
         n = start.clients
-        edges = from_relation(torch.zeros(2, 0) if start.relation is None else start.relation, n).cpu()
+        edges = relation_graph(torch.zeros(2, 0) if start.relation is None else start.relation, n).cpu()
         linked = torch.zeros(n, n, dtype=torch.bool).index_put((edges[0], edges[1]), torch.tensor(True))
         has_relation = torch.tensor(start.relation is not None)
         return {"linked": linked, "given": has_relation, "ids": start.ids.clone(), "seed": torch.tensor(start.seed)}
@@ -69,14 +69,16 @@ class SFL(ClientModels):
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         # The common model needs all rows, so that S is fitted once.
-        rows = self.mixture(server, everybody(server["seen"]))
-        common = self.woven(rows.mean(1, keepdim=True), server["models"])
-        mixture = self.woven(rows[:, ids], server["models"])
+        rows = self.mixture(server, all_ids(server["seen"]))
+        common = self.mix_models(rows.mean(1, keepdim=True), server["models"])
+        mixture = self.mix_models(rows[:, ids], server["models"])
         return {"common": trees.at(common, 0)}, {"mixture": mixture, "active": server["seen"][ids]}
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         anchors = [] if self.detached else [(own["mixture"], self.lam_u), (shared["common"], self.lam_g)]
-        fit = self.descend({**shared["common"], **client}, data, loss=tied(self.task.objective(data), anchors))
+        fit = self.descend(
+            {**shared["common"], **client}, data, loss=add_norm_penalties(self.task.objective(data), anchors)
+        )
         return self.split_update(fit)
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
@@ -84,23 +86,23 @@ class SFL(ClientModels):
 
     def _propagation(self, server: Server) -> Tensor:
         """γ A^L + (1 − γ) I [N, N]."""
-        fixed, thetas = server["fixed"], trees.flat(server["models"])
+        fixed, thetas = server["fixed"], trees.to_matrix(server["models"])
         eye = torch.eye(len(thetas), dtype=thetas.dtype, device=thetas.device)
         a = row_shares(torch.where(fixed["given"], fixed["linked"].to(eye), 1.0 / len(eye)) + eye)
         if self.learned_graph:
-            s = self._fitted(thetas, fixed, server["round"])
+            s = self._fit_graph(thetas, fixed, server["round"])
             a = torch.where(s.any(1, keepdim=True), (1 - self.beta) * a + self.beta * row_shares(s), a)
         return self.gamma * torch.linalg.matrix_power(a, self.layers) + (1 - self.gamma) * eye
 
-    def _fitted(self, thetas: Tensor, fixed: Tree, round: Tensor) -> Tensor:
+    def _fit_graph(self, thetas: Tensor, fixed: Tree, round: Tensor) -> Tensor:
         """S [N, N], sparse."""
         target = F.normalize(torch.cdist(thetas, thetas))
         seeds = [int(dropout_keys.fold(fixed["seed"], round, i) & (2**62 - 1)) for i in range(3)]
         ids, like = fixed["ids"].cpu(), thetas.new_empty(0, device="cpu")
-        first, second = (vectors(seed, ids, self.node_size, like) for seed in seeds[:2])
+        first, second = (draw_vectors(seed, ids, self.node_size, like) for seed in seeds[:2])
         network = architecture(AntisymmetricGraph, len(ids), self.node_size, saturation=self.saturation)
         solver = SGD(lr=self.fit_lr, weight_decay=self.fit_decay)
-        drawn = {**initialised(network, seeds[2], thetas.dtype), "first": first, "second": second}
+        drawn = {**init_parameters(network, seeds[2], thetas.dtype), "first": first, "second": second}
         params = trees.tree_map(lambda t: t.to(thetas), drawn)
         for _ in range(self.fit_steps):
             grads = value_and_grad(lambda p: (F.mse_loss(F.normalize(network.run(p)), target), {}), params)[2]

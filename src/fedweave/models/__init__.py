@@ -4,7 +4,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from fedweave.models.base import ClientModel, Inputs, layers, parameter_count
-from fedweave.models.gcn import Cells, gcn_norm
+from fedweave.models.gcn import SparseMatrix, gcn_norm
 from fedweave.models.registry import MODELS, build, model, options, settings
 
 for file in iter_modules(__path__):
@@ -12,9 +12,9 @@ for file in iter_modules(__path__):
 
 __all__ = [
     "MODELS",
-    "Cells",
     "ClientModel",
     "Inputs",
+    "SparseMatrix",
     "build",
     "gcn_norm",
     "layers",

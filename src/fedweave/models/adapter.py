@@ -15,9 +15,9 @@ from torch.nn.parameter import UninitializedParameter
 
 from fedweave.errors import BadInput
 from fedweave.models.base import ClientModel
-from fedweave.models.keyed import FUNCTIONS, KeyedFunctions, Pass, make_keyed
+from fedweave.models.keyed_layers import FUNCTIONS, ForwardContext, KeyedFunctions, make_keyed
 from fedweave.models.source import source_of
-from fedweave.tensors.seeding import seeded
+from fedweave.tensors.seeding import use_seed
 
 
 class _HeadInput(Exception):
@@ -33,7 +33,7 @@ class AdaptedModel(ClientModel):
 
     inner: nn.Module
     adapter: "Adapter"
-    current: Pass
+    current: ForwardContext
     parts: list[nn.Module]
 
     def __init__(self, module: nn.Module, adapter: "Adapter") -> None:
@@ -52,8 +52,8 @@ class AdaptedModel(ClientModel):
 
     def forward(self, x: Tensor, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Outputs of the module for rows [B, ...]; a key makes it a training pass."""
-        with self._pass(key, mask):
-            return self.inner(self.adapter.rows(x))
+        with self._forward_pass(key, mask):
+            return self.inner(self.adapter.reshape_rows(x))
 
     def features(self, x: Tensor, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Input of the head [B, D]."""
@@ -86,7 +86,7 @@ class AdaptedModel(ClientModel):
         return self.inner.get_submodule(self.head[0])(h)
 
     @contextmanager
-    def _pass(self, key: Tensor | None, mask: Tensor | None) -> Iterator[None]:
+    def _forward_pass(self, key: Tensor | None, mask: Tensor | None) -> Iterator[None]:
         """A forward pass of the module; it is in evaluation mode outside of training passes."""
         self.current.key, self.current.mask = key, mask
         training = key is not None
@@ -133,7 +133,7 @@ class Adapter:
         """A client model."""
         return AdaptedModel(_prepare(self.make(), self.shape), self)
 
-    def rows(self, x: Tensor) -> Tensor:
+    def reshape_rows(self, x: Tensor) -> Tensor:
         """Stored rows [B, ...] as the module takes them, [B, *shape]."""
         return x.flatten(2).transpose(1, 2) if self.windows else x.reshape(x.shape[0], *self.shape)
 
@@ -150,9 +150,9 @@ def adapt(model: Any, shape: tuple[int, ...], outputs: int, head: str | None = N
     Raises:
         BadInput: it makes no module, the module fails on an input, or a layer of it cannot be adapted.
     """
-    make, name = _maker(model, shape, outputs)
-    with seeded(0):
-        module = _make(make, name)
+    make, name = _module_factory(model, shape, outputs)
+    with use_seed(0):
+        module = _build_module(make, name)
         if isinstance(module, ClientModel):
             raise BadInput(f"model: {name}: is a client model already; give its name or the class in MODELS")
         module = _prepare(module, shape)
@@ -163,7 +163,7 @@ def adapt(model: Any, shape: tuple[int, ...], outputs: int, head: str | None = N
     return Adapter(make, name, shape, windows, chosen, functional, splits, code)
 
 
-def _maker(model: Any, shape: tuple[int, ...], outputs: int) -> tuple[Callable[[], nn.Module], str]:
+def _module_factory(model: Any, shape: tuple[int, ...], outputs: int) -> tuple[Callable[[], nn.Module], str]:
     if isinstance(model, nn.Module):
         return lambda: copy.deepcopy(model), type(model).__name__
     if not callable(model):
@@ -184,7 +184,7 @@ def _maker(model: Any, shape: tuple[int, ...], outputs: int) -> tuple[Callable[[
     return lambda: model(shape, outputs), name
 
 
-def _make(make: Callable[[], nn.Module], name: str) -> nn.Module:
+def _build_module(make: Callable[[], nn.Module], name: str) -> nn.Module:
     try:
         module = make()
     except Exception as error:
@@ -225,28 +225,28 @@ def _inspect(module: nn.Module, shape: tuple[int, ...], name: str, head: str | N
     layers = dict(module.named_modules())
     owners = [place for place, layer in layers.items() if layer._parameters]
     if head is not None and (head not in layers or not any(True for _ in layers[head].parameters())):
-        raise BadInput(_bad_head(head, f"is no layer of {name} with parameters", filter(None, owners)))
+        raise BadInput(_head_error(head, f"is no layer of {name} with parameters", filter(None, owners)))
     calls: list[tuple[str, Any]] = []
     watched = [place for place in layers if place and (place in owners or place == head)]
     handles = [layers[p].register_forward_hook(lambda *args, p=p: calls.append((p, args[2]))) for p in watched]
-    with torch.no_grad(), _DropoutCalls() as dropout:
+    with torch.no_grad(), _DropoutDetector() as dropout:
         outputs = _run(module, torch.rand(2, *shape), name)
     for handle in handles:
         handle.remove()
     order = [place for place, _ in calls]
     if head is not None and head not in order:
-        raise BadInput(_bad_head(head, f"does not run in the forward of {name}", dict.fromkeys(order)))
+        raise BadInput(_head_error(head, f"does not run in the forward of {name}", dict.fromkeys(order)))
     chosen = head or (order or owners)[-1]
     own = [output for place, output in calls if place == chosen]
     splits = len(own) == 1 and all(isinstance(x, Tensor) for x in (*own, outputs)) and torch.equal(own[0], outputs)
     return chosen, dropout.found, splits
 
 
-def _bad_head(head: str, reason: str, choices: Iterable[str]) -> str:
+def _head_error(head: str, reason: str, choices: Iterable[str]) -> str:
     return f"head: {head!r} {reason}; choices: {', '.join(choices)}"
 
 
-class _DropoutCalls(torch.overrides.TorchFunctionMode):
+class _DropoutDetector(torch.overrides.TorchFunctionMode):
     """Notes whether functional dropout is called outside of dropout layers."""
 
     found = False

@@ -66,11 +66,11 @@ class BatchNorm(nn.BatchNorm2d):
         """Normalise `x`; with a key by batch statistics over the rows where `mask` [B] is true."""
         x = x.to(self.weight.dtype)  # statistics are not for half precision
         if key is not None and mask is not None:
-            return self._masked(x, mask.to(x.dtype))
+            return self._normalise_masked(x, mask.to(x.dtype))
         mean, var = self.running_mean, self.running_var
         return F.batch_norm(x, mean, var, self.weight, self.bias, key is not None, self.momentum, self.eps)
 
-    def _masked(self, x: Tensor, mask: Tensor) -> Tensor:
+    def _normalise_masked(self, x: Tensor, mask: Tensor) -> Tensor:
         centred, var = masked_moments(x, mask, self)
         scale = self.weight * torch.rsqrt(var + self.eps)
         return centred * scale[:, None, None] + self.bias[:, None, None]

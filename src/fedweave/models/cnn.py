@@ -28,7 +28,7 @@ class Block(NamedTuple):
         return (side + 2 * self.padding - self.kernel + 1) // self.pool
 
 
-def channels_innermost(x: Tensor) -> Tensor:
+def to_channels_last(x: Tensor) -> Tensor:
     """`x` [..., c, h, w] with its channels next to each other in memory: on a CPU, all kernels are quicker so."""
     if x.device.type != "cpu":
         return x
@@ -70,9 +70,9 @@ class ConvNet(ClientModel):
 
     def features(self, x: Tensor, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Input of the head [B, D]."""
-        x = channels_innermost(x)  # and so are the outputs of convolutions, if they come from one kernel
+        x = to_channels_last(x)  # and so are the outputs of convolutions, if they come from one kernel
         for i, block in enumerate(self.blocks, start=1):
-            x = channels_innermost(getattr(self, f"conv{i}")(x))
+            x = to_channels_last(getattr(self, f"conv{i}")(x))
             if self.batch_norm:
                 x = getattr(self, f"bn{i}")(x, key=key, mask=mask)
             # The order changes no value and no gradient, only how many values the ReLU sees.

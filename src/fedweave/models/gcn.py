@@ -12,30 +12,31 @@ from fedweave.models.base import ClientModel
 from fedweave.models.registry import model
 from fedweave.settings import Dropout, Size
 from fedweave.tensors import dropout_keys
-from fedweave.tensors.trees import mapped
+from fedweave.tensors.trees import is_mapped
 
 
 def gcn_norm(edges: Tensor, nodes: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-    """Edges [3, E + V] with one self loop per node, as `ordered`, and the entries [E + V] of D~^-1/2 (A + I) D~^-1/2.
+    """Edges [3, E + V] with the column order, and the entries [E + V] of D~^-1/2 (A + I) D~^-1/2.
 
-    `edges` [2, E] lists both directions of every edge (source row 0, target row 1); existing loops are not doubled.
+    Every node has one self loop. `edges` [2, E] lists both directions of every edge (source row 0, target
+    row 1); existing loops are not doubled.
     """
     loops = torch.arange(nodes, device=edges.device).expand(2, -1)
     edges = torch.cat([edges[:, edges[0] != edges[1]], loops], dim=1)
-    edges = ordered(edges[:, torch.argsort(edges[1], stable=True)])
+    edges = add_column_order(edges[:, torch.argsort(edges[1], stable=True)])
     scale = torch.bincount(edges[1], minlength=nodes).to(dtype).rsqrt()
     return edges, scale[edges[0]] * scale[edges[1]]
 
 
-def ordered(places: Tensor) -> Tensor:
+def add_column_order(places: Tensor) -> Tensor:
     """Cells [2, C] of a matrix, (column, row), sorted by row, with a third row: the order that sorts them by column."""
     return torch.cat([places, torch.argsort(places[0], stable=True)[None]])
 
 
-class Cells(NamedTuple):
-    """A sparse matrix [V, F] by its cells: `places` [3, C] as `ordered`, `values` [C]; cells of value 0 are padding.
+class SparseMatrix(NamedTuple):
+    """A sparse matrix [V, F] by its cells: `places` [3, C] by `add_column_order`, `values` [C].
 
-    Bags of words are mostly zeros: on Cora one entry in eighty is not.
+    Cells of value 0 are padding. Bags of words are mostly zeros: on Cora one entry in eighty is not.
     """
 
     places: Tensor
@@ -43,12 +44,14 @@ class Cells(NamedTuple):
     rows: int
 
 
-def _product(h: Tensor, places: Tensor, values: Tensor, size: int) -> Tensor:
+def _multiply_sparse(h: Tensor, places: Tensor, values: Tensor, size: int) -> Tensor:
     # A bag of rows of h per row of the result: five times quicker than a product in coordinate format.
-    return F.embedding_bag(places[0], h.contiguous(), _firsts(places[1], size), mode="sum", per_sample_weights=values)
+    return F.embedding_bag(
+        places[0], h.contiguous(), _row_starts(places[1], size), mode="sum", per_sample_weights=values
+    )
 
 
-def _firsts(rows: Tensor, size: int) -> Tensor:
+def _row_starts(rows: Tensor, size: int) -> Tensor:
     """Where every row [size] begins in sorted `rows` [C]; `bincount` is quicker, but a GPU would wait for it."""
     if rows.is_cuda:
         return torch.searchsorted(rows, torch.arange(size, device=rows.device))
@@ -56,12 +59,12 @@ def _firsts(rows: Tensor, size: int) -> Tensor:
     return count.cumsum(0) - count
 
 
-class _Product(torch.autograd.Function):
+class _SparseProduct(torch.autograd.Function):
     """Sparse [size, len(h)] times dense h, and its adjoint; mapped over clients it is one block diagonal product."""
 
     @staticmethod
     def forward(h: Tensor, places: Tensor, values: Tensor, size: int) -> Tensor:
-        return _product(h, places, values, size)
+        return _multiply_sparse(h, places, values, size)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int], output: Tensor) -> None:
@@ -72,7 +75,7 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:
         h, places, values = ctx.saved_tensors
         need_h, _, need_values, _ = ctx.needs_input_grad
-        grad_h = _transposed(grad, places, values, len(h)) if need_h else None
+        grad_h = _multiply_transposed(grad, places, values, len(h)) if need_h else None
         if not need_values:
             return grad_h, None, None, None
         return grad_h, None, (grad.index_select(0, places[1]) * h.index_select(0, places[0])).sum(-1), None
@@ -87,19 +90,19 @@ class _Product(torch.autograd.Function):
         number = torch.arange(n, device=places.device)
         first = torch.stack([number * h.shape[1], number * size, number * places.shape[-1]], 1)  # of every block
         blocks = (places + first[..., None]).movedim(0, 1).reshape(3, -1)
-        return _Product.apply(h.flatten(0, 1), blocks, values.reshape(-1), n * size).unflatten(0, (n, size)), 0
+        return _SparseProduct.apply(h.flatten(0, 1), blocks, values.reshape(-1), n * size).unflatten(0, (n, size)), 0
 
 
 # `apply` binds its arguments by the signature of `forward`, which it would otherwise work out on every call.
-_Product.forward.__signature__ = inspect.signature(_Product.forward)  # type: ignore[attr-defined]
+_SparseProduct.forward.__signature__ = inspect.signature(_SparseProduct.forward)  # type: ignore[attr-defined]
 
 
-def _transposed(grad: Tensor, places: Tensor, values: Tensor, size: int) -> Tensor:
+def _multiply_transposed(grad: Tensor, places: Tensor, values: Tensor, size: int) -> Tensor:
     """The transposed product: the same cells in the order of their columns."""
     order = places[2]
-    if not mapped():
-        return _product(grad, places[:2].flip(0)[:, order], values[order], size)
-    return _Product.apply(
+    if not is_mapped():
+        return _multiply_sparse(grad, places[:2].flip(0)[:, order], values[order], size)
+    return _SparseProduct.apply(
         grad, torch.stack([places[1][order], places[0][order], torch.argsort(order)]), values[order], size
     )
 
@@ -107,15 +110,15 @@ def _transposed(grad: Tensor, places: Tensor, values: Tensor, size: int) -> Tens
 def propagate(h: Tensor, edges: Tensor, weight: Tensor) -> Tensor:
     """Sum of weighted source rows per target, [V, D] -> [V, D]; differentiable in `h` and `weight` [E].
 
-    `edges` [3, E] run from row 0 to row 1 and are `ordered`; an edge of weight 0 is padding. No [E, D] message is
-    stored.
+    `edges` [3, E] run from row 0 to row 1, with the order of `add_column_order`; an edge of weight 0 is padding. No
+    [E, D] message is stored.
     """
-    return _Product.apply(h, edges, weight, len(h))
+    return _SparseProduct.apply(h, edges, weight, len(h))
 
 
-def project(x: Tensor | Cells, weight: Tensor) -> Tensor:
+def project(x: Tensor | SparseMatrix, weight: Tensor) -> Tensor:
     """x W [V, D] of dense or sparse features, for W [F, D]."""
-    return _Product.apply(weight, x.places, x.values, x.rows) if isinstance(x, Cells) else x @ weight
+    return _SparseProduct.apply(weight, x.places, x.values, x.rows) if isinstance(x, SparseMatrix) else x @ weight
 
 
 class GraphConv(nn.Module):
@@ -129,7 +132,7 @@ class GraphConv(nn.Module):
         self.weight = nn.Parameter(nn.init.xavier_uniform_(torch.empty(fan_out, fan_in)).T.contiguous())
         self.bias = nn.Parameter(torch.zeros(fan_out))
 
-    def forward(self, x: Tensor | Cells, edges: Tensor, weight: Tensor) -> Tensor:
+    def forward(self, x: Tensor | SparseMatrix, edges: Tensor, weight: Tensor) -> Tensor:
         """[V, fan_in] -> [V, fan_out] on a normalised graph, see `gcn_norm`."""
         return propagate(project(x, self.weight), edges, weight) + self.bias
 
@@ -138,8 +141,8 @@ class GraphConv(nn.Module):
 class GCN(ClientModel):
     """gcn1 -> ReLU -> dropout -> gcn2 -> ReLU -> dropout -> fc: the client of FedSheafHN.
 
-    Input (x [V, F] or its `Cells`, edges [3, E], weight [E]) with the normalised graph of `gcn_norm`, output [V, C].
-    FedSheafHN generates gcn1 and gcn2, 200,064 parameters on Cora. The head stays with the client.
+    Input (x [V, F] or its `SparseMatrix`, edges [3, E], weight [E]) with the normalised graph of `gcn_norm`, output
+    [V, C]. FedSheafHN generates gcn1 and gcn2, 200,064 parameters on Cora. The head stays with the client.
     """
 
     head = ("fc",)
@@ -161,14 +164,14 @@ class GCN(ClientModel):
         self.fc = nn.Linear(hidden, outputs)
         self.dropout = dropout
 
-    def embed(self, x: tuple[Tensor | Cells, Tensor, Tensor], *, key: Tensor | None = None) -> Tensor:
+    def embed(self, x: tuple[Tensor | SparseMatrix, Tensor, Tensor], *, key: Tensor | None = None) -> Tensor:
         """Node embeddings [V, D]: the second convolution before its ReLU."""
         nodes, edges, weight = x
         h = dropout_keys.dropout(F.relu(self.gcn1(nodes, edges, weight)), self.dropout, key, salt=1)
         return self.gcn2(h, edges, weight)
 
     def features(
-        self, x: tuple[Tensor | Cells, Tensor, Tensor], *, key: Tensor | None = None, mask: Tensor | None = None
+        self, x: tuple[Tensor | SparseMatrix, Tensor, Tensor], *, key: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
         """Input of the classifier [V, D]."""
         del mask

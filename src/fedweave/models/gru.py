@@ -36,7 +36,7 @@ class GRUCell(nn.Module):
         """`forward` from the input's projection W_ih x + b_ih [B, 3H]."""
         return gru_step(projected, (h,), self.weight_hh, self.bias_hh)[0]
 
-    def read(self, x: Tensor) -> Tensor:
+    def last_state(self, x: Tensor) -> Tensor:
         """The state [B, H] after all steps of [B, T, fan_in], from zero; the inputs are projected at once."""
         projected = nn.functional.linear(x, self.weight_ih, self.bias_ih)
         h = torch.zeros_like(projected[:, 0, : self.weight_hh.shape[-1]])
@@ -80,7 +80,7 @@ class GRU(ClientModel):
         """Decoder states [B, T_out, H]; they depend on the head, through which the forecasts are fed back."""
         del key, mask
         past = x[:, : self.history]
-        h = self.encoder.read(past)
+        h = self.encoder.last_state(past)
         token, states = past[:, -1], []
         for t in range(self.horizon):
             h = self.decoder(token, h)

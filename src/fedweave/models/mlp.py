@@ -43,13 +43,13 @@ class Perceptron(ClientModel):
         self.fc = nn.Linear(sizes[-1], outputs)
 
     @abstractmethod
-    def vector(self, x: Tensor) -> Tensor:
+    def to_vectors(self, x: Tensor) -> Tensor:
         """The batch as vectors [B, inputs]."""
 
     def features(self, x: Tensor, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Last hidden activation [B, D]."""
         del key, mask
-        h = self.vector(x)
+        h = self.to_vectors(x)
         for name in self.hidden:
             h = F.relu(getattr(self, name)(h))
         return h
@@ -82,7 +82,7 @@ class MLP(Perceptron):
         for i, size in zip(coded, width, strict=True):
             self.add_module(f"embedding{i}", nn.Embedding(categories[i], size))
 
-    def vector(self, x: Tensor) -> Tensor:
+    def to_vectors(self, x: Tensor) -> Tensor:
         """[B, *shape] as vectors [B, D]: numbers first, then the vectors of categories."""
         flat = x.flatten(1)
         if not self.coded:
@@ -121,6 +121,6 @@ class TptMLP(Perceptron):
         super().__init__(shape[0], hidden, outputs)
         self.history = shape[0]
 
-    def vector(self, x: Tensor) -> Tensor:
+    def to_vectors(self, x: Tensor) -> Tensor:
         """Values of the first T_in steps [B, T_in]."""
         return x[:, : self.history, 0]

@@ -14,7 +14,7 @@ from fedweave.errors import BadInput
 from fedweave.tensors import dropout_keys
 
 if TYPE_CHECKING:
-    from fedweave.models.keyed import Pass
+    from fedweave.models.keyed_layers import ForwardContext
 
 States = tuple[Tensor, ...]
 
@@ -54,7 +54,7 @@ STEPS: dict[str, Any] = {
 }
 
 
-class Recurrent(nn.Module):
+class RecurrentLayer(nn.Module):
     """Several layers, one or both directions, dropout between layers; batches [B, T, F] or [T, B, F]."""
 
     mode: str
@@ -65,7 +65,7 @@ class Recurrent(nn.Module):
     dropout: float
     proj_size: int
     bias: bool
-    current: "Pass"
+    current: "ForwardContext"
     salt: int
 
     def forward(self, x: Tensor, start: Any = None) -> tuple[Tensor, Any]:
@@ -82,13 +82,13 @@ class Recurrent(nn.Module):
         for layer in range(self.num_layers):
             if layer and self.dropout:
                 x = dropout_keys.dropout(x, self.dropout, self.current.key, (self.salt << 8) + layer)
-            runs = [self._direction(x, layer, back, len(last) + back, h0) for back in range(1 + self.bidirectional)]
+            runs = [self._run_direction(x, layer, back, len(last) + back, h0) for back in range(1 + self.bidirectional)]
             x = torch.cat([outputs for outputs, _ in runs], -1)
             last += [states for _, states in runs]
         stacked = tuple(torch.stack([states[part] for states in last]) for part in range(parts))
         return x if self.batch_first else x.transpose(0, 1), stacked if parts == 2 else stacked[0]
 
-    def _direction(self, x: Tensor, layer: int, back: int, number: int, h0: States | None) -> tuple[Tensor, States]:
+    def _run_direction(self, x: Tensor, layer: int, back: int, number: int, h0: States | None) -> tuple[Tensor, States]:
         suffix = f"_l{layer}" + ("_reverse" if back else "")
         bias = getattr(self, f"bias_hh{suffix}") if self.bias else None
         gates = linear(x, getattr(self, f"weight_ih{suffix}"), getattr(self, f"bias_ih{suffix}") if self.bias else None)
@@ -102,7 +102,7 @@ class Recurrent(nn.Module):
         return torch.stack(outputs[::-1] if back else outputs, 1), h
 
 
-class Cell(nn.Module):
+class RecurrentCell(nn.Module):
     """One step of a recurrent layer."""
 
     hidden_size: int
@@ -123,10 +123,10 @@ class Cell(nn.Module):
 
 
 RECURRENT: dict[type[nn.Module], type[nn.Module]] = {
-    nn.RNN: Recurrent,
-    nn.GRU: Recurrent,
-    nn.LSTM: Recurrent,
-    nn.RNNCell: Cell,
-    nn.GRUCell: Cell,
-    nn.LSTMCell: Cell,
+    nn.RNN: RecurrentLayer,
+    nn.GRU: RecurrentLayer,
+    nn.LSTM: RecurrentLayer,
+    nn.RNNCell: RecurrentCell,
+    nn.GRUCell: RecurrentCell,
+    nn.LSTMCell: RecurrentCell,
 }

@@ -1,7 +1,7 @@
 """GraphSAGE and the neighbour generator of FedSage+, for subgraph clients.
 
 Sources: Hamilton et al., arXiv:1706.02216; Zhang et al., arXiv:2106.13430; sizes as in github.com/xkLi-Allen/OpenFGL.
-A graph is edges [3, E] (row 0 to row 1, `gcn.ordered`) with a weight [E] of 1, or 0 for edges to ignore. A mended graph
+A graph is edges [3, E] (row 0 to row 1, column order) with a weight [E] of 1, or 0 for edges to ignore. A mended graph
 has up to S generated neighbours per node; most have fewer, so they are stored by slot (`Slot`), without empty slots.
 """
 
@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedweave.models.gcn import Cells, project, propagate
+from fedweave.models.gcn import SparseMatrix, project, propagate
 from fedweave.tensors import dropout_keys
-from fedweave.tensors.trees import mapped
+from fedweave.tensors.trees import is_mapped
 
 
 class Slot(NamedTuple):
@@ -44,7 +44,7 @@ class SageConv(nn.Module):
         self.bias = nn.Parameter(torch.empty(fan_out).uniform_(-bound, bound))
 
     def forward(
-        self, x: Tensor | Cells, edges: Tensor, weight: Tensor, slots: Sequence[Slot] = ()
+        self, x: Tensor | SparseMatrix, edges: Tensor, weight: Tensor, slots: Sequence[Slot] = ()
     ) -> tuple[Tensor, tuple[Slot, ...]]:
         """Outputs of the nodes [V, D] and of their generated neighbours."""
         messages, own_part = project(x, self.weight).chunk(2, -1)
@@ -67,16 +67,22 @@ class GraphSAGE(nn.Module):
         self.dropout = dropout
 
     def forward(
-        self, x: Tensor | Cells, edges: Tensor, weight: Tensor, *, slots: Sequence[Slot] = (), key: Tensor | None = None
+        self,
+        x: Tensor | SparseMatrix,
+        edges: Tensor,
+        weight: Tensor,
+        *,
+        slots: Sequence[Slot] = (),
+        key: Tensor | None = None,
     ) -> Tensor:
         """[V, F] or its cells -> [V, outputs]; dropout with a key."""
         h, features = self.conv1(x, edges, weight, slots)
         h = dropout_keys.dropout(F.relu(h), self.dropout, key, salt=1)
         return self.conv2(
-            h, edges, weight, [self._hidden(slot, len(h), key, 2 + i) for i, slot in enumerate(features)]
+            h, edges, weight, [self._activate(slot, len(h), key, 2 + i) for i, slot in enumerate(features)]
         )[0]
 
-    def _hidden(self, slot: Slot, nodes: int, key: Tensor | None, salt: int) -> Slot:
+    def _activate(self, slot: Slot, nodes: int, key: Tensor | None, salt: int) -> Slot:
         # Dropout is drawn for every node, so that it does not depend on who else has a neighbour in this slot.
         mask = dropout_keys.dropout(slot.features.new_ones(nodes, slot.features.shape[1]), self.dropout, key, salt)
         return slot._replace(features=F.relu(slot.features) * mask[slot.nodes])
@@ -100,19 +106,19 @@ class NeighbourGenerator(nn.Module):
         self.most, self.dropout = most, dropout
 
     def forward(
-        self, x: Tensor | Cells, edges: Tensor, weight: Tensor, *, noise: Tensor, key: Tensor | None = None
+        self, x: Tensor | SparseMatrix, edges: Tensor, weight: Tensor, *, noise: Tensor, key: Tensor | None = None
     ) -> tuple[Tensor, tuple[Slot, ...]]:
         """Missing neighbours [V] and the neighbours themselves; `noise` is the key of the noise, `key` enables
         dropout.
         """
         code = self.encoder(x, edges, weight, key=key)
         degree = F.relu(self.degree(code))[:, 0]
-        return degree, self._slots(code + normal(noise, code.shape).to(code), degree.detach(), key)
+        return degree, self._generate_slots(code + normal(noise, code.shape).to(code), degree.detach(), key)
 
-    def _slots(self, code: Tensor, degree: Tensor, key: Tensor | None = None) -> tuple[Slot, ...]:
+    def _generate_slots(self, code: Tensor, degree: Tensor, key: Tensor | None = None) -> tuple[Slot, ...]:
         """⌊degree⌋ neighbours of every node, S at most, from its noisy code [V, width]."""
         everybody = torch.arange(len(code), device=code.device)
-        nodes = everybody if mapped() else everybody[degree >= 1]
+        nodes = everybody if is_mapped() else everybody[degree >= 1]
         h = F.relu(self.fc2(F.relu(self.fc1(code[nodes]))))
         if key is not None and len(nodes):
             # Drawn for every node, so that it does not depend on who else has neighbours.
@@ -121,7 +127,7 @@ class NeighbourGenerator(nn.Module):
         slots = []
         for i, (weight, bias) in enumerate(zip(*parts, strict=True)):
             live = degree[nodes] >= i + 1
-            rows = everybody if mapped() else live.nonzero()[:, 0]
+            rows = everybody if is_mapped() else live.nonzero()[:, 0]
             if not len(rows):
                 break
             slots.append(Slot(nodes[rows], torch.tanh(F.linear(h[rows], weight, bias)), live[rows]))

@@ -70,4 +70,4 @@ class WindowGRU(ClientModel):
     def features(self, x: Tensor, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Last states [B, H] of windows [B, C, 1, T]."""
         del key, mask
-        return self.encoder.read(x.squeeze(-2).transpose(-1, -2))
+        return self.encoder.last_state(x.squeeze(-2).transpose(-1, -2))

@@ -1,34 +1,34 @@
 """Figures as small SVG that follows the page's theme; matplotlib is imported when one is drawn."""
 
 from fedweave.plots.choices import ablation, factors_of, importance, tuning
-from fedweave.plots.graph import by_group, graph
+from fedweave.plots.graph import graph, group_order
 from fedweave.plots.scores import client_spread, cliques_of, convergence, cost, critical_difference, sweep
-from fedweave.plots.structure import atlas, collaboration, evolution, labels, some
-from fedweave.plots.style import DARK, LIGHT, Look, looks, save, spread, together
+from fedweave.plots.structure import client_map, collaboration, evolution, labels, spaced_indices
+from fedweave.plots.style import DARK, LIGHT, SeriesStyle, assign_styles, draw_in_parallel, save, space_labels
 
 __all__ = [
     "DARK",
     "LIGHT",
-    "Look",
+    "SeriesStyle",
     "ablation",
-    "atlas",
-    "by_group",
+    "assign_styles",
+    "client_map",
     "client_spread",
     "cliques_of",
     "collaboration",
     "convergence",
     "cost",
     "critical_difference",
+    "draw_in_parallel",
     "evolution",
     "factors_of",
     "graph",
+    "group_order",
     "importance",
     "labels",
-    "looks",
     "save",
-    "some",
-    "spread",
+    "space_labels",
+    "spaced_indices",
     "sweep",
-    "together",
     "tuning",
 ]

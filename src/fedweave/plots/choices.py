@@ -34,14 +34,14 @@ def tuning(trials: "pd.DataFrame", names: Sequence[str], best: Mapping[str, Any]
     pruned, height = trials["value"].isna().to_numpy(), trials["value"].fillna(trials["reached"]).to_numpy(dtype=float)
     ring = np.all([trials[name].astype(object) == best.get(name) for name in names], axis=0) & ~pruned
     for axis, name in zip(axes.flat, names, strict=False):
-        x = _places(axis, trials[name])
+        x = _axis_positions(axis, trials[name])
         axis.plot(
             x[pruned], height[pruned], "o", markerfacecolor="none", markeredgecolor=MUTED, markersize=5, alpha=0.7
         )
         axis.plot(x[~pruned], height[~pruned], "o", color=SERIES[5], markersize=5, alpha=0.7, markeredgewidth=0)
         axis.plot(x[:1], height[:1], "D", color=SERIES[1], markersize=6, markeredgewidth=0)
         axis.plot(x[ring], height[ring], "o", markerfacecolor="none", markeredgecolor=INK, markersize=11)
-        axis.set_xlabel(f"{name} = {_text(best[name])}" if name in best else name)
+        axis.set_xlabel(f"{name} = {_format_value(best[name])}" if name in best else name)
     axes[0, 0].set_title("validation score")
     return figure
 
@@ -69,7 +69,7 @@ def importance(shares: Mapping[str, float]) -> "Figure":
     return figure
 
 
-def _places(axis: "Axes", column: "pd.Series") -> np.ndarray:
+def _axis_positions(axis: "Axes", column: "pd.Series") -> np.ndarray:
     """Numbers to draw a hyper-parameter at: its values, logarithmic if they span decades, or places of its choices."""
     if column.dtype == bool or not np.issubdtype(np.asarray(column.tolist()).dtype, np.number):
         text = column.map(str)
@@ -85,7 +85,7 @@ def _places(axis: "Axes", column: "pd.Series") -> np.ndarray:
     return numbers
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
@@ -97,7 +97,11 @@ def ablation(table: "pd.DataFrame") -> "Figure":
         table: columns variant, metric, settings (JSON), declared, mean, std.
     """
     factors = factors_of(table)
-    if len(factors) == 1 and len(next(iter(factors.values()))) > 2 and all(map(_numeric, next(iter(factors.values())))):
+    if (
+        len(factors) == 1
+        and len(next(iter(factors.values()))) > 2
+        and all(map(_is_number, next(iter(factors.values()))))
+    ):
         return _curve(table, next(iter(factors)))
     return _map(table, *factors) if len(factors) == 2 else _rows(table)
 
@@ -115,7 +119,7 @@ def factors_of(table: "pd.DataFrame") -> dict[str, list[Any]]:
     return values if flat and int(np.prod([len(v) for v in values.values()])) == len(settings) else {}
 
 
-def _numeric(value: Any) -> bool:
+def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -127,14 +131,14 @@ def _curve(table: "pd.DataFrame", factor: str) -> "Figure":
     mean, std = (table[name].fillna(0.0).to_numpy()[order] for name in ("mean", "std"))
     axis.errorbar(range(len(x)), mean, yerr=std, color=SERIES[5], marker="o", markersize=5)
     for at in np.flatnonzero(table["declared"].to_numpy()[order]):
-        _ring(axis, float(at), mean[at])
+        _draw_ring(axis, float(at), mean[at])
     axis.set_xticks(range(len(x)), [f"{x[i]:g}" for i in order])
     axis.set(xlabel=factor.rpartition(".")[2], title=title(table["metric"].iloc[0]))
     axis.margins(x=0.06)
     return figure
 
 
-def _ring(axis: "Axes", x: float, y: float) -> None:
+def _draw_ring(axis: "Axes", x: float, y: float) -> None:
     """A ring around the variant that is as declared."""
     axis.plot(x, y, "o", markerfacecolor="none", markeredgecolor=INK, markersize=12)
 
@@ -174,7 +178,7 @@ def _rows(table: "pd.DataFrame") -> "Figure":
         axis.plot([base, mean], [row, row], color=SERIES[5], linewidth=5, alpha=0.35, solid_capstyle="butt")
         axis.errorbar(mean, row, xerr=std, fmt="o", color=SERIES[5], markersize=7, linewidth=1.5)
         if table["declared"].iloc[row]:
-            _ring(axis, mean, row)
+            _draw_ring(axis, mean, row)
     axis.set_yticks(range(len(table)), table["variant"].map(str), color=INK)
     axis.set_ylim(len(table) - 0.5, -0.5)
     axis.margins(x=0.08)

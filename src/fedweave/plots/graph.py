@@ -28,14 +28,14 @@ def graph(
     Clients of one group [N] are next to each other, with a line between groups and the groups' names at the right. The
     weight of a client on itself would hide the others, so the diagonal has crosses instead.
     """
-    order = by_group(group, len(weights))
+    order = group_order(group, len(weights))
     ordered = weights[np.ix_(order, order)]
     cell = max(9.6, min(20.0, 330 / len(weights)), 150 / len(weights)) if len(weights) <= NAMED else 460 / len(weights)
     font = min(9.5, 0.92 * cell)
     labels = [str(names[i]) for i in order] if len(weights) <= NAMED else []
     spans = [] if group is None else list(spans_of(group[order], group_names))
-    figure, axis = _square(
-        cell * len(weights), _longest(labels) * font, BOLD * _longest([name for *_, name in spans]) * GROUP_FONT
+    figure, axis = _square_axes(
+        cell * len(weights), _text_width(labels) * font, BOLD * _text_width([name for *_, name in spans]) * GROUP_FONT
     )
     _draw(axis, ordered)
     axis.set_xticks(range(len(labels)), labels, rotation=90, fontsize=font, color=INK)
@@ -51,7 +51,7 @@ def graph(
     return figure
 
 
-def by_group(group: np.ndarray | None, count: int) -> np.ndarray:
+def group_order(group: np.ndarray | None, count: int) -> np.ndarray:
     """Order [N] in which clients of one group are next to each other, and within a group in the order of their
     numbers.
     """
@@ -66,12 +66,12 @@ def spans_of(group: np.ndarray, names: Sequence[str]) -> Iterator[tuple[int, int
         yield int(first), int(end) - 1, str(names[number]) if number < len(names) else f"group {number}"
 
 
-def _longest(words: Sequence[str]) -> float:
+def _text_width(words: Sequence[str]) -> float:
     """Width of the longest of `words`, by the size of its font."""
     return LETTER * max(map(len, words), default=0)
 
 
-def _square(side: float, names: float, groups: float) -> tuple["Figure", "Axes"]:
+def _square_axes(side: float, names: float, groups: float) -> tuple["Figure", "Axes"]:
     """A square of `side` points with room at the left and below for names, and at the right for groups."""
     left, bottom, right, top = names + 12, names + 10, groups + 14, 20
     width, height = left + side + right, bottom + side + top

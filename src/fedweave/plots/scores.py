@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedweave.metrics import higher_is_better, title
-from fedweave.plots.style import INK, MUTED, Look, drawing, name_below, name_ends, panels
+from fedweave.plots.style import INK, MUTED, SeriesStyle, drawing, name_below, name_ends, panels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +23,7 @@ WIDE = 10  # an error whose largest value is so many times its smallest one has 
 @drawing
 def convergence(
     curves: "pd.DataFrame",
-    looks: Mapping[str, Look],
+    looks: Mapping[str, SeriesStyle],
     metric: str,
     against: str = "round",
     bold: Collection[str] | None = None,
@@ -45,15 +45,15 @@ def convergence(
     axis, ends, last = axes[0, 0], [], float(curves[against].max())
     for method, part in curves.groupby("method"):
         ordered, look = part.sort_values("round"), looks[method]
-        _line(axis, ordered, look, against, method in quiet)
+        _draw_line(axis, ordered, look, against, method in quiet)
         if method in named:
             at, mean = ordered[[against, "mean"]].iloc[-1]
             ends.append((method, mean, look))
             if at < last and not narrow:
-                _lead(axis, (at, last), mean, MUTED if method in quiet else look.color, look.series)
+                _draw_leader_line(axis, (at, last), mean, MUTED if method in quiet else look.color, look.series)
     axis.set(xlabel=against, title=title(metric))
     axis.xaxis.get_major_locator().set_params(integer=True)
-    _set_heights(axis, *_focus(curves, metric), metric)
+    _set_y_axis(axis, *_value_range(curves, metric), metric)
     axis.margins(x=0)
     if narrow:
         name_below(axis, [(method, looks[method]) for method in bold or methods if method in named])
@@ -62,7 +62,7 @@ def convergence(
     return figure
 
 
-def _line(axis: "Axes", part: "pd.DataFrame", look: Look, against: str, quiet: bool) -> None:
+def _draw_line(axis: "Axes", part: "pd.DataFrame", look: SeriesStyle, against: str, quiet: bool) -> None:
     """One method over its rounds: a line with a band, or a thin grey line."""
     x, mean, std = (part[c].to_numpy(dtype=float) for c in (against, "mean", "std"))
     style: dict[str, Any] = (
@@ -79,13 +79,13 @@ def _line(axis: "Axes", part: "pd.DataFrame", look: Look, against: str, quiet: b
         axis.plot(x[-1:], mean[-1:], "o", markersize=5, **style)
 
 
-def _lead(axis: "Axes", across: tuple[float, float], height: float, color: str, series: int) -> None:
+def _draw_leader_line(axis: "Axes", across: tuple[float, float], height: float, color: str, series: int) -> None:
     """A dotted line from the end of a curve to the right edge, where its name is."""
     (line,) = axis.plot(across, [height, height], ":", color=color, linewidth=0.9, alpha=0.6)
     line.set_gid(f"series-{series}-lead")
 
 
-def _focus(curves: "pd.DataFrame", metric: str) -> tuple[float, float]:
+def _value_range(curves: "pd.DataFrame", metric: str) -> tuple[float, float]:
     """Lowest and highest value after the first fifth of 20 rounds or more; a diverging error does not flatten the
     other curves.
     """
@@ -102,7 +102,7 @@ def _focus(curves: "pd.DataFrame", metric: str) -> tuple[float, float]:
     return low, high
 
 
-def _set_heights(axis: "Axes", low: float, high: float, metric: str) -> None:
+def _set_y_axis(axis: "Axes", low: float, high: float, metric: str) -> None:
     """Limits of the heights from `low` to `high`; logarithmic for an error that falls so far that the differences at
     the end would look like one line.
     """
@@ -120,7 +120,7 @@ def _set_heights(axis: "Axes", low: float, high: float, metric: str) -> None:
 
 
 @drawing
-def client_spread(values: Mapping[str, np.ndarray], looks: Mapping[str, Look], metric: str) -> "Figure":
+def client_spread(values: Mapping[str, np.ndarray], looks: Mapping[str, SeriesStyle], metric: str) -> "Figure":
     """Distribution over clients, one row per method: violin above, one tick per client below, the mean as a dot.
 
     Args:
@@ -133,7 +133,7 @@ def client_spread(values: Mapping[str, np.ndarray], looks: Mapping[str, Look], m
         if scores.size == 0:
             continue
         if scores.size > 3 and np.ptp(scores) > 0:
-            _violin(axis, scores, row, look)
+            _draw_violin(axis, scores, row, look)
         ticks = np.stack([scores, scores, np.full_like(scores, np.nan)], axis=1).ravel()
         heights = np.tile([row + 0.08, row + 0.3, np.nan], scores.size)
         (rug,) = axis.plot(ticks, heights, color=look.color, linewidth=1.3, alpha=0.75)
@@ -147,7 +147,7 @@ def client_spread(values: Mapping[str, np.ndarray], looks: Mapping[str, Look], m
     return figure
 
 
-def _violin(axis: "Axes", scores: np.ndarray, row: int, look: Look) -> None:
+def _draw_violin(axis: "Axes", scores: np.ndarray, row: int, look: SeriesStyle) -> None:
     from scipy.stats import gaussian_kde
 
     at = np.linspace(scores.min(), scores.max(), 80)
@@ -157,7 +157,7 @@ def _violin(axis: "Axes", scores: np.ndarray, row: int, look: Look) -> None:
 
 
 @drawing
-def cost(board: "pd.DataFrame", looks: Mapping[str, Look], metric: str) -> "Figure":
+def cost(board: "pd.DataFrame", looks: Mapping[str, SeriesStyle], metric: str) -> "Figure":
     """Score, traffic and time, a row for each method in the order of `board`: so every dot has its name, also where
     methods send the same. Costs are logarithmic where their range asks for it.
     """
@@ -165,10 +165,10 @@ def cost(board: "pd.DataFrame", looks: Mapping[str, Look], metric: str) -> "Figu
     traffic = (board["bytes_up"] + board["bytes_down"]).to_numpy(dtype=float) / 2**20
     score, seconds = (board[name].to_numpy(dtype=float) for name in ("mean", "seconds"))
     std = np.nan_to_num(board["std"].to_numpy(dtype=float))
-    _dots(axes[0, 0], score, board["method"], looks, std)
+    _draw_dots(axes[0, 0], score, board["method"], looks, std)
     for axis, x in ((axes[0, 1], traffic), (axes[0, 2], seconds)):
-        _dots(axis, x, board["method"], looks, np.zeros(len(x)))
-        _set_costs(axis, x)
+        _draw_dots(axis, x, board["method"], looks, np.zeros(len(x)))
+        _set_cost_axis(axis, x)
     for axis, label in zip(axes[0], (title(metric), "MiB sent, both ways", "seconds"), strict=True):
         axis.set_xlabel(label)
     axes[0, 0].set_yticks(range(len(board)), list(board["method"]), color=INK)
@@ -176,7 +176,9 @@ def cost(board: "pd.DataFrame", looks: Mapping[str, Look], metric: str) -> "Figu
     return figure
 
 
-def _dots(axis: "Axes", x: np.ndarray, methods: "pd.Series", looks: Mapping[str, Look], std: np.ndarray) -> None:
+def _draw_dots(
+    axis: "Axes", x: np.ndarray, methods: "pd.Series", looks: Mapping[str, SeriesStyle], std: np.ndarray
+) -> None:
     """A dot at `x` for each method, in its row, with a bar of `std` to both sides."""
     for row, (method, at, spread) in enumerate(zip(methods, x, std, strict=True)):
         look = looks[method]
@@ -186,7 +188,7 @@ def _dots(axis: "Axes", x: np.ndarray, methods: "pd.Series", looks: Mapping[str,
     axis.margins(x=0.1)
 
 
-def _set_costs(axis: "Axes", x: np.ndarray) -> None:
+def _set_cost_axis(axis: "Axes", x: np.ndarray) -> None:
     """The axis of a cost: from zero, or logarithmic."""
     positive = x[x > 0]
     if positive.size and positive.max() > 30 * positive.min():
@@ -197,7 +199,7 @@ def _set_costs(axis: "Axes", x: np.ndarray) -> None:
 
 
 @drawing
-def sweep(points: "pd.DataFrame", looks: Mapping[str, Look], metric: str, factor: str) -> "Figure":
+def sweep(points: "pd.DataFrame", looks: Mapping[str, SeriesStyle], metric: str, factor: str) -> "Figure":
     """Score against a number that settings differ in, one line per method with its std over seeds.
 
     Args:

@@ -19,7 +19,7 @@ MAP, FONT = (450, 330), 8.0  # width and height of a map without its legend, and
 QUIET: dict[str, Any] = {"color": MUTED, "linewidth": 0.9, "alpha": 0.7}
 
 
-def some(count: int, most: int = SHOWN) -> np.ndarray:
+def spaced_indices(count: int, most: int = SHOWN) -> np.ndarray:
     """At most `most` of `count` indices, first and last among them, evenly spread."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
 
@@ -30,32 +30,35 @@ def collaboration(weights: np.ndarray, rounds: Sequence[int], layers: Sequence[s
     in the last round. Row = learner, column = source; the darkest shade is the largest weight between two clients, and
     a client's weight on itself is in the title instead.
     """
-    times, depths = some(len(rounds)), some(len(layers)) if len(layers) > 1 else np.empty(0, dtype=int)
+    times, depths = (
+        spaced_indices(len(rounds)),
+        spaced_indices(len(layers)) if len(layers) > 1 else np.empty(0, dtype=int),
+    )
     columns = max(len(times), len(depths))
     mean, last = weights.mean(axis=1), weights[-1]
-    tops = [_largest(mean[times]), _largest(last[depths]) if len(depths) else 0.0]
+    tops = [_largest_weight(mean[times]), _largest_weight(last[depths]) if len(depths) else 0.0]
     rows = 2 if len(depths) else 1
     figure, axes = panels(500, rows * (440 / max(columns, 4) + 48), rows, columns, gaps=(6.0, 3.0))
     for axis in axes.flat:
         axis.axis("off")
     for axis, r in zip(axes[0], times, strict=False):
-        _heat(axis, mean[r], tops[0], f"round {rounds[r]}")
+        _draw_heat_map(axis, mean[r], tops[0], f"round {rounds[r]}")
     for axis, layer in zip(axes[-1], depths, strict=False):
-        _heat(axis, last[layer], tops[1], str(layers[layer]))
+        _draw_heat_map(axis, last[layer], tops[1], str(layers[layer]))
     return figure
 
 
-def _largest(weights: np.ndarray) -> float:
+def _largest_weight(weights: np.ndarray) -> float:
     """Largest weight between two different clients, as the top of the scale."""
     others = np.where(np.eye(weights.shape[-1], dtype=bool), 0.0, weights)
     return float(others.max(initial=0.0))
 
 
-def _heat(axis: "Axes", weights: np.ndarray, top: float, title: str) -> None:
+def _draw_heat_map(axis: "Axes", weights: np.ndarray, top: float, title: str) -> None:
     axis.imshow(shade(weights, top), interpolation="none", aspect="equal")
     axis.set_title(title, fontsize=10, pad=3)
     count = len(weights)
-    note = f"self {np.diag(weights).mean():.2f}\nother to {_largest(weights):.2g}"
+    note = f"self {np.diag(weights).mean():.2f}\nother to {_largest_weight(weights):.2g}"
     axis.text(-0.5, count - 0.2, note, fontsize=8.5, color=MUTED, va="top")
     axis.add_patch(_frame(count))
 
@@ -86,7 +89,7 @@ def evolution(
     clients. Without: the row of client 0, with a line for itself and for every source; the three with the largest final
     weight are emphasised.
     """
-    depths = some(len(layers), 7) if len(layers) > 1 else np.empty(0, dtype=int)
+    depths = spaced_indices(len(layers), 7) if len(layers) > 1 else np.empty(0, dtype=int)
     panels_of = {"all layers": weights.mean(axis=1), **{str(layers[depth]): weights[:, depth] for depth in depths}}
     columns = min(4, len(panels_of))
     figure, axes = panels(
@@ -94,7 +97,7 @@ def evolution(
     )
     for axis in axes.flat[len(panels_of) :]:
         axis.axis("off")
-    named = _prominent(_lines(panels_of["all layers"], group, names))
+    named = _highest_lines(_lines(panels_of["all layers"], group, names))
     for axis, (name, part) in zip(axes.flat, panels_of.items(), strict=False):
         for label, line in _lines(part, group, names).items():
             style = (
@@ -124,14 +127,14 @@ def _lines(weights: np.ndarray, group: np.ndarray | None, names: Sequence[str] =
     return {name: weights[:, kind].mean(axis=1) for name, kind in kinds.items() if kind.any()}
 
 
-def _prominent(lines: Mapping[str, np.ndarray], most: int = 4) -> list[str]:
+def _highest_lines(lines: Mapping[str, np.ndarray], most: int = 4) -> list[str]:
     """The first of `lines` and the highest others at the end."""
     first, *others = lines
     return [first, *sorted(others, key=lambda name: -lines[name][-1])[: most - 1]]
 
 
 @drawing
-def atlas(
+def client_map(
     places: np.ndarray,
     edges: np.ndarray,
     group: np.ndarray | None = None,
@@ -147,9 +150,9 @@ def atlas(
     ends = places[edges]  # [2, E, 2]
     gaps = np.full_like(ends[:1], np.nan)
     axis.plot(*np.concatenate([ends, gaps]).transpose(2, 1, 0).reshape(2, -1), color=MUTED, linewidth=0.5, alpha=0.5)
-    _points(axis, places, np.full(len(places), len(SERIES) - 1) if group is None else group)
+    _draw_points(axis, places, np.full(len(places), len(SERIES) - 1) if group is None else group)
     axis.margins(x=0.12, y=0.07)
-    _write(axis, places, names if len(names) == len(places) else [str(client) for client in range(len(places))])
+    _write_names(axis, places, names if len(names) == len(places) else [str(client) for client in range(len(places))])
     if group is not None and 1 < len(group_names) <= LOOKS:
         for number, name in enumerate(group_names):
             axis.plot([], [], SHAPES[number // 6], color=SERIES[number % 6], markeredgewidth=0, label=name)
@@ -160,26 +163,26 @@ def atlas(
     return figure
 
 
-def _points(axis: "Axes", places: np.ndarray, group: np.ndarray) -> None:
+def _draw_points(axis: "Axes", places: np.ndarray, group: np.ndarray) -> None:
     """Clients as points: six colours by group, with another shape after every six groups."""
     for number in np.unique(group):
         look = {"marker": SHAPES[number // 6 % len(SHAPES)], "color": SERIES[number % 6]}
         axis.plot(*places[group == number].T, **look, linestyle="", markersize=6, markeredgewidth=0, zorder=3)
 
 
-def _write(axis: "Axes", places: np.ndarray, names: Sequence[str]) -> None:
+def _write_names(axis: "Axes", places: np.ndarray, names: Sequence[str]) -> None:
     """Names next to their points, as far as they fit."""
     low, span = places.min(0), np.ptp(places, axis=0)
     size = np.array([MAP[0] / 1.24, MAP[1] / 1.14])  # without the margins
     points = (places - low) / np.where(span > 0, span, 1.0) * size
-    for client, side in fitting(points, [LETTER * FONT * len(name) for name in names], MAP[0] / 1.12):
+    for client, side in place_labels(points, [LETTER * FONT * len(name) for name in names], MAP[0] / 1.12):
         axis.annotate(
             names[client], places[client], (-5 if side == "right" else 5, 0), textcoords="offset points", ha=side,
             va="center", fontsize=FONT, color=MUTED,
         )  # fmt: skip
 
 
-def fitting(points: np.ndarray, widths: Sequence[float], right: float) -> list[tuple[int, str]]:
+def place_labels(points: np.ndarray, widths: Sequence[float], right: float) -> list[tuple[int, str]]:
     """Clients whose names fit next to their `points` [N, 2], with the side at which a name is aligned.
 
     A name stands right of its point, or left of it, where it covers no point and no name before it and does not end

@@ -1,6 +1,6 @@
 """One look for every figure: small SVG whose colours are CSS variables, so one drawing serves light and dark pages.
 
-While drawing, each role has a placeholder colour; `inline` turns placeholders into variables. A series has one of six
+While drawing, each role has a placeholder colour; `to_svg` turns placeholders into variables. A series has one of six
 hues, distinct under red-green colour blindness (OKLab distance checked after Machado's simulation), and one of three
 dashes.
 """
@@ -47,10 +47,12 @@ RC: dict[str, Any] = {
 }  # fmt: skip
 
 
-_LATER: ContextVar[list[Callable[[], str]] | None] = ContextVar("later", default=None)  # drawings that `together` makes
+_LATER: ContextVar[list[Callable[[], str]] | None] = ContextVar(
+    "later", default=None
+)  # drawings that `draw_in_parallel` makes
 
 
-class Look(NamedTuple):
+class SeriesStyle(NamedTuple):
     """How a method is drawn everywhere: number of its series, placeholder colour, dash pattern."""
 
     series: int
@@ -58,7 +60,7 @@ class Look(NamedTuple):
     dash: Any
 
 
-def looks(methods: Sequence[str], first: Sequence[str] = ()) -> dict[str, Look]:
+def assign_styles(methods: Sequence[str], first: Sequence[str] = ()) -> dict[str, SeriesStyle]:
     """A look for each method, the same in every figure of a study: first those of `first`, in order, then the rest by
     name.
 
@@ -66,31 +68,31 @@ def looks(methods: Sequence[str], first: Sequence[str] = ()) -> dict[str, Look]:
     """
     ahead = [name for name in dict.fromkeys(first) if name in set(methods)]
     ordered = [*ahead, *sorted(set(methods) - set(ahead), key=str.casefold)]
-    return {name: Look(i, SERIES[i % 6], DASHES[i // 6 % 3]) for i, name in enumerate(ordered)}
+    return {name: SeriesStyle(i, SERIES[i % 6], DASHES[i // 6 % 3]) for i, name in enumerate(ordered)}
 
 
 def drawing(draw: Callable[..., "Figure"]) -> Callable[..., str]:
     """Turn a function that returns a Figure into one that returns inline SVG in the house style."""
 
     @wraps(draw)
-    def wrapped(*args: Any, **options: Any) -> str:
-        later, job = _LATER.get(), partial(_drawn, draw, *args, **options)
+    def wrapper(*args: Any, **options: Any) -> str:
+        later, job = _LATER.get(), partial(_draw_svg, draw, *args, **options)
         if later is None:
             return job()
         later.append(job)
         return f"\0{len(later) - 1}\0"
 
-    return wrapped
+    return wrapper
 
 
-def _drawn(draw: Callable[..., "Figure"], *args: Any, **options: Any) -> str:
+def _draw_svg(draw: Callable[..., "Figure"], *args: Any, **options: Any) -> str:
     import matplotlib as mpl
 
     with mpl.rc_context(cast(Any, RC)):
-        return inline(draw(*args, **options), draw.__name__)
+        return to_svg(draw(*args, **options), draw.__name__)
 
 
-def together(make: Callable[[], str]) -> str:
+def draw_in_parallel(make: Callable[[], str]) -> str:
     """The text that `make` returns; the drawings in it are made at the end, on all cores."""
     later: list[Callable[[], str]] = []
     token = _LATER.set(later)
@@ -118,7 +120,7 @@ def panels(
     return figure, figure.subplots(rows, columns, squeeze=False, **grid)
 
 
-def inline(figure: "Figure", salt: str) -> str:
+def to_svg(figure: "Figure", salt: str) -> str:
     """The figure as an `<svg>` element for a page that defines --ink, --muted, --grid, --surface, --s0 .. --s5."""
     import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -130,10 +132,10 @@ def inline(figure: "Figure", salt: str) -> str:
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>|<defs>\s*<style.*?</style>\s*</defs>|<!--.*?-->", "", text, flags=re.S)
     text = re.sub(r' xmlns(:xlink)?="[^"]*"| version="1.1"', "", text)
-    text = re.sub(r'<svg [^>]*viewBox="0 0 ([\d.]+) ([\d.]+)"[^>]*>', _frame, text, count=1)
-    text = re.sub(r"(font: |font-size: )?(\d+\.?\d*)px[^;\"]*", _font, text)
+    text = re.sub(r'<svg [^>]*viewBox="0 0 ([\d.]+) ([\d.]+)"[^>]*>', _opening_tag, text, count=1)
+    text = re.sub(r"(font: |font-size: )?(\d+\.?\d*)px[^;\"]*", _font_size, text)
     text = re.sub(r"; font-family: [^;\"]*| transform=\"rotate\(-?0 [^\"]*\"|<g/>", "", text)
-    text = re.sub(r'\b(d|x|y|points|transform)="([^"]*)"', _short, text)
+    text = re.sub(r'\b(d|x|y|points|transform)="([^"]*)"', _round_numbers, text)
     text = re.sub(r"#0a0b[0-9a-f]{2}", lambda m: ROLES.get(m[0], m[0]), text)
     text = re.sub(r'<g id="series-(\d+)[^"]*"', r'<g class="series" data-series="\1"', text)
     return re.sub(r"\s*\n\s*", "\n", _unique_ids(text)).strip()
@@ -146,18 +148,18 @@ def _unique_ids(text: str) -> str:
     return re.sub(r'(href="|url\()#([^")]+)', rf"\1#\2-{tag}", text)
 
 
-def _frame(match: re.Match[str]) -> str:
+def _opening_tag(match: re.Match[str]) -> str:
     """The opening tag: as wide as its place, but never so small or so large that text stops reading well."""
     width, height = float(match[1]), float(match[2])
     limits = f"min-width:calc(var(--least,.85)*{width:.0f}px);max-width:{1.25 * width:.0f}px"
     return f'<svg viewBox="0 0 {width:g} {height:g}" style="{limits}" role="img">'
 
 
-def _font(match: re.Match[str]) -> str:
+def _font_size(match: re.Match[str]) -> str:
     return f"font-size: {float(match[2]):g}px" if match[1] else match[0]
 
 
-def _short(match: re.Match[str]) -> str:
+def _round_numbers(match: re.Match[str]) -> str:
     places = 3 if match[1] == "transform" else 1
     numbers = re.sub(r"-?\d+\.\d+", lambda m: f"{float(m[0]):.{places}f}".rstrip("0").rstrip("."), match[2])
     return f'{match[1]}="{" ".join(numbers.split())}"'
@@ -179,7 +181,7 @@ def save(path: Path | str, svg: str) -> None:
     write_atomic(path, re.sub(r"<svg ([^>]*)>", rf"<svg {names} \1>{style}", svg, count=1) + "\n")
 
 
-def spread(targets: ArrayLike, gap: float, low: float, high: float) -> np.ndarray:
+def space_labels(targets: ArrayLike, gap: float, low: float, high: float) -> np.ndarray:
     """Positions near `targets`, in the same order, at least `gap` from each other and inside [low, high] if they
     fit.
     """
@@ -205,7 +207,7 @@ def _isotonic(values: np.ndarray) -> np.ndarray:
 
 
 def name_ends(
-    axes: "Axes", ends: Sequence[tuple[str, float, Look]], size: float = 10.5, quiet: Collection[str] = ()
+    axes: "Axes", ends: Sequence[tuple[str, float, SeriesStyle]], size: float = 10.5, quiet: Collection[str] = ()
 ) -> None:
     """Write each label right of the axes at its y, moved so that no two overlap, with a line in its colour; grey if
     `quiet`.
@@ -215,7 +217,7 @@ def name_ends(
     scale = axes.yaxis.get_transform()  # names are spread evenly on the page, on a logarithmic axis too
     bottom, top, *heights = scale.transform(np.array([low, high, *(end[1] for end in ends)], dtype=np.float64))
     gap = (top - bottom) * size * 1.2 / max(axes.get_window_extent().height, 1)
-    places = scale.inverted().transform(spread(heights, gap, bottom, top))
+    places = scale.inverted().transform(space_labels(heights, gap, bottom, top))
     across = axes.get_yaxis_transform()
     per_point = 1.0 / max(axes.get_window_extent().width, 1)
     for (label, y, look), at in zip(ends, places, strict=True):
@@ -236,7 +238,7 @@ def name_ends(
     axes.set_ylim(low, high)
 
 
-def name_below(axes: "Axes", looks: Sequence[tuple[str, Look]], size: float = 10.5) -> None:
+def name_below(axes: "Axes", looks: Sequence[tuple[str, SeriesStyle]], size: float = 10.5) -> None:
     """Write each label below the axes, with a line in its colour."""
     from matplotlib.lines import Line2D
 

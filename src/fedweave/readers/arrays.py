@@ -50,7 +50,7 @@ def plain_dtype(code: object) -> np.dtype[Any]:
     return np.dtype(match[0])
 
 
-def checked_shape(shape: object) -> tuple[int, ...]:
+def check_shape(shape: object) -> tuple[int, ...]:
     """`shape` if it is a tuple of a few sizes; raises ValueError otherwise."""
     sizes = isinstance(shape, tuple) and all(type(n) is int and 0 <= n < 1 << 48 for n in shape)
     if not isinstance(shape, tuple) or not sizes or len(shape) > DIMENSIONS:
@@ -58,7 +58,7 @@ def checked_shape(shape: object) -> tuple[int, ...]:
     return shape
 
 
-def build(raw: bytes | bytearray, layout: Layout) -> np.ndarray:
+def build_array(raw: bytes | bytearray, layout: Layout) -> np.ndarray:
     """The array that `raw` holds, without a copy, in the byte order of the file; read-only if `raw` is.
 
     Raises:
@@ -95,7 +95,7 @@ def read_header(file: IO[bytes]) -> Layout:
     fields = ast.literal_eval(text.decode("utf-8" if start[6] == 3 else "latin-1").strip())
     if not isinstance(fields, dict) or fields.keys() != {"descr", "fortran_order", "shape"}:
         raise ValueError("its header does not describe an array")
-    return Layout(plain_dtype(fields["descr"]), checked_shape(fields["shape"]), fields["fortran_order"] is True)
+    return Layout(plain_dtype(fields["descr"]), check_shape(fields["shape"]), fields["fortran_order"] is True)
 
 
 def map_npy(path: Path) -> np.ndarray:
@@ -129,15 +129,15 @@ def read_npz(path: Path, names: Collection[str] | None = None, most: int = LARGE
         selected = {name: stored[name] for name in (stored if names is None else names)}
         if sum(member.file_size for member in selected.values()) > most:
             raise ValueError(f"its arrays take more than {most} bytes")
-        return {name: _member(archive, member) for name, member in selected.items()}
+        return {name: _read_member(archive, member) for name, member in selected.items()}
 
 
-def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
     with archive.open(member) as file:
         layout = read_header(file)
         if layout.length > member.file_size:
             raise ValueError(f"{member.filename} ends within its array")
-        return build(bytearray(file.read()), layout)
+        return build_array(bytearray(file.read()), layout)
 
 
 def objects_offset(raw: bytes) -> int:

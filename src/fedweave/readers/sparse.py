@@ -7,7 +7,7 @@ import numpy as np
 DENSEST = 1 << 27  # elements of a matrix that is made dense: 512 MiB of float32
 
 
-def checked_csr(values: Any, columns: Any, starts: Any, shape: Any) -> Any:
+def build_csr(values: Any, columns: Any, starts: Any, shape: Any) -> Any:
     """The scipy matrix [rows, columns] of compressed rows: `values` and `columns` [entries], `starts` [rows + 1].
 
     Raises:
@@ -15,7 +15,7 @@ def checked_csr(values: Any, columns: Any, starts: Any, shape: Any) -> Any:
     """
     from scipy.sparse import csr_matrix
 
-    rows, width = checked_size(shape)
+    rows, width = check_size(shape)
     for name, array, kinds in (("values", values, "biuf"), ("columns", columns, "iu"), ("starts", starts, "iu")):
         if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in kinds:
             raise ValueError(f"the {name} of a sparse matrix are no vector of numbers")
@@ -30,7 +30,7 @@ def checked_csr(values: Any, columns: Any, starts: Any, shape: Any) -> Any:
     return matrix
 
 
-def checked_size(shape: Any) -> tuple[int, int]:
+def check_size(shape: Any) -> tuple[int, int]:
     """Two sizes of a matrix; raises ValueError for anything else."""
     sizes = shape.tolist() if isinstance(shape, np.ndarray) and shape.shape == (2,) else shape
     if not isinstance(sizes, list | tuple) or len(sizes) != 2:
@@ -40,7 +40,7 @@ def checked_size(shape: Any) -> tuple[int, int]:
     return sizes[0], sizes[1]
 
 
-def dense(matrix: Any) -> np.ndarray:
+def to_dense(matrix: Any) -> np.ndarray:
     """A checked matrix with its zeros: float32 [rows, columns].
 
     Raises:

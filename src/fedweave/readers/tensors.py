@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedweave.readers.unpickler import Name, Unpickler
+from fedweave.readers.unpickler import GlobalName, Unpickler
 
 MOST = 1 << 33  # elements of one tensor: an expanded one repeats its storage, and is copied sooner or later
 _TYPES = {
@@ -60,28 +60,28 @@ class _Archive:
         """The value of data.pkl."""
         raw = self.archive.read(f"{self.folder}/data.pkl")
         builders = {
-            Name("torch._utils", "_rebuild_tensor_v2"): _tensor,
-            Name("torch._utils", "_rebuild_parameter"): _parameter,
-            Name("collections", "OrderedDict"): _ordered,
-            Name("torch", "Size"): _size,
-            **{Name("torch", name): _refuse for name in _TYPES},
+            GlobalName("torch._utils", "_rebuild_tensor_v2"): _build_tensor,
+            GlobalName("torch._utils", "_rebuild_parameter"): _build_parameter,
+            GlobalName("collections", "OrderedDict"): _build_ordered_dict,
+            GlobalName("torch", "Size"): _build_size,
+            **{GlobalName("torch", name): _refuse for name in _TYPES},
         }
         return Unpickler(raw, builders, self.storage, steps=len(raw)).load()
 
     def storage(self, pid: Any) -> Tensor:
         """The storage of ("storage", type, key, place, elements) as a vector."""
         kind, name, key, _, count = pid
-        if kind != "storage" or not isinstance(name, Name) or name.name not in _TYPES or not isinstance(key, str):
+        if kind != "storage" or not isinstance(name, GlobalName) or name.name not in _TYPES or not isinstance(key, str):
             raise ValueError("it refers to what is no storage")
         if key not in self.storages:
-            self.storages[key] = _vector(self.archive.read(f"{self.folder}/data/{key}"), _TYPES[name.name])
+            self.storages[key] = _build_vector(self.archive.read(f"{self.folder}/data/{key}"), _TYPES[name.name])
         stored = self.storages[key]
         if stored.dtype != _TYPES[name.name] or type(count) is not int or not 0 <= count <= len(stored):
             raise ValueError(f"storage {key} does not have {count!r} elements of type {name.name}")
         return stored
 
 
-def _vector(raw: bytes, dtype: torch.dtype) -> Tensor:
+def _build_vector(raw: bytes, dtype: torch.dtype) -> Tensor:
     if len(raw) % dtype.itemsize:
         raise ValueError(f"{len(raw)} bytes are no elements of {dtype}")
     if not raw:
@@ -91,7 +91,7 @@ def _vector(raw: bytes, dtype: torch.dtype) -> Tensor:
     return torch.frombuffer(bytearray(raw), dtype=dtype)
 
 
-def _tensor(args: tuple[Any, ...]) -> Tensor:
+def _build_tensor(args: tuple[Any, ...]) -> Tensor:
     """A view of a storage: (storage, offset, sizes, strides, requires_grad, hooks)."""
     storage, offset, sizes, strides, gradient, hooks = args[:6]
     if type(storage) is not Tensor or storage.ndim != 1 or len(args) > 6 or hooks:
@@ -106,20 +106,20 @@ def _tensor(args: tuple[Any, ...]) -> Tensor:
     return torch.as_strided(storage, sizes, strides, offset).requires_grad_(gradient is True)
 
 
-def _parameter(args: tuple[Any, ...]) -> torch.nn.Parameter:
+def _build_parameter(args: tuple[Any, ...]) -> torch.nn.Parameter:
     tensor, gradient, hooks = args
     if type(tensor) is not Tensor or hooks:
         raise ValueError("it describes no parameter")
     return torch.nn.Parameter(tensor.detach(), gradient is True)
 
 
-def _ordered(args: tuple[Any, ...]) -> dict[Any, Any]:
+def _build_ordered_dict(args: tuple[Any, ...]) -> dict[Any, Any]:
     if args:
         raise ValueError("an ordered dictionary has contents where none belong")
     return OrderedDict()
 
 
-def _size(args: tuple[Any, ...]) -> torch.Size:
+def _build_size(args: tuple[Any, ...]) -> torch.Size:
     (sizes,) = args
     if not isinstance(sizes, tuple) or not all(type(n) is int and 0 <= n < 1 << 48 for n in sizes):
         raise ValueError("a size is none")

@@ -1,6 +1,6 @@
 """A machine for pickles that others wrote: it calls nothing and imports nothing, and its cost is bounded by the file.
 
-Global names become `Name`, which nobody can call; what they would build is left to a table of builders. Only the
+Global names become `GlobalName`, which nobody can call; what they would build is left to a table of builders. Only the
 instructions below are known. None of them takes more memory or time than a few times the bytes that it was read from.
 """
 
@@ -25,7 +25,7 @@ _INSTRUCTIONS = (
 )
 
 
-class Name(NamedTuple):
+class GlobalName(NamedTuple):
     """A global that the pickle names; a placeholder without code."""
 
     module: str
@@ -36,7 +36,7 @@ Builder = Callable[[tuple[Any, ...]], Any]
 Persistent = Callable[[Any], Any]
 
 
-class Draft(ABC):
+class PendingObject(ABC):
     """An object whose state comes later in the pickle; the object then takes its place."""
 
     value: Any = None
@@ -62,15 +62,19 @@ class Unpickler(pickle._Unpickler):
     """
 
     def __init__(
-        self, raw: bytes, builders: Mapping[Name, Builder], persistent: Persistent | None = None, steps: int = STEPS
+        self,
+        raw: bytes,
+        builders: Mapping[GlobalName, Builder],
+        persistent: Persistent | None = None,
+        steps: int = STEPS,
     ) -> None:
         super().__init__(io.BytesIO(raw), encoding="latin1")
         self.raw, self.builders, self.persistent = raw, builders, persistent
         self.steps = steps
 
-    def find_class(self, module: str, name: str) -> Name:
+    def find_class(self, module: str, name: str) -> GlobalName:
         """The name itself; raises UnpicklingError for one that no builder is for."""
-        name_of_global = Name(module, name)
+        name_of_global = GlobalName(module, name)
         if name_of_global not in self.builders:
             raise pickle.UnpicklingError(f"refuses to load {module:.80}.{name:.80}")
         return name_of_global
@@ -84,7 +88,7 @@ class Unpickler(pickle._Unpickler):
     def load(self) -> Any:
         """The value of the pickle; raises UnpicklingError, and what its parts raise, where it is damaged."""
         value = super().load()
-        return value.value if isinstance(value, Draft) else value
+        return value.value if isinstance(value, PendingObject) else value
 
 
 def _target(machine: Any, kind: type) -> Any:
@@ -95,7 +99,7 @@ def _target(machine: Any, kind: type) -> Any:
     return target
 
 
-def _key(key: Any) -> Any:
+def _check_key(key: Any) -> Any:
     """`key` if its hash is cheap and cannot be made to collide: a tower of tuples takes for ever."""
     parts = key if type(key) is tuple and len(key) <= _LONGEST_TUPLE else (key,)
     if not all(_is_plain(part) for part in parts):
@@ -119,30 +123,30 @@ def _appends(machine: Any) -> None:
     _target(machine, list).extend(items)
 
 
-def _paired(items: list[Any]) -> list[tuple[Any, Any]]:
-    return [(_key(key), value) for key, value in zip(items[::2], items[1::2], strict=True)]
+def _pair_items(items: list[Any]) -> list[tuple[Any, Any]]:
+    return [(_check_key(key), value) for key, value in zip(items[::2], items[1::2], strict=True)]
 
 
 def _set_item(machine: Any) -> None:
     value, key = machine.stack.pop(), machine.stack.pop()
-    _target(machine, dict)[_key(key)] = value
+    _target(machine, dict)[_check_key(key)] = value
 
 
 def _set_items(machine: Any) -> None:
     items = machine.pop_mark()
-    _target(machine, dict).update(_paired(items))
+    _target(machine, dict).update(_pair_items(items))
 
 
 def _dict(machine: Any) -> None:
     items = machine.pop_mark()  # it changes where `append` appends
-    machine.append(dict(_paired(items)))
+    machine.append(dict(_pair_items(items)))
 
 
 def _get(plain: Callable[[Any], None]) -> Callable[[Any], None]:
     def step(machine: Any) -> None:
         plain(machine)
         value = machine.stack[-1]
-        if isinstance(value, Draft) and value.done:
+        if isinstance(value, PendingObject) and value.done:
             machine.stack[-1] = value.value
 
     return step
@@ -165,19 +169,19 @@ def _bytearray(machine: Any) -> None:
 
 def _reduce(machine: Any) -> None:
     arguments, name = machine.stack.pop(), machine.stack[-1]
-    if not isinstance(name, Name) or not isinstance(arguments, tuple):
+    if not isinstance(name, GlobalName) or not isinstance(arguments, tuple):
         raise pickle.UnpicklingError("calls what is no global")
     machine.stack[-1] = machine.builders[name](arguments)
 
 
 def _build(machine: Any) -> None:
     state, record = machine.stack.pop(), machine.stack[-1]
-    if not isinstance(record, Draft):
+    if not isinstance(record, PendingObject):
         raise pickle.UnpicklingError("gives a state to what has none")
     machine.stack[-1] = record.complete(state)
 
 
-def _counted(plain: Callable[[Any], None]) -> Callable[[Any], None]:
+def _count_steps(plain: Callable[[Any], None]) -> Callable[[Any], None]:
     def step(machine: Any) -> None:
         machine.steps -= 1
         if machine.steps < 0:
@@ -201,18 +205,18 @@ _OWN: dict[str, Callable[[Any], None]] = {
 }
 
 
-class _Table(dict[int, Callable[[Any], None]]):
+class _InstructionTable(dict[int, Callable[[Any], None]]):
     """The instructions by their code."""
 
     def __missing__(self, code: int) -> Callable[[Any], None]:
         raise pickle.UnpicklingError(f"instruction {chr(code)!r} is refused")
 
 
-def _table() -> _Table:
+def _build_table() -> _InstructionTable:
     codes = {name: getattr(pickle, name)[0] for name in _INSTRUCTIONS.split()}
     steps = {name: _OWN.get(name, pickle._Unpickler.dispatch[code]) for name, code in codes.items()}
     steps |= {name: _get(steps[name]) for name in ("GET", "BINGET", "LONG_BINGET")}
-    return _Table({codes[name]: _counted(step) for name, step in steps.items()})
+    return _InstructionTable({codes[name]: _count_steps(step) for name, step in steps.items()})
 
 
-Unpickler.dispatch = _table()
+Unpickler.dispatch = _build_table()

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from fedweave.errors import BadInput, shown
+from fedweave.errors import BadInput, format_value
 
 TIME = {"s": 1, "sec": 1, "min": 60, "m": 60, "h": 3600, "d": 86400}
 SIZE = {"b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
@@ -24,7 +24,7 @@ def seconds(budget: Any) -> float:
     """
     length = _number(budget, TIME, "budget", 'a number of seconds, or a text such as "90s", "10min" or "2h"')
     if length < LEAST:
-        raise BadInput(f"budget: {shown(budget)} is less than a second; give more, such as 10min")
+        raise BadInput(f"budget: {format_value(budget)} is less than a second; give more, such as 10min")
     return length
 
 
@@ -50,5 +50,5 @@ def _number(value: Any, units: Mapping[str, float], name: str, way: str) -> floa
         return float(text)
     parts = PART.findall(text)
     if not parts or PART.sub("", text) or any(unit not in units for _, unit in parts):
-        raise BadInput(f"{name}: {shown(value)} is no {'time' if name == 'budget' else 'size'}; give {way}")
+        raise BadInput(f"{name}: {format_value(value)} is no {'time' if name == 'budget' else 'size'}; give {way}")
     return float(sum(float(number) * units[unit] for number, unit in parts))

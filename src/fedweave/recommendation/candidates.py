@@ -5,11 +5,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedweave.api.federation import Federation
-from fedweave.api.plan import Methods, Plan, plan, resolve
+from fedweave.api.plan import Methods, Plan, plan, resolve_methods
 from fedweave.errors import BadInput
 from fedweave.methods import METHODS
 from fedweave.runs import assembly
-from fedweave.study.spec import Item, nest
+from fedweave.study.spec import RunEntry, nest
 
 # Simple controls first, then one method of each family: private heads, a personal model with a penalty, weaving.
 DEFAULT = "local fedavg fedavg_ft fedper ditto pfedgraph heurfedamp"
@@ -41,32 +41,34 @@ def entries(methods: Methods | None) -> dict[str, Candidate]:
     Raises:
         BadInput: a method is unknown, is there twice, or trains on pooled rows.
     """
-    named = resolve(DEFAULT.split() if methods is None else methods)
+    named = resolve_methods(DEFAULT.split() if methods is None else methods)
     missing = [name for name in CONTROLS if name not in {method for method, _ in named.values()}]
-    named = {**resolve(missing), **named} if missing else named
+    named = {**resolve_methods(missing), **named} if missing else named
     for name, (method, _) in named.items():
         if METHODS[method].pools:
             raise BadInput(f"methods: {name!r} is a control that is always there in the end; leave it out")
     return {name: Candidate(name, name, method, options) for name, (method, options) in named.items()}
 
 
-def suited(federation: Federation, entered: Mapping[str, Candidate], options: Mapping[str, Any]) -> dict[str, str]:
+def incompatible_entries(
+    federation: Federation, entered: Mapping[str, Candidate], options: Mapping[str, Any]
+) -> dict[str, str]:
     """Entry -> why its method does not fit the federation; empty where all do.
 
     Raises:
         BadInput: no fault of a method, but of the arguments: what the plan of local training alone refuses.
     """
     refused: dict[str, str] = {}
-    arranged(federation, [entered[name] for name in entered if entered[name].method == CONTROLS[0]], options)
+    build_plan(federation, [entered[name] for name in entered if entered[name].method == CONTROLS[0]], options)
     for name, candidate in entered.items():
         try:
-            arranged(federation, [candidate], options)
+            build_plan(federation, [candidate], options)
         except BadInput as error:
             refused[name] = str(error)
     return refused
 
 
-def arranged(
+def build_plan(
     federation: Federation, candidates: Sequence[Candidate], options: Mapping[str, Any], central: bool = False
 ) -> Plan:
     """The plan that trains `candidates`; `options` are those of `plan`.
@@ -77,17 +79,17 @@ def arranged(
     methods: Methods = {one.name: one.method for one in candidates}
     made = plan(federation, methods, title="recommend()", central=central, **options)
     settings = {f"{federation.name}-{one.name}": one.settings for one in candidates}
-    runs = {key: _with(item, settings.get(key, {})) for key, item in made.study.runs.items()}
+    runs = {key: _add_settings(item, settings.get(key, {})) for key, item in made.study.runs.items()}
     study = replace(made.study, runs=runs)
     assembly.check(study, made.title, made.inputs)
     return replace(made, study=study)
 
 
-def _with(item: Item, settings: Mapping[str, Any]) -> Item:
+def _add_settings(item: RunEntry, settings: Mapping[str, Any]) -> RunEntry:
     return replace(item, set={**item.set, **nest(settings)})
 
 
-def proposed(made: Plan, entered: Sequence[Candidate], count: int) -> list[Candidate]:
+def propose(made: Plan, entered: Sequence[Candidate], count: int) -> list[Candidate]:
     """`count` candidates of every entry: its declared settings, and others that Optuna draws from the search space.
 
     Every entry has the same number of candidates and the same learning rates.
@@ -110,7 +112,7 @@ def proposed(made: Plan, entered: Sequence[Candidate], count: int) -> list[Candi
     return proposals
 
 
-def woven(candidate: Candidate) -> list[Candidate]:
+def graph_controls(candidate: Candidate) -> list[Candidate]:
     """The candidate with a uniform and with a shuffled graph in place of the one it learns; empty if it has no such
     setting.
     """

@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fedweave.api.plan import Plan
-from fedweave.api.progress import one_thread, round_times
+from fedweave.api.progress import measure_rounds, one_thread
 from fedweave.errors import BadInput
 from fedweave.recommendation import race
 from fedweave.recommendation.candidates import CONTROLS, Candidate
 from fedweave.recommendation.finals import SHARES
 from fedweave.runs import repetition
-from fedweave.runs.parallel import share
+from fedweave.runs.parallel import allocate_workers
 
 TIMED = 3  # rounds behind the estimate for a method, of which the fastest counts
 OVERHEAD = 0.4  # seconds of a run besides its rounds: preparation, processes, files
@@ -55,12 +55,12 @@ class Costs:
     rounds: Mapping[str, float]
     workers: int
 
-    def rung(self, entries: Sequence[str], candidates: int, rounds: int) -> float:
+    def rung_seconds(self, entries: Sequence[str], candidates: int, rounds: int) -> float:
         """Seconds of a rung with so many candidates of each entry."""
         waves = math.ceil(len(race.SEEDS) / self.workers)
         return sum(candidates * (self.rounds[name] * rounds * waves + OVERHEAD) for name in entries)
 
-    def last(self, schedule: Schedule) -> float:
+    def final_seconds(self, schedule: Schedule) -> float:
         """Seconds of the last comparison and of the learning curve, of the dearest entries that may get there."""
         waves = math.ceil(len(schedule.seeds) / self.workers)
         controls = [self.rounds[name] for name, one in self.entries.items() if one.method in CONTROLS]
@@ -73,12 +73,12 @@ class Costs:
         runs = len(trained) + len(SHARES)
         return (sum(trained) + curve) * schedule.rounds * waves + runs * OVERHEAD
 
-    def total(self, schedule: Schedule) -> float:
+    def total_seconds(self, schedule: Schedule) -> float:
         """Seconds of everything."""
-        spent, candidates = self.last(schedule), schedule.settings
+        spent, candidates = self.final_seconds(schedule), schedule.settings
         entries = [*self.entries]
         for rung_share in schedule.rungs:
-            spent += self.rung(entries, candidates, math.ceil(rung_share * schedule.rounds))
+            spent += self.rung_seconds(entries, candidates, math.ceil(rung_share * schedule.rounds))
             candidates = math.ceil(candidates / 2)
             others = [name for name in entries if self.entries[name].method not in CONTROLS]
             left = others[: max(race.LEAST, math.ceil(len(others) / 2))]
@@ -86,20 +86,20 @@ class Costs:
         return spent
 
 
-def measured(made: Plan, entries: Mapping[str, Candidate]) -> Costs:
+def measure(made: Plan, entries: Mapping[str, Candidate]) -> Costs:
     """Costs from a few rounds of every entry on one core; `made` has a run for each."""
     seconds, workers = dict[str, float](), 1
     with one_thread():
         for name in entries:
             run = made.study.run(f"{made.federation.name}-{name}")
             bench = repetition.prepare(run, *made.inputs)
-            workers, _ = share(bench.method.network, len(race.SEEDS), bench.device, bench.federation.clients)
-            fastest = min(round_times(bench, race.SEEDS[0], TIMED), default=0.0)
+            workers, _ = allocate_workers(bench.method.network, len(race.SEEDS), bench.device, bench.federation.clients)
+            fastest = min(measure_rounds(bench, race.SEEDS[0], TIMED), default=0.0)
             seconds[name] = fastest * bench.rounds / run.train.rounds
     return Costs(entries, seconds, workers)
 
 
-def scheduled(costs: Costs, wanted: Schedule, limit: float) -> Schedule:
+def fit_schedule(costs: Costs, wanted: Schedule, limit: float) -> Schedule:
     """The largest part of `wanted` that fits into `limit` seconds: fewer settings first, then fewer rounds.
 
     Raises:
@@ -108,12 +108,12 @@ def scheduled(costs: Costs, wanted: Schedule, limit: float) -> Schedule:
     allowed = MARGIN * limit
     for settings in range(wanted.settings, 0, -1):
         schedule = replace(wanted, settings=settings)
-        if costs.total(schedule) <= allowed:
+        if costs.total_seconds(schedule) <= allowed:
             return schedule
     for rounds in range(wanted.rounds - 1, FEWEST - 1, -1):
-        if costs.total(replace(schedule, rounds=rounds)) <= allowed:
+        if costs.total_seconds(replace(schedule, rounds=rounds)) <= allowed:
             return replace(schedule, rounds=rounds)
-    needed = costs.total(replace(schedule, rounds=min(FEWEST, wanted.rounds))) / MARGIN
+    needed = costs.total_seconds(replace(schedule, rounds=min(FEWEST, wanted.rounds))) / MARGIN
     raise BadInput(
         f"budget: {limit:.0f} s is too little; {len(costs.entries)} methods need at least {needed:.0f} s here"
     )

@@ -14,8 +14,8 @@ from fedweave.api.federation import Federation
 from fedweave.api.plan import Plan
 from fedweave.api.progress import Callback
 from fedweave.federation.start import begin
-from fedweave.recommendation.blind import thinned
-from fedweave.recommendation.candidates import Candidate, arranged
+from fedweave.recommendation.candidates import Candidate, build_plan
+from fedweave.recommendation.subsets import subsample_training
 from fedweave.results import Run, Study, statistics
 from fedweave.runs import repetition
 from fedweave.tensors import trees
@@ -26,7 +26,7 @@ FLOAT = 4  # bytes
 
 
 @dataclass(frozen=True, eq=False)
-class Finals:
+class FinalComparison:
     """The last comparison.
 
     Attributes:
@@ -43,14 +43,14 @@ class Finals:
         return {run.name.removeprefix(f"{run.task}-"): run for run in self.study.runs}
 
 
-def compete(
+def compare_finalists(
     federation: Federation,
     candidates: Sequence[Candidate],
     options: Mapping[str, Any],
     folder: Path,
     progress: bool,
     callbacks: Sequence[Callback],
-) -> Finals:
+) -> FinalComparison:
     """Train the finalists and the controls with seeds that no race had, and judge them on test rows.
 
     Raises:
@@ -58,12 +58,12 @@ def compete(
     """
     every = max(1, options["train"]["rounds"] // EVALUATIONS)
     judged = {**options.get("evaluate", {}), "every": every}
-    made = arranged(federation, candidates, {**options, "evaluate": judged}, central=True)
+    made = build_plan(federation, candidates, {**options, "evaluate": judged}, central=True)
     perform(made, folder, True, progress, callbacks)
-    return Finals(made, results.load_study(folder, made.study.runs))
+    return FinalComparison(made, results.load_study(folder, made.study.runs))
 
 
-def memory(finals: Finals) -> dict[str, tuple[float, float]]:
+def memory(finals: FinalComparison) -> dict[str, tuple[float, float]]:
     """Name -> (MiB of the server's state, MiB that one client holds: its own state and the model that it trains).
 
     States are those before the first round; what methods gather later has the same size.
@@ -79,7 +79,7 @@ def memory(finals: Finals) -> dict[str, tuple[float, float]]:
     return sizes
 
 
-def with_fewer_rows(
+def learning_curve(
     federation: Federation, candidate: Candidate, options: Mapping[str, Any], folder: Path, full: Run, progress: bool
 ) -> pd.DataFrame:
     """Validation score against the share of training rows: share, mean, low, high; and the difference to all rows.
@@ -90,20 +90,20 @@ def with_fewer_rows(
     """
     judged = {**options.get("evaluate", {}), "every": max(1, options["train"]["rounds"] // EVALUATIONS)}
     judged |= {"models": False, "predictions": False}
-    scores = {1.0: results.validation(full)}
+    scores = {1.0: results.validation_scores(full)}
     for share in SHARES:
-        made = arranged(thinned(federation, share), [candidate], {**options, "evaluate": judged})
+        made = build_plan(subsample_training(federation, share), [candidate], {**options, "evaluate": judged})
         place = folder / f"{round(100 * share)}-percent"
         perform(made, place, True, progress, drawn=False)
-        scores[share] = results.validation(results.load_study(place, made.study.runs).runs[0])
-    return _curve(scores, results.sharing([full]))
+        scores[share] = results.validation_scores(results.load_study(place, made.study.runs).runs[0])
+    return _curve(scores, results.part_numbers([full]))
 
 
 def _curve(scores: Mapping[float, pd.DataFrame], sharing: Sequence[int] | None) -> pd.DataFrame:
-    """The rows of `with_fewer_rows` from share -> validation scores (seeds by clients)."""
+    """The rows of `learning_curve` from share -> validation scores (seeds by clients)."""
     measured = scores[1.0].columns[scores[1.0].notna().any()]
     names = {str(share): share for share in sorted(scores)}
-    columns = results.independent({name: scores[share][measured] for name, share in names.items()}, sharing)
+    columns = results.average_parts({name: scores[share][measured] for name, share in names.items()}, sharing)
     rows = []
     for name, share in names.items():
         low, high = statistics.interval(columns[name])
@@ -132,21 +132,21 @@ def slope(run: Run) -> tuple[float, float, float]:
     centred = rounds - rounds.mean()
     slopes = 10.0 * (table.to_numpy() @ centred) / (centred**2).sum()
     square = pd.Series(slopes, index=table.index).unstack("client").dropna(axis="columns")
-    columns = results.independent({run.name: square}, results.sharing([run]))[run.name]
+    columns = results.average_parts({run.name: square}, results.part_numbers([run]))[run.name]
     return float(square.to_numpy().mean()), *statistics.interval(columns)
 
 
-def one_model(run: Run) -> bool:
+def has_one_model(run: Run) -> bool:
     """Whether all clients have the same model in every seed, whatever BatchNorm statistics they keep."""
     from fedweave.files import load_tensors
 
     files = [run.folder / f"models-{seed}.pt" for seed in run.seeds]
     if not all(file.is_file() for file in files):
         return False
-    return all(_alike(load_tensors(file)["models"]) for file in files)
+    return all(_are_identical(load_tensors(file)["models"]) for file in files)
 
 
-def _alike(models: Any) -> bool:
+def _are_identical(models: Any) -> bool:
     own = {name: value for name, value in models.items() if not name.endswith(STATISTICS)}
     return all(bool((leaf == leaf[:1]).all()) for leaf in trees.tree_leaves(own))
 

@@ -31,7 +31,7 @@ class Journal:
     request: str
 
     @classmethod
-    def of(cls, folder: Path, request: Any) -> "Journal":
+    def open(cls, folder: Path, request: Any) -> "Journal":
         """The journal in `folder` of a request, which is plain data.
 
         Raises:
@@ -57,13 +57,13 @@ class Journal:
         write_atomic(self.path, json.dumps(content, indent=1) + "\n")
 
     @property
-    def spent(self) -> float:
+    def spent_seconds(self) -> float:
         """Seconds of all calls so far."""
         return float(self._content().get("spent", 0.0))
 
-    def spend(self, seconds: float) -> None:
+    def add_seconds(self, seconds: float) -> None:
         """Add the seconds of a part of a call."""
-        self._write(spent=self.spent + seconds)
+        self._write(spent=self.spent_seconds + seconds)
 
     @property
     def schedule(self) -> Schedule | None:
@@ -73,7 +73,7 @@ class Journal:
             return None
         return Schedule(stored["settings"], stored["rounds"], tuple(stored["seeds"]), tuple(stored["rungs"]))
 
-    def decide(self, schedule: Schedule, estimate: float, budget: float) -> None:
+    def record_schedule(self, schedule: Schedule, estimate: float, budget: float) -> None:
         """Note the schedule, its estimated seconds, and the budget; the rungs of another schedule count no more."""
         same: dict[str, Any] = {} if schedule == self.schedule else {"rungs": {}}
         self._write(schedule=asdict(schedule), estimate=estimate, budget=budget, **same)
@@ -88,12 +88,12 @@ class Journal:
         """Seconds that the schedule was estimated to take."""
         return float(self._content().get("estimate", float("nan")))
 
-    def rung(self, number: int) -> tuple[list[str], pd.DataFrame] | None:
+    def rung_outcome(self, number: int) -> tuple[list[str], pd.DataFrame] | None:
         """(names of the candidates that go on, table) of a rung that has ended."""
         stored = self._content().get("rungs", {}).get(str(number))
         return None if stored is None else (stored["left"], pd.DataFrame(stored["table"]))
 
-    def ended(self, number: int, left: Iterable[Candidate], table: pd.DataFrame) -> None:
+    def record_rung(self, number: int, left: Iterable[Candidate], table: pd.DataFrame) -> None:
         """Note the outcome of a rung."""
         rungs = self._content().get("rungs", {})
         rows = json.loads(table.to_json(orient="records", double_precision=15))

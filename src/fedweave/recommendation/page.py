@@ -10,7 +10,7 @@ from fedweave import plots, results
 from fedweave.files import write_atomic
 from fedweave.metrics import unit
 from fedweave.recommendation.result import Recommendation
-from fedweave.report import distinct
+from fedweave.report import make_ids_unique
 from fedweave.results import EMPTY, format_score
 
 PAGE = "recommendation.html"
@@ -51,7 +51,7 @@ def build(advice: Recommendation) -> Path:
     )
     path = advice.folder / PAGE
     template = environment.get_template("recommendation.html")
-    write_atomic(path, distinct(plots.together(lambda: template.render(context(advice)))))
+    write_atomic(path, make_ids_unique(plots.draw_in_parallel(lambda: template.render(context(advice)))))
     return path
 
 
@@ -68,15 +68,17 @@ def context(advice: Recommendation) -> dict[str, Any]:
         "tiles": _tiles(advice, len(comparison.clients)),
         "metric": metric,
         "unit": unit(metric),
-        "board": [_method(row, metric) for row in advice.board.to_dict("records")],
+        "board": [_format_method(row, metric) for row in advice.board.to_dict("records")],
         "controls": [(row["method"], row["score"]) for row in results.control_rows(results.controls(study))],
         "clients": list(_gains(advice, labels, metric)),
         "graph": _graph(advice),
         "woven": labels.get(advice.facts["woven"], ""),
-        "tests": [{**test, "text": _signed(test["difference"], metric)} for test in advice.facts["graph_tests"]],
-        "rows": [_share(row, metric) for row in advice.rows.to_dict("records")],
+        "tests": [
+            {**test, "text": _format_difference(test["difference"], metric)} for test in advice.facts["graph_tests"]
+        ],
+        "rows": [_format_share(row, metric) for row in advice.rows.to_dict("records")],
         "curve": _curve(advice, study, metric),
-        "race": [_candidate(row, metric) for row in advice.race.to_dict("records")],
+        "race": [_format_candidate(row, metric) for row in advice.race.to_dict("records")],
         "picked": advice.method,
         "facts": advice.facts,
         "hues": {"light": plots.LIGHT, "dark": plots.DARK},
@@ -91,16 +93,16 @@ def _tiles(advice: Recommendation, clients: int) -> list[tuple[str, str]]:
     return [*((str(number), word) for number, word in tiles), (spent, "in all")]
 
 
-def _method(row: dict[str, Any], metric: str) -> dict[str, Any]:
+def _format_method(row: dict[str, Any], metric: str) -> dict[str, Any]:
     p = row["p"]
     return {
         **row, "style": STYLES.get(row["verdict"], "quiet"),
         **{name: format_score(row[name], np.nan, metric) for name in ("validation", "test")},
-        "interval": results.interval(row["low"], row["high"], metric),
-        "difference": "" if row["verdict"] == "leads" else _signed(row["difference"], metric),
+        "interval": results.format_interval(row["low"], row["high"], metric),
+        "difference": "" if row["verdict"] == "leads" else _format_difference(row["difference"], metric),
         "p": EMPTY if not np.isfinite(p) else "< 0.001" if p < 0.001 else f"{p:.3f}",
         "models": "one" if row["models"] == 1 else f"{row['models']}",
-        **{name: _short(row[name]) for name in ("mib", "seconds", "server_mib", "client_mib")},
+        **{name: _format_number(row[name]) for name in ("mib", "seconds", "server_mib", "client_mib")},
     }  # fmt: skip
 
 
@@ -117,9 +119,9 @@ def _gains(advice: Recommendation, labels: dict[str, str], metric: str) -> Itera
         bars = [
             Bar(
                 row["client"], (row["low"] - low) * scale, (row["high"] - row["low"]) * scale,
-                (row["difference"] - low) * scale, -low * scale, _signed(row["difference"], metric),
-                f"{_signed(row['low'], metric)} to {_signed(row['high'], metric)}", row["verdict"],
-                STYLES.get(row["verdict"], "quiet"), format_score(row["score"], np.nan, metric),
+                (row["difference"] - low) * scale, -low * scale, _format_difference(row["difference"], metric),
+                f"{_format_difference(row['low'], metric)} to {_format_difference(row['high'], metric)}",
+                row["verdict"], STYLES.get(row["verdict"], "quiet"), format_score(row["score"], np.nan, metric),
                 format_score(row["local"], np.nan, metric),
             )
             for row in rows.to_dict("records")
@@ -136,9 +138,13 @@ def _graph(advice: Recommendation) -> str:
     return plots.graph(advice.graph.to_numpy(), names, group, titles)
 
 
-def _share(row: dict[str, Any], metric: str) -> tuple[str, str, str, str]:
-    gain = "" if not np.isfinite(row["gain"]) else _signed(row["gain"], metric)
-    span = f"{_signed(row['gain_low'], metric)} to {_signed(row['gain_high'], metric)}" if gain else ""
+def _format_share(row: dict[str, Any], metric: str) -> tuple[str, str, str, str]:
+    gain = "" if not np.isfinite(row["gain"]) else _format_difference(row["gain"], metric)
+    span = (
+        f"{_format_difference(row['gain_low'], metric)} to {_format_difference(row['gain_high'], metric)}"
+        if gain
+        else ""
+    )
     return f"{100 * row['share']:.0f} %", format_score(row["mean"], np.nan, metric), gain, span
 
 
@@ -154,19 +160,19 @@ def _curve(advice: Recommendation, study: results.Study, metric: str) -> str:
     points = {run.name: run.info["point"] for run in selection}
     part = curves[(curves["split"] == "val") & (curves["point"] == curves["run"].map(points))]
     labels = [run.label for run in selection]
-    return plots.convergence(part, plots.looks(labels, labels), metric, bold=labels)
+    return plots.convergence(part, plots.assign_styles(labels, labels), metric, bold=labels)
 
 
-def _candidate(row: dict[str, Any], metric: str) -> dict[str, Any]:
+def _format_candidate(row: dict[str, Any], metric: str) -> dict[str, Any]:
     return {
         **row, "settings": row["settings"] or "declared", "validation": format_score(row["validation"], np.nan, metric),
-        "seconds": _short(row["seconds"]), "mib": _short(row["mib"]),
+        "seconds": _format_number(row["seconds"]), "mib": _format_number(row["mib"]),
     }  # fmt: skip
 
 
-def _short(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:.3g}" if np.isfinite(value) else EMPTY
 
 
-def _signed(value: float, metric: str) -> str:
+def _format_difference(value: float, metric: str) -> str:
     return ("+" if value > 0 else "") + format_score(value, np.nan, metric).replace("-", "\N{MINUS SIGN}")

@@ -10,7 +10,7 @@ from fedweave import results
 from fedweave.metrics import METRICS, Metric
 from fedweave.results import Run, statistics
 from fedweave.results.rescoring import predictions
-from fedweave.runs.predictions import Stored
+from fedweave.runs.predictions import PredictionTable
 from fedweave.tensors.random_streams import stream
 
 DRAWS = 300  # of test rows, with replacement
@@ -19,7 +19,7 @@ COLUMNS = ["client", "method", "score", "local", "difference", "low", "high", "p
 GAINS, LOSES, UNDECIDED, SAME = "gains", "loses", "undecided", "no difference"
 
 
-class Paired(NamedTuple):
+class PairedDifference(NamedTuple):
     """A difference of one client, [low, high] its 95 % interval, and p of no difference."""
 
     difference: float
@@ -39,12 +39,12 @@ def table(runs: Mapping[str, Run], local: Run, chosen: pd.DataFrame) -> pd.DataF
         chosen: the table of `results.clients`.
     """
     rows: list[dict[str, object]] = []
-    base = results.matrix(chosen, local.name)
+    base = results.score_matrix(chosen, local.name)
     for name, run in runs.items():
         if run is local:
             continue
-        mine = results.matrix(chosen, run.name)
-        pairs = dict(_pairs(run, local, mine, base))
+        mine = results.score_matrix(chosen, run.name)
+        pairs = dict(_paired_differences(run, local, mine, base))
         corrected = statistics.holm([pair.p for pair in pairs.values()])
         for (client, pair), p in zip(pairs.items(), corrected, strict=True):
             score, alone = mine[client].mean(), base[client].mean()
@@ -56,7 +56,7 @@ def table(runs: Mapping[str, Run], local: Run, chosen: pd.DataFrame) -> pd.DataF
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _verdict(pair: Paired, p: float, higher: bool) -> str:
+def _verdict(pair: PairedDifference, p: float, higher: bool) -> str:
     if not pair.low * pair.high > 0:
         return SAME
     if not p < statistics.ALPHA:
@@ -64,20 +64,20 @@ def _verdict(pair: Paired, p: float, higher: bool) -> str:
     return GAINS if (pair.difference > 0) == higher else LOSES
 
 
-def losing(run: Run, local: Run) -> list[int]:
+def losing_clients(run: Run, local: Run) -> list[int]:
     """Clients that do worse than with `local` on validation rows, beyond the 95 % interval of the difference.
 
     No test row takes part, so a test of what these clients deploy instead is a fair one.
     """
-    base, mine = (results.validation(one) for one in (local, run))
+    base, mine = (results.validation_scores(one) for one in (local, run))
     sign = 1.0 if run.higher_is_better else -1.0
-    pairs = _pairs(run, local, mine, base, test=False)
+    pairs = _paired_differences(run, local, mine, base, test=False)
     return [client for client, pair in pairs if sign * (pair.high if sign > 0 else pair.low) < 0]
 
 
-def _pairs(
+def _paired_differences(
     run: Run, local: Run, mine: pd.DataFrame, base: pd.DataFrame, test: bool = True
-) -> Iterator[tuple[int, Paired]]:
+) -> Iterator[tuple[int, PairedDifference]]:
     """(client, its difference) for the clients that both runs have, on test rows or on validation rows.
 
     The spread over seeds is that of all clients together: a few seeds say little about a single client's.
@@ -91,12 +91,12 @@ def _pairs(
     for client in differences.columns:
         over_rows = 0.0
         if answered and metric is not None:
-            over_rows = _over_rows(int(client), [*stored.values()], metric, kind, test)
+            over_rows = _bootstrap_error(int(client), [*stored.values()], metric, kind, test)
         error = float(np.hypot(np.sqrt(over_seeds / len(seeds)), over_rows))
-        yield int(client), paired(float(differences[client].mean()), error)
+        yield int(client), z_test(float(differences[client].mean()), error)
 
 
-def paired(mean: float, error: float) -> Paired:
+def z_test(mean: float, error: float) -> PairedDifference:
     """A mean difference with its standard error as an interval and a p.
 
     >>> tuple(round(number, 2) for number in paired(2.0, 0.5)[:3])
@@ -105,36 +105,38 @@ def paired(mean: float, error: float) -> Paired:
     from scipy.special import ndtr
 
     if not error:
-        return Paired(mean, mean, mean, 1.0 if not mean else 0.0)
+        return PairedDifference(mean, mean, mean, 1.0 if not mean else 0.0)
     low, high = mean - NORMAL * error, mean + NORMAL * error
-    return Paired(mean, low, high, float(2 * ndtr(-abs(mean) / error)))
+    return PairedDifference(mean, low, high, float(2 * ndtr(-abs(mean) / error)))
 
 
-def _over_rows(client: int, stored: list[tuple], metric: Metric, kind: str, test: bool) -> float:
+def _bootstrap_error(client: int, stored: list[tuple], metric: Metric, kind: str, test: bool) -> float:
     """Standard error of a client's difference over its test or validation rows, averaged over seeds, by a bootstrap.
 
     Every draw takes the same rows for both methods and all seeds.
     """
     draws: list[np.ndarray] = []
     for first, second in stored:
-        sides = [_rows_of(table, client, test) for table in (first, second)]
+        sides = [_client_rows(table, client, test) for table in (first, second)]
         count = len(sides[0][0])
         if count < 2 or len(sides[1][0]) != count:
             return 0.0
         places = stream(client, count).integers(count, size=(DRAWS, count))
-        values = [_drawn(metric, kind, *side, places) for side in sides]
+        values = [_bootstrap_values(metric, kind, *side, places) for side in sides]
         draws.append((values[0] - values[1]) * np.sqrt(count / (count - 1)))
     return float(np.nanstd(np.mean(draws, axis=0)))
 
 
-def _rows_of(table: Stored, client: int, test: bool) -> tuple[np.ndarray, np.ndarray]:
+def _client_rows(table: PredictionTable, client: int, test: bool) -> tuple[np.ndarray, np.ndarray]:
     """(targets, outputs) of a client's test or validation rows, in the order of the rows."""
     mine = np.flatnonzero((table.client == client) & (table.test == test))
     mine = mine[np.argsort(table.row[mine], kind="stable")]
     return table.targets[mine], table.outputs[mine]
 
 
-def _drawn(metric: Metric, kind: str, targets: np.ndarray, outputs: np.ndarray, places: np.ndarray) -> np.ndarray:
+def _bootstrap_values(
+    metric: Metric, kind: str, targets: np.ndarray, outputs: np.ndarray, places: np.ndarray
+) -> np.ndarray:
     """The metric of rows drawn at `places` [B, M], one value a draw."""
     if metric.name == "accuracy":
         return np.asarray(100.0 * (outputs.argmax(-1) == targets)[places].mean(1))

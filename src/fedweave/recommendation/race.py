@@ -19,7 +19,7 @@ from fedweave.api.compare import perform
 from fedweave.api.federation import Federation
 from fedweave.api.progress import Callback
 from fedweave.errors import Diverged
-from fedweave.recommendation.candidates import CONTROLS, Candidate, arranged
+from fedweave.recommendation.candidates import CONTROLS, Candidate, build_plan
 from fedweave.results import statistics
 
 SHARES = (0.25, 0.5)  # of the rounds, one rung each
@@ -65,33 +65,33 @@ class Race:
     progress: bool = True
     callbacks: Sequence[Callback] = ()
 
-    def rounds(self, share: float) -> int:
+    def rung_rounds(self, share: float) -> int:
         """Of a rung with a share of the rounds."""
         return max(1, math.ceil(share * self.train["rounds"]))
 
-    def rung(self, number: int, share: float, candidates: Sequence[Candidate]) -> Rung:
+    def train_rung(self, number: int, share: float, candidates: Sequence[Candidate]) -> Rung:
         """Train `candidates` and say which of them go on.
 
         Raises:
             Diverged: none of them got anywhere.
         """
-        rounds = self.rounds(share)
+        rounds = self.rung_rounds(share)
         every = max(1, rounds // EVALUATIONS)
         judged = {**self.options.get("evaluate", {}), "every": every, "models": False, "predictions": False}
         options = {**self.options, "evaluate": judged, "seeds": SEEDS, "train": {**self.train, "rounds": rounds}}
-        made = arranged(self.federation, candidates, options)
+        made = build_plan(self.federation, candidates, options)
         place = self.folder / f"rung-{number}"
         try:
             perform(made, place, True, self.progress, self.callbacks, drawn=False)
         except Diverged as error:
             raise Diverged(f"no candidate of the race got anywhere: {error}") from error
         study = results.load_study(place, made.study.runs)
-        return self._judged(number, rounds, candidates, study)
+        return self._evaluate_rung(number, rounds, candidates, study)
 
-    def _judged(self, number: int, rounds: int, candidates: Sequence[Candidate], study: results.Study) -> Rung:
+    def _evaluate_rung(self, number: int, rounds: int, candidates: Sequence[Candidate], study: results.Study) -> Rung:
         runs = {run.name.removeprefix(f"{run.task}-"): run for run in study.runs}
-        scores = results.independent(
-            {name: results.validation(run) for name, run in runs.items()}, results.sharing([*runs.values()])
+        scores = results.average_parts(
+            {name: results.validation_scores(run) for name, run in runs.items()}, results.part_numbers([*runs.values()])
         )
         means = {name: mean for name, mean in results.validation_means(runs).items() if math.isfinite(mean)}
         higher = study.runs[0].higher_is_better
@@ -103,7 +103,7 @@ class Race:
         rows = [
             {
                 "rung": number, "rounds": rounds, "method": one.entry, "candidate": one.name,
-                "settings": described(one.settings), "validation": means.get(one.name, math.nan),
+                "settings": format_settings(one.settings), "validation": means.get(one.name, math.nan),
                 "seconds": float(runs[one.name].totals["seconds"]) if one.name in runs else math.nan,
                 "mib": sent.get(one.name, math.nan) / results.MIB, "outcome": outcome[one.name],
             }
@@ -148,7 +148,7 @@ def outcomes(
     if not best:
         return outcome
     ranked = sorted(best.values(), key=lambda one: -sign * means[one.name])
-    worse = _worse(ranked, scores, higher)
+    worse = _find_worse(ranked, scores, higher)
     rivals = [one for one in ranked if not control[one.name] and one.name not in worse]
     half = {one.name for one in rivals[max(LEAST, math.ceil(len(rivals) / 2)) :]}
     for one in ranked:
@@ -159,18 +159,18 @@ def outcomes(
     return outcome
 
 
-def _worse(ranked: Sequence[Candidate], scores: Mapping[str, np.ndarray], higher: bool) -> set[str]:
+def _find_worse(ranked: Sequence[Candidate], scores: Mapping[str, np.ndarray], higher: bool) -> set[str]:
     """Those that are significantly worse than the first one, by the corrected paired test over clients."""
     first, *others = ranked
     shared = np.logical_and.reduce([np.isfinite(scores[one.name]).all(0) for one in ranked])
     if not others or shared.sum() < 2:
         return set()
     values = {one.name: scores[one.name][:, shared] for one in ranked}
-    tests = statistics.against(values, [(first.name, one.name) for one in others], higher)
+    tests = statistics.compare_pairs(values, [(first.name, one.name) for one in others], higher)
     return {test.other for test in tests if test.better == first.name}
 
 
-def best_of_each(running: Sequence[Candidate], table: pd.DataFrame) -> list[Candidate]:
+def best_candidates(running: Sequence[Candidate], table: pd.DataFrame) -> list[Candidate]:
     """The best candidate of every method, best method first by the `table` of a rung; its name is the method's."""
     by_name = {one.name: one for one in running}
     entries: dict[str, Candidate] = {}
@@ -180,11 +180,11 @@ def best_of_each(running: Sequence[Candidate], table: pd.DataFrame) -> list[Cand
     return [replace(one, name=entry) for entry, one in entries.items()]
 
 
-def described(settings: Mapping[str, Any]) -> str:
+def format_settings(settings: Mapping[str, Any]) -> str:
     """Settings as a text; empty for the declared ones."""
-    words = (f"{name.removeprefix('train.')}={_plain(value)}" for name, value in settings.items())
+    words = (f"{name.removeprefix('train.')}={_format_value(value)}" for name, value in settings.items())
     return ", ".join(words)
 
 
-def _plain(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -12,17 +12,17 @@ import pandas as pd
 
 from fedweave import data
 from fedweave.api.federation import Federation
-from fedweave.api.folder import content, results_folder
+from fedweave.api.folder import hash_content, results_folder
 from fedweave.api.plan import Methods
-from fedweave.api.progress import Callback, duration
+from fedweave.api.progress import Callback, format_duration
 from fedweave.errors import BadInput
 from fedweave.recommendation import answers, budget, candidates, costs, finals, race, sentences
 from fedweave.recommendation import result as results_of
-from fedweave.recommendation.blind import blind
 from fedweave.recommendation.candidates import CONTROLS, Candidate
 from fedweave.recommendation.costs import Schedule
 from fedweave.recommendation.journal import Journal
 from fedweave.recommendation.result import Recommendation
+from fedweave.recommendation.subsets import drop_test_rows
 
 
 def recommend(
@@ -75,10 +75,10 @@ def recommend(
     >>> advice.answer in ("local", "common", "groups", "personal")
     True
     """
-    request = _checked(locals())
+    request = _check_arguments(locals())
     with results_folder(out) as (folder, temporary):
-        call = Call(federation, request, folder, progress, tuple(callbacks))
-        return call.result(temporary)
+        call = Recommender(federation, request, folder, progress, tuple(callbacks))
+        return call.run(temporary)
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Request:
     notes: list[str] = field(default_factory=list)
 
 
-def _checked(arguments: Mapping[str, Any]) -> Request:
+def _check_arguments(arguments: Mapping[str, Any]) -> Request:
     """The arguments of `recommend`, checked."""
     federation = arguments["federation"]
     if not isinstance(federation, Federation):
@@ -120,7 +120,7 @@ def _checked(arguments: Mapping[str, Any]) -> Request:
     options = {name: arguments[name] for name in ("model", "head", "metric")} | {"name": "recommendation"}
     train = {"rounds": arguments["rounds"], **arguments["train"]}
     entered = candidates.entries(arguments["methods"])
-    refused = candidates.suited(federation, entered, {**options, "seeds": schedule.seeds, "train": train})
+    refused = candidates.incompatible_entries(federation, entered, {**options, "seeds": schedule.seeds, "train": train})
     if arguments["methods"] is not None and refused:
         raise BadInput(next(iter(refused.values())))
     entered = {name: one for name, one in entered.items() if name not in refused}
@@ -129,7 +129,7 @@ def _checked(arguments: Mapping[str, Any]) -> Request:
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class Recommender:
     """One call of `recommend`.
 
     Attributes:
@@ -145,95 +145,101 @@ class Call:
     progress: bool
     callbacks: tuple[Callback, ...]
 
-    def result(self, temporary: Any) -> Recommendation:
+    def run(self, temporary: Any) -> Recommendation:
         """Everything from the race to the files."""
-        hidden, work = blind(self.federation), self.folder / results_of.FOLDER
-        journal = Journal.of(work, self._identity())
+        hidden, work = drop_test_rows(self.federation), self.folder / results_of.FOLDER
+        journal = Journal.open(work, self._identity())
         notes = [*self.request.notes]
-        schedule = self._schedule(hidden, journal, notes)
+        schedule = self._decide_schedule(hidden, journal, notes)
         train = {**self.request.train, "rounds": schedule.rounds}
         options = {**self.request.options, "seeds": schedule.seeds, "train": train}
-        with _timed(journal):
-            finalists, table = self._race(hidden, journal, schedule, train, notes)
-        with _timed(journal):
-            weaver = next((woven for one in finalists if (woven := candidates.woven(one))), [])
+        with _add_duration(journal):
+            finalists, table = self._run_race(hidden, journal, schedule, train, notes)
+        with _add_duration(journal):
+            weaver = next((woven for one in finalists if (woven := candidates.graph_controls(one))), [])
             entered = [*finalists, *weaver]
-            self._say(f"last comparison: {len(entered)} methods, {schedule.rounds} rounds, {len(schedule.seeds)} seeds")
-            done = finals.compete(self.federation, entered, options, self.folder, self.progress, self.callbacks)
-            answer = answers.answer(done, entered, self._alone)
+            self._print_line(
+                f"last comparison: {len(entered)} methods, {schedule.rounds} rounds, {len(schedule.seeds)} seeds"
+            )
+            done = finals.compare_finalists(
+                self.federation, entered, options, self.folder, self.progress, self.callbacks
+            )
+            answer = answers.answer(done, entered, self._local_entry)
             picked = next(one for one in entered if one.name == answer.method)
-            self._say(f"learning curve of {answer.method}: a half and a quarter of the training rows")
-            rows = finals.with_fewer_rows(hidden, picked, options, work / "rows", done.runs[picked.name], self.progress)
-        return self._written(answer, done, table, rows, picked, schedule, journal, notes, temporary)
+            self._print_line(f"learning curve of {answer.method}: a half and a quarter of the training rows")
+            rows = finals.learning_curve(hidden, picked, options, work / "rows", done.runs[picked.name], self.progress)
+        return self._write_files(answer, done, table, rows, picked, schedule, journal, notes, temporary)
 
     @property
-    def _alone(self) -> str:
+    def _local_entry(self) -> str:
         """The entry that is local training."""
         return next(name for name, one in self.request.entries.items() if one.method == CONTROLS[0])
 
     def _identity(self) -> dict[str, Any]:
         """What the results depend on, without the budget of time, which may grow from call to call."""
-        request, content_of = self.request, content(self.federation.dataset, self.federation.partition)
+        request, content_of = self.request, hash_content(self.federation.dataset, self.federation.partition)
         options = {**request.options, "seeds": request.schedule.seeds, "train": request.train}
-        made = candidates.arranged(self.federation, [*request.entries.values()], options)
-        runs = {key: [made.study.run(key).fingerprint(), made.code(key)] for key in made.study.runs}
+        made = candidates.build_plan(self.federation, [*request.entries.values()], options)
+        runs = {key: [made.study.run(key).fingerprint(), made.hash_code(key)] for key in made.study.runs}
         return {"data": content_of, "runs": runs, "bytes": request.bytes, "schedule": asdict(request.schedule)}
 
-    def _schedule(self, hidden: Federation, journal: Journal, notes: list[str]) -> Schedule:
+    def _decide_schedule(self, hidden: Federation, journal: Journal, notes: list[str]) -> Schedule:
         """What is trained: as an earlier call has decided, unless the budget has grown and allows more."""
         planned, before = self.request.schedule, journal.schedule
         if before is None or (before.size < planned.size and self.request.seconds > journal.budget):
-            made, estimate = self._estimated(hidden, journal)
+            made, estimate = self._estimate_schedule(hidden, journal)
             kept = made if before is None or made.size > before.size else before
-            journal.decide(kept, estimate if kept is made else journal.estimate, self.request.seconds)
+            journal.record_schedule(kept, estimate if kept is made else journal.estimate, self.request.seconds)
         schedule = journal.schedule or planned
-        limit = "no limit" if np.isinf(self.request.seconds) else f"a budget of {duration(self.request.seconds)}"
+        limit = "no limit" if np.isinf(self.request.seconds) else f"a budget of {format_duration(self.request.seconds)}"
         if schedule.size != planned.size:
             notes.append(
                 f"the budget allowed {schedule.rounds} of {planned.rounds} rounds and {schedule.settings} of "
                 f"{planned.settings} settings of each method"
             )
         count = f"{len(self.request.entries)} methods with {schedule.settings} settings each"
-        self._say(f"{count}, {schedule.rounds} rounds: {duration(journal.estimate)}, with {limit}")
+        self._print_line(f"{count}, {schedule.rounds} rounds: {format_duration(journal.estimate)}, with {limit}")
         return schedule
 
-    def _estimated(self, hidden: Federation, journal: Journal) -> tuple[Schedule, float]:
+    def _estimate_schedule(self, hidden: Federation, journal: Journal) -> tuple[Schedule, float]:
         """What the budget allows, from a few rounds of every method, and the seconds that it will take."""
         options = {**self.request.options, "seeds": race.SEEDS, "train": self.request.train}
-        with _timed(journal):
-            made = candidates.arranged(hidden, [*self.request.entries.values()], options)
-            measured = costs.measured(made, self.request.entries)
-        schedule = costs.scheduled(measured, self.request.schedule, self.request.seconds)
-        return schedule, measured.total(schedule)
+        with _add_duration(journal):
+            made = candidates.build_plan(hidden, [*self.request.entries.values()], options)
+            measured = costs.measure(made, self.request.entries)
+        schedule = costs.fit_schedule(measured, self.request.schedule, self.request.seconds)
+        return schedule, measured.total_seconds(schedule)
 
-    def _race(
+    def _run_race(
         self, hidden: Federation, journal: Journal, schedule: Schedule, train: Mapping[str, Any], notes: list[str]
     ) -> tuple[list[Candidate], pd.DataFrame]:
         """(finalists and controls with their best settings, the table of all rungs)."""
         request, work = self.request, self.folder / results_of.FOLDER
         options = {**request.options, "seeds": race.SEEDS, "train": train}
-        made = candidates.arranged(hidden, [*request.entries.values()], options)
-        running = candidates.proposed(made, [*request.entries.values()], schedule.settings)
+        made = candidates.build_plan(hidden, [*request.entries.values()], options)
+        running = candidates.propose(made, [*request.entries.values()], schedule.settings)
         run = race.Race(hidden, request.options, train, work, request.bytes, self.progress, self.callbacks)
         tables: list[pd.DataFrame] = []
         for number, share in enumerate(schedule.rungs, 1):
-            self._say(f"rung {number} of {len(schedule.rungs)}: {len(running)} candidates, {run.rounds(share)} rounds")
-            outcome = journal.rung(number)
+            self._print_line(
+                f"rung {number} of {len(schedule.rungs)}: {len(running)} candidates, {run.rung_rounds(share)} rounds"
+            )
+            outcome = journal.rung_outcome(number)
             if outcome is None:
-                rung = run.rung(number, share, running)
-                journal.ended(number, rung.left, rung.table)
+                rung = run.train_rung(number, share, running)
+                journal.record_rung(number, rung.left, rung.table)
                 outcome = [one.name for one in rung.left], rung.table
             running = [one for one in running if one.name in outcome[0]]
             tables.append(outcome[1])
-        finalists = race.best_of_each(running, tables[-1])
+        finalists = race.best_candidates(running, tables[-1])
         rivals = [one for one in finalists if one.method not in CONTROLS][: race.LEAST]
         return [one for one in finalists if one.method in CONTROLS or one in rivals], pd.concat(
             tables, ignore_index=True
         )
 
-    def _written(
-        self, answer: answers.Answers, done: finals.Finals, table: pd.DataFrame, rows: pd.DataFrame, picked: Candidate,
-        schedule: Schedule, journal: Journal, notes: list[str], temporary: Any,
+    def _write_files(
+        self, answer: answers.Answers, done: finals.FinalComparison, table: pd.DataFrame, rows: pd.DataFrame,
+        picked: Candidate, schedule: Schedule, journal: Journal, notes: list[str], temporary: Any,
     ) -> Recommendation:  # fmt: skip
         """Write files and page, and read the recommendation from them."""
         run = done.runs[picked.name]
@@ -243,12 +249,13 @@ class Call:
             notes.append(f"{answer.woven} cannot be trained with another graph, so its graph was compared with none")
         facts = {
             "metric": metric, "higher_is_better": higher, "settings": {**picked.settings}, "slope": [*slope],
-            "rounds": schedule.rounds, "seeds": [*schedule.seeds], "seconds": round(journal.spent, 1), "notes": notes,
+            "rounds": schedule.rounds, "seeds": [*schedule.seeds], "seconds": round(journal.spent_seconds, 1),
+            "notes": notes,
         }  # fmt: skip
         results_of.write(self.folder, answer, lines, table, rows, facts)
         return Recommendation.load(self.folder, temporary)
 
-    def _say(self, line: str) -> None:
+    def _print_line(self, line: str) -> None:
         if self.progress:
             from tqdm import tqdm
 
@@ -256,10 +263,10 @@ class Call:
 
 
 @contextmanager
-def _timed(journal: Journal) -> Iterator[None]:
+def _add_duration(journal: Journal) -> Iterator[None]:
     """A part of a call, whose seconds the journal counts."""
     begun = time.perf_counter()
     try:
         yield
     finally:
-        journal.spend(time.perf_counter() - begun)
+        journal.add_seconds(time.perf_counter() - begun)

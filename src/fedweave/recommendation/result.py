@@ -73,7 +73,7 @@ class Recommendation:
         }
         tables = {name: table.fillna({k: "" for k in texts if k in table}) for name, table in tables.items()}
         file = place / "graph.csv"
-        return cls(folder, facts, **tables, graph=_graph(file) if file.is_file() else None, temporary=temporary)
+        return cls(folder, facts, **tables, graph=_read_graph(file) if file.is_file() else None, temporary=temporary)
 
     @property
     def answer(self) -> str:
@@ -91,7 +91,7 @@ class Recommendation:
         return dict(self.facts["settings"])
 
     @property
-    def equal(self) -> tuple[str, ...]:
+    def equal_methods(self) -> tuple[str, ...]:
         """Methods that are not significantly worse than the best collaborating one, which is among them."""
         return tuple(self.facts["equal"])
 
@@ -106,7 +106,7 @@ class Recommendation:
         return [Line(topic, text) for topic, text in self.facts["lines"]]
 
     @property
-    def own(self) -> list[str]:
+    def local_clients(self) -> list[str]:
         """Clients that keep to local training although the others collaborate, as their validation rows say."""
         return [str(name) for name in self.facts["own"].get(self.method, [])]
 
@@ -170,10 +170,10 @@ def write(
         "groups": _members(answer), "graph_tests": [*answer.tests],
         "own": {**answer.own}, **facts, "lines": [[*line] for line in lines],
     }  # fmt: skip
-    write_atomic(place / FACTS, json.dumps(about, indent=1, default=_plain) + "\n")
+    write_atomic(place / FACTS, json.dumps(about, indent=1, default=_to_python) + "\n")
 
 
-def _graph(file: Path) -> pd.DataFrame:
+def _read_graph(file: Path) -> pd.DataFrame:
     """The weights between clients; their names stay texts, also those that look like numbers.
 
     Raises:
@@ -193,6 +193,6 @@ def _members(answer: Answers) -> list[list[str]]:
     return [[str(name) for name, group in named if group == k] for k in range(max(answer.groups) + 1)]
 
 
-def _plain(value: Any) -> Any:
+def _to_python(value: Any) -> Any:
     """A number of NumPy as one of Python."""
     return value.item() if hasattr(value, "item") else str(value)

@@ -11,7 +11,7 @@ from fedweave.recommendation import answers as kinds
 from fedweave.recommendation import per_client
 from fedweave.recommendation.answers import Answers
 from fedweave.results import format_score
-from fedweave.results.verdicts import listed
+from fedweave.results.verdicts import join_names
 
 NAMED = 8  # most clients that a sentence names
 
@@ -27,9 +27,9 @@ def lines(answer: Answers, metric: str, higher: bool, rows: pd.DataFrame, slope:
     """The recommendation in words, the deployment first."""
     made = [
         Line("Deploy", deployment(answer)),
-        Line("Does collaboration pay?", pays(answer, metric)),
-        Line("For each client", of_clients(answer)),
-        Line("As good as the best", equals(answer, metric, higher)),
+        Line("Does collaboration pay?", collaboration_benefit(answer, metric)),
+        Line("For each client", client_gains(answer)),
+        Line("As good as the best", equal_methods(answer, metric, higher)),
         Line("Cost", cost(answer)),
         Line("Who learns from whom", structure(answer, metric)),
         Line("More rounds", more_rounds(slope, metric, higher)),
@@ -43,7 +43,7 @@ def deployment(answer: Answers) -> str:
     row = answer.board.set_index("method").loc[answer.method]
     label = f"{row['label']} ({row['settings']})" if row["settings"] else str(row["label"])
     own = answer.own.get(answer.method, [])
-    exception = f", except for {_names(own)}, which keep{'s' * (len(own) == 1)} to local training" if own else ""
+    exception = f", except for {_join_names(own)}, which keep{'s' * (len(own) == 1)} to local training" if own else ""
     if answer.kind == kinds.LOCAL:
         return f"Each client keeps a model of its own, trained alone ({label}): no method is significantly better."
     if answer.kind == kinds.COMMON:
@@ -54,16 +54,16 @@ def deployment(answer: Answers) -> str:
     return f"A personal model for each client, trained with {label}{exception}."
 
 
-def pays(answer: Answers, metric: str) -> str:
+def collaboration_benefit(answer: Answers, metric: str) -> str:
     """Whether the best collaborating method is better than local training."""
     test = answer.pays
     if test is None:
         return ""
     own = answer.own.get(answer.rival, [])
-    exception = f", with {_names(own)} on local training as validation rows say," if own else ""
+    exception = f", with {_join_names(own)} on local training as validation rows say," if own else ""
     numbers = (
-        f"{_label(answer, answer.rival)}{exception} against Local: {_signed(test.difference, metric)} "
-        f"(95 % interval {_signed(test.low, metric)} to {_signed(test.high, metric)}, p = {test.p:.2g})"
+        f"{_label(answer, answer.rival)}{exception} against Local: {_format_difference(test.difference, metric)} "
+        f"(95 % interval {_format_interval(test.low, test.high, metric)}, p = {test.p:.2g})"
     )
     if test.better == answer.rival:
         return f"Yes. {numbers}."
@@ -73,29 +73,31 @@ def pays(answer: Answers, metric: str) -> str:
     return f"It is not shown ({word}). {numbers}."
 
 
-def _clients(answer: Answers, method: str, verdict: str) -> list[str]:
+def _clients_with_verdict(answer: Answers, method: str, verdict: str) -> list[str]:
     rows = answer.clients[(answer.clients["method"] == method) & (answer.clients["verdict"] == verdict)]
     return [str(name) for name in rows["client"]]
 
 
-def of_clients(answer: Answers) -> str:
+def client_gains(answer: Answers) -> str:
     """How many clients gain and who loses: by what is deployed, and by one common model if that differs."""
     methods = [answer.method if answer.kind != kinds.LOCAL else answer.rival]
-    common = [name for name in answer.board["method"] if _models(answer, name) == 1]
+    common = [name for name in answer.board["method"] if _model_count(answer, name) == 1]
     methods += [name for name in common[:1] if name not in methods]
     return " ".join(_counts(answer, name) for name in methods if (answer.clients["method"] == name).any())
 
 
 def _counts(answer: Answers, method: str) -> str:
     total = int((answer.clients["method"] == method).sum())
-    gain, lose = (_clients(answer, method, verdict) for verdict in (per_client.GAINS, per_client.LOSES))
+    gain, lose = (_clients_with_verdict(answer, method, verdict) for verdict in (per_client.GAINS, per_client.LOSES))
     losers = (
-        f"{len(lose)} {'loses' if len(lose) == 1 else 'lose'}: {_names(lose)}" if lose else "none loses significantly"
+        f"{len(lose)} {'loses' if len(lose) == 1 else 'lose'}: {_join_names(lose)}"
+        if lose
+        else "none loses significantly"
     )
     return f"With {_label(answer, method)} {len(gain)} of {total} clients gain significantly over Local; {losers}."
 
 
-def equals(answer: Answers, metric: str, higher: bool) -> str:
+def equal_methods(answer: Answers, metric: str, higher: bool) -> str:
     """The collaborating methods that are as good as the best one, and the cheapest that may be deployed."""
     board = answer.board[answer.board["method"] != answer.alone]
     leader = board[board["method"] == answer.rival]
@@ -106,18 +108,22 @@ def equals(answer: Answers, metric: str, higher: bool) -> str:
     if not same and not open_:
         return f"{first}; every other one is significantly worse on test rows."
     parts = [f"{first}."]
-    parts += [f"Not significantly worse on test rows: {listed(same)}."] if same else []
-    parts += [f"Undecided, and so not recommended: {listed(open_)}."] if open_ else []
-    return " ".join([*parts, *_cheapest(answer, metric, higher)])
+    parts += [f"Not significantly worse on test rows: {join_names(same)}."] if same else []
+    parts += [f"Undecided, and so not recommended: {join_names(open_)}."] if open_ else []
+    return " ".join([*parts, *_cheapest_sentence(answer, metric, higher)])
 
 
-def _cheapest(answer: Answers, metric: str, higher: bool) -> Iterable[str]:
+def _cheapest_sentence(answer: Answers, metric: str, higher: bool) -> Iterable[str]:
     """The cheapest method that may be deployed, with its own test against local training."""
-    fit = kinds.fit(answer.board, answer.alone, higher)
+    fit = kinds.deployable_methods(answer.board, answer.alone, higher)
     if fit.empty:
         return
-    row = fit.set_index("method").loc[kinds.cheapest(fit)]
-    own = f": {_signed(row['over_local'], metric)}, p = {row['p_local']:.2g}" if np.isfinite(row["over_local"]) else ""
+    row = fit.set_index("method").loc[kinds.cheapest_method(fit)]
+    own = (
+        f": {_format_difference(row['over_local'], metric)}, p = {row['p_local']:.2g}"
+        if np.isfinite(row["over_local"])
+        else ""
+    )
     yield f"The cheapest of those with a score that is not below Local's is {row['label']}{own}."
 
 
@@ -145,15 +151,17 @@ def structure(answer: Answers, metric: str) -> str:
         names = [str(name) for name in answer.graph.index]
         pairs, count = [*zip(names, answer.groups, strict=True)], max(answer.groups) + 1
         parts = [[name for name, group in pairs if group == k] for k in range(count)]
-        text = f"The graph of {label} shows {len(parts)} groups: " + "; ".join(_names(part) for part in parts) + "."
-    return " ".join([text, *_worth(answer, metric)])
+        text = (
+            f"The graph of {label} shows {len(parts)} groups: " + "; ".join(_join_names(part) for part in parts) + "."
+        )
+    return " ".join([text, *_graph_benefit(answer, metric)])
 
 
-def _worth(answer: Answers, metric: str) -> Iterable[str]:
+def _graph_benefit(answer: Answers, metric: str) -> Iterable[str]:
     words = {"better": "significantly better than", "worse": "significantly worse than"}
     for test in answer.tests:
         word = words.get(str(test["verdict"]), "not significantly different from")
-        yield f"It is {word} a {test['graph']} graph ({_signed(float(test['difference']), metric)})."
+        yield f"It is {word} a {test['graph']} graph ({_format_difference(float(test['difference']), metric)})."
 
 
 def more_rounds(slope: Sequence[float], metric: str, higher: bool) -> str:
@@ -161,7 +169,8 @@ def more_rounds(slope: Sequence[float], metric: str, higher: bool) -> str:
     mean, low, high = slope
     if not np.isfinite(mean):
         return "Too few evaluations say whether more rounds would help."
-    per = f"{_signed(mean, metric)} per ten rounds in the last third, 95 % interval {_span(low, high, metric)}"
+    interval = f"95 % interval {_format_interval(low, high, metric)}"
+    per = f"{_format_difference(mean, metric)} per ten rounds in the last third, {interval}"
     helps = low > 0 if higher else high < 0
     return f"{'More rounds may help' if helps else 'No sign that more rounds would help'}: {per}."
 
@@ -173,7 +182,8 @@ def more_data(rows: pd.DataFrame, metric: str, higher: bool) -> str:
         return ""
     gain, low, high = (float(half[name].iloc[0]) for name in ("gain", "gain_low", "gain_high"))
     helps = low > 0 if higher else high < 0
-    text = f"all training rows against half of them {_signed(gain, metric)}, 95 % interval {_span(low, high, metric)}"
+    interval = f"95 % interval {_format_interval(low, high, metric)}"
+    text = f"all training rows against half of them {_format_difference(gain, metric)}, {interval}"
     return f"{'More data would probably help' if helps else 'No sign that more data would help'}: {text}."
 
 
@@ -181,20 +191,20 @@ def _label(answer: Answers, method: str) -> str:
     return str(answer.board.set_index("method")["label"].get(method, method))
 
 
-def _models(answer: Answers, method: Any) -> int:
+def _model_count(answer: Answers, method: Any) -> int:
     return int(answer.board.set_index("method")["models"][method])
 
 
-def _names(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     if len(names) <= NAMED:
-        return listed([*names]) if len(names) <= 6 else ", ".join(names)
+        return join_names([*names]) if len(names) <= 6 else ", ".join(names)
     return f"{', '.join(names[: NAMED - 1])} and {len(names) - NAMED + 1} others"
 
 
-def _signed(value: float, metric: str) -> str:
+def _format_difference(value: float, metric: str) -> str:
     text = format_score(value, np.nan, metric).replace("-", "\N{MINUS SIGN}")
     return ("+" if value > 0 else "") + text + (unit(metric).replace("%", "points") if unit(metric) else "")
 
 
-def _span(low: float, high: float, metric: str) -> str:
-    return f"{_signed(low, metric)} to {_signed(high, metric)}"
+def _format_interval(low: float, high: float, metric: str) -> str:
+    return f"{_format_difference(low, metric)} to {_format_difference(high, metric)}"

@@ -37,11 +37,14 @@ def build(
         lstrip_blocks=True,
     )
     dealt = Path(partitions or root)
-    study = results.rescored(study, metric) if metric else study
-    tables = results.tables(study, dealt) if metric else results.current(study, dealt)
+    study = results.rescore(study, metric) if metric else study
+    tables = results.compute_tables(study, dealt) if metric else results.load_tables(study, dealt)
     template = environment.get_template("page.html")
     path = study.folder / (f"report-{metric}.html" if metric else "report.html")
-    write_atomic(path, distinct(plots.together(lambda: template.render(page.context(study, tables, dealt, stale)))))
+    write_atomic(
+        path,
+        make_ids_unique(plots.draw_in_parallel(lambda: template.render(page.context(study, tables, dealt, stale)))),
+    )
     return path
 
 
@@ -55,8 +58,8 @@ def draw_curves(folder: Path | str, partitions: Path | str | None = None) -> Pat
     from fedweave.report import page, task_view
 
     study = results.load_study(folder)
-    tables = results.current(study, Path(partitions) if partitions else None)
-    looks = plots.looks([run.label for run in study.runs], page.leading(tables.board))
+    tables = results.load_tables(study, Path(partitions) if partitions else None)
+    looks = plots.assign_styles([run.label for run in study.runs], page.emphasised_methods(tables.board))
     points = {run.name: run.info["point"] for run in study.runs}
     drawn = tables.curves[
         (tables.curves["split"] == "test") & (tables.curves["point"] == tables.curves["run"].map(points))
@@ -64,19 +67,19 @@ def draw_curves(folder: Path | str, partitions: Path | str | None = None) -> Pat
     whole = study.folder / "curves"
     whole.mkdir(exist_ok=True)
     for task, part in drawn.groupby("task"):
-        bold = task_view.bold(tables.board[tables.board["task"] == task])
+        bold = task_view.coloured_methods(tables.board[tables.board["task"] == task])
         metric = str(part["metric"].iloc[0])
         plots.save(whole / f"{task}.svg", plots.convergence(part, looks, metric, bold=bold))
     return whole
 
 
-def distinct(page: str) -> str:
+def make_ids_unique(page: str) -> str:
     """`page` with ids of their own in drawings that are the same to the letter, as the ranks on two tasks may be."""
     count_of: Counter[str] = Counter()
 
-    def own(drawing: re.Match[str]) -> str:
+    def add_suffix(drawing: re.Match[str]) -> str:
         count = count_of[drawing[0]]
         count_of[drawing[0]] += 1
         return re.sub(r'( id="|href="#|url\(#)([^")]+)', rf"\1\2-{count}", drawing[0]) if count else drawing[0]
 
-    return re.sub(r"<svg.*?</svg>", own, page, flags=re.S)
+    return re.sub(r"<svg.*?</svg>", add_suffix, page, flags=re.S)

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from fedweave import plots
-from fedweave.plots import Look
-from fedweave.report import extras
+from fedweave.plots import SeriesStyle
+from fedweave.report import optional_files
 from fedweave.report.board import STYLES
 from fedweave.report.method_views import Figure
 from fedweave.results import EMPTY, Study, format_score
@@ -44,11 +44,11 @@ class Ablations(NamedTuple):
     together: list[Figure]
 
 
-def views(study: Study, looks: Mapping[str, Look]) -> Ablations:
+def views(study: Study, looks: Mapping[str, SeriesStyle]) -> Ablations:
     """The ablations of `study`."""
-    table = extras.ablations(study.folder)
+    table = optional_files.ablations(study.folder)
     cards = [_card(str(name), part) for name, part in table.groupby("ablation", sort=False)]
-    return Ablations(cards, list(_together(table, looks)))
+    return Ablations(cards, list(_sweep_figures(table, looks)))
 
 
 def _card(name: str, part: pd.DataFrame) -> Ablation:
@@ -58,7 +58,7 @@ def _card(name: str, part: pd.DataFrame) -> Ablation:
 
 
 def _row(row: Mapping[str, object]) -> Variant:
-    number = {name: float(str(row[name])) for name in extras.NUMBERS}
+    number = {name: float(str(row[name])) for name in optional_files.NUMBERS}
     metric, tested = str(row["metric"]), np.isfinite(number["p_adjusted"])
     change = format_score(number["difference"], np.nan, metric)
     sign, word = "+" if number["difference"] > 0 else "", _outcome(str(row["verdict"]), number) if tested else ""
@@ -81,7 +81,7 @@ def _outcome(verdict: str, number: Mapping[str, float]) -> str:
     return verdict or ("undecided" if number["low"] > 0 or number["high"] < 0 else "same")
 
 
-def _together(table: pd.DataFrame, looks: Mapping[str, Look]) -> Iterable[Figure]:
+def _sweep_figures(table: pd.DataFrame, looks: Mapping[str, SeriesStyle]) -> Iterable[Figure]:
     """A figure for every task and number that at least two methods were varied in."""
     parts: dict[tuple[str, str], list[pd.DataFrame]] = {}
     for _, part in table.groupby("ablation", sort=False):

@@ -7,13 +7,13 @@ import numpy as np
 import pandas as pd
 
 from fedweave.metrics import METRICS, unit
-from fedweave.results import POOLED, RULE, Study, Tables, by_task, format_score, not_above, unpooled
-from fedweave.results.verdicts import listed
+from fedweave.results import POOLED, RULE, Study, Tables, by_task, format_score, methods_not_above, pooling_note
+from fedweave.results.verdicts import join_names
 
 SPELLED = 4  # most tasks that are described one by one
 
 
-def below_controls(study: Study, tables: Tables) -> tuple[list[str], bool]:
+def control_warnings(study: Study, tables: Tables) -> tuple[list[str], bool]:
     """What must be said first: which methods are not better than a rule without a model, and whether a leader is.
 
     These are comparisons of numbers: a rule has no seeds, so no test and no claim belongs to it.
@@ -36,7 +36,7 @@ def _sentences(task: str, board: pd.DataFrame, rules: pd.DataFrame, higher: bool
     """(sentence, whether it is about the leader) on the best rule that some method is not better than."""
     finite = board[board["mean"].notna()]
     for rule in rules[rules["mean"].notna()].to_dict("records")[:1]:
-        below = not_above(finite, rule, higher)
+        below = methods_not_above(finite, rule, higher)
         metric = str(rule["metric"])
         control = f"{rule['control']} ({format_score(rule['mean'], np.nan, metric)}{unit(metric)})"
         if below and len(below) == len(finite):
@@ -50,7 +50,7 @@ def _sentences(task: str, board: pd.DataFrame, rules: pd.DataFrame, higher: bool
             verb = "is" if len(below) == 1 else "are"
             yield (
                 f"{task}: {len(below)} of {len(finite)} methods {verb} not better than the control {control}: "
-                f"{listed(below)}.",
+                f"{join_names(below)}.",
                 False,
             )
 
@@ -60,7 +60,7 @@ def upper_bound(study: Study, tables: Tables) -> list[str]:
 
     It is no method: it is not ranked or tested, and the sentence compares two numbers.
     """
-    lines = [line for task, runs in by_task(study).items() if (line := unpooled(task, runs))]
+    lines = [line for task, runs in by_task(study).items() if (line := pooling_note(task, runs))]
     pools = tables.controls[(tables.controls["kind"] == POOLED) & tables.controls["mean"].notna()]
     if pools["task"].nunique() > SPELLED:
         above = sum(_gap(row, tables.board)[1] > 0 for row in pools.to_dict("records"))

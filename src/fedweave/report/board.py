@@ -8,9 +8,9 @@ import pandas as pd
 
 from fedweave import results
 from fedweave.federation.graph_quality import AUC, EDGES, MASS, PRECISION, SIMILARITY, VARIATION
-from fedweave.plots import Look
-from fedweave.results import EMPTY, Run, format_score, interval, published
-from fedweave.results.marks import CONTROLS, MEANING, SYMBOLS, column, marked, outcome, to_control
+from fedweave.plots import SeriesStyle
+from fedweave.results import EMPTY, Run, format_interval, format_score, published
+from fedweave.results.marks import CONTROLS, MEANING, SYMBOLS, assign_marks, control_column, control_tests, outcome
 
 POINTS = {"pre": "as received", "post": "after training"}
 GRAPHS = {
@@ -48,12 +48,18 @@ class Row(NamedTuple):
 
 def columns_of(board: pd.DataFrame, runs: Sequence[Run]) -> list[tuple[str, str]]:
     """Key and title of every column with content, in addition to method, score and interval."""
-    columns = [(column(control), f"vs {control}") for control in CONTROLS if (board[column(control)] != "").any()]
+    columns = [
+        (control_column(control), f"vs {control}")
+        for control in CONTROLS
+        if (board[control_column(control)] != "").any()
+    ]
     columns += [("gain", "gain / loss")] if board["gain"].notna().any() else []
     columns += [("pooled", "pooled")] if board["pooled"].notna().any() else []
     columns += [(name, title) for name, title in POINTS.items() if board[name].notna().any()]
     columns += [("worst10", "worst 10 %"), ("spread", "± clients")]
-    columns += [("gap", "to leader"), ("p", "p, splits" if runs[0].splits else "p, clients")] if len(runs) > 1 else []
+    columns += (
+        [("gap", "to leader"), ("p", "p, splits" if runs[0].has_splits else "p, clients")] if len(runs) > 1 else []
+    )
     columns += [("seeds", "p, seeds")] if runs[0].evaluations["seed"].nunique() > 1 and len(runs) > 1 else []
     columns += [(name, title) for name, title in GRAPHS.items() if board[name].notna().any()]
     columns += [("best", "best round")]
@@ -64,15 +70,15 @@ def columns_of(board: pd.DataFrame, runs: Sequence[Run]) -> list[tuple[str, str]
 
 
 def rows_of(
-    board: pd.DataFrame, runs: Sequence[Run], significance: pd.DataFrame, looks: Mapping[str, Look]
+    board: pd.DataFrame, runs: Sequence[Run], significance: pd.DataFrame, looks: Mapping[str, SeriesStyle]
 ) -> Iterator[Row]:
     """A row for every run of `board`, in its order; `significance` has the tests of the task."""
-    marks, late = marked(board, significance), {*results.unfinished(board)["run"]}
+    marks, late = assign_marks(board, significance), {*results.unconverged_rows(board)["run"]}
     ends = board[["low", "high"]].to_numpy(dtype=float)
     low, high = (np.nanmin(ends), np.nanmax(ends)) if np.isfinite(ends).any() else (0.0, 1.0)
     scale, leader = 100 / ((high - low) or 1.0), float(board["mean"].iloc[0])
     tests = significance[significance["family"] == "leader"].set_index("other")
-    controls = {control: to_control(significance, control) for control in CONTROLS}
+    controls = {control: control_tests(significance, control) for control in CONTROLS}
     for run, row in zip(runs, board.to_dict("records"), strict=True):
         method, a, b = row["method"], row["low"], row["high"]
         bar = (
@@ -82,9 +88,10 @@ def rows_of(
         )
         cells = {key: Cell(_text(key, value, row), value) for key, value in _numbers(row, leader, tests).items()}
         cells |= {
-            column(control): _against(tests_of.get(method), row["metric"]) for control, tests_of in controls.items()
+            control_column(control): _control_cell(tests_of.get(method), row["metric"])
+            for control, tests_of in controls.items()
         }
-        cells |= {"gain": _gain(row), "best": _best(row, row["run"] in late)}
+        cells |= {"gain": _gain_cell(row), "best": _best_round_cell(row, row["run"] in late)}
         cells["point"] = Cell({"pre": "received", "post": "trained"}.get(run.info["point"], ""))
         remark = (
             published.remark(run.reference, run.printed_label)
@@ -95,9 +102,8 @@ def rows_of(
             "diverged" if marks[method] == "diverged" else format_score(row["mean"], row["std"], row["metric"]),
             row["mean"],
         )
-        yield Row(
-            method, looks[method].series, marks[method], score, bar, Cell(interval(a, b, row["metric"])), cells, remark
-        )
+        interval = Cell(format_interval(a, b, row["metric"]))
+        yield Row(method, looks[method].series, marks[method], score, bar, interval, cells, remark)
 
 
 def _numbers(row: Mapping[str, Any], leader: float, tests: pd.DataFrame) -> dict[str, float]:
@@ -121,45 +127,54 @@ def _text(key: str, value: float, row: Mapping[str, Any]) -> str:
     if key in ("p", "seeds"):
         return "< 0.001" if value < 0.001 else f"{value:.3f}"
     if key in GRAPHS:
-        return minus(f"{value:.2f}")
+        return with_minus_sign(f"{value:.2f}")
     if key in ("mib", "seconds"):
         return f"{value:,.1f}"
     if key == "printed":
         return format_score(value, row["published_std"], row["metric"])
-    return signed(value, row["metric"]) if key in ("gap", "off") else minus(format_score(value, np.nan, row["metric"]))
+    return (
+        format_difference(value, row["metric"])
+        if key in ("gap", "off")
+        else with_minus_sign(format_score(value, np.nan, row["metric"]))
+    )
 
 
-def signed(value: float, metric: str) -> str:
+def format_difference(value: float, metric: str) -> str:
     """A difference with its sign."""
-    return ("+" if value > 0 else "") + minus(format_score(value, np.nan, metric))
+    return ("+" if value > 0 else "") + with_minus_sign(format_score(value, np.nan, metric))
 
 
-def minus(text: str) -> str:
+def with_minus_sign(text: str) -> str:
     """`text` with a minus sign instead of a hyphen."""
     return text.replace("-", "\N{MINUS SIGN}")
 
 
-def _against(test: Mapping[str, Any] | None, metric: str) -> Cell:
+def _control_cell(test: Mapping[str, Any] | None, metric: str) -> Cell:
     """A test against a control: mark and difference; interval and p at the pointer."""
     word = outcome(test, test["method"]) if test else ""
     if not test or not word:
         return Cell("")
-    ends = f"{signed(test['low'], metric)} to {signed(test['high'], metric)}"
+    ends = f"{format_difference(test['low'], metric)} to {format_difference(test['high'], metric)}"
     title = (
         f"{MEANING[word]}; 95 % interval of the difference {ends}, "
         f"p = {test['p_adjusted']:.2g} among the tests against controls"
     )
-    return Cell(f"{SYMBOLS[word]} {signed(test['difference'], metric)}", float(test["difference"]), STYLES[word], title)
+    return Cell(
+        f"{SYMBOLS[word]} {format_difference(test['difference'], metric)}",
+        float(test["difference"]),
+        STYLES[word],
+        title,
+    )
 
 
-def _gain(row: Mapping[str, Any]) -> Cell:
+def _gain_cell(row: Mapping[str, Any]) -> Cell:
     if not np.isfinite(row["gain"]):
         return Cell("")
     title = f"of {row['clients']:.0f} clients; a client gains where its mean over seeds is better than with Local"
     return Cell(f"{row['gain']:.0f} / {row['loss']:.0f}", row["gain"] - row["loss"], "", title)
 
 
-def _best(row: Mapping[str, Any], late: bool) -> Cell:
+def _best_round_cell(row: Mapping[str, Any], late: bool) -> Cell:
     if not np.isfinite(row["best_round"]):
         return Cell(EMPTY)
     title = (

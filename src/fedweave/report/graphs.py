@@ -17,7 +17,7 @@ EMBEDDED = 20  # fewest clients for t-SNE; fewer are shown in the plane of their
 DEFAULT = "client "  # how nameless clients are called
 
 
-class Collaboration(NamedTuple):
+class GraphFigures(NamedTuple):
     """The graph of one run: large at the reported round with names, and small over rounds and layers."""
 
     title: str
@@ -25,7 +25,7 @@ class Collaboration(NamedTuple):
     steps: Figure
 
 
-def collaborations(runs: Sequence[Run], measures: pd.DataFrame, chosen: pd.DataFrame) -> Iterable[Collaboration]:
+def graph_figures(runs: Sequence[Run], measures: pd.DataFrame, chosen: pd.DataFrame) -> Iterable[GraphFigures]:
     """A figure for every run with graphs, ordered by separation of the groups, then by variation between rows."""
     graphs_of = [
         (run, final_graphs)
@@ -40,7 +40,7 @@ def collaborations(runs: Sequence[Run], measures: pd.DataFrame, chosen: pd.DataF
             weights, names_of(run, len(weights)), group, [] if group is None else run.group_names(group)
         )
         main = Figure(run.label, figure, _caption(run, weights, final_graphs, measures))
-        yield Collaboration(run.label, main, _steps(run, graphs))
+        yield GraphFigures(run.label, main, _steps(run, graphs))
 
 
 def names_of(run: Run, count: int) -> list[str]:
@@ -78,7 +78,7 @@ def _caption(run: Run, weights: np.ndarray, final_graphs: Sequence[tuple[Graphs,
 
 
 def _steps(run: Run, graphs: Graphs) -> Figure:
-    order = plots.by_group(graphs.group, graphs.weights.shape[-1])
+    order = plots.group_order(graphs.group, graphs.weights.shape[-1])
     weights = graphs.weights[:, :, order][..., order]
     return Figure(run.label, plots.collaboration(weights, graphs.rounds, graphs.layers), f"Seed {graphs.seed}.")
 
@@ -105,14 +105,14 @@ def maps(runs: Sequence[Run]) -> Iterable[Figure]:
         vectors_of = results.portrait(run)
         if vectors_of is None or len(vectors_of.vectors) < 3 or not np.isfinite(vectors_of.vectors).all():
             continue
-        places, how = in_the_plane(vectors_of.vectors)
+        places, how = project_to_plane(vectors_of.vectors)
         stored = results.graphs(run, vectors_of.seed)
         links = edges(stored.weights[-1], len(places)) if stored else np.empty((2, 0), dtype=int)
         names = names_of(run, len(places)) if len(places) <= NAMED else []
         groups = [] if vectors_of.group is None else run.group_names(vectors_of.group)
         yield Figure(
             run.label,
-            plots.atlas(places, links, vectors_of.group, names, groups),
+            plots.client_map(places, links, vectors_of.group, names, groups),
             f"{how}, round {vectors_of.round}, seed {vectors_of.seed}. {_about_points(names, groups)}",
         )
 
@@ -131,7 +131,7 @@ def edges(weights: np.ndarray, clients: int) -> np.ndarray:
     return np.stack(np.nonzero(linked)) if fits else np.empty((2, 0), dtype=int)
 
 
-def in_the_plane(vectors: np.ndarray) -> tuple[np.ndarray, str]:
+def project_to_plane(vectors: np.ndarray) -> tuple[np.ndarray, str]:
     """Places [N, 2] of vectors [N, D], and how they were found."""
     centred = np.asarray(vectors, dtype=np.float64) - vectors.mean(0)
     if len(vectors) >= EMBEDDED:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from fedweave import plots
-from fedweave.plots import Look
+from fedweave.plots import SeriesStyle
 from fedweave.results import EMPTY, MEANING, Run, format_score
 
 POINTS = {"pre": "as received", "post": "after local training"}
@@ -25,7 +25,7 @@ class Figure(NamedTuple):
     narrow: str = ""
 
 
-class Grid(NamedTuple):
+class TextTable(NamedTuple):
     """A small table of text; numbers are aligned right."""
 
     title: str
@@ -34,7 +34,7 @@ class Grid(NamedTuple):
     caption: str = ""
 
 
-def diagnostics(runs: Sequence[Run], looks: Mapping[str, Look]) -> list[Figure]:
+def diagnostics(runs: Sequence[Run], looks: Mapping[str, SeriesStyle]) -> list[Figure]:
     """One figure for every diagnostic, a line for every run that has it."""
     parts = [run.diagnostics.assign(method=run.label) for run in runs if len(run.diagnostics)]
     if not parts:
@@ -45,38 +45,38 @@ def diagnostics(runs: Sequence[Run], looks: Mapping[str, Look]) -> list[Figure]:
     ]
 
 
-def shares(measures: pd.DataFrame) -> Iterable[Grid]:
+def shares(measures: pd.DataFrame) -> Iterable[TextTable]:
     """Weights of oneself, of similar and of other clients, over time and depth: FedAGHN's Table 4."""
     weights = measures[measures["quantity"].isin(list(KINDS))]
     for method, table in weights.groupby("method", sort=False):
         stages = dict(zip(table["stage"], table["round"], strict=True))
         cells = table.set_index(["part", "quantity", "stage"])[["value", "printed"]].sort_index()
-        parts = [part for part in dict.fromkeys(table["part"]) if part == "all" or not _same(cells, part)]
+        parts = [part for part in dict.fromkeys(table["part"]) if part == "all" or not _equals_all_layers(cells, part)]
         rows = [
             [
                 kind if part == "all" else f"{kind}, {part} layers",
-                *(_weight(cells.loc[(part, quantity, stage)]) for stage in stages),
+                *(_format_weight(cells.loc[(part, quantity, stage)]) for stage in stages),
             ]
             for part in parts
             for quantity, kind in KINDS.items()
         ]
         when = f"After {', '.join(f'{round:.3g}' for round in stages.values())} rounds."
         printed = " In brackets what the paper prints." if table["printed"].notna().any() else ""
-        yield Grid(str(method), ["weight of", *stages], rows, when + printed)
+        yield TextTable(str(method), ["weight of", *stages], rows, when + printed)
 
 
-def _same(cells: pd.DataFrame, part: str) -> bool:
+def _equals_all_layers(cells: pd.DataFrame, part: str) -> bool:
     return bool(
         np.array_equal(cells.loc[part, "value"].to_numpy(), cells.loc["all", "value"].to_numpy(), equal_nan=True)
     )
 
 
-def _weight(cell: pd.Series) -> str:
+def _format_weight(cell: pd.Series) -> str:
     text = f"{cell['value']:.4f}" if np.isfinite(cell["value"]) else EMPTY
     return text + (f" ({cell['printed']:.4f})" if np.isfinite(cell["printed"]) else "")
 
 
-def others(measures: pd.DataFrame) -> Grid | None:
+def printed_quantities(measures: pd.DataFrame) -> TextTable | None:
     """Traffic and sizes next to the printed ones."""
     table = measures[~measures["quantity"].isin([*KINDS, *MEANING])]
     if table.empty:
@@ -85,10 +85,10 @@ def others(measures: pd.DataFrame) -> Grid | None:
         [f"{r['quantity']} {r['method']}".strip(), f"{r['value']:,.6g}", f"{r['printed']:,.6g}"]
         for r in table.to_dict("records")
     ]
-    return Grid("Also printed", ["quantity", "ours", "paper"], rows)
+    return TextTable("Also printed", ["quantity", "ours", "paper"], rows)
 
 
-def cohorts(table: pd.DataFrame) -> Grid | None:
+def cohorts(table: pd.DataFrame) -> TextTable | None:
     """Scores of newcomers, attackers and the rest, at both points."""
     if table.empty:
         return None
@@ -97,10 +97,10 @@ def cohorts(table: pd.DataFrame) -> Grid | None:
     for (method, cohort, clients), part in table.groupby(["method", "cohort", "clients"], sort=False):
         scores = {row["point"]: format_score(row["mean"], row["std"], row["metric"]) for row in part.to_dict("records")}
         rows.append([f"{method}: {clients} {cohort}", *(scores.get(point, EMPTY) for point in points)])
-    return Grid("Groups of clients", ["clients", *(POINTS[point] for point in points)], rows)
+    return TextTable("Groups of clients", ["clients", *(POINTS[point] for point in points)], rows)
 
 
-def leaking(table: pd.DataFrame, task: str) -> list[str]:
+def leak_notes(table: pd.DataFrame, task: str) -> list[str]:
     """A line for every run of the task that trained on test rows."""
     rows = table[(table["leak"] == "training") & (table["task"] == task)]
     return [

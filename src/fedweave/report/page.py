@@ -9,8 +9,8 @@ import pandas as pd
 
 from fedweave import plots, results
 from fedweave.metrics import unit
-from fedweave.plots import Look
-from fedweave.report import ablations, extras, task_view
+from fedweave.plots import SeriesStyle
+from fedweave.report import ablations, optional_files, task_view
 from fedweave.report.summary import summary
 from fedweave.report.sweeps import sweeps
 from fedweave.report.task_view import TaskView
@@ -20,7 +20,7 @@ from fedweave.results.marks import REFERENCES
 RANKED = 5  # fewest tasks for a diagram of ranks over tasks
 
 
-class Glance(NamedTuple):
+class OverviewRow(NamedTuple):
     """One method over the tasks: mean rank, label, series, (text, mark) for each task, and on how many tasks it has a
     score, where these are not all.
     """
@@ -32,7 +32,7 @@ class Glance(NamedTuple):
     part: str
 
 
-class Search(NamedTuple):
+class SearchView(NamedTuple):
     """One search as the page shows it: its trials as a figure, or (score, values) of each where they are few."""
 
     run: str
@@ -49,31 +49,31 @@ class Search(NamedTuple):
 
 def context(study: Study, tables: Tables, partitions: Path, stale: Collection[str] = ()) -> dict[str, Any]:
     """Names for the template."""
-    untried = extras.untried(study.folder)
-    looks = plots.looks([run.label for run in study.runs], leading(tables.board))
+    untried = optional_files.untuned_runs(study.folder)
+    looks = plots.assign_styles([run.label for run in study.runs], emphasised_methods(tables.board))
     grouped = results.by_task(study)
     views = [
         task_view.view(task, runs, tables, looks, partitions, f"task-{i}")
         for i, (task, runs) in enumerate(grouped.items())
     ]
-    ranked = over_tasks(tables.ranks)
+    ranked = ranking_over_tasks(tables.ranks)
     return {
         "study": study.name,
         "tiles": _tiles(study, views),
         "summary": summary(study, tables),
         "views": views,
-        "glance": glance(tables.board, {task: view.marks for task, view in zip(grouped, views, strict=True)}, looks),
+        "glance": overview(tables.board, {task: view.marks for task, view in zip(grouped, views, strict=True)}, looks),
         "ranking": ranked,
         "rank_figure": plots.critical_difference(ranked) if ranked else "",
         "sweeps": sweeps(tables.board, tables.cohorts, looks),
         "leak": _leak(tables),
-        "splits": any(run.splits for run in study.runs),
+        "splits": any(run.has_splits for run in study.runs),
         "unfinished": study.unfinished,
         "stale": stale,
         "searches": list(_searches(study)),
         "untried": [run.name for run in study.runs if run.name in untried],
         "ablations": ablations.views(study, looks),
-        "settings": [(run.name, run.label, list(_flat(run.info.get("spec") or {}))) for run in study.runs],
+        "settings": [(run.name, run.label, list(_flatten(run.info.get("spec") or {}))) for run in study.runs],
         "machines": _machines(study.runs),
         "versions": _versions(study.runs),
         "hues": {"light": plots.LIGHT, "dark": plots.DARK},
@@ -82,7 +82,7 @@ def context(study: Study, tables: Tables, partitions: Path, stale: Collection[st
     }
 
 
-def over_tasks(ranks: pd.DataFrame) -> statistics.Ranking | None:
+def ranking_over_tasks(ranks: pd.DataFrame) -> statistics.Ranking | None:
     """The ranks of methods over tasks, if there are enough tasks for a diagram."""
     ranking = task_view.ranking(ranks)
     return ranking if ranking and ranking.tasks >= RANKED else None
@@ -102,14 +102,14 @@ def _tiles(study: Study, views: list[TaskView]) -> list[tuple[str, str]]:
     return [*tiles, (spread, "seeds each" if seeds != {1} else "seed each"), (spent, "of training")]
 
 
-def leading(board: pd.DataFrame) -> list[str]:
+def emphasised_methods(board: pd.DataFrame) -> list[str]:
     """The methods that figures emphasise: the best three by mean rank, the controls, and the best three of each task.
 
     In this order they get their looks, so that those of one figure differ.
     """
     methods = [name for name in _mean_ranks(board).sort_values(kind="stable").index if name not in REFERENCES]
     controls = [name for name in REFERENCES if name in set(board["method"])]
-    best = [name for _, part in board.groupby("task", sort=False) for name in task_view.bold(part)]
+    best = [name for _, part in board.groupby("task", sort=False) for name in task_view.coloured_methods(part)]
     return [*dict.fromkeys([*methods[: task_view.BOLD], *controls, *best])]
 
 
@@ -119,7 +119,9 @@ def _mean_ranks(board: pd.DataFrame) -> pd.Series:
     return place.where(board["mean"].notna()).groupby(board["method"]).mean()
 
 
-def glance(board: pd.DataFrame, marks: Mapping[str, Mapping[str, str]], looks: Mapping[str, Look]) -> list[Glance]:
+def overview(
+    board: pd.DataFrame, marks: Mapping[str, Mapping[str, str]], looks: Mapping[str, SeriesStyle]
+) -> list[OverviewRow]:
     """The study in one table, best mean rank first; ranks are averaged over the tasks that a method has a score on.
     Methods without a score on some task are below, because their ranks are of other tasks.
 
@@ -132,7 +134,7 @@ def glance(board: pd.DataFrame, marks: Mapping[str, Mapping[str, str]], looks: M
     mean, scored = _mean_ranks(board), board[board["mean"].notna()].groupby("method")["task"].nunique()
     count = {m: int(scored.get(m, 0)) for m in texts}
     return [
-        Glance(
+        OverviewRow(
             f"{mean[m]:.1f}" if np.isfinite(mean[m]) else EMPTY,
             m,
             looks[m].series,
@@ -151,9 +153,9 @@ def _leak(tables: Tables) -> str:
     return f"{gain.max():.2f}" if len(gain) else ""
 
 
-def _searches(study: Study) -> Iterable[Search]:
+def _searches(study: Study) -> Iterable[SearchView]:
     labels = {run.name: (run.label, run.info["metric"]) for run in study.runs}
-    for search in extras.tuning(study.folder):
+    for search in optional_files.tuning(study.folder):
         label, metric = labels.get(search.run, (search.run, ""))
         names = sorted(search.names, key=lambda name: -search.importance.get(name, 0.0))
         finished = int(search.trials["value"].notna().sum())
@@ -162,34 +164,36 @@ def _searches(study: Study) -> Iterable[Search]:
             f"{len(search.trials)} trials, {len(search.trials) - finished} of them pruned",
             *_budget(search.budget),
         ]
-        yield Search(
+        yield SearchView(
             search.run,
             label,
             format_score(first, np.nan, metric),
             format_score(search.value, np.nan, metric),
-            _sent(search),
-            [(name, _plain(search.best[name])) for name in names if name in search.best],
+            _traffic_change(search),
+            [(name, _format_value(search.best[name])) for name in names if name in search.best],
             " · ".join(budget),
             # A list shows a few trials better than a figure does.
-            [] if search.importance else list(_tried(search, names, metric)),
+            [] if search.importance else list(_trial_rows(search, names, metric)),
             plots.tuning(search.trials, names, search.best) if search.importance else "",
             plots.importance(search.importance) if search.importance else "",
         )
 
 
-def _tried(search: extras.Tuning, names: Iterable[str], metric: str) -> Iterable[tuple[str, list[tuple[str, str]]]]:
+def _trial_rows(
+    search: optional_files.Tuning, names: Iterable[str], metric: str
+) -> Iterable[tuple[str, list[tuple[str, str]]]]:
     """Validation score and values of every trial; of a pruned one the best score that it had reached."""
     for trial in search.trials.to_dict("records"):
         pruned = not np.isfinite(trial["value"])
         score = format_score(trial["reached"] if pruned else trial["value"], np.nan, metric)
-        yield score + " (pruned)" * pruned, [(name, _plain(trial[name])) for name in names]
+        yield score + " (pruned)" * pruned, [(name, _format_value(trial[name])) for name in names]
 
 
-def _sent(search: extras.Tuning) -> str:
+def _traffic_change(search: optional_files.Tuning) -> str:
     """MiB of the declared and of the best trial, where the search was about bytes too."""
-    if extras.BYTES not in search.trials:
+    if optional_files.BYTES not in search.trials:
         return ""
-    first, best = (search.trials[extras.BYTES].iloc[place] / results.MIB for place in (0, search.place))
+    first, best = (search.trials[optional_files.BYTES].iloc[place] / results.MIB for place in (0, search.place))
     return f"{first:,.1f} → {best:,.1f}"
 
 
@@ -202,16 +206,16 @@ def _budget(block: Mapping[str, Any]) -> Iterable[str]:
         yield "of the Pareto front the fewest bytes whose score is within one standard error of the best"
 
 
-def _plain(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _flat(block: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+def _flatten(block: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
     for key, value in block.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from _flatten(value, f"{prefix}{key}.")
         elif value is not None:
-            yield f"{prefix}{key}", _plain(value)
+            yield f"{prefix}{key}", _format_value(value)
 
 
 def _machines(runs: tuple[Run, ...]) -> list[list[str]]:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 import pandas as pd
 
 from fedweave import plots, results
-from fedweave.plots import Look
+from fedweave.plots import SeriesStyle
 from fedweave.report.method_views import POINTS, Figure
 from fedweave.results import Run
 
@@ -15,8 +15,8 @@ COSTS = {
 }
 
 
-def rounds(
-    curves: pd.DataFrame, runs: Sequence[Run], looks: Mapping[str, Look], metric: str, bold: Collection[str]
+def round_figures(
+    curves: pd.DataFrame, runs: Sequence[Run], looks: Mapping[str, SeriesStyle], metric: str, bold: Collection[str]
 ) -> list[Figure]:  # fmt: skip
     """Scores as reported (each run at its own point), on validation, at all other points, and against costs; the first
     also for narrow screens.
@@ -33,7 +33,7 @@ def rounds(
             parts[f"Test, {title}"] = curves[(curves["split"] == "test") & (curves["point"] == point)]
     grey = " In colour the best methods and the controls, in grey the others." if {*curves["method"]} - {*bold} else ""
     caption = f"Mean over clients; the band is one standard deviation over seeds.{grey}"
-    tests = parts["Test, as reported"].merge(pd.concat([_spent(run) for run in runs]), on=["run", "round"])
+    tests = parts["Test, as reported"].merge(pd.concat([_cumulative_cost(run) for run in runs]), on=["run", "round"])
     series = [(title, part, "round") for title, part in parts.items()] + [
         (title, tests, name) for title, name in COSTS.items()
     ]
@@ -48,7 +48,7 @@ def rounds(
     ]
 
 
-def _spent(run: Run) -> pd.DataFrame:
+def _cumulative_cost(run: Run) -> pd.DataFrame:
     """What a run has cost by each round, averaged over seeds."""
     totals = run.rounds.groupby("round")[["bytes_up", "bytes_down", "seconds"]].mean().cumsum()
     traffic = (totals["bytes_up"] + totals["bytes_down"]) / results.MIB

@@ -9,14 +9,14 @@ import pandas as pd
 
 from fedweave import results
 from fedweave.federation.graph_quality import ALIKE
-from fedweave.federation.graph_words import is_control
+from fedweave.federation.graph_settings import is_control
 from fedweave.metrics import unit
 from fedweave.report import tuning
-from fedweave.report.baselines import below_controls, upper_bound
-from fedweave.report.unmeasured import without_edges
+from fedweave.report.baselines import control_warnings, upper_bound
+from fedweave.report.edge_values import missing_edges_note
 from fedweave.results import AUC, VARIATION, Study, Tables, format_score
-from fedweave.results.marks import REFERENCES, outcome, to_control
-from fedweave.results.verdicts import listed
+from fedweave.results.marks import REFERENCES, control_tests, outcome
+from fedweave.results.verdicts import join_names
 
 SPELLED = 4  # most tasks that are described one by one
 MOST_LATE = 40  # most runs that a warning names one by one
@@ -50,27 +50,28 @@ def summary(study: Study, tables: Tables) -> list[Line]:
     parts = {str(task): part.reset_index(drop=True) for task, part in tables.board.groupby("task", sort=False)}
     tests = {task: tables.significance[tables.significance["task"] == task] for task in parts}
     loud = [sentence for task, part in parts.items() if (sentence := _control_as_good(task, part, tests[task]))]
-    below, alarm = below_controls(study, tables)
+    below, alarm = control_warnings(study, tables)
     about = [
         line
         for task, runs in results.by_task(study).items()
-        for line in (results.sampled(task, runs), results.without_score(task, runs))
+        for line in (results.sampling_note(task, runs), results.missing_score_note(task, runs))
         if line
     ]
-    first = [*below, *_joined(loud, len(parts)), *_leaders(parts, tests), *about, *upper_bound(study, tables)]
+    warnings = _summarise_warnings(loud, len(parts))
+    first = [*below, *warnings, *_leaders(parts, tests), *about, *upper_bound(study, tables)]
     return [
-        Line("Who leads", _ordered(first, [*parts]), bool(loud) or alarm),
+        Line("Who leads", _order_by_task(first, [*parts]), bool(loud) or alarm),
         *_unequal_rounds(study),
-        Line("Against Local", tuple(_against_local(parts))),
+        Line("Against Local", tuple(_local_sentences(parts))),
         Line("True groups", tuple(_groups(study, tables.measures))),
         *_learned_graphs(tables.significance),
-        *([Line("Value of edges", unmeasured)] if (unmeasured := without_edges(study)) else []),
+        *([Line("Value of edges", unmeasured)] if (unmeasured := missing_edges_note(study)) else []),
         Line("Tuning", _tuning(study)),
         _convergence(tables.board),
     ]
 
 
-def _ordered(sentences: Sequence[str], tasks: Sequence[str]) -> tuple[str, ...]:
+def _order_by_task(sentences: Sequence[str], tasks: Sequence[str]) -> tuple[str, ...]:
     """The sentences that are about all tasks, and then those of each task, in the order of the boards."""
 
     def place(sentence: str) -> int:
@@ -89,7 +90,7 @@ def _tuning(study: Study) -> tuple[str, ...]:
     )
 
 
-def _joined(loud: Sequence[str], tasks: int) -> list[str]:
+def _summarise_warnings(loud: Sequence[str], tasks: int) -> list[str]:
     """What must be said first: that a control does as well; a count where there are many tasks."""
     if len(loud) <= SPELLED:
         return list(loud)
@@ -115,7 +116,7 @@ def _control_as_good(task: str, board: pd.DataFrame, tests: pd.DataFrame) -> str
         pair = [f"{name} {format_score(scores[name], np.nan, metric)}" for name in (control, methods[0])]
         numbers = ", ".join(pair)
         open_to = [name for name, word in words.items() if word == "undecided"]
-        still = f"; undecided for {listed(open_to)}" if open_to else ""
+        still = f"; undecided for {join_names(open_to)}" if open_to else ""
         return f"{task}: NO METHOD IS SIGNIFICANTLY BETTER THAN THE CONTROL {control} ({numbers}{still})."
     return ""
 
@@ -124,7 +125,7 @@ def _words_against(tests: pd.DataFrame, control: str) -> dict[str, str]:
     """Method -> outcome against `control`: from the family of the controls if it is one of them, else from all
     pairs.
     """
-    if tests_of := to_control(tests, control):
+    if tests_of := control_tests(tests, control):
         return {method: outcome(test, method) for method, test in tests_of.items()}
     pairs = tests[(tests["family"] == "pairs") & ((tests["method"] == control) | (tests["other"] == control))]
     others = (t["other"] if t["method"] == control else t["method"] for t in pairs.to_dict("records"))
@@ -134,7 +135,8 @@ def _words_against(tests: pd.DataFrame, control: str) -> dict[str, str]:
 def _leaders(parts: Mapping[str, pd.DataFrame], tests: Mapping[str, pd.DataFrame]) -> Iterator[str]:
     if len(parts) > SPELLED:
         first = Counter(part["method"].iloc[0] for part in parts.values() if np.isfinite(part["mean"].iloc[0]))
-        yield f"Of {len(parts)} tasks, {listed([f'{name} leads on {count}' for name, count in first.most_common()])}."
+        leaders = join_names([f"{name} leads on {count}" for name, count in first.most_common()])
+        yield f"Of {len(parts)} tasks, {leaders}."
         return
     for task, part in parts.items():
         row = part.iloc[0]
@@ -143,10 +145,10 @@ def _leaders(parts: Mapping[str, pd.DataFrame], tests: Mapping[str, pd.DataFrame
             continue
         led = tests[task][tests[task]["family"] == "leader"].to_dict("records")
         score = format_score(row["mean"], row["std"], row["metric"])
-        yield f"{task}: {row['method']} leads with {score}{unit(row['metric'])}, {_ahead(led)}."
+        yield f"{task}: {row['method']} leads with {score}{unit(row['metric'])}, {_lead_phrase(led)}."
 
 
-def _ahead(led: Sequence[Mapping[str, Any]]) -> str:
+def _lead_phrase(led: Sequence[Mapping[str, Any]]) -> str:
     """From whom the leader differs significantly: the names, or the exceptions where these are fewer."""
     behind = [test["other"] for test in led if outcome(test, test["method"]) == "better"]
     rest = [test["other"] for test in led if test["other"] not in behind]
@@ -161,7 +163,7 @@ def _ahead(led: Sequence[Mapping[str, Any]]) -> str:
     if not rest:
         return "significantly ahead of every other method"
     count = f"significantly ahead of {len(behind)} of {len(led)} others"
-    return f"{count}, not of {listed(rest, 'or')}" if len(rest) < len(behind) else f"{count} ({listed(behind)})"
+    return f"{count}, not of {join_names(rest, 'or')}" if len(rest) < len(behind) else f"{count} ({join_names(behind)})"
 
 
 def _unequal_rounds(study: Study) -> list[Line]:
@@ -173,12 +175,14 @@ def _unequal_rounds(study: Study) -> list[Line]:
         for run in runs:
             others.setdefault(run.trained_rounds, []).append(run.label)
         others.pop(usual)
-        counts = [f"{rounds} ROUNDS for {listed(labels)}" for rounds, labels in sorted(others.items(), reverse=True)]
+        counts = [
+            f"{rounds} ROUNDS for {join_names(labels)}" for rounds, labels in sorted(others.items(), reverse=True)
+        ]
         sentences += [f"{task}: {', '.join(counts)}, {usual} for all others."] if counts else []
     return [Line("Unequal budgets", tuple(sentences), True)] if sentences else []
 
 
-def _against_local(parts: Mapping[str, pd.DataFrame]) -> Iterator[str]:
+def _local_sentences(parts: Mapping[str, pd.DataFrame]) -> Iterator[str]:
     measured = {task: part for task, part in parts.items() if part["gain"].notna().any() or part["vs_local"].any()}
     if not measured:
         yield "Local was not run, so nothing shows whether collaboration helps a client."
@@ -196,10 +200,10 @@ def _gain(task: str, board: pd.DataFrame) -> str:
     better = words.count("better")
     counts = [f"{better} of {len(words)} methods {'is' if better == 1 else 'are'} significantly better than Local"]
     counts += [f"{words.count(word)} {word}" for word in ("worse", "undecided") if word in words]
-    return f"{task}: {', '.join(counts)}{_counted(board[board['gain'].notna()])}."
+    return f"{task}: {', '.join(counts)}{_client_counts(board[board['gain'].notna()])}."
 
 
-def _counted(measured: pd.DataFrame) -> str:
+def _client_counts(measured: pd.DataFrame) -> str:
     """The clients that the best method helps and hurts, by their mean over seeds; empty for a task of several
     splits.
     """
@@ -246,8 +250,8 @@ def _group_recovery(task: str, rows: pd.DataFrame, varied: pd.Series, study: Stu
         "missed": "not by {}",
         "alike": "no graph, rows nearly identical: {}",
     }
-    sentence = "; ".join(sentences[kind].format(listed(names)) for kind, names in kinds.items() if names)
-    return f"{task}, {_named(study, task)}: {sentence} (AUC; 0.5 is chance)."
+    sentence = "; ".join(sentences[kind].format(join_names(names)) for kind, names in kinds.items() if names)
+    return f"{task}, {_describe_groups(study, task)}: {sentence} (AUC; 0.5 is chance)."
 
 
 def _learned_graphs(significance: pd.DataFrame) -> list[Line]:
@@ -260,17 +264,17 @@ def _learned_graphs(significance: pd.DataFrame) -> list[Line]:
             if word := outcome(test, test["method"]):
                 ends = (f"{test[name]:+.2f}".replace("-", "\N{MINUS SIGN}") for name in ("difference", "low", "high"))
                 words[word].append("{} ({}, {} to {})".format(test["other"], *ends))
-        clauses = [f"{LEARNED[word]} {listed(names)}" for word, names in words.items() if names]
+        clauses = [f"{LEARNED[word]} {join_names(names)}" for word, names in words.items() if names]
         sentences.append(f"{task}: {'; '.join(clauses)}.")
     return [Line("Learned graphs", tuple(sentences))] if sentences else []
 
 
-def _named(study: Study, task: str) -> str:
+def _describe_groups(study: Study, task: str) -> str:
     """The groups of a task by name, if there are few."""
     run = next(run for run in study.runs if run.task == task)
     names = [] if run.group is None else run.group_names(run.group)
     return (
-        f"the groups {listed(names)}"
+        f"the groups {join_names(names)}"
         if 1 < len(names) <= SPELLED
         else f"the {len(names)} groups"
         if names
@@ -280,12 +284,12 @@ def _named(study: Study, task: str) -> str:
 
 def _convergence(board: pd.DataFrame) -> Line:
     """A warning that names every method whose best validation round is the last one."""
-    late = results.unfinished(board)
+    late = results.unconverged_rows(board)
     if late.empty:
         return Line("Convergence", ("No run had its best validation round at the end in half of its seeds.",))
     begin = "NOT CONVERGED, validation was best at the last round in at least half of the seeds"
     if len(late) > MOST_LATE or board["task"].nunique() == 1:
-        many = f"{len(late)} of {len(board)} runs ({listed(list(late['run']))})"
+        many = f"{len(late)} of {len(board)} runs ({join_names(list(late['run']))})"
         names = many if len(late) > MOST_LATE else ", ".join(late["method"])
         return Line("Convergence", (f"{begin}: {names}. More rounds may help them.",), True)
     of_tasks = [f"{task}: {', '.join(part['method'])}." for task, part in late.groupby("task", sort=False)]

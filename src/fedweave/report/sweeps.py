@@ -8,14 +8,14 @@ from collections.abc import Iterable, Mapping
 import pandas as pd
 
 from fedweave import plots
-from fedweave.plots import Look
+from fedweave.plots import SeriesStyle
 from fedweave.report.method_views import Figure
 
 NUMBER = re.compile(r"(?P<factor>.*?)(?P<x>\d+(?:\.\d+)?)(?: \[.*)?")
 FEWEST = 3  # settings that make a curve
 
 
-def sweeps(board: pd.DataFrame, cohorts: pd.DataFrame, looks: Mapping[str, Look]) -> list[Figure]:
+def sweeps(board: pd.DataFrame, cohorts: pd.DataFrame, looks: Mapping[str, SeriesStyle]) -> list[Figure]:
     """A figure for every data set and factor with enough settings: over all clients, and over separate groups of
     them.
     """
@@ -26,7 +26,7 @@ def sweeps(board: pd.DataFrame, cohorts: pd.DataFrame, looks: Mapping[str, Look]
     return list(_curves(pd.concat(parts, ignore_index=True), looks))
 
 
-def _curves(table: pd.DataFrame, looks: Mapping[str, Look]) -> Iterable[Figure]:
+def _curves(table: pd.DataFrame, looks: Mapping[str, SeriesStyle]) -> Iterable[Figure]:
     split = table["setting"].map(NUMBER.fullmatch)
     table = table[split.notna()].assign(
         factor=split.dropna().map(lambda m: m["factor"]), x=split.dropna().map(lambda m: float(m["x"]))

@@ -8,15 +8,15 @@ import numpy as np
 import pandas as pd
 
 from fedweave import plots, results
-from fedweave.plots import Look
-from fedweave.report import extras, graphs, method_views
+from fedweave.plots import SeriesStyle
+from fedweave.report import graphs, method_views, optional_files
 from fedweave.report.board import STYLES, Row, columns_of, rows_of
-from fedweave.report.graphs import Collaboration
-from fedweave.report.method_views import POINTS, Figure, Grid
-from fedweave.report.rounds import rounds
+from fedweave.report.graphs import GraphFigures
+from fedweave.report.method_views import POINTS, Figure, TextTable
+from fedweave.report.rounds import round_figures
 from fedweave.results import Run, Tables, parts, published, statistics
-from fedweave.results.marks import CONTROLS, MEANING, REFERENCES, SYMBOLS, marked, outcome, to_control
-from fedweave.results.verdicts import listed, reason_without_power, test_in_words, verdict
+from fedweave.results.marks import CONTROLS, MEANING, REFERENCES, SYMBOLS, assign_marks, control_tests, outcome
+from fedweave.results.verdicts import describe_test, join_names, reason_without_power, verdict
 
 BOLD = 3  # best methods that figures draw in colour, in addition to the controls
 WIDE = 30  # clients above which a collaboration graph takes the whole width
@@ -45,66 +45,66 @@ class TaskView(NamedTuple):
     clients: Figure
     cost: Figure
     labels: Figure | None
-    graphs: list[Collaboration]
+    graphs: list[GraphFigures]
     wide: bool
     evolution: list[Figure]
     maps: list[Figure]
     diagnostics: list[Figure]
-    grids: list[Grid]
-    shares: list[Grid]
+    grids: list[TextTable]
+    shares: list[TextTable]
     pairs: Mapping[str, Any]
     ranks: Figure | None
     marks: Mapping[str, str]
 
 
 def view(
-    task: str, runs: list[Run], tables: Tables, looks: Mapping[str, Look], partitions: Path, anchor: str
+    task: str, runs: list[Run], tables: Tables, looks: Mapping[str, SeriesStyle], partitions: Path, anchor: str
 ) -> TaskView:
     """Everything the page shows about `task`."""
-    board, significance = _of(tables.board, task), _of(tables.significance, task)
-    scores, measures = results.values(runs, tables.clients), _of(tables.measures, task)
-    marks = marked(board, significance)
+    board, significance = _task_rows(tables.board, task), _task_rows(tables.significance, task)
+    scores, measures = results.scores_by_method(runs, tables.clients), _task_rows(tables.measures, task)
+    marks = assign_marks(board, significance)
     by_name, metric = {run.name: run for run in runs}, str(board["metric"].iloc[0])
     ordered = [by_name[name] for name in board["run"]]
+    curves, cohorts = _task_rows(tables.curves, task), _task_rows(tables.cohorts, task)
+    leaks = method_views.leak_notes(tables.leaky, task)
     return TaskView(
         anchor=anchor,
         title=f"{board['dataset'].iloc[0]} · {board['setting'].iloc[0]}",
         facts=[*_facts(task, ordered), *_tests(ordered, tables.clients)],
         verdict=verdict(board, marks),
-        notes=[*_notes(ordered, marks, tables.clients), *_late(board), *method_views.leaking(tables.leaky, task)],
+        notes=[*_notes(ordered, marks, tables.clients), *_convergence_note(board), *leaks],
         metric=metric,
         higher_is_better=runs[0].higher_is_better,
         columns=columns_of(board, ordered),
         rows=list(rows_of(board, ordered, significance, looks)),
-        controls=_controls(_of(tables.controls, task)),
-        curves=rounds(tables.curves[tables.curves["task"] == task], ordered, looks, metric, bold(board)),
+        controls=_controls(_task_rows(tables.controls, task)),
+        curves=round_figures(curves, ordered, looks, metric, coloured_methods(board)),
         clients=_clients(board, scores, looks, runs[0]),
         cost=_cost(board, looks, metric),
         labels=_labels(partitions / task / "labels.csv", ordered[0]),
-        graphs=list(graphs.collaborations(ordered, tables.measures, tables.clients)),
+        graphs=list(graphs.graph_figures(ordered, tables.measures, tables.clients)),
         wide=len(ordered[0].client_names) > WIDE,
         evolution=list(graphs.evolution(ordered)),
         maps=list(graphs.maps(ordered)),
         diagnostics=method_views.diagnostics(ordered, looks),
-        grids=[
-            grid for grid in (method_views.cohorts(_of(tables.cohorts, task)), method_views.others(measures)) if grid
-        ],
+        grids=[grid for grid in (method_views.cohorts(cohorts), method_views.printed_quantities(measures)) if grid],
         shares=list(method_views.shares(measures)),
         pairs=_pairs(list(board["method"]), significance),
-        ranks=_ranks(tables.ranks, task, "splits" if runs[0].splits else "clients"),
+        ranks=_ranks(tables.ranks, task, "splits" if runs[0].has_splits else "clients"),
         marks=marks,
     )
 
 
-def bold(board: pd.DataFrame) -> list[str]:
+def coloured_methods(board: pd.DataFrame) -> list[str]:
     """The methods of a task that figures draw in colour: the best few, and the controls."""
     methods = [name for name in board["method"] if name not in REFERENCES]
     return [*methods[:BOLD], *(name for name in REFERENCES if name in set(board["method"]))]
 
 
-def _late(board: pd.DataFrame) -> list[str]:
+def _convergence_note(board: pd.DataFrame) -> list[str]:
     """A warning that names every method whose best validation round is the last one."""
-    late = list(results.unfinished(board)["method"])
+    late = list(results.unconverged_rows(board)["method"])
     return (
         [f"Not converged, validation was best at the last round in at least half of the seeds: {', '.join(late)}."]
         if late
@@ -112,7 +112,7 @@ def _late(board: pd.DataFrame) -> list[str]:
     )
 
 
-def _of(table: pd.DataFrame, task: str) -> pd.DataFrame:
+def _task_rows(table: pd.DataFrame, task: str) -> pd.DataFrame:
     return table[table["task"] == task]
 
 
@@ -127,10 +127,13 @@ def _facts(task: str, runs: list[Run]) -> list[tuple[str, str]]:
     rules = sorted({RULES.get(run.info["select"], run.info["select"]) for run in runs})
     return [
         ("task", task),
-        ("clients", _count(runs[0])),
-        ("model", f"{model.get('name', '?')}, {_span(run.info.get('parameters', 0) for run in runs)} parameters"),
-        ("training", f"{_span(run.trained_rounds for run in runs)} rounds, {local}"),
-        ("seeds", _span(run.evaluations["seed"].nunique() for run in runs)),
+        ("clients", _client_count(runs[0])),
+        (
+            "model",
+            f"{model.get('name', '?')}, {_format_range(run.info.get('parameters', 0) for run in runs)} parameters",
+        ),
+        ("training", f"{_format_range(run.trained_rounds for run in runs)} rounds, {local}"),
+        ("seeds", _format_range(run.evaluations["seed"].nunique() for run in runs)),
         ("selected", "; ".join(rules)),
         ("evaluated", "; ".join(points)),
     ]
@@ -138,18 +141,18 @@ def _facts(task: str, runs: list[Run]) -> list[tuple[str, str]]:
 
 def _tests(runs: list[Run], clients: pd.DataFrame) -> list[tuple[str, str]]:
     """Which test compares the methods, and which clients it counts as one."""
-    test, counted = test_in_words(runs), parts.in_words(runs, clients)
+    test, counted = describe_test(runs), parts.describe(runs, clients)
     words = "; ".join(filter(None, (test, counted)))
     return [("test" if test else "interval", words)] if words else []
 
 
-def _count(run: Run) -> str:
+def _client_count(run: Run) -> str:
     """How many clients a task has, and how many of them are evaluated."""
-    whole, evaluated = len(run.client_names), len(run.evaluated)
+    whole, evaluated = len(run.client_names), len(run.evaluated_clients)
     return str(whole) if evaluated == whole else f"{whole}, {evaluated} of them evaluated"
 
 
-def _span(numbers: Iterable[int]) -> str:
+def _format_range(numbers: Iterable[int]) -> str:
     values = list(numbers)
     low, high = min(values), max(values)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
@@ -160,23 +163,23 @@ def _controls(table: pd.DataFrame) -> list[tuple[str, str]]:
     return [(row["method"], row["score"]) for row in results.control_rows(table)]
 
 
-def _cost(board: pd.DataFrame, looks: Mapping[str, Look], metric: str) -> Figure:
+def _cost(board: pd.DataFrame, looks: Mapping[str, SeriesStyle], metric: str) -> Figure:
     drawn = plots.cost(board, looks, metric)
     caption = "Best score first. Costs are of one seed, over all rounds and clients, averaged over the seeds."
     return Figure("Score against cost", drawn, caption)
 
 
-def _of_metric(runs: list[Run]) -> list[str]:
+def _metric_notes(runs: list[Run]) -> list[str]:
     """Which rounds are scored, where another metric chose them, and which clients are scored."""
     chosen_by = runs[0].info.get("selected_by")
     rounds = [f"Scores by {runs[0].info['metric']} are at the rounds that {chosen_by} chose on validation data."]
-    about = [results.sampled(runs[0].task, runs), results.without_score(runs[0].task, runs)]
+    about = [results.sampling_note(runs[0].task, runs), results.missing_score_note(runs[0].task, runs)]
     return [*(rounds if chosen_by else []), *filter(None, about)]
 
 
 def _notes(runs: list[Run], marks: Mapping[str, str], clients: pd.DataFrame) -> list[str]:
     notes = list(dict.fromkeys(str(run.info["note"]) for run in runs if run.info.get("note")))
-    notes += _of_metric(runs)
+    notes += _metric_notes(runs)
     for reason in dict.fromkeys(run.shortfall for run in runs if run.shortfall):
         labels = [run.label for run in runs if run.shortfall == reason]
         who = "" if len(labels) == len(runs) else f" ({', '.join(labels)})"
@@ -207,17 +210,19 @@ def _incidents(runs: list[Run]) -> list[str]:
     return notes + ([f"Differentially private uploads, worst seed: {', '.join(private)}."] if private else [])
 
 
-def _clients(board: pd.DataFrame, scores: Mapping[str, np.ndarray], looks: Mapping[str, Look], run: Run) -> Figure:
+def _clients(
+    board: pd.DataFrame, scores: Mapping[str, np.ndarray], looks: Mapping[str, SeriesStyle], run: Run
+) -> Figure:
     """Scores of clients, one tick for each; where repetitions have splits of their own, for each of every split."""
-    ticks = {name: scores[name].ravel() if run.splits else scores[name].mean(axis=0) for name in board["method"]}
-    caption = "client of one split" if run.splits else "client, averaged over seeds"
+    ticks = {name: scores[name].ravel() if run.has_splits else scores[name].mean(axis=0) for name in board["method"]}
+    caption = "client of one split" if run.has_splits else "client, averaged over seeds"
     return Figure(
         "Clients", plots.client_spread(ticks, looks, str(run.info["metric"])), f"Every tick is one {caption}."
     )
 
 
 def _labels(path: Path, run: Run) -> Figure | None:
-    counts = extras.label_counts(path)
+    counts = optional_files.label_counts(path)
     if not counts:
         return None
     return Figure(
@@ -257,9 +262,9 @@ def _pairs(methods: list[str], significance: pd.DataFrame) -> dict[str, Any]:
             word = outcome(test, first)
             title = f"{a} \N{MINUS SIGN} {b}: {numbers}; {first} {MEANING.get(word, 'could not be tested')}"
             square[first, second] = (SYMBOLS[word], STYLES.get(word, ""), title)
-    controls = [control for control in CONTROLS if to_control(significance, control)]
+    controls = [control for control in CONTROLS if control_tests(significance, control)]
     return {
         "methods": methods,
         "cells": [[square[a, b] for b in methods] for a in methods],
-        "controls": listed([f"vs {control}" for control in controls]) if controls else "",
+        "controls": join_names([f"vs {control}" for control in controls]) if controls else "",
     }

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedweave.metrics import unit
-from fedweave.report import extras
+from fedweave.report import optional_files
 from fedweave.results import Study
 
 ABSOLUTE = "(absolute)"  # the unit of a change of a score that is neither a share nor an error
@@ -15,7 +15,7 @@ ABSOLUTE = "(absolute)"  # the unit of a change of a score that is neither a sha
 def changes(study: Study) -> tuple[str, ...]:
     """What tuning changed, and by how much, on validation data: of how many runs, the median, and the largest."""
     runs = {run.name: run for run in study.runs}
-    searches = [search for search in extras.tuning(study.folder) if search.run in runs]
+    searches = [search for search in optional_files.tuning(study.folder) if search.run in runs]
     if not searches:
         return ("Untuned: every run has its declared values.",)
     trials = sorted({len(search.trials) for search in searches})
@@ -27,10 +27,10 @@ def changes(study: Study) -> tuple[str, ...]:
             by_kind.setdefault(kind, []).append((change, search.run))
     changed = sum(map(len, by_kind.values()))
     start = f"{each} each for {len(searches)} of {len(runs)} runs; {changed} took other values than the declared ones."
-    return (start, *(_by_how_much(kind, values) for kind, values in by_kind.items()), *_saved(searches))
+    return (start, *(_change_sentence(kind, values) for kind, values in by_kind.items()), *_traffic_sentence(searches))
 
 
-def _change(search: extras.Tuning, info: Mapping[str, Any]) -> tuple[float, str]:
+def _change(search: optional_files.Tuning, info: Mapping[str, Any]) -> tuple[float, str]:
     """The change of the validation score by tuning, and its unit."""
     declared = float(search.trials["value"].iloc[0])
     change = search.value - declared
@@ -41,29 +41,28 @@ def _change(search: extras.Tuning, info: Mapping[str, Any]) -> tuple[float, str]
     return 100 * change / declared, "% of the error"
 
 
-def _by_how_much(kind: str, changes: Sequence[tuple[float, str]]) -> str:
+def _change_sentence(kind: str, changes: Sequence[tuple[float, str]]) -> str:
     finite = [(change, run) for change, run in changes if np.isfinite(change)]
     if not finite:
         return "Their validation scores cannot be compared: the declared values had no finite one."
     most, run = max(finite, key=lambda one: abs(one[0]))
     digits = 3 if kind == ABSOLUTE else 1
-    median = _signed(_median([change for change, _ in finite]), digits)
-    return (
-        f"Their validation scores changed by {median} {kind} in the median, most for {run} ({_signed(most, digits)})."
-    )
+    median = _format_signed(_median([change for change, _ in finite]), digits)
+    largest = _format_signed(most, digits)
+    return f"Their validation scores changed by {median} {kind} in the median, most for {run} ({largest})."
 
 
-def _signed(value: float, digits: int = 1) -> str:
+def _format_signed(value: float, digits: int = 1) -> str:
     return f"{value:+.{digits}f}".replace("-", "\N{MINUS SIGN}")
 
 
-def _saved(searches: Sequence[extras.Tuning]) -> Iterator[str]:
+def _traffic_sentence(searches: Sequence[optional_files.Tuning]) -> Iterator[str]:
     """What the choice by bytes changed, where a search was about them."""
-    sent = [search.trials[extras.BYTES] for search in searches if extras.BYTES in search.trials]
-    places = [search.place for search in searches if extras.BYTES in search.trials]
+    sent = [search.trials[optional_files.BYTES] for search in searches if optional_files.BYTES in search.trials]
+    places = [search.place for search in searches if optional_files.BYTES in search.trials]
     shares = [100 * (column.iloc[place] / column.iloc[0] - 1) for column, place in zip(sent, places, strict=True)]
     if shares:
-        yield f"The bytes of a repetition changed by {_signed(_median(shares), 0)} % in the median."
+        yield f"The bytes of a repetition changed by {_format_signed(_median(shares), 0)} % in the median."
 
 
 def _median(values: Sequence[float]) -> float:

@@ -1,43 +1,43 @@
 """Reading a results folder and building its leaderboard."""
 
 from fedweave.federation.graph_quality import AUC, MEANING, VARIATION
-from fedweave.results.cached_tables import current, stored
-from fedweave.results.formats import AS_WRITTEN, EMPTY, format_score, interval
-from fedweave.results.parts import independent, sharing, values
+from fedweave.results.formats import AS_WRITTEN, EMPTY, format_interval, format_score
+from fedweave.results.parts import average_parts, part_numbers, scores_by_method
 from fedweave.results.quantities import cohorts, measures, reported_graphs
 from fedweave.results.references import (
     POOLED,
     RULE,
     control_rows,
     controls,
-    not_above,
-    sampled,
-    unpooled,
-    without_score,
+    methods_not_above,
+    missing_score_note,
+    pooling_note,
+    sampling_note,
 )
-from fedweave.results.rescoring import rescored
+from fedweave.results.rescoring import rescore
 from fedweave.results.runs import Run, Study, by_task, load_run, load_study
 from fedweave.results.selection import (
     best_first,
-    chosen,
     clients,
-    matrix,
-    unfinished,
-    validation,
+    drop_unscored_clients,
+    score_matrix,
+    select_scores,
+    unconverged_rows,
     validation_means,
-    with_score,
+    validation_scores,
 )
 from fedweave.results.server_records import Graphs, Portrait, graphs, portrait
+from fedweave.results.table_cache import load_tables, read_stored_tables
 from fedweave.results.tables import (
     COLUMNS,
     MIB,
     Tables,
     board,
+    compute_tables,
     curves,
     dvc_metrics,
     leaderboard_rows,
     significance,
-    tables,
     write,
 )
 
@@ -56,41 +56,41 @@ __all__ = [
     "Run",
     "Study",
     "Tables",
+    "average_parts",
     "best_first",
     "board",
     "by_task",
-    "chosen",
     "clients",
     "cohorts",
+    "compute_tables",
     "control_rows",
     "controls",
-    "current",
     "curves",
+    "drop_unscored_clients",
     "dvc_metrics",
+    "format_interval",
     "format_score",
     "graphs",
-    "independent",
-    "interval",
     "leaderboard_rows",
     "load_run",
     "load_study",
-    "matrix",
+    "load_tables",
     "measures",
-    "not_above",
+    "methods_not_above",
+    "missing_score_note",
+    "part_numbers",
+    "pooling_note",
     "portrait",
+    "read_stored_tables",
     "reported_graphs",
-    "rescored",
-    "sampled",
-    "sharing",
+    "rescore",
+    "sampling_note",
+    "score_matrix",
+    "scores_by_method",
+    "select_scores",
     "significance",
-    "stored",
-    "tables",
-    "unfinished",
-    "unpooled",
-    "validation",
+    "unconverged_rows",
     "validation_means",
-    "values",
-    "with_score",
-    "without_score",
+    "validation_scores",
     "write",
 ]

@@ -20,7 +20,7 @@ def format_score(value: float, spread: float, metric: str) -> str:
     return f"{value:.{digits}f}" + (f" ± {spread:.{digits}f}" if np.isfinite(spread) else "")
 
 
-def interval(low: float, high: float, metric: str) -> str:
+def format_interval(low: float, high: float, metric: str) -> str:
     """`low to high` for people; a dash for NaN."""
     return (
         f"{format_score(low, np.nan, metric)} to {format_score(high, np.nan, metric)}"

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from fedweave.results.runs import Run
-from fedweave.results.selection import matrix
+from fedweave.results.selection import score_matrix
 
 ALONE = "Local"
 
@@ -22,12 +22,12 @@ def gains(runs: Sequence[Run], table: pd.DataFrame) -> dict[str, dict[str, float
         table: a table of `clients`.
     """
     alone = next((run for run in runs if run.label == ALONE), None)
-    if alone is None or alone.splits:
+    if alone is None or alone.has_splits:
         return {}
-    base, sign = matrix(table, alone.name).mean(skipna=False), 1.0 if alone.higher_is_better else -1.0
+    base, sign = score_matrix(table, alone.name).mean(skipna=False), 1.0 if alone.higher_is_better else -1.0
     counts_of = {}
     for run in runs:
-        difference = sign * (matrix(table, run.name).mean(skipna=False) - base).to_numpy()
+        difference = sign * (score_matrix(table, run.name).mean(skipna=False) - base).to_numpy()
         if run is alone or not np.isfinite(difference).any():
             continue
         counts = {

@@ -27,7 +27,7 @@ def outcome(test: Mapping[str, Any], method: str) -> str:
     return "undecided" if test["undecided"] else "same"
 
 
-def marked(board: pd.DataFrame, significance: pd.DataFrame) -> dict[str, str]:
+def assign_marks(board: pd.DataFrame, significance: pd.DataFrame) -> dict[str, str]:
     """Method -> its one mark against the leader of the task.
 
     "best": leads, and significantly ahead of all others. "lead": leads, but not so. "tied": not significantly different
@@ -48,7 +48,7 @@ def marked(board: pd.DataFrame, significance: pd.DataFrame) -> dict[str, str]:
     return marks
 
 
-def to_control(significance: pd.DataFrame, control: str) -> dict[str, dict[str, Any]]:
+def control_tests(significance: pd.DataFrame, control: str) -> dict[str, dict[str, Any]]:
     """Method -> the row of its test against `control`, from the method's side, out of the tests of one task."""
     tests = significance[significance["family"] == "controls"].to_dict("records")
     rows = {test["method"]: test for test in tests if test["other"] == control}
@@ -64,20 +64,20 @@ def to_control(significance: pd.DataFrame, control: str) -> dict[str, dict[str, 
     return rows
 
 
-def column(control: str) -> str:
+def control_column(control: str) -> str:
     """Name of the leaderboard's column with the outcome against `control`."""
     return "vs_" + control.lower().replace("-", "_")
 
 
-def with_marks(board: pd.DataFrame, significance: pd.DataFrame) -> pd.DataFrame:
+def add_marks(board: pd.DataFrame, significance: pd.DataFrame) -> pd.DataFrame:
     """The leaderboard with what the tests say: `mark` against the leader, and a column for every control."""
     parts = []
     for task, part in board.groupby("task", sort=False):
         tests = significance[significance["task"] == task]
-        marks = marked(part, tests)
+        marks = assign_marks(part, tests)
         added = {"mark": part["method"].map(marks)}
         for control in CONTROLS:
-            words = {method: outcome(test, method) for method, test in to_control(tests, control).items()}
-            added[column(control)] = [words.get(method, "") for method in part["method"]]
+            words = {method: outcome(test, method) for method, test in control_tests(tests, control).items()}
+            added[control_column(control)] = [words.get(method, "") for method in part["method"]]
         parts.append(part.assign(**added))
     return pd.concat(parts)

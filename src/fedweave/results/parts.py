@@ -6,20 +6,20 @@ import numpy as np
 import pandas as pd
 
 from fedweave.results.runs import Run
-from fedweave.results.selection import matrix
+from fedweave.results.selection import score_matrix
 
 
-def values(runs: Sequence[Run], table: pd.DataFrame) -> dict[str, np.ndarray]:
-    """Label -> [S, N] on the clients that all `runs` of a task have, for tests: see `independent`."""
-    return independent({run.label: matrix(table, run.name) for run in runs}, sharing(runs))
+def scores_by_method(runs: Sequence[Run], table: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Label -> [S, N] on the clients that all `runs` of a task have, for tests: see `average_parts`."""
+    return average_parts({run.label: score_matrix(table, run.name) for run in runs}, part_numbers(runs))
 
 
-def sharing(runs: Sequence[Run]) -> Sequence[int] | None:
+def part_numbers(runs: Sequence[Run]) -> Sequence[int] | None:
     """Number of each client's part, as any of the `runs` of a task says it; None where each client is one alone."""
     return next((run.info["sharing"] for run in runs if run.info.get("sharing")), None)
 
 
-def independent(frames: Mapping[str, pd.DataFrame], sharing: Sequence[int] | None = None) -> dict[str, np.ndarray]:
+def average_parts(frames: Mapping[str, pd.DataFrame], sharing: Sequence[int] | None = None) -> dict[str, np.ndarray]:
     """Name -> [S, N] on the clients that all `frames` (seeds by clients) have.
 
     Tests take columns to be independent. Clients that share test nodes also share training data, and clients of one
@@ -37,25 +37,25 @@ def independent(frames: Mapping[str, pd.DataFrame], sharing: Sequence[int] | Non
     return {label: frame[clients].T.groupby(groups).mean(skipna=False).T.to_numpy() for label, frame in frames.items()}
 
 
-def common(runs: Sequence[Run], table: pd.DataFrame) -> set[int]:
+def common_clients(runs: Sequence[Run], table: pd.DataFrame) -> set[int]:
     """The clients that all `runs` of a task have in a table of `clients`."""
     return set.intersection(*(set(table["client"][table["run"] == run.name]) for run in runs))
 
 
-def in_words(runs: Sequence[Run], table: pd.DataFrame) -> str:
+def describe(runs: Sequence[Run], table: pd.DataFrame) -> str:
     """Which clients count as one, and how many they are: "clients of one unit count as one: 20 clients, 10 units".
 
     Empty where each client counts alone.
     """
-    parts = sharing(runs)
+    parts = part_numbers(runs)
     if parts is None:
         return ""
-    clients = common(runs, table)
-    who, what = _named(runs, parts)
+    clients = common_clients(runs, table)
+    who, what = _part_words(runs, parts)
     return f"{who} count as one: {len(clients)} clients, {len({parts[client] for client in clients})} {what}"
 
 
-def _named(runs: Sequence[Run], parts: Sequence[int]) -> tuple[str, str]:
+def _part_words(runs: Sequence[Run], parts: Sequence[int]) -> tuple[str, str]:
     """(clients that count as one, what they are together)."""
     units = next((run.info["units"] for run in runs if run.info.get("units")), None)
     if units is None:

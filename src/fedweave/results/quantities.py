@@ -47,15 +47,15 @@ def measures(study: Study, chosen: pd.DataFrame, partitions: Path | None = None)
         for run in runs:
             mine = chosen[chosen["run"] == run.name]
             rows_of_run = [*_weights(run, mine), *_structure(run, mine), *_traffic(run)]
-            rows += [{**_about(run), **row, "table": _table(run, row["quantity"])} for row in rows_of_run]
+            rows += [{**_run_columns(run), **row, "table": _printed_table(run, row["quantity"])} for row in rows_of_run]
         rows += [
-            {**_about(runs[0]), "method": "", **row, "table": _table(runs[0], row["quantity"])}
+            {**_run_columns(runs[0]), "method": "", **row, "table": _printed_table(runs[0], row["quantity"])}
             for row in _sizes(runs[0], partitions)
         ]
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _table(run: Run, quantity: str) -> str:
+def _printed_table(run: Run, quantity: str) -> str:
     """The printed table that the task is compared with, if it has the quantity at all."""
     reference = run.reference
     if reference is None:
@@ -67,7 +67,7 @@ def _table(run: Run, quantity: str) -> str:
     )
 
 
-def _about(run: Run) -> dict[str, Any]:
+def _run_columns(run: Run) -> dict[str, Any]:
     return {
         "run": run.name,
         "task": run.task,
@@ -85,13 +85,13 @@ def _weights(run: Run, chosen: pd.DataFrame) -> Iterable[dict[str, Any]]:
     """
     shares_by_part: dict[tuple[str, str, str], list[float]] = {}
     rounds: dict[str, list[int]] = {}
-    for seed, part in _reported(chosen):
+    for seed, part in _reported_seeds(chosen):
         graph = graphs(run, seed)
         if graph is None or graph.group is None:
             return
-        final = _final(run, part)
+        final = _final_round(run, part)
         for stage, round in {"first": 1, "prior": final // 6, "middle": final // 2, "final": final}.items():
-            index = graph.at(round)
+            index = graph.index_at(round)
             rounds.setdefault(stage, []).append(graph.rounds[index])
             for name, shares in _shares(graph.weights[index], graph.group).items():
                 for quantity, value in zip(WEIGHTS, shares, strict=True):
@@ -102,17 +102,17 @@ def _weights(run: Run, chosen: pd.DataFrame) -> Iterable[dict[str, Any]]:
             "part": name,
             "stage": stage,
             "round": float(np.mean(rounds[stage])),
-            **_over_seeds(values),
+            **_summarise_seeds(values),
             "printed": _printed_weight(run, stage, name, quantity),
         }
 
 
-def _final(run: Run, part: pd.DataFrame) -> int:
+def _final_round(run: Run, part: pd.DataFrame) -> int:
     """The round after which the graph behind a seed's reported models is kept."""
     return int(part["round"].max()) - (run.info["point"] == "post")
 
 
-def _reported(chosen: pd.DataFrame) -> list[tuple[int, pd.DataFrame]]:
+def _reported_seeds(chosen: pd.DataFrame) -> list[tuple[int, pd.DataFrame]]:
     """(seed, its rows) of the seeds that report a round; one that has diverged reports none."""
     return [(int(seed), part) for seed, part in chosen.groupby("seed") if part["round"].max() >= 0]
 
@@ -124,8 +124,8 @@ def reported_graphs(run: Run, chosen: pd.DataFrame) -> list[tuple[Graphs, int]]:
     Args:
         chosen: the rows of `clients` that belong to the run.
     """
-    final_graphs = [(graphs(run, seed), _final(run, part)) for seed, part in _reported(chosen)]
-    return [(graph, graph.at(final)) for graph, final in final_graphs if graph is not None]
+    final_graphs = [(graphs(run, seed), _final_round(run, part)) for seed, part in _reported_seeds(chosen)]
+    return [(graph, graph.index_at(final)) for graph, final in final_graphs if graph is not None]
 
 
 def _structure(run: Run, chosen: pd.DataFrame) -> Iterable[dict[str, Any]]:
@@ -143,7 +143,7 @@ def _structure(run: Run, chosen: pd.DataFrame) -> Iterable[dict[str, Any]]:
     yield from _edges(run)
     for (part, quantity), values in values_of.items():
         when = float(np.mean([graph.rounds[index] for graph, index in reported]))
-        yield {"quantity": quantity, "part": part, "stage": "final", "round": when, **_over_seeds(values)}
+        yield {"quantity": quantity, "part": part, "stage": "final", "round": when, **_summarise_seeds(values)}
 
 
 def _edges(run: Run) -> Iterable[dict[str, Any]]:
@@ -166,7 +166,7 @@ def _edges(run: Run) -> Iterable[dict[str, Any]]:
             "part": "all",
             "stage": "final",
             "round": table["round"].mean(),
-            **_over_seeds(finite),
+            **_summarise_seeds(finite),
         }
 
 
@@ -178,7 +178,7 @@ def _shares(weights: np.ndarray, group: np.ndarray) -> Mapping[str, tuple[float,
     return weight_shares(torch.from_numpy(weights), torch.from_numpy(group))
 
 
-def _over_seeds(values: list[float]) -> dict[str, float]:
+def _summarise_seeds(values: list[float]) -> dict[str, float]:
     return {
         "value": float(np.mean(values)),
         "std": float(np.std(values, ddof=1)) if len(values) > 1 else np.nan,
@@ -191,15 +191,15 @@ def _printed_weight(run: Run, stage: str, part: str, quantity: str) -> float:
         return np.nan
     setting = f"{run.reference.setting.rpartition('/')[0]}/{stage}"
     names = [f"{run.printed_label}-{part}", *([run.printed_label] if part == "all" else [])]
-    return _printed(run.reference._replace(setting=setting), quantity, names)
+    return _printed_value(run.reference._replace(setting=setting), quantity, names)
 
 
-def _printed(reference: published.Reference, metric: str, names: list[str]) -> float:
+def _printed_value(reference: published.Reference, metric: str, names: list[str]) -> float:
     """The number printed for one of `names`, in the paper's unit; NaN if none is printed."""
     printed = (
         row.mean
         for row in published.column(reference)
-        if row.metric == metric and any(published.same(n, row.method) for n in names)
+        if row.metric == metric and any(published.is_same_method(n, row.method) for n in names)
     )
     return next(printed, np.nan)
 
@@ -210,19 +210,19 @@ def _traffic(run: Run) -> Iterable[dict[str, Any]]:
         return
     totals = run.rounds.assign(updates=_updates(run)).groupby("seed")[["bytes_up", "bytes_down", "updates"]].sum()
     values = CLIENT_ROUNDS * (totals["bytes_up"] + totals["bytes_down"]) / totals["updates"] / MIB
-    yield {"quantity": "comm_cost_MB", "round": run.trained_rounds, **_over_seeds(values.tolist()),
-           "printed": _printed(run.reference, "comm_cost_MB", [run.printed_label])}  # fmt: skip
+    yield {"quantity": "comm_cost_MB", "round": run.trained_rounds, **_summarise_seeds(values.tolist()),
+           "printed": _printed_value(run.reference, "comm_cost_MB", [run.printed_label])}  # fmt: skip
 
 
 def _updates(run: Run) -> np.ndarray:
     """How many clients took part in each row of `run.rounds`; newcomers are there from the round in which they join."""
-    from fedweave.federation.schedule import count  # imports torch
+    from fedweave.federation.schedule import sample_size  # imports torch
 
     train, clients, rounds = run.info["spec"]["train"], run.info["clients"], run.rounds["round"]
     founders = clients - train.get("newcomers", 0)
     warm_up = max(0, rounds.max() - train.get("rounds", rounds.max()))  # its rounds come before those of the method
     early = rounds <= warm_up + train.get("join_round", 0)
-    return np.where(early, count(train["participation"], founders), count(train["participation"], clients))
+    return np.where(early, sample_size(train["participation"], founders), sample_size(train["participation"], clients))
 
 
 def _sizes(run: Run, partitions: Path | None) -> Iterable[dict[str, Any]]:
@@ -241,7 +241,7 @@ def _sizes(run: Run, partitions: Path | None) -> Iterable[dict[str, Any]]:
     )
     facts["num_parameters"] = run.info.get("parameters", np.nan)
     for quantity, value in facts.items():
-        printed = _printed(run.reference, quantity, [run.info["published"].get("row", "")])
+        printed = _printed_value(run.reference, quantity, [run.info["published"].get("row", "")])
         if np.isfinite(printed):
             yield {"quantity": quantity, "value": float(value), "seeds": 1, "printed": printed}
 
@@ -285,7 +285,7 @@ def cohorts(study: Study, chosen: pd.DataFrame) -> pd.DataFrame:
             for point, part in tests[tests["client"].isin(members)].groupby("point"):
                 reported = part.merge(picked, on=["seed", "client", "round"])
                 # A seed that has diverged reports no round; without it the mean would be of the lucky ones.
-                score = _over_seeds(reported.groupby("seed")["value"].mean().reindex(run.seeds).tolist())
+                score = _summarise_seeds(reported.groupby("seed")["value"].mean().reindex(run.seeds).tolist())
                 labels = {
                     "metric": run.info["metric"],
                     "cohort": name,
@@ -293,7 +293,6 @@ def cohorts(study: Study, chosen: pd.DataFrame) -> pd.DataFrame:
                     "point": point,
                     "reported": point == run.info["point"],
                 }
-                rows.append(
-                    {**_about(run), **labels, "mean": score["value"], "std": score["std"], "seeds": score["seeds"]}
-                )
+                numbers = {"mean": score["value"], "std": score["std"], "seeds": score["seeds"]}
+                rows.append({**_run_columns(run), **labels, **numbers})
     return pd.DataFrame(rows, columns=columns)

@@ -13,7 +13,7 @@ import pandas as pd
 from fedweave.metrics import METRICS
 from fedweave.results.formats import format_score
 from fedweave.results.runs import Run, Study, by_task
-from fedweave.results.selection import chosen
+from fedweave.results.selection import select_scores
 from fedweave.runs import selection
 
 COLUMNS = ["task", "dataset", "setting", "control", "metric", "mean", "client_std", "worst10", "clients", "kind"]
@@ -30,13 +30,13 @@ def controls(study: Study) -> pd.DataFrame:
     for task, runs in by_task(study).items():
         run = next((run for run in runs if run.info.get("controls")), None)
         parts = [] if run is None else [_row(run, *rule) for rule in run.info["controls"].items()]
-        parts += [_pooled(one) for one in study.pooled if one.task == task]
+        parts += [_pooled_row(one) for one in study.pooled if one.task == task]
         order = -1.0 if runs[0].higher_is_better else 1.0
         rows += sorted(parts, key=lambda row: (np.isnan(row["mean"]), order * row["mean"]))
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def not_above(board: pd.DataFrame, rule: Mapping[str, Any], higher_is_better: bool) -> list[str]:
+def methods_not_above(board: pd.DataFrame, rule: Mapping[str, Any], higher_is_better: bool) -> list[str]:
     """The methods of a task's `board` whose mean is not better than that of `rule`, a row of `controls`."""
     sign = 1.0 if higher_is_better else -1.0
     return list(board[sign * board["mean"] <= sign * rule["mean"]]["method"])
@@ -46,31 +46,31 @@ def _row(run: Run, name: str, scores: list[float]) -> dict[str, Any]:
     values = np.array([np.nan if value is None else value for value in scores], dtype=np.float64)
     values = values[np.isfinite(values)]
     numbers = selection.summarise(values, run.higher_is_better) if len(values) else selection.Summary(*[np.nan] * 3)
-    return {**_about(run, name), **numbers._asdict(), "clients": len(values), "kind": RULE}
+    return {**_control_columns(run, name), **numbers._asdict(), "clients": len(values), "kind": RULE}
 
 
-def _about(run: Run, name: str) -> dict[str, Any]:
+def _control_columns(run: Run, name: str) -> dict[str, Any]:
     where = {"task": run.task, "dataset": run.info["dataset"], "setting": run.info["setting"]}
     return {**where, "control": name, "metric": run.info["metric"]}
 
 
-def _pooled(run: Run) -> dict[str, Any]:
+def _pooled_row(run: Run) -> dict[str, Any]:
     """The row of a run on pooled rows: at the round that validation chose, as every method."""
-    scores = chosen(run).pivot(index="seed", columns="client", values="value")
+    scores = select_scores(run).pivot(index="seed", columns="client", values="value")
     values = scores.loc[:, scores.notna().any()].to_numpy()
-    numbers = selection.headline(values, run.higher_is_better)._asdict() if values.size else {}
+    numbers = selection.summarise_run(values, run.higher_is_better)._asdict() if values.size else {}
     summary = {name: numbers.get(name, np.nan) for name in ("mean", "client_std", "worst10")}
-    return {**_about(run, run.label), **summary, "clients": values.shape[1], "kind": POOLED}
+    return {**_control_columns(run, run.label), **summary, "clients": values.shape[1], "kind": POOLED}
 
 
-def unpooled(task: str, runs: list[Run]) -> str:
+def pooling_note(task: str, runs: list[Run]) -> str:
     """A sentence where the rows of a task cannot be pooled, so that this control is absent; else empty."""
     if runs[0].info.get("poolable", True):
         return ""
     return f"{task}: no model on pooled rows is shown as a control: every client has a graph of its own."
 
 
-def unscored(run: Run) -> list[str]:
+def unscored_clients(run: Run) -> list[str]:
     """Names of the clients whose test rows do not define the metric in any repetition, though they have test rows."""
     tests = run.evaluations[(run.evaluations["split"] == "test") & (run.evaluations["point"] == run.info["point"])]
     defined = tests["value"].notna().groupby(tests["client"]).any()
@@ -80,21 +80,21 @@ def unscored(run: Run) -> list[str]:
     return [run.client_names[client] for client in defined.index[~defined]]
 
 
-def without_score(task: str, runs: list[Run]) -> str:
+def missing_score_note(task: str, runs: list[Run]) -> str:
     """A sentence on the clients that have no score by the metric; empty where all have one."""
-    names, metric = unscored(runs[0]), str(runs[0].info["metric"])
+    names, metric = unscored_clients(runs[0]), str(runs[0].info["metric"])
     if not names:
         return ""
     needs = METRICS[metric].needs if metric in METRICS else ""
     shown = ", ".join(names[:5]) + (f" and {len(names) - 5} others" if len(names) > 5 else "")
     why = f", which needs {needs}" if needs else ""
-    count = len(runs[0].evaluated)
+    count = len(runs[0].evaluated_clients)
     return f"{task}: {len(names)} of {count} clients have no {metric}{why}: {shown}. No mean or test includes them."
 
 
-def sampled(task: str, runs: list[Run]) -> str:
+def sampling_note(task: str, runs: list[Run]) -> str:
     """A sentence where scores are those of a sample of the clients; empty where all are evaluated."""
-    count, total = len(runs[0].evaluated), len(runs[0].client_names)
+    count, total = len(runs[0].evaluated_clients), len(runs[0].client_names)
     return "" if count == total else f"{task}: evaluated on {count} of {total} clients, the same for all methods."
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 
-class Spread(NamedTuple):
+class MeanEstimate(NamedTuple):
     """A mean, its standard error, and the degrees of freedom of the error; NaN where there is one value."""
 
     mean: float
@@ -13,7 +13,7 @@ class Spread(NamedTuple):
     freedom: float
 
 
-def spread(values: np.ndarray) -> Spread:
+def estimate_mean(values: np.ndarray) -> MeanEstimate:
     """How sure the mean of `values` [S, N] is, if both seeds and clients are drawn at random.
 
     A linear mixed model with a random effect of each repetition (seed and split), of each client, and their
@@ -24,9 +24,9 @@ def spread(values: np.ndarray) -> Spread:
     """
     mean = float(values.mean())
     if not np.isfinite(values).all() or values.size < 2:
-        return Spread(mean, float("nan"), float("nan"))
+        return MeanEstimate(mean, float("nan"), float("nan"))
     if min(values.shape) < 2:
-        return Spread(mean, float(values.std(ddof=1) / np.sqrt(values.size)), values.size - 1.0)
+        return MeanEstimate(mean, float(values.std(ddof=1) / np.sqrt(values.size)), values.size - 1.0)
     seeds, clients = values.shape
     rows, columns = values.mean(1) - mean, values.mean(0) - mean
     rest = values - mean - rows[:, None] - columns
@@ -36,25 +36,26 @@ def spread(values: np.ndarray) -> Spread:
     whole = max(squares @ [1, 1, -1], *squares[:2])
     signs = np.array([1, 1, 1]) if whole == squares @ [1, 1, -1] else squares[:2].argmax() == np.arange(3)
     if whole <= 0:
-        return Spread(mean, 0.0, float(free[0]))
-    return Spread(mean, float(np.sqrt(whole / values.size)), float(whole**2 / (signs * squares**2 / free).sum()))
+        return MeanEstimate(mean, 0.0, float(free[0]))
+    return MeanEstimate(mean, float(np.sqrt(whole / values.size)), float(whole**2 / (signs * squares**2 / free).sum()))
 
 
 def interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:
-    """Interval of the mean of `values` [S, N] or [N] over seeds and clients (`spread`), by Student's t.
+    """Interval of the mean of `values` [S, N] or [N] over seeds and clients (`estimate_mean`), by Student's t.
 
     NaN for a single value, and where a value is not finite.
     """
     from scipy.special import stdtrit
 
-    mean, error, freedom = spread(np.atleast_2d(np.asarray(values, dtype=np.float64)))
+    mean, error, freedom = estimate_mean(np.atleast_2d(np.asarray(values, dtype=np.float64)))
     half = 0.0 if error == 0 else float(stdtrit(freedom, (1 + level) / 2)) * error
     return mean - half, mean + half
 
 
-def mixed(first: np.ndarray, second: np.ndarray) -> float:
-    """Two-sided p of the mean difference of two [S, N] by the model of `spread`; NaN for one seed or client, or where
-    the numbers of seeds differ; 1 if none differs.
+def mixed_model_test(first: np.ndarray, second: np.ndarray) -> float:
+    """Two-sided p of the mean difference of two [S, N] by the model of `estimate_mean`; 1 if none differs.
+
+    NaN for one seed or client, or where the numbers of seeds differ.
     """
     if np.shape(first) != np.shape(second):
         return float("nan")
@@ -63,20 +64,20 @@ def mixed(first: np.ndarray, second: np.ndarray) -> float:
         return float("nan")
     if not difference.any():
         return 1.0
-    return _two_sided(spread(difference))
+    return _two_sided_p(estimate_mean(difference))
 
 
-def over_seeds(first: np.ndarray, second: np.ndarray) -> float:
+def t_test_over_seeds(first: np.ndarray, second: np.ndarray) -> float:
     """Two-sided p of the paired t test on each seed's mean over clients, [S, N] each; NaN for one seed, 1 if none
     differs.
     """
     if np.shape(first)[0] != np.shape(second)[0] or np.shape(first)[0] < 2:
         return float("nan")
     difference = np.asarray(first, dtype=np.float64).mean(1) - np.asarray(second, dtype=np.float64).mean(1)
-    return _two_sided(spread(difference[:, None])) if difference.any() else 1.0
+    return _two_sided_p(estimate_mean(difference[:, None])) if difference.any() else 1.0
 
 
-def _two_sided(of: Spread) -> float:
+def _two_sided_p(of: MeanEstimate) -> float:
     """Student's test of mean 0; a difference without any spread is certain."""
     from scipy.special import stdtr
 

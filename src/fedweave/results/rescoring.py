@@ -13,11 +13,11 @@ from fedweave.files import read
 from fedweave.metrics import METRICS, Metric, check_fit
 from fedweave.readers.arrays import read_npz
 from fedweave.results.runs import AGAIN, KEYS, Run, Study
-from fedweave.results.selection import chosen
-from fedweave.runs.predictions import Stored, pooled
+from fedweave.results.selection import select_scores
+from fedweave.runs.predictions import PredictionTable, score_pooled_rows
 
 
-def rescored(study: Study, metric: str) -> Study:
+def rescore(study: Study, metric: str) -> Study:
     """`study` with the scores that `metric` gives to the stored predictions.
 
     Every run stays at the round that validation by its own metric chose: predictions of other rounds are not stored.
@@ -25,39 +25,39 @@ def rescored(study: Study, metric: str) -> Study:
     Raises:
         BadInput: an unknown metric, one that does not fit the targets, or a run without predictions.
     """
-    for run in study.every:
+    for run in study.all_runs:
         check_fit(metric, _kind(run), f"{run.name}: metric")
     parts = (study.runs, study.leaky, study.pooled)
-    runs, leaky, pools = (tuple(_rescored(run, METRICS[metric]) for run in part) for part in parts)
+    runs, leaky, pools = (tuple(_rescore_run(run, METRICS[metric]) for run in part) for part in parts)
     return study._replace(runs=runs, leaky=leaky, pooled=pools)
 
 
-def predictions(run: Run, seed: int) -> Stored | None:
+def predictions(run: Run, seed: int) -> PredictionTable | None:
     """What the reported models of a repetition said; None where the file is missing.
 
     Raises:
         BadInput: a damaged file.
     """
-    return _stored(run.folder / f"predictions-{seed}.npz")
+    return _read_predictions(run.folder / f"predictions-{seed}.npz")
 
 
 def _kind(run: Run) -> str:
     return str(run.info.get("targets") or ("forecasts" if run.info["metric"] == "mse" else "classes"))
 
 
-def _stored(path: Path) -> Stored | None:
+def _read_predictions(path: Path) -> PredictionTable | None:
     if not path.is_file():
         return None
     arrays = read(path, read_npz, AGAIN)
-    if lacking := {*Stored._fields} - {*arrays}:
+    if lacking := {*PredictionTable._fields} - {*arrays}:
         raise BadInput(f"{path}: not readable (no {', '.join(sorted(lacking))}); {AGAIN}")
-    return Stored(*(arrays[name] for name in Stored._fields))
+    return PredictionTable(*(arrays[name] for name in PredictionTable._fields))
 
 
-def _rescored(run: Run, metric: Metric) -> Run:
+def _rescore_run(run: Run, metric: Metric) -> Run:
     if metric.name == run.info["metric"]:
         return run
-    kind, picked = _kind(run), chosen(run)
+    kind, picked = _kind(run), select_scores(run)
     if not any((run.folder / f"predictions-{seed}.npz").is_file() for seed in run.seeds):
         reason = str(run.info.get("predictions") or "none: they are of an older version").removeprefix("none: ")
         raise BadInput(
@@ -66,7 +66,7 @@ def _rescored(run: Run, metric: Metric) -> Run:
         )
     tables = {seed: predictions(run, seed) for seed in run.seeds}
     rows = [row for seed, table in tables.items() for row in _rows(run, metric, kind, seed, table, picked)]
-    whole = {seed: pooled(metric, kind, table) for seed, table in tables.items() if table is not None}
+    whole = {seed: score_pooled_rows(metric, kind, table) for seed, table in tables.items() if table is not None}
     info = {
         **run.info,
         "metric": metric.name,
@@ -80,12 +80,12 @@ def _rescored(run: Run, metric: Metric) -> Run:
 
 
 def _rows(
-    run: Run, metric: Metric, kind: str, seed: int, table: Stored | None, picked: pd.DataFrame
+    run: Run, metric: Metric, kind: str, seed: int, table: PredictionTable | None, picked: pd.DataFrame
 ) -> Iterator[tuple[Any, ...]]:
     """Scores of every client and part in one repetition, at the latest round that one of them reports."""
     rounds = picked[picked["seed"] == seed]["round"]
     for test in (False, True):
-        for client in run.evaluated:
+        for client in run.evaluated_clients:
             mine = np.zeros(0, bool) if table is None else (table.client == client) & (table.test == test)
             value = np.nan if table is None else metric.value(kind, table.targets[mine], table.outputs[mine])
             yield seed, max(int(rounds.max()), 1), run.info["point"], "test" if test else "val", client, value
@@ -94,11 +94,11 @@ def _rows(
 def _controls(run: Run, metric: Metric, kind: str) -> dict[str, list[float]]:
     """Rule without a model -> the metric of every client's test rows."""
     path = run.folder / "controls.npz"
-    table = _stored(path)
+    table = _read_predictions(path)
     if table is None:
         return {}
     names = read(path, read_npz, AGAIN)["names"].tolist()
-    rows = [table.client == client for client in run.evaluated]
+    rows = [table.client == client for client in run.evaluated_clients]
     return {
         str(name): [metric.value(kind, table.targets[mine], outputs[mine]) for mine in rows]
         for name, outputs in zip(names, table.outputs, strict=True)

@@ -76,7 +76,7 @@ class Run:
         return sorted(int(seed) for seed in self.evaluations["seed"].unique())
 
     @property
-    def splits(self) -> bool:
+    def has_splits(self) -> bool:
         """Whether every repetition has a split of its own."""
         return bool(self.info.get("splits"))
 
@@ -97,7 +97,7 @@ class Run:
         return list(map(str, self.info.get("client_names") or [f"client {i}" for i in range(count)]))
 
     @cached_property
-    def evaluated(self) -> list[int]:
+    def evaluated_clients(self) -> list[int]:
         """The clients that were evaluated: all of them, or the sample of the task."""
         return list(map(int, self.info.get("evaluated") or range(len(self.client_names))))
 
@@ -151,7 +151,7 @@ class Study(NamedTuple):
     pooled: tuple[Run, ...] = ()
 
     @property
-    def every(self) -> tuple[Run, ...]:
+    def all_runs(self) -> tuple[Run, ...]:
         """All finished runs, compared or not."""
         return (*self.runs, *self.leaky, *self.pooled)
 
@@ -178,8 +178,8 @@ def load_run(folder: Path | str) -> Run:
         raise BadInput(f"{folder / 'evaluations.parquet'}: two rows for one {', '.join(KEYS)}; train the run again")
     _check_names(folder / "run.json", info)
     rounds = read_table(folder / "rounds.csv", ("seed", "round", "bytes_up", "bytes_down", "seconds"), AGAIN)
-    diagnostics = _optional(folder / "diagnostics.csv", ("seed", "round", "name", "value"))
-    return Run(folder, info, evaluations, rounds, diagnostics, _optional(folder / "system.csv", ("time",)))
+    diagnostics = _read_optional(folder / "diagnostics.csv", ("seed", "round", "name", "value"))
+    return Run(folder, info, evaluations, rounds, diagnostics, _read_optional(folder / "system.csv", ("time",)))
 
 
 def read_scores(path: Path) -> pd.DataFrame:
@@ -188,10 +188,10 @@ def read_scores(path: Path) -> pd.DataFrame:
     Raises:
         BadInput: the file is damaged, lacks a column, or has too many rows or other types.
     """
-    return read(path, _scores, AGAIN)
+    return read(path, _read_parquet, AGAIN)
 
 
-def _scores(path: Path) -> pd.DataFrame:
+def _read_parquet(path: Path) -> pd.DataFrame:
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
@@ -216,7 +216,7 @@ def _check_names(file: Path, info: Mapping[str, Any]) -> None:
         raise BadInput(f"{file}: evaluated: {outside[0]} is none of its {info['clients']} clients; {AGAIN}")
 
 
-def _optional(file: Path, columns: tuple[str, ...]) -> pd.DataFrame:
+def _read_optional(file: Path, columns: tuple[str, ...]) -> pd.DataFrame:
     return read_table(file, columns, AGAIN) if file.is_file() else pd.DataFrame(columns=list(columns))
 
 

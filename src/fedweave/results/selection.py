@@ -11,13 +11,16 @@ from fedweave.results.runs import Run, Study
 from fedweave.runs import selection
 
 
-def chosen(run: Run, rule: str | None = None) -> pd.DataFrame:
+def select_scores(run: Run, rule: str | None = None) -> pd.DataFrame:
     """Test value of each seed and client at the round that `rule` (default: the run's own) selects.
 
     Columns seed, client, round, value. A seed without a round that has a finite validation value of every client, as
     far as the client has one in any, has diverged: NaN, round -1.
     """
-    parts = [_chosen_seed(run, rule or run.info["select"], seed, rows) for seed, rows in _at_point(run).groupby("seed")]
+    parts = [
+        _select_seed_scores(run, rule or run.info["select"], seed, rows)
+        for seed, rows in _scores_at_point(run).groupby("seed")
+    ]
     if not parts:
         points = sorted(run.evaluations["point"].unique())
         raise BadInput(
@@ -26,11 +29,11 @@ def chosen(run: Run, rule: str | None = None) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def _at_point(run: Run) -> pd.DataFrame:
+def _scores_at_point(run: Run) -> pd.DataFrame:
     return run.evaluations[run.evaluations["point"] == run.info["point"]]
 
 
-def _chosen_seed(run: Run, rule: str, seed: int, rows: pd.DataFrame) -> pd.DataFrame:
+def _select_seed_scores(run: Run, rule: str, seed: int, rows: pd.DataFrame) -> pd.DataFrame:
     tables = {
         split: part.pivot(index="round", columns="client", values="value") for split, part in rows.groupby("split")
     }
@@ -47,21 +50,21 @@ def _chosen_seed(run: Run, rule: str, seed: int, rows: pd.DataFrame) -> pd.DataF
     return pd.DataFrame({"seed": seed, "client": test.columns, "round": picked, "value": value})
 
 
-def validation(run: Run) -> pd.DataFrame:
+def validation_scores(run: Run) -> pd.DataFrame:
     """Validation value of every seed and client (columns) at the round that a run reports; NaN where it diverged."""
-    scores = _at_point(run)
-    picked = chosen(run).drop(columns="value")
+    scores = _scores_at_point(run)
+    picked = select_scores(run).drop(columns="value")
     merged = picked.merge(scores[scores["split"] == "val"], on=["seed", "client", "round"], how="left")
     return merged.pivot(index="seed", columns="client", values="value")
 
 
 def validation_means(runs: Mapping[str, Run]) -> dict[str, float]:
-    """Name -> mean of `validation` over seeds and clients, for the `runs` of one task; NaN for one that has diverged in
-    a seed.
+    """Name -> mean of `validation_scores` over seeds and clients, for the `runs` of one task; NaN for one that has
+    diverged in a seed.
 
     Clients without a value in any run have no say.
     """
-    tables = {name: validation(run) for name, run in runs.items()}
+    tables = {name: validation_scores(run) for name, run in runs.items()}
     measured = sorted({client for table in tables.values() for client in table.columns[table.notna().any()]})
     return {
         name: float(table.reindex(columns=measured).to_numpy().mean()) if measured else math.nan
@@ -83,13 +86,13 @@ def clients(study: Study, rule: str | None = None) -> pd.DataFrame:
     parts = []
     for run in study.runs:
         about, names = {"run": run.name, "task": run.task, "method": run.label}, run.client_names
-        part = chosen(run, rule).assign(**about)
+        part = select_scores(run, rule).assign(**about)
         part["name"] = [names[client] for client in part["client"]]
         parts.append(part[[*about, "seed", "client", "name", "round", "value"]])
-    return with_score(pd.concat(parts, ignore_index=True))
+    return drop_unscored_clients(pd.concat(parts, ignore_index=True))
 
 
-def with_score(table: pd.DataFrame) -> pd.DataFrame:
+def drop_unscored_clients(table: pd.DataFrame) -> pd.DataFrame:
     """`table` (run, task, seed, client, value) without the clients that are NaN in every run of a task, unless all
     are.
     """
@@ -98,7 +101,7 @@ def with_score(table: pd.DataFrame) -> pd.DataFrame:
     return table[has_score | ~measured].reset_index(drop=True)
 
 
-def matrix(table: pd.DataFrame, run: str) -> pd.DataFrame:
+def score_matrix(table: pd.DataFrame, run: str) -> pd.DataFrame:
     """Seeds x clients of one run from a table of `clients`."""
     return table[table["run"] == run].pivot(index="seed", columns="client", values="value")
 
@@ -110,7 +113,7 @@ def best_rounds(run: Run) -> np.ndarray:
     Always by the mean over clients, even if the run selects otherwise: the question is whether more rounds would have
     helped.
     """
-    val = _at_point(run)
+    val = _scores_at_point(run)
     val = val[val["split"] == "val"]
     return np.array([_best_round(part, run.higher_is_better) for _, part in val.groupby("seed")]).reshape(-1, 2)
 
@@ -130,13 +133,13 @@ def progress(run: Run) -> dict[str, float]:
     A run that was evaluated in one round only says nothing about its progress: `at_last` is 0.
     """
     rounds_by_seed = best_rounds(run)
-    rounds = _at_point(run)["round"].nunique()
+    rounds = _scores_at_point(run)["round"].nunique()
     best = rounds_by_seed[:, 0][np.isfinite(rounds_by_seed[:, 0])]
     at_last = int((rounds_by_seed[:, 0] == rounds_by_seed[:, 1]).sum()) if rounds > 1 else 0
     return {"best_round": float(best.mean()) if best.size else np.nan, "at_last": at_last}
 
 
-def unfinished(board: pd.DataFrame) -> pd.DataFrame:
+def unconverged_rows(board: pd.DataFrame) -> pd.DataFrame:
     """Rows of a leaderboard without convergence: in at least half of the seeds the best validation round is the last
     one.
     """

@@ -36,7 +36,7 @@ class Graphs(NamedTuple):
     group: np.ndarray | None
     divergence: np.ndarray | None = None
 
-    def at(self, round: int) -> int:
+    def index_at(self, round: int) -> int:
         """Position of the last kept graph that is not after `round`, or of the first one."""
         return max(0, int(np.searchsorted(self.rounds, round, side="right")) - 1)
 

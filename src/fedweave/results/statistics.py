@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedweave.errors import BadInput
-from fedweave.results.repetitions import interval, mixed, over_seeds
+from fedweave.results.repetitions import interval, mixed_model_test, t_test_over_seeds
 from fedweave.tensors.random_streams import stream
 
 ALPHA = 0.05
@@ -73,8 +73,8 @@ def signed_rank(first: np.ndarray, second: np.ndarray) -> float:
 
         return float(wilcoxon(difference).pvalue)
     # All 2^n signs at once: milliseconds, where scipy's exact test of tied ranks takes a quarter of a second.
-    ranks = _signed_places(difference)
-    return float((np.abs(_flips(len(ranks)) @ ranks) >= abs(ranks.sum()) - 1e-9).mean())
+    ranks = _signed_ranks(difference)
+    return float((np.abs(_sign_flips(len(ranks)) @ ranks) >= abs(ranks.sum()) - 1e-9).mean())
 
 
 def step_down(differences: np.ndarray) -> np.ndarray:
@@ -94,14 +94,14 @@ def step_down(differences: np.ndarray) -> np.ndarray:
     unit = differences[:, tested] / np.maximum(np.linalg.norm(differences[:, tested], axis=0), 1e-12)
     observed = np.abs(unit.sum(0))  # grows with |t|, as the sum of squares is 1 under every flip
     order = np.argsort(observed, kind="stable")
-    largest = np.maximum.accumulate(np.abs(_flips(len(differences)) @ unit[:, order]), axis=1)
+    largest = np.maximum.accumulate(np.abs(_sign_flips(len(differences)) @ unit[:, order]), axis=1)
     p = (largest >= observed[order] - 1e-9).mean(0)
     p_values[tested[order]] = np.maximum.accumulate(p[::-1])[::-1]
     return p_values
 
 
 @lru_cache(maxsize=4)
-def _flips(count: int) -> np.ndarray:
+def _sign_flips(count: int) -> np.ndarray:
     """Signs [B, count] in ±1, the observed ones (all +1) among them."""
     if count <= ENUMERATED:
         return 1.0 - 2.0 * ((np.arange(2**count)[:, None] >> np.arange(count)) & 1)
@@ -110,15 +110,15 @@ def _flips(count: int) -> np.ndarray:
     return signs
 
 
-def _signed_places(difference: np.ndarray) -> np.ndarray:
+def _signed_ranks(difference: np.ndarray) -> np.ndarray:
     """Wilcoxon's signed ranks [n]: zero where nothing differs, the other ranks from 1."""
     ranks = np.zeros_like(difference)
     differs = difference != 0
-    ranks[differs] = np.sign(difference[differs]) * _places(np.abs(difference[differs]))
+    ranks[differs] = np.sign(difference[differs]) * _rank_values(np.abs(difference[differs]))
     return ranks
 
 
-def _places(values: np.ndarray) -> np.ndarray:
+def _rank_values(values: np.ndarray) -> np.ndarray:
     """Rank of every entry of `values` [n], from 1; ties share the mean rank."""
     _, group, count = np.unique(values, return_inverse=True, return_counts=True)
     return (count.cumsum() - (count - 1) / 2)[group]
@@ -135,7 +135,7 @@ def holm(p: ArrayLike) -> np.ndarray:
     return adjusted
 
 
-def against(
+def compare_pairs(
     values: Mapping[str, np.ndarray], pairs: Sequence[tuple[str, str]], higher_is_better: bool, splits: bool = False
 ) -> list[Comparison]:
     """Compare `pairs` of methods; `values` maps each method to [S, N] with the same clients in the same columns.
@@ -146,15 +146,17 @@ def against(
 
     Args:
         splits: every seed has a split of its own. Then client 3 of one split is not client 3 of another, and the test
-            is `mixed` over splits, seeds and clients, corrected by Holm's procedure.
+            is `mixed_model_test` over splits, seeds and clients, corrected by Holm's procedure.
     """
     means = {name: np.asarray(v, dtype=np.float64).mean(0) for name, v in values.items()}
     if len({mean.shape for mean in means.values()}) > 1:
         raise BadInput(
             f"values: methods have {sorted({mean.shape for mean in means.values()})} clients; pass the common ones"
         )
-    raw = np.array([mixed(values[a], values[b]) if splits else signed_rank(means[a], means[b]) for a, b in pairs])
-    seeds = [over_seeds(np.asarray(values[a]), np.asarray(values[b])) for a, b in pairs]
+    raw = np.array(
+        [mixed_model_test(values[a], values[b]) if splits else signed_rank(means[a], means[b]) for a, b in pairs]
+    )
+    seeds = [t_test_over_seeds(np.asarray(values[a]), np.asarray(values[b])) for a, b in pairs]
     alone = len(pairs) < 2
     if splits:
         adjusted = holm(raw)
@@ -162,12 +164,12 @@ def against(
         adjusted = raw if alone else np.fmax(raw, step_down(np.stack([means[a] - means[b] for a, b in pairs], 1)))
     comparisons = [_comparison(*pair, values, means, higher_is_better) for pair in pairs]
     return [
-        _decided(c, *map(float, p))
+        _add_p_values(c, *map(float, p))
         for c, p in zip(comparisons, np.stack([raw, adjusted, seeds, holm(seeds)], 1), strict=True)
     ]
 
 
-def _decided(c: Comparison, p: float, adjusted: float, seeds: float, seeds_adjusted: float) -> Comparison:
+def _add_p_values(c: Comparison, p: float, adjusted: float, seeds: float, seeds_adjusted: float) -> Comparison:
     """A comparison with its p values and what they say."""
     excludes_zero = c.low * c.high > 0
     better = c.better if adjusted < ALPHA and excludes_zero else ""
@@ -185,7 +187,7 @@ def _comparison(
     paired = values[a] - values[b] if np.shape(values[a]) == np.shape(values[b]) else difference
     gain = float(difference.mean() if higher else -difference.mean())
     # A mean that a few clients carry may point the other way than the ranks that are tested.
-    ahead = (a if gain > 0 else b) if difference.mean() * _signed_places(difference).sum() > 0 else ""
+    ahead = (a if gain > 0 else b) if difference.mean() * _signed_ranks(difference).sum() > 0 else ""
     return Comparison(a, b, float(difference.mean()), *interval(paired), nothing, nothing, ahead, nothing, nothing)
 
 
@@ -196,12 +198,14 @@ def leader(values: Mapping[str, np.ndarray], higher_is_better: bool) -> str | No
     return max(finite, key=finite.__getitem__) if finite else None
 
 
-def all_pairs(values: Mapping[str, np.ndarray], higher_is_better: bool, splits: bool = False) -> list[Comparison]:
+def compare_all_pairs(
+    values: Mapping[str, np.ndarray], higher_is_better: bool, splits: bool = False
+) -> list[Comparison]:
     """Every pair of methods once, corrected over all M (M - 1) / 2 tests."""
-    return against(values, list(combinations(values, 2)), higher_is_better, splits)
+    return compare_pairs(values, list(combinations(values, 2)), higher_is_better, splits)
 
 
-def to_controls(
+def compare_to_controls(
     values: Mapping[str, np.ndarray], controls: Sequence[str], higher_is_better: bool, splits: bool = False
 ) -> list[Comparison]:
     """Every method against each of `controls`, corrected over these tests alone; controls missing in `values` are left
@@ -214,26 +218,26 @@ def to_controls(
     pairs = [
         (name, control) for place, control in enumerate(present) for name in values if name not in present[: place + 1]
     ]
-    return against(values, pairs, higher_is_better, splits) if pairs else []
+    return compare_pairs(values, pairs, higher_is_better, splits) if pairs else []
 
 
-def of_leader(pairs: Sequence[Comparison], best: str | None) -> list[Comparison]:
-    """The comparisons of `best` with every other method, out of `all_pairs` with their correction.
+def leader_comparisons(pairs: Sequence[Comparison], best: str | None) -> list[Comparison]:
+    """The comparisons of `best` with every other method, out of `compare_all_pairs` with their correction.
 
     The leader is chosen by the same scores. Corrected over the M - 1 tests of the leader alone, the best of sixteen
     equal methods would be called better than one of them in every sixth study.
     """
-    return [c if c.method == best else _turned(c) for c in pairs if best in (c.method, c.other)]
+    return [c if c.method == best else _swap_methods(c) for c in pairs if best in (c.method, c.other)]
 
 
-def _turned(c: Comparison) -> Comparison:
+def _swap_methods(c: Comparison) -> Comparison:
     return c._replace(method=c.other, other=c.method, difference=-c.difference, low=-c.high, high=-c.low)
 
 
 def ranks(scores: np.ndarray, higher_is_better: Sequence[bool]) -> np.ndarray:
     """Rank of each method within each task, [T, M] from `scores` [T, M]; 1 is best, ties share the mean rank."""
     sign = np.where(np.asarray(higher_is_better), -1.0, 1.0)[:, None]
-    return np.stack([_places(row) for row in np.asarray(scores, dtype=np.float64) * sign])
+    return np.stack([_rank_values(row) for row in np.asarray(scores, dtype=np.float64) * sign])
 
 
 def ranking(methods: Sequence[str], scores: np.ndarray, higher_is_better: Sequence[bool]) -> Ranking:

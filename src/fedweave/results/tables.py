@@ -9,22 +9,22 @@ import numpy as np
 import pandas as pd
 
 from fedweave.federation import graph_quality
-from fedweave.federation.graph_words import is_control
+from fedweave.federation.graph_settings import is_control
 from fedweave.files import write_atomic
 from fedweave.results import published, statistics
-from fedweave.results.formats import format_score, interval
+from fedweave.results.formats import format_interval, format_score
 from fedweave.results.gains import gains
-from fedweave.results.marks import CONTROLS, MARKS, SYMBOLS, column, with_marks
-from fedweave.results.parts import values
+from fedweave.results.marks import CONTROLS, MARKS, SYMBOLS, add_marks, control_column
+from fedweave.results.parts import scores_by_method
 from fedweave.results.quantities import MIB, cohorts, measures
 from fedweave.results.references import controls
 from fedweave.results.runs import Run, Study, by_task, load_study
-from fedweave.results.selection import clients, matrix, progress
+from fedweave.results.selection import clients, progress, score_matrix
 from fedweave.runs import selection
 
 COLUMNS = [
     "study", "dataset", "setting", "method", "metric", "mean", "std", "seeds",
-    "pooled", "client_std", "worst10", "low", "high", "mark", *map(column, CONTROLS), "gain", "loss", "clients",
+    "pooled", "client_std", "worst10", "low", "high", "mark", *map(control_column, CONTROLS), "gain", "loss", "clients",
     "pre", "post", "best_round", "at_last", *graph_quality.MEANING,
     "bytes_up", "bytes_down", "seconds", "published_mean", "published_std",
 ]  # fmt: skip
@@ -54,9 +54,9 @@ class Tables(NamedTuple):
 
 
 def _score(run: Run, table: pd.DataFrame) -> dict[str, Any]:
-    values = matrix(table, run.name).to_numpy()
+    values = score_matrix(table, run.name).to_numpy()
     about = {"run": run.name, "task": run.task, "dataset": run.info["dataset"], "setting": run.info["setting"]}
-    numbers = {"seeds": len(values), **selection.headline(values, run.higher_is_better)._asdict()}
+    numbers = {"seeds": len(values), **selection.summarise_run(values, run.higher_is_better)._asdict()}
     whole = [*(run.info.get("pooled") or {}).values()]
     pooled = float(np.mean(whole)) if len(whole) == len(values) else np.nan
     return {**about, "method": run.label, "metric": run.info["metric"], **numbers, "pooled": pooled}
@@ -69,10 +69,10 @@ def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     are `client_std` and `worst10`; bytes and seconds are totals of a
     run, averaged over seeds. `low` and `high` are the 95 % interval of the mean (over seeds and clients).
     `best_round` and `at_last` say when validation was best (`progress`). The columns of the tests are left empty
-    (`with_marks` fills them). Printed numbers are filled only where the run had the paper's full budget.
+    (`add_marks` fills them). Printed numbers are filled only where the run had the paper's full budget.
     """
     rows = []
-    scores = {task: values(runs, table) for task, runs in by_task(study).items()}
+    scores = {task: scores_by_method(runs, table) for task, runs in by_task(study).items()}
     helped = {name: counts for runs in by_task(study).values() for name, counts in gains(runs, table).items()}
     for run in study.runs:
         printed = None
@@ -91,7 +91,7 @@ def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     frame["setting"] = frame["setting"].where(~shared, frame["setting"] + " [" + frame["task"] + "]")
     frame["order"] *= frame["mean"]
     frame = frame.sort_values(["task", "order", "method"], na_position="last", ignore_index=True)
-    frame[["mark", *map(column, CONTROLS)]] = ""
+    frame[["mark", *map(control_column, CONTROLS)]] = ""
     numbers = ["published_mean", "published_std", "gain", "loss", "clients"]
     return frame.drop(columns="order").astype(dict.fromkeys(numbers, "float64"))
 
@@ -126,38 +126,40 @@ def significance(study: Study, table: pd.DataFrame) -> pd.DataFrame:
 
     `pairs` is all against all. `leader` is the best against the rest, taken from `pairs` with their correction.
     `controls` is every method against Local and against FedAvg-FT, corrected over these tests alone. `graph` is every
-    method against itself with another graph (`graph_twins`), corrected over these tests alone.
+    method against itself with another graph (`graph_control_pairs`), corrected over these tests alone.
     """
     rows: list[dict[str, Any]] = []
     for task, runs in by_task(study).items():
-        scores, higher = values(runs, table), runs[0].higher_is_better
-        splits = runs[0].splits
-        pairs = statistics.all_pairs(scores, higher, splits)
+        scores, higher = scores_by_method(runs, table), runs[0].higher_is_better
+        splits = runs[0].has_splits
+        pairs = statistics.compare_all_pairs(scores, higher, splits)
         families = {
-            "leader": statistics.of_leader(pairs, statistics.leader(scores, higher)),
-            "controls": statistics.to_controls(scores, CONTROLS, higher, splits),
-            "graph": statistics.against(scores, twins, higher, splits) if (twins := graph_twins(runs)) else [],
+            "leader": statistics.leader_comparisons(pairs, statistics.leader(scores, higher)),
+            "controls": statistics.compare_to_controls(scores, CONTROLS, higher, splits),
+            "graph": statistics.compare_pairs(scores, twins, higher, splits)
+            if (twins := graph_control_pairs(runs))
+            else [],
             "pairs": pairs,
         }
         rows += [{"task": task, "family": family, **c._asdict()} for family, part in families.items() for c in part]
     return pd.DataFrame(rows, columns=["task", "family", *statistics.Comparison._fields])
 
 
-def graph_twins(runs: Sequence[Run]) -> list[tuple[str, str]]:
+def graph_control_pairs(runs: Sequence[Run]) -> list[tuple[str, str]]:
     """(label with the learned graph, label with a control in its place) of runs that are equal but for their graph."""
     pairs = []
     for run in runs:
-        mine = _but_for_the_graph(run)
+        mine = _separate_graph(run)
         if mine is None or is_control(mine[0]):
             continue
         for other in runs:
-            theirs = _but_for_the_graph(other)
+            theirs = _separate_graph(other)
             if theirs is not None and is_control(theirs[0]) and theirs[1] == mine[1]:
                 pairs.append((run.label, other.label))
     return pairs
 
 
-def _but_for_the_graph(run: Run) -> tuple[str, Mapping[str, Any]] | None:
+def _separate_graph(run: Run) -> tuple[str, Mapping[str, Any]] | None:
     """(graph, all else that the result depends on) of a run whose method has a graph."""
     spec = run.info.get("spec") or {}
     method = spec.get("method")
@@ -177,15 +179,15 @@ def ranks(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     means: dict[str, pd.Series] = {}
     higher = {task: runs[0].higher_is_better for task, runs in by_task(study).items()}
     for task, runs in by_task(study).items():
-        axis = 1 if runs[0].splits else 0
-        scores = pd.DataFrame({label: v.mean(axis) for label, v in values(runs, table).items()})
+        axis = 1 if runs[0].has_splits else 0
+        scores = pd.DataFrame({label: v.mean(axis) for label, v in scores_by_method(runs, table).items()})
         means[task] = scores.mean(skipna=False)
-        rows += _ranked(task, scores.dropna(axis="columns"), [higher[task]] * len(scores))
-    rows += _ranked("", pd.DataFrame(means).T.dropna(axis="columns"), [*higher.values()])
+        rows += _rank_rows(task, scores.dropna(axis="columns"), [higher[task]] * len(scores))
+    rows += _rank_rows("", pd.DataFrame(means).T.dropna(axis="columns"), [*higher.values()])
     return pd.DataFrame(rows, columns=["task", "method", "rank", "blocks", "critical_difference", "p"])
 
 
-def _ranked(task: str, scores: pd.DataFrame, higher: list[bool]) -> list[dict[str, Any]]:
+def _rank_rows(task: str, scores: pd.DataFrame, higher: list[bool]) -> list[dict[str, Any]]:
     if len(scores) < 2 or len(scores.columns) < 3:
         return []
     ranking = statistics.ranking(list(scores.columns), scores.to_numpy(), higher)
@@ -195,18 +197,18 @@ def _ranked(task: str, scores: pd.DataFrame, higher: list[bool]) -> list[dict[st
     ]
 
 
-def tables(study: Study, partitions: Path | None = None) -> Tables:
+def compute_tables(study: Study, partitions: Path | None = None) -> Tables:
     """All tables; `partitions` is the folder with <task>/summary.json, from which sizes of data sets are read."""
     table = clients(study)
     tests = significance(study, table)
     quantities = measures(study, table, partitions)
     return Tables(
-        with_graphs(with_marks(board(study, table), tests), quantities), table, curves(study), tests,
-        ranks(study, table), leaky(study), quantities, cohorts(study, table), controls(study),
+        add_graph_quality(add_marks(board(study, table), tests), quantities), table, curves(study), tests,
+        ranks(study, table), leaky_scores(study), quantities, cohorts(study, table), controls(study),
     )  # fmt: skip
 
 
-def with_graphs(board: pd.DataFrame, measures: pd.DataFrame) -> pd.DataFrame:
+def add_graph_quality(board: pd.DataFrame, measures: pd.DataFrame) -> pd.DataFrame:
     """The leaderboard with what each run's collaboration graph shows, averaged over layers and seeds."""
     whole = measures[(measures["part"] == "all") & measures["quantity"].isin(list(graph_quality.MEANING))]
     values = whole.pivot_table(index="run", columns="quantity", values="value")
@@ -214,7 +216,7 @@ def with_graphs(board: pd.DataFrame, measures: pd.DataFrame) -> pd.DataFrame:
     return board.assign(**added).astype(dict.fromkeys(graph_quality.MEANING, "float64"))
 
 
-def leaky(study: Study) -> pd.DataFrame:
+def leaky_scores(study: Study) -> pd.DataFrame:
     """Scores that used test data, reported separately: rounds selected on it ("selection"), runs trained on it
     ("training").
     """
@@ -243,7 +245,7 @@ def dvc_metrics(frame: pd.DataFrame) -> dict[str, dict[str, float | None]]:
 def write(folder: Path | str, partitions: Path | None = None) -> Tables:
     """Compute and write the tables of the study as CSV, and metrics/<run>.json."""
     study = load_study(folder)
-    result = tables(study, partitions)
+    result = compute_tables(study, partitions)
     for field, frame in result._replace(board=result.board[COLUMNS])._asdict().items():
         write_atomic(study.folder / f"{FILES[field]}.csv", frame.to_csv(index=False, lineterminator="\n"))
     for run, numbers in dvc_metrics(result.board).items():
@@ -261,8 +263,8 @@ def leaderboard_rows(frame: pd.DataFrame) -> Iterator[dict[str, str]]:
                 "method": row["method"],
                 "metric": row["metric"],
                 "score": MARKS.get(row["mark"], "") + format_score(row["mean"], row["std"], row["metric"]),
-                "interval": interval(row["low"], row["high"], row["metric"]),
-                **{column(control): SYMBOLS[row[column(control)]] for control in CONTROLS},
+                "interval": format_interval(row["low"], row["high"], row["metric"]),
+                **{control_column(control): SYMBOLS[row[control_column(control)]] for control in CONTROLS},
                 "gain": f"{row['gain']:.0f} / {row['loss']:.0f}" if np.isfinite(row["gain"]) else "",
                 **{
                     name: format_score(row.get(name, np.nan), np.nan, row["metric"])

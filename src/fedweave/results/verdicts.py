@@ -7,10 +7,18 @@ import pandas as pd
 from fedweave.metrics import unit
 from fedweave.results import parts, statistics
 from fedweave.results.formats import format_score
-from fedweave.results.marks import marked
+from fedweave.results.marks import assign_marks
 from fedweave.results.runs import Run
 
-__all__ = ["count_in_words", "listed", "marked", "reason_without_power", "splits_in_words", "test_in_words", "verdict"]
+__all__ = [
+    "assign_marks",
+    "describe_parts",
+    "describe_splits",
+    "describe_test",
+    "join_names",
+    "reason_without_power",
+    "verdict",
+]
 
 SIGNED = "Wilcoxon's signed-rank test over clients"
 MIXED = "linear mixed model over seeds, splits and clients"
@@ -32,9 +40,9 @@ def verdict(board: pd.DataFrame, marks: Mapping[str, str]) -> str:
     }
     if not any(names.values()):
         return f"{leader} reaches {score}; there is nothing to compare it with."
-    phrases = [f"significantly ahead of {_behind(names['behind'])}"] if names["behind"] else []
-    phrases += [f"not significantly different from {listed(names['tied'], 'or')}"] if names["tied"] else []
-    phrases += [f"undecided against {listed(names['undecided'])}"] if names["undecided"] else []
+    phrases = [f"significantly ahead of {_join_or_count(names['behind'])}"] if names["behind"] else []
+    phrases += [f"not significantly different from {join_names(names['tied'], 'or')}"] if names["tied"] else []
+    phrases += [f"undecided against {join_names(names['undecided'])}"] if names["undecided"] else []
     return f"{leader} leads with {score}: {'; '.join(phrases)}."
 
 
@@ -44,25 +52,25 @@ def reason_without_power(runs: Sequence[Run], table: pd.DataFrame) -> str:
     Args:
         table: a table of `results.clients`.
     """
-    columns = next(iter(parts.values(runs, table).values())).shape[1]
-    if len(runs) < 2 or runs[0].splits or 2.0 ** (1 - columns) < statistics.ALPHA:  # the least p: all columns agree
+    columns = next(iter(parts.scores_by_method(runs, table).values())).shape[1]
+    if len(runs) < 2 or runs[0].has_splits or 2.0 ** (1 - columns) < statistics.ALPHA:  # the least p: all columns agree
         return ""
-    counted = count_in_words(runs, table)
+    counted = describe_parts(runs, table)
     what = "of these" if counted else "clients"
     return f"{counted} With {columns} {what} no test can call a difference significant; it takes 6 or more.".lstrip()
 
 
-def count_in_words(runs: Sequence[Run], table: pd.DataFrame) -> str:
+def describe_parts(runs: Sequence[Run], table: pd.DataFrame) -> str:
     """A sentence on the clients that tests and intervals count as one; empty where each counts alone.
 
     Args:
         table: a table of `results.clients`.
     """
-    words = parts.in_words(runs, table)
+    words = parts.describe(runs, table)
     return words and f"{words[0].upper()}{words[1:]}."
 
 
-def splits_in_words(runs: Sequence[Run]) -> str:
+def describe_splits(runs: Sequence[Run]) -> str:
     """The splits of a task and the test over them: "3 splits (1, 2, 3): linear mixed model …"; empty for one split."""
     seeds = runs[0].info.get("splits") or []
     if not seeds:
@@ -71,16 +79,16 @@ def splits_in_words(runs: Sequence[Run]) -> str:
     return f"{len(seeds)} splits ({named})" + (f": {MIXED}" if len(runs) > 1 else "")
 
 
-def test_in_words(runs: Sequence[Run]) -> str:
+def describe_test(runs: Sequence[Run]) -> str:
     """Which test compares the `runs` of a task, and its splits if it has several; empty for one run on one split."""
-    return splits_in_words(runs) or (SIGNED if len(runs) > 1 else "")
+    return describe_splits(runs) or (SIGNED if len(runs) > 1 else "")
 
 
-def _behind(methods: Sequence[str]) -> str:
-    return listed(methods) if len(methods) <= FEW else f"{len(methods)} other methods"
+def _join_or_count(methods: Sequence[str]) -> str:
+    return join_names(methods) if len(methods) <= FEW else f"{len(methods)} other methods"
 
 
-def listed(names: Sequence[str], word: str = "and") -> str:
+def join_names(names: Sequence[str], word: str = "and") -> str:
     """At most six names as words: "a, b and c", "a, b, c, d, e and 3 others"."""
     words = list(names) if len(names) <= NAMED else [*names[: NAMED - 1], f"{len(names) - NAMED + 1} others"]
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {word} {words[-1]}"

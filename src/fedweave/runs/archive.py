@@ -11,11 +11,11 @@ import torch
 
 from fedweave.federation.executors import describe
 from fedweave.federation.records import EdgeValue
-from fedweave.files import atomic_path, save_tensors, sweep, write_atomic, write_table
+from fedweave.files import atomic_path, remove_temporary_files, save_tensors, write_atomic, write_table
 from fedweave.models import parameter_count
 from fedweave.runs import assembly, federations, predictions
-from fedweave.runs.history import SPLITS, Diagnostic, DroppedUpload, History, LedgerRow, chosen, table
-from fedweave.runs.parts import sharing
+from fedweave.runs.dependent_clients import find_parts
+from fedweave.runs.history import SPLITS, Diagnostic, DroppedUpload, History, RoundCost, pad_scores, select_rows
 from fedweave.runs.preparation import PreparedRun
 
 # Files of a run that not every method writes
@@ -49,10 +49,10 @@ def write(
     folder.mkdir(parents=True, exist_ok=True)
     for old in (folder / "run.json", *(old for pattern in PARTS for old in folder.glob(pattern))):
         old.unlink(missing_ok=True)
-    sweep(folder)
+    remove_temporary_files(folder)
     for seed, history in histories.items():
-        _write_graphs(folder / f"collaboration-{seed}.npz", history, prepared.of(seed))
-        _write_portrait(folder / f"portrait-{seed}.npz", history, prepared.of(seed))
+        _write_graphs(folder / f"collaboration-{seed}.npz", history, prepared.for_seed(seed))
+        _write_portrait(folder / f"portrait-{seed}.npz", history, prepared.for_seed(seed))
         # Scaling and graphs of what is deployed are those of the first split.
         deployable = prepared.split is None or seed == prepared.run.seeds[0]
         if history.snapshot and prepared.run.evaluate.models and deployable:
@@ -61,7 +61,7 @@ def write(
             )
     _write_evaluations(folder / "evaluations.parquet", histories, prepared.federation.sample.tolist())
     ledger = ([seed, *row] for seed, history in histories.items() for row in history.ledger)
-    write_table(folder / "rounds.csv", ("seed", *LedgerRow._fields), ledger)
+    write_table(folder / "rounds.csv", ("seed", *RoundCost._fields), ledger)
     lost = [[seed, *row] for seed, history in histories.items() for row in history.dropped]
     if lost:
         write_table(folder / "dropped.csv", ("seed", *DroppedUpload._fields), lost)
@@ -73,20 +73,20 @@ def write(
     for name, path in (others or {}).items():
         path.replace(folder / name)
     made = _write_predictions(folder, prepared, histories) if answers is None else answers
-    facts = _facts(prepared, histories) | made
+    facts = _run_record(prepared, histories) | made
     write_atomic(folder / "run.json", json.dumps(facts, indent=2, default=str) + "\n")
 
 
-def selected(prepared: PreparedRun, history: History, split: str = "test") -> np.ndarray:
+def select_scores(prepared: PreparedRun, history: History, split: str = "test") -> np.ndarray:
     """The reported value of every evaluated client [K]: the round is chosen from validation only; NaN without one."""
-    values, rows = table(history.scores[f"{prepared.point}/{split}"]), chosen(history, prepared)
+    values, rows = pad_scores(history.scores[f"{prepared.point}/{split}"]), select_rows(history, prepared)
     width = values.shape[1]
     return np.full(width, np.nan) if rows is None else np.asarray(values[rows, np.arange(width)])
 
 
-def _facts(prepared: PreparedRun, histories: dict[int, History]) -> dict[str, Any]:
+def _run_record(prepared: PreparedRun, histories: dict[int, History]) -> dict[str, Any]:
     run, task = prepared.run, prepared.method.task
-    spec = run.resolved()
+    spec = run.specification()
     spec["method"] = {"name": run.method, **assembly.hyperparameters(prepared.method)}
     return {
         "study": run.study,
@@ -96,15 +96,15 @@ def _facts(prepared: PreparedRun, histories: dict[int, History]) -> dict[str, An
         "setting": run.task.setting,
         "method": run.method,
         "label": label(prepared),
-        "metric": task.measure.name,
-        "higher_is_better": task.measure.higher_is_better,
+        "metric": task.score_metric.name,
+        "higher_is_better": task.score_metric.higher_is_better,
         "targets": task.targets_are,
         "point": prepared.point,
         "select": run.evaluate.select,
         "clients": prepared.federation.clients,
         **_identities(prepared),
         **({} if prepared.federation.evaluated is None else {"evaluated": prepared.federation.sample.tolist()}),
-        "sharing": sharing(prepared),
+        "sharing": find_parts(prepared),
         **({"splits": prepared.run.task.partition["seeds"]} if prepared.split else {}),
         "cohorts": federations.cohorts(run, prepared.federation),
         "leaks": prepared.method.leaks,
@@ -193,17 +193,17 @@ def _write_evaluations(path: Path, histories: dict[int, History], clients: list[
 
 def _write_predictions(folder: Path, prepared: PreparedRun, histories: dict[int, History]) -> dict[str, Any]:
     """Write what the reported models say; returns how it is stored, pooled metric and controls, for run.json."""
-    facts: dict[str, Any] = {"controls": predictions.control_values([prepared.of(seed) for seed in histories])}
-    if predictions.weighted(prepared) or not prepared.run.evaluate.predictions:
-        reason = predictions.WEIGHTED if predictions.weighted(prepared) else "none: evaluate.predictions is off"
+    facts: dict[str, Any] = {"controls": predictions.control_values([prepared.for_seed(seed) for seed in histories])}
+    if predictions.has_test_weights(prepared) or not prepared.run.evaluate.predictions:
+        reason = predictions.WEIGHTED if predictions.has_test_weights(prepared) else "none: evaluate.predictions is off"
         return {**facts, "predictions": reason}
     task, pooled, dtype, width = prepared.method.task, {}, "none: no round has a finite score", 0
     for seed, history in histories.items():
-        if (made := predictions.of_models(prepared.of(seed), history, seed)) is None:
+        if (made := predictions.of_models(prepared.for_seed(seed), history, seed)) is None:
             continue
-        table = predictions.stored(made, prepared.federation.sample.tolist())
-        pooled[seed] = predictions.pooled(task.measure, task.targets_are, table)
-        dtype, width = predictions.precision(table.outputs.size), table.outputs.shape[-1]
+        table = predictions.build_table(made, prepared.federation.sample.tolist())
+        pooled[seed] = predictions.score_pooled_rows(task.score_metric, task.targets_are, table)
+        dtype, width = predictions.choose_precision(table.outputs.size), table.outputs.shape[-1]
         if not dtype.startswith("none"):
             predictions.write(folder / f"predictions-{seed}.npz", table, dtype)
     if not dtype.startswith("none") and prepared.split is None:
@@ -214,7 +214,7 @@ def _write_predictions(folder: Path, prepared: PreparedRun, histories: dict[int,
 def _write_controls(path: Path, prepared: PreparedRun, width: int, dtype: str) -> None:
     rules = predictions.of_controls(prepared, width if prepared.method.task.targets_are == "classes" else 0)
     clients = prepared.federation.sample.tolist()
-    tables = [predictions.stored({"test": mine}, clients) for mine in rules.values()]
+    tables = [predictions.build_table({"test": mine}, clients) for mine in rules.values()]
     together = tables[0]._replace(outputs=np.stack([table.outputs for table in tables]))
     predictions.write(path, together, dtype, names=np.array([*rules]))
 
@@ -230,7 +230,7 @@ def _write_graphs(path: Path, history: History, prepared: PreparedRun) -> None:
             rounds=np.array([r for r, _ in same]),
             weights=np.stack([w.numpy() for _, w in same]),
             layers=np.array([*prepared.method.task.layers]),
-            **_truth(prepared),
+            **_ground_truth(prepared),
         )
 
 
@@ -242,7 +242,7 @@ def _write_portrait(path: Path, history: History, prepared: PreparedRun) -> None
         np.savez_compressed(temporary, round=np.array(round_), vectors=vectors.numpy(), **_groups(prepared))
 
 
-def _truth(prepared: PreparedRun) -> dict[str, Any]:
+def _ground_truth(prepared: PreparedRun) -> dict[str, Any]:
     """What the graph can be compared with: groups, and how much the clients' targets differ."""
     divergence = prepared.federation.divergence
     divergences = {} if divergence is None else {"divergence": divergence.cpu().numpy().astype(np.float32)}

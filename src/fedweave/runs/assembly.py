@@ -12,9 +12,9 @@ from fedweave import data
 from fedweave.client.solvers import SOLVERS, Solver
 from fedweave.client.task import NodeClassification, RowClassification, Task
 from fedweave.data import Dataset, Partition
-from fedweave.errors import BadInput, choose, shown
-from fedweave.families.base import check_kept
-from fedweave.families.servers import server_optimizer
+from fedweave.errors import BadInput, choose, format_value
+from fedweave.families.base import check_local_names
+from fedweave.families.server_solvers import server_optimizer
 from fedweave.federation.executors import Executor, Loop, choose_executor
 from fedweave.federation.protocol import Method
 from fedweave.federation.records import Settings
@@ -33,7 +33,7 @@ from fedweave.study.spec import PARAMS, Run, Study, nest
 EXAMPLES = {"partition": "iid", "model": "mlp"}
 
 
-def folders(task: TaskSpec, name: str, root: Path = Path("data")) -> tuple[Path, Path]:
+def data_folders(task: TaskSpec, name: str, root: Path = Path("data")) -> tuple[Path, Path]:
     """(features of the data set, partition of the task)."""
     return root / "features" / task.dataset, root / "partitions" / name
 
@@ -67,7 +67,7 @@ def check(study: Study, where: str = str(PARAMS), inputs: Inputs | None = None) 
     search_spaces.check(study, where)
     for name, block in study.ablate.items():
         for variant, settings in block["variants"].items():
-            run = varied(study, block["run"], {}, settings)
+            run = build_variant(study, block["run"], {}, settings)
             checks.check_samples([study.run(block["run"]), run], f"{where}: ablate.{name}.{variant}")
             checks.check_task(run.task, f"{where}: ablate.{name}.{variant}")
             checks.check_splits(run, study.tune.trials, f"{where}: ablate.{name}.{variant}")
@@ -79,7 +79,7 @@ def check(study: Study, where: str = str(PARAMS), inputs: Inputs | None = None) 
     return study
 
 
-def varied(study: Study, key: str, tuned: Mapping[str, Any], settings: Mapping[str, Any]) -> Run:
+def build_variant(study: Study, key: str, tuned: Mapping[str, Any], settings: Mapping[str, Any]) -> Run:
     """The run `key` with `settings`, which may also reach the `partition` and the `model` of its task.
 
     Another partition or model by name takes none of the old one's options, but for the number of clients and the seed.
@@ -90,7 +90,7 @@ def varied(study: Study, key: str, tuned: Mapping[str, Any], settings: Mapping[s
     for part, own in parts.items():
         if not isinstance(own, Mapping):
             raise BadInput(
-                f"{part}: {shown(own)} is not a mapping of settings; write such as {part}.name={EXAMPLES[part]}"
+                f"{part}: {format_value(own)} is not a mapping of settings; write such as {part}.name={EXAMPLES[part]}"
             )
         old = getattr(run.task, part)
         if "name" in own:
@@ -111,9 +111,9 @@ def check_run(run: Run, where: str, inputs: Inputs | None = None) -> Method:
     here = f"{where}: runs.{run.key}"
     choose(run.method, METHODS, f"{here}.method")
     checks.check_budget(run, here)
-    graph_controls.check_word(run, here)
+    graph_controls.check_setting(run, here)
     if inputs:
-        graph_controls.check_given(run, inputs.partition, here)
+        graph_controls.check_given_graph(run, inputs.partition, here)
         task = tasks.build_task(run, inputs.dataset, inputs.partition, model=inputs.model)
     else:
         kind = NodeClassification if MODELS[run.task.model["name"]].reads == "graph" else RowClassification
@@ -123,7 +123,7 @@ def check_run(run: Run, where: str, inputs: Inputs | None = None) -> Method:
     capabilities -= {"classes"} if run.task.targets not in (None, "classes") else set()
     method = build_method(run, task, spec.file_of(where))
     if inputs:
-        check_kept(method)
+        check_local_names(method)
     if run.task.metric is not None:
         implied = run.task.targets or ("classes" if "classes" in capabilities else "forecasts")
         targets = task.targets_are if inputs else implied
@@ -139,7 +139,7 @@ def build_solver(train: TrainSpec) -> Solver:
     return SOLVERS[train.optimizer](**chosen, **({"momentum": train.momentum} if train.optimizer == "sgd" else {}))
 
 
-def build_server(train: TrainSpec, where: str) -> Solver | None:
+def build_server_optimizer(train: TrainSpec, where: str) -> Solver | None:
     """The optimiser of a server that averages, or None.
 
     Raises:
@@ -165,14 +165,14 @@ def build_method(run: Run, task: Task, file: str = str(PARAMS)) -> Method:
         average_buffers=average,
         keep_optimizer=train.client_optimizer == "kept",
         uniform_mean=train.averaging == "uniform",
-        server=build_server(train, f"{file}: runs.{run.key}.train"),
+        server=build_server_optimizer(train, f"{file}: runs.{run.key}.train"),
     )
     cls = METHODS[run.method]
     hidden = {"task": task, "solver": build_solver(train), "training": training, "control": None}
     return construct(cls, run.options, f"{file}: methods.{run.method}", **hidden)
 
 
-def settings(run: Run, seed: int = 0) -> Settings:
+def build_settings(run: Run, seed: int = 0) -> Settings:
     """The engine's settings of one repetition."""
     t = run.train
     return Settings(
@@ -183,12 +183,12 @@ def settings(run: Run, seed: int = 0) -> Settings:
         t.newcomers,
         t.join_round,
         t.freeze,
-        checks.upload_path(run),
+        checks.build_upload_path(run),
         run.evaluate.edges,
     )
 
 
-def device(name: str) -> str:
+def choose_device(name: str) -> str:
     """The device called `name`.
 
     Raises:
@@ -201,7 +201,7 @@ def device(name: str) -> str:
     return "cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu"
 
 
-def executor(run: Run, method: Method, device: str) -> Executor:
+def build_executor(run: Run, method: Method, device: str) -> Executor:
     """The executor of a run of `method` on `device`."""
     t = run.train
     if method.pools and t.executor == "auto":
@@ -215,17 +215,17 @@ def load_inputs(run: Run, root: Path = Path("data")) -> tuple[Dataset, Partition
     Raises:
         BadInput: when they are not there or damaged.
     """
-    features, dealt = folders(run.task, run.name, root)
+    features, dealt = data_folders(run.task, run.name, root)
     return data.load_dataset(features), data.load_partition(dealt / "partition.npz")
 
 
-def deal_inputs(run: Run, root: Path = Path("data")) -> tuple[Dataset, Partition]:
+def partition_inputs(run: Run, root: Path = Path("data")) -> tuple[Dataset, Partition]:
     """The data set that the earlier stages wrote, partitioned in memory as the run's task says: its first split.
 
     Raises:
         BadInput: when it is missing or damaged, or cannot be partitioned so.
     """
-    dataset = data.load_dataset(folders(run.task, run.name, root)[0])
+    dataset = data.load_dataset(data_folders(run.task, run.name, root)[0])
     return dataset, data.partition(dataset, **data.splits(run.task.partition)[0])
 
 
@@ -234,7 +234,7 @@ def hyperparameters(method: Method) -> Mapping[str, Any]:
     return {setting.name: getattr(method, setting.name) for setting in method.settings()}
 
 
-def point(run: Run) -> str:
+def evaluation_point(run: Run) -> str:
     """The evaluation point that is reported."""
     method = METHODS[run.method]
     return method.point if run.evaluate.point == "method" or method.fixed_point else run.evaluate.point

@@ -11,44 +11,44 @@ from torch import Tensor
 
 from fedweave.errors import BadInput
 from fedweave.federation.records import State
-from fedweave.files import load_tensors, save_tensors, sweep
+from fedweave.files import load_tensors, remove_temporary_files, save_tensors
 from fedweave.runs import assembly
 from fedweave.runs.history import History
 from fedweave.runs.preparation import PreparedRun
 from fedweave.study.spec import Run
-from fedweave.tensors.storage import Storage, dense, recorded, temporary, unrecorded
+from fedweave.tensors.storage import Storage, records_to_tables, tables_to_records, tables_to_tensors, temporary_storage
 
 VERSION = 3  # of a checkpoint's content
 CHECKPOINTS = 2  # of a repetition that stay: the newest, and the one before it in case the disk damages that
 
 
-def stored(folder: Path, run: Run, seed: int) -> list[Path]:
+def list_checkpoints(folder: Path, run: Run, seed: int) -> list[Path]:
     """The checkpoints of a repetition, the newest first."""
     return sorted(folder.glob(f"{run.fingerprint()}-{seed}-*.pt"), reverse=True)
 
 
-def forget(folder: Path, run: Run) -> None:
+def remove(folder: Path, run: Run) -> None:
     """Remove the checkpoints of a run whose results are written."""
-    sweep(folder, f"{run.fingerprint()}-*")
+    remove_temporary_files(folder, f"{run.fingerprint()}-*")
     for path in folder.glob(f"{run.fingerprint()}-*.pt"):
         path.unlink(missing_ok=True)
-    for path in folder.glob(_rows(folder, run, "*").name):
+    for path in folder.glob(_table_folder(folder, run, "*").name):
         shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager
-def storage(checkpoints: Path | None, prepared: PreparedRun, seed: int) -> Iterator[Storage | None]:
+def open_storage(checkpoints: Path | None, prepared: PreparedRun, seed: int) -> Iterator[Storage | None]:
     """Where the tables of a repetition lie: None for memory; files beside its checkpoints, or for the block alone."""
-    if not prepared.mapped:
+    if not prepared.has_mapped_tables:
         yield None
     elif checkpoints is None:
-        with temporary() as made:
+        with temporary_storage() as made:
             yield made
     else:
-        yield Storage(_rows(checkpoints, prepared.run, seed))
+        yield Storage(_table_folder(checkpoints, prepared.run, seed))
 
 
-def _rows(checkpoints: Path, run: Run, seed: int | str) -> Path:
+def _table_folder(checkpoints: Path, run: Run, seed: int | str) -> Path:
     """The folder of the tables of a repetition."""
     return checkpoints / f"{run.fingerprint()}-{seed}-rows"
 
@@ -67,14 +67,16 @@ def save(
     path = checkpoints / f"{prepared.run.fingerprint()}-{seed}-{state.round:09d}.pt"
     if tables is not None and not finished:
         tables.flush()  # rows are on the disk before anything refers to them
-        tables.hold(path.name, tuple(state))
-    save_tensors(path, {**content, "state": assembly.to_cpu(recorded(tuple(state))), "history": history.plain()})
-    for old in stored(checkpoints, prepared.run, seed)[1 if finished else CHECKPOINTS :]:
+        tables.retain(path.name, tuple(state))
+    save_tensors(
+        path, {**content, "state": assembly.to_cpu(tables_to_records(tuple(state))), "history": history.to_plain()}
+    )
+    for old in list_checkpoints(checkpoints, prepared.run, seed)[1 if finished else CHECKPOINTS :]:
         old.unlink(missing_ok=True)
         if tables is not None:
             tables.release(old.name)
     if finished:
-        shutil.rmtree(_rows(checkpoints, prepared.run, seed), ignore_errors=True)
+        shutil.rmtree(_table_folder(checkpoints, prepared.run, seed), ignore_errors=True)
 
 
 def restore(
@@ -88,14 +90,17 @@ def restore(
     Raises:
         BadInput: none can be read, or one is of another version, specification or seed.
     """
-    files, rows = stored(checkpoints, prepared.run, seed), tables or Storage(_rows(checkpoints, prepared.run, seed))
+    files, rows = (
+        list_checkpoints(checkpoints, prepared.run, seed),
+        tables or Storage(_table_folder(checkpoints, prepared.run, seed)),
+    )
     if not files:
         rows.clear()  # of a process that ended before its first checkpoint
     for path in files:
         try:
             content = load_tensors(path)
             header = [content["version"], content["fingerprint"], content["seed"]]
-            state = unrecorded(content["state"], rows)
+            state = records_to_tables(content["state"], rows)
         except Exception as error:  # a damaged file can raise nearly anything
             reason = type(error).__name__
             continue
@@ -105,20 +110,20 @@ def restore(
                 "delete it to start this repetition again"
             )
         if tables is None:
-            state = dense(state)
+            state = tables_to_tensors(state)
         else:
-            _hold(tables, files[files.index(path) :], state)
+            _retain_rows(tables, files[files.index(path) :], state)
         moved = torch.utils._pytree.tree_map(lambda t: t.to(prepared.device) if isinstance(t, Tensor) else t, state)
-        return State(*moved), History.of(content["history"])
+        return State(*moved), History.from_plain(content["history"])
     if files:
         raise BadInput(f"{files[0]}: not a readable checkpoint ({reason}); delete it to start this repetition again")
     return None, History()
 
 
-def _hold(tables: Storage, files: list[Path], state: Any) -> None:
+def _retain_rows(tables: Storage, files: list[Path], state: Any) -> None:
     """Keep the rows of the newest of `files`, whose content is `state`, and of those before it, as far as readable."""
-    tables.hold(files[0].name, state)
+    tables.retain(files[0].name, state)
     for older in files[1:]:
         with suppress(Exception):  # a damaged file can raise nearly anything, and nothing is lost with its rows
-            tables.hold(older.name, unrecorded(load_tensors(older)["state"], tables))
-    tables.tidy()
+            tables.retain(older.name, records_to_tables(load_tensors(older)["state"], tables))
+    tables.remove_unused_files()

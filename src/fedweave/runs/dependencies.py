@@ -13,7 +13,7 @@ from fedweave.models import MODELS
 from fedweave.registry import files
 from fedweave.runs import assembly, graph_files
 from fedweave.study import plugins
-from fedweave.study.code import PACKAGE, digest, label, modules, text
+from fedweave.study.code import PACKAGE, digest, find_dependencies, label, read_source
 from fedweave.study.spec import Run
 
 TRAINING = ("runs/archive.py", "runs/assembly.py", "runs/repetition.py")  # what every run goes through
@@ -33,15 +33,15 @@ def of_run(run: Run) -> tuple[Path, ...]:
     metric = run.task.metric
     scored = files("metric", metric, METRICS[metric].function) if metric in METRICS else ()
     own = [*files("method", run.method, METHODS[run.method]), *made, *scored]
-    return modules([*_inside(TRAINING), *own], plugins.roots())
+    return find_dependencies([*_package_paths(TRAINING), *own], plugins.roots())
 
 
 def of_dataset(name: str) -> tuple[Path, ...]:
     """The files behind the arrays of a data set: its code, and what else lies in the folder of a plug-in."""
     own = files("dataset", name, DATASETS[name])
-    code = modules([PACKAGE / "data" / "loading.py", *own], plugins.roots())
+    code = find_dependencies([PACKAGE / "data" / "loading.py", *own], plugins.roots())
     folders = [
-        place for place in plugins.loaded() if place.is_dir() and any(file.is_relative_to(place) for file in own)
+        place for place in plugins.list_loaded() if place.is_dir() and any(file.is_relative_to(place) for file in own)
     ]
     return (*code, *sorted(file for folder in folders for file in folder.rglob("*") if _is_data(file, folder)))
 
@@ -54,23 +54,25 @@ def _is_data(file: Path, folder: Path) -> bool:
 
 def of_partition(name: str) -> tuple[Path, ...]:
     """The files behind the rows that a rule deals."""
-    return modules([PACKAGE / "data" / "summary.py", *files("partition", name, PARTITIONS[name])], plugins.roots())
+    return find_dependencies(
+        [PACKAGE / "data" / "summary.py", *files("partition", name, PARTITIONS[name])], plugins.roots()
+    )
 
 
 def of_tables() -> tuple[Path, ...]:
     """The files behind the tables of a study, published numbers included."""
     published = sorted((PACKAGE / "results" / "published").glob("*.csv"))
-    return tuple(sorted({*modules(_inside(TABLES)), *published}))
+    return tuple(sorted({*find_dependencies(_package_paths(TABLES)), *published}))
 
 
 def of_statistics() -> tuple[Path, ...]:
     """The files behind the comparison of variants."""
-    return modules(_inside(STATISTICS))
+    return find_dependencies(_package_paths(STATISTICS))
 
 
 def of_page() -> tuple[Path, ...]:
     """The files behind the report, its templates included."""
-    return tuple(sorted({*modules(_inside(PAGE)), *(PACKAGE / "report" / "templates").glob("*.*")}))
+    return tuple(sorted({*find_dependencies(_package_paths(PAGE)), *(PACKAGE / "report" / "templates").glob("*.*")}))
 
 
 def run_digest(run: Run) -> str:
@@ -84,16 +86,16 @@ def inputs_digest(run: Run, root: Path | None = Path("data")) -> str:
     Args:
         root: folder of data sets and partitions; None where they are in memory, so that graphs alone are files.
     """
-    dealt = () if root is None else [assembly.folders(run.task, run.name, root)[1] / name for name in DEALT]
+    dealt = () if root is None else [assembly.data_folders(run.task, run.name, root)[1] / name for name in DEALT]
     # A missing file is refused where it is read; a page of trials asks while the stages write it again.
     found = [path for path in (*dealt, *graph_files.files_of(run)) if path.is_file()]
     sums = {path.name: file_digest(path) for path in found}
     return hashlib.sha256(json.dumps(sums, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def listed(files: Iterable[Path]) -> Mapping[str, Any]:
+def list_digests(files: Iterable[Path]) -> Mapping[str, Any]:
     """Digests of files, for a file on which stages depend."""
-    return {label(file): text(file).digest for file in sorted(files)}
+    return {label(file): read_source(file).digest for file in sorted(files)}
 
 
 def file_digest(path: Path) -> str:
@@ -101,5 +103,5 @@ def file_digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _inside(names: Iterable[str]) -> list[Path]:
+def _package_paths(names: Iterable[str]) -> list[Path]:
     return [PACKAGE / name for name in names]

@@ -14,7 +14,7 @@ from fedweave.federation.federation import Federation, balanced_weights, check_c
 from fedweave.study.config import construct
 from fedweave.study.schema import TaskSpec
 from fedweave.study.spec import Run
-from fedweave.threats.attacks import Attack, AttackSpec, choose_attackers, flipped
+from fedweave.threats.attacks import Attack, AttackSpec, choose_attackers, flip_labels
 
 
 def build_federation(
@@ -35,7 +35,7 @@ def build_federation(
     rows: dict[str, Any] = {name: pad_rows(getattr(partition, name)) for name in ("train", "val", "test")}
     shared, own, extents = _arrays(dataset, partition, x, dtype)
     if dataset.targets is not None:
-        own |= {name: tensor.to(dtype) for name, tensor in _units(dataset, partition, normalize).items()}
+        own |= {name: tensor.to(dtype) for name, tensor in _target_units(dataset, partition, normalize).items()}
     if partition.test_weight is not None:
         own["test_weight"] = torch.from_numpy(np.array(partition.test_weight)).to(dtype)
     optional = {"relation": partition.relation, "group": partition.group}
@@ -43,13 +43,13 @@ def build_federation(
     return Federation(shared=shared, own=own, **rows, ids=torch.arange(partition.clients), extents=extents, **structure)
 
 
-def _units(dataset: Dataset, partition: Partition, normalize: Any) -> dict[str, Tensor]:
+def _target_units(dataset: Dataset, partition: Partition, normalize: Any) -> dict[str, Tensor]:
     """ "offset" and "unit" of the targets of every client, [N, K] each."""
     offset, unit = data.fit_units(dataset, partition, normalize)
     return {"offset": torch.from_numpy(offset), "unit": torch.from_numpy(unit)}
 
 
-def attacked(federation: Federation, task: TaskSpec) -> Federation:
+def add_attackers(federation: Federation, task: TaskSpec) -> Federation:
     """`federation` with the attackers that the task declares; the partition's seed decides which clients attack."""
     if task.attack is None:
         return federation
@@ -58,24 +58,24 @@ def attacked(federation: Federation, task: TaskSpec) -> Federation:
         spec.kind, spec.scale or 0.0, choose_attackers(federation.clients, spec.share, task.partition["seed"])
     )
     return replace(
-        _mislabelled(federation, attack.attackers) if spec.kind == "label_flip" else federation, attack=attack
+        _flip_labels(federation, attack.attackers) if spec.kind == "label_flip" else federation, attack=attack
     )
 
 
-def _mislabelled(federation: Federation, attackers: Tensor) -> Federation:
+def _flip_labels(federation: Federation, attackers: Tensor) -> Federation:
     """The training labels of `attackers` mirrored; their validation and test labels stay unchanged."""
     rows, shared, own = federation.train[attackers], federation.shared, federation.own
     labels = {**shared, **own}["y"]
     classes = int(labels.max()) + 1  # of all clients: a subgraph may lack the last one
     if "y" in shared:
-        return replace(federation, shared={**shared, "y": flipped(labels, rows.flatten(), classes)})
+        return replace(federation, shared={**shared, "y": flip_labels(labels, rows.flatten(), classes)})
     y = labels.clone()
     for liar, mine in zip(attackers.nonzero()[:, 0].tolist(), rows, strict=True):
-        y[liar] = flipped(labels[liar], mine, classes)
+        y[liar] = flip_labels(labels[liar], mine, classes)
     return replace(federation, own={**own, "y": y})
 
 
-def weighted(federation: Federation, kind: str | None) -> Federation:
+def add_class_weights(federation: Federation, kind: str | None) -> Federation:
     """`federation` with a weight of every class for every client's losses, [N, C].
 
     "balanced": rows / (classes · rows of the class), of the client's training rows and of the classes that these have,
@@ -116,7 +116,7 @@ def _arrays(dataset: Dataset, partition: Partition, x: np.ndarray, dtype: torch.
     if dataset.kind == "series":
         return {"x": tensor, "time": torch.from_numpy(np.array(dataset.time)).to(dtype)}, {}, {}
     graphs = partition.subgraphs
-    own, extents = subgraphs.stacked(
+    own, extents = subgraphs.stack_clients(
         [x[v] for v, _ in graphs], [dataset.labels[v] for v, _ in graphs], [e for _, e in graphs], dtype
     )
     return {}, own, extents

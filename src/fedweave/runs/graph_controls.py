@@ -8,16 +8,16 @@ from fedweave.data import Partition
 from fedweave.errors import BadInput
 from fedweave.families.weaving import Weaving
 from fedweave.federation.federation import Federation
-from fedweave.federation.graph_controls import GraphControl, Recorded
+from fedweave.federation.graph_controls import GraphControl, RecordedGraphs
+from fedweave.federation.graph_settings import STORED, GraphSetting, parse
 from fedweave.federation.graph_truth import group_graph, similarity_graph
-from fedweave.federation.graph_words import STORED, GraphWord, parse
 from fedweave.federation.protocol import Method
 from fedweave.methods import METHODS
 from fedweave.runs.graph_files import read_stored
 from fedweave.study.spec import Run
 
 
-def check_word(run: Run, where: str) -> None:
+def check_setting(run: Run, where: str) -> None:
     """Refuse a word that is no graph of the run's method, and any graph of a method that has none.
 
     Raises:
@@ -48,27 +48,29 @@ def build(run: Run, method: Method, federation: Federation, names: Sequence[str]
     if word.kind in ("uniform", "self", "shuffled"):
         return GraphControl(word.kind)
     if word.kind == "oracle":
-        return GraphControl("stored", {None: Recorded((0,), _oracle(method, federation, where)[None, None])})
-    named = names or numbered(federation.clients)
+        return GraphControl(
+            "stored", {None: RecordedGraphs((0,), _build_oracle_graph(method, federation, where)[None, None])}
+        )
+    named = names or default_names(federation.clients)
     return GraphControl("stored", read_stored(run, word, federation.clients, len(method.task.layers), where, named))
 
 
-def numbered(clients: int) -> tuple[str, ...]:
+def default_names(clients: int) -> tuple[str, ...]:
     """Names of clients whose data have none, as results have them."""
     return tuple(f"client {i}" for i in range(clients))
 
 
-def check_given(run: Run, partition: Partition, where: str) -> None:
+def check_given_graph(run: Run, partition: Partition, where: str) -> None:
     """Refuse a given graph that does not fit the clients of `partition`; a run to replay may not be trained yet.
 
     Raises:
         BadInput: as `graph_files.read_stored`; the number of layers is not looked at.
     """
     if str(run.options.get("graph", "")).startswith("given:"):
-        check_stored(run, where, partition.names or numbered(partition.clients))
+        check_stored_graph(run, where, partition.names or default_names(partition.clients))
 
 
-def check_stored(run: Run, where: str, names: Sequence[str] = ()) -> None:
+def check_stored_graph(run: Run, where: str, names: Sequence[str] = ()) -> None:
     """Refuse a given or replayed graph that the run cannot read, before there are any models.
 
     Args:
@@ -79,12 +81,12 @@ def check_stored(run: Run, where: str, names: Sequence[str] = ()) -> None:
     """
     kind, _, source = str(run.options.get("graph", "")).partition(":")
     if kind in STORED and source:
-        word = GraphWord(kind, source)
+        word = GraphSetting(kind, source)
         clients = len(names) or run.task.partition["clients"]
         read_stored(run, word, clients, None, f"{where}.graph: {run.options['graph']!r}", names)
 
 
-def _oracle(method: Method, federation: Federation, where: str) -> torch.Tensor:
+def _build_oracle_graph(method: Method, federation: Federation, where: str) -> torch.Tensor:
     """Equal weights on the true group, else weights that fall with the divergence of the clients' labels."""
     if federation.group is not None:
         return group_graph(federation.group.cpu().numpy())

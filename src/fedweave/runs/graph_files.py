@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedweave.errors import BadInput, shown
+from fedweave.errors import BadInput, format_value
 from fedweave.federation.collaboration import row_shares
-from fedweave.federation.graph_controls import Recorded
-from fedweave.federation.graph_words import GraphWord
+from fedweave.federation.graph_controls import RecordedGraphs
+from fedweave.federation.graph_settings import GraphSetting
 from fedweave.readers.arrays import map_npy, read_npz
 from fedweave.runs import graph_tables
 from fedweave.study.spec import Run
@@ -20,8 +20,8 @@ FORMATS = ".npy, .npz with the array `weights`, or .csv"
 
 
 def read_stored(
-    run: Run, word: GraphWord, clients: int, layers: int | None, where: str, names: Sequence[str] = ()
-) -> dict[int | None, Recorded]:
+    run: Run, word: GraphSetting, clients: int, layers: int | None, where: str, names: Sequence[str] = ()
+) -> dict[int | None, RecordedGraphs]:
     """Seed -> graphs that `run` reads, as `word` says; a given file has those of every seed, under None.
 
     Args:
@@ -35,10 +35,12 @@ def read_stored(
     if word.source.startswith("~"):
         raise BadInput(f"{where}: ~ is not read as the home folder here; write the whole path, which begins with /")
     if word.kind == "given":
-        return {None: _checked(_given(Path(word.source), names, where), layers, clients, where)}
-    files = _recorded(run, word.source, where)
+        return {None: _normalise_weights(_read_given(Path(word.source), names, where), layers, clients, where)}
+    files = _find_recorded_files(run, word.source, where)
     return {
-        seed: _checked(_arrays(path, f"{where}: {path}", "train that run again"), layers, clients, f"{where}: {path}")
+        seed: _normalise_weights(
+            _read_arrays(path, f"{where}: {path}", "train that run again"), layers, clients, f"{where}: {path}"
+        )
         for seed, path in files.items()
     }
 
@@ -48,29 +50,29 @@ def files_of(run: Run) -> tuple[Path, ...]:
     kind, _, source = str(run.options.get("graph", "")).partition(":")
     if kind == "given":
         return tuple(path for path in [Path(source)] if path.is_file())
-    return tuple(sorted(_folder(run, source).glob("collaboration-*.npz"))) if kind == "replayed" else ()
+    return tuple(sorted(_find_folder(run, source).glob("collaboration-*.npz"))) if kind == "replayed" else ()
 
 
-def _given(path: Path, clients: Sequence[str], where: str) -> Mapping[str, np.ndarray]:
+def _read_given(path: Path, clients: Sequence[str], where: str) -> Mapping[str, np.ndarray]:
     if path.suffix not in READERS:
         raise BadInput(f"{where}: a file of another format; use {FORMATS}")
     if not path.is_file():
         raise BadInput(f"{where}: there is no such file at {path.absolute()}; write its path from the current folder")
     if path.suffix == ".csv":
-        return {"weights": _table(path, clients, where)}
-    return _arrays(path, where, "it must hold numbers only, no texts or objects")
+        return {"weights": _read_table(path, clients, where)}
+    return _read_arrays(path, where, "it must hold numbers only, no texts or objects")
 
 
-def _table(path: Path, clients: Sequence[str], where: str) -> np.ndarray:
+def _read_table(path: Path, clients: Sequence[str], where: str) -> np.ndarray:
     """The weights of a .csv; with names, in the order of `clients`, if these are known."""
-    read = _arrays(path, where, graph_tables.WAY)
+    read = _read_arrays(path, where, graph_tables.WAY)
     weights, names = read["weights"], read["names"]
     if names:
         _check_weights(weights, where, names)  # before they change places, so that a message has the names of the file
-    return graph_tables.in_order(weights, names, clients, where) if names and clients else weights
+    return graph_tables.reorder(weights, names, clients, where) if names and clients else weights
 
 
-def _arrays(path: Path, where: str, way: str) -> Mapping[str, Any]:
+def _read_arrays(path: Path, where: str, way: str) -> Mapping[str, Any]:
     try:
         arrays = READERS[path.suffix](path)
     except Exception as error:  # each format has its own dozen of exceptions for damaged files
@@ -82,16 +84,16 @@ def _arrays(path: Path, where: str, way: str) -> Mapping[str, Any]:
     return arrays
 
 
-def _npy(path: Path) -> dict[str, np.ndarray]:
+def _read_npy(path: Path) -> dict[str, np.ndarray]:
     return {"weights": np.array(map_npy(path))}
 
 
-READERS = {".npz": read_npz, ".npy": _npy, ".csv": graph_tables.read_csv}
+READERS = {".npz": read_npz, ".npy": _read_npy, ".csv": graph_tables.read_csv}
 
 
-def _recorded(run: Run, source: str, where: str) -> dict[int, Path]:
+def _find_recorded_files(run: Run, source: str, where: str) -> dict[int, Path]:
     """Seed -> the file with the graphs that the run `source` recorded."""
-    folder = _folder(run, source)
+    folder = _find_folder(run, source)
     if not (folder / "run.json").is_file():
         way = "name a run of this study, STUDY/RUN, or the path of a run's folder"
         raise BadInput(f"{where}: {folder} holds no finished run; train it first, or {way}")
@@ -102,21 +104,21 @@ def _recorded(run: Run, source: str, where: str) -> dict[int, Path]:
     return files
 
 
-def _folder(run: Run, source: str) -> Path:
+def _find_folder(run: Run, source: str) -> Path:
     """The folder of the run `source`: a path, a run of the same study, or <study>/<run>."""
     study, _, name = source.rpartition("/")
     places = [Path(source), RESULTS / run.study / "runs" / source, RESULTS / (study or run.study) / "runs" / name]
     return next((place for place in places if (place / "run.json").is_file()), places[-1])
 
 
-def _checked(arrays: Mapping[str, Any], layers: int | None, clients: int, where: str) -> Recorded:
+def _normalise_weights(arrays: Mapping[str, Any], layers: int | None, clients: int, where: str) -> RecordedGraphs:
     """Graphs [rounds, layers, clients, clients] whose size fits the run, with rows of sum 1."""
     weights = np.asarray(arrays["weights"])
     _check_shape(weights, layers, clients, where)
     _check_weights(weights, where)
     full = weights.reshape((1,) * (4 - weights.ndim) + weights.shape).astype(np.float64)
     rounds = tuple(int(made) for made in arrays.get("rounds", range(len(full))))
-    return Recorded(rounds, row_shares(torch.from_numpy(full)))
+    return RecordedGraphs(rounds, row_shares(torch.from_numpy(full)))
 
 
 def _check_shape(weights: np.ndarray, layers: int | None, clients: int, where: str) -> None:
@@ -134,7 +136,7 @@ def _check_weights(weights: np.ndarray, where: str, names: Sequence[str] = ()) -
     """Refuse weights that are no shares: the message names the first one."""
     if weights.dtype.kind not in "fiub":
         raise BadInput(f"{where}: its weights are of the type {weights.dtype}; they must be numbers, at least 0")
-    labels = [*map(shown, names)] or range(1, weights.shape[-1] + 1)
+    labels = [*map(format_value, names)] or range(1, weights.shape[-1] + 1)
     if (bad := np.argwhere(~(np.isfinite(weights) & (weights >= 0)))).size:
         *matrix, row, column = bad[0]
         place = f"row {labels[row]}, column {labels[column]}" + (f" of matrix {matrix[-1] + 1}" if matrix else "")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedweave.errors import BadInput, choose, shown
+from fedweave.errors import BadInput, choose, format_value
 
 WAY = "write numbers with commas between them, and no names or the name of every client in the first line and column"
 
@@ -24,12 +24,12 @@ def read_csv(path: Path) -> dict[str, Any]:
     rows = csv.reader(io.StringIO(text))
     header = next((row for row in rows if row), [])
     if _is_header(header):
-        return _named(header[1:], [row for row in rows if row])
+        return _parse_named_rows(header[1:], [row for row in rows if row])
     numbers = [line for line in text.splitlines() if line.partition("#")[0].strip()]  # numpy warns where there are none
     return {"weights": np.loadtxt(numbers, delimiter=",", ndmin=2) if numbers else np.empty((0, 0)), "names": ()}
 
 
-def in_order(weights: np.ndarray, names: Sequence[str], clients: Sequence[str], where: str) -> np.ndarray:
+def reorder(weights: np.ndarray, names: Sequence[str], clients: Sequence[str], where: str) -> np.ndarray:
     """`weights`, whose rows and columns have `names`, in the order of `clients`.
 
     Raises:
@@ -40,7 +40,7 @@ def in_order(weights: np.ndarray, names: Sequence[str], clients: Sequence[str], 
     place = {name: i for i, name in enumerate(names)}
     missing = next((client for client in clients if client not in place), None)
     if missing is not None:
-        raise BadInput(f"{where}: the client {shown(missing)} is missing; add its row and its column")
+        raise BadInput(f"{where}: the client {format_value(missing)} is missing; add its row and its column")
     order = [place[client] for client in clients]
     return weights[np.ix_(order, order)]
 
@@ -58,15 +58,18 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _named(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> dict[str, Any]:
+def _parse_named_rows(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> dict[str, Any]:
     rows = [line[0] for line in lines]
     _check_names(rows, columns)
     for name, *cells in lines:
         if len(cells) != len(columns):
-            raise ValueError(f"the row {shown(name)} has {len(cells)} weights for {len(columns)} columns")
+            raise ValueError(f"the row {format_value(name)} has {len(cells)} weights for {len(columns)} columns")
         bad = next((i for i, cell in enumerate(cells) if not _is_number(cell)), None)
         if bad is not None:
-            raise ValueError(f"row {shown(name)}, column {shown(columns[bad])} is {shown(cells[bad])}, no number")
+            raise ValueError(
+                f"row {format_value(name)}, column {format_value(columns[bad])} is {format_value(cells[bad])}, "
+                "no number"
+            )
     place = {name: i for i, name in enumerate(columns)}
     weights = np.array([[float(cell) for cell in cells] for _, *cells in lines])
     return {"weights": weights[:, [place[name] for name in rows]], "names": tuple(rows)}
@@ -79,7 +82,7 @@ def _check_names(rows: Sequence[str], columns: Sequence[str]) -> None:
     for kind, other, names, theirs in (("row", "column", rows, columns), ("column", "row", columns, rows)):
         twice = next((name for name, count in Counter(names).items() if count > 1), None)
         if twice is not None:
-            raise ValueError(f"the {kind} {shown(twice)} is there twice")
+            raise ValueError(f"the {kind} {format_value(twice)} is there twice")
         lone = next((name for name in names if name not in {*theirs}), None)
         if lone is not None:
-            raise ValueError(f"the {kind} {shown(lone)} has no {other} of this name")
+            raise ValueError(f"the {kind} {format_value(lone)} has no {other} of this name")

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedweave.federation.collaboration import recordable
+from fedweave.federation.collaboration import is_recordable
 from fedweave.federation.records import EdgeValue, Report
 from fedweave.runs import assembly
 from fedweave.runs.preparation import PreparedRun
@@ -19,7 +19,7 @@ CELLS = 4_000_000  # numbers of the collaboration graphs of a repetition: those 
 SPLITS = tuple((point, split) for point in ("pre", "post") for split in ("val", "test"))
 
 
-class LedgerRow(NamedTuple):
+class RoundCost(NamedTuple):
     """What one round cost: a row of rounds.csv.
 
     Attributes:
@@ -53,7 +53,7 @@ class Diagnostic(NamedTuple):
     value: float
 
 
-ROWS: dict[str, Any] = {"ledger": LedgerRow, "dropped": DroppedUpload, "diagnostics": Diagnostic, "edges": EdgeValue}
+ROWS: dict[str, Any] = {"ledger": RoundCost, "dropped": DroppedUpload, "diagnostics": Diagnostic, "edges": EdgeValue}
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,10 @@ class History:
         graphs: (round, weights [L, N, N]).
         portrait: (round, vectors [N, D]) of the last evaluated round, or empty.
         snapshot: {"round", "models" [K, ...] of the evaluated clients} of the round that validation selects, and the
-            "rows" of `scores` that `_snapshot` needs again; empty where neither models nor predictions are kept.
+            "rows" of `scores` that `_update_snapshot` needs again; empty where neither models nor predictions are kept.
     """
 
-    ledger: list[LedgerRow] = field(default_factory=list)
+    ledger: list[RoundCost] = field(default_factory=list)
     dropped: list[DroppedUpload] = field(default_factory=list)
     rounds: list[int] = field(default_factory=list)
     scores: dict[str, list[list[float]]] = field(default_factory=lambda: {f"{p}/{s}": [] for p, s in SPLITS})
@@ -83,13 +83,13 @@ class History:
     portrait: list[Any] = field(default_factory=list)
     snapshot: dict[str, Any] = field(default_factory=dict)
 
-    def plain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, Any]:
         """The content as dictionaries, lists and tensors."""
         tables = {name: [[*row] for row in getattr(self, name)] for name in ROWS}
         return {**vars(self), **tables}
 
     @classmethod
-    def of(cls, content: dict[str, Any]) -> "History":
+    def from_plain(cls, content: dict[str, Any]) -> "History":
         """The inverse of `plain`."""
         return cls(
             **{**content, **{name: [kind(*row) for row in content.get(name, [])] for name, kind in ROWS.items()}}
@@ -99,8 +99,8 @@ class History:
 def record(history: History, report: Report, prepared: PreparedRun) -> History:
     """`history` with one more round."""
     lost = [DroppedUpload(report.round, client) for client in report.dropped]
-    row = LedgerRow(report.round, report.bytes_down, report.bytes_up, report.seconds, report.loss, len(lost))
-    graphs = [*history.graphs, *_graph(report, prepared)]
+    row = RoundCost(report.round, report.bytes_down, report.bytes_up, report.seconds, report.loss, len(lost))
+    graphs = [*history.graphs, *_record_graph(report, prepared)]
     dropped = [*history.dropped, *lost]
     history = replace(history, ledger=[*history.ledger, row], dropped=dropped, graphs=graphs, edges=[*report.edges])
     if not report.scores:
@@ -116,10 +116,10 @@ def record(history: History, report: Report, prepared: PreparedRun) -> History:
     storage = prepared.run.evaluate
     if not (storage.models or storage.predictions):
         return history
-    return replace(history, snapshot=_snapshot(history, report, prepared))
+    return replace(history, snapshot=_update_snapshot(history, report, prepared))
 
 
-def chosen(history: History, prepared: PreparedRun, rows: Sequence[int] | None = None) -> np.ndarray | None:
+def select_rows(history: History, prepared: PreparedRun, rows: Sequence[int] | None = None) -> np.ndarray | None:
     """Row of the evaluations so far that is reported, of each evaluated client [K]: from validation only.
 
     None where no round has a finite value of every client that has one.
@@ -132,27 +132,30 @@ def chosen(history: History, prepared: PreparedRun, rows: Sequence[int] | None =
     """
     rows = range(len(history.rounds)) if rows is None else rows
     best = select(
-        _val(history, prepared, rows), rows, prepared.run.evaluate.select, prepared.method.task.measure.higher_is_better
+        _validation_values(history, prepared, rows),
+        rows,
+        prepared.run.evaluate.select,
+        prepared.method.task.score_metric.higher_is_better,
     )
     return None if best is None else np.array(rows)[best]
 
 
-def _val(history: History, prepared: PreparedRun, rows: Sequence[int]) -> np.ndarray:
+def _validation_values(history: History, prepared: PreparedRun, rows: Sequence[int]) -> np.ndarray:
     """Validation values [R, K] of the evaluations `rows`."""
     values = history.scores[f"{prepared.point}/val"]
-    return table([values[row] for row in rows])
+    return pad_scores([values[row] for row in rows])
 
 
-def table(rows: list[list[float]]) -> np.ndarray:
+def pad_scores(rows: list[list[float]]) -> np.ndarray:
     """Values of clients [K] by round, as [R, K]; NaN for who was not there yet."""
     width = max(len(row) for row in rows)
     return np.array([row + [np.nan] * (width - len(row)) for row in rows])
 
 
-def _graph(report: Report, prepared: PreparedRun) -> list[list[Any]]:
+def _record_graph(report: Report, prepared: PreparedRun) -> list[list[Any]]:
     total, cells = prepared.rounds, prepared.federation.clients**2 * len(prepared.method.task.layers)
     every = max(1, min(-(-total * cells // CELLS), total // 4))
-    if not recordable(len(prepared.method.task.layers), prepared.federation.clients):
+    if not is_recordable(len(prepared.method.task.layers), prepared.federation.clients):
         return []
     if report.round != 1 and report.round % every and report.round != total:
         return []
@@ -160,7 +163,7 @@ def _graph(report: Report, prepared: PreparedRun) -> list[list[Any]]:
     return [] if weights is None else [[report.round, weights.detach().float().cpu()]]
 
 
-def _snapshot(history: History, report: Report, prepared: PreparedRun) -> dict[str, Any]:
+def _update_snapshot(history: History, report: Report, prepared: PreparedRun) -> dict[str, Any]:
     """Every evaluated client's model of the round that would be reported if this were the last one.
 
     Later selections need few "rows" of the evaluations so far: the current selection, and the first with a finite
@@ -168,18 +171,18 @@ def _snapshot(history: History, report: Report, prepared: PreparedRun) -> dict[s
     """
     last, newest = history.snapshot, len(history.rounds) - 1
     rows = [*last.get("rows", range(newest)), newest]
-    has_value = np.isfinite(_val(history, prepared, rows))
-    best = chosen(history, prepared, rows)
+    has_value = np.isfinite(_validation_values(history, prepared, rows))
+    best = select_rows(history, prepared, rows)
     picked = np.full(has_value.shape[1], newest) if best is None else best
     now = torch.from_numpy(picked == newest)
     if last and not now.any():
         return last
     models = assembly.to_cpu(report.models[prepared.point])
 
-    def merged(new: Tensor, old: Tensor) -> Tensor:
+    def merge_rows(new: Tensor, old: Tensor) -> Tensor:
         return torch.where(trees.column(now, new), new, torch.cat([old, new[len(old) :]]))
 
-    models = trees.tree_map(merged, models, last["models"]) if last and not now.all() else models
+    models = trees.tree_map(merge_rows, models, last["models"]) if last and not now.all() else models
     return {
         "round": report.round,
         "models": models,

@@ -39,12 +39,12 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def memory() -> int:
+def total_memory() -> int:
     """Bytes of memory of this machine."""
     return psutil.virtual_memory().total
 
 
-def share(network: "nn.Module", repetitions: int, device: str, clients: int = 1) -> tuple[int, int]:
+def allocate_workers(network: "nn.Module", repetitions: int, device: str, clients: int = 1) -> tuple[int, int]:
     """(processes, threads each) for `repetitions` of one run: repetitions first, threads with what is left.
 
     The number depends on the machine's total memory, not on the memory that is free, so that it is the same every time.
@@ -56,7 +56,7 @@ def share(network: "nn.Module", repetitions: int, device: str, clients: int = 1)
     size = parameter_count(network)
     # Fewer than two waves run at once: three repetitions on two cores end earlier side by side than two and then one.
     wanted = repetitions if repetitions < 2 * cores() else cores()
-    fitting = memory() // (COPIES * 4 * clients * max(1, size))
+    fitting = total_memory() // (COPIES * 4 * clients * max(1, size))
     workers = max(1, min(wanted, fitting))
     return workers, 1 if size < SMALL else max(1, cores() // workers)
 
@@ -73,13 +73,13 @@ class Inbox:
         self.readers = list[Connection]()
         self._writer: Connection | None = None
 
-    def open(self) -> Connection:
+    def open_pipe(self) -> Connection:
         """The way in for a process that is about to be forked; to be closed here once it is."""
         reader, writer = multiprocessing.Pipe(duplex=False)
         self.readers.append(reader)
         return writer
 
-    def use(self, writer: Connection) -> None:
+    def set_writer(self, writer: Connection) -> None:
         """In a forked process: post to `writer` from now on."""
         self._writer = writer
 
@@ -92,15 +92,15 @@ class Inbox:
         elif self._writer is not None:
             self._writer.send(message)
 
-    def empty(self) -> None:
+    def receive_pending(self) -> None:
         """Receive what has arrived."""
         for reader in self.readers:
-            for message in _arrived(reader):
+            for message in _read_messages(reader):
                 self._receive(message)
         self.readers = [reader for reader in self.readers if not reader.closed]
 
 
-def _arrived(reader: Connection) -> Iterator[Any]:
+def _read_messages(reader: Connection) -> Iterator[Any]:
     """Messages that lie in a pipe; closes it at its end, which may be within a message."""
     try:
         while reader.poll():
@@ -109,7 +109,7 @@ def _arrived(reader: Connection) -> Iterator[Any]:
         reader.close()
 
 
-def side_by_side(
+def run_processes(
     job: Callable[[T], object], items: Sequence[T], workers: int, start: str = "fork", inbox: Inbox | None = None
 ) -> None:
     """Run `job` on every item in processes of its own, `workers` at a time; what it returns or raises is dropped.
@@ -128,25 +128,25 @@ def side_by_side(
     try:
         while waiting or running:
             while waiting and len(running) < workers:
-                running.append(_started(context, job, waiting.pop(0), inbox if start == "fork" else None))
+                running.append(_start_process(context, job, waiting.pop(0), inbox if start == "fork" else None))
             multiprocessing.connection.wait([*inbox.readers, *(child.sentinel for child in running)])
-            inbox.empty()
+            inbox.receive_pending()
             running = [child for child in running if child.is_alive()]
-        inbox.empty()
+        inbox.receive_pending()
     finally:
         for child in running:
             child.kill()
 
 
-def _started(
+def _start_process(
     context: Any, job: Callable[[T], object], item: T, inbox: Inbox | None
 ) -> multiprocessing.process.BaseProcess:
     """A new process that does `job` on `item`."""
-    way_in = inbox and (inbox, inbox.open())
+    way_in = inbox and (inbox, inbox.open_pipe())
     child: multiprocessing.process.BaseProcess = context.Process(
-        target=_quietly, args=(job, item, os.getpid(), way_in), daemon=True
+        target=_run_in_child, args=(job, item, os.getpid(), way_in), daemon=True
     )
-    with _without_interrupts():
+    with _block_interrupts():
         child.start()
     if way_in:
         way_in[1].close()  # the process has the other copy
@@ -154,7 +154,7 @@ def _started(
 
 
 @contextmanager
-def _without_interrupts() -> Iterator[None]:
+def _block_interrupts() -> Iterator[None]:
     """A process that is started here never hears of Ctrl-C, of which it would print a traceback: its parent ends it."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -167,7 +167,7 @@ def _without_interrupts() -> Iterator[None]:
 
 
 @contextmanager
-def beside(job: Callable[[], object], lost: Callable[[], object]) -> Iterator[None]:
+def run_in_background(job: Callable[[], object], lost: Callable[[], object]) -> Iterator[None]:
     """Do `job` in a forked process while the block runs, and wait for it at the end of the block; an error in the block
     ends it. With one core only, or where no process forks, the job is done after the block.
 
@@ -178,8 +178,8 @@ def beside(job: Callable[[], object], lost: Callable[[], object]) -> Iterator[No
         yield
         job()
         return
-    process = multiprocessing.get_context("fork").Process(target=_bound, args=(job, os.getpid()))
-    with _without_interrupts():
+    process = multiprocessing.get_context("fork").Process(target=_run_bound_to_parent, args=(job, os.getpid()))
+    with _block_interrupts():
         process.start()
     try:
         yield
@@ -203,16 +203,16 @@ def gather(jobs: Sequence[Callable[[], T]]) -> list[T]:
     with tempfile.TemporaryDirectory() as folder:
         parts = min(len(jobs), PARTS * workers)
 
-        def some(part: int) -> None:
+        def run_part(part: int) -> None:
             whole = Path(folder, f"{part}.part")
             whole.write_text(json.dumps([job() for job in jobs[part::parts]]), encoding="utf-8")
             whole.rename(Path(folder, str(part)))  # so that what a kill cuts off is not there
 
-        side_by_side(some, range(parts), workers)
-        return _merged([Path(folder, str(part)) for part in range(parts)], jobs)
+        run_processes(run_part, range(parts), workers)
+        return _merge_results([Path(folder, str(part)) for part in range(parts)], jobs)
 
 
-def _merged(files: Sequence[Path], jobs: Sequence[Callable[[], T]]) -> list[T]:
+def _merge_results(files: Sequence[Path], jobs: Sequence[Callable[[], T]]) -> list[T]:
     """The results of all jobs from the files of each part; what is not there is done here."""
     results: list[T | None] = [None] * len(jobs)
     for part, file in enumerate(files):
@@ -239,7 +239,7 @@ def die_with_parent(number: int = signal.SIGTERM) -> None:
         _PRCTL(_PR_SET_PDEATHSIG, number)
 
 
-def _bound(job: Callable[[], object], parent: int) -> None:
+def _run_bound_to_parent(job: Callable[[], object], parent: int) -> None:
     """Do `job` in a process that ends with its parent."""
     die_with_parent(signal.SIGKILL)
     if os.getppid() != parent:  # which ended while this process was starting
@@ -247,10 +247,12 @@ def _bound(job: Callable[[], object], parent: int) -> None:
     job()
 
 
-def _quietly(job: Callable[[T], object], item: T, parent: int, way_in: tuple[Inbox, Connection] | None = None) -> None:
+def _run_in_child(
+    job: Callable[[T], object], item: T, parent: int, way_in: tuple[Inbox, Connection] | None = None
+) -> None:
     if way_in:
-        way_in[0].use(way_in[1])
+        way_in[0].set_writer(way_in[1])
     try:
-        _bound(partial(job, item), parent)
+        _run_bound_to_parent(partial(job, item), parent)
     except Exception:
         os._exit(1)  # the caller meets the same error when it takes the work up

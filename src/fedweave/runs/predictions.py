@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from fedweave.client.controls import controls
-from fedweave.federation.predictions import Answers, answers
-from fedweave.federation.schedule import viewers
+from fedweave.client.controls import control_outputs
+from fedweave.federation.predictions import ClientPredictions, predict_clients
+from fedweave.federation.schedule import evaluation_cohort
 from fedweave.files import atomic_path
 from fedweave.metrics import Metric
-from fedweave.runs.history import History, chosen
+from fedweave.runs.history import History, select_rows
 from fedweave.runs.preparation import PreparedRun
 from fedweave.tensors import trees
 
@@ -27,7 +27,7 @@ FILES = ("predictions-*.npz", "controls.npz")
 WEIGHTED = "none: test rows count by weight, which only the metric of the task does"
 
 
-class Stored(NamedTuple):
+class PredictionTable(NamedTuple):
     """What is in a file: of rules [K, R, ...], of a model [R, ...]."""
 
     client: np.ndarray
@@ -37,25 +37,25 @@ class Stored(NamedTuple):
     outputs: np.ndarray
 
 
-def of_models(prepared: PreparedRun, history: History, seed: int) -> dict[str, list[Answers]] | None:
+def of_models(prepared: PreparedRun, history: History, seed: int) -> dict[str, list[ClientPredictions]] | None:
     """ "val" and "test" -> the answers of every evaluated client at the reported round; None where no round can be
     chosen.
     """
-    if not history.snapshot or chosen(history, prepared) is None:
+    if not history.snapshot or select_rows(history, prepared) is None:
         return None
     models = trees.tree_map(lambda t: t.to(prepared.device), history.snapshot["models"])
     there = len(tree_leaves(models)[0])  # fewer in a round before the newcomers joined
     positions = prepared.federation.sample[:there]
-    who = viewers(prepared.federation, seed, history.snapshot["round"], positions=positions)
+    who = evaluation_cohort(prepared.federation, seed, history.snapshot["round"], positions=positions)
     with torch.no_grad():
-        return answers(prepared.method, models, prepared.executor, who)
+        return predict_clients(prepared.method, models, prepared.executor, who)
 
 
-def stored(made: Mapping[str, list[Answers]], clients: Sequence[int]) -> Stored:
+def build_table(made: Mapping[str, list[ClientPredictions]], clients: Sequence[int]) -> PredictionTable:
     """Answers of `clients` as one table; validation rows first."""
     pairs = [(part == "test", i, one) for part, mine in made.items() for i, one in zip(clients, mine, strict=False)]
     lengths = [len(one.rows) for _, _, one in pairs]
-    return Stored(
+    return PredictionTable(
         np.repeat(np.array([i for _, i, _ in pairs], dtype=np.int32), lengths),
         np.concatenate([one.rows for _, _, one in pairs]),
         np.repeat(np.array([test for test, _, _ in pairs]), lengths),
@@ -64,7 +64,7 @@ def stored(made: Mapping[str, list[Answers]], clients: Sequence[int]) -> Stored:
     )
 
 
-def precision(values: int) -> str:
+def choose_precision(values: int) -> str:
     """The type in which so many outputs are stored; "none: ..." where they are too many."""
     for name in ("float32", "float16"):
         if values * np.dtype(name).itemsize <= LARGEST:
@@ -72,31 +72,31 @@ def precision(values: int) -> str:
     return f"none: {values * 2 / 2**20:.0f} MiB of outputs a repetition, more than {LARGEST / 2**20:.0f}"
 
 
-def write(path: Path, table: Stored, dtype: str, **more: Any) -> None:
+def write(path: Path, table: PredictionTable, dtype: str, **more: Any) -> None:
     """Write a table; outputs as `dtype`."""
     with atomic_path(path) as temporary:
         np.savez_compressed(temporary, **table._replace(outputs=table.outputs.astype(dtype))._asdict(), **more)
 
 
-def weighted(prepared: PreparedRun) -> bool:
+def has_test_weights(prepared: PreparedRun) -> bool:
     """Whether test rows count by the client's own distribution of classes."""
     return "test_weight" in prepared.federation.own
 
 
-def of_controls(prepared: PreparedRun, width: int = 0) -> dict[str, list[Answers]]:
+def of_controls(prepared: PreparedRun, width: int = 0) -> dict[str, list[ClientPredictions]]:
     """Rule -> its answers on the test rows of every evaluated client.
 
     Args:
         width: least number of classes of the outputs.
     """
-    made: dict[str, list[Answers]] = {}
-    for data in _clients(prepared):
+    made: dict[str, list[ClientPredictions]] = {}
+    for data in _evaluated_clients(prepared):
         rows = data.test[data.test >= 0]
         task = prepared.method.task
         targets = task.in_unit(task.targets(data, rows), data).cpu().numpy()
-        for name, outputs in controls(task, data, rows).items():
-            wide = _widened(task.in_unit(outputs, data), width).cpu().numpy()
-            made.setdefault(name, []).append(Answers(rows.cpu().numpy(), targets, wide))
+        for name, outputs in control_outputs(task, data, rows).items():
+            wide = _pad_classes(task.in_unit(outputs, data), width).cpu().numpy()
+            made.setdefault(name, []).append(ClientPredictions(rows.cpu().numpy(), targets, wide))
     return made
 
 
@@ -118,23 +118,23 @@ def _control_values(prepared: PreparedRun) -> dict[str, list[float]]:
             for name, mine in of_controls(prepared).items()
         }
     values: dict[str, list[float]] = {}
-    for data in _clients(prepared):
+    for data in _evaluated_clients(prepared):
         rows = data.test[data.test >= 0]
-        for name, outputs in controls(task, data, rows).items():
+        for name, outputs in control_outputs(task, data, rows).items():
             values.setdefault(name, []).append(float(task.score(outputs, data, rows, shared_test=True)))
     return values
 
 
-def pooled(metric: Metric, kind: str, table: Stored) -> float:
+def score_pooled_rows(metric: Metric, kind: str, table: PredictionTable) -> float:
     """The metric of all clients' test rows together."""
     return metric.value(kind, table.targets[table.test], table.outputs[table.test])
 
 
-def _clients(prepared: PreparedRun) -> list[Any]:
-    who = viewers(prepared.federation, 0, 0, positions=prepared.federation.sample)
-    return [who.one(i) for i in range(len(who))]
+def _evaluated_clients(prepared: PreparedRun) -> list[Any]:
+    who = evaluation_cohort(prepared.federation, 0, 0, positions=prepared.federation.sample)
+    return [who.client_data(i) for i in range(len(who))]
 
 
-def _widened(outputs: Tensor, width: int) -> Tensor:
+def _pad_classes(outputs: Tensor, width: int) -> Tensor:
     missing = width - outputs.shape[-1] if outputs.ndim > 1 else 0
     return torch.nn.functional.pad(outputs, (0, missing)) if missing > 0 else outputs

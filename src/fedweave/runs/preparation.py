@@ -12,11 +12,11 @@ from fedweave import data
 from fedweave.client.model_check import check_model
 from fedweave.client.task import Task
 from fedweave.data import Dataset, Partition
-from fedweave.data.normalise import stored
+from fedweave.data.normalisation import to_float32
 from fedweave.errors import BadInput
-from fedweave.families.base import check_kept
-from fedweave.federation.collaboration import recordable
-from fedweave.federation.executors import Batched, Executor, exact
+from fedweave.families.base import check_local_names
+from fedweave.federation.collaboration import is_recordable
+from fedweave.federation.executors import Batched, Executor, set_precision
 from fedweave.federation.federation import Federation
 from fedweave.federation.graph_truth import jensen_shannon, target_shares
 from fedweave.federation.protocol import Method
@@ -25,8 +25,8 @@ from fedweave.federation.schedule import evaluation_sample
 from fedweave.models import MODELS, ClientModel, parameter_count
 from fedweave.registry import users_file
 from fedweave.runs import assembly, federations, graph_controls, tasks
+from fedweave.runs.dependent_clients import check_equal_units
 from fedweave.runs.parallel import keep_memory
-from fedweave.runs.parts import check_equal
 from fedweave.study.spec import Run
 
 CHECKED = 8  # rows that a user's model is checked on
@@ -63,12 +63,12 @@ class PreparedRun:
     units: tuple[str, ...] = ()
     split: Callable[[int], "PreparedRun"] | None = None
 
-    def of(self, seed: int) -> "PreparedRun":
+    def for_seed(self, seed: int) -> "PreparedRun":
         """The objects of the repetition `seed`."""
         return self if self.split is None else self.split(seed)
 
     @property
-    def mapped(self) -> bool:
+    def has_mapped_tables(self) -> bool:
         """Whether tables of all clients lie in memory-mapped files: as `train.store` says, else if they are large."""
         if self.run.train.store != "auto" or self.method.pools:
             return self.run.train.store == "mapped"
@@ -95,21 +95,23 @@ def prepare(
     """
     splits = data.splits(run.task.partition)
     sample = splits[0]["seed"]
-    first = _prepared(_on(run, splits[0]), dataset, partition, model, sample)
+    first = _prepare_split(_replace_partition(run, splits[0]), dataset, partition, model, sample)
     if len(splits) == 1:
         return replace(first, run=run)
 
     @cache
-    def split(seed: int) -> PreparedRun:
+    def prepare_for_seed(seed: int) -> PreparedRun:
         # A seed that is none of the run's, as of a bench, takes the first split.
         own = splits[run.seeds.index(seed)] if seed in run.seeds else splits[0]
         if own is splits[0]:
             return replace(first, run=run)
         dealt = data.partition(dataset, **own)
-        check_equal(run.key, {split["seed"]: made.units for split, made in ((splits[0], partition), (own, dealt))})
-        return replace(_prepared(_on(run, own), dataset, dealt, model, sample), run=run)
+        check_equal_units(
+            run.key, {split["seed"]: made.units for split, made in ((splits[0], partition), (own, dealt))}
+        )
+        return replace(_prepare_split(_replace_partition(run, own), dataset, dealt, model, sample), run=run)
 
-    return replace(first, run=run, split=split)
+    return replace(first, run=run, split=prepare_for_seed)
 
 
 def check_validation(run: Run, method: Method, federation: Federation) -> None:
@@ -149,28 +151,30 @@ def check_memory(prepared: PreparedRun) -> None:
         )
 
 
-def _on(run: Run, split: dict[str, Any]) -> Run:
+def _replace_partition(run: Run, split: dict[str, Any]) -> Run:
     return replace(run, task=replace(run.task, partition=split))
 
 
-def _prepared(
+def _prepare_split(
     run: Run, dataset: Dataset, partition: Partition, model: Callable[[], ClientModel] | None, sample: int
 ) -> PreparedRun:
     """The objects of `run` on one split; `sample` is the seed of the clients that are evaluated."""
-    device = assembly.device(run.train.device)
-    exact(device, run.train.precision == "tf32")
+    device = assembly.choose_device(run.train.device)
+    set_precision(device, run.train.precision == "tf32")
     keep_memory()
     task = tasks.build_task(run, dataset, partition, model=model)
-    federation = federations.attacked(federations.build_federation(dataset, partition, run.task.normalize), run.task)
-    federation = federations.weighted(federation, run.train.class_weights)
+    federation = federations.add_attackers(
+        federations.build_federation(dataset, partition, run.task.normalize), run.task
+    )
+    federation = federations.add_class_weights(federation, run.train.class_weights)
     federation = replace(federation, evaluated=evaluation_sample(sample, federation.ids, run.evaluate.clients))
     method = assembly.build_method(run, task)
-    check_kept(method)
+    check_local_names(method)
     check_validation(run, method, federation)
-    if recordable(1, federation.clients):
+    if is_recordable(1, federation.clients):
         divergence = torch.from_numpy(jensen_shannon(target_shares(task, federation)))
         federation = replace(federation, divergence=divergence)
-    if run.evaluate.edges and not recordable(len(task.layers), federation.clients):
+    if run.evaluate.edges and not is_recordable(len(task.layers), federation.clients):
         raise BadInput(
             f"runs.{run.key}: evaluate.edges: {run.evaluate.edges} needs the whole graph of {federation.clients} "
             "clients, which is too large to be recorded; leave it out"
@@ -178,10 +182,11 @@ def _prepared(
     if control := graph_controls.build(run, method, federation, partition.names):
         method = replace(method, control=control)
     made = PreparedRun(
-        run, method, federation.to(device), assembly.executor(run, method, device), assembly.settings(run), device,
-        assembly.point(run), dataset.note, partition.names, partition.group_names, partition.units,
+        run, method, federation.to(device), assembly.build_executor(run, method, device),
+        assembly.build_settings(run), device, assembly.evaluation_point(run), dataset.note, partition.names,
+        partition.group_names, partition.units,
     )  # fmt: skip
-    if made.mapped:
+    if made.has_mapped_tables:
         check_memory(made)
     if model is None:
         _try_plug_in(made, dataset, partition)
@@ -200,5 +205,5 @@ def try_model(task: Task, dataset: Dataset, partition: Partition, name: str, exe
     Raises:
         BadInput: as `check_model`.
     """
-    rows = torch.from_numpy(stored(dataset.x[partition.train[0][:CHECKED]]))
+    rows = torch.from_numpy(to_float32(dataset.x[partition.train[0][:CHECKED]]))
     check_model(task, rows, dataset.outputs, name, isinstance(executor, Batched))

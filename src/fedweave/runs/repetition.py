@@ -14,19 +14,28 @@ from fedweave.federation.engine import run as rounds_of
 from fedweave.federation.executors import Batched
 from fedweave.federation.records import Report, State
 from fedweave.files import check_writable
-from fedweave.runs.checkpoints import restore, save, storage
-from fedweave.runs.history import History, chosen, record
-from fedweave.runs.parallel import Inbox, share, side_by_side
+from fedweave.runs.checkpoints import open_storage, restore, save
+from fedweave.runs.history import History, record, select_rows
+from fedweave.runs.parallel import Inbox, allocate_workers, run_processes
 from fedweave.runs.preparation import PreparedRun, prepare
 from fedweave.study.spec import Run
 from fedweave.tensors.storage import Storage
 
-__all__ = ["History", "PreparedRun", "chosen", "perform", "perform_all", "prepare", "record", "repeat"]
+__all__ = [
+    "History",
+    "PreparedRun",
+    "iterate_reports",
+    "prepare",
+    "record",
+    "run_repetition",
+    "run_repetitions",
+    "select_rows",
+]
 
 HOSTILE = 1000  # scale of an attack from which on it is to blame for a training that diverges
 
 
-def repeat(
+def iterate_reports(
     prepared: PreparedRun, seed: int, resume: State | None = None, tables: Storage | None = None
 ) -> Iterator[Report]:
     """The reports of one repetition.
@@ -37,20 +46,20 @@ def repeat(
     Raises:
         Diverged: when no client of a round got anywhere, so that the training loss is no number.
     """
-    prepared = prepared.of(seed)
-    with nullcontext(tables) if tables else storage(None, prepared, seed) as tables:
+    prepared = prepared.for_seed(seed)
+    with nullcontext(tables) if tables else open_storage(None, prepared, seed) as tables:
         settings = replace(prepared.settings, seed=seed, storage=tables)
         for report in rounds_of(prepared.method, prepared.federation, settings, prepared.executor, resume):
             if not math.isfinite(report.loss):
                 raise Diverged(
                     f"runs.{prepared.run.key}: seed {seed}, round {report.round}: training diverged, "
                     "every upload was dropped; "
-                    f"{_way_out(prepared.run)}"
+                    f"{_suggest_change(prepared.run)}"
                 )
             yield report
 
 
-def _way_out(run: Run) -> str:
+def _suggest_change(run: Run) -> str:
     """What to change after training has diverged: noise that outweighs every weight of a model, or the step size."""
     privacy, attack = run.train.privacy or {}, run.task.attack or {}
     if (deviation := privacy.get("noise", 0.0) * privacy.get("clip", 0.0)) >= 1:
@@ -61,18 +70,18 @@ def _way_out(run: Run) -> str:
     return f"lower train.lr ({run.train.lr}) or set train.clip"
 
 
-def perform(
+def run_repetition(
     prepared: PreparedRun,
     seed: int,
     checkpoints: Path | None = None,
     progress: Callable[[Report], None] = lambda report: None,
 ) -> History:
     """Run one repetition to its end, continuing from a checkpoint of the same specification where there is one."""
-    prepared = prepared.of(seed)
+    prepared = prepared.for_seed(seed)
     total, every = prepared.rounds, prepared.run.train.checkpoint
-    with storage(checkpoints, prepared, seed) as tables:
+    with open_storage(checkpoints, prepared, seed) as tables:
         state, history = restore(checkpoints, prepared, seed, tables) if checkpoints else (None, History())
-        for report in repeat(prepared, seed, state, tables):
+        for report in iterate_reports(prepared, seed, state, tables):
             history = record(history, report, prepared)
             progress(report)
             if checkpoints and (report.round == total or (every and report.round % every == 0)):
@@ -80,13 +89,13 @@ def perform(
     return history
 
 
-def _compile(prepared: PreparedRun) -> None:
+def _compile_steps(prepared: PreparedRun) -> None:
     """Compile the steps of the first stage in this process, from which repetitions fork; its first round is dropped."""
     if isinstance(prepared.executor, Batched) and prepared.executor.compiled:
-        next(repeat(prepared, prepared.run.seeds[0]))
+        next(iterate_reports(prepared, prepared.run.seeds[0]))
 
 
-def perform_all(
+def run_repetitions(
     prepared: PreparedRun,
     checkpoints: Path,
     progress: Callable[[int, Report], Any] = lambda seed, report: None,
@@ -102,17 +111,17 @@ def perform_all(
             has not used several itself.
     """
     check_writable(checkpoints)
-    workers, threads = share(
+    workers, threads = allocate_workers(
         prepared.method.network, len(prepared.run.seeds), prepared.device, prepared.federation.clients
     )
     torch.set_num_threads(min(threads, most_threads or threads) if workers > 1 else threads)
     inbox = Inbox(receive)
 
-    def one(seed: int) -> History:
-        return perform(prepared, seed, checkpoints, lambda report: inbox.post(progress(seed, report)))
+    def run_seed(seed: int) -> History:
+        return run_repetition(prepared, seed, checkpoints, lambda report: inbox.post(progress(seed, report)))
 
     if workers > 1:
         if torch.get_num_threads() == 1:  # after work with several threads, no process forks safely
-            _compile(prepared)
-        side_by_side(one, prepared.run.seeds, workers, inbox=inbox)
-    return {seed: one(seed) for seed in prepared.run.seeds}
+            _compile_steps(prepared)
+        run_processes(run_seed, prepared.run.seeds, workers, inbox=inbox)
+    return {seed: run_seed(seed) for seed in prepared.run.seeds}

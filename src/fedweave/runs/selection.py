@@ -19,7 +19,7 @@ class Summary(NamedTuple):
     worst10: float
 
 
-class Headline(NamedTuple):
+class RunSummary(NamedTuple):
     """A run in four numbers: mean and standard deviation over seeds (ddof 1; NaN for one seed) of the mean over
     clients, and the seeds' average spread over clients and worst tenth.
     """
@@ -46,11 +46,11 @@ def finite_mean(values: np.ndarray) -> float:
     return float(finite.mean()) if finite.size else np.nan
 
 
-def headline(values: np.ndarray, higher_is_better: bool = True) -> Headline:
+def summarise_run(values: np.ndarray, higher_is_better: bool = True) -> RunSummary:
     """`values` [S, N] of seeds and clients as the numbers that are reported."""
     means, spreads, worst = np.array([summarise(row, higher_is_better) for row in values]).T
     std = float(means.std(ddof=1)) if len(means) > 1 else np.nan
-    return Headline(float(means.mean()), std, float(spreads.mean()), float(worst.mean()))
+    return RunSummary(float(means.mean()), std, float(spreads.mean()), float(worst.mean()))
 
 
 def select(

@@ -29,7 +29,7 @@ MODELS, GRAPHS = "models-*.pt", "graphs.npz"
 
 
 @dataclass(frozen=True)
-class Deployed:
+class DeployedModels:
     """The models of all clients and repetitions, with what they need to answer.
 
     Attributes:
@@ -60,12 +60,12 @@ class Deployed:
         Raises:
             BadInput: an unknown client or seed.
         """
-        seed = self.chosen(seed)
+        seed = self.select_seed(seed)
         inputs = torch.from_numpy(np.asarray(x, dtype=np.float32))
         with torch.no_grad():
-            return self.outputs(self.model(seed, client), inputs, client).numpy()
+            return self.outputs(self.select_model(seed, client), inputs, client).numpy()
 
-    def model(self, seed: int, client: int) -> Tree:
+    def select_model(self, seed: int, client: int) -> Tree:
         """The model of `client` in one repetition.
 
         Raises:
@@ -80,7 +80,7 @@ class Deployed:
             )
         return trees.at(self.models[seed], client if self.clients is None else self.clients.index(client))
 
-    def chosen(self, seed: int | None) -> int:
+    def select_seed(self, seed: int | None) -> int:
         """The seed, or the first one for None.
 
         Raises:
@@ -125,31 +125,31 @@ def deploy(
     models: Path,
     graphs: list[tuple[Tensor, Tensor]],
     model: Callable[[], ClientModel] | None = None,
-) -> Deployed:
+) -> DeployedModels:
     """The models of a run with what they need to answer.
 
     Args:
         info: of run.json.
         facts: name, kind, shape and classes of the data set, and the layout of a series.
         models: the folder of models-SEED.pt.
-        graphs: of subgraph clients, as `normalised`; empty for other kinds.
+        graphs: of subgraph clients, as `normalise_graphs`; empty for other kinds.
         model: makes client models, where the run's have no name.
 
     Raises:
         BadInput: the run's settings no longer fit the code.
     """
-    run, (dataset, partition) = run_of(info), _shapes(facts)
+    run, (dataset, partition) = parse_run(info), _build_placeholders(facts)
     method = assembly.build_method(run, tasks.build_task(run, dataset, partition, model=model))
     stacked = {int(path.stem.removeprefix("models-")): load_tensors(path)["models"] for path in models.glob(MODELS)}
     span = sum(partition.layout.get(k, 0) for k in SPAN)
     clients = tuple(map(int, info["evaluated"])) if info.get("evaluated") else None
-    return Deployed(method, dict(sorted(stacked.items())), graphs, span, clients)
+    return DeployedModels(method, dict(sorted(stacked.items())), graphs, span, clients)
 
 
 SPAN = ("window", "horizon")
 
 
-def run_of(info: dict[str, Any]) -> Run:
+def parse_run(info: dict[str, Any]) -> Run:
     """The run as run.json tells it."""
     task, method = dict(info["spec"]["task"]), dict(info["spec"]["method"])
     return Run(
@@ -165,7 +165,7 @@ def run_of(info: dict[str, Any]) -> Run:
     )
 
 
-def _shapes(facts: dict[str, Any]) -> tuple[Dataset, Partition]:
+def _build_placeholders(facts: dict[str, Any]) -> tuple[Dataset, Partition]:
     """A data set of the same shapes with one blank row in it, and its layout."""
     kind, shape = facts["kind"], tuple(facts["shape"])
     layout = {name: facts[name] for name in SPAN if name in facts}
@@ -184,13 +184,13 @@ def _shapes(facts: dict[str, Any]) -> tuple[Dataset, Partition]:
 
 
 def read_graphs(path: Path) -> list[tuple[Tensor, Tensor]]:
-    """What `write_graphs` has written, as `normalised`; empty where there is no file."""
+    """What `write_graphs` has written, as `normalise_graphs`; empty where there is no file."""
     if not path.is_file():
         return []
     stored = read_npz(path)
-    return normalised(np.split(stored["edges"], stored["ends"][:-1], axis=1), stored["sizes"])
+    return normalise_graphs(np.split(stored["edges"], stored["ends"][:-1], axis=1), stored["sizes"])
 
 
-def normalised(edges: Iterable[np.ndarray], sizes: Iterable[int]) -> list[tuple[Tensor, Tensor]]:
+def normalise_graphs(edges: Iterable[np.ndarray], sizes: Iterable[int]) -> list[tuple[Tensor, Tensor]]:
     """Edges [3, E + V] with self loops, and their weights [E + V], of every client's subgraph of V nodes."""
     return [gcn_norm(torch.from_numpy(np.array(pairs)), int(size)) for pairs, size in zip(edges, sizes, strict=True)]

@@ -30,10 +30,12 @@ def build_task(
         BadInput: the model does not fit the data.
     """
     _check_fit(run, dataset, named=model is None)
-    return _scored(run, partition, _built(run, dataset, partition, dtype, model), dataset.outputs or 2)
+    return _replace_metric(
+        run, partition, _build_default_task(run, dataset, partition, dtype, model), dataset.outputs or 2
+    )
 
 
-def _scored(run: Run, partition: Partition, task: Task, outputs: int) -> Task:
+def _replace_metric(run: Run, partition: Partition, task: Task, outputs: int) -> Task:
     """`task` with the metric that the run asks for, unless that is its own."""
     name, where = run.task.metric, f"tasks.{run.name}.metric"
     if name is None or check_fit(name, task.targets_are, where).name == task.metric:
@@ -44,25 +46,25 @@ def _scored(run: Run, partition: Partition, task: Task, outputs: int) -> Task:
     return replace(task, scoring=METRICS[name])
 
 
-def _built(
+def _build_default_task(
     run: Run, dataset: Dataset, partition: Partition, dtype: torch.dtype, model: Callable[[], ClientModel] | None
 ) -> Task:
     """What the run's clients learn, scored by the metric of its own."""
     options = dict(run.task.model)
-    name, half = options.pop("name"), _products(run)
+    name, half = options.pop("name"), _product_precision(run)
     try:
         if dataset.kind == "series":
             window, horizon = partition.layout["window"], partition.layout["horizon"]
             forecast = Forecast(
                 model or partial(build, name, (window, 2), horizon, **options), dtype, half, window, horizon
             )
-            return _tried(forecast, torch.zeros(1, window + horizon, 2, dtype=dtype), horizon)
+            return _check_output_shape(forecast, torch.zeros(1, window + horizon, 2, dtype=dtype), horizon)
         shape = tuple(dataset.x.shape[1:])
         built = model or partial(build, name, shape, dataset.outputs, categories=dataset.categories, **options)
         if dataset.kind == "graph":
             return NodeClassification(built, dtype)
-        rows = _of_rows(dataset, built, run, dtype)
-        return _tried(rows, torch.zeros(1, *shape, dtype=dtype), dataset.outputs)
+        rows = _build_row_task(dataset, built, run, dtype)
+        return _check_output_shape(rows, torch.zeros(1, *shape, dtype=dtype), dataset.outputs)
     except (RuntimeError, TypeError, ValueError, KeyError) as error:
         reason = str(error).splitlines()[0]
         raise BadInput(
@@ -70,15 +72,15 @@ def _built(
         ) from error
 
 
-def _products(run: Run) -> torch.dtype | None:
+def _product_precision(run: Run) -> torch.dtype | None:
     """Precision of the model's products, if it is not that of the tensors."""
     return torch.bfloat16 if run.train.precision == "bfloat16" else None
 
 
-def _of_rows(dataset: Dataset, built: Callable[[], ClientModel], run: Run, dtype: torch.dtype) -> Task:
+def _build_row_task(dataset: Dataset, built: Callable[[], ClientModel], run: Run, dtype: torch.dtype) -> Task:
     """What is learnt of rows: classes, numbers, or the next steps of windows."""
     augment = run.train.augment or 0
-    settings: dict[str, Any] = {"build": built, "dtype": dtype, "products": _products(run), "augment": augment}
+    settings: dict[str, Any] = {"build": built, "dtype": dtype, "products": _product_precision(run), "augment": augment}
     if dataset.targets is None:
         return RowClassification(**settings)
     return RowForecast(**settings, channels=dataset.channels) if dataset.channels else RowRegression(**settings)
@@ -105,7 +107,7 @@ def _check_fit(run: Run, dataset: Dataset, named: bool = True) -> None:
         )
 
 
-def _tried(task: Task, example: Tensor, outputs: int) -> Task:
+def _check_output_shape(task: Task, example: Tensor, outputs: int) -> Task:
     """`task`, once its model has answered an example input."""
     with torch.no_grad():
         shape = tuple(task.call(task.init(0), example).shape)

@@ -29,27 +29,27 @@ class Architecture:
         return self.kind(*self.args, **dict(self.options))
 
     @property
-    def shell(self) -> nn.Module:
+    def meta_module(self) -> nn.Module:
         """The module without memory for parameters. Its first use must not be inside a mapped function, where no module
         may be initialised.
         """
-        return _shell(self)
+        return _build_meta_module(self)
 
     def run(self, params: Params, *inputs: Any, method: str = "forward", **options: Any) -> Any:
         """What `method` of the network gives with `params`."""
-        return invoke(self.shell, params, method, *inputs, **options)
+        return invoke(self.meta_module, params, method, *inputs, **options)
 
 
 def architecture(kind: Callable[..., nn.Module], *args: Any, **options: Any) -> Architecture:
     """The architecture of `kind(*args, **options)`; mappings, such as shapes by name, become pairs."""
-    return Architecture(kind, tuple(map(_frozen, args)), tuple((k, _frozen(v)) for k, v in options.items()))
+    return Architecture(kind, tuple(map(_to_hashable, args)), tuple((k, _to_hashable(v)) for k, v in options.items()))
 
 
-def _frozen(value: Any) -> Hashable:
+def _to_hashable(value: Any) -> Hashable:
     return tuple(value.items()) if isinstance(value, Mapping) else value
 
 
 @lru_cache(maxsize=64)
-def _shell(build: Callable[[], nn.Module]) -> nn.Module:
+def _build_meta_module(build: Callable[[], nn.Module]) -> nn.Module:
     with torch.device("meta"):
         return build()

@@ -80,13 +80,13 @@ class ModelAttention(nn.Module):
         self.attend = AttentionHeads(features, **heads)
         self.scale = {"none": 1.0, "rsqrt": features**-0.5}[choose(h_scale, ("none", "rsqrt"), "h_scale")]
 
-    def heads(self, models: Tensor) -> Tensor:
+    def head_weights(self, models: Tensor) -> Tensor:
         """Normalised models [N, d] -> row-stochastic weights of every head [K, N, N]."""
         return self.attend(models if self.scale == 1.0 else models * self.scale)
 
     def forward(self, models: Tensor) -> Tensor:
         """Normalised models [N, d] -> row-stochastic R [N, N]."""
-        return self.heads(models).mean(0)
+        return self.head_weights(models).mean(0)
 
 
 def layer_norm(x: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ class FreeAttention(nn.Module):
         return dropout_keys.dropout(control(self.matrix) @ x, self.dropout, key)
 
 
-def with_newcomers(matrix: Tensor, newcomers: int) -> Tensor:
+def add_newcomers(matrix: Tensor, newcomers: int) -> Tensor:
     """A free matrix [N, N] for N + newcomers clients: who is new attends to itself only and nobody to it."""
     return torch.block_diag(matrix, torch.eye(newcomers, dtype=matrix.dtype, device=matrix.device))
 

@@ -60,7 +60,7 @@ class CollaborativeHypernetwork(nn.Module):
         """Embeddings [N, size] after diffusion, before attention."""
         return x if self.encoder is None else self.encoder(x, edges, key=_fold(key, 0))
 
-    def mixing(self, x: Tensor, edges: Tensor) -> Tensor:
+    def mixing_matrix(self, x: Tensor, edges: Tensor) -> Tensor:
         """Who attends to whom [N, N], without dropout; the identity without attention."""
         encoded = self.encode(x, edges)
         return torch.eye(len(x)).to(x) if self.attention is None else self.attention.weights(encoded)
@@ -72,15 +72,15 @@ class CollaborativeHypernetwork(nn.Module):
 
         `control` replaces the weights of the attention, and those of the identity where there is no attention.
         """
-        return self.hyper(self._mixed(x, edges, key, control), ids, key=_fold(key, 2))
+        return self.hyper(self._mix_embeddings(x, edges, key, control), ids, key=_fold(key, 2))
 
-    def hidden(
+    def hidden_features(
         self, x: Tensor, edges: Tensor, ids: Tensor, *, key: Tensor | None = None, control: Control = no_control
     ) -> Tensor:
         """What the wide head reads in `forward`, [P, width]."""
-        return self.hyper.hidden(self._mixed(x, edges, key, control), ids, key=_fold(key, 2))
+        return self.hyper.hidden_features(self._mix_embeddings(x, edges, key, control), ids, key=_fold(key, 2))
 
-    def _mixed(self, x: Tensor, edges: Tensor, key: Tensor | None, control: Control) -> Tensor:
+    def _mix_embeddings(self, x: Tensor, edges: Tensor, key: Tensor | None, control: Control) -> Tensor:
         x = self.encode(x, edges, key)
         if self.attention is not None:
             return self.attention(x, key=_fold(key, 1), control=control)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 
-def _triangle(values: Tensor, s: int, offset: int) -> Tensor:
+def _lower_triangle(values: Tensor, s: int, offset: int) -> Tensor:
     """Matrices [E, S, S] whose lower triangle from diagonal `offset` on holds `values` [E, n]."""
     rows, columns = torch.tril_indices(s, s, offset, device=values.device)
     return values.new_zeros(len(values), s * s).index_copy(1, rows * s + columns, values).unflatten(1, (s, s))
@@ -20,28 +20,28 @@ def householder(values: Tensor, s: int) -> Tensor:
     """
     # Edges last: each of the S steps is one contiguous pass over all edges.
     eye = torch.eye(s, dtype=values.dtype, device=values.device)[..., None]
-    columns = _triangle(values, s, -1).permute(2, 1, 0) + eye
+    columns = _lower_triangle(values, s, -1).permute(2, 1, 0) + eye
     q = eye.expand_as(columns)
     for v in columns:
         q = q - (q * v).sum(1, keepdim=True) * (v * (2.0 / v.square().sum(0)))
     return q.permute(2, 0, 1)
 
 
-def _skew(values: Tensor, s: int) -> Tensor:
-    lower = _triangle(values, s, 0)
+def _skew_matrix(values: Tensor, s: int) -> Tensor:
+    lower = _lower_triangle(values, s, 0)
     return lower - lower.mT
 
 
 def cayley(values: Tensor, s: int) -> Tensor:
     """Rotations [E, S, S] from [E, S(S+1)/2]: (I - M/2)^-1 (I + M/2), M = T - T^T of the lower triangle T."""
-    half = 0.5 * _skew(values, s)
+    half = 0.5 * _skew_matrix(values, s)
     eye = torch.eye(s, dtype=values.dtype, device=values.device)
     return torch.linalg.solve(eye - half, eye + half)
 
 
 def exponential(values: Tensor, s: int) -> Tensor:
     """Rotations [E, S, S] from [E, S(S+1)/2]: exp(M), M = T - T^T of the lower triangle T."""
-    return torch.linalg.matrix_exp(_skew(values, s))
+    return torch.linalg.matrix_exp(_skew_matrix(values, s))
 
 
 class Parametrisation(NamedTuple):

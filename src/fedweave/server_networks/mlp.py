@@ -35,10 +35,10 @@ class TargetHypernetwork(nn.Module):
         """Embeddings [P, f_in] -> name -> [P, *shape]."""
         h = self.trunk(z)
         heads = zip(self.shapes.items(), self.heads, strict=True)
-        return {name: wide(h, head).reshape(len(z), *shape) for (name, shape), head in heads}
+        return {name: apply_wide_head(h, head).reshape(len(z), *shape) for (name, shape), head in heads}
 
 
-def wide(h: Tensor, head: Any) -> Tensor:
+def apply_wide_head(h: Tensor, head: Any) -> Tensor:
     """What a linear head, an `nn.Linear` with many more outputs than inputs, makes of h [P, D].
 
     Where no gradient is asked for, its outputs are made in pieces: twice as quick on a CPU.
@@ -50,7 +50,7 @@ def wide(h: Tensor, head: Any) -> Tensor:
     return torch.cat([F.linear(h, *piece) for piece in pieces], dim=1)
 
 
-def through_heads(h: Tensor, heads: Params, cotangents: Sequence[Tensor]) -> tuple[Params, Tensor]:
+def backpropagate_heads(h: Tensor, heads: Params, cotangents: Sequence[Tensor]) -> tuple[Params, Tensor]:
     """The derivative of linear heads at their inputs h [P, D], without their outputs.
 
     Args:
@@ -88,11 +88,13 @@ class FlatHypernetwork(nn.Module):
 
         Masks are drawn for all clients: a client's model does not depend on which other clients take part.
         """
-        parts = self.head(self.hidden(z, ids, key=key)).split([prod(shape) for shape in self.shapes.values()], dim=-1)
+        parts = self.head(self.hidden_features(z, ids, key=key)).split(
+            [prod(shape) for shape in self.shapes.values()], dim=-1
+        )
         named = zip(self.shapes.items(), parts, strict=True)
         return {name: part.reshape(len(ids), *shape) for (name, shape), part in named}
 
-    def hidden(self, z: Tensor, ids: Tensor, *, key: Tensor | None = None) -> Tensor:
+    def hidden_features(self, z: Tensor, ids: Tensor, *, key: Tensor | None = None) -> Tensor:
         """What the head reads of the clients `ids`, [P, width]."""
         for salt, layer in enumerate((self.fc1, self.fc2)):
             z = dropout_keys.dropout(F.relu(layer(z)), self.dropout, key, salt=salt)

@@ -27,7 +27,7 @@ Activation = Literal["tanh", "elu"]
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "elu": F.elu}
 
 
-def _times(block: Tensor, x: Tensor) -> Tensor:
+def _multiply(block: Tensor, x: Tensor) -> Tensor:
     """Blocks ([.., 1] scalar, [.., S] diagonal or [.., S, S] dense) times x [.., S, F]."""
     return block @ x if block.ndim == 3 else block[..., None] * x
 
@@ -50,9 +50,9 @@ class Sheaf(NamedTuple):
 
     def laplacian(self, x: Tensor) -> Tensor:
         """Delta x for x [N, S, F]."""
-        y = _times(self.root, x)
-        received = _times(self.transport, y.index_select(0, self.edges[1]))
-        return _times(self.root, _times(self.degree, y).index_add(0, self.edges[0], received, alpha=-1))
+        y = _multiply(self.root, x)
+        received = _multiply(self.transport, y.index_select(0, self.edges[1]))
+        return _multiply(self.root, _multiply(self.degree, y).index_add(0, self.edges[0], received, alpha=-1))
 
     def energy(self, x: Tensor) -> Tensor:
         """Half the sum over edges of ||F_{v,e} y_v - F_{u,e} y_u||^2, with y = D^{-1/2} x, x [N, S, F]."""
@@ -75,7 +75,7 @@ def reverse_of(edges: Tensor, nodes: int) -> Tensor:
 def _refuse_one_way(pairs: list[list[int]]) -> NoReturn:
     counts = Counter((v, u) for v, u in pairs)
     v, u = next((v, u) for v, u in counts if counts[v, u] > counts[u, v])
-    raise BadInput(f"edges: {v} -> {u} has no edge back; make the graph with collaboration.from_relation")
+    raise BadInput(f"edges: {v} -> {u} has no edge back; make the graph with collaboration.relation_graph")
 
 
 def build_sheaf(
@@ -100,14 +100,14 @@ def build_sheaf(
     scale = maps.new_ones(len(maps), 1) if weight is None else weight
     squares = scale.square() if orthogonal else _product(transposed, maps)
     degree = squares.new_zeros(nodes, *squares.shape[1:]).index_add(0, edges[0], squares)
-    return Sheaf(edges, maps, transport, degree, _root(degree, augmented))
+    return Sheaf(edges, maps, transport, degree, _inverse_degree_root(degree, augmented))
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
     return a @ b if a.ndim == 3 else a * b
 
 
-def _root(degree: Tensor, augmented: bool) -> Tensor:
+def _inverse_degree_root(degree: Tensor, augmented: bool) -> Tensor:
     if degree.ndim == 3:
         eye = torch.eye(degree.shape[-1], dtype=degree.dtype, device=degree.device)
         return inverse_root(degree + eye if augmented else degree)
@@ -133,16 +133,16 @@ class SheafLearner(nn.Module):
 
     def forward(self, x: Tensor, edges: Tensor, reverse: Tensor) -> Sheaf:
         """Sheaf of node vectors x [N, S F] on edges [2, E]."""
-        maps = self.kind.build(self.act(_ends(self.phi, x, edges)), self.stalk)
+        maps = self.kind.build(self.act(_edge_linear(self.phi, x, edges)), self.stalk)
         weight = None
         if self.gate is not None:
-            one_way = torch.sigmoid(_ends(self.gate, x, edges))
+            one_way = torch.sigmoid(_edge_linear(self.gate, x, edges))
             weight = one_way * one_way.index_select(0, reverse)
         orthogonal = self.kind.orthogonal
         return build_sheaf(edges, reverse, maps, len(x), weight=weight, orthogonal=orthogonal, augmented=self.augmented)
 
 
-def _ends(linear: nn.Linear, x: Tensor, edges: Tensor) -> Tensor:
+def _edge_linear(linear: nn.Linear, x: Tensor, edges: Tensor) -> Tensor:
     """`linear` of [x_v || x_u] for every edge, computed once per node: [N, D] -> [E, n]."""
     own, other = linear.weight.chunk(2, dim=1)
     return F.linear(x, own).index_select(0, edges[0]) + F.linear(x, other).index_select(0, edges[1])

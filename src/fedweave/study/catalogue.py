@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedweave.errors import BadInput, choose, shown
+from fedweave.errors import BadInput, choose, format_value
 from fedweave.files import check_regular
 from fedweave.study import plugins, task_blocks
 from fedweave.study.config import read_yaml
@@ -27,7 +27,7 @@ def studies(folder: Path = STUDIES) -> dict[str, Path]:
     }
 
 
-def place(name: str, folder: Path = STUDIES, above: str = "") -> Path:
+def find_file(name: str, folder: Path = STUDIES, above: str = "") -> Path:
     """The file of the study `name`: of the catalogue, or a path that ends in .yaml.
 
     Args:
@@ -63,17 +63,19 @@ def overlay(name: str, folder: Path = STUDIES, above: tuple[str, ...] = ()) -> d
     Raises:
         BadInput: for an unknown study, one that is like itself, or one whose blocks are none.
     """
-    path = place(name, folder, above[-1] if above else "")
+    path = find_file(name, folder, above[-1] if above else "")
     file = str(path) if name.endswith((".yaml", ".yml")) else f"studies/{name}.yaml"
     own = {key: value for key, value in read_yaml(path).items() if value is not None}
     _check_blocks(own, file)
     if "uses" in own:
-        own["uses"] = plugins.paths(own["uses"], file, path.parent)
+        own["uses"] = plugins.resolve_paths(own["uses"], file, path.parent)
     like, inherited = own.pop("like", []), dict[str, Any]()
     for other in [like] if isinstance(like, str) else like:
         # A file has many spellings: its own path, and one from the folder of each file that names it.
-        if place(other, folder, file).resolve() in {one.resolve() for one in (*map(_resolver(folder), above), path)}:
-            way = " -> ".join([*map(_short, (*above, file)), other])
+        if find_file(other, folder, file).resolve() in {
+            one.resolve() for one in (*map(_resolver(folder), above), path)
+        }:
+            way = " -> ".join([*map(_shorten, (*above, file)), other])
             raise BadInput(f"{file}: like: {other!r} is like this study itself ({way}); name another")
         inherited = merge(inherited, overlay(other, folder, (*above, file)))
     theirs, named = inherited.pop("tasks", {}), own.get("tasks")
@@ -83,7 +85,7 @@ def overlay(name: str, folder: Path = STUDIES, above: tuple[str, ...] = ()) -> d
     return {**merge({**inherited, "ablate": {}} if inherited else {}, own), "tasks": tasks}
 
 
-def _short(file: str) -> str:
+def _shorten(file: str) -> str:
     return file.removeprefix("studies/").removesuffix(".yaml") if file.startswith("studies/") else file
 
 
@@ -102,30 +104,32 @@ def expand(name: str, folder: Path = STUDIES, uses: Collection[str] = ()) -> dic
         BadInput: for an unknown study, base task or method, or a plug-in that cannot be loaded.
     """
     own = overlay(name, folder)
-    used = own.pop("uses", {}) | plugins.paths(list(uses), "--uses")
+    used = own.pop("uses", {}) | plugins.resolve_paths(list(uses), "--uses")
     plugins.load(used.values())
     named = {"study": title(name), "about": own.pop("about", ""), **({"uses": used} if used else {})}
     return named | (
-        {key: value for key, value in own.items() if key != "study"} if "runs" in own else _filled(name, own, folder)
+        {key: value for key, value in own.items() if key != "study"}
+        if "runs" in own
+        else _build_blocks(name, own, folder)
     )
 
 
-def _filled(name: str, own: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def _build_blocks(name: str, own: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """The rest of params.yaml: tasks on top of the base's, runs, and the settings and spaces of their methods."""
     # Not above: they load torch, and who only lists studies does without.
     from fedweave.methods import METHODS
-    from fedweave.study.search_spaces import derived
+    from fedweave.study.search_spaces import derive_space
 
     file = name if name.endswith((".yaml", ".yml")) else f"studies/{name}.yaml"
     base = read_yaml(folder / "base.yaml") if (folder / "base.yaml").is_file() else {}
-    _check_words(file, own, METHODS)
+    _check_keys(file, own, METHODS)
     tasks: dict[str, Any] = {}
     runs: dict[str, Any] = {}
     for key, block in own["tasks"].items():
         protocol = task_blocks.protocol_of(block, base, f"{file}: tasks.{key}")
-        tasks[key] = task_blocks.laid(key, block, base.get("tasks", {}), file, protocol)
+        tasks[key] = task_blocks.resolve_task(key, block, base.get("tasks", {}), file, protocol)
         task_blocks.check_protocol(tasks[key], block, protocol, f"{file}: tasks.{key}")
-        for suffix, item in map(_variant, entries(block, own, base)):
+        for suffix, item in map(_parse_entry, list_methods(block, own, base)):
             fixed = merge(protocol.get("methods", {}).get(item["method"], {}), item.get("set", {}))
             if f"{key}-{suffix}" in runs:
                 raise BadInput(f"{file}: tasks.{key}.methods: two entries make the run '{key}-{suffix}'; rename one")
@@ -134,7 +138,7 @@ def _filled(name: str, own: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     defaults = {
         m: {setting.name: setting.default for setting in METHODS[choose(m, METHODS, file)].settings()} for m in used
     }
-    tune = merge({**base.get("tune", {}), "spaces": {m: derived(m) for m in METHODS}}, own.get("tune", {}))
+    tune = merge({**base.get("tune", {}), "spaces": {m: derive_space(m) for m in METHODS}}, own.get("tune", {}))
     spaces = {m: (tune["spaces"] or {}).get(m, {}) for m in used} if tune.get("trials") else {}
     return {
         "seeds": own.get("seeds", base.get("seeds", [0, 1, 2])),
@@ -147,18 +151,18 @@ def _filled(name: str, own: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     }
 
 
-def entries(block: Mapping[str, Any], study: Mapping[str, Any], base: Mapping[str, Any]) -> list[Any]:
+def list_methods(block: Mapping[str, Any], study: Mapping[str, Any], base: Mapping[str, Any]) -> list[Any]:
     """The methods of a task: the `controls` of `base` that it does not name, then its own.
 
     A study whose numbers nobody compares says so: `without_controls: <the reason>`.
     """
     own = block["methods"]
-    named = [suffix for suffix, item in map(_variant, own) if item["method"] == suffix]
+    named = [suffix for suffix, item in map(_parse_entry, own) if item["method"] == suffix]
     wanted = [] if "without_controls" in study else base.get("controls", [])
     return [*(control for control in wanted if control not in named), *own]
 
 
-def _variant(entry: Any) -> tuple[str, dict[str, Any]]:
+def _parse_entry(entry: Any) -> tuple[str, dict[str, Any]]:
     """An entry of a task's methods as (end of the run's name, what the run is)."""
     suffix, item = next(iter(entry.items())) if isinstance(entry, Mapping) else (entry, {})
     return suffix, {"method": item.get("method", suffix), **({"set": item["set"]} if "set" in item else {})}
@@ -180,24 +184,24 @@ def _check_blocks(own: Mapping[str, Any], file: str) -> None:
             raise BadInput(f"{file}: {key}: {block!r} is not a block of settings; see: fedweave study show quick")
 
 
-def _check_words(file: str, own: Mapping[str, Any], methods: Collection[str]) -> None:
+def _check_keys(file: str, own: Mapping[str, Any], methods: Collection[str]) -> None:
     """Refuse what a study file would otherwise leave out without a word."""
     for key in own:
         choose(key, WORDS, file)
     if not isinstance(reason := own.get("without_controls", "-"), str) or not reason:
-        raise BadInput(f"{file}: without_controls: {shown(reason)} must say in words why nothing is compared")
+        raise BadInput(f"{file}: without_controls: {format_value(reason)} must say in words why nothing is compared")
     named = {"methods": own.get("methods", {}), "tune.spaces": own.get("tune", {}).get("spaces") or {}}
     for where, block in named.items():
         for method in block:
             choose(method, methods, f"{file}: {where}")
     for key, block in own["tasks"].items():
-        task_blocks.check_words(block, f"{file}: tasks.{key}")
+        task_blocks.check_keys(block, f"{file}: tasks.{key}")
         check_entries(block.get("methods"), f"{file}: tasks.{key}.methods")
         if not isinstance(dataset := block.get("dataset", ""), str):
-            raise BadInput(f"{file}: tasks.{key}.dataset: {shown(dataset)} is not a name; write such as digits")
+            raise BadInput(f"{file}: tasks.{key}.dataset: {format_value(dataset)} is not a name; write such as digits")
 
 
-def pick(content: Mapping[str, Any], tasks: Collection[str], methods: Collection[str]) -> list[str]:
+def select_runs(content: Mapping[str, Any], tasks: Collection[str], methods: Collection[str]) -> list[str]:
     """The runs of a full params.yaml that belong to one of `tasks` and one of `methods`; none named means all.
 
     A method is named as in the study: `fedavg`, or the name of a variant such as `fedpub-detached`.
@@ -221,7 +225,7 @@ def pick(content: Mapping[str, Any], tasks: Collection[str], methods: Collection
     return files
 
 
-def narrow(content: Mapping[str, Any], runs: Collection[str]) -> dict[str, Any]:
+def restrict_runs(content: Mapping[str, Any], runs: Collection[str]) -> dict[str, Any]:
     """A full params.yaml with only `runs` and what they need; other results are left out of its tables."""
     chosen = {run: item for run, item in content["runs"].items() if run in runs}
     tasks = {

@@ -5,10 +5,10 @@ from importlib import import_module
 from typing import Any
 
 from fedweave import data
-from fedweave.data.normalise import FITTING, options_of
+from fedweave.data.normalisation import FITTING, parse_options
 from fedweave.data.partitions import registry as partitions
 from fedweave.data.partitions.options import check_option
-from fedweave.errors import BadInput, choose, shown
+from fedweave.errors import BadInput, choose, format_value
 from fedweave.federation.protocol import Method
 from fedweave.federation.uploads import UploadPath
 from fedweave.methods import METHODS
@@ -41,20 +41,20 @@ def check_task(task: TaskSpec, where: str) -> None:
         choose(block["name"], table, f"{where}.{key}.name")
     _check_model(task.model, f"{where}.model")
     _check_partition(task.partition, f"{where}.partition")
-    _check_words(task, where)
+    _check_references(task, where)
     _check_kinds(task, where)
     if task.attack is not None:
-        construct(AttackSpec, task.attack, f"{where}.attack").checked(f"{where}.attack")
+        construct(AttackSpec, task.attack, f"{where}.attack").check(f"{where}.attack")
 
 
 def model_misfit(dataset: str, model: str) -> str:
     """Why the model cannot read the data set; empty where it can, or where the kind of one of them is not known yet."""
-    if dataset not in data.KINDS or model not in MODELS or model in _models(data.KINDS[dataset]):
+    if dataset not in data.KINDS or model not in MODELS or model in _list_models(data.KINDS[dataset]):
         return ""
     return f"{model!r} does not fit {dataset} ({data.KINDS[dataset]})"
 
 
-def _models(kind: str) -> list[str]:
+def _list_models(kind: str) -> list[str]:
     """The models that read graphs, or those that do not, as the kind of the data set asks for."""
     return sorted(name for name, model in MODELS.items() if (model.reads == "graph") == (kind == "graph"))
 
@@ -68,22 +68,22 @@ def _check_kinds(task: TaskSpec, where: str) -> None:
         return
     rules = sorted(name for name in data.PARTITIONS if kind in partitions.TRAITS[name].kinds)
     for key, name, fitting in (
-        ("model.name", task.model["name"], _models(kind)),
+        ("model.name", task.model["name"], _list_models(kind)),
         ("partition.name", task.partition["name"], rules),
-        ("normalize", options_of(task.normalize)[0], FITTING[kind]),
+        ("normalize", parse_options(task.normalize)[0], FITTING[kind]),
     ):
         if name not in fitting:
             _refuse(f"{where}.{key}: {name!r} does not fit {task.dataset} ({kind}); choices: {', '.join(fitting)}")
 
 
-def _check_words(task: TaskSpec, where: str) -> None:
+def _check_references(task: TaskSpec, where: str) -> None:
     """Refuse a normalisation or a printed column that does not exist."""
     try:
-        options_of(task.normalize)
+        parse_options(task.normalize)
         if task.published:
             for word in task.published:
                 choose(word, COLUMN, "published")
-            # The name is composed so that `code.modules` does not see it: printed numbers change no training.
+            # The name is composed so that `code.find_dependencies` does not see it: printed numbers change no training.
             tables = import_module(".".join(("fedweave", "results", "published")))
             tables.reference(task.published, task.dataset, task.setting)
     except BadInput as error:
@@ -107,14 +107,14 @@ def _check_partition(partition: Mapping[str, Any], where: str) -> None:
         if name not in ("name", "clients", "seed", "seeds"):
             check_numbers(value, f"{where}.{name}")
             check_option(options[choose(name, options, where)], value, f"{where}.{name}")
-    _check_whole(partition.get("clients"), 1, MOST_CLIENTS, f"{where}.clients")
+    _check_integer(partition.get("clients"), 1, MOST_CLIENTS, f"{where}.clients")
     for block in data.splits(partition, where):
-        _check_whole(block.get("seed"), 0, LARGEST_WHOLE, f"{where}.seed")
+        _check_integer(block.get("seed"), 0, LARGEST_WHOLE, f"{where}.seed")
 
 
-def _check_whole(value: object, low: int, high: int, where: str) -> None:
+def _check_integer(value: object, low: int, high: int, where: str) -> None:
     if type(value) is not int or not low <= value <= high:
-        _refuse(f"{where}: {shown(value)} must be a whole number, at least {low} and at most {high}")
+        _refuse(f"{where}: {format_value(value)} must be a whole number, at least {low} and at most {high}")
 
 
 def check_splits(run: Run, trials: int, where: str) -> None:
@@ -126,9 +126,9 @@ def check_splits(run: Run, trials: int, where: str) -> None:
     seeds = run.task.partition.get("seeds")
     if seeds is None:
         return
-    here = f"{where}: tasks.{run.name}.partition.seeds: {shown(seeds)}"
+    here = f"{where}: tasks.{run.name}.partition.seeds: {format_value(seeds)}"
     if len(seeds) != len(run.seeds):
-        own = shown([*run.seeds])
+        own = format_value([*run.seeds])
         _refuse(f"{here}: {len(seeds)} splits, but {len(run.seeds)} seeds {own}; give one seed per split")
     if trials:
         _refuse(f"{here}: values tuned on one split have seen test rows of the others; set tune.trials: 0")
@@ -177,7 +177,7 @@ def check_uploads(run: Run, method: Method, where: str, capabilities: frozenset[
     if kind in ON_EMBEDDINGS and not method.embeds:
         _refuse(
             f"{where}: tasks.{run.name}.attack {kind} is on embeddings, and {run.method} has none; "
-            f"use {_methods('embeds')}"
+            f"use {_list_methods('embeds')}"
         )
     if kind == "label_flip" and "classes" not in capabilities:
         _refuse(
@@ -190,9 +190,9 @@ def check_uploads(run: Run, method: Method, where: str, capabilities: frozenset[
     if run.train.server_optimizer and not method.server_steps:
         _refuse(
             f"{where}: train.server_optimizer {run.train.server_optimizer} replaces a mean, and {run.method} takes "
-            f"none or has an optimiser of its own; use it with {_methods('server_steps')}"
+            f"none or has an optimiser of its own; use it with {_list_methods('server_steps')}"
         )
-    robust = upload_path(run, file_of(where)).robust
+    robust = build_upload_path(run, file_of(where)).robust
     if robust and not method.robust_part:
         _refuse(
             f"{where}: train.robust.rule {robust.rule} acts on uploaded models, and {run.method} uploads none; "
@@ -201,7 +201,7 @@ def check_uploads(run: Run, method: Method, where: str, capabilities: frozenset[
     if robust and robust.replaces_mean and not method.averages:
         _refuse(
             f"{where}: train.robust.rule {robust.rule} replaces a mean, and {run.method} takes none; "
-            f"use clip, or {_methods('averages')}"
+            f"use clip, or {_list_methods('averages')}"
         )
 
 
@@ -212,7 +212,7 @@ def _check_buffers(run: Run, method: Method, where: str, capabilities: frozenset
     if "batch_norm" not in capabilities:
         _refuse(f"{where}: model {run.task.model['name']} has no BatchNorm with its settings; leave it out")
     if not method.averages:
-        _refuse(f"{where}: {run.method} takes no mean; use {_methods('averages')}")
+        _refuse(f"{where}: {run.method} takes no mean; use {_list_methods('averages')}")
     if run.train.privacy:
         _refuse(
             f"{where}: train.privacy adds noise to what is averaged, and a variance cannot be negative; "
@@ -220,7 +220,7 @@ def _check_buffers(run: Run, method: Method, where: str, capabilities: frozenset
         )
 
 
-def _methods(trait: str) -> str:
+def _list_methods(trait: str) -> str:
     """The methods that have `trait`, for a message."""
     return ", ".join(sorted(name for name, cls in METHODS.items() if getattr(cls, trait)))
 
@@ -235,7 +235,7 @@ def check_needs(run: Run, where: str, capabilities: frozenset[str]) -> None:
         )
 
 
-def upload_path(run: Run, file: str = str(PARAMS)) -> UploadPath:
+def build_upload_path(run: Run, file: str = str(PARAMS)) -> UploadPath:
     """What happens to the uploads of a run on their way; `file` is what messages call the file with its settings.
 
     Raises:

@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedweave.errors import BadInput
-from fedweave.study.memory import cache_calls, call_once
-from fedweave.study.syntax import dotted_names, words
+from fedweave.study.call_cache import cache_calls, call_once
+from fedweave.study.syntax import dotted_names, tree_tokens
 
 PACKAGE = Path(__file__).resolve().parent.parent  # the folder of fedweave
 
 Reference = tuple[str, tuple[str, ...]]  # a module by its dotted name, and what is taken from it
 
 
-class Text(NamedTuple):
+class SourceFile(NamedTuple):
     """What is read of one file.
 
     Attributes:
@@ -51,7 +51,7 @@ class Root(NamedTuple):
     names: frozenset[str] = frozenset()
 
 
-def modules(of: Iterable[Path], roots: Iterable[Root] = ()) -> tuple[Path, ...]:
+def find_dependencies(of: Iterable[Path], roots: Iterable[Root] = ()) -> tuple[Path, ...]:
     """The files `of` and every file inside the package or below `roots` that they import, directly or not, sorted.
 
     Args:
@@ -69,7 +69,7 @@ def modules(of: Iterable[Path], roots: Iterable[Root] = ()) -> tuple[Path, ...]:
             file = waiting.pop()
             if file not in seen:
                 seen.add(file)
-                waiting += call_once(_imported, file, places)
+                waiting += call_once(_direct_imports, file, places)
     return tuple(sorted(seen))
 
 
@@ -81,7 +81,7 @@ def digest(files: Iterable[Path]) -> str:
     Raises:
         BadInput: a file cannot be read or is no Python.
     """
-    lines = sorted(f"{label(file)} {text(file).digest}" for file in files)
+    lines = sorted(f"{label(file)} {read_source(file).digest}" for file in files)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
@@ -91,7 +91,7 @@ def label(file: Path) -> str:
     return str(file.relative_to(PACKAGE.parent) if file.is_relative_to(PACKAGE) else Path(file.parent.name, file.name))
 
 
-def text(file: Path) -> Text:
+def read_source(file: Path) -> SourceFile:
     """What `file` says, read once for as long as it is not changed.
 
     Raises:
@@ -99,7 +99,7 @@ def text(file: Path) -> Text:
     """
     try:
         about = file.stat()
-        return _read(file, about.st_mtime_ns, about.st_size)
+        return _parse_source(file, about.st_mtime_ns, about.st_size)
     except SyntaxError as error:
         raise BadInput(f"{file}: line {error.lineno}: {error.msg}; correct that line") from error
     except (OSError, ValueError) as error:
@@ -107,21 +107,21 @@ def text(file: Path) -> Text:
 
 
 @cache
-def _read(file: Path, _changed: int, _size: int) -> Text:
+def _parse_source(file: Path, _changed: int, _size: int) -> SourceFile:
     content = file.read_bytes()
     if file.suffix != ".py":
-        return Text(hashlib.sha256(content).hexdigest()[:16], (), {}, frozenset())
+        return SourceFile(hashlib.sha256(content).hexdigest()[:16], (), {}, frozenset())
     tree = ast.parse(content)
     exports: dict[str, Reference] = {}
     nodes = [*ast.walk(tree)]  # once: walking takes most of the time
     for node in nodes:
         exports |= dict(_bindings(node, file)) if isinstance(node, ast.Import | ast.ImportFrom) else {}
-    uses = [use for node in _nodes(tree) for use in _uses(node, exports, file)]
-    code = hashlib.sha256("\0".join(words(tree, nodes)).encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    return Text(code, tuple(dict.fromkeys(uses)), exports, frozenset(_defined(nodes)))
+    uses = [use for node in _runtime_nodes(tree) for use in _uses(node, exports, file)]
+    code = hashlib.sha256("\0".join(tree_tokens(tree, nodes)).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return SourceFile(code, tuple(dict.fromkeys(uses)), exports, frozenset(_defined_names(nodes)))
 
 
-def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
+def _runtime_nodes(tree: ast.AST) -> Iterator[ast.AST]:
     """All nodes but those behind `if TYPE_CHECKING`."""
     waiting = [tree]
     while waiting:
@@ -138,22 +138,22 @@ def _bindings(node: ast.Import | ast.ImportFrom, file: Path) -> Iterator[tuple[s
             top = alias.name.split(".")[0]
             yield (alias.asname, (alias.name, ())) if alias.asname else (top, (top, ()))
         return
-    base = _absolute(node, file)
+    base = _absolute_name(node, file)
     for alias in node.names:
         yield alias.asname or alias.name, (base, (alias.name,))
 
 
-def _absolute(node: ast.ImportFrom, file: Path) -> str:
+def _absolute_name(node: ast.ImportFrom, file: Path) -> str:
     """The dotted name of the module after `from`; a relative one by the folders of packages above `file`."""
     if not node.level:
         return node.module or ""
     folder = file.parent
     for _ in range(node.level - 1):
         folder = folder.parent
-    return ".".join([*_dotted(folder), *filter(None, [node.module])])
+    return ".".join([*_package_names(folder), *filter(None, [node.module])])
 
 
-def _dotted(folder: Path) -> list[str]:
+def _package_names(folder: Path) -> list[str]:
     """The name of the package in `folder`; without an __init__.py it is the folder itself."""
     names = [folder.name]
     while (folder.parent / "__init__.py").is_file():
@@ -167,7 +167,7 @@ def _uses(node: ast.AST, names: dict[str, Reference], file: Path) -> Iterator[Re
     if isinstance(node, ast.Import):
         yield from ((alias.name, ()) for alias in node.names if alias.name != "fedweave")
     elif isinstance(node, ast.ImportFrom):
-        base = _absolute(node, file)
+        base = _absolute_name(node, file)
         yield from ((base, () if alias.name == "*" else (alias.name,)) for alias in node.names)
     elif isinstance(node, ast.Attribute):
         chain = dotted_names(node)
@@ -180,7 +180,7 @@ def _uses(node: ast.AST, names: dict[str, Reference], file: Path) -> Iterator[Re
             yield target.value, ()
 
 
-def _defined(nodes: Iterable[ast.AST]) -> Iterator[str]:
+def _defined_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Names that a module makes."""
     for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -189,39 +189,43 @@ def _defined(nodes: Iterable[ast.AST]) -> Iterator[str]:
             yield node.id
 
 
-def _imported(file: Path, places: tuple[Root, ...]) -> tuple[Path, ...]:
+def _direct_imports(file: Path, places: tuple[Root, ...]) -> tuple[Path, ...]:
     """The files that `file` imports itself, and outside of the package those of the packages it lies in."""
     inside = file.is_relative_to(PACKAGE)
     # A file of the package has no neighbours by their bare names.
     beside = () if inside or any(file.parent == place.folder for place in places) else (Root(file.parent),)
-    files = [path for use in call_once(text, file).uses for path in _resolved(*use, (*beside, *places), frozenset())]
+    files = [
+        path
+        for use in call_once(read_source, file).uses
+        for path in _resolve_reference(*use, (*beside, *places), frozenset())
+    ]
     above = file.parent / "__init__.py"
     return (*files, above) if not inside and above.is_file() else tuple(files)
 
 
-def _resolved(
+def _resolve_reference(
     module: str, attributes: tuple[str, ...], places: tuple[Root, ...], above: frozenset[Reference]
 ) -> Iterator[Path]:
     """The files behind what is taken from a module; none for what lies outside of `places`."""
-    file = call_once(_located, module, places)
+    file = call_once(_find_module, module, places)
     if file is None or (module, attributes) in above:
         return
     if not attributes or file.name != "__init__.py":
         if file.is_file() and not (file.name == "__init__.py" and file.is_relative_to(PACKAGE) and not attributes):
             yield file
         return
-    content = call_once(text, file) if file.is_file() else Text("", (), {}, frozenset())
+    content = call_once(read_source, file) if file.is_file() else SourceFile("", (), {}, frozenset())
     elsewhere = content.exports.get(attributes[0], (module, (attributes[0],)))
     if elsewhere != (module, (attributes[0],)) and attributes[0] not in content.defines:
         other, names = elsewhere
-        yield from _resolved(other, (*names, *attributes[1:]), places, above | {(module, attributes)})
-    elif call_once(_located, f"{module}.{attributes[0]}", places):
-        yield from _resolved(f"{module}.{attributes[0]}", attributes[1:], places, above)
+        yield from _resolve_reference(other, (*names, *attributes[1:]), places, above | {(module, attributes)})
+    elif call_once(_find_module, f"{module}.{attributes[0]}", places):
+        yield from _resolve_reference(f"{module}.{attributes[0]}", attributes[1:], places, above)
     elif file.is_file() and attributes[0] in content.defines:
         yield file
 
 
-def _located(module: str, places: tuple[Root, ...]) -> Path | None:
+def _find_module(module: str, places: tuple[Root, ...]) -> Path | None:
     """The file of a module below one of `places`; of a package its __init__.py, even if it has none."""
     parts = module.split(".")
     if parts[0] in sys.stdlib_module_names or not all(parts):

@@ -10,7 +10,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from fedweave.errors import BadInput, choose, shown
+from fedweave.errors import BadInput, choose, format_value
 from fedweave.files import check_regular
 from fedweave.settings import describe
 
@@ -36,21 +36,21 @@ def construct(cls: type[T], block: object, key: str, **fixed: object) -> T:
         BadInput: for an unknown, missing, ill-typed or out-of-range entry, naming it as `key.field`.
     """
     if not isinstance(block, Mapping):
-        raise BadInput(f"{key}: {shown(block)} is not a mapping of settings")
+        raise BadInput(f"{key}: {format_value(block)} is not a mapping of settings")
     hints, settings = _hints(cls), {setting.name: setting for setting in describe(cls)}
     fields = {f.name: f for f in dataclasses.fields(cls) if f.name not in fixed}
     for name, value in block.items():
         if name not in fields:
-            choose(str(name), fields, f"{key}.{name}: not a setting of {_block(key)}")
-        check_value(value, hints[name], f"{key}.{name}", settings[name].most)
+            choose(str(name), fields, f"{key}.{name}: not a setting of {_block_name(key)}")
+        check_value(value, hints[name], f"{key}.{name}", settings[name].maximum)
         settings[name].check_bounds(value, f"{key}.{name}")
     needed = [
         n for n, f in fields.items() if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
     ]
     missing = [n for n in needed if n not in block]
     if missing:
-        raise BadInput(f"{key}.{missing[0]}: missing; it is a required setting of {_block(key)}")
-    return cls(**{name: _coerced(value, hints[name]) for name, value in block.items()}, **fixed)
+        raise BadInput(f"{key}.{missing[0]}: missing; it is a required setting of {_block_name(key)}")
+    return cls(**{name: _coerce(value, hints[name]) for name, value in block.items()}, **fixed)
 
 
 @cache
@@ -59,7 +59,7 @@ def _hints(cls: type) -> Mapping[str, Any]:
     return types.MappingProxyType(get_type_hints(cls))
 
 
-def _block(key: str) -> str:
+def _block_name(key: str) -> str:
     """What a file calls the block with the address `key`: its last word."""
     return re.split(r"[.:] ?", key)[-1] if re.search(r": |[.]\w+[.]", key) else key
 
@@ -76,7 +76,7 @@ def check_value(value: object, hint: Any, key: str, most: float | None = None) -
         _check_literal(value, get_args(hint), key)
         return
     if not _fits(value, hint):
-        raise BadInput(f"{key}: {shown(value)} is not {_named(hint)}")
+        raise BadInput(f"{key}: {format_value(value)} is not {_describe_type(hint)}")
     _check_size(value, LARGEST_REAL if float in _types(hint) else LARGEST_WHOLE, key, most)
 
 
@@ -103,8 +103,8 @@ def _check_literal(value: object, options: tuple[Any, ...], key: str) -> None:
     if not is_option or isinstance(value, bool) != any(
         isinstance(option, bool) and option is value for option in options
     ):
-        choose(str(value) if is_option else shown(value).strip("'"), [str(option) for option in options], key)
-        raise BadInput(f"{key}: {shown(value)} has the wrong type; write it as text in quotes")
+        choose(str(value) if is_option else format_value(value).strip("'"), [str(option) for option in options], key)
+        raise BadInput(f"{key}: {format_value(value)} has the wrong type; write it as text in quotes")
 
 
 def _check_size(value: object, largest: float, key: str, most: float | None = None) -> None:
@@ -112,7 +112,7 @@ def _check_size(value: object, largest: float, key: str, most: float | None = No
     for item in value if isinstance(value, list | tuple) else (value,):
         if isinstance(item, int | float) and not isinstance(item, bool) and not -largest <= item <= largest:
             raise BadInput(
-                f"{key}: {shown(item)} is too large; it must be at most {largest if most is None else most:g}"
+                f"{key}: {format_value(item)} is too large; it must be at most {largest if most is None else most:g}"
             )
 
 
@@ -144,7 +144,7 @@ def _fits(value: object, hint: Any) -> bool:
     return isinstance(value, origin or hint)
 
 
-def _named(hint: Any) -> str:
+def _describe_type(hint: Any) -> str:
     names = {
         int: "a whole number",
         float: "a finite number",
@@ -157,15 +157,15 @@ def _named(hint: Any) -> str:
     }
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
-        return " or ".join(_named(option) for option in get_args(hint))
+        return " or ".join(_describe_type(option) for option in get_args(hint))
     if origin is Literal:
         return f"one of {', '.join(map(str, get_args(hint)))}"
     if origin in (list, tuple, Sequence) and get_args(hint):
-        return f"a list, each entry {_named(get_args(hint)[0])}"
+        return f"a list, each entry {_describe_type(get_args(hint)[0])}"
     return names.get(origin or hint, str(hint))
 
 
-def _coerced(value: object, hint: Any) -> object:
+def _coerce(value: object, hint: Any) -> object:
     if hint is float and isinstance(value, int):
         return float(value)
     return tuple(value) if get_origin(hint) is tuple and isinstance(value, list) else value
@@ -206,11 +206,11 @@ def load_yaml(text: str) -> Any:
         BadInput: it is no YAML, names a key twice, nests too deeply, or holds something else than texts, numbers, true,
             false, null, lists and mappings.
     """
-    return copy.deepcopy(_plain(text))
+    return copy.deepcopy(_parse_yaml(text))
 
 
 @lru_cache(maxsize=64)  # studies share their base, and build on one another
-def _plain(text: str) -> Any:
+def _parse_yaml(text: str) -> Any:
     from ruamel.yaml import YAML
 
     try:
@@ -219,12 +219,12 @@ def _plain(text: str) -> Any:
     except BadInput:
         raise
     except Exception as error:  # also other errors than YAMLError: numbers and dates that Python refuses
-        raise BadInput(_complaint(error)) from error
-    _count(loaded, (), {})
+        raise BadInput(_describe_error(error)) from error
+    _count_values(loaded, (), {})
     return loaded
 
 
-def _complaint(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     """What the parser found, in one line."""
     mark = getattr(error, "problem_mark", None)
     place = f", line {mark.line + 1}" if mark else ""
@@ -251,18 +251,20 @@ def _check_depth(events: Iterable[Any]) -> None:
             raise BadInput(f"line {event.start_mark.line + 1}: nested deeper than {DEEPEST} levels; correct that line")
 
 
-def _count(value: Any, above: tuple[tuple[str, int], ...], counts: dict[int, int]) -> int:
+def _count_values(value: Any, above: tuple[tuple[str, int], ...], counts: dict[int, int]) -> int:
     """Values in `value`, aliases included; `above` are the keys and identities on the way to it."""
     where = ".".join(key for key, _ in above) or "the whole file"
     if value is None or isinstance(value, bool | int | float | str):
         return 1
     if not isinstance(value, dict | list):
-        raise BadInput(f"{where}: {shown(value)} is a {type(value).__name__}; write it in quotes if it is a text")
+        raise BadInput(
+            f"{where}: {format_value(value)} is a {type(value).__name__}; write it in quotes if it is a text"
+        )
     if any(identity == id(value) for _, identity in above):
         raise BadInput(f"{where}: an alias is inside of the value that it names; write the values out")
     if id(value) not in counts:
         items = value.items() if isinstance(value, dict) else enumerate(value)
-        counts[id(value)] = 1 + sum(_count(item, (*above, (str(key), id(value))), counts) for key, item in items)
+        counts[id(value)] = 1 + sum(_count_values(item, (*above, (str(key), id(value))), counts) for key, item in items)
     if counts[id(value)] > MOST_NODES:
         raise BadInput(f"{where}: more than {MOST_NODES} values, aliases written out; make it smaller")
     return counts[id(value)]

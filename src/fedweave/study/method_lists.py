@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fedweave.errors import BadInput, choose, shown
+from fedweave.errors import BadInput, choose, format_value
 
 WAY = "fedavg, or such as {fedavg-slow: {method: fedavg, set: {train.lr: 0.01}}}"  # an entry of a task's methods
 WORDS = ("method", "set")  # of a variant
@@ -24,17 +24,17 @@ def check_entries(methods: object, where: str) -> None:
 def _check_entry(entry: object, where: str) -> None:
     """Refuse what is neither the name of a method nor one variant: {name: {method: ..., set: {...}}}."""
     if isinstance(entry, Mapping) and len(entry) != 1:
-        raise BadInput(f"{where}: {shown(entry)} must be one variant; start each with a dash")
+        raise BadInput(f"{where}: {format_value(entry)} must be one variant; start each with a dash")
     name, item = next(iter(entry.items())) if isinstance(entry, Mapping) else (entry, {})
     if not isinstance(name, str) or not isinstance(item, Mapping):
-        raise BadInput(f"{where}: {shown(entry)} is neither a name nor a variant; write {WAY}")
+        raise BadInput(f"{where}: {format_value(entry)} is neither a name nor a variant; write {WAY}")
     for word in item:
-        _check_word(word, item, name, f"{where}: {shown(entry)}")
+        _check_key(word, item, name, f"{where}: {format_value(entry)}")
     if not isinstance(item.get("method", name), str) or not isinstance(item.get("set", {}), Mapping):
-        raise BadInput(f"{where}: {shown(entry)}: method is a name and set a mapping; write {WAY}")
+        raise BadInput(f"{where}: {format_value(entry)}: method is a name and set a mapping; write {WAY}")
 
 
-def _check_word(word: Any, item: Mapping[Any, Any], name: str, where: str) -> None:
+def _check_key(word: Any, item: Mapping[Any, Any], name: str, where: str) -> None:
     """Refuse a word of a variant that is none; a setting of its method belongs below `set`."""
     if word in WORDS:
         return

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
-from fedweave.errors import BadInput, shown
+from fedweave.errors import BadInput, format_value
 from fedweave.study.code import Root
 
 GROUP = "fedweave.plugins"  # of entry points, by which an installed package says that it is a plug-in
@@ -35,7 +35,7 @@ def roots() -> tuple[Root, ...]:
     )
 
 
-def loaded() -> dict[Path, tuple[str, ...]]:
+def list_loaded() -> dict[Path, tuple[str, ...]]:
     """The plug-ins of this process: file or folder -> names of its modules, in the order of their import."""
     return {place: names for place, (_, names) in _loaded.items()}
 
@@ -47,18 +47,18 @@ def load(uses: Iterable[Path | str] = ()) -> None:
         BadInput: a path is not there, a plug-in cannot be imported, or it enters what is wrong or has the name of
         another.
     """
-    packages = installed()
+    packages = find_installed()
     for name, place in packages.items():
-        names = _modules(place, name)
+        names = _module_names(place, name)
         _import(names, place, f"uninstall the package of plug-in {name!r}")
         _loaded[place] = True, tuple(names)
     for path in uses:
         place = Path(path).resolve()
         if place not in packages.values():
-            _load(place, str(path))
+            _load_path(place, str(path))
 
 
-def look_for(name: object, table: Mapping[str, object]) -> None:
+def load_if_missing(name: object, table: Mapping[str, object]) -> None:
     """Import the plug-ins of installed packages where `table` has no `name`; who names what is there pays nothing.
 
     Raises:
@@ -68,11 +68,13 @@ def look_for(name: object, table: Mapping[str, object]) -> None:
         load()
 
 
-def installed() -> dict[str, Path]:
+def find_installed() -> dict[str, Path]:
     """Plug-ins of installed packages: name of the module at the top -> file, or folder of a package."""
     packages = {}
     # An installation changes the folder that it goes to.
-    for name in _declared(tuple((Path(place).absolute(), _changed(Path(place))) for place in sys.path)):
+    for name in _entry_point_modules(
+        tuple((Path(place).absolute(), _modification_time(Path(place))) for place in sys.path)
+    ):
         spec = find_spec(name)
         if spec is not None and spec.origin:
             origin = Path(spec.origin).resolve()
@@ -81,12 +83,12 @@ def installed() -> dict[str, Path]:
 
 
 @lru_cache(maxsize=1)
-def _declared(_places: tuple[tuple[Path, int], ...]) -> tuple[str, ...]:
+def _entry_point_modules(_places: tuple[tuple[Path, int], ...]) -> tuple[str, ...]:
     """Modules at the top of installed plug-ins, which is to read a file of every package."""
     return tuple(sorted({entry.module.partition(".")[0] for entry in entry_points(group=GROUP)}))
 
 
-def _changed(place: Path) -> int:
+def _modification_time(place: Path) -> int:
     """When a folder was last changed, in nanoseconds; 0 if it is not there."""
     try:
         return place.stat().st_mtime_ns
@@ -94,7 +96,7 @@ def _changed(place: Path) -> int:
         return 0
 
 
-def paths(uses: object, where: str, folder: Path = Path()) -> dict[str, str]:
+def resolve_paths(uses: object, where: str, folder: Path = Path()) -> dict[str, str]:
     """The block `uses` of a study as name -> path: relative to the current folder if it lies below, else absolute.
 
     Args:
@@ -107,12 +109,14 @@ def paths(uses: object, where: str, folder: Path = Path()) -> dict[str, str]:
     check_names(uses, where)
     entries = list(uses.values()) if isinstance(uses, Mapping) else uses
     if not isinstance(entries, list | tuple) or not all(isinstance(path, str) and path for path in entries):
-        raise BadInput(f"{where}: uses: {shown(uses)} is not a list of paths; write such as [mybench/, other.py]")
+        raise BadInput(
+            f"{where}: uses: {format_value(uses)} is not a list of paths; write such as [mybench/, other.py]"
+        )
     origins: dict[str, str] = {}
     keys = list(uses) if isinstance(uses, Mapping) else [None] * len(entries)
     for key, path in zip(keys, entries, strict=True):
         place = (folder / path).resolve()
-        _check_place(place, path, where)
+        _check_path(place, path, where)
         here = Path.cwd()
         name = place.stem if place.is_file() else place.name
         if key not in (None, name):
@@ -131,10 +135,12 @@ def check_names(uses: object, where: str) -> None:
     """
     for name in uses if isinstance(uses, Mapping) else ():
         if not isinstance(name, str) or not WORD.fullmatch(name):
-            raise BadInput(f"{where}: uses: {shown(name)} is not a name of a plug-in; write a list of paths instead")
+            raise BadInput(
+                f"{where}: uses: {format_value(name)} is not a name of a plug-in; write a list of paths instead"
+            )
 
 
-def _check_place(place: Path, text: str, where: str) -> None:
+def _check_path(place: Path, text: str, where: str) -> None:
     """Refuse what cannot be imported by its name."""
     if not place.exists():
         raise BadInput(f"{where}: uses: {text}: not there ({place}); paths are relative to the file that names them")
@@ -148,17 +154,17 @@ def _check_place(place: Path, text: str, where: str) -> None:
         raise BadInput(f"{where}: uses: {text}: {name!r} cannot be imported by that name; rename it, such as my_{name}")
 
 
-def _load(place: Path, text: str) -> None:
-    _check_place(place, text, "plug-in")
+def _load_path(place: Path, text: str) -> None:
+    _check_path(place, text, "plug-in")
     if str(place.parent) not in sys.path:
         sys.path.append(str(place.parent))  # also for processes that are started anew
     importlib.invalidate_caches()
-    names = _modules(place, place.stem if place.is_file() else place.name)
+    names = _module_names(place, place.stem if place.is_file() else place.name)
     _import(names, place, "take it out of uses")
     _loaded[place] = False, tuple(names)
 
 
-def _modules(place: Path, name: str) -> list[str]:
+def _module_names(place: Path, name: str) -> list[str]:
     """The names of the modules of a plug-in: of a folder its files, the package itself first."""
     if place.is_file():
         return [name]
@@ -176,7 +182,7 @@ def _import(names: list[str], place: Path, way: str) -> None:
         try:
             module = importlib.import_module(name)
         except (Exception, SystemExit) as error:
-            where, reason = _reason(error, place)
+            where, reason = _describe_error(error, place)
             raise BadInput(f"plug-in {where}: {reason}; correct it, or {way}") from error
         _check_origin(module, name, place)
 
@@ -187,19 +193,22 @@ def _check_origin(module: ModuleType, name: str, place: Path) -> None:
         raise BadInput(f"plug-in {place}: {name!r} is the name of another module ({origins[0]}); rename yours")
 
 
-def _reason(error: BaseException, place: Path) -> tuple[str, str]:
+def _describe_error(error: BaseException, place: Path) -> tuple[str, str]:
     """(file and line of the plug-in, what is wrong there)."""
     if isinstance(error, SyntaxError) and error.filename:
-        return f"{_short(error.filename)}, line {error.lineno}", f"SyntaxError: {error.msg}"
+        return f"{_shorten(error.filename)}, line {error.lineno}", f"SyntaxError: {error.msg}"
     below = place if place.is_dir() else place.parent
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(below)
     ]
-    where = f"{_short(frames[-1].filename)}, line {frames[-1].lineno}" if frames else _short(str(place))
+    where = f"{_shorten(frames[-1].filename)}, line {frames[-1].lineno}" if frames else _shorten(str(place))
     if isinstance(error, SystemExit):
-        return where, f"calls sys.exit({'' if error.code is None else shown(error.code)}), which ends every program"
+        return (
+            where,
+            f"calls sys.exit({'' if error.code is None else format_value(error.code)}), which ends every program",
+        )
     return where, str(error) if isinstance(error, BadInput) else f"{type(error).__name__}: {error}"
 
 
-def _short(file: str) -> str:
+def _shorten(file: str) -> str:
     return os.path.relpath(file) if Path(file).is_relative_to(Path.cwd()) else file

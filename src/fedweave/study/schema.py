@@ -135,7 +135,7 @@ class TuneSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Item:
+class RunEntry:
     """An entry of `runs`: one train stage. `set` holds settings of this run alone."""
 
     task: str

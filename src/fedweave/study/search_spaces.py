@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedweave.errors import BadInput, choose
-from fedweave.federation.graph_words import is_control
+from fedweave.federation.graph_settings import is_control
 from fedweave.methods import METHODS
 from fedweave.settings import Choices, Setting, describe
 from fedweave.study.config import check_value, construct
@@ -25,23 +25,23 @@ class Range:
     step: float | None = None
 
 
-def derived(method: str) -> dict[str, dict[str, Any]]:
+def derive_space(method: str) -> dict[str, dict[str, Any]]:
     """The space of a method as its class and the local solver's describe it: name -> entry of `tune.spaces`."""
     return {name: setting.space.entry() for name, setting in _parameters(method).items() if setting.space}
 
 
 def entries(study: Study, key: str) -> dict[str, Any]:
     """The declared entries for a run; what the run itself sets is not searched for, and nothing where another run's
-    search gives the values (`values_from`).
+    search gives the values (`find_source_run`).
     """
-    if values_from(study, key) != key:
+    if find_source_run(study, key) != key:
         return {}
     item = study.runs[key]
     fixed = {f"train.{name}" for name in item.set.get("train", {})} | {*item.set}
     return {name: entry for name, entry in (study.tune.spaces.get(item.method) or {}).items() if name not in fixed}
 
 
-def values_from(study: Study, key: str) -> str:
+def find_source_run(study: Study, key: str) -> str:
     """The run whose search gives the values of the run `key`: itself, or for a control of the graph the run that is
     equal to it but for a graph of its own. So a learned graph and its controls differ in the graph alone.
     """
@@ -51,14 +51,14 @@ def values_from(study: Study, key: str) -> str:
     for other, item in study.runs.items():
         if (item.task, item.method) == (study.runs[key].task, mine.method):
             theirs = study.run(other)
-            if not _has_control(theirs) and _but_for_the_graph(theirs) == _but_for_the_graph(mine):
+            if not _has_control(theirs) and _settings_without_graph(theirs) == _settings_without_graph(mine):
                 return other
     return key
 
 
-def values_of(study: Study, key: str, best: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def select_values(study: Study, key: str, best: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The tuned values of a run, out of the best values that searches found for their runs."""
-    source = values_from(study, key)
+    source = find_source_run(study, key)
     return {name: value for name, value in best.get(source, {}).items() if source == key or name != "graph"}
 
 
@@ -66,11 +66,11 @@ def _has_control(run: Run) -> bool:
     return is_control(str(run.options.get("graph", "")))
 
 
-def _but_for_the_graph(run: Run) -> tuple[Any, ...]:
+def _settings_without_graph(run: Run) -> tuple[Any, ...]:
     return run.train, {name: value for name, value in run.options.items() if name != "graph"}
 
 
-def declared(study: Study, key: str) -> dict[str, Any]:
+def declared_values(study: Study, key: str) -> dict[str, Any]:
     """The values that a run has without tuning, for the parameters of its space: always the first trial."""
     run = study.run(key)
     settings = METHODS[run.method].__dataclass_fields__
@@ -80,9 +80,9 @@ def declared(study: Study, key: str) -> dict[str, Any]:
     }
 
 
-def searched(study: Study, key: str) -> dict[str, Any]:
+def describe_search(study: Study, key: str) -> dict[str, Any]:
     """What a search of a run depends on besides its budget: each parameter's entry and value without tuning."""
-    values = declared(study, key)
+    values = declared_values(study, key)
     return {name: {"entry": entry, "declared": values[name]} for name, entry in entries(study, key).items()}
 
 
@@ -104,7 +104,7 @@ def check(study: Study, where: str) -> None:
                 check_value(value, setting.type, f"{where_space}.{name}")
                 setting.check_bounds(value, f"{where_space}.{name}")
     for key in study.runs if study.tune.trials else ():
-        _check_reach(study, key, where)
+        _check_ranges(study, key, where)
 
 
 def _parameters(method: str) -> dict[str, Setting]:
@@ -134,9 +134,9 @@ def _values(entry: Any, where: str, sampler: str) -> list[Any]:
     return [entry["low"], entry["high"]]
 
 
-def _check_reach(study: Study, key: str, where: str) -> None:
+def _check_ranges(study: Study, key: str, where: str) -> None:
     """A range is widened to hold the value that the run has without tuning, so there must be one that it can hold."""
-    values = declared(study, key)
+    values = declared_values(study, key)
     for name, entry in entries(study, key).items():
         value = values[name]
         if "choices" not in entry and (not isinstance(value, int | float) or (entry.get("log") and value <= 0)):

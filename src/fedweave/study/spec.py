@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedweave.errors import BadInput, choose, shown
+from fedweave.errors import BadInput, choose, format_value
 from fedweave.study import plugins, variants
 from fedweave.study.config import MOST_SEEDS, construct, read_yaml
-from fedweave.study.schema import EvaluateSpec, Item, TaskSpec, TrainSpec, TuneSpec
+from fedweave.study.schema import EvaluateSpec, RunEntry, TaskSpec, TrainSpec, TuneSpec
 
 PARAMS = Path("params.yaml")
 # Of params.yaml; `graphs` names the files of given graphs for DVC.
@@ -54,7 +54,7 @@ class Run:
         suffix = self.key.removeprefix(f"{self.name}-")
         return "" if suffix == self.method else suffix
 
-    def resolved(self) -> dict[str, Any]:
+    def specification(self) -> dict[str, Any]:
         """All that the result depends on, as plain data; the executor, the store and the device are not part of it."""
         task = {k: v for k, v in asdict(self.task).items() if k not in ("train", "evaluate", "published")}
         task = {k: v for k, v in task.items() if k not in ("metric", "targets") or v is not None}
@@ -74,7 +74,7 @@ class Run:
 
     def fingerprint(self) -> str:
         """A hash of `resolved`, the same for the same computation."""
-        return hashlib.sha256(json.dumps(self.resolved(), sort_keys=True).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(self.specification(), sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Study:
     about: str
     seeds: tuple[int, ...]
     tasks: dict[str, TaskSpec]
-    runs: dict[str, Item]
+    runs: dict[str, RunEntry]
     methods: dict[str, dict[str, Any]]
     tune: TuneSpec
     ablate: dict[str, dict[str, Any]]
@@ -111,7 +111,7 @@ class Study:
             for name, block in (("train", train), ("evaluate", evaluate)):
                 settings = layer.get(name, {})
                 if not isinstance(settings, Mapping):
-                    raise BadInput(f"{where}: {name}: {shown(settings)} is not a mapping of settings")
+                    raise BadInput(f"{where}: {name}: {format_value(settings)} is not a mapping of settings")
                 block.update(settings)
                 places |= {name: f"{where}.{name}"} if settings else {}
             options.update({k: v for k, v in layer.items() if k not in ("train", "evaluate")})
@@ -140,8 +140,8 @@ def nest(settings: Mapping[str, Any], where: str = "") -> dict[str, Any]:
         within = {tail: value} if tail else value
         both = isinstance(within, Mapping) and isinstance(nested.get(head), dict)
         if head in nested and not (both and within.keys().isdisjoint(nested[head])):
-            other = f"{head}: {shown(nested[head])}"
-            raise BadInput(f"{where}{key}: {shown(value)}, but {other} is given too; give one of them")
+            other = f"{head}: {format_value(nested[head])}"
+            raise BadInput(f"{where}{key}: {format_value(value)}, but {other} is given too; give one of them")
         nested[head] = {**nested.get(head, {}), **within} if isinstance(within, Mapping) else within
     return nested
 
@@ -160,28 +160,28 @@ def load(path: Path | str = PARAMS) -> Study:
     """
     raw = read_yaml(Path(path))
     check_names(raw, str(path))
-    plugins.load(plugins.paths(raw.get("uses") or {}, str(path), Path(path).parent).values())
+    plugins.load(plugins.resolve_paths(raw.get("uses") or {}, str(path), Path(path).parent).values())
     return parse(raw, str(path))
 
 
 def parse(raw: Mapping[str, Any], where: str = "params.yaml") -> Study:
     """A study from plain data, its form checked."""
-    _check_words(raw, where)
+    _check_keys(raw, where)
     check_names(raw, where)
     _check_seeds(raw["seeds"], f"{where}: seeds")
     tasks = {name: construct(TaskSpec, block, f"{where}: tasks.{name}") for name, block in raw["tasks"].items()}
-    runs = {key: construct(Item, block, f"{where}: runs.{key}") for key, block in raw["runs"].items()}
+    runs = {key: construct(RunEntry, block, f"{where}: runs.{key}") for key, block in raw["runs"].items()}
     tune = construct(TuneSpec, raw.get("tune", {}), f"{where}: tune")
     _check_seeds(tune.seeds, f"{where}: tune.seeds")
     if both := {*tune.seeds} & {*raw["seeds"]}:
-        raise BadInput(f"{where}: tune.seeds: {shown(sorted(both))} overlap the study's seeds; use others")
+        raise BadInput(f"{where}: tune.seeds: {format_value(sorted(both))} overlap the study's seeds; use others")
     if tune.objectives not in (["score"], ["score", "bytes"]):
-        raise BadInput(f"{where}: tune.objectives: {shown(tune.objectives)} must be [score] or [score, bytes]")
+        raise BadInput(f"{where}: tune.objectives: {format_value(tune.objectives)} must be [score] or [score, bytes]")
     for key, item in runs.items():
         choose(item.task, tasks, f"{where}: runs.{key}.task")
-    if "datasets" in raw and _set(raw["datasets"]) != (needed := {task.dataset for task in tasks.values()}):
+    if "datasets" in raw and _name_set(raw["datasets"]) != (needed := {task.dataset for task in tasks.values()}):
         raise BadInput(
-            f"{where}: datasets: {shown(raw['datasets'])} must name the data sets of the tasks: "
+            f"{where}: datasets: {format_value(raw['datasets'])} must name the data sets of the tasks: "
             f"{', '.join(sorted(needed))}"
         )
     ablate = {
@@ -189,7 +189,7 @@ def parse(raw: Mapping[str, Any], where: str = "params.yaml") -> Study:
     }
     for name, block in ablate.items():
         choose(block["run"], runs, f"{where}: ablate.{name}.run")
-    uses = tuple(plugins.paths(raw.get("uses") or {}, where).values())
+    uses = tuple(plugins.resolve_paths(raw.get("uses") or {}, where).values())
     return Study(
         raw["study"],
         raw.get("about", ""),
@@ -204,18 +204,18 @@ def parse(raw: Mapping[str, Any], where: str = "params.yaml") -> Study:
     )
 
 
-def _check_words(raw: Mapping[str, Any], where: str) -> None:
+def _check_keys(raw: Mapping[str, Any], where: str) -> None:
     """Refuse unknown words, and blocks that are empty or of another kind."""
     for key in raw:
         choose(key, WORDS, where)
     for key, kind in {"study": str, "tasks": dict, "runs": dict, "methods": dict, "seeds": list}.items():
         if not isinstance(raw.get(key), kind) or not raw[key]:
             raise BadInput(
-                f"{where}: {key}: {shown(raw.get(key))} must be a non-empty {kind.__name__}; "
+                f"{where}: {key}: {format_value(raw.get(key))} must be a non-empty {kind.__name__}; "
                 "see: fedweave study show quick"
             )
     if not isinstance(raw.get("about", ""), str):
-        raise BadInput(f"{where}: about: {shown(raw['about'])} is not text; write it in quotes")
+        raise BadInput(f"{where}: about: {format_value(raw['about'])} is not text; write it in quotes")
 
 
 def check_names(raw: Mapping[str, Any], where: str) -> None:
@@ -227,13 +227,15 @@ def check_names(raw: Mapping[str, Any], where: str) -> None:
     for key in ("graphs", "tasks", "runs", "methods", "ablate"):
         block = raw.get(key) or {}
         if not isinstance(block, Mapping):
-            raise BadInput(f"{where}: {key}: {shown(block)} is not a mapping of names to blocks")
+            raise BadInput(f"{where}: {key}: {format_value(block)} is not a mapping of names to blocks")
         for name in block:
             _check_name(name, f"{where}: {key}")
         _check_case(block, f"{where}: {key}")
     for name, block in (raw.get("methods") or {}).items():
         if block is not None and not isinstance(block, Mapping):
-            raise BadInput(f"{where}: methods.{name}: {shown(block)} is not a mapping of settings; write {{}} for none")
+            raise BadInput(
+                f"{where}: methods.{name}: {format_value(block)} is not a mapping of settings; write {{}} for none"
+            )
     plugins.check_names(raw.get("uses"), where)
     _check_references(raw, where)
     _check_study(raw.get("study"), where)
@@ -241,7 +243,7 @@ def check_names(raw: Mapping[str, Any], where: str) -> None:
 
 def _check_name(name: object, where: str) -> None:
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise BadInput(f"{where}: {shown(name)} is not a name; use {LETTERS}")
+        raise BadInput(f"{where}: {format_value(name)} is not a name; use {LETTERS}")
 
 
 def _check_case(names: Iterable[str], where: str) -> None:
@@ -274,7 +276,7 @@ def _check_study(study: object, where: str) -> None:
     parts = study.split("/") if isinstance(study, str) else []
     if not parts or len(str(study)) > LONGEST_STUDY or not all(map(PART.fullmatch, parts)):
         raise BadInput(
-            f"{where}: study: {shown(study)} is not a name; use {LETTERS}, and also dots and single slashes, "
+            f"{where}: study: {format_value(study)} is not a name; use {LETTERS}, and also dots and single slashes, "
             f"{LONGEST_STUDY} characters in all"
         )
     if own := next((part for part in parts[1:] if part in OWN_FOLDERS), None):
@@ -288,8 +290,8 @@ def _check_seeds(seeds: Sequence[object], where: str) -> None:
     good = 0 < len(seeds) <= MOST_SEEDS and all(type(seed) is int and 0 <= seed < 2**31 for seed in seeds)
     if not good or len({*seeds}) < len(seeds):
         rule = f"different whole numbers, at least 0 and below 2^31, between 1 and {MOST_SEEDS} of them"
-        raise BadInput(f"{where}: {shown(seeds)} must be {rule}")
+        raise BadInput(f"{where}: {format_value(seeds)} must be {rule}")
 
 
-def _set(names: object) -> set[Any] | None:
+def _name_set(names: object) -> set[Any] | None:
     return {*names} if isinstance(names, list) and all(isinstance(name, str) for name in names) else None

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 SILENT = ("ctx", "type_comment", "type_ignores", "kind")  # fields of a syntax tree that change nothing
 
 
-def words(tree: ast.AST, nodes: Iterable[ast.AST]) -> list[str]:
+def tree_tokens(tree: ast.AST, nodes: Iterable[ast.AST]) -> list[str]:
     """The words of a module's tree, the same under every version of Python; `nodes` are all of its nodes."""
     said: list[str] = []
-    _plain(tree, _refusals(nodes), said)
+    _add_tokens(tree, _raising_functions(nodes), said)
     return said
 
 
@@ -21,7 +21,7 @@ def dotted_names(node: ast.AST) -> tuple[str, ...]:
     return (*above, node.attr) if above and isinstance(node, ast.Attribute) else ()
 
 
-def _refusals(nodes: Iterable[ast.AST]) -> frozenset[str]:
+def _raising_functions(nodes: Iterable[ast.AST]) -> frozenset[str]:
     """Functions that only raise an exception with the text of their last argument, and no NotImplementedError."""
     names = set()
     for node in nodes:
@@ -41,19 +41,19 @@ def _is_text(node: object) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
-def _plain(node: object, refusals: frozenset[str], said: list[str], message: bool = False) -> None:
+def _add_tokens(node: object, refusals: frozenset[str], said: list[str], message: bool = False) -> None:
     """Add a syntax tree to `said`, in the same form under every version of Python; `message` leaves texts out."""
     if isinstance(node, ast.Constant):
         left_out = message and isinstance(node.value, str)
         said.append("message" if left_out else f"{type(node.value).__name__} {node.value!r}")
     elif message and isinstance(node, ast.JoinedStr):
         said.append("message")
-        _plain([part for part in node.values if isinstance(part, ast.FormattedValue)], refusals, said, message)
+        _add_tokens([part for part in node.values if isinstance(part, ast.FormattedValue)], refusals, said, message)
     elif isinstance(node, list):
         statements = [item for item in node if not _is_text(item)]
         said.append(f"[{len(statements)}")
         for item in statements:
-            _plain(item, refusals, said, message)
+            _add_tokens(item, refusals, said, message)
     elif isinstance(node, ast.AST):
         said.append(type(node).__name__)
         message = message or isinstance(node, ast.Raise)
@@ -66,8 +66,8 @@ def _plain(node: object, refusals: frozenset[str], said: list[str], message: boo
                 continue
             said.append(name)
             if refuses and name == "args":
-                _plain(value[:-1], refusals, said, message)
+                _add_tokens(value[:-1], refusals, said, message)
                 value, message = value[-1], True
-            _plain(value, refusals, said, message)
+            _add_tokens(value, refusals, said, message)
     else:
         said.append(f"{type(node).__name__} {node!r}")

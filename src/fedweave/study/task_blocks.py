@@ -36,7 +36,7 @@ def protocol_of(block: Mapping[str, Any], base: Mapping[str, Any], where: str) -
     return protocols[choose(str(block["protocol"]), protocols, f"{where}.protocol")] if "protocol" in block else {}
 
 
-def laid(
+def resolve_task(
     key: str, block: Mapping[str, Any], base: Mapping[str, Any], file: str, protocol: Mapping[str, Any]
 ) -> dict[str, Any]:
     """A task: changes of one of `base.yaml`, or a full definition, which names its data set and has a new name.
@@ -59,25 +59,25 @@ def laid(
         )
         raise BadInput(f"{file}: tasks.{key}: is no task of base.yaml and names no dataset{near}")
     below = base[choose(block.get("base", key), base, f"{file}: tasks.{key}.base")]
-    return merge(_under_another_rule(below, own_settings), own_settings)
+    return merge(_drop_partition_options(below, own_settings), own_settings)
 
 
-def _under_another_rule(below: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:
+def _drop_partition_options(below: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:
     """`below`, where `own` names another partition rule than it: without the settings that this rule does not have.
 
     Its `setting`, which is how tables call the partition, becomes the name of the rule.
     """
-    from fedweave.data import PARTITIONS, accepted  # not above, as in `catalogue`
+    from fedweave.data import PARTITIONS, default_options  # not above, as in `catalogue`
 
     old, new = (part if isinstance(part := block.get("partition"), Mapping) else {} for block in (below, own))
     rule = str(new.get("name"))
     if "name" not in old or rule == old["name"] or rule not in PARTITIONS:
         return below
-    kept = {name: value for name, value in old.items() if name in (*EVERY_RULE, *accepted(rule))}
+    kept = {name: value for name, value in old.items() if name in (*EVERY_RULE, *default_options(rule))}
     return {**below, "partition": kept, "setting": rule}
 
 
-def check_words(block: Mapping[str, Any], where: str) -> None:
+def check_keys(block: Mapping[str, Any], where: str) -> None:
     """Refuse unknown words of a task.
 
     Raises:

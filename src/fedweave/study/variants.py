@@ -5,7 +5,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from fedweave.errors import BadInput, shown
+from fedweave.errors import BadInput, format_value
 
 HINT = "give `run`, and either `variants` (name -> settings) or `grid` (setting -> values, at least two)"
 LONGEST_LABEL = 200  # characters of a variant's name, which is printed and names no file
@@ -30,11 +30,11 @@ def expand(block: Any, where: str) -> dict[str, Any]:
             or not variants
             or not all(isinstance(v, Mapping) for v in variants.values())
         ):
-            raise BadInput(f"{where}.variants: {shown(variants)}: {HINT}")
+            raise BadInput(f"{where}.variants: {format_value(variants)}: {HINT}")
         for name in map(str, variants):
             if not 0 < len(name) <= LONGEST_LABEL or not name.isprintable():
                 raise BadInput(
-                    f"{where}.variants: {shown(name)} is no label; "
+                    f"{where}.variants: {format_value(name)} is no label; "
                     f"use 1 to {LONGEST_LABEL} characters that can be printed"
                 )
         return {
@@ -43,19 +43,19 @@ def expand(block: Any, where: str) -> dict[str, Any]:
         }
     grid = block["grid"]
     if not isinstance(grid, Mapping) or not grid or not all(isinstance(v, list) and len(v) > 1 for v in grid.values()):
-        raise BadInput(f"{where}.grid: {shown(grid)}: {HINT}")
+        raise BadInput(f"{where}.grid: {format_value(grid)}: {HINT}")
     if (count := prod(map(len, grid.values()))) > MOST_VARIANTS:
         raise BadInput(
-            f"{where}.grid: {shown(count)} combinations; a grid may have {MOST_VARIANTS}, so leave out values"
+            f"{where}.grid: {format_value(count)} combinations; a grid may have {MOST_VARIANTS}, so leave out values"
         )
     for name, values in grid.items():
         for at, value in enumerate(values):
             if any(value == other or str(value) == str(other) for other in values[:at]):
-                raise BadInput(f"{where}.grid.{name}: {shown(value)} occurs twice; remove one")
+                raise BadInput(f"{where}.grid.{name}: {format_value(value)} occurs twice; remove one")
     combined = (dict(zip(grid, values, strict=True)) for values in product(*grid.values()))
-    return {"run": str(block["run"]), "variants": {called(settings): settings for settings in combined}}
+    return {"run": str(block["run"]), "variants": {name_variant(settings): settings for settings in combined}}
 
 
-def called(settings: Mapping[str, Any]) -> str:
+def name_variant(settings: Mapping[str, Any]) -> str:
     """A variant's name: its settings, without the name of their block."""
     return ", ".join(f"{name.rpartition('.')[2]} = {value}" for name, value in settings.items())

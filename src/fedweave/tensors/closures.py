@@ -34,19 +34,19 @@ class Capture(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Same:
+class _IdentityKey:
     """An object that is equal to itself alone; holding it keeps its identity from being given away."""
 
     value: Any
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.value is other.value
+        return isinstance(other, _IdentityKey) and self.value is other.value
 
     def __hash__(self) -> int:
         return id(self.value)
 
 
-class Unread:
+class VolatilePlaceholder:
     """The placeholder of a volatile field."""
 
     def __bool__(self) -> NoReturn:
@@ -75,18 +75,20 @@ def _walk(value: Any, captured: TensorsById) -> tuple[Hashable, Rebuild | None]:
         return place, lambda tensors: tensors[place]
     if isinstance(value, dict):
         names = tuple(value)
-        return _joined((dict, names), [*value.values()], captured, lambda *parts: dict(zip(names, parts, strict=True)))
+        return _join_parts(
+            (dict, names), [*value.values()], captured, lambda *parts: dict(zip(names, parts, strict=True))
+        )
     if isinstance(value, tuple | list):
         kind = type(value)
-        return _joined(kind, value, captured, kind if hasattr(kind, "_make") else lambda *parts: kind(parts))
+        return _join_parts(kind, value, captured, kind if hasattr(kind, "_make") else lambda *parts: kind(parts))
     if isinstance(value, FunctionType):
         cells = [cell.cell_contents for cell in value.__closure__ or ()]
-        build = partial(_function, value.__code__, value.__globals__, value.__name__)
-        return _joined(value.__code__, [cells, value.__defaults__, value.__kwdefaults__], captured, build)
+        build = partial(_rebuild_function, value.__code__, value.__globals__, value.__name__)
+        return _join_parts(value.__code__, [cells, value.__defaults__, value.__kwdefaults__], captured, build)
     if isinstance(value, MethodType):
-        return _joined(MethodType, [value.__func__, value.__self__], captured, MethodType)
+        return _join_parts(MethodType, [value.__func__, value.__self__], captured, MethodType)
     if isinstance(value, partial):
-        return _joined(
+        return _join_parts(
             partial,
             [value.func, value.args, value.keywords],
             captured,
@@ -94,14 +96,17 @@ def _walk(value: Any, captured: TensorsById) -> tuple[Hashable, Rebuild | None]:
         )
     if is_dataclass(value) and not isinstance(value, type):
         names = tuple(f.name for f in fields(value) if not f.metadata.get("volatile"))
-        return _joined(
-            (type(value), names), [getattr(value, n) for n in names], captured, partial(_record, type(value), names)
+        return _join_parts(
+            (type(value), names),
+            [getattr(value, n) for n in names],
+            captured,
+            partial(_rebuild_dataclass, type(value), names),
         )
     plain = value is None or isinstance(value, int | float | str | torch.dtype | torch.device)
-    return (type(value), value) if plain else _Same(value), None
+    return (type(value), value) if plain else _IdentityKey(value), None
 
 
-def _joined(
+def _join_parts(
     kind: Hashable, parts: Sequence[Any], captured: TensorsById, join: Callable[..., Any]
 ) -> tuple[Hashable, Rebuild | None]:
     walked = [_walk(part, captured) for part in parts]
@@ -113,7 +118,7 @@ def _joined(
     return form, lambda tensors: join(*(part if rebuild is None else rebuild(tensors) for part, rebuild in pairs))
 
 
-def _function(
+def _rebuild_function(
     code: CodeType,
     scope: dict[str, Any],
     name: str,
@@ -127,8 +132,10 @@ def _function(
     return function
 
 
-def _record(kind: type, names: tuple[str, ...], *parts: Any) -> Any:
+def _rebuild_dataclass(kind: type, names: tuple[str, ...], *parts: Any) -> Any:
     record: Any = object.__new__(kind)
-    for name, part in ({f.name: Unread() for f in fields(kind)} | dict(zip(names, parts, strict=True))).items():
+    for name, part in (
+        {f.name: VolatilePlaceholder() for f in fields(kind)} | dict(zip(names, parts, strict=True))
+    ).items():
         object.__setattr__(record, name, part)
     return record

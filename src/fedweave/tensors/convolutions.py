@@ -20,16 +20,16 @@ LARGEST = 4_000_000
 
 
 @contextmanager
-def as_products(device: str) -> Iterator[None]:
+def use_products(device: str) -> Iterator[None]:
     """On a GPU, two-dimensional convolutions inside this block are products where that is quicker."""
     if device == "cpu":
         yield
         return
-    with _Products():
+    with _ProductMode():
         yield
 
 
-class _Products(TorchFunctionMode):
+class _ProductMode(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.conv2d and (product := _product(*args, **(kwargs or {}))) is not None:
             return product

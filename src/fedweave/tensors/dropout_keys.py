@@ -35,7 +35,7 @@ def _hashes(base: Tensor, count: int) -> Tensor:
     return _mix(base + _GOLDEN * torch.arange(1, count + 1, device=base.device))
 
 
-def _mixed(number: int) -> int:
+def _mix_integer(number: int) -> int:
     """`_mix` of one number modulo 2⁶⁴, as a signed integer: a fiftieth of the time of a 0-d tensor."""
     h = number % 2**64
     for bits, factor in ((30, _MIX_1), (27, _MIX_2), (31, 1)):
@@ -43,7 +43,7 @@ def _mixed(number: int) -> int:
     return h - 2**64 * (h >> 63)
 
 
-def _quarters(h: Tensor) -> Tensor:
+def _split_to_int16(h: Tensor) -> Tensor:
     """int64 [K] as int16 [4 K], the lowest bits first."""
     if _views_are_mapped():
         return h.view(torch.int16)
@@ -64,14 +64,14 @@ def key(*ints: int) -> Tensor:
     """A 0-d int64 key from integers."""
     base = 0
     for value in ints:
-        base = _mixed((base ^ _mixed(value + _GOLDEN)) + _GOLDEN)
+        base = _mix_integer((base ^ _mix_integer(value + _GOLDEN)) + _GOLDEN)
     return torch.tensor(base)
 
 
 def fold(base: Tensor, *ints: int | Tensor) -> Tensor:
     """Derive a new int64 key from `base` and `ints`; elementwise where tensors are given."""
     for value in ints:
-        code = _mix(value.to(base.device) + _GOLDEN) if isinstance(value, Tensor) else _mixed(value + _GOLDEN)
+        code = _mix(value.to(base.device) + _GOLDEN) if isinstance(value, Tensor) else _mix_integer(value + _GOLDEN)
         base = _mix((base ^ code) + _GOLDEN)
     return base
 
@@ -92,6 +92,6 @@ def dropout(h: Tensor, p: float, base: Tensor | None, salt: int = 0) -> Tensor:
     if base is None or p == 0.0:
         return h
     # Sixteen bits decide about one element, so that one hash serves four.
-    bits = _quarters(_hashes(fold(base, salt), -(-h.numel() // 4)))[: h.numel()].reshape(h.shape)
+    bits = _split_to_int16(_hashes(fold(base, salt), -(-h.numel() // 4)))[: h.numel()].reshape(h.shape)
     dropped = round(p * 2**16)
     return h * ((bits >= dropped - 2**15) * (1.0 / (1.0 - dropped * 2.0**-16)))

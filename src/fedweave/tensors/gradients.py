@@ -45,7 +45,7 @@ def value_and_grad(loss: Callable[[Params], tuple[Tensor, Tree]], params: Params
     return result
 
 
-class _Against(torch.autograd.Function):
+class _ScalarProduct(torch.autograd.Function):
     """Stands for the scalar product of an output and a vector: its gradient, the vector, without its value.
 
     With `grad_outputs`, PyTorch imports a symbolic algebra, which takes every process seconds.
@@ -82,14 +82,17 @@ def pull_back(
     start = {name: value.detach() for name, value in outputs.items()}
     vector, live = cotangent(start), [name for name, value in outputs.items() if value.requires_grad]
     with torch.enable_grad():
-        products = [_Against.apply(outputs[name], vector[name]) for name in live]
+        products = [_ScalarProduct.apply(outputs[name], vector[name]) for name in live]
     # With one client, what is generated may not depend on φ at all.
     grads = torch.autograd.grad(products, tracked, allow_unused=True) if live else [None] * len(tracked)
     lent = {value.untyped_storage().data_ptr() for value in vector.values()}
-    filled = [torch.zeros_like(leaf) if g is None else _apart(g, lent) for g, leaf in zip(grads, tracked, strict=True)]
+    filled = [
+        torch.zeros_like(leaf) if g is None else _separate_memory(g, lent)
+        for g, leaf in zip(grads, tracked, strict=True)
+    ]
     return tree_unflatten(filled, spec), start
 
 
-def _apart(gradient: Tensor, lent: set[int]) -> Tensor:
+def _separate_memory(gradient: Tensor, lent: set[int]) -> Tensor:
     """`gradient`, or a copy if it lies in one of the memories `lent`: callers may write to it."""
     return gradient.clone() if gradient.untyped_storage().data_ptr() in lent else gradient

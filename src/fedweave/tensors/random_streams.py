@@ -22,7 +22,7 @@ def first_numbers(*ints: int, ids: np.ndarray) -> np.ndarray:
     The arithmetic is that of numpy's SeedSequence (O'Neill's `seed_seq_fe`) and of Philox4x64-10 (Salmon et al.,
     SC 2011), which numpy promises to keep.
     """
-    if not _fit(ints, ids):
+    if not _fits_pool(ints, ids):
         return np.array([stream(*ints, int(i)).random() for i in ids], dtype=np.float64)
     with np.errstate(over="ignore"):
         first = _philox(*_keys(_pool(_entropy(ints, ids))))
@@ -33,7 +33,7 @@ def streams(*ints: int, ids: np.ndarray) -> Iterator[np.random.Generator]:
     """`stream(*ints, i)` of every i in `ids`, in turn: one generator, which is at the next stream when that is asked
     for.
     """
-    if not _fit(ints, ids):
+    if not _fits_pool(ints, ids):
         yield from (stream(*ints, int(i)) for i in ids)
         return
     with np.errstate(over="ignore"):
@@ -45,7 +45,7 @@ def streams(*ints: int, ids: np.ndarray) -> Iterator[np.random.Generator]:
         yield generator
 
 
-def _fit(ints: Sequence[int], ids: np.ndarray) -> bool:
+def _fits_pool(ints: Sequence[int], ids: np.ndarray) -> bool:
     """Whether all numbers have 32 bits, and one of `ids` beside `ints` fits in a pool."""
     return len(ints) < WORDS and all(0 <= i < 2**32 for i in ints) and bool(((ids >= 0) & (ids < 2**32)).all())
 
@@ -58,12 +58,12 @@ def _entropy(ints: Sequence[int], ids: np.ndarray) -> list[Words]:
 
 def _pool(entropy: list[Words]) -> list[Words]:
     """The pool [4][N] of a SeedSequence, from entropy [4][N] of 32 bits."""
-    constants = _pairs(0x43B0D7E5, 0x931E8875)
-    pool = [_hashed(word, constants) for word in entropy]
+    constants = _hash_constants(0x43B0D7E5, 0x931E8875)
+    pool = [_hash_word(word, constants) for word in entropy]
     for source in range(WORDS):
         for target in range(WORDS):
             if source != target:
-                mixed: Words = pool[target] * np.uint32(0xCA01F9DD) - _hashed(pool[source], constants) * np.uint32(
+                mixed: Words = pool[target] * np.uint32(0xCA01F9DD) - _hash_word(pool[source], constants) * np.uint32(
                     0x4973F715
                 )
                 pool[target] = mixed ^ (mixed >> np.uint32(16))
@@ -72,12 +72,12 @@ def _pool(entropy: list[Words]) -> list[Words]:
 
 def _keys(pool: list[np.ndarray]) -> list[np.ndarray]:
     """The two keys [N] of 64 bits that a SeedSequence generates."""
-    constants = _pairs(0x8B51F9DD, 0x58F38DED)
-    words = [_hashed(word, constants).astype(np.uint64) for word in pool]
+    constants = _hash_constants(0x8B51F9DD, 0x58F38DED)
+    words = [_hash_word(word, constants).astype(np.uint64) for word in pool]
     return [words[0] | words[1] << HALF, words[2] | words[3] << HALF]
 
 
-def _pairs(constant: int, factor: int) -> Iterator[tuple[np.uint32, np.uint32]]:
+def _hash_constants(constant: int, factor: int) -> Iterator[tuple[np.uint32, np.uint32]]:
     """What the hashes of a SeedSequence take one after the other: (c, c·f), (c·f, c·f²), ... modulo 2³²."""
     while True:
         following = constant * factor % 2**32
@@ -85,7 +85,7 @@ def _pairs(constant: int, factor: int) -> Iterator[tuple[np.uint32, np.uint32]]:
         constant = following
 
 
-def _hashed(word: Words, pairs: Iterator[tuple[np.uint32, np.uint32]]) -> Words:
+def _hash_word(word: Words, pairs: Iterator[tuple[np.uint32, np.uint32]]) -> Words:
     """The next hash of `word` [N]."""
     mask, factor = next(pairs)
     word = (word ^ mask) * factor

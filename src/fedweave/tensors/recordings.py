@@ -43,7 +43,7 @@ class Recording:
         self._step, self._capture = step, capture
         self.state, self._tables = ([_copy(t) for t in leaves] for leaves in (state, tables))
         self._inputs = [t.detach() if t.nbytes >= LARGE else _copy(t) for t in inputs]
-        self._place = torch.zeros(1, dtype=torch.int64, device=tables[0].device)
+        self._counter = torch.zeros(1, dtype=torch.int64, device=tables[0].device)
         self._values: Tensor | None = None
         self._copied: set[int] = set()  # places of large inputs that change from run to run
         self._replays: dict[bool, Callable[[], None]] = {}
@@ -52,24 +52,24 @@ class Recording:
     def load(self, state: Leaves, inputs: Leaves, tables: Leaves) -> None:
         """Begin a run at its first step."""
         for place, given in enumerate(inputs):
-            if self._inputs[place].nbytes >= LARGE and not self._readable(place, given):
+            if self._inputs[place].nbytes >= LARGE and not self._can_reuse(place, given):
                 self._inputs[place] = _copy(given)
                 self._copied.add(place)
                 self._replays.clear()
         for own, given in zip((*self.state, *self._inputs, *self._tables), (*state, *inputs, *tables), strict=True):
             if own.data_ptr() != given.data_ptr():
                 own.copy_(given)
-        self._place.zero_()
+        self._counter.zero_()
         self.runs += 1
 
-    def _readable(self, place: int, given: Tensor) -> bool:
+    def _can_reuse(self, place: int, given: Tensor) -> bool:
         """Whether the place of a large input can serve a run: a copy of this recording, or the memory that comes."""
         return place in self._copied or self._inputs[place].data_ptr() == given.data_ptr()
 
     def advance(self, variant: bool) -> None:
         """The next step; the first one of a variant is recorded."""
         if variant not in self._replays:
-            self._replays[variant] = self._recorded(variant)
+            self._replays[variant] = self._record(variant)
         self._replays[variant]()
 
     def results(self) -> Advanced:
@@ -78,24 +78,24 @@ class Recording:
             raise ValueError("no step has been taken")
         return [_copy(t) for t in self.state], _copy(self._values)
 
-    def _recorded(self, variant: bool) -> Callable[[], None]:
-        before = [_copy(t) for t in (*self.state, self._place)]
-        replay = self._capture(lambda: self._next(variant))
-        for own, value in zip((*self.state, self._place), before, strict=True):
+    def _record(self, variant: bool) -> Callable[[], None]:
+        before = [_copy(t) for t in (*self.state, self._counter)]
+        replay = self._capture(lambda: self._take_step(variant))
+        for own, value in zip((*self.state, self._counter), before, strict=True):
             own.copy_(value)
         return replay
 
-    def _next(self, variant: bool) -> None:
-        slices = [table.index_select(0, self._place)[0] for table in self._tables]
+    def _take_step(self, variant: bool) -> None:
+        slices = [table.index_select(0, self._counter)[0] for table in self._tables]
         state, value = self._step(variant, self.state, self._inputs, slices)
         for own, new in zip(self.state, state, strict=True):
             if new is not own:
                 own.copy_(new)
         if self._values is None:
             self._values = value.new_zeros(len(self._tables[0]), *value.shape)
-        self._values.index_copy_(0, self._place, value[None])
+        self._values.index_copy_(0, self._counter, value[None])
         # Warm-up steps may not pass the table's end.
-        self._place.add_(1).clamp_(max=len(self._tables[0]) - 1)
+        self._counter.add_(1).clamp_(max=len(self._tables[0]) - 1)
 
 
 def run(
@@ -113,13 +113,13 @@ def run(
     place = (key, *(tuple((t.shape, t.dtype, t.device) for t in leaves) for leaves in (state, inputs, tables)))
     with _ONE_AT_A_TIME:
         try:
-            if (recording := _recording(place, step, state, inputs, tables)) is None:
+            if (recording := _find_recording(place, step, state, inputs, tables)) is None:
                 return None
             recording.load(state, inputs, tables)
             variants(recording)
             return recording.results()
         except torch.OutOfMemoryError:
-            forget()
+            clear()
             raise
         except Exception as error:
             warnings.warn(f"a step is not recorded: {type(error).__name__}: {str(error).splitlines()[0]}", stacklevel=2)
@@ -127,14 +127,14 @@ def run(
             return None
 
 
-def forget() -> None:
+def clear() -> None:
     """Drop all recordings and their memory."""
     _RECORDINGS.clear()
     _UNUSED.clear()
     _pool.cache_clear()
 
 
-def _recording(place: Hashable, step: Step, state: Leaves, inputs: Leaves, tables: Leaves) -> Recording | None:
+def _find_recording(place: Hashable, step: Step, state: Leaves, inputs: Leaves, tables: Leaves) -> Recording | None:
     """The recording of this shape, in the place of the one that was used least recently; None where steps change all
     the time, so that no recording serves two runs.
     """

@@ -14,7 +14,7 @@ from fedweave.errors import BadInput
 DTYPES = {torch.float32: np.float32, torch.float64: np.float64, torch.int64: np.int64, torch.bool: np.bool_}
 
 
-class Rows:
+class RowFiles:
     """The files NAME-0.npy, NAME-1.npy, ... of one table and of the tables that follow from it.
 
     Attributes:
@@ -46,7 +46,7 @@ class Rows:
             file = np.load(self.folder / f"{self.name}-{i}.npy", mmap_mode="r+")
             if file.shape != (self.length, self.width) or file.dtype != DTYPES[self.dtype]:
                 raise ValueError(f"{self.name}-{i}.npy: {file.shape} of {file.dtype}")
-            self._add(file)
+            self._add_file(file)
 
     def retain(self, slots: Tensor) -> None:
         """One more version refers to `slots`, each of which occurs once."""
@@ -63,10 +63,10 @@ class Rows:
             BadInput: the disk is full.
         """
         while (free := np.flatnonzero(self.references == 0)).size < len(values):
-            self._add(self._new(self.folder / f"{self.name}-{len(self._files)}.npy"))
+            self._add_file(self._create_file(self.folder / f"{self.name}-{len(self._files)}.npy"))
         slots = torch.from_numpy(free[: len(values)])
         values = values.detach().to("cpu", self.dtype)
-        for part, here in self._by_part(slots):
+        for part, here in self._group_by_file(slots):
             places = slots[here] % self.length
             self._make_room(part, int(places.max()) + 1)
             self._parts[part][places] = values[here]
@@ -76,7 +76,7 @@ class Rows:
     def read(self, slots: Tensor) -> Tensor:
         """The rows in `slots`, [P, D]."""
         values = torch.empty(len(slots), self.width, dtype=self.dtype)
-        for part, here in self._by_part(slots):
+        for part, here in self._group_by_file(slots):
             values[here] = self._parts[part][slots[here] % self.length]
         return values
 
@@ -86,13 +86,13 @@ class Rows:
             self._files[part].flush()
         self._changed.clear()
 
-    def _by_part(self, slots: Tensor) -> Iterator[tuple[int, Tensor]]:
+    def _group_by_file(self, slots: Tensor) -> Iterator[tuple[int, Tensor]]:
         """(number of a file, positions of its slots among `slots`)."""
         parts = slots // self.length
         for part in parts.unique().tolist():
             yield part, (parts == part).nonzero()[:, 0]
 
-    def _new(self, path: Path) -> np.memmap:
+    def _create_file(self, path: Path) -> np.memmap:
         shape = (self.length, self.width)
         with _one_line_errors(path):
             return np.lib.format.open_memmap(path, mode="w+", dtype=DTYPES[self.dtype], shape=shape)
@@ -107,7 +107,7 @@ class Rows:
             os.posix_fallocate(handle.fileno(), first, last - first)
         self._room[part] = rows
 
-    def _add(self, file: np.memmap) -> None:
+    def _add_file(self, file: np.memmap) -> None:
         self._files.append(file)
         self._room.append(0)
         self._parts.append(torch.from_numpy(file))
@@ -125,10 +125,10 @@ def _one_line_errors(path: Path) -> Iterator[None]:
         ) from error
 
 
-class Version:
+class TableVersion:
     """Which slots of `rows` a table refers to: `slots` int64 [N], −1 where a row is the default; until it is freed."""
 
-    def __init__(self, rows: Rows, slots: Tensor) -> None:
+    def __init__(self, rows: RowFiles, slots: Tensor) -> None:
         self.rows, self.slots = rows, slots
         rows.retain(slots[slots >= 0])
 

@@ -7,7 +7,7 @@ import torch
 
 
 @contextmanager
-def seeded(seed: int) -> Iterator[None]:
+def use_seed(seed: int) -> Iterator[None]:
     """Draws inside are a function of `seed`; afterwards the CPU's generator is where it was.
 
     Without an accelerator only the CPU's generator is seeded: `torch.manual_seed` would note the seed, and the whole

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from fedweave.tensors.row_files import DTYPES, Rows, Version
+from fedweave.tensors.row_files import DTYPES, RowFiles, TableVersion
 from fedweave.tensors.tables import Table
 
 SEGMENT = 2**29  # bytes of a file of rows, at most; holes take no space on the disk
@@ -30,24 +30,24 @@ class Storage:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._rows: dict[str, Rows] = {}
+        self._encode_rows: dict[str, RowFiles] = {}
         self._held: dict[str, list[Table]] = {}
 
-    def table(self, row: Tensor, clients: int) -> Tensor:
+    def create_table(self, row: Tensor, clients: int) -> Tensor:
         """`clients` rows that are all `row` [...]; in memory where a row is a single number, or of a rare type."""
         if row.ndim == 0 or not row.numel() or row.dtype not in DTYPES:
             return row.expand(clients, *row.shape).clone()
         self.folder.mkdir(parents=True, exist_ok=True)
-        name = f"{1 + max(map(int, self._rows), default=0):04d}"
-        rows = self._rows[name] = Rows(self.folder, name, row.numel(), row.dtype, _length(row, clients))
-        return Table(Version(rows, torch.full((clients,), -1)), row.detach().clone())
+        name = f"{1 + max(map(int, self._encode_rows), default=0):04d}"
+        rows = self._encode_rows[name] = RowFiles(self.folder, name, row.numel(), row.dtype, _length(row, clients))
+        return Table(TableVersion(rows, torch.full((clients,), -1)), row.detach().clone())
 
     def flush(self) -> None:
         """Bring all rows to the disk."""
-        for rows in self._rows.values():
+        for rows in self._encode_rows.values():
             rows.flush()
 
-    def hold(self, checkpoint: str, tree: Any) -> None:
+    def retain(self, checkpoint: str, tree: Any) -> None:
         """Keep the rows of the tables in `tree` until `checkpoint` is released."""
         self._held[checkpoint] = [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Table)]
 
@@ -55,22 +55,22 @@ class Storage:
         """Rows that only `checkpoint` refers to may be overwritten."""
         self._held.pop(checkpoint, None)
 
-    def restored(self, record: dict[str, Any]) -> Table:
+    def restore_table(self, record: dict[str, Any]) -> Table:
         """The table of a `record` of a checkpoint.
 
         Raises:
             OSError, ValueError: a file is missing or damaged.
         """
         name, default = record["rows"], record["default"]
-        if name not in self._rows:
-            rows = Rows(self.folder, name, default.numel(), default.dtype, record["length"])
+        if name not in self._encode_rows:
+            rows = RowFiles(self.folder, name, default.numel(), default.dtype, record["length"])
             rows.open(record["files"])
-            self._rows[name] = rows
-        return Table(Version(self._rows[name], record["slots"].long()), default)
+            self._encode_rows[name] = rows
+        return Table(TableVersion(self._encode_rows[name], record["slots"].long()), default)
 
-    def tidy(self) -> None:
+    def remove_unused_files(self) -> None:
         """Remove the files of tables that no checkpoint has: a process was killed soon after it had made them."""
-        there = {f"{name}-{i}.npy" for name, rows in self._rows.items() for i in range(rows.files)}
+        there = {f"{name}-{i}.npy" for name, rows in self._encode_rows.items() for i in range(rows.files)}
         for path in self.folder.glob("*.npy"):
             if path.name not in there:
                 path.unlink()
@@ -80,12 +80,12 @@ class Storage:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def recorded(tree: Any) -> Any:
+def tables_to_records(tree: Any) -> Any:
     """`tree` with a record in place of every table, for a checkpoint."""
-    return tree_map_only(Table, _record, tree)
+    return tree_map_only(Table, _build_record, tree)
 
 
-def _record(table: Table) -> dict[str, Any]:
+def _build_record(table: Table) -> dict[str, Any]:
     rows = table.version.rows
     where = {"rows": rows.name, "files": rows.files, "length": rows.length}
     return {**where, "slots": table.version.slots.int(), "default": table.default.cpu()}
@@ -96,34 +96,34 @@ def _length(row: Tensor, clients: int) -> int:
     return max(1, min(clients, SEGMENT // row.nbytes))
 
 
-def unrecorded(tree: Any, storage: Storage) -> Any:
-    """The inverse of `recorded`, for dictionaries, tuples and lists.
+def records_to_tables(tree: Any, storage: Storage) -> Any:
+    """The inverse of `tables_to_records`, for dictionaries, tuples and lists.
 
     Raises:
         OSError, ValueError: as `Storage.restored`.
     """
     if isinstance(tree, dict):
         if tree.keys() == {"rows", "files", "length", "slots", "default"}:
-            return storage.restored(tree)
-        return {name: unrecorded(value, storage) for name, value in tree.items()}
-    return type(tree)(unrecorded(value, storage) for value in tree) if isinstance(tree, tuple | list) else tree
+            return storage.restore_table(tree)
+        return {name: records_to_tables(value, storage) for name, value in tree.items()}
+    return type(tree)(records_to_tables(value, storage) for value in tree) if isinstance(tree, tuple | list) else tree
 
 
-def dense(tree: Any) -> Any:
+def tables_to_tensors(tree: Any) -> Any:
     """`tree` with every table in memory."""
-    return tree_map_only(Table, lambda table: table.dense(), tree)
+    return tree_map_only(Table, lambda table: table.to_tensor(), tree)
 
 
 _STORAGE: ContextVar[Storage | None] = ContextVar("storage", default=None)
 
 
-def current() -> Storage | None:
+def current_storage() -> Storage | None:
     """Where new tables of all clients lie; None: in memory."""
     return _STORAGE.get()
 
 
 @contextmanager
-def storing(storage: Storage | None) -> Iterator[None]:
+def use_storage(storage: Storage | None) -> Iterator[None]:
     """New tables of all clients lie in `storage` inside this block."""
     token = _STORAGE.set(storage)
     try:
@@ -133,7 +133,7 @@ def storing(storage: Storage | None) -> Iterator[None]:
 
 
 @contextmanager
-def temporary() -> Iterator[Storage]:
+def temporary_storage() -> Iterator[Storage]:
     """A storage that goes with the block."""
     with tempfile.TemporaryDirectory(prefix="fedweave-rows-") as folder:
         yield Storage(Path(folder))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from fedweave.tensors.row_files import Version
+from fedweave.tensors.row_files import TableVersion
 
 BLOCK = 2**26  # bytes of the rows that are in memory at once
 
@@ -30,11 +30,11 @@ class Table(Tensor):
         default: [...] the value of all other rows, on the device of the table.
     """
 
-    version: Version
+    version: TableVersion
     default: Tensor
 
     @staticmethod
-    def __new__(cls, version: Version, default: Tensor) -> "Table":
+    def __new__(cls, version: TableVersion, default: Tensor) -> "Table":
         """The table of `version` and `default`."""
         shape = (len(version.slots), *default.shape)
         table: Table = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=default.dtype, device=default.device)
@@ -57,7 +57,7 @@ class Table(Tensor):
         cls, func: Callable, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """`func` on whole tensors in memory."""
-        args, kwargs = tree_map_only(Table, lambda table: table.dense(), (args, kwargs or {}))
+        args, kwargs = tree_map_only(Table, lambda table: table.to_tensor(), (args, kwargs or {}))
         return func(*args, **kwargs)
 
     def __repr__(self) -> str:  # type: ignore[override]
@@ -65,7 +65,7 @@ class Table(Tensor):
         return f"Table({[*self.shape]}, {self.dtype}, {written} rows in {self.version.rows.folder})"
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.dense().__reduce_ex__(protocol)
+        return self.to_tensor().__reduce_ex__(protocol)
 
     def rows_at(self, ids: Tensor) -> Tensor:
         """Rows `ids` [P] in memory, [P, ...]."""
@@ -82,20 +82,20 @@ class Table(Tensor):
         """The table with `values` [P, ...] in place of its rows `ids` [P]."""
         slots = self.version.slots.clone()
         slots[ids.cpu()] = self.version.rows.write(values.reshape(len(values), -1))
-        return Table(Version(self.version.rows, slots), self.default)
+        return Table(TableVersion(self.version.rows, slots), self.default)
 
-    def extended(self, values: Tensor) -> "Table":
+    def append_rows(self, values: Tensor) -> "Table":
         """The table with `values` [M, ...] behind its rows."""
         slots = torch.cat([self.version.slots, torch.full((len(values),), -1)])
-        longer = Table(Version(self.version.rows, slots), self.default)
+        longer = Table(TableVersion(self.version.rows, slots), self.default)
         new = (values != self.default).reshape(len(values), -1).any(1).nonzero()[:, 0]
         return longer.with_rows(new.cpu() + len(self), values[new]) if len(new) else longer
 
-    def reshaped(self, shape: Sequence[int]) -> "Table":
+    def reshape_rows(self, shape: Sequence[int]) -> "Table":
         """The same rows in another shape."""
         return Table(self.version, self.default.reshape(shape))
 
-    def dense(self) -> Tensor:
+    def to_tensor(self) -> Tensor:
         """All rows in memory."""
         return self.rows_at(torch.arange(len(self.version.slots)))
 
@@ -106,7 +106,7 @@ class Table(Tensor):
         for ids in written.split(size) if len(written) else ():
             yield ids.to(self.default.device), self.rows_at(ids).flatten(1)
 
-    def mixed(self, weights: Tensor) -> Tensor:
+    def mix_rows(self, weights: Tensor) -> Tensor:
         """Σ_j weights[..., j] · row j: weights [..., N] give [..., *]; differentiable in the weights."""
         flat: Tensor = _Mixture.apply(weights.reshape(-1, len(self.version.slots)), [self])
         return flat.reshape(*weights.shape[:-1], *self.default.shape)
@@ -188,13 +188,13 @@ def _index_copy(table: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
 def _flatten(table: Tensor, start_dim: int = 0, end_dim: int = -1) -> Any:
     if not isinstance(table, Table) or start_dim != 1 or end_dim not in (-1, table.default.ndim):
         return NotImplemented
-    return table.reshaped((-1,))
+    return table.reshape_rows((-1,))
 
 
 def _tensordot(a: Tensor, b: Tensor, dims: Any = 2, out: Any = None) -> Any:
     if isinstance(a, Table) or not isinstance(b, Table) or type(dims) is not int or dims != 1 or out is not None:
         return NotImplemented
-    return b.mixed(a)
+    return b.mix_rows(a)
 
 
 def _cat(tensors: Sequence[Tensor], dim: int = 0, **out: Any) -> Any:
@@ -202,7 +202,7 @@ def _cat(tensors: Sequence[Tensor], dim: int = 0, **out: Any) -> Any:
     if not isinstance(first, Table) or dim != 0 or out or not others:
         return NotImplemented
     for other in others:
-        first = first.extended(other.dense() if isinstance(other, Table) else other)
+        first = first.append_rows(other.to_tensor() if isinstance(other, Table) else other)
     return first
 
 
@@ -220,10 +220,10 @@ def _to(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
 
 
 def _new(name: str) -> Callable[..., Any]:
-    def made(table: Tensor, *args: Any, **kwargs: Any) -> Any:
+    def create(table: Tensor, *args: Any, **kwargs: Any) -> Any:
         return getattr(table.default, name)(*args, **kwargs) if isinstance(table, Table) else NotImplemented
 
-    return made
+    return create
 
 
 HANDLED: dict[Any, Callable[..., Any]] = {
@@ -237,9 +237,9 @@ HANDLED: dict[Any, Callable[..., Any]] = {
     torch.tensordot: _tensordot,
     torch.cat: _cat,
     Tensor.to: _to,
-    Tensor.cpu: lambda table: table.dense().cpu(),
-    Tensor.numpy: lambda table, **options: table.dense().numpy(**options),
-    Tensor.tolist: lambda table: table.dense().tolist(),
+    Tensor.cpu: lambda table: table.to_tensor().cpu(),
+    Tensor.numpy: lambda table, **options: table.to_tensor().numpy(**options),
+    Tensor.tolist: lambda table: table.to_tensor().tolist(),
     Tensor.detach: lambda table: table,
     **{getattr(Tensor, name): _new(name) for name in ("new_zeros", "new_ones", "new_empty", "new_full")},
 }

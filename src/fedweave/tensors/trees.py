@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from fedweave.tensors.storage import current
+from fedweave.tensors.storage import current_storage
 from fedweave.tensors.tables import Table
 
 Tree = Any
@@ -22,28 +22,28 @@ __all__ = [
     "Tree",
     "at",
     "broadcast",
-    "by_path",
+    "build_table",
+    "collect_for_stack",
     "column",
     "concat",
     "equal",
-    "flat",
-    "grown",
-    "mapped",
-    "mixed",
+    "flatten_paths",
+    "grow",
+    "is_mapped",
+    "mix_rows",
     "nbytes",
-    "nested",
     "norms",
-    "only",
+    "omit",
     "put",
-    "settled",
+    "select",
     "stack",
     "sub",
-    "table",
     "take",
+    "to_matrix",
     "tree_leaves",
     "tree_map",
+    "unflatten_paths",
     "weighted_mean",
-    "without",
 ]
 
 
@@ -67,14 +67,14 @@ def tree_map(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
     return function(tree, *others)
 
 
-def mapped() -> bool:
+def is_mapped() -> bool:
     """Whether the caller runs inside a `torch.func` transform (the `batched` executor)."""
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def take(tree: Tree, ids: Tensor) -> Tree:
     """Rows `ids` [P] of a stacked tree; all of them in order are the tree itself."""
-    return tree if _everybody(tree, ids) else tree_map(lambda t: t[ids.to(t.device)], tree)
+    return tree if _is_all_rows(tree, ids) else tree_map(lambda t: t[ids.to(t.device)], tree)
 
 
 def at(tree: Tree, i: int) -> Tree:
@@ -84,17 +84,17 @@ def at(tree: Tree, i: int) -> Tree:
 
 def put(tree: Tree, ids: Tensor, rows: Tree) -> Tree:
     """The stacked `tree` with `rows` in place of its rows `ids`; absent clients keep their bits."""
-    whole = _everybody(tree, ids)
+    whole = _is_all_rows(tree, ids)
 
-    def one(t: Tensor, r: Tensor) -> Tensor:
+    def put_leaf(t: Tensor, r: Tensor) -> Tensor:
         if whole and not isinstance(t, Table):
             return r.to(t).contiguous()
         return t.index_copy(0, ids.to(t.device), r.to(t.dtype))
 
-    return tree_map(one, tree, rows)
+    return tree_map(put_leaf, tree, rows)
 
 
-def _everybody(tree: Tree, ids: Tensor) -> bool:
+def _is_all_rows(tree: Tree, ids: Tensor) -> bool:
     """Whether `ids` are all rows of the stacked `tree` in order, so that taking or putting them needs no copy."""
     count = next((len(leaf) for leaf in tree_leaves(tree)), None)
     return len(ids) == count and torch.equal(ids, torch.arange(count, device=ids.device))
@@ -107,27 +107,27 @@ def stack(trees: Sequence[Tree]) -> Tree:
     """
     stacks: dict[tuple[int, ...], Tensor] = {}
 
-    def one(*leaves: Tensor) -> Tensor:
+    def stack_leaves(*leaves: Tensor) -> Tensor:
         who = tuple(map(id, leaves))
         if who not in stacks:
-            stacks[who] = leaves[0]._base if _untouched(leaves) else torch.stack(leaves)  # type: ignore[assignment]
+            stacks[who] = leaves[0]._base if _is_view_of_stack(leaves) else torch.stack(leaves)  # type: ignore[assignment]
         return stacks[who]
 
-    return tree_map(one, *trees)
+    return tree_map(stack_leaves, *trees)
 
 
-def settled(trees: Iterable[Tree], count: int) -> list[Tree]:
+def collect_for_stack(trees: Iterable[Tree], count: int) -> list[Tree]:
     """`count` single-client trees for `stack`, each freed before the next is made.
 
     Large leaves are written straight into the memory of the stack.
     """
     room: dict[int, Tensor] = {}
 
-    def moved(i: int, tree: Tree) -> Tree:
+    def move_tree(i: int, tree: Tree) -> Tree:
         copies: dict[int, Tensor] = {}
         place = itertools.count()
 
-        def one(leaf: Tensor) -> Tensor:
+        def move_leaf(leaf: Tensor) -> Tensor:
             where = next(place)
             if id(leaf) not in copies and leaf._base is None and leaf.nbytes >= LARGE:
                 rows = room.setdefault(where, leaf.new_empty((count, *leaf.shape)))
@@ -136,12 +136,12 @@ def settled(trees: Iterable[Tree], count: int) -> list[Tree]:
                 )
             return copies.get(id(leaf), leaf)
 
-        return tree_map(one, tree)
+        return tree_map(move_leaf, tree)
 
-    return [*map(moved, range(count), trees)]
+    return [*map(move_tree, range(count), trees)]
 
 
-def _untouched(leaves: Sequence[Tensor]) -> bool:
+def _is_view_of_stack(leaves: Sequence[Tensor]) -> bool:
     """Whether `leaves` are the rows of one tensor, in order, as `at` gives them."""
     whole = leaves[0]._base
     if whole is None or whole.shape != (len(leaves), *leaves[0].shape) or not whole.is_contiguous():
@@ -174,23 +174,23 @@ def equal(one: Tree, other: Tree) -> bool:
     return one is other or (one.dtype == other.dtype and torch.equal(one, other))
 
 
-def table(tree: Tree, clients: int) -> Tree:
-    """`clients` equal rows of a single-client tree, which lie in files where `storage.storing` says so."""
-    storage = current()
-    return broadcast(tree, clients) if storage is None else tree_map(lambda t: storage.table(t, clients), tree)
+def build_table(tree: Tree, clients: int) -> Tree:
+    """`clients` equal rows of a single-client tree, which lie in files where `storage.use_storage` says so."""
+    storage = current_storage()
+    return broadcast(tree, clients) if storage is None else tree_map(lambda t: storage.create_table(t, clients), tree)
 
 
-def grown(old: Tree, fresh: Tree) -> Tree:
+def grow(old: Tree, fresh: Tree) -> Tree:
     """`fresh` with `old` in the leading corner of every leaf: tables that gain rows or columns keep what they held."""
 
-    def corner(a: Tensor, b: Tensor) -> Tensor:
+    def fill_corner(a: Tensor, b: Tensor) -> Tensor:
         if isinstance(a, Table) and a.shape[1:] == b.shape[1:]:
-            return a.extended(b[len(a) :])
+            return a.append_rows(b[len(a) :])
         b = b.to(a, copy=True)
         b[tuple(slice(size) for size in a.shape)] = a
         return b
 
-    return tree_map(corner, old, fresh)
+    return tree_map(fill_corner, old, fresh)
 
 
 def column(values: Tensor, like: Tensor) -> Tensor:
@@ -201,12 +201,12 @@ def column(values: Tensor, like: Tensor) -> Tensor:
 def norms(part: Tree) -> Tensor:
     """Euclidean norm of every row of a stacked tree, all leaves together: [P]."""
 
-    def one(leaf: Tensor) -> Tensor:
+    def leaf_norms(leaf: Tensor) -> Tensor:
         if isinstance(leaf, Table):
             return leaf.products(leaf.default.new_zeros(0, leaf.default.numel()))[1].sqrt()
         return torch.linalg.vector_norm(leaf.flatten(1) if leaf.ndim > 1 else leaf[:, None], dim=1)
 
-    return torch.linalg.vector_norm(torch.stack([*map(one, tree_leaves(part))]), dim=0)
+    return torch.linalg.vector_norm(torch.stack([*map(leaf_norms, tree_leaves(part))]), dim=0)
 
 
 def sub(a: Tree, b: Tree) -> Tree:
@@ -214,7 +214,7 @@ def sub(a: Tree, b: Tree) -> Tree:
     return tree_map(torch.sub, a, b)
 
 
-def mixed(tree: Tree, weights: Tensor) -> Tree:
+def mix_rows(tree: Tree, weights: Tensor) -> Tree:
     """Σ_j weights[..., j] · row j of a stacked tree; weights [..., N] give leaves [..., *] of the tree's own dtype."""
     return tree_map(lambda t: torch.tensordot(weights.to(t), t, dims=1), tree)
 
@@ -222,36 +222,36 @@ def mixed(tree: Tree, weights: Tensor) -> Tree:
 def weighted_mean(tree: Tree, weights: Tensor) -> Tree:
     """Mean over the client axis with `weights` [P], which are normalised here."""
     shares = weights.double()
-    return mixed(tree, shares / shares.sum())
+    return mix_rows(tree, shares / shares.sum())
 
 
-def only(params: Mapping[str, T], names: Iterable[str]) -> dict[str, T]:
+def select(params: Mapping[str, T], names: Iterable[str]) -> dict[str, T]:
     """The sub-tree with `names`, in the order of `params`."""
     selected = frozenset(names)
     return {name: value for name, value in params.items() if name in selected}
 
 
-def without(params: Mapping[str, T], names: Iterable[str]) -> dict[str, T]:
+def omit(params: Mapping[str, T], names: Iterable[str]) -> dict[str, T]:
     """The sub-tree without `names`, in the order of `params`."""
     unwanted = frozenset(names)
     return {name: value for name, value in params.items() if name not in unwanted}
 
 
-def flat(params: Params) -> Tensor:
+def to_matrix(params: Params) -> Tensor:
     """A stacked parameter dictionary as one matrix [N, P], columns in dictionary order."""
     return torch.cat([value.flatten(1) for value in params.values()], dim=1)
 
 
-def by_path(tree: Tree, prefix: str = "") -> Params:
+def flatten_paths(tree: Tree, prefix: str = "") -> Params:
     """A nested dictionary as one level, keys joined by '/'."""
     out: Params = {}
     for key, value in tree.items():
-        out.update(by_path(value, f"{prefix}{key}/") if isinstance(value, dict) else {f"{prefix}{key}": value})
+        out.update(flatten_paths(value, f"{prefix}{key}/") if isinstance(value, dict) else {f"{prefix}{key}": value})
     return out
 
 
-def nested(params: Params) -> Tree:
-    """The inverse of `by_path`."""
+def unflatten_paths(params: Params) -> Tree:
+    """The inverse of `flatten_paths`."""
     tree: Tree = {}
     for key, value in params.items():
         *path, leaf = key.split("/")

@@ -67,7 +67,7 @@ def _check_names(cls: type[Method]) -> None:
     """No function is used nowhere and nearly named like a hook: the default would run in its place."""
     bases = [base for base in cls.__mro__ if issubclass(base, Method)]
     try:
-        used = frozenset().union(*map(_used, bases))
+        used = frozenset().union(*map(_used_attributes, bases))
     except OSError:  # a class without a file cannot be read
         return
     for base in (base for base in bases if base is cls or not base.__module__.startswith("fedweave.")):
@@ -79,7 +79,7 @@ def _check_names(cls: type[Method]) -> None:
 
 
 @cache
-def _used(cls: type) -> frozenset[str]:
+def _used_attributes(cls: type) -> frozenset[str]:
     """Names of the attributes that the text of a class uses."""
     nodes = ast.walk(ast.parse(textwrap.dedent(inspect.getsource(cls))))
     return frozenset(node.attr for node in nodes if isinstance(node, ast.Attribute))
@@ -87,7 +87,7 @@ def _used(cls: type) -> frozenset[str]:
 
 def _method_checks(cls: type[Method], kind: str, settings: dict[str, Any]) -> list[Check]:
     @cache
-    def objects() -> tuple[Method, Federation]:
+    def build_objects() -> tuple[Method, Federation]:
         make_task, make_federation = TASKS[kind]
         task, federation = make_task(), make_federation()
         solver = Adam(lr=0.02, weight_decay=5e-4) if kind == "nodes" else SGD(lr=0.1)
@@ -97,14 +97,14 @@ def _method_checks(cls: type[Method], kind: str, settings: dict[str, Any]) -> li
         return cls(**{"task": task, "solver": solver, "training": training, **settings}), federation
 
     @cache
-    def expected() -> list[Any]:
-        return contract.rounds(*objects())
+    def expected_rounds() -> list[Any]:
+        return contract.run_rounds(*build_objects())
 
-    def named(check: Callable[..., object], compared: bool, alone: bool = False) -> Check:
+    def build_check(check: Callable[..., object], compared: bool, alone: bool = False) -> Check:
         def perform() -> None:
-            arguments = () if alone else objects()
+            arguments = () if alone else build_objects()
             try:
-                check(*arguments, *([expected()] if compared else []))
+                check(*arguments, *([expected_rounds()] if compared else []))
             except Exception as error:  # whatever the code of a user raises
                 message = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
                 raise AssertionError(f"{cls.__name__} on {kind}: {check.__doc__} {message}") from error
@@ -112,15 +112,15 @@ def _method_checks(cls: type[Method], kind: str, settings: dict[str, Any]) -> li
         perform.__name__ = f"{cls.__name__}-{kind}-{check.__name__}"
         return perform
 
-    weaving = [named(contract.controls_reach_the_graph, False)] if issubclass(cls, Weaving) else []
+    weaving = [build_check(contract.controls_reach_the_graph, False)] if issubclass(cls, Weaving) else []
     return [
-        named(contract.names_are_known, False),
-        named(contract.executors_agree, True),
-        named(contract.absent_clients_keep_their_bits, False),
-        named(contract.resumed_equals_uninterrupted, True),
-        named(contract.state_is_plain_tensors, True, alone=True),
-        named(contract.training_ignores_test_rows, True),
-        named(contract.newcomers_join, False),
+        build_check(contract.names_are_known, False),
+        build_check(contract.executors_agree, True),
+        build_check(contract.absent_clients_keep_their_bits, False),
+        build_check(contract.resumed_equals_uninterrupted, True),
+        build_check(contract.state_is_plain_tensors, True, alone=True),
+        build_check(contract.training_ignores_test_rows, True),
+        build_check(contract.newcomers_join, False),
         *weaving,
     ]
 
@@ -174,7 +174,9 @@ def _check_training(build: Callable[..., ClientModel], shape: tuple[int, ...], o
     method = plain(task=task, solver=SGD(lr=0.05), training=Training(batch_size=4, epochs=1))
     federation = rows_federation(shape)
     try:
-        one, many = (contract.last(method, federation, contract.SOME, executor) for executor in (Loop(), Batched()))
+        one, many = (
+            contract.run_to_end(method, federation, contract.SOME, executor) for executor in (Loop(), Batched())
+        )
     except Exception as error:  # whatever the code of a user raises
         raise AssertionError(f"{name}: cannot be trained: {type(error).__name__}: {error}") from error
     contract.assert_close(one, many, 1e-6, f"{name}: one client at a time, and all at once")
@@ -195,12 +197,12 @@ def check_dataset(loader: Callable[[Path], Dataset], root: Path | str | None = N
         try:
             first, second = loader(folder), loader(folder)
         except Exception as error:  # whatever the code of a user raises
-            raise AssertionError(f"{_name(loader)}: {type(error).__name__}: {error}") from error
+            raise AssertionError(f"{_loader_name(loader)}: {type(error).__name__}: {error}") from error
     assert isinstance(first, Dataset), (
-        f"{_name(loader)}: returned a {type(first).__name__}; return a fedweave.data.Dataset"
+        f"{_loader_name(loader)}: returned a {type(first).__name__}; return a fedweave.data.Dataset"
     )
     for field in fields(Dataset):
-        same = _equal(getattr(first, field.name), getattr(second, field.name))
+        same = _is_equal(getattr(first, field.name), getattr(second, field.name))
         assert same, f"{first.name}: {field.name} differs when it is loaded again; fix the seed"
     try:
         check_finite(first.x, f"dataset {first.name}", "replace or drop these values")
@@ -211,10 +213,10 @@ def check_dataset(loader: Callable[[Path], Dataset], root: Path | str | None = N
         assert (counts > 0).all(), f"{first.name}: no row has class {int(np.argmin(counts))}; correct classes or y"
 
 
-def _equal(first: object, second: object) -> bool:
+def _is_equal(first: object, second: object) -> bool:
     arrays = isinstance(first, np.ndarray) or isinstance(second, np.ndarray)
     return np.array_equal(first, second) if arrays else first == second  # type: ignore[arg-type]
 
 
-def _name(loader: Callable[..., Any]) -> str:
+def _loader_name(loader: Callable[..., Any]) -> str:
     return str(getattr(loader, "__name__", loader))

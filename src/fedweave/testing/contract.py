@@ -11,15 +11,15 @@ from torch import Tensor
 
 from fedweave.client.regression import Forecast
 from fedweave.client.task import Task
-from fedweave.families.base import check_kept
-from fedweave.federation.engine import evaluate, one_round, run
+from fedweave.families.base import check_local_names
+from fedweave.federation.engine import evaluate, run, run_round
 from fedweave.federation.executors import Batched, Executor, Loop
 from fedweave.federation.federation import Federation
 from fedweave.federation.graph_controls import GraphControl
 from fedweave.federation.protocol import Method
 from fedweave.federation.records import Report, Settings, State
 from fedweave.federation.schedule import participants
-from fedweave.federation.start import begin, onboard
+from fedweave.federation.start import add_newcomers, begin
 from fedweave.tensors.trees import Tree, tree_leaves
 
 SOME = Settings(rounds=3, participation=0.6, seed=1, every=3)
@@ -27,12 +27,12 @@ EVERYBODY = Settings(rounds=3, seed=1, every=3)
 CLOSE = 1e-8  # relative and absolute, in double precision
 
 
-def rounds(method: Method, federation: Federation) -> list[Report]:
+def run_rounds(method: Method, federation: Federation) -> list[Report]:
     """The rounds of a run with partial participation, one client after the other: what the checks compare with."""
     return list(run(method, federation, SOME, Loop()))
 
 
-def last(
+def run_to_end(
     method: Method, federation: Federation, settings: Settings, executor: Executor, resume: State | None = None
 ) -> tuple[State, dict[str, Any]]:
     """State and scores at the end of a run."""
@@ -61,7 +61,7 @@ def executors_agree(method: Method, federation: Federation, expected: Sequence[R
     first, final = expected[0], expected[-1]
     chunked = next(iter(run(method, federation, SOME, Batched(2)))).state
     assert_close(chunked, first.state, CLOSE, "one client at a time, and two at a time")
-    batched = last(method, federation, SOME, Batched(), first.state)
+    batched = run_to_end(method, federation, SOME, Batched(), first.state)
     assert_close(batched, (final.state, final.scores), CLOSE, "one client at a time, and all at once")
 
 
@@ -70,7 +70,7 @@ def absent_clients_keep_their_bits(method: Method, federation: Federation) -> in
     method = method.stages(1)[0].method
     before = begin(method, federation, 3, Loop())
     settings = Settings(rounds=1, seed=3, participation=2)
-    after, _, _ = one_round(method, before, federation, settings, Loop(), shadow=True)
+    after, _, _ = run_round(method, before, federation, settings, Loop(), shadow=True)
     absent = torch.ones(len(federation.ids), dtype=torch.bool)
     absent[participants(settings.seed, before.round, federation.ids, settings.participation)] = False
     changed = torch.zeros_like(absent)
@@ -105,13 +105,13 @@ def training_ignores_test_rows(method: Method, federation: Federation, expected:
     none = replace(federation, test=torch.full_like(federation.test, -1))
     first = next(iter(run(method, none, SOME, Loop()))).state
     assert_close(first, expected[0].state, 0.0, "training without test rows, and training")
-    blind = replace(spoilt(federation, method.task), test=federation.val)
-    trained = last(method, blind, SOME, Loop())[0]
+    blind = replace(change_unseen_values(federation, method.task), test=federation.val)
+    trained = run_to_end(method, blind, SOME, Loop())[0]
     what = "training with other test rows and other values in all that is not for training or validation, and training"
     assert_close(trained, expected[-1].state, 0.0, what)
 
 
-def spoilt(federation: Federation, task: Task) -> Federation:
+def change_unseen_values(federation: Federation, task: Task) -> Federation:
     """`federation` with other values wherever no client has a training or validation row.
 
     Of a graph, whose nodes all clients see from the start, the labels alone are others.
@@ -124,10 +124,10 @@ def spoilt(federation: Federation, task: Task) -> Federation:
             seen[i, rows[rows >= 0]] = True
         return replace(federation, own={**federation.own, "y": torch.where(seen, labels, labels.max() - labels)})
     rows = torch.cat([federation.train.flatten(), federation.val.flatten()])
-    return replace(federation, shared={**federation.shared, **_others(federation.shared, rows[rows >= 0], task)})
+    return replace(federation, shared={**federation.shared, **_change_values(federation.shared, rows[rows >= 0], task)})
 
 
-def _others(arrays: dict[str, Tensor], rows: Tensor, task: Task) -> dict[str, Tensor]:
+def _change_values(arrays: dict[str, Tensor], rows: Tensor, task: Task) -> dict[str, Tensor]:
     """Other values of inputs and targets, but at `rows`; of a series, but in the windows that start there."""
     x = arrays["x"]
     if isinstance(task, Forecast):
@@ -141,7 +141,7 @@ def _others(arrays: dict[str, Tensor], rows: Tensor, task: Task) -> dict[str, Te
 def names_are_known(method: Method, federation: Federation) -> None:
     """Names that stay with the client are those of the model."""
     for stage in method.stages(SOME.rounds):
-        check_kept(stage.method)
+        check_local_names(stage.method)
 
 
 def newcomers_join(method: Method, federation: Federation) -> None:
@@ -149,11 +149,11 @@ def newcomers_join(method: Method, federation: Federation) -> None:
     clients = len(federation.ids)
     method = method.stages(1)[0].method
     present = federation.select(torch.arange(clients - 2))
-    state, _, _ = one_round(method, begin(method, present, 1, Loop()), present, EVERYBODY, Loop())
-    state = onboard(method, state, federation, 2, 1, Loop())
+    state, _, _ = run_round(method, begin(method, present, 1, Loop()), present, EVERYBODY, Loop())
+    state = add_newcomers(method, state, federation, 2, 1, Loop())
     scores, _ = evaluate(method, state, federation, EVERYBODY, Loop())
     assert scores["pre"]["test"].shape == (clients,), "not every client has a score after two have joined"
-    state, report, _ = one_round(method, state, federation, EVERYBODY, Loop())
+    state, report, _ = run_round(method, state, federation, EVERYBODY, Loop())
     assert torch.isfinite(torch.tensor(report.loss)), "the loss is not finite after two clients have joined"
     weights = method.collaboration(state.server)
     assert weights is None or weights.shape[1:] == (clients, clients), "the graph has not one row and column a client"

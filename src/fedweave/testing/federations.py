@@ -10,7 +10,7 @@ import torch
 from fedweave.client.regression import Forecast
 from fedweave.client.task import NodeClassification, RowClassification, Task
 from fedweave.federation.federation import Federation, pad_rows
-from fedweave.federation.subgraphs import stacked
+from fedweave.federation.subgraphs import stack_clients
 from fedweave.models import build
 from fedweave.models.base import ClientModel
 from fedweave.models.cnn import Block, ConvNet
@@ -85,7 +85,7 @@ def nodes_federation(dtype: torch.dtype = torch.float64, seed: int = 1) -> Feder
         ys.append(y)
         edges.append(np.concatenate([pairs, pairs[::-1]], 1).astype(np.int64))
         splits.append((order[: v // 2], order[v // 2 : 3 * v // 4], order[3 * v // 4 :]))
-    own, extents = stacked(xs, ys, edges, dtype)
+    own, extents = stack_clients(xs, ys, edges, dtype)
     train, val, test = zip(*splits, strict=True)
     return Federation(
         shared={},

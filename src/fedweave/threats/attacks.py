@@ -36,7 +36,7 @@ class AttackSpec:
     share: Annotated[Share, "share of the clients that attack"]
     scale: Annotated[float | None, AtLeast(0), "strength, of the kinds that have one"] = None
 
-    def checked(self, key: str) -> "AttackSpec":
+    def check(self, key: str) -> "AttackSpec":
         """This block, if it has a scale exactly where its kind has one.
 
         Raises:
@@ -97,7 +97,7 @@ class Attack:
         is_attacker = self.attackers[positions]
         if self.kind == "malformed":
             return [
-                _malformed(trees.at(upload, i)) if attacks else trees.at(upload, i)
+                _corrupt_shapes(trees.at(upload, i)) if attacks else trees.at(upload, i)
                 for i, attacks in enumerate(is_attacker.tolist())
             ]
         if self.kind in (*ON_EMBEDDINGS, "label_flip") or not is_attacker.any() or not trees.tree_leaves(upload):
@@ -117,7 +117,7 @@ class Attack:
         )
 
 
-def _malformed(upload: Tree) -> Tree:
+def _corrupt_shapes(upload: Tree) -> Tree:
     return trees.tree_map(lambda honest: torch.cat([honest.reshape(-1), honest.reshape(-1)[:1]]), upload)
 
 
@@ -129,7 +129,7 @@ def choose_attackers(clients: int, share: float, seed: int) -> Tensor:
     return chosen
 
 
-def flipped(y: Tensor, rows: Tensor, classes: int) -> Tensor:
+def flip_labels(y: Tensor, rows: Tensor, classes: int) -> Tensor:
     """`y` with the labels of `rows` (−1 is padding) mirrored, c → C − 1 − c, for C `classes`."""
     rows = rows[rows >= 0]
     return y.index_put((rows,), classes - 1 - y[rows])

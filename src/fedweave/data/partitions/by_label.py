@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from fedweave.data.base import Dataset, Partition, Rows
-from fedweave.data.partitions.label_skew import DEALERS, Census, Deal, draw_counts
-from fedweave.data.partitions.quotas import proportional
+from fedweave.data.partitions.label_skew import DEALERS, Allocation, ClassSizes, draw_counts
+from fedweave.data.partitions.quotas import split_proportionally
 from fedweave.data.partitions.registry import rule
-from fedweave.data.partitions.splits import Split, ValShare, parse, random_parts, stratified_parts
+from fedweave.data.partitions.splits import Split, ValShare, parse_split, random_parts, stratified_parts
 from fedweave.errors import BadInput
 from fedweave.tensors.random_streams import stream
 
@@ -24,7 +24,7 @@ DEAL, ROWS, SPLIT, TEST_DEAL, TEST_ROWS = range(5)  # purposes of the random str
 
 
 def by_label(
-    dealer: Callable[..., Deal],
+    dealer: Callable[..., Allocation],
     dataset: Dataset,
     clients: int,
     seed: int,
@@ -44,19 +44,21 @@ def by_label(
     a local test part) or the official "train" rows. Without `split.val` the share `val` of train becomes
     validation.
     """
-    shares = parse(_default_split(test) if split is None else split, val, test == "local")
+    shares = parse_split(_default_split(test) if split is None else split, val, test == "local")
     pools = _pools(dataset, test, pool)
-    deal = dealer(_census(dataset, pools[0]), clients, stream(seed, DEAL), **own)
-    rows = _hand_out(deal.counts, dataset.labels, pools[0], stream(seed, ROWS))
-    parts = [_cut(dataset, r, shares, stratify, stream(seed, SPLIT, i), f"client {i}") for i, r in enumerate(rows)]
+    deal = dealer(_class_sizes(dataset, pools[0]), clients, stream(seed, DEAL), **own)
+    rows = _draw_rows(deal.counts, dataset.labels, pools[0], stream(seed, ROWS))
+    parts = [
+        _split_rows(dataset, r, shares, stratify, stream(seed, SPLIT, i), f"client {i}") for i, r in enumerate(rows)
+    ]
     train, held, tested = zip(*parts, strict=True)
     weight = None
     if test == "weighted":
         tested = (pools[1],) * clients
         weight = np.stack([_histogram(dataset, r) / len(r) for r in train]).astype(np.float64)
     if test == "proportional":
-        counts = _test_counts(deal, _census(dataset, pools[1]).sizes, stream(seed, TEST_DEAL))
-        tested = _hand_out(counts, dataset.labels, pools[1], stream(seed, TEST_ROWS))
+        counts = _test_counts(deal, _class_sizes(dataset, pools[1]).sizes, stream(seed, TEST_DEAL))
+        tested = _draw_rows(counts, dataset.labels, pools[1], stream(seed, TEST_ROWS))
     return Partition(train, held, tuple(tested), test_weight=weight, group=deal.group)
 
 
@@ -80,15 +82,15 @@ def _histogram(dataset: Dataset, rows: np.ndarray) -> np.ndarray:
     return np.bincount(dataset.labels[rows], minlength=dataset.classes)
 
 
-def _census(dataset: Dataset, rows: np.ndarray) -> Census:
+def _class_sizes(dataset: Dataset, rows: np.ndarray) -> ClassSizes:
     parents = None
     if dataset.coarse is not None:
         parents = np.zeros(dataset.classes, dtype=np.int64)
         parents[dataset.labels[rows]] = dataset.coarse[rows]
-    return Census(_histogram(dataset, rows), parents)
+    return ClassSizes(_histogram(dataset, rows), parents)
 
 
-def _hand_out(counts: np.ndarray, y: np.ndarray, rows: np.ndarray, rng: np.random.Generator) -> Rows:
+def _draw_rows(counts: np.ndarray, y: np.ndarray, rows: np.ndarray, rng: np.random.Generator) -> Rows:
     """Random disjoint rows for a table of counts [N, C]: one sorted array a client."""
     hands: list[list[np.ndarray]] = [[] for _ in counts]
     for c in range(counts.shape[1]):
@@ -99,7 +101,7 @@ def _hand_out(counts: np.ndarray, y: np.ndarray, rows: np.ndarray, rng: np.rando
     return tuple(np.sort(np.concatenate(hand)) for hand in hands)
 
 
-def _cut(
+def _split_rows(
     dataset: Dataset, rows: np.ndarray, split: Split, stratify: bool, rng: np.random.Generator, who: str
 ) -> list[np.ndarray]:
     if stratify:
@@ -107,12 +109,12 @@ def _cut(
     return random_parts(rows, split, rng, who)
 
 
-def _test_counts(deal: Deal, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _test_counts(deal: Allocation, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Counts [N, C] of official test rows: from the same shares, or cut as the training rows were."""
     if deal.shares is not None:
         return draw_counts(sizes, deal.shares, rng)
     columns = [
-        proportional(column, int(size)) if column.any() else np.zeros_like(column)
+        split_proportionally(column, int(size)) if column.any() else np.zeros_like(column)
         for column, size in zip(deal.counts.T, sizes, strict=True)
     ]
     return np.stack(columns, axis=1)

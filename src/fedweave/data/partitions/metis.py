@@ -11,7 +11,7 @@ import numpy as np
 
 from fedweave.data.base import Dataset, Partition
 from fedweave.data.partitions.registry import rule
-from fedweave.data.partitions.splits import PARTS, Shares, parse, sizes
+from fedweave.data.partitions.splits import PARTS, Shares, parse_split, part_sizes
 from fedweave.errors import BadInput
 from fedweave.settings import Above, AtLeast, AtMost
 from fedweave.tensors.random_streams import stream
@@ -25,7 +25,7 @@ def metis(dataset: Dataset, clients: int, seed: int, *, split: Shares = SHARES) 
     """One METIS part of the largest connected component a client, with the edges inside it."""
     component = largest_component(dataset.links, len(dataset.x))
     member = metis_parts(dataset.links, component, clients)
-    return _clients(dataset, [component[member == i] for i in range(clients)], component, seed, split, None)
+    return _build_partition(dataset, [component[member == i] for i in range(clients)], component, seed, split, None)
 
 
 @rule("metis_overlap", kinds=("graph",), shared_test=True)
@@ -47,7 +47,7 @@ def metis_overlap(
     for i in range(clients):
         part = component[member == i // copies]
         nodes.append(np.sort(stream(seed, HALVES, i).permutation(part)[: int(len(part) * share)]))
-    return _clients(dataset, nodes, component, seed, split, np.arange(clients) // copies)
+    return _build_partition(dataset, nodes, component, seed, split, np.arange(clients) // copies)
 
 
 def largest_component(edges: np.ndarray, count: int) -> np.ndarray:
@@ -66,7 +66,7 @@ def metis_parts(edges: np.ndarray, nodes: np.ndarray, parts: int) -> np.ndarray:
     """
     import pymetis
 
-    local = induced(edges, nodes, int(edges.max()) + 1 if edges.size else len(nodes))
+    local = induced_edges(edges, nodes, int(edges.max()) + 1 if edges.size else len(nodes))
     graph = _csr(local, len(nodes))
     adjacency = pymetis.CSRAdjacency(graph.indptr.tolist(), graph.indices.tolist())
     member = np.asarray(pymetis.part_graph(parts, adjacency, recursive=False).vertex_part)
@@ -75,7 +75,7 @@ def metis_parts(edges: np.ndarray, nodes: np.ndarray, parts: int) -> np.ndarray:
     return member
 
 
-def induced(edges: np.ndarray, nodes: np.ndarray, count: int) -> np.ndarray:
+def induced_edges(edges: np.ndarray, nodes: np.ndarray, count: int) -> np.ndarray:
     """Edges [2, E'] inside `nodes`, as positions in `nodes`, of a graph with `count` nodes."""
     position = np.full(max(count, int(nodes.max()) + 1), -1, dtype=np.int64)
     position[nodes] = np.arange(len(nodes))
@@ -90,7 +90,7 @@ def _csr(edges: np.ndarray, count: int) -> Any:
     return csr_matrix((ones, (edges[0], edges[1])), shape=(count, count))
 
 
-def _clients(
+def _build_partition(
     dataset: Dataset,
     nodes: list[np.ndarray],
     component: np.ndarray,
@@ -99,14 +99,14 @@ def _clients(
     group: np.ndarray | None,
 ) -> Partition:
     """Clients on `nodes`; one global permutation of `component` gives each node the same role in every client."""
-    shares = parse(split, 0.1, tested=True)
+    shares = parse_split(split, 0.1, tested=True)
     role = np.full(len(dataset.x), -1)
-    train, val, test = sizes(len(component), shares, dataset.name)
+    train, val, test = part_sizes(len(component), shares, dataset.name)
     role[stream(seed, MASKS).permutation(component)] = np.repeat([0, 2, 1], [train, test, val])
     parts = [tuple(np.flatnonzero(role[mine] == part) for mine in nodes) for part in range(len(PARTS))]
     for key, rows in zip(PARTS, parts, strict=True):
         empty = [i for i, mine in enumerate(rows) if not len(mine)]
         if empty:
             raise BadInput(f"partition.clients: client {empty[0]} has no {key} node; use fewer clients")
-    edges = tuple(induced(dataset.links, mine, len(dataset.x)) for mine in nodes)
+    edges = tuple(induced_edges(dataset.links, mine, len(dataset.x)) for mine in nodes)
     return Partition(parts[0], parts[1], parts[2], nodes=tuple(nodes), edges=edges, group=group)

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 import numpy as np
 
 from fedweave.data.base import Dataset, Partition, Rows
-from fedweave.data.partitions.options import integer
+from fedweave.data.partitions.options import check_integer
 from fedweave.data.partitions.registry import rule
-from fedweave.data.partitions.splits import Shares, Split, ValShare, chronological, parse, random_parts
+from fedweave.data.partitions.splits import Shares, Split, ValShare, chronological_parts, parse_split, random_parts
 from fedweave.errors import BadInput
 from fedweave.settings import AtLeast
 from fedweave.tensors.random_streams import stream
@@ -42,11 +42,11 @@ def natural(
     Raises:
         BadInput: `clients` is not what the data have, the windows do not fit, or the gap is too small.
     """
-    shares = parse(split, val, tested=True)
+    shares = parse_split(split, val, tested=True)
     owners = dataset.natural_clients
     if clients != owners:
         raise BadInput(f"partition.clients: {clients}, but {dataset.name} has {owners} natural clients")
-    between = dataset.overlap if gap is None else integer("gap", gap, dataset.overlap)
+    between = dataset.overlap if gap is None else check_integer("gap", gap, dataset.overlap)
     if dataset.owner is None:
         layout = _layout(dataset, window, horizon, stride)
         train, held, test = _windows(dataset, layout, shares, between)
@@ -57,7 +57,9 @@ def natural(
         raise BadInput(f"partition.gap: {gap}, but the rows of {dataset.name} are in no order of time; leave it out")
     rows = tuple(np.flatnonzero(dataset.owner == i) for i in range(owners))
     ordered = dataset.recording is not None
-    train, held, test = _recorded(dataset, rows, shares, between) if ordered else _owned(rows, shares, seed)
+    train, held, test = (
+        _split_by_time(dataset, rows, shares, between) if ordered else _split_at_random(rows, shares, seed)
+    )
     return Partition(train, held, test, **_identities(dataset))
 
 
@@ -69,40 +71,40 @@ def _identities(dataset: Dataset) -> dict[str, Any]:
 
 def _layout(dataset: Dataset, window: int | None, horizon: int | None, stride: int) -> dict[str, int]:
     layout = {"window": window, "horizon": horizon, "stride": stride}
-    return {key: integer(key, value, 1, dataset.x.shape[1]) for key, value in layout.items()}
+    return {key: check_integer(key, value, 1, dataset.x.shape[1]) for key, value in layout.items()}
 
 
 def _windows(dataset: Dataset, layout: dict[str, int], split: Split, gap: int) -> Parts:
     """Starts of the windows of each sensor in time order: train, val, test."""
     sensors, steps = dataset.x.shape
     starts = np.arange(0, steps - layout["window"] - layout["horizon"] + 1, layout["stride"])
-    parts = [starts[part] for part in chronological(len(starts), split, dataset.name, gap)]
+    parts = [starts[part] for part in chronological_parts(len(starts), split, dataset.name, gap)]
     return [tuple(sensor * steps + part for sensor in range(sensors)) for part in parts]
 
 
-def _recorded(dataset: Dataset, rows: Rows, split: Split, gap: int) -> Parts:
+def _split_by_time(dataset: Dataset, rows: Rows, split: Split, gap: int) -> Parts:
     """The first rows of each recording of an owner train, the last test."""
-    return _together([_parts_of(dataset, mine, split, gap) for mine in rows])
+    return _transpose_parts([_split_client_by_time(dataset, mine, split, gap) for mine in rows])
 
 
-def _parts_of(dataset: Dataset, rows: np.ndarray, split: Split, gap: int) -> list[np.ndarray]:
+def _split_client_by_time(dataset: Dataset, rows: np.ndarray, split: Split, gap: int) -> list[np.ndarray]:
     """Sorted train, val, test of one owner's `rows`."""
     assert dataset.recording is not None
     recording = dataset.recording[rows]
     parts: list[list[np.ndarray]] = [[], [], []]
     for number in np.unique(recording):
         mine = rows[recording == number]
-        cuts = chronological(len(mine), split, f"recording {number} of {dataset.name}", gap)
+        cuts = chronological_parts(len(mine), split, f"recording {number} of {dataset.name}", gap)
         for part, positions in zip(parts, cuts, strict=True):
             part.append(mine[positions])
     return [np.sort(np.concatenate(part)) for part in parts]
 
 
-def _owned(rows: Rows, split: Split, seed: int) -> Parts:
+def _split_at_random(rows: Rows, split: Split, seed: int) -> Parts:
     """Random rows of each owner: train, val, test."""
-    return _together([random_parts(mine, split, stream(seed, i), f"client {i}") for i, mine in enumerate(rows)])
+    return _transpose_parts([random_parts(mine, split, stream(seed, i), f"client {i}") for i, mine in enumerate(rows)])
 
 
-def _together(clients: Sequence[Sequence[np.ndarray]]) -> Parts:
+def _transpose_parts(clients: Sequence[Sequence[np.ndarray]]) -> Parts:
     """Train, val, test of all clients, from those of each."""
     return [tuple(part) for part in zip(*clients, strict=True)]

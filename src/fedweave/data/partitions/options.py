@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-from fedweave.errors import BadInput, choose, shown
+from fedweave.errors import BadInput, choose, format_value
 from fedweave.settings import Setting
 
 
-def integer(key: str, value: Any, low: int, high: int | None = None) -> int:
+def check_integer(key: str, value: Any, low: int, high: int | None = None) -> int:
     """`value` if it is an integer in [low, high].
 
     Raises:
@@ -34,8 +34,8 @@ def check_option(setting: Setting, value: Any, key: str) -> None:
     (kind,) = [kind for kind in kinds if kind is not NoneType]
     if get_origin(kind) is Literal:
         choose(str(value), get_args(kind), key)
-    elif kind in NAMES and not _is(value, kind):
-        raise BadInput(f"{key}: {shown(value)} must be {NAMES[kind]}")
+    elif kind in NAMES and not _has_type(value, kind):
+        raise BadInput(f"{key}: {format_value(value)} must be {NAMES[kind]}")
     elif get_origin(kind) is not Mapping:
         setting.check_bounds(value, key)
 
@@ -43,7 +43,7 @@ def check_option(setting: Setting, value: Any, key: str) -> None:
 NAMES: dict[Any, str] = {int: "an integer", float: "a number", bool: "true or false"}
 
 
-def _is(value: Any, kind: type) -> bool:
+def _has_type(value: Any, kind: type) -> bool:
     if kind is bool or isinstance(value, bool):
         return kind is bool and isinstance(value, bool)
     return isinstance(value, int if kind is int else int | float)

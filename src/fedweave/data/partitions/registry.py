@@ -6,9 +6,9 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar, get_args
 
 from fedweave.data.base import Dataset, Kind, Partition
-from fedweave.data.partitions import promises
-from fedweave.data.partitions.options import check_option, integer
-from fedweave.errors import BadInput, choose, shown
+from fedweave.data.partitions import checks
+from fedweave.data.partitions.options import check_integer, check_option
+from fedweave.errors import BadInput, choose, format_value
 from fedweave.registry import check_name, register, users_file
 from fedweave.settings import REQUIRED, Setting, describe
 
@@ -16,7 +16,7 @@ Rule = Callable[..., Partition]
 R = TypeVar("R", bound=Rule)
 
 
-class Traits(NamedTuple):
+class RuleTraits(NamedTuple):
     """What a rule declares.
 
     Attributes:
@@ -29,14 +29,14 @@ class Traits(NamedTuple):
     owners: bool = False
     shared_test: bool = False
 
-    def fit(self, dataset: Dataset) -> bool:
+    def fits(self, dataset: Dataset) -> bool:
         """Whether the rule can deal `dataset`."""
         return dataset.kind in self.kinds and (not self.owners or dataset.kind != "images" or dataset.owner is not None)
 
 
 GIVEN = ("dataset", "clients", "seed")  # what every rule is called with, in this order
 PARTITIONS: dict[str, Rule] = {}
-TRAITS: dict[str, Traits] = {}
+TRAITS: dict[str, RuleTraits] = {}
 
 
 def rule(
@@ -46,7 +46,7 @@ def rule(
 
     A rule takes the data set, the number of clients, a seed, and its options as keywords with defaults, each described
     at its parameter as in `fedweave.settings`; it returns a `Partition`. Its draws come from
-    `fedweave.tensors.random_streams.stream(seed, ...)`. `owners` and `shared_test` are explained at `Traits`.
+    `fedweave.tensors.random_streams.stream(seed, ...)`. `owners` and `shared_test` are explained at `RuleTraits`.
 
     Raises:
         BadInput: on decorating what is no function, or a second rule for the same name.
@@ -60,7 +60,7 @@ def rule(
             raise BadInput(f"partition {name!r}: has no parameter {missing[0]}; a rule takes {', '.join(GIVEN)}")
         register(PARTITIONS, "partition", name, function)
         chosen = tuple(choose(kind, get_args(Kind), f"partition {name!r}: kinds") for kind in kinds)
-        TRAITS[name] = Traits(chosen, owners, shared_test)
+        TRAITS[name] = RuleTraits(chosen, owners, shared_test)
         return function
 
     return enter
@@ -76,10 +76,10 @@ def partition(
             that returned what is no partition of it.
     """
     deal = PARTITIONS[choose(name, PARTITIONS, "partition.name")]
-    clients = integer("clients", clients, 1, None if TRAITS[name].owners else len(dataset.x))
-    seed = integer("seed", seed, 0)
-    if not TRAITS[name].fit(dataset):
-        fitting = [key for key in PARTITIONS if TRAITS[key].fit(dataset)]
+    clients = check_integer("clients", clients, 1, None if TRAITS[name].owners else len(dataset.x))
+    seed = check_integer("seed", seed, 0)
+    if not TRAITS[name].fits(dataset):
+        fitting = [key for key in PARTITIONS if TRAITS[key].fits(dataset)]
         raise BadInput(f"partition.name: {name} does not fit {dataset.name} ({dataset.kind}); choices: {fitting}")
     described = {setting.name: setting for setting in settings(name)}
     for key, value in options.items():
@@ -92,12 +92,12 @@ def partition(
     try:
         made = deal(dataset, clients, seed, **options)
         if file:
-            promises.check_again(made, deal(dataset, clients, seed, **options), here)
+            checks.check_determinism(made, deal(dataset, clients, seed, **options), here)
     except BadInput as error:  # Partition itself may have refused the rows, which does not know the rule
         if file and str(error).startswith("partition: "):
             raise BadInput(str(error).replace("partition", here, 1)) from error
         raise
-    return promises.check(made, dataset, None if TRAITS[name].owners else clients, here)
+    return checks.check_partition(made, dataset, None if TRAITS[name].owners else clients, here)
 
 
 def splits(block: Mapping[str, Any], where: str = "partition") -> tuple[dict[str, Any], ...]:
@@ -110,13 +110,15 @@ def splits(block: Mapping[str, Any], where: str = "partition") -> tuple[dict[str
         return (dict(block),)
     rest, seeds = {name: value for name, value in block.items() if name != "seeds"}, block["seeds"]
     if "seed" in block:
-        raise BadInput(f"{where}: seed {shown(block['seed'])} and seeds {shown(seeds)}: give one of them")
+        raise BadInput(f"{where}: seed {format_value(block['seed'])} and seeds {format_value(seeds)}: give one of them")
     if not isinstance(seeds, list | tuple) or not seeds:
-        raise BadInput(f"{where}.seeds: {shown(seeds)} must be a list of seeds, one per split, such as [1, 2, 3]")
+        raise BadInput(
+            f"{where}.seeds: {format_value(seeds)} must be a list of seeds, one per split, such as [1, 2, 3]"
+        )
     for seed in seeds:
-        integer("seeds", seed, 0)
+        check_integer("seeds", seed, 0)
     if len({*seeds}) < len(seeds):
-        raise BadInput(f"{where}.seeds: {shown(seeds)} has a seed twice, which would be the same split")
+        raise BadInput(f"{where}.seeds: {format_value(seeds)} has a seed twice, which would be the same split")
     return tuple({**rest, "seed": seed} for seed in seeds)
 
 
@@ -127,6 +129,6 @@ def settings(name: str) -> tuple[Setting, ...]:
     return tuple(setting for function in functions for setting in describe(function))
 
 
-def accepted(name: str) -> dict[str, Any]:
+def default_options(name: str) -> dict[str, Any]:
     """Options of the rule `name` and their defaults; a required one has `fedweave.settings.REQUIRED`."""
     return {setting.name: setting.default for setting in settings(name)}

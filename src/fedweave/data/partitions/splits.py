@@ -23,7 +23,7 @@ class Split(NamedTuple):
     test: float
 
 
-def parse(split: Mapping[str, float], val: float, tested: bool) -> Split:
+def parse_split(split: Mapping[str, float], val: float, tested: bool) -> Split:
     """Shares from `split`; without its own `val` that share `val` of train becomes validation.
 
     `tested` says whether the client's own rows must hold a test part.
@@ -49,7 +49,7 @@ def parse(split: Mapping[str, float], val: float, tested: bool) -> Split:
     return Split(training, held, test)
 
 
-def sizes(rows: int, split: Split, who: str) -> tuple[int, int, int]:
+def part_sizes(rows: int, split: Split, who: str) -> tuple[int, int, int]:
     """Rounded sizes of the parts of `rows` rows; each part that has a share gets at least one row.
 
     Raises:
@@ -63,7 +63,7 @@ def sizes(rows: int, split: Split, who: str) -> tuple[int, int, int]:
 
 def random_parts(rows: np.ndarray, split: Split, rng: np.random.Generator, who: str) -> list[np.ndarray]:
     """Cut `rows` at random: sorted train, val, test."""
-    train, val, _ = sizes(len(rows), split, who)
+    train, val, _ = part_sizes(len(rows), split, who)
     return [np.sort(part) for part in np.split(rng.permutation(rows), [train, train + val])]
 
 
@@ -71,15 +71,15 @@ def stratified_parts(
     rows: np.ndarray, y: np.ndarray, split: Split, rng: np.random.Generator, who: str
 ) -> list[np.ndarray]:
     """Cut `rows` into train, val, test with the class mix of the whole, to within one row a class."""
-    _, val, test = sizes(len(rows), split, who)
+    _, val, test = part_sizes(len(rows), split, who)
     mixed = rng.permutation(rows)
     queue = mixed[np.argsort(y[mixed], kind="stable")]
-    queue, tested = _systematic(queue, test, rng)
-    queue, held = _systematic(queue, val, rng)
+    queue, tested = _systematic_sample(queue, test, rng)
+    queue, held = _systematic_sample(queue, val, rng)
     return [np.sort(part) for part in (queue, held, tested)]
 
 
-def chronological(count: int, split: Split, who: str, gap: int = 0) -> tuple[slice, slice, slice]:
+def chronological_parts(count: int, split: Split, who: str, gap: int = 0) -> tuple[slice, slice, slice]:
     """Positions of train, validation and test among `count` rows in the order of time.
 
     `gap` rows between two parts are in none. Of the rows that the gaps leave, round(train) train and round(test) test,
@@ -98,7 +98,7 @@ def chronological(count: int, split: Split, who: str, gap: int = 0) -> tuple[sli
     return slice(0, train), slice(train + gap, train + gap + held), slice(count - test, count)
 
 
-def _systematic(queue: np.ndarray, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def _systematic_sample(queue: np.ndarray, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Take `count` evenly spaced entries of `queue` from a random start: (rest, taken)."""
     picked = np.zeros(len(queue), dtype=bool)
     if count:

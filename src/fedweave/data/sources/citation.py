@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fedweave.data.base import Dataset, symmetric
+from fedweave.data.base import Dataset, symmetrise_edges
 from fedweave.data.registry import dataset
 from fedweave.files import read
 from fedweave.readers.arrays import read_npz
-from fedweave.readers.sparse import checked_csr, dense
+from fedweave.readers.sparse import build_csr, to_dense
 
 CSR = ("data", "indices", "indptr", "shape")
 LARGEST = 1 << 28  # bytes of the arrays of an Amazon file; the larger one has 32 MB
@@ -29,7 +29,7 @@ def planetoid(name: str, folder: str, root: Path) -> Dataset:
 
     graph = read_planetoid_data(str(root / "Planetoid" / folder / "raw"), folder.lower())
     x, y = graph.x.numpy(), graph.y.numpy().astype(np.int64)
-    edges = symmetric(graph.edge_index.numpy(), len(x))
+    edges = symmetrise_edges(graph.edge_index.numpy(), len(x))
     return Dataset(name, "graph", x, y, classes=int(y.max()) + 1, edges=edges)
 
 
@@ -40,19 +40,19 @@ def amazon(name: str, folder: str, root: Path) -> Dataset:
         BadInput: the file is damaged, or its matrices are not what they say.
     """
     path = root / "Amazon" / folder / "raw" / f"amazon_electronics_{folder.lower()}.npz"
-    return read(path, partial(_amazon, name), "run the download stage again")
+    return read(path, partial(_read_amazon, name), "run the download stage again")
 
 
-def _amazon(name: str, path: Path) -> Dataset:
+def _read_amazon(name: str, path: Path) -> Dataset:
     names = [f"{part}_{key}" for part in ("attr", "adj") for key in CSR]
     stored = read_npz(path, ["labels", *names], LARGEST)
-    attributes, links = (checked_csr(*(stored[f"{part}_{key}"] for key in CSR)) for part in ("attr", "adj"))
-    x, y = dense(attributes), stored["labels"]
+    attributes, links = (build_csr(*(stored[f"{part}_{key}"] for key in CSR)) for part in ("attr", "adj"))
+    x, y = to_dense(attributes), stored["labels"]
     if y.shape != (len(x),) or y.dtype.kind not in "iu" or links.shape != (len(x), len(x)):
         raise ValueError(f"{len(x)} nodes, labels of shape {y.shape}, and links of shape {links.shape}")
     x[x > 0] = 1
     rows = np.repeat(np.arange(len(x)), np.diff(links.indptr))
-    edges = symmetric(np.stack([rows, links.indices]), len(x))
+    edges = symmetrise_edges(np.stack([rows, links.indices]), len(x))
     return Dataset(name, "graph", x, y.astype(np.int64), classes=int(y.max()) + 1, edges=edges)
 
 
@@ -60,13 +60,13 @@ def _amazon(name: str, path: Path) -> Dataset:
 def arxiv(root: Path) -> Dataset:
     """ogbn-arxiv, edges made undirected; read from the official archive without unpacking."""
     with zipfile.ZipFile(root / "ogbn-arxiv" / "arxiv.zip") as archive:
-        x = _table(archive, "node-feat", np.float32)
-        y = _table(archive, "node-label", np.int64)[:, 0]
-        edges = _table(archive, "edge", np.int64).T
-    return Dataset("ogbn-arxiv", "graph", x, y, classes=int(y.max()) + 1, edges=symmetric(edges, len(x)))
+        x = _read_table(archive, "node-feat", np.float32)
+        y = _read_table(archive, "node-label", np.int64)[:, 0]
+        edges = _read_table(archive, "edge", np.int64).T
+    return Dataset("ogbn-arxiv", "graph", x, y, classes=int(y.max()) + 1, edges=symmetrise_edges(edges, len(x)))
 
 
-def _table(archive: zipfile.ZipFile, name: str, dtype: type) -> np.ndarray:
+def _read_table(archive: zipfile.ZipFile, name: str, dtype: type) -> np.ndarray:
     """A headerless gzipped CSV of the archive: [rows, columns]."""
     import pandas as pd
 

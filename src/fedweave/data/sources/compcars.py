@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedweave.data.base import Dataset, symmetric
+from fedweave.data.base import Dataset, symmetrise_edges
 from fedweave.data.registry import dataset
-from fedweave.data.sources.images import picture
+from fedweave.data.sources.images import read_picture
 from fedweave.errors import BadInput
 
 SIZE = 224
@@ -23,7 +23,7 @@ YEARS = range(2009, 2015)
 def compcars(root: Path) -> Dataset:
     """Images [M, 3, 224, 224] in 4 classes; 30 owners (viewpoint, year) and the relation between them."""
     folder = root / "CompCars"
-    types = car_types(folder / "misc" / "attributes.txt")
+    types = read_car_types(folder / "misc" / "attributes.txt")
     images = []
     for label in sorted((folder / "label").glob("*/*/*/*.txt")):
         model, year = int(label.parts[-3]), label.parts[-2]
@@ -37,12 +37,12 @@ def compcars(root: Path) -> Dataset:
         )
     pixels = np.empty((len(images), 3, SIZE, SIZE), dtype=np.uint8)
     for row, (image, _, _) in enumerate(images):
-        pixels[row] = picture(image, SIZE)
+        pixels[row] = read_picture(image, SIZE)
     y, owner = (np.array([entry[i] for entry in images], dtype=np.int64) for i in (1, 2))
     return Dataset("compcars", "images", pixels, y, len(TYPES), owner=owner, relation=neighbours(), names=_names())
 
 
-def car_types(path: Path) -> dict[int, int]:
+def read_car_types(path: Path) -> dict[int, int]:
     """Type code of each model id: first and last column of misc/attributes.txt."""
     lines = path.read_text(encoding="ascii").splitlines()[1:]
     return {int(line.split()[0]): int(line.split()[-1]) for line in lines if line.strip()}
@@ -52,7 +52,7 @@ def neighbours() -> np.ndarray:
     """Clients of adjacent viewpoints whose years differ by at most one: [2, 128], both directions."""
     view, year = np.divmod(np.arange(len(VIEWS) * len(YEARS)), len(YEARS))
     near = (abs(view[:, None] - view) == 1) & (abs(year[:, None] - year) <= 1)
-    return symmetric(np.stack(np.nonzero(near)), len(view))
+    return symmetrise_edges(np.stack(np.nonzero(near)), len(view))
 
 
 def _names() -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedweave.data.base import Dataset, symmetric
+from fedweave.data.base import Dataset, symmetrise_edges
 from fedweave.data.registry import dataset
 
 NEIGHBOURS = 5
@@ -17,7 +17,7 @@ NEIGHBOURS = 5
 def digits(root: Path) -> Dataset:
     """Images [1797, 1, 8, 8] in 10 classes, 174 to 183 each; `root` is not used."""
     del root
-    pixels, y = _bundled()
+    pixels, y = _load_arrays()
     return Dataset("digits", "images", (pixels / 16.0).astype(np.float32)[:, None], y, classes=10)
 
 
@@ -25,13 +25,13 @@ def digits(root: Path) -> Dataset:
 def digits_graph(root: Path) -> Dataset:
     """The same digits as nodes [1797, 64], edges to the 5 nearest images, symmetrised; `root` is not used."""
     del root
-    pixels, y = _bundled()
+    pixels, y = _load_arrays()
     flat = pixels.reshape(len(pixels), -1)
-    edges = symmetric(nearest(flat, NEIGHBOURS), len(flat))
+    edges = symmetrise_edges(nearest_neighbour_edges(flat, NEIGHBOURS), len(flat))
     return Dataset("digits-graph", "graph", (flat / 16.0).astype(np.float32), y, classes=10, edges=edges)
 
 
-def nearest(points: np.ndarray, k: int) -> np.ndarray:
+def nearest_neighbour_edges(points: np.ndarray, k: int) -> np.ndarray:
     """Edges [2, M * k] from each of `points` [M, F] to its k nearest others; ties go to the lower index.
 
     Integer-valued points are compared exactly, so the graph is the same on every machine.
@@ -43,7 +43,7 @@ def nearest(points: np.ndarray, k: int) -> np.ndarray:
     return np.stack([np.repeat(np.arange(len(points)), k), near.ravel()])
 
 
-def _bundled() -> tuple[np.ndarray, np.ndarray]:
+def _load_arrays() -> tuple[np.ndarray, np.ndarray]:
     """Pixels [1797, 8, 8] float64 in 0..16 and labels [1797] int64."""
     from sklearn.datasets import load_digits
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedweave.data.base import Dataset
 from fedweave.data.registry import dataset
-from fedweave.data.sources.packaged import packaged
+from fedweave.data.sources.packaged import packaged_files
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +34,7 @@ def flights(root: Path) -> Dataset:
     import pandas as pd
 
     del root
-    rows = selected(*map(pd.read_csv, packaged("flights")))
+    rows = select_flights(*map(pd.read_csv, packaged_files("flights")))
     numbers = [(rows["hour"] + rows["minute"] / 60), rows["distance"], *(rows[name] for name in WEATHER)]
     weekday = pd.to_datetime(rows[["year", "month", "day"]]).dt.dayofweek
     x = np.column_stack([*numbers, *map(pd.get_dummies, (weekday, rows["origin"], rows["carrier"]))]).astype(np.float32)
@@ -52,7 +52,7 @@ def flights(root: Path) -> Dataset:
     )
 
 
-def selected(table: "pd.DataFrame", weather: "pd.DataFrame") -> "pd.DataFrame":
+def select_flights(table: "pd.DataFrame", weather: "pd.DataFrame") -> "pd.DataFrame":
     """Flights that arrived, as many of each of the busiest destinations, with the last weather before departure.
 
     They are sorted by destination and time.

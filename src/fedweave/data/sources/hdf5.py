@@ -19,10 +19,10 @@ def only_group(file: Any) -> Any:
     names = list(file)
     if len(names) != 1:
         raise ValueError(f"{len(names)} groups, not 1")
-    return hard_link(file, names[0], "Group")
+    return find_member(file, names[0], "Group")
 
 
-def hard_link(group: Any, name: str, kind: str) -> Any:
+def find_member(group: Any, name: str, kind: str) -> Any:
     """The member `name` of `group` if it is a `kind` (Group or Dataset) in the same file.
 
     Raises:
@@ -42,7 +42,7 @@ def hard_link(group: Any, name: str, kind: str) -> Any:
     return member
 
 
-def array(group: Any, name: str, dimensions: int, kinds: str) -> Any:
+def open_array(group: Any, name: str, dimensions: int, kinds: str) -> Any:
     """The checked data set `name` of `group`, not yet read: `kinds` are letters of numpy's element kinds.
 
     Raises:
@@ -50,7 +50,7 @@ def array(group: Any, name: str, dimensions: int, kinds: str) -> Any:
     """
     import h5py
 
-    dataset = hard_link(group, name, "Dataset")
+    dataset = find_member(group, name, "Dataset")
     plan = dataset.id.get_create_plist()
     if plan.get_external_count() or plan.get_layout() not in (h5py.h5d.COMPACT, h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED):
         raise ValueError(f"{name!r} keeps its content in another file")
@@ -83,8 +83,8 @@ def read_frame(path: Path) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
 
     with h5py.File(path) as file:
         block = only_group(file)
-        values = array(block, "block0_values", 2, "iuf")
-        times, names = array(block, "axis1", 1, "iu"), array(block, "axis0", 1, "iuS")
+        values = open_array(block, "block0_values", 2, "iuf")
+        times, names = open_array(block, "axis1", 1, "iu"), open_array(block, "axis0", 1, "iuS")
         if values.shape != (*times.shape, *names.shape):
             raise ValueError(f"values {values.shape} of {times.shape} rows and {names.shape} columns")
         columns = tuple(str(n, "utf-8") if isinstance(n, bytes) else str(n) for n in names[:].tolist())

@@ -38,17 +38,19 @@ def torchvision_datasets() -> Any:
 def fashion_mnist(root: Path) -> Dataset:
     """60,000 + 10,000 images [1, 28, 28] of 10 kinds of clothing. Source: Xiao et al. (2017)."""
     reader = torchvision_datasets().FashionMNIST
-    return _joined("fashion-mnist", 10, [_grey(reader(root, train=train)) for train in (True, False)])
+    return _build_dataset("fashion-mnist", 10, [_grey_arrays(reader(root, train=train)) for train in (True, False)])
 
 
 @dataset("emnist", "images")
 def emnist(root: Path) -> Dataset:
     """280,000 images [1, 28, 28] of the ten digits, transposed as published. Source: Cohen et al. (2017)."""
     reader = torchvision_datasets().EMNIST
-    return _joined("emnist", 10, [_grey(reader(root, split="digits", train=train)) for train in (True, False)])
+    return _build_dataset(
+        "emnist", 10, [_grey_arrays(reader(root, split="digits", train=train)) for train in (True, False)]
+    )
 
 
-def _grey(images: Any) -> tuple[np.ndarray, np.ndarray]:
+def _grey_arrays(images: Any) -> tuple[np.ndarray, np.ndarray]:
     return images.data.numpy()[:, None], images.targets.numpy()
 
 
@@ -58,10 +60,10 @@ def cifar10(root: Path) -> Dataset:
     folder = root / "CIFAR10"
     if all((folder / "cifar-10-batches-py" / name).is_file() for name in CIFAR10_SUMS):
         reader = torchvision_datasets().CIFAR10
-        return _joined("cifar10", 10, [_colour(reader(folder, train=train)) for train in (True, False)])
-    labels = _stored_labels(folder / "labels.npz", ("train_labels", "test_labels"))
-    parts = [(sheets(folder / part, 40, 50), labels[f"{part}_labels"]) for part in ("train", "test")]
-    return _joined("cifar10", 10, parts, note=CIFAR10_COPY)
+        return _build_dataset("cifar10", 10, [_colour_arrays(reader(folder, train=train)) for train in (True, False)])
+    labels = _read_labels(folder / "labels.npz", ("train_labels", "test_labels"))
+    parts = [(read_sheets(folder / part, 40, 50), labels[f"{part}_labels"]) for part in ("train", "test")]
+    return _build_dataset("cifar10", 10, parts, note=CIFAR10_COPY)
 
 
 @dataset("cifar100", "images")
@@ -71,20 +73,22 @@ def cifar100(root: Path) -> Dataset:
     inner = folder / "cifar-100-python"
     if all((inner / name).is_file() for name in CIFAR100_SUMS):
         reader = torchvision_datasets().CIFAR100
-        parts = [_colour(reader(folder, train=train)) for train in (True, False)]
+        parts = [_colour_arrays(reader(folder, train=train)) for train in (True, False)]
         coarse = [read_arrays(inner / part)["coarse_labels"] for part in ("train", "test")]
-        return _joined("cifar100", 100, parts, coarse)
+        return _build_dataset("cifar100", 100, parts, coarse)
     keys = [f"{part}_{kind}" for part in ("train", "test") for kind in ("fine", "coarse")]
-    labels = _stored_labels(folder / "labels.npz", keys)
-    parts = [(sheets(folder / part, 500, 1), labels[f"{part}_fine"]) for part in ("train", "test")]
-    return _joined("cifar100", 100, parts, [labels[f"{part}_coarse"] for part in ("train", "test")], CIFAR100_COPY)
+    labels = _read_labels(folder / "labels.npz", keys)
+    parts = [(read_sheets(folder / part, 500, 1), labels[f"{part}_fine"]) for part in ("train", "test")]
+    return _build_dataset(
+        "cifar100", 100, parts, [labels[f"{part}_coarse"] for part in ("train", "test")], CIFAR100_COPY
+    )
 
 
-def _colour(images: Any) -> tuple[np.ndarray, np.ndarray]:
+def _colour_arrays(images: Any) -> tuple[np.ndarray, np.ndarray]:
     return images.data.transpose(0, 3, 1, 2), np.asarray(images.targets)
 
 
-def _stored_labels(path: Path, keys: Sequence[str]) -> dict[str, np.ndarray]:
+def _read_labels(path: Path, keys: Sequence[str]) -> dict[str, np.ndarray]:
     """The labels `keys`, each [M], of a .npz file; raises BadInput where it is damaged or lacks one."""
     stored = read(path, partial(read_npz, names=keys), "run the download stage again")
     for key in keys:
@@ -93,15 +97,15 @@ def _stored_labels(path: Path, keys: Sequence[str]) -> dict[str, np.ndarray]:
     return stored
 
 
-def sheets(folder: Path, rows: int, columns: int) -> np.ndarray:
+def read_sheets(folder: Path, rows: int, columns: int) -> np.ndarray:
     """All sheets of a folder in name order, `rows` x `columns` images each: [M, 3, 32, 32] uint8."""
     paths = sorted([*folder.glob("*.webp"), *folder.glob("*.avif")])
     if not paths:
         raise BadInput(f"{folder}: holds no .webp or .avif sheets; run the download stage again")
-    return np.concatenate([sheet(path, rows, columns) for path in paths])
+    return np.concatenate([read_sheet(path, rows, columns) for path in paths])
 
 
-def sheet(path: Path, rows: int, columns: int) -> np.ndarray:
+def read_sheet(path: Path, rows: int, columns: int) -> np.ndarray:
     """The images of one sheet, row by row: [rows * columns, 3, 32, 32] uint8.
 
     Raises:
@@ -134,21 +138,21 @@ def tiny_imagenet(root: Path) -> Dataset:
         lines = archive.read(f"{base}/val/val_annotations.txt").decode("ascii").splitlines()
         held = {f"{base}/val/images/{line.split()[0]}": line.split()[1] for line in lines}
         parts = [
-            (_pictures(archive, train, 64), np.array([label[name.split("/")[2]] for name in train])),
-            (_pictures(archive, list(held), 64), np.array([label[word] for word in held.values()])),
+            (_read_pictures(archive, train, 64), np.array([label[name.split("/")[2]] for name in train])),
+            (_read_pictures(archive, list(held), 64), np.array([label[word] for word in held.values()])),
         ]
-    return _joined("tiny-imagenet", len(words), parts)
+    return _build_dataset("tiny-imagenet", len(words), parts)
 
 
-def _pictures(archive: zipfile.ZipFile, names: list[str], size: int) -> np.ndarray:
+def _read_pictures(archive: zipfile.ZipFile, names: list[str], size: int) -> np.ndarray:
     pixels = np.empty((len(names), 3, size, size), dtype=np.uint8)
     for i, name in enumerate(names):
         with archive.open(name) as file:
-            pixels[i] = picture(file, size)
+            pixels[i] = read_picture(file, size)
     return pixels
 
 
-def picture(file: IO[bytes] | Path, size: int) -> np.ndarray:
+def read_picture(file: IO[bytes] | Path, size: int) -> np.ndarray:
     """One image in RGB, resized to a square if it is not one of `size`: [3, size, size] uint8."""
     from PIL import Image
 
@@ -158,7 +162,7 @@ def picture(file: IO[bytes] | Path, size: int) -> np.ndarray:
         return np.asarray(square).transpose(2, 0, 1)
 
 
-def _joined(
+def _build_dataset(
     name: str, classes: int, parts: list[tuple[np.ndarray, np.ndarray]], coarse: list[Any] | None = None, note: str = ""
 ) -> Dataset:
     """One Dataset of the official training and test parts."""

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedweave.data.base import Dataset, symmetric
+from fedweave.data.base import Dataset, symmetrise_edges
 from fedweave.data.registry import dataset
-from fedweave.data.sources.packaged import packaged
+from fedweave.data.sources.packaged import packaged_files
 
 DIVISIONS = {
     "N Eng": "New England",
@@ -35,9 +35,9 @@ def us_income(root: Path) -> Dataset:
     The states' borders are the given relation, the census divisions the groups. `root` is not used.
     """
     del root
-    table, borders, states = packaged("us-income")
-    names, years, income = incomes(table)
-    division = divisions(states)
+    table, borders, states = packaged_files("us-income")
+    names, years, income = read_incomes(table)
+    division = read_divisions(states)
     return Dataset(
         "us-income",
         "series",
@@ -45,14 +45,14 @@ def us_income(root: Path) -> Dataset:
         None,
         classes=0,
         time=((years - years[0]) / (years[-1] - years[0])).astype(np.float32),
-        relation=symmetric(neighbours(borders), len(names)),
+        relation=symmetrise_edges(read_neighbours(borders), len(names)),
         names=names,
         group=np.array([[*DIVISIONS].index(division[name]) for name in names]),
         group_names=tuple(DIVISIONS.values()),
     )
 
 
-def incomes(path: Path) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
+def read_incomes(path: Path) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
     """Names of the states, years [T], and dollars a head [N, T], of a table with a line a state."""
     with path.open(encoding="ascii", newline="") as file:
         header, *rows = csv.reader(file)
@@ -60,7 +60,7 @@ def incomes(path: Path) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
     return names, np.array(header[2:]).astype(np.int64), np.array([row[2:] for row in rows]).astype(np.float64)
 
 
-def neighbours(path: Path) -> np.ndarray:
+def read_neighbours(path: Path) -> np.ndarray:
     """Pairs [2, R] of a GAL file.
 
     Its first line is the number of regions. Each region has two lines: its number and how many neighbours it has, then
@@ -72,7 +72,7 @@ def neighbours(path: Path) -> np.ndarray:
     return np.array(pairs).astype(np.int64).T
 
 
-def divisions(path: Path) -> dict[str, str]:
+def read_divisions(path: Path) -> dict[str, str]:
     """Census division of every state, from the dBase III table of the map.
 
     Such a file has the lengths of its header and of a record at byte 8, and from byte 32 on 32 bytes a field (name,

@@ -35,7 +35,7 @@ class File(NamedTuple):
     member: str = ""  # under this name; one that ends in .gz is decompressed
 
 
-class Form(NamedTuple):
+class FileSet(NamedTuple):
     """A complete set of files; `hint` says how to get them where no program may."""
 
     files: tuple[File, ...]
@@ -43,23 +43,23 @@ class Form(NamedTuple):
 
 
 @cache
-def listed() -> dict[str, str]:
+def read_digests() -> dict[str, str]:
     """Digest of every path in digests.txt."""
     text = files("fedweave.data.sources").joinpath("digests.txt").read_text(encoding="ascii")
     pairs = (line.split("  ", 1) for line in text.splitlines())
     return {path: f"sha256:{digest}" for digest, path in pairs}
 
 
-def _listed(path: str, url: str | None = None, archive: Archive | None = None, member: str = "") -> File:
-    return File(path, listed()[path], url, archive, member)
+def _build_file(path: str, url: str | None = None, archive: Archive | None = None, member: str = "") -> File:
+    return File(path, read_digests()[path], url, archive, member)
 
 
-def _below(folder: str) -> Form:
+def _folder_files(folder: str) -> FileSet:
     """Every listed file below `folder`."""
-    return Form(tuple(_listed(path) for path in listed() if path.startswith(folder + "/")))
+    return FileSet(tuple(_build_file(path) for path in read_digests() if path.startswith(folder + "/")))
 
 
-def _fashion() -> Form:
+def _fashion() -> FileSet:
     host = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
     sums = {
         "train-images-idx3-ubyte": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
@@ -69,16 +69,16 @@ def _fashion() -> Form:
     }
     path = "FashionMNIST/raw"
     archives = {name: Archive(f"{path}/{name}.gz", f"md5:{md5}", f"{host}/{name}.gz") for name, md5 in sums.items()}
-    return Form(tuple(_listed(f"{path}/{name}", None, archives[name], f"{name}.gz") for name in sums))
+    return FileSet(tuple(_build_file(f"{path}/{name}", None, archives[name], f"{name}.gz") for name in sums))
 
 
-def _cifar(folder: str, inner: str, archive_md5: str, sums: dict[str, str]) -> Form:
+def _cifar(folder: str, inner: str, archive_md5: str, sums: dict[str, str]) -> FileSet:
     """The official pickles of CIFAR, with the md5 sums that torchvision checks."""
     file = f"{inner.removesuffix('-batches-py').removesuffix('-python')}-python.tar.gz"
     archive = Archive(f"{folder}/{file}", f"md5:{archive_md5}", f"https://www.cs.toronto.edu/~kriz/{file}")
     members = [f"{inner}/{name}" for name in sums]
     digests = [f"md5:{md5}" for md5 in sums.values()]
-    return Form(tuple(File(f"{folder}/{m}", d, None, archive, m) for m, d in zip(members, digests, strict=True)))
+    return FileSet(tuple(File(f"{folder}/{m}", d, None, archive, m) for m, d in zip(members, digests, strict=True)))
 
 
 CIFAR10_SUMS = {
@@ -97,18 +97,18 @@ CIFAR100_SUMS = {
 }
 
 
-def _emnist() -> Form:
+def _emnist() -> FileSet:
     url = "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip"
     archive = Archive("EMNIST/gzip.zip", "md5:58c8d27c78d21e728a6bc7b3cc06412e", url)
     kinds = [f"emnist-digits-{part}-{kind}" for part in ("train", "test") for kind in ("images-idx3", "labels-idx1")]
     names = [f"{kind}-ubyte" for kind in kinds]
-    return Form(tuple(File(f"EMNIST/raw/{name}", OWN, None, archive, f"gzip/{name}.gz") for name in names))
+    return FileSet(tuple(File(f"EMNIST/raw/{name}", OWN, None, archive, f"gzip/{name}.gz") for name in names))
 
 
-def _planetoid(folder: str) -> Form:
+def _planetoid(folder: str) -> FileSet:
     host = "https://github.com/kimiyoung/planetoid/raw/master/data"
-    paths = [path for path in listed() if path.startswith(f"Planetoid/{folder}/raw/")]
-    return Form(tuple(_listed(path, f"{host}/{path.rsplit('/', 1)[1]}") for path in paths))
+    paths = [path for path in read_digests() if path.startswith(f"Planetoid/{folder}/raw/")]
+    return FileSet(tuple(_build_file(path, f"{host}/{path.rsplit('/', 1)[1]}") for path in paths))
 
 
 AMAZON_BLOBS = {  # names of the files in commit 1e72912a of shchur/gnn-benchmark
@@ -117,45 +117,45 @@ AMAZON_BLOBS = {  # names of the files in commit 1e72912a of shchur/gnn-benchmar
 }
 
 
-def _amazon(folder: str) -> tuple[Form, ...]:
+def _amazon(folder: str) -> tuple[FileSet, ...]:
     """A lossless copy with smaller arrays, or the official file."""
     path = f"Amazon/{folder}/raw/amazon_electronics_{folder.lower()}.npz"
     url = f"https://github.com/shchur/gnn-benchmark/raw/master/data/npz/{path.rsplit('/', 1)[1]}"
-    return Form((_listed(path),)), Form((File(path, AMAZON_BLOBS[folder], url),))
+    return FileSet((_build_file(path),)), FileSet((File(path, AMAZON_BLOBS[folder], url),))
 
 
-def _traffic(folder: str, graph: str, table: str) -> tuple[Form, ...]:
+def _traffic(folder: str, graph: str, table: str) -> tuple[FileSet, ...]:
     """Speeds as DCRNN's HDF5 table or as the CSV of Zenodo record 5146275, and DCRNN's sensor graph."""
     host = "https://raw.githubusercontent.com/liyaguang/DCRNN/master/data/sensor_graph"
-    adjacency = _listed(f"{folder}/{graph}", f"{host}/{graph}")
+    adjacency = _build_file(f"{folder}/{graph}", f"{host}/{graph}")
     hint = f"{table} is behind the data link of github.com/liyaguang/DCRNN"
     path = f"{folder}/{table}"
-    trust = OWN if path in listed() else RECORDED
+    trust = OWN if path in read_digests() else RECORDED
     csv = File(f"{folder}/{folder}.csv", trust, f"https://zenodo.org/records/5146275/files/{folder}.csv?download=1")
-    own = Form((File(path, trust), adjacency), hint)
-    listed_form = (Form((_listed(path), adjacency)),) if path in listed() else ()
-    return (*listed_form, own, Form((csv, adjacency)))
+    own = FileSet((File(path, trust), adjacency), hint)
+    listed_form = (FileSet((_build_file(path), adjacency)),) if path in read_digests() else ()
+    return (*listed_form, own, FileSet((csv, adjacency)))
 
 
-def _weather() -> Form:
+def _weather() -> FileSet:
     commit = "data-2C-beyond-the-limit-usa/f465a4f31affb9cb5dd19412440a159865b5ca40"
     noaa = f"https://raw.githubusercontent.com/washingtonpost/{commit}/data/raw"
     vdi = "https://raw.githubusercontent.com/Wang-ML-Lab/VDI/15c0866ac2264d359ae4d0a471a90f77e96a40f0"
-    return Form(
+    return FileSet(
         (
-            _listed("TPT-48/climdiv-tmpcst-v1.0.0-20200106", f"{noaa}/climdiv-tmpcst-v1.0.0-20200106"),
-            _listed("TPT-48/noaastate.txt", f"{noaa}/noaastate.txt"),
-            _listed("TPT-48/state_abbreviations.csv", f"{vdi}/TPT-48/visualization/usa_map/Abbre.csv"),
-            _listed("TPT-48/usa_map.txt", f"{vdi}/TPT-48/visualization/usa_map/usa_map.txt"),
+            _build_file("TPT-48/climdiv-tmpcst-v1.0.0-20200106", f"{noaa}/climdiv-tmpcst-v1.0.0-20200106"),
+            _build_file("TPT-48/noaastate.txt", f"{noaa}/noaastate.txt"),
+            _build_file("TPT-48/state_abbreviations.csv", f"{vdi}/TPT-48/visualization/usa_map/Abbre.csv"),
+            _build_file("TPT-48/usa_map.txt", f"{vdi}/TPT-48/visualization/usa_map/usa_map.txt"),
         )
     )
 
 
-def _whole(path: str, digest: str, url: str) -> Form:
-    return Form((File(path, digest, url),))
+def _single_file(path: str, digest: str, url: str) -> FileSet:
+    return FileSet((File(path, digest, url),))
 
 
-CATALOGUE: dict[str, tuple[Form, ...]] = {
+CATALOGUE: dict[str, tuple[FileSet, ...]] = {
     "digits": (),
     "digits-graph": (),
     "flights": (),  # inside packages, see packaged.py
@@ -165,21 +165,21 @@ CATALOGUE: dict[str, tuple[Form, ...]] = {
     "emnist": (_emnist(),),
     "cifar10": (
         _cifar("CIFAR10", "cifar-10-batches-py", "c58f30108f718f92721af3b95e74349a", CIFAR10_SUMS),
-        _below("CIFAR10"),
+        _folder_files("CIFAR10"),
     ),
     "cifar100": (
         _cifar("CIFAR100", "cifar-100-python", "eb9058c3a382ffc7106e4002c42a8d85", CIFAR100_SUMS),
-        _below("CIFAR100"),
+        _folder_files("CIFAR100"),
     ),
     "tiny-imagenet": (
-        _whole(
+        _single_file(
             "TinyImageNet/tiny-imagenet-200.zip",
             "md5:90528d7ca1a48142e341f4ef8d21d0de",
             "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
         ),
     ),
     "compcars": (
-        Form(
+        FileSet(
             (File("CompCars/misc/attributes.txt", ANY),),
             "ask mmlab.ie.cuhk.edu.hk/datasets/comp_cars for the password and unpack image/, label/, misc/",
         ),
@@ -190,7 +190,7 @@ CATALOGUE: dict[str, tuple[Form, ...]] = {
     "amazon-computer": _amazon("Computers"),
     "amazon-photo": _amazon("Photo"),
     "ogbn-arxiv": (
-        _whole(
+        _single_file(
             "ogbn-arxiv/arxiv.zip",
             "sha256:49f85c801589ecdcc52cfaca99693aaea7b8af16a9ac3f41dd85a5f3193fe276",
             "https://snap.stanford.edu/ogb/data/nodeproppred/arxiv.zip",
@@ -223,6 +223,6 @@ LIMITS = {
 }
 
 
-def limit(name: str) -> int:
+def size_limit(name: str) -> int:
     """Bytes that a file of the data set `name` has at most."""
     return LIMITS.get(name, 1024) * 2**20

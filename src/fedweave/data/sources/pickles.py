@@ -1,7 +1,7 @@
 """Pickles that others wrote: numpy arrays and plain containers; no code, and no trust in any number.
 
 Numpy trusts the state in a pickle, and a false state makes it read or write outside of its memory. Here it never sees
-one: drafts hold what the pickle says, and `arrays.build` makes what passes.
+one: drafts hold what the pickle says, and `arrays.build_array` makes what passes.
 """
 
 import math
@@ -15,7 +15,7 @@ import numpy as np
 from fedweave.errors import BadInput
 from fedweave.readers import arrays
 from fedweave.readers.arrays import Layout
-from fedweave.readers.unpickler import Builder, Draft, Name, Unpickler
+from fedweave.readers.unpickler import Builder, GlobalName, PendingObject, Unpickler
 
 LARGEST = 1 << 29  # bytes of a pickle; CIFAR's largest has 155 MB
 T = TypeVar("T")
@@ -26,7 +26,7 @@ _OBJECT = "O"
 
 
 @dataclass
-class ElementType(Draft):
+class ElementType(PendingObject):
     """numpy.dtype(code); its state adds the byte order."""
 
     code: str
@@ -34,10 +34,10 @@ class ElementType(Draft):
 
     def build(self, state: Any) -> "ElementType":
         """Itself, with the order of a state (version, order, subtype, names, fields, size, alignment, flags)."""
-        version, order, subtype, names, fields, *sizes = _typed(state, tuple)
+        version, order, subtype, names, fields, *sizes = _require_type(state, tuple)
         if version not in (3, 4) or order not in ("<", ">", "|") or (subtype, names, fields) != (None, None, None):
             raise ValueError("elements with parts are refused")
-        width = _typed(sizes[0], int)
+        width = _require_type(sizes[0], int)
         if self.code != _OBJECT and width not in (-1, arrays.plain_dtype(self.code).itemsize):
             raise ValueError(f"an element {self.code!r} of {width} bytes")
         self.order = order
@@ -49,7 +49,7 @@ class ElementType(Draft):
         return arrays.plain_dtype(self.code).newbyteorder(self.order or "=")
 
 
-class Array(Draft):
+class Array(PendingObject):
     """numpy.ndarray, to be filled by its state."""
 
     def __init__(self, reader: "_Reader") -> None:
@@ -57,13 +57,13 @@ class Array(Draft):
 
     def build(self, state: Any) -> np.ndarray:
         """The array of a state (version, shape, dtype, is_fortran, content); old ones have no version."""
-        shape, kind, fortran, content = _typed(state, tuple)[-4:]
-        if _typed(kind, ElementType).code == _OBJECT:
-            return self.reader.objects(arrays.checked_shape(shape), content, bool(fortran))
-        return self.reader.array(kind, shape, bool(fortran), content)
+        shape, kind, fortran, content = _require_type(state, tuple)[-4:]
+        if _require_type(kind, ElementType).code == _OBJECT:
+            return self.reader.build_object_array(arrays.check_shape(shape), content, bool(fortran))
+        return self.reader.build_array(kind, shape, bool(fortran), content)
 
 
-def _typed(value: Any, kind: type[T]) -> T:
+def _require_type(value: Any, kind: type[T]) -> T:
     if not isinstance(value, kind):
         raise ValueError(f"a {type(value).__name__} where a {kind.__name__} belongs")
     return value
@@ -79,7 +79,7 @@ class _Reader:
         """The value of the pickle."""
         return Unpickler(self.raw, self.builders()).load()
 
-    def builders(self) -> Mapping[Name, Builder]:
+    def builders(self) -> Mapping[GlobalName, Builder]:
         """What each permitted global makes of its arguments."""
         named: dict[str, tuple[tuple[str, ...], Builder]] = {
             "_reconstruct": (_MULTIARRAY, self._reconstruct),
@@ -87,54 +87,54 @@ class _Reader:
             "_frombuffer": (_NUMERIC, self._from_buffer),
             "ndarray": (("numpy",), _refuse),
             "dtype": (("numpy",), self._dtype),
-            "encode": (("_codecs",), lambda args: self.encoded(args[0])),
+            "encode": (("_codecs",), lambda args: self.encode(args[0])),
             "defaultdict": (("collections",), lambda _: {}),
             "list": (("builtins", "__builtin__"), _refuse),
         }
-        return {Name(module, name): builder for name, (modules, builder) in named.items() for module in modules}
+        return {GlobalName(module, name): builder for name, (modules, builder) in named.items() for module in modules}
 
     def _reconstruct(self, args: tuple[Any, ...]) -> Array:
-        if args[0] != Name("numpy", "ndarray"):
+        if args[0] != GlobalName("numpy", "ndarray"):
             raise ValueError("a subclass of arrays is refused")
         return Array(self)
 
     def _dtype(self, args: tuple[Any, ...]) -> ElementType:
-        code = _typed(args[0].decode("ascii") if isinstance(args[0], bytes) else args[0], str)
+        code = _require_type(args[0].decode("ascii") if isinstance(args[0], bytes) else args[0], str)
         if code in ("O8", "O4", "O"):
             return ElementType(_OBJECT)
         arrays.plain_dtype(code)
         return ElementType(code)
 
     def _scalar(self, args: tuple[Any, ...]) -> Any:
-        return self.array(_typed(args[0], ElementType), (), False, args[1])[()]
+        return self.build_array(_require_type(args[0], ElementType), (), False, args[1])[()]
 
     def _from_buffer(self, args: tuple[Any, ...]) -> np.ndarray:
         content, kind, shape, order = args
         sizes = shape if isinstance(shape, tuple) else (shape,)
-        return self.array(_typed(kind, ElementType), sizes, order == "F", content)
+        return self.build_array(_require_type(kind, ElementType), sizes, order == "F", content)
 
-    def array(self, kind: ElementType, shape: Any, fortran: bool, content: Any) -> np.ndarray:
+    def build_array(self, kind: ElementType, shape: Any, fortran: bool, content: Any) -> np.ndarray:
         """A checked array of plain elements, read-only."""
-        raw = content if isinstance(content, bytes) else self.encoded(content)
-        return arrays.build(raw, Layout(kind.dtype, arrays.checked_shape(shape), fortran))
+        raw = content if isinstance(content, bytes) else self.encode(content)
+        return arrays.build_array(raw, Layout(kind.dtype, arrays.check_shape(shape), fortran))
 
-    def objects(self, shape: tuple[int, ...], content: Any, fortran: bool) -> np.ndarray:
+    def build_object_array(self, shape: tuple[int, ...], content: Any, fortran: bool) -> np.ndarray:
         """An array of objects, each of which has been checked by itself."""
-        items = _typed(content, list)
-        self._spend(8 * len(items))
+        items = _require_type(content, list)
+        self._reserve_bytes(8 * len(items))
         if math.prod(shape) != len(items):
             raise ValueError(f"{len(items)} objects for an array {list(shape)}")
         flat = np.empty(len(items), dtype=object)
         for i, item in enumerate(items):
-            flat[i] = item.value if isinstance(item, Draft) else item
+            flat[i] = item.value if isinstance(item, PendingObject) else item
         return flat.reshape(shape, order="F" if fortran else "C")
 
-    def encoded(self, text: Any) -> bytes:
+    def encode(self, text: Any) -> bytes:
         """The bytes of a text of Latin-1, as Python 2 and protocol 2 have them."""
-        self._spend(len(_typed(text, str)))
+        self._reserve_bytes(len(_require_type(text, str)))
         return text.encode("latin-1")
 
-    def _spend(self, count: int) -> None:
+    def _reserve_bytes(self, count: int) -> None:
         self.left -= count
         if self.left < 0:
             raise ValueError("it copies more than it holds")

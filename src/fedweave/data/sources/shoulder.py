@@ -14,7 +14,7 @@ import numpy as np
 
 from fedweave.data.base import Dataset
 from fedweave.data.registry import dataset
-from fedweave.data.sources.packaged import packaged
+from fedweave.data.sources.packaged import packaged_files
 from fedweave.data.sources.pickles import read_arrays
 
 WINDOW, STEP = 100, 50  # samples at 50 Hz: windows of two seconds that begin every second
@@ -38,11 +38,11 @@ def shoulder(root: Path) -> Dataset:
     `root` is not used. Rows are in the order of clients, recordings and time.
     """
     del root
-    (path,) = packaged("shoulder")
-    content = contents(path)
+    (path,) = packaged_files("shoulder")
+    content = read_contents(path)
     subject, side = (np.asarray(content[key]).astype(np.int64) for key in ("subject", "side"))
     order = np.lexsort((content["y"], side, subject))
-    windows = [cut(np.asarray(content["X"][i])) for i in order]
+    windows = [cut_windows(np.asarray(content["X"][i])) for i in order]
     counts = [len(w) for w in windows]
     people = np.unique(subject)
     client = np.searchsorted(people, subject) * len(SIDES) + side
@@ -63,7 +63,7 @@ def shoulder(root: Path) -> Dataset:
     )
 
 
-def contents(path: Path) -> Mapping[str, Any]:
+def read_contents(path: Path) -> Mapping[str, Any]:
     """The dictionary in a NPY file that holds one pickled object, read without running any code of the file.
 
     Raises:
@@ -77,7 +77,7 @@ def contents(path: Path) -> Mapping[str, Any]:
         return np.asarray(read_arrays(pickled), dtype=object).ravel()[0]
 
 
-def cut(recording: np.ndarray) -> np.ndarray:
+def cut_windows(recording: np.ndarray) -> np.ndarray:
     """Windows [W, F, 1, WINDOW / MERGED] float32 of a recording [T, F] that begin every STEP samples.
 
     Each value is the mean of MERGED samples.

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedweave.data.base import Dataset, symmetric
+from fedweave.data.base import Dataset, symmetrise_edges
 from fedweave.data.registry import dataset
 from fedweave.data.sources.hdf5 import read_frame
 from fedweave.data.sources.pickles import read_arrays
@@ -19,7 +19,7 @@ from fedweave.errors import BadInput
 DAY = 86_400 * 10**9  # nanoseconds
 
 
-class Table(NamedTuple):
+class SpeedTable(NamedTuple):
     """Speeds [T, N], time stamps [T] in nanoseconds, and the sensors' names."""
 
     values: np.ndarray
@@ -30,8 +30,8 @@ class Table(NamedTuple):
 def traffic(name: str, folder: str, table: str, graph: str, root: Path) -> Dataset:
     """Speeds [N, T] in miles per hour, time of day in [0, 1), and the sensor graph made undirected."""
     path = root / folder / table
-    speeds = hdf5(path) if path.exists() else csv(root / folder / f"{folder}.csv")
-    names, matrix = adjacency(root / folder / graph)
+    speeds = read_hdf5(path) if path.exists() else read_csv(root / folder / f"{folder}.csv")
+    names, matrix = read_adjacency(root / folder / graph)
     if names != speeds.names:
         raise BadInput(f"{root / folder / graph}: its sensors are not those of the speed table; download both again")
     return Dataset(
@@ -41,12 +41,12 @@ def traffic(name: str, folder: str, table: str, graph: str, root: Path) -> Datas
         None,
         classes=0,
         time=(speeds.times % DAY / DAY).astype(np.float32),
-        relation=symmetric(np.stack(np.nonzero(matrix)), len(matrix)),
+        relation=symmetrise_edges(np.stack(np.nonzero(matrix)), len(matrix)),
         names=names,
     )
 
 
-def adjacency(path: Path) -> tuple[tuple[str, ...], np.ndarray]:
+def read_adjacency(path: Path) -> tuple[tuple[str, ...], np.ndarray]:
     """Sensor names and kernel weights [N, N] float32 of DCRNN's pickle: directed, self loops included.
 
     Raises:
@@ -64,25 +64,25 @@ def adjacency(path: Path) -> tuple[tuple[str, ...], np.ndarray]:
         raise BadInput(f"{path}: not a sensor graph ({error}); run the download stage again") from error
 
 
-def hdf5(path: Path) -> Table:
+def read_hdf5(path: Path) -> SpeedTable:
     """A pandas fixed-format HDF5 table, read without PyTables.
 
     Raises:
         BadInput: the file is damaged, is no such table, or refers to another file.
     """
     try:
-        return Table(*read_frame(path))
+        return SpeedTable(*read_frame(path))
     except Exception as error:  # HDF5 reports damage in a dozen ways
         raise BadInput(f"{path}: not a table of speeds ({error}); run the download stage again") from error
 
 
-def csv(path: Path) -> Table:
+def read_csv(path: Path) -> SpeedTable:
     """The same table as text: a column of time stamps, then one of speeds for each sensor."""
     import pandas as pd
 
     frame = pd.read_csv(path, index_col=0)
     times = pd.to_datetime(frame.index).to_numpy().astype("datetime64[ns]").astype(np.int64)
-    return Table(frame.to_numpy(), times, tuple(str(name) for name in frame.columns))
+    return SpeedTable(frame.to_numpy(), times, tuple(str(name) for name in frame.columns))
 
 
 dataset("metr-la", "series")(partial(traffic, "metr-la", "METR-LA", "metr-la.h5", "adj_mx.pkl"))

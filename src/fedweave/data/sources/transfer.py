@@ -15,8 +15,8 @@ from urllib.error import HTTPError
 from urllib.parse import quote
 
 from fedweave.data.sources import web
-from fedweave.data.sources.web import Deadline, SourceError, TooLarge, check_size
-from fedweave.errors import BadInput, shown
+from fedweave.data.sources.web import Deadline, SizeLimitError, SourceError, check_size
+from fedweave.errors import BadInput, format_value
 from fedweave.files import atomic_path, write_atomic
 
 Progress = Callable[[str, int, int | None], None]  # file, bytes done, bytes in all
@@ -26,7 +26,18 @@ LARGEST = 4 << 30  # bytes of a file of which nothing else is known
 LARGEST_SIDECAR = 4096  # bytes of a file that holds a sum
 SUM = re.compile(rb"[0-9a-fA-F]{64}(?=\s|$)")
 
-__all__ = ["CHUNK", "Progress", "SourceError", "extract", "fetch", "join", "matches", "record", "recorded", "sidecar"]
+__all__ = [
+    "CHUNK",
+    "Progress",
+    "SourceError",
+    "extract",
+    "fetch",
+    "join",
+    "matches",
+    "read_recorded_digest",
+    "record_digest",
+    "sidecar",
+]
 
 
 def is_url(source: str) -> bool:
@@ -59,17 +70,17 @@ def sidecar(path: Path) -> Path:
     return path.with_name(path.name + ".sha256")
 
 
-def record(path: Path) -> None:
+def record_digest(path: Path) -> None:
     """Write the sha256 of `path` to its sidecar file, in the format of `sha256sum -c`."""
     write_atomic(sidecar(path), f"{digest(path, 'sha256').removeprefix('sha256:')}  {path.name}\n")
 
 
-def recorded(path: Path) -> str:
+def read_recorded_digest(path: Path) -> str:
     """The digest recorded for `path`, or one that no file has."""
-    return listed_sum(sidecar(path)) or "sha256:"
+    return read_digest(sidecar(path)) or "sha256:"
 
 
-def listed_sum(path: Path) -> str | None:
+def read_digest(path: Path) -> str | None:
     """The digest with which the file `path` begins, in the format of `sha256sum`."""
     if not path.is_file():
         return None
@@ -78,7 +89,7 @@ def listed_sum(path: Path) -> str | None:
     return f"sha256:{match[0].decode().lower()}" if match else None
 
 
-def published_sum(source: str, target: Path) -> str:
+def fetch_published_digest(source: str, target: Path) -> str:
     """The mirror's digest of the file `source`, which will be stored as `target`.
 
     Raises:
@@ -87,7 +98,7 @@ def published_sum(source: str, target: Path) -> str:
     target_sidecar = target.with_name(f".{sidecar(target).name}")
     try:
         fetch(f"{source}.sha256", target_sidecar, None, None, LARGEST_SIDECAR)
-        if digest := listed_sum(target_sidecar):
+        if digest := read_digest(target_sidecar):
             return digest
         raise SourceError(f"{source}.sha256 (holds no SHA-256 sum)")
     finally:
@@ -120,7 +131,7 @@ def _download(source: str, target: Path, expected: str | None, progress: Progres
     try:
         _complete(source, part, target.name, progress, limit)
     except SourceError as error:
-        useless = expected is None or isinstance(error, TooLarge) or not part.exists() or not part.stat().st_size
+        useless = expected is None or isinstance(error, SizeLimitError) or not part.exists() or not part.stat().st_size
         if useless:  # nothing could go on from there
             part.unlink(missing_ok=True)
         raise
@@ -139,17 +150,17 @@ def _copy(source: Path, target: Path, expected: str | None, progress: Progress |
             raise SourceError(f"{source} (not there)")
         size = source.stat().st_size
     except OSError as error:  # such as a name that is too long
-        raise SourceError(f"{shown(str(source))} ({error.strerror})") from error
+        raise SourceError(f"{format_value(str(source))} ({error.strerror})") from error
     check_size(size, limit, str(source))
     with atomic_path(target) as temporary:
         try:
             with source.open("rb") as read, temporary.open("wb") as write:
-                _pump(
+                _write_blocks(
                     iter(partial(read.read, CHUNK), b""),
                     write,
                     str(source),
                     limit,
-                    progress and Audience(progress, target.name, size),
+                    progress and ProgressReporter(progress, target.name, size),
                 )
         except OSError as error:
             raise SourceError(f"{source} ({error})") from error
@@ -166,22 +177,22 @@ def _complete(url: str, part: Path, name: str, progress: Progress | None, limit:
             except HTTPError as error:
                 error.close()
                 if error.code != 416 or not part.exists():
-                    reason = f": {shown(str(error.reason))}" if 300 <= error.code < 400 else ""
+                    reason = f": {format_value(str(error.reason))}" if 300 <= error.code < 400 else ""
                     raise SourceError(f"{url} (HTTP {error.code}{reason})") from error
                 part.unlink()  # the part is longer than the file: begin again
             except (ValueError, InvalidURL) as error:
-                raise SourceError(f"{url} ({_invalid(error)})") from error
+                raise SourceError(f"{url} ({_describe_invalid_address(error)})") from error
             except (OSError, HTTPException) as error:
-                if deadline.over:
+                if deadline.is_over:
                     raise SourceError(f"{url} (took longer than {web.TOTAL:g} s)") from error
                 if attempt == ATTEMPTS:
                     raise SourceError(f"{url} ({_reason(error)})") from error
     raise SourceError(f"{url} (HTTP 416)")
 
 
-def _invalid(error: Exception) -> str:
+def _describe_invalid_address(error: Exception) -> str:
     """What is wrong with an address, which may be the one that the source redirects to."""
-    return f"it is, or leads to, an invalid address: {shown(str(error))}"
+    return f"it is, or leads to, an invalid address: {format_value(str(error))}"
 
 
 def _reason(error: Exception) -> str:
@@ -190,19 +201,19 @@ def _reason(error: Exception) -> str:
 
 def _append(url: str, part: Path, name: str, progress: Progress | None, limit: int, deadline: Deadline) -> None:
     have = part.stat().st_size if part.exists() else 0
-    with web.opened(url, have, deadline) as response:
+    with web.open_url(url, have, deadline) as response:
         have = have if response.status == 206 else 0
-        announced = web.length(response, url)
+        announced = web.content_length(response, url)
         total = None if announced is None else have + announced
         check_size(total or 0, limit, url)
         with part.open("ab" if have else "wb") as write:
-            body = web.blocks(response, url, CHUNK, deadline)
-            done = _pump(body, write, url, limit, progress and Audience(progress, name, total), have)
+            body = web.read_blocks(response, url, CHUNK, deadline)
+            done = _write_blocks(body, write, url, limit, progress and ProgressReporter(progress, name, total), have)
     if total is not None and done < total:
         raise ConnectionError(f"broke off after {done} of {total} bytes")
 
 
-class Audience(NamedTuple):
+class ProgressReporter(NamedTuple):
     """Whom to tell how far a file has come."""
 
     progress: Progress
@@ -210,8 +221,8 @@ class Audience(NamedTuple):
     total: int | None
 
 
-def _pump(
-    blocks: Iterable[bytes], write: BinaryIO, source: str, limit: int, audience: Audience | None, done: int = 0
+def _write_blocks(
+    blocks: Iterable[bytes], write: BinaryIO, source: str, limit: int, audience: ProgressReporter | None, done: int = 0
 ) -> int:
     """Write `blocks`; returns the bytes of the file, of which `done` were there before.
 
@@ -240,9 +251,9 @@ def extract(archive: Path, members: dict[str, Path], limit: int = LARGEST) -> No
     """
     for member, target in members.items():
         try:
-            with _opened(archive, member) as read, atomic_path(target) as path, path.open("wb") as write:
+            with _open_member(archive, member) as read, atomic_path(target) as path, path.open("wb") as write:
                 plain = gzip.GzipFile(fileobj=read) if member.endswith(".gz") else read
-                _pump(iter(partial(plain.read, CHUNK), b""), write, member, limit, None)
+                _write_blocks(iter(partial(plain.read, CHUNK), b""), write, member, limit, None)
         except BadInput:
             raise  # the target, not the archive
         except Exception as error:  # each format has its own dozen of exceptions for damaged files
@@ -250,7 +261,7 @@ def extract(archive: Path, members: dict[str, Path], limit: int = LARGEST) -> No
 
 
 @contextmanager
-def _opened(archive: Path, member: str) -> Iterator[IO[bytes]]:
+def _open_member(archive: Path, member: str) -> Iterator[IO[bytes]]:
     if archive.name.endswith(".zip"):
         with zipfile.ZipFile(archive) as file, file.open(member) as read:
             yield read

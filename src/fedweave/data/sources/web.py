@@ -19,7 +19,7 @@ from urllib.request import (
     UnknownHandler,
 )
 
-from fedweave.errors import shown
+from fedweave.errors import format_value
 
 SILENCE = 30.0  # seconds without a byte after which a connection is given up
 TOTAL = 3600.0  # seconds for one file, all attempts together
@@ -32,7 +32,7 @@ class SourceError(Exception):
     """This source cannot give the file; the message says which source and why."""
 
 
-class TooLarge(SourceError):
+class SizeLimitError(SourceError):
     """The source has more bytes than the file can have."""
 
 
@@ -42,7 +42,7 @@ class Deadline:
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
         self._copies: list[socket.socket] = []  # a copy shares its connection; TLS takes the original away
-        self._timer = threading.Timer(seconds, self._shut)
+        self._timer = threading.Timer(seconds, self._close_connections)
         self._timer.daemon = True
 
     def __enter__(self) -> "Deadline":
@@ -55,7 +55,7 @@ class Deadline:
             copy.close()
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether the time has passed."""
         return time.monotonic() >= self._end
 
@@ -65,19 +65,19 @@ class Deadline:
         Raises:
             TimeoutError: the time is over.
         """
-        if self.over:
+        if self.is_over:
             raise TimeoutError("the time is over")
         connection = socket.create_connection(*words, **named)
         self._copies.append(connection.dup())
         return connection
 
-    def _shut(self) -> None:
+    def _close_connections(self) -> None:
         for copy in list(self._copies):
             with suppress(OSError):
                 copy.shutdown(socket.SHUT_RDWR)
 
 
-class _Redirects(HTTPRedirectHandler):
+class _RedirectHandler(HTTPRedirectHandler):
     """Follow a redirect to another web address, never from an encrypted one to a plain one."""
 
     def redirect_request(
@@ -86,15 +86,15 @@ class _Redirects(HTTPRedirectHandler):
         scheme, old = newurl.partition(":")[0].lower(), req.full_url.partition(":")[0].lower()
         if scheme not in ("http", "https") or (old == "https" and scheme == "http"):
             raise SourceError(
-                f"{req.full_url} (redirects to {shown(newurl)}; only https, and http from http, are followed)"
+                f"{req.full_url} (redirects to {format_value(newurl)}; only https, and http from http, are followed)"
             )
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def _opener(deadline: Deadline) -> OpenerDirector:
+def _build_opener(deadline: Deadline) -> OpenerDirector:
     """What opens web addresses, and nothing else such as files or FTP."""
 
-    def watched(kind: Callable[..., HTTPConnection]) -> Any:
+    def connection_builder(kind: Callable[..., HTTPConnection]) -> Any:
         def build(host: str, **options: Any) -> HTTPConnection:
             connection = kind(host, **options)
             connection._create_connection = deadline.connect  # type: ignore[attr-defined]  # no public attribute exists
@@ -102,22 +102,22 @@ def _opener(deadline: Deadline) -> OpenerDirector:
 
         return build
 
-    class Plain(HTTPHandler):
+    class PlainHandler(HTTPHandler):
         def http_open(self, req: Request) -> HTTPResponse:
-            return self.do_open(watched(HTTPConnection), req)
+            return self.do_open(connection_builder(HTTPConnection), req)
 
-    class Secure(HTTPSHandler):
+    class SecureHandler(HTTPSHandler):
         def https_open(self, req: Request) -> HTTPResponse:
-            return self.do_open(watched(HTTPSConnection), req)
+            return self.do_open(connection_builder(HTTPSConnection), req)
 
     opener = OpenerDirector()
     parts = (
         ProxyHandler(),
         UnknownHandler(),
-        Plain(),
-        Secure(),
+        PlainHandler(),
+        SecureHandler(),
         HTTPDefaultErrorHandler(),
-        _Redirects(),
+        _RedirectHandler(),
         HTTPErrorProcessor(),
     )
     for part in parts:
@@ -126,18 +126,18 @@ def _opener(deadline: Deadline) -> OpenerDirector:
 
 
 @contextmanager
-def opened(url: str, start: int, deadline: Deadline) -> Iterator[HTTPResponse]:
+def open_url(url: str, start: int, deadline: Deadline) -> Iterator[HTTPResponse]:
     """The answer to a request for `url` from byte `start` on.
 
     Raises:
         OSError, HTTPException, ValueError: as urllib, for any failure.
     """
     headers = {"User-Agent": "fedweave"} | ({"Range": f"bytes={start}-"} if start else {})
-    with _opener(deadline).open(Request(url, headers=headers), timeout=SILENCE) as response:
+    with _build_opener(deadline).open(Request(url, headers=headers), timeout=SILENCE) as response:
         yield response
 
 
-def length(response: HTTPResponse, url: str) -> int | None:
+def content_length(response: HTTPResponse, url: str) -> int | None:
     """The bytes that an answer announces, if it does.
 
     Raises:
@@ -147,11 +147,11 @@ def length(response: HTTPResponse, url: str) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= LONGEST_NUMBER):
-        raise SourceError(f"{url} (its Content-Length is {shown(text)}, which is not a size)")
+        raise SourceError(f"{url} (its Content-Length is {format_value(text)}, which is not a size)")
     return int(text)
 
 
-def blocks(response: HTTPResponse, url: str, size: int, deadline: Deadline) -> Iterator[bytes]:
+def read_blocks(response: HTTPResponse, url: str, size: int, deadline: Deadline) -> Iterator[bytes]:
     """The body of an answer in blocks of at most `size` bytes.
 
     Raises:
@@ -162,13 +162,13 @@ def blocks(response: HTTPResponse, url: str, size: int, deadline: Deadline) -> I
     while block := response.read1(size):
         yield block
         received += len(block)
-        if deadline.over:
+        if deadline.is_over:
             raise TimeoutError("the time is over")
         if time.monotonic() - since > WINDOW:
             if received < FEWEST:
                 raise SourceError(f"{url} (stalled: {received} bytes in {WINDOW:g} s)")
             since, received = time.monotonic(), 0
-    if deadline.over:  # the end of a connection that was shut looks like the end of the body
+    if deadline.is_over:  # the end of a connection that was shut looks like the end of the body
         raise TimeoutError("the time is over")
 
 
@@ -179,4 +179,4 @@ def check_size(size: int, limit: int, source: str) -> None:
         TooLarge: naming the source.
     """
     if size > limit:
-        raise TooLarge(f"{source} (larger than {limit / MIB:.4g} MiB, which this file cannot be)")
+        raise SizeLimitError(f"{source} (larger than {limit / MIB:.4g} MiB, which this file cannot be)")

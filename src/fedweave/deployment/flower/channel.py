@@ -42,9 +42,10 @@ class FlowerChannel:
         ]  # fmt: skip
         received = self.deliver(plain) if plain else {}
         replies = {
-            node: _read(message, records.nbytes(contents[node]), requests[node]) for node, message in received.items()
+            node: _read_reply(message, records.nbytes(contents[node]), requests[node])
+            for node, message in received.items()
         }
-        return replies | (secure.mean(self, masked, contents) if masked else {})
+        return replies | (secure.aggregate(self, masked, contents) if masked else {})
 
     def deliver(self, messages: Sequence[Message]) -> dict[int, Message | str]:
         """Node -> the answer to its message, or why there is none."""
@@ -67,11 +68,11 @@ class FlowerChannel:
         return answers
 
 
-def _read(message: Message | str, sent: int, request: Request) -> Reply | str:
+def _read_reply(message: Message | str, sent: int, request: Request) -> Reply | str:
     """The reply to `request`, or why it is refused: one bad reply must not end the federation."""
     if isinstance(message, str):
         return message
     try:
         return records.to_reply(message, sent, request)
     except Exception as error:  # what another host sends can raise nearly anything
-        return records.unreadable(error)
+        return records.describe_error(error)

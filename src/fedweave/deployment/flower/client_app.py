@@ -19,7 +19,7 @@ def client_app(path: Path) -> ClientApp:
     app = ClientApp()
 
     def answer(message: Message, context: Context) -> Message:
-        node = of_context(path, context.node_config)
+        node = node_from_config(path, context.node_config)
         return Message(from_reply(node.answer(to_request(message.content))), reply_to=message)
 
     def train(message: Message, context: Context) -> Message:
@@ -38,7 +38,7 @@ def client_app(path: Path) -> ClientApp:
     return app
 
 
-def of_context(path: Path, config: dict[str, Any]) -> Node:
+def node_from_config(path: Path, config: dict[str, Any]) -> Node:
     """The node as its own configuration says: `spec`, `data`, `state`, and `device`, which is "cpu" by default.
 
     Raises:
@@ -48,13 +48,13 @@ def of_context(path: Path, config: dict[str, Any]) -> Node:
         if key not in config:
             raise BadInput(f"node-config: {key} is missing; start the node with: python -m fedweave.deployment node")
     spec = specification.read(path)
-    check_agreed(spec.hash, str(config["spec"]))
+    check_agreement(spec.hash, str(config["spec"]))
     data = Path(str(config["data"]))
     file = data / f"{spec.hash[:SHORTEST]}.pt" if data.is_dir() else data
     return open_node(spec, file, Path(str(config["state"])), str(config.get("device", "cpu")))
 
 
-def check_agreed(hash: str, agreed: str) -> None:
+def check_agreement(hash: str, agreed: str) -> None:
     """Refuse a specification that the node's owner has not agreed to.
 
     Raises:

@@ -74,19 +74,19 @@ def serve(folder: Path) -> None:
     while True:
         connection, _ = listener.accept()
         try:
-            words, place, variables, files = _received(connection)
+            words, place, variables, files = _receive_command(connection)
         except (OSError, ValueError):
             connection.close()
             continue
         if os.fork() == 0:
             listener.close()
-            _become(connection, words, place, variables, files, functions)
+            _run_command(connection, words, place, variables, files, functions)
         connection.close()
         for file in files:
             os.close(file)
 
 
-def _received(connection: socket.socket) -> tuple[list[str], str, dict[str, str], list[int]]:
+def _receive_command(connection: socket.socket) -> tuple[list[str], str, dict[str, str], list[int]]:
     """(arguments, working folder, environment, open files) of a command."""
     head, rights, _, _ = connection.recvmsg(8, socket.CMSG_SPACE(3 * array.array("i").itemsize))
     files = array.array("i")
@@ -102,7 +102,7 @@ def _received(connection: socket.socket) -> tuple[list[str], str, dict[str, str]
     return words, place, variables, [*files]
 
 
-def _become(
+def _run_command(
     connection: socket.socket, words: list[str], place: str, variables: dict[str, str], files: list[int],
     functions: dict[str, Any],
 ) -> NoReturn:  # fmt: skip
@@ -119,7 +119,7 @@ def _become(
         os.environ.update(variables)
         sys.argv = words
         connection.sendall(os.getpid().to_bytes(8, "big"))
-        threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
+        threading.Thread(target=_exit_on_disconnect, args=(connection,), daemon=True).start()
         functions[Path(words[0]).name]()
         code = 0
     except SystemExit as error:
@@ -135,7 +135,7 @@ def _become(
             os._exit(code & 255)
 
 
-def _end_with(connection: socket.socket) -> None:
+def _exit_on_disconnect(connection: socket.socket) -> None:
     """End this fork when the command that stands for it is killed."""
     if not connection.recv(1):
         os.kill(os.getpid(), signal.SIGKILL)

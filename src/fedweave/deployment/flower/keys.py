@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from fedweave.errors import BadInput, shown
+from fedweave.errors import BadInput, format_value
 from fedweave.files import check_regular, write_atomic
 
 YEARS = 2
@@ -33,9 +33,9 @@ def check_hosts(hosts: Sequence[str]) -> None:
     """
     for host in hosts:
         named = HOST.fullmatch(host) and len(host) <= LONGEST and not host.rsplit(".", 1)[-1].isdigit()
-        if not named and not isinstance(_named(host), x509.IPAddress):
+        if not named and not isinstance(_general_name(host), x509.IPAddress):
             way = "give a name or an address alone, such as fl.example.org or 10.0.0.7"
-            raise BadInput(f"--host: {shown(host)} is no name of a host; {way}")
+            raise BadInput(f"--host: {format_value(host)} is no name of a host; {way}")
 
 
 def check_names(folder: Path, names: Sequence[str]) -> None:
@@ -47,7 +47,7 @@ def check_names(folder: Path, names: Sequence[str]) -> None:
     for name in names:
         if not NODE.fullmatch(name) or name.endswith(".pub") or name in (AUTHORITY, SERVER, SECRET):
             way = "use letters, digits, - and _, and dots inside, such as hospital-1"
-            raise BadInput(f"--node: {shown(name)} is no name of a node's key; {way}")
+            raise BadInput(f"--node: {format_value(name)} is no name of a node's key; {way}")
         if (folder / name).exists() and (folder / f"{name}.pub").exists():
             raise BadInput(f"{folder / name}: is there already; a node keeps its key, so take another name")
     if len({*names}) < len(names):
@@ -77,13 +77,13 @@ def make_server(folder: Path, hosts: Sequence[str]) -> None:
 
 def _certificates(hosts: Sequence[str]) -> tuple[x509.Certificate, x509.Certificate, ec.EllipticCurvePrivateKey]:
     """(of a new authority, of the server, key of the server)."""
-    authority, key = _new(), _new()
+    authority, key = _generate_key(), _generate_key()
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedweave federation")])
     root = _builder(name, name, authority).add_extension(x509.BasicConstraints(True, 0), True)
     own = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
     leaf = _builder(own, name, key).add_extension(x509.BasicConstraints(False, None), True)
     names = dict.fromkeys([*hosts, *LOOPBACK])
-    leaf = leaf.add_extension(x509.SubjectAlternativeName([*map(_named, names)]), False)
+    leaf = leaf.add_extension(x509.SubjectAlternativeName([*map(_general_name, names)]), False)
     return root.sign(authority, hashes.SHA384()), leaf.sign(authority, hashes.SHA384()), key
 
 
@@ -98,16 +98,16 @@ def make_node(folder: Path, name: str) -> Path:
     check_names(folder, [name])
     path = folder / name
     if path.exists():
-        key = _held(path)
+        key = _read_key(path)
     else:
-        key = _new()
+        key = _generate_key()
         write_atomic(path, key.private_bytes(PEM, serialization.PrivateFormat.OpenSSH, PLAIN), MODE)
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     write_atomic(folder / f"{name}.pub", public + b"\n")
     return path
 
 
-def _held(path: Path) -> ec.EllipticCurvePrivateKey:
+def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
     check_regular(path)
     try:
         key = serialization.load_ssh_private_key(path.read_bytes(), None)
@@ -118,7 +118,7 @@ def _held(path: Path) -> ec.EllipticCurvePrivateKey:
     return key
 
 
-def _new() -> ec.EllipticCurvePrivateKey:
+def _generate_key() -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP384R1())
 
 
@@ -131,7 +131,7 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivate
     )
 
 
-def _named(host: str) -> x509.GeneralName:
+def _general_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:

@@ -82,7 +82,7 @@ class Host:
             )
         return self.running[name]
 
-    def superlink(self, secrets: Path) -> None:
+    def start_superlink(self, secrets: Path) -> None:
         """Start the SuperLink, with TLS and node authentication, and wait until it answers.
 
         Raises:
@@ -95,16 +95,16 @@ class Host:
                    "--enable-supernode-auth", "--disable-runtime-dependency-installation"]  # fmt: skip
         command += ["--database", str(self.folder / "superlink.db")] if self.database else []
         self.start("superlink", command)
-        self.until(lambda: _answers(host, int(port)), "superlink")
+        self.wait_until(lambda: _is_listening(host, int(port)), "superlink")
         config = CONFIG.format(name=CONNECTION, address=self.address, certificate=self.certificate)
         write_atomic(self.folder / "flwr" / "config.toml", config)
 
-    def supernode(self, name: str, key: Path, config: dict[str, str]) -> None:
+    def start_supernode(self, name: str, key: Path, config: dict[str, str]) -> None:
         """Start a SuperNode, and start it again while Flower does not let it in."""
         command = node_command(self.address, self.certificate, key, config, free_port())
         self.start(name, [str(self.python), "-m", "fedweave.deployment.flower.supervise", *command])
 
-    def until(self, condition: Callable[[], bool], name: str, limit: float = START) -> None:
+    def wait_until(self, condition: Callable[[], bool], name: str, limit: float = START) -> None:
         """Wait for a condition while the program `name` runs.
 
         Raises:
@@ -118,7 +118,7 @@ class Host:
                 raise BadInput(f"{name} {what}; see {self.folder / f'{name}.log'}")
             time.sleep(0.1)
 
-    def flwr(self, *words: str) -> str:
+    def run_flwr(self, *words: str) -> str:
         """What a command of Flower prints.
 
         Raises:
@@ -147,17 +147,17 @@ class Host:
     def stop(self, name: str, number: int = signal.SIGTERM) -> None:
         """End a program and everything that it started."""
         process = self.running.pop(name)
-        _signal(process, number)
+        _send_signal(process, number)
         try:
             process.wait(STOP)
         except subprocess.TimeoutExpired:
-            _signal(process, signal.SIGKILL)
+            _send_signal(process, signal.SIGKILL)
             process.wait()
 
     def close(self) -> None:
         """End all programs, nodes first."""
         for name in sorted(self.running, key=lambda name: (name == "fork-server", name == "superlink")):
-            _signal(self.running[name], signal.SIGTERM)
+            _send_signal(self.running[name], signal.SIGTERM)
         for name in [*self.running]:
             self.stop(name)
 
@@ -169,14 +169,14 @@ def node_command(address: str, certificate: Path, key: Path, config: dict[str, s
             "--auth-supernode-private-key", str(key), "--port", str(port), "--node-config", words]  # fmt: skip
 
 
-def fork_server(host: Host, folder: Path) -> None:
+def start_fork_server(host: Host, folder: Path) -> None:
     """Start a fork server for the programs of `host`; they find its commands first on their PATH."""
     host.start("fork-server", [str(host.python), "-m", "fedweave.deployment.flower.fork_server", str(folder)])
-    host.until((folder / SOCKET).exists, "fork-server")
+    host.wait_until((folder / SOCKET).exists, "fork-server")
     host.warm = folder
 
 
-def _answers(host: str, port: int) -> bool:
+def _is_listening(host: str, port: int) -> bool:
     try:
         with socket.create_connection((host, port), timeout=1):
             return True
@@ -184,7 +184,7 @@ def _answers(host: str, port: int) -> bool:
         return False
 
 
-def _signal(process: "subprocess.Popen[bytes]", number: int) -> None:
+def _send_signal(process: "subprocess.Popen[bytes]", number: int) -> None:
     try:
         os.killpg(process.pid, number)
     except ProcessLookupError:
@@ -211,8 +211,8 @@ def local_federation(
     host = Host(out / "hosts", address, (secrets / keys.AUTHORITY).resolve(), python=python, database=database)
     with tempfile.TemporaryDirectory(prefix="fedweave-") as short:  # a socket's path must be short
         try:
-            fork_server(host, Path(short))
-            host.superlink(secrets)
+            start_fork_server(host, Path(short))
+            host.start_superlink(secrets)
             add_nodes(host, out, data, hashes)
             yield host
         finally:
@@ -239,4 +239,4 @@ def add_nodes(
     for path, key in zip(data, made, strict=True):
         state = out / "nodes" / path.stem
         config = {"data": str(path.resolve()), "state": str(state.resolve()), "spec": ",".join(hashes)}
-        host.supernode(path.stem, key, {**config, "device": device})
+        host.start_supernode(path.stem, key, {**config, "device": device})

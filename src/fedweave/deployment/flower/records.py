@@ -10,8 +10,8 @@ from torch import Tensor
 
 from fedweave.deployment.decoding import decode
 from fedweave.deployment.messages import Reply, Request
-from fedweave.deployment.tensors import Undeclared
-from fedweave.errors import shown
+from fedweave.deployment.tensors import UndeclaredTensor
+from fedweave.errors import format_value
 
 CONFIG, UPLOAD = "config", "upload"
 LONGEST = 300  # characters of a reason that is noted
@@ -32,7 +32,7 @@ def to_tensors(record: ArrayRecord) -> dict[str, Tensor]:
     return {name: torch.from_numpy(np.array(array.numpy())) for name, array in record.items()}
 
 
-def declared(record: ArrayRecord, form: Mapping[str, Any]) -> dict[str, Tensor]:
+def decode_tensors(record: ArrayRecord, form: Mapping[str, Any]) -> dict[str, Tensor]:
     """The tensors of a record that a node has sent; each is compared with `form` before it is read.
 
     Raises:
@@ -40,7 +40,7 @@ def declared(record: ArrayRecord, form: Mapping[str, Any]) -> dict[str, Tensor]:
     """
     for name in record:
         if name not in form:
-            raise Undeclared(f"upload: the tensor {shown(name)} is not declared in spec.json")
+            raise UndeclaredTensor(f"upload: the tensor {format_value(name)} is not declared in spec.json")
     read: dict[str, Tensor] = {}
     for name, array in record.items():
         shape, kind = form[name]
@@ -83,11 +83,11 @@ def to_reply(message: Message, sent: int, request: Request) -> Reply:
     size = nbytes(content)
     if size > request.most_bytes:
         raise ValueError(f"{size} bytes, but the tensors of spec.json make at most {request.most_bytes}")
-    upload = declared(content.array_records[UPLOAD], request.form) if UPLOAD in content else {}
+    upload = decode_tensors(content.array_records[UPLOAD], request.form) if UPLOAD in content else {}
     return Reply(dict(content.config_records[CONFIG]), upload, (sent, size))
 
 
-def unreadable(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Why a reply whose reading raised `error` is refused."""
     return f"a reply that cannot be read ({type(error).__name__}: {str(error)[:LONGEST]})"
 

@@ -42,9 +42,9 @@ def register(keys: Mapping[int, Path], roster: Roster, connection: str) -> list[
     if len({*prints.values()}) < len(prints):
         raise BadInput("register: two clients have the same key; make one on each node")
     refused, lines, old = [], [], []
-    with roster.changing() as rows:
+    with roster.edit() as rows:
         before = {entry.key: entry for entry in rows.values()}
-        answers = flower([["supernode", "register", str(path.resolve()), connection] for path in keys.values()])
+        answers = run_flwr([["supernode", "register", str(path.resolve()), connection] for path in keys.values()])
         for (client, path), answer in zip(keys.items(), answers, strict=True):
             key = prints[client]
             if not answer.get("success") and key not in before:
@@ -70,7 +70,7 @@ def unregister(client: int, roster: Roster, connection: str) -> list[str]:
     Raises:
         BadInput: the roster has no such client.
     """
-    with roster.changing() as rows:
+    with roster.edit() as rows:
         if client not in rows:
             present = ", ".join(map(str, sorted(rows))) or "none"
             raise BadInput(f"client: {client} has no key in {roster.path}; clients with a key: {present}")
@@ -81,7 +81,7 @@ def unregister(client: int, roster: Roster, connection: str) -> list[str]:
 def _remove(entries: Sequence[Entry], connection: str) -> list[str]:
     """Remove nodes from the SuperLink; one that it does not know any more is no error, as the roster decides."""
     if entries:
-        flower([["supernode", "unregister", str(entry.node), connection] for entry in entries])
+        run_flwr([["supernode", "unregister", str(entry.node), connection] for entry in entries])
     return [f"client {entry.client}: {entry.key} is refused from now on" for entry in entries]
 
 
@@ -91,7 +91,7 @@ def _reason(answer: Mapping[str, Any]) -> str:
     return re.sub(r"^\[code: \d+\] |\.$", "", " ".join(words)) + again
 
 
-def flower(commands: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+def run_flwr(commands: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
     """What commands of `flwr` answer, in JSON; those that it did not come to have failed, with its last words.
 
     Raises:
@@ -105,10 +105,10 @@ def flower(commands: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
     if not texts:
         raise BadInput(f"flwr {commands[0][0]}: {words}")
     lost = {"success": False, "error-message": f"flwr ended before its answer ({words}); register it again"}
-    return [*map(_last, texts), *([lost] * (len(commands) - len(texts)))]
+    return [*map(_parse_answer, texts), *([lost] * (len(commands) - len(texts)))]
 
 
-def _last(text: str) -> dict[str, Any]:
+def _parse_answer(text: str) -> dict[str, Any]:
     """The JSON object at the end of an answer."""
     start = text.find("{")
     try:

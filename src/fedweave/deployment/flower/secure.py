@@ -39,7 +39,7 @@ MASKED = "int64"  # type of masked numbers
 HALTED = "secure aggregation: too few nodes stayed to remove the masks"
 
 
-class _Means(FedAvg):
+class _MeanStrategy(FedAvg):
     """What the workflow asks of a strategy: whom to send to, and where the mean goes."""
 
     def __init__(self, nodes: Sequence[int]) -> None:
@@ -64,7 +64,7 @@ class _Proxy:
 
 
 @dataclass
-class _Exchange:
+class _CountingGrid:
     """The grid of the workflow: counts bytes by node, and leaves out what does not fit.
 
     Attributes:
@@ -90,7 +90,7 @@ class _Exchange:
         del timeout
         good = []
         sizes = {message.metadata.dst_node_id: records.nbytes(message.content) for message in messages}
-        for node, answer in self._delivered(messages).items():
+        for node, answer in self._deliver(messages).items():
             down, up = self.bytes.get(node, (0, 0))
             self.bytes[node] = down + sizes[node], up
             if reason := answer if isinstance(answer, str) else self._refusal(node, answer):
@@ -99,7 +99,7 @@ class _Exchange:
                 good.append(answer)
         return good
 
-    def _delivered(self, messages: Sequence[Message]) -> dict[int, Message | str]:
+    def _deliver(self, messages: Sequence[Message]) -> dict[int, Message | str]:
         try:
             return self.channel.deliver(messages)
         except Exception as error:
@@ -111,11 +111,11 @@ class _Exchange:
         try:
             size = records.nbytes(answer.content)
             self.bytes[node] = self.bytes[node][0], self.bytes[node][1] + size
-            return self._wrong(node, answer.content, size)
+            return self._content_error(node, answer.content, size)
         except Exception as error:  # what another host sends can raise nearly anything
-            return records.unreadable(error)
+            return records.describe_error(error)
 
-    def _wrong(self, node: int, content: RecordDict, size: int) -> str:
+    def _content_error(self, node: int, content: RecordDict, size: int) -> str:
         # A masked number has eight bytes, a tensor of the smallest declared type one.
         most = 8 * self.requests[node].most_bytes + SHARES * len(self.requests)
         if size > most:
@@ -130,16 +130,16 @@ class _Exchange:
         return ""
 
 
-def mean(
+def aggregate(
     channel: "FlowerChannel", requests: Mapping[int, Request], contents: Mapping[int, RecordDict]
 ) -> dict[int, Reply | str]:
     """Node -> its numbers, with the weighted mean of the uploads of all nodes that stayed as its upload."""
     form = next(iter(requests.values())).form
     names = sorted(form)
-    grid = _Exchange(channel, requests, [tuple(form[name][0]) for name in names])
-    strategy = _Means([*requests])
+    grid = _CountingGrid(channel, requests, [tuple(form[name][0]) for name in names])
+    strategy = _MeanStrategy([*requests])
     try:
-        complete = _run(grid, strategy, channel.context, {node: contents[node] for node in requests})
+        complete = _run_stages(grid, strategy, channel.context, {node: contents[node] for node in requests})
     except Exception as error:  # what a node sends to a stage of the workflow can raise nearly anything
         if error is grid.lost:
             raise
@@ -153,10 +153,10 @@ def mean(
             for name, array, kind in zip(names, arrays, kinds, strict=True)
         }
     senders = {proxy.node_id for proxy, _ in strategy.results}
-    return {node: _reply(grid, node, average if node in senders else {}) for node in requests}
+    return {node: _build_reply(grid, node, average if node in senders else {}) for node in requests}
 
 
-def _reply(grid: _Exchange, node: int, average: Mapping[str, torch.Tensor]) -> Reply | str:
+def _build_reply(grid: _CountingGrid, node: int, average: Mapping[str, torch.Tensor]) -> Reply | str:
     if node not in grid.numbers:
         return grid.reasons.get(node, HALTED)
     reply = Reply(grid.numbers[node], dict(average), grid.bytes[node])
@@ -165,7 +165,9 @@ def _reply(grid: _Exchange, node: int, average: Mapping[str, torch.Tensor]) -> R
     return replace(reply, config={**reply.config, "sound": False}, refused=HALTED)
 
 
-def _run(grid: _Exchange, strategy: _Means, context: Context, contents: dict[int, RecordDict]) -> bool:
+def _run_stages(
+    grid: _CountingGrid, strategy: _MeanStrategy, context: Context, contents: dict[int, RecordDict]
+) -> bool:
     """The four stages; whether all were completed."""
     request = next(iter(grid.requests.values()))
     largest = max(request.weight for request in grid.requests.values())
@@ -192,7 +194,7 @@ def mask_upload(
         BadInput: an upload that is not finite at the client, or has a number outside of ±`RANGE`.
     """
 
-    def unmasked(message: Message, context: Context) -> Message:
+    def answer_unmasked(message: Message, context: Context) -> Message:
         done = answer(message, context)
         numbers = done.content.config_records[records.CONFIG]
         if not numbers["sound"]:
@@ -209,4 +211,4 @@ def mask_upload(
         content.config_records[records.CONFIG] = numbers
         return Message(content, reply_to=message)
 
-    return secaggplus_mod(message, context, unmasked)
+    return secaggplus_mod(message, context, answer_unmasked)

@@ -11,11 +11,11 @@ from fedweave.deployment import roster as rosters
 from fedweave.deployment import spec as specification
 from fedweave.deployment.checkpoint import Session
 from fedweave.deployment.flower.channel import FlowerChannel
-from fedweave.deployment.folders import alone
-from fedweave.deployment.roll import Roll
+from fedweave.deployment.folders import lock_folder
+from fedweave.deployment.node_registry import NodeRegistry
 from fedweave.deployment.server import Coordinator
 from fedweave.deployment.status import Status
-from fedweave.errors import BadInput, shown
+from fedweave.errors import BadInput, format_value
 
 HOME = Path("~/.fedweave/federations")
 
@@ -28,11 +28,11 @@ def server_app(path: Path) -> ServerApp:
     def main(grid: Grid, context: Context) -> None:
         spec, config = specification.read(path), context.run_config
         folder = Path(str(config["folder"])) if config["folder"] else HOME.expanduser() / spec.hash[:16]
-        with alone(folder, "wait for its end, or name another one with --run-config 'folder=\"PATH\"'"):
+        with lock_folder(folder, "wait for its end, or name another one with --run-config 'folder=\"PATH\"'"):
             status = Status(folder)
             status.write("starting", "waiting for clients")
             try:
-                session = _run(spec, grid, context, status)
+                session = _run_rounds(spec, grid, context, status)
             except BaseException as error:
                 status.write("failed", f"{type(error).__name__}: {error}")
                 raise
@@ -41,19 +41,21 @@ def server_app(path: Path) -> ServerApp:
     return app
 
 
-def _run(spec: specification.AppSpec, grid: Grid, context: Context, status: Status) -> Session:
+def _run_rounds(spec: specification.AppSpec, grid: Grid, context: Context, status: Status) -> Session:
     """All rounds, as the configuration of the app says."""
     config = context.run_config
     status.rounds = spec.timeline.rounds
     roster = rosters.Roster((Path(str(config["roster"])) if config["roster"] else rosters.HOME).expanduser())
-    channel = FlowerChannel(grid, context, _number(config, "timeout"))
-    wait, least = _number(config, "wait"), int(_number(config, "least"))
-    roll = Roll(spec, channel, roster.clients, wait, least, say=status.say)
-    return Coordinator(spec, roll, status.folder, status.round).run()
+    channel = FlowerChannel(grid, context, _read_number(config, "timeout"))
+    wait, least = _read_number(config, "wait"), int(_read_number(config, "least"))
+    roll = NodeRegistry(spec, channel, roster.clients, wait, least, say=status.say)
+    return Coordinator(spec, roll, status.folder, status.report_round).run()
 
 
-def _number(config: Mapping[str, Any], key: str) -> float:
+def _read_number(config: Mapping[str, Any], key: str) -> float:
     try:
         return float(config[key])
     except ValueError as error:
-        raise BadInput(f"run-config: {key}: {shown(config[key])} is no number; give such as {key}=600.0") from error
+        raise BadInput(
+            f"run-config: {key}: {format_value(config[key])} is no number; give such as {key}=600.0"
+        ) from error

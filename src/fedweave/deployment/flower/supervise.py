@@ -20,7 +20,7 @@ ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @contextmanager
-def ended_by_signals() -> Iterator[None]:
+def exit_on_signals() -> Iterator[None]:
     """Leave this block by SystemExit on SIGTERM, SIGHUP or Ctrl-C, so that it ends what it started.
 
     A second signal does not interrupt that. What ignored a signal before, as `nohup` does, goes on ignoring it.
@@ -33,7 +33,7 @@ def ended_by_signals() -> Iterator[None]:
         raise SystemExit(128 + number)
 
     before = {number: signal.getsignal(number) for number in ENDING}
-    for number in _heard():
+    for number in _handled_signals():
         signal.signal(number, leave)
     try:
         yield
@@ -42,18 +42,18 @@ def ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _heard() -> list[signal.Signals]:
+def _handled_signals() -> list[signal.Signals]:
     return [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
 
 
-def _exit_code(program: "subprocess.Popen[bytes]") -> int:
+def _wait_for_exit(program: "subprocess.Popen[bytes]") -> int:
     """Wait for the end of `program`. One long wait could miss a signal that comes just before it starts."""
     while (code := program.poll()) is None:
         time.sleep(POLL)
     return code
 
 
-def supervised(command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
+def supervise(command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
     """Run `command` until it ends without an error or this process gets a signal of `ENDING`; returns the exit code."""
     stopped: list[int] = []
     children: list[subprocess.Popen[bytes]] = []
@@ -64,13 +64,13 @@ def supervised(command: Sequence[str], environment: Mapping[str, str] | None = N
         if children:
             children[0].send_signal(signal.SIGTERM)
 
-    for number in _heard():
+    for number in _handled_signals():
         signal.signal(number, stop)
     while not stopped:
         children[:] = [subprocess.Popen([*command], env=environment, preexec_fn=die_with_parent)]
         if stopped:  # before the child was noted
             children[0].send_signal(signal.SIGTERM)
-        code = _exit_code(children[0])
+        code = _wait_for_exit(children[0])
         if stopped or not code:
             return 0 if stopped else code
         print(f"the SuperNode has ended with exit code {code}; starting it again in {DELAY:g} s", flush=True)
@@ -79,4 +79,4 @@ def supervised(command: Sequence[str], environment: Mapping[str, str] | None = N
 
 
 if __name__ == "__main__":
-    sys.exit(supervised(sys.argv[1:]))
+    sys.exit(supervise(sys.argv[1:]))

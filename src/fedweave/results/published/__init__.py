@@ -27,7 +27,7 @@ STD_OVER_CLIENTS = frozenset({"shn"})
 # Our metric -> (printed metric, factor from the printed unit to ours).
 UNITS = {"accuracy": (("test_acc_pct", 1.0),), "mse": (("test_mse_x1e-3", 1e-3),)}
 
-# Our label -> other labels of the same method in the tables, both in the form of `canonical`.
+# Our label -> other labels of the same method in the tables, both in the form of `canonical_label`.
 ALIASES = {
     "heurfedamp": ("hfedamp",),
     "directmatrix": ("directweightmatrix",),
@@ -73,7 +73,7 @@ class Reference(NamedTuple):
         return f"{PAPERS[self.paper]}, {self.table}"
 
 
-class Printed(NamedTuple):
+class PrintedValue(NamedTuple):
     """A printed value in the unit of our metric, and what is known to be odd about it."""
 
     mean: float
@@ -81,7 +81,7 @@ class Printed(NamedTuple):
     remark: str
 
 
-def canonical(label: str) -> str:
+def canonical_label(label: str) -> str:
     """A method's name without case, blanks and punctuation; `+` and `*` make different methods (SFL and SFL*)."""
     return re.sub(r"[^a-z0-9+*]", "", label.lower())
 
@@ -152,20 +152,20 @@ def column(reference: Reference) -> tuple[Row, ...]:
     return tuple(row for row in rows(reference.paper) if (row.table, row.dataset, row.setting) == place)
 
 
-def lookup(reference: Reference, label: str, metric: str) -> Printed | None:
+def lookup(reference: Reference, label: str, metric: str) -> PrintedValue | None:
     """The printed value of the method printed as `label`, in the unit of `metric` ("accuracy" or "mse"), if it
     exists.
     """
     for name, factor in UNITS.get(metric, ()):
         for row in column(reference):
-            if row.metric == name and same(label, row.method):
-                return Printed(row.mean * factor, row.std * factor, remark(reference, label))
+            if row.metric == name and is_same_method(label, row.method):
+                return PrintedValue(row.mean * factor, row.std * factor, remark(reference, label))
     return None
 
 
-def same(label: str, printed: str) -> bool:
+def is_same_method(label: str, printed: str) -> bool:
     """Whether `label` and the `printed` label name one method."""
-    ours, theirs = canonical(label), canonical(printed)
+    ours, theirs = canonical_label(label), canonical_label(printed)
     return ours == theirs or theirs in ALIASES.get(ours, ())
 
 
@@ -173,7 +173,7 @@ def remark(reference: Reference, label: str) -> str:
     """What is known to be odd about a method's printed numbers in this table; empty for most."""
     for row in _read("remarks.csv"):
         applies = all(row[key] in ("", getattr(reference, key)) for key in ("paper", "table", "dataset"))
-        if applies and same(label, row["method"]):
+        if applies and is_same_method(label, row["method"]):
             return row["remark"]
     return ""
 

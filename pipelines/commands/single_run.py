@@ -1,0 +1,211 @@
+"""`fedweave run`: one method on one data set, without DVC."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+
+import fedweave as fw
+from fedweave.errors import BadInput, choose, format_value
+from fedweave.metrics import unit
+from fedweave.pipelines import template
+from fedweave.pipelines.commands.data_options import output_path
+from fedweave.pipelines.commands.studies import Uses
+from fedweave.study import catalogue, config, plugins, spec
+
+RAW = Path("data/raw")
+CHOSEN = {
+    "best_val_round": "chosen by validation",
+    "per_client_best_val": "chosen by validation for each client",
+    "last": "the last one",
+}
+SCORED = {"pre": "as received, before local training", "post": "after local training"}
+out = Console(markup=False)  # labels have [brackets]
+
+
+def run(
+    method: Annotated[str, typer.Option(help="a name from `fedweave list methods`")],
+    dataset: Annotated[
+        str, typer.Option(help="a name from `fedweave list datasets`; its task is the one in studies/base.yaml")
+    ] = "digits",
+    rounds: Annotated[int, typer.Option(help="rounds; 0 takes the task's own")] = 0,
+    seed: Annotated[int, typer.Option(help="seed of participation, minibatches and initialisation")] = 0,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="a setting, name=value: of the method (lam=0.5), train.lr=0.1, model.hidden=32, partition.clients=5",
+        ),
+    ] = None,
+    output: Annotated[Path, typer.Option(parser=output_path, help="folder for the results")] = Path("results/single"),
+    resume: Annotated[bool, typer.Option(help="take a finished run with the same settings and code")] = True,
+    uses: Uses = None,
+) -> None:
+    """Train one method on one data set: progress bar, result table, plain files. Needs no DVC.
+
+    Example: fedweave run --method fedavg_ft --dataset digits --rounds 20 --set train.lr=0.1
+    """
+    from fedweave.methods import METHODS
+
+    plugins.load(plugins.resolve_paths(uses or [], "--uses").values())
+    chosen = build_run(method, dataset, rounds, seed, settings or [])
+    _download(chosen.task.dataset)
+    federation = fw.Federation.from_dataset(
+        chosen.task.dataset, chosen.task.partition, normalize=chosen.task.normalize, setting=chosen.task.setting,
+        root=RAW,
+    )  # fmt: skip
+    trained: list[fw.Progress] = []
+    result = fw.fit(
+        METHODS[method](**chosen.options), federation, model=chosen.task.model, seed=seed,
+        evaluate=asdict(chosen.evaluate), out=output, resume=resume, callbacks=[trained.append], name=chosen.study,
+        **asdict(chosen.train),
+    )  # fmt: skip
+    _show(result, seed)
+    if not trained:
+        out.print("it was trained before, with the same settings and code; --no-resume trains it again", soft_wrap=True)
+
+
+def build_run(method: str, dataset: str, rounds: int, seed: int, settings: list[str]) -> spec.Run:
+    """A run from command-line words, checked like a study before anything is downloaded.
+
+    Raises:
+        BadInput: one line that names the option, its value and the way out.
+    """
+    from fedweave.methods import METHODS
+    from fedweave.runs import assembly
+    from fedweave.study import checks
+
+    task = _task(dataset)
+    choose(method, METHODS, "--method")
+    key = f"{dataset}-{method}"
+    block = {
+        "study": "single",
+        "seeds": [seed],
+        "tasks": {dataset: task},
+        "runs": {key: {"task": dataset, "method": method}},
+        "methods": {method: {}},
+        "tune": {"seeds": [(seed + 1) % 2**31]},
+    }
+    overrides = parse_pairs([*settings, *([f"train.rounds={rounds}"] if rounds else [])])
+    try:
+        study = spec.parse(block, "fedweave run")
+        chosen = assembly.build_variant(study, key, {}, overrides)
+        _check_partition(chosen, dataset)
+        checks.check_task(chosen.task, f"tasks.{dataset}")
+        assembly.check_run(chosen, "fedweave run")
+    except BadInput as error:
+        # There is no params.yaml here: a value can only have come from --set.
+        words = rf"(fedweave run: |params\.yaml: )?(methods\.{method}|runs\.{key}|tasks\.{dataset})[.:] ?"
+        raise BadInput(re.sub(words, "--set ", str(error))) from error
+    return chosen
+
+
+def _task(dataset: str) -> dict[str, Any]:
+    """The task of a data set in studies/base.yaml; of one of a plug-in, a task without partition.
+
+    Raises:
+        BadInput: an unknown data set.
+    """
+    from fedweave.data import DATASETS
+
+    own = catalogue.STUDIES / "base.yaml"
+    base = spec.read_yaml(own if own.is_file() else template("studies/base.yaml"))
+    # The tasks without a data set are what papers' tasks have in common.
+    tasks: dict[str, Any] = {name: task for name, task in base["tasks"].items() if "dataset" in task}
+    if dataset in DATASETS and dataset not in tasks:
+        return {
+            "dataset": dataset,
+            "setting": "own",
+            "partition": {"seed": 0},
+            "model": {"name": "mlp"},
+            "train": {"rounds": 20, "lr": 0.05},
+        }
+    return dict(tasks[choose(dataset, {**dict.fromkeys(DATASETS), **tasks}, "--dataset")])
+
+
+def _check_partition(chosen: spec.Run, dataset: str) -> None:
+    if "name" not in chosen.task.partition:
+        raise BadInput(
+            f"--dataset {dataset}: no task in studies/base.yaml says which client has which rows; give such as "
+            "--set partition.name=iid --set partition.clients=5"
+        )
+
+
+def parse_pairs(settings: list[str]) -> dict[str, Any]:
+    """Settings of the command line by name.
+
+    Raises:
+        BadInput: one is no name=value, or a name is given twice.
+    """
+    bad = next((s for s in settings if "=" not in s), None)
+    if bad is not None:
+        raise BadInput(f"--set: {format_value(bad)} is not name=value, such as train.lr=0.1")
+    values: dict[str, Any] = {}
+    for name, value in (s.split("=", 1) for s in settings):
+        if name in values:
+            hint = " (--rounds is train.rounds)" if name == "train.rounds" else ""
+            raise BadInput(f"--set {name}: {format_value(values[name])} and {value} both; give one{hint}")
+        try:
+            values[name] = config.load_yaml(value)
+        except BadInput as error:
+            raise BadInput(
+                f"--set {name}: {format_value(value)} is not a YAML value ({error}); quote it if it is a text"
+            ) from error
+    return values
+
+
+def _download(dataset: str) -> None:
+    """The files of a data set, with a bar for each."""
+    from fedweave import data
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
+    with Progress(*columns, console=out, transient=True) as bar:
+        lines: dict[str, Any] = {}
+
+        def show(name: str, done: int, total: int | None) -> None:
+            if name not in lines:
+                lines[name] = bar.add_task(name)
+            bar.update(lines[name], completed=done, total=total)
+
+        data.download(dataset, RAW, progress=show)
+
+
+def _describe_scores(result: fw.MethodResult) -> str:
+    """Which round the scores are of, what chose it, and whether the models had been trained locally after it."""
+    rounds = result.select_scores()["round"]
+    first, last = rounds.min(), rounds.max()
+    if last < 0:
+        return "no round has a finite score of every client"
+    which = f"round {first}" if first == last else f"rounds {first} to {last}"
+    return f"{which}, {CHOSEN[result.run.info['select']]}; scored {SCORED[result.run.info['point']]}"
+
+
+def _show(result: fw.MethodResult, seed: int) -> None:
+    """A table of the scores at the round that validation chose, and where the files are."""
+    from fedweave.runs.selection import summarise
+
+    info: Mapping[str, Any] = result.run.info
+    percent = unit(info["metric"])
+    table = Table(
+        title=f"{result.run.label} on {info['dataset']} ({info['setting']}), seed {seed}", title_justify="left"
+    )
+    for name in ("split", f"mean {info['metric']}", "std over clients", "worst 10 %"):
+        table.add_column(name, justify="left" if name == "split" else "right")
+    for split in ("val", "test"):
+        values = result.select_scores(split)["value"].to_numpy()
+        table.add_row(split, *(f"{value:.4g}{percent}" for value in summarise(values, result.run.higher_is_better)))
+    out.print(table)
+    sent = result.rounds[["bytes_down", "bytes_up"]].to_numpy().sum() / 2**20
+    out.print(
+        f"{_describe_scores(result)}; {sent:.1f} MiB sent, "
+        f"{result.rounds['seconds'].sum():.1f} s; files in {result.run.folder}",
+        soft_wrap=True,
+    )
+    if info["note"]:
+        out.print(f"note: {info['note']}", soft_wrap=True)

@@ -1,0 +1,23 @@
+"""The leaderboard as a terminal shows it, kept beside the plain text of results/; without an import that takes time."""
+
+import re
+from pathlib import Path
+
+STYLES = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def remove_styles(text: str) -> str:
+    """`text` without styles, and without spaces at the ends of its lines."""
+    return "\n".join(line.rstrip() for line in STYLES.sub("", text).split("\n"))
+
+
+def styled_path(file: Path) -> Path:
+    """Where the styled form of results/<study>/leaderboard.txt is kept."""
+    return Path(".fedweave", "boards", f"{file.parent.name}.ansi")
+
+
+def read(file: Path) -> str:
+    """The styled form of `file`; `file` itself where there is none, or that of another state, as after `dvc pull`."""
+    text, copy = file.read_text(encoding="utf-8"), styled_path(file)
+    styled = copy.read_text(encoding="utf-8") if copy.is_file() else ""
+    return styled if remove_styles(styled) == text else text

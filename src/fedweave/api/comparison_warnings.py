@@ -1,0 +1,113 @@
+"""What a user must know before believing a comparison."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from fedweave import results
+from fedweave.api.folder import notes, read_description
+from fedweave.api.leaderboard import rename_methods
+from fedweave.federation.graph_quality import ALIKE, VARIATION, quality
+from fedweave.federation.graph_settings import is_control
+from fedweave.metrics import unit
+from fedweave.results import (
+    RULE,
+    by_task,
+    format_score,
+    methods_not_above,
+    missing_score_note,
+    sampling_note,
+    unconverged_rows,
+)
+from fedweave.results.selection import progress
+from fedweave.results.verdicts import describe_parts, join_names, reason_without_power
+
+if TYPE_CHECKING:
+    from fedweave.api.comparison import Comparison
+
+
+def collect_warnings(done: "Comparison") -> list[str]:
+    """One line each: training was too short, no method is above a control, clients are too small or too few.
+
+    With several tasks a line begins with the name of its task.
+    """
+    tasks = by_task(done.study)
+    if len(tasks) == 1:
+        return [
+            *_find_unconverged_methods(done),
+            *_compare_with_controls(done),
+            *_find_uniform_graphs(done),
+            *_notes(done),
+            *_describe_test_power(done),
+        ]
+    parts = {task: replace(done, study=done.study._replace(runs=tuple(runs))) for task, runs in tasks.items()}
+    return [f"{task}: {line}" for task, part in parts.items() for line in collect_warnings(part)]
+
+
+def _notes(done: "Comparison") -> list[str]:
+    """What is doubtful in the data; nothing where the stages of DVC wrote the results, whose report has it."""
+    if done.federation is not None:
+        return notes(done.federation)
+    return [*read_description(done.study.folder, done.study.runs[0].task).get("notes", ())]
+
+
+def _find_unconverged_methods(done: "Comparison") -> list[str]:
+    """Methods that have not converged, by the rule of the report."""
+    rows = [{"name": name, "seeds": len(run.seeds), **progress(run)} for name, run in done.runs.items()]
+    late = unconverged_rows(pd.DataFrame(rows)).to_dict("records")
+    names = [f"{row['name']} ({row['at_last']} of {row['seeds']} seeds)" for row in late]
+    if not names:
+        return []
+    return [f"the best validation round is the last one for {', '.join(names)}; more rounds may change the result"]
+
+
+def _find_uniform_graphs(done: "Comparison") -> list[str]:
+    """The methods whose graph has nearly one row for all clients, by the rule of the report."""
+    names = [name for name, run in done.runs.items() if _is_one_row(run)]
+    return [f"the rows of the graph of {name} are nearly identical: all clients get the same mixture" for name in names]
+
+
+def _is_one_row(run: results.Run) -> bool:
+    stored = results.graphs(run)
+    if stored is None or is_control(str(run.info["spec"]["method"].get("graph", ""))):
+        return False
+    return quality(stored.weights[-1], None, None).get(VARIATION, np.nan) < ALIKE
+
+
+def _compare_with_controls(done: "Comparison") -> list[str]:
+    """The controls that no other method is above."""
+    board, higher = rename_methods(done.board, done.runs), done.study.runs[0].higher_is_better
+    lines = _compare_with_rules(done, board, higher)
+    is_local = board["run"].isin([run.name for run in done.study.runs if run.info["method"] == "local"])
+    order = 1.0 if higher else -1.0
+    local, others = (order * board[rows]["mean"].dropna() for rows in (is_local, ~is_local))
+    if len(local) and len(others) and local.max() >= others.max():
+        lines.append("no method is above local training: collaboration does not pay here")
+    return lines
+
+
+def _compare_with_rules(done: "Comparison", board: pd.DataFrame, higher: bool) -> list[str]:
+    """The best rule without a model, where methods are not above it, and the clients that have no score."""
+    lines = []
+    rules = done.controls()
+    for rule in rules[rules["mean"].notna() & (rules["kind"] == RULE)].to_dict("records")[:1]:
+        below = methods_not_above(board, rule, higher)
+        metric = str(rule["metric"])
+        best, value = (
+            f"{format_score(score, np.nan, metric)}{unit(metric)}" for score in (board["mean"].iloc[0], rule["mean"])
+        )
+        if len(below) == len(board):
+            lines.append(f"no method is above the control {rule['control']!r}: {best} against {value}")
+        elif below:
+            lines.append(f"not above the control {rule['control']!r} ({value}): {join_names(below)}")
+    task, runs = done.study.runs[0].task, [*done.study.runs]
+    return [*lines, *filter(None, (sampling_note(task, runs), missing_score_note(task, runs)))]
+
+
+def _describe_test_power(done: "Comparison") -> list[str]:
+    """A line where not even agreement of all clients would be significant, or where clients count as one."""
+    runs = [*done.study.runs]
+    line = reason_without_power(runs, done.selected_scores) or describe_parts(runs, done.selected_scores)
+    return [line] if line else []

@@ -1,0 +1,73 @@
+"""Steps of an optimiser to new memory, for states that others may still hold: a server's take up to a gigabyte."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from fedweave.client.solvers import SGD, Adam, GroupedSolver, Solver, clip_, clone
+from fedweave.tensors.trees import Params, Tree
+
+PIECE = 2**17  # elements; a piece of parameters, gradient and moments lies in a core's cache
+
+
+def step_out_of_place(solver: Solver, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
+    """What `solver.step_` gives on copies of parameters and state, bit for bit; it may write to `grads`.
+
+    The copies are made in pieces, and each piece takes its step while it is in the cache. So the new tensors are
+    written to memory once; a step on whole copies writes them twice and reads them twice.
+    """
+    if isinstance(solver, GroupedSolver):
+        return solver.step_groups(lambda part: partial(step_out_of_place, part), params, grads, state)
+    if not isinstance(solver, SGD | Adam) or any(value.device.type != "cpu" for value in params.values()):
+        return solver.step_(clone(params), grads, clone(state))
+    if solver.clip is not None:
+        clip_([*grads.values()], solver.clip)
+    return _step_by_pieces(replace(solver, clip=None), params, grads, state)
+
+
+def _step_by_pieces(solver: SGD | Adam, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
+    old = [params, *_moments(solver, state)]
+    new = [{name: torch.empty_like(v, memory_format=torch.contiguous_format) for name, v in t.items()} for t in old]
+    gradients, *tables = (_split_into_pieces(table, grads) for table in (grads, *new, *old))
+    for part in _group_pieces([len(piece) for _, piece in gradients]):
+        gradient, *rows = (dict(table[part]) for table in (gradients, *tables))
+        values, *moments = targets = rows[: len(new)]
+        for target, source in zip(targets, rows[len(new) :], strict=True):
+            torch._foreach_copy_([*target.values()], [*source.values()])
+        solver.step_(values, gradient, _build_state(solver, moments, state, 0))
+    return new[0], _build_state(solver, new[1:], state, 1)
+
+
+def _split_into_pieces(table: Params, names: Iterable[str]) -> list[tuple[str, Tensor]]:
+    """The tensors `names` of a table, flat and in pieces, each with a name of its own."""
+    cut = ((name, table[name].reshape(-1).split(PIECE)) for name in names)
+    return [(f"{name} {place}", piece) for name, pieces in cut for place, piece in enumerate(pieces)]
+
+
+def _group_pieces(sizes: Sequence[int]) -> Iterator[slice]:
+    """Consecutive pieces that have `PIECE` elements together at most: a step of many small tensors costs one call."""
+    first = total = 0
+    for place, size in enumerate(sizes):
+        if total + size > PIECE and place > first:
+            yield slice(first, place)
+            first, total = place, 0
+        total += size
+    if sizes:
+        yield slice(first, len(sizes))
+
+
+def _moments(solver: SGD | Adam, state: Tree) -> list[Params]:
+    """The tables of a state that have an entry for every parameter."""
+    if isinstance(solver, Adam):
+        return [state["m"], state["v"]]
+    return [state] if solver.momentum else []
+
+
+def _build_state(solver: SGD | Adam, moments: list[Params], before: Tree, steps: int) -> Tree:
+    """The state of these `moments`, `steps` after the state `before`."""
+    if isinstance(solver, Adam):
+        return {"m": moments[0], "v": moments[1], "t": before["t"] + steps}
+    return moments[0] if moments else {}

@@ -1,0 +1,139 @@
+"""Methods whose server generates every client's model from parameters φ."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from functools import partial, reduce
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedweave.client.out_of_place_steps import step_out_of_place
+from fedweave.client.solvers import Solver
+from fedweave.families.weaving import split_ids
+from fedweave.federation import sent_downloads
+from fedweave.federation.protocol import Method, Server, Start
+from fedweave.tensors import trees
+from fedweave.tensors.gradients import pull_back
+from fedweave.tensors.trees import Params, Tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratedModels(Method):
+    """The server keeps learnables φ and fixed state, generates every client's model and learns from how it was trained.
+
+    State: {"phi": φ, "optimizer": its state, "fixed": data such as last models or a graph}.
+    `server_sign` "descent" moves what is generated towards what was trained; "literal" is the opposite, as several
+    papers print it.
+    """
+
+    server_sign: Annotated[Literal["descent", "literal"], "literal moves away from what was trained"] = "descent"
+
+    # Whether a client's model and gradient are the same whoever else takes part, so that many are made part by part.
+    rowwise: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def server_solver(self) -> Solver:
+        """The optimiser of φ."""
+
+    @abstractmethod
+    def begin(self, start: Start) -> tuple[Tree, Tree]:
+        """(φ, fixed) before round 0."""
+
+    @abstractmethod
+    def generate(self, phi: Tree, fixed: Tree, ids: Tensor) -> Params:
+        """θ̄ [P, ...] for clients `ids`; differentiable in φ."""
+
+    def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
+        """The fixed state after a round in which `start` [P, ...] was sent and `uploads` came back; by default the
+        same.
+        """
+        return fixed
+
+    def attach(self, server: Server, ids: Tensor) -> Tree:
+        """Downloads of clients `ids` in addition to their models, [P, ...]; by default nothing."""
+        return {}
+
+    def cotangent(self, start: Params, uploads: Tree) -> Params:
+        """∂ surrogate loss / ∂θ̄ [P, ...]; by default θ̄ − θ, the gradient of ½ Σ ‖θ̄ − θ‖²."""
+        return trees.sub(start, uploads["model"])
+
+    def gradient(self, server: Server, ids: Tensor, uploads: Tree) -> tuple[Tree, Params]:
+        """(gradient of the surrogate loss in φ, θ̄ [P, ...]); by default `cotangent` pulled back through `generate`."""
+        return pull_back(
+            lambda phi: self.generate(phi, server["fixed"], ids),
+            server["phi"],
+            lambda start: self.cotangent(start, uploads),
+        )
+
+    def sent_models(self, server: Server, ids: Tensor) -> Params:
+        """θ̄ [P, ...] of clients `ids`: what they were sent in this round, or generated anew where nobody kept it."""
+        own = sent_downloads.find(server, ids)
+        if own is not None:
+            return trees.select(own, self.task.params)
+        with torch.no_grad():
+            return self.generate(server["phi"], server["fixed"], ids)
+
+    def _gradient(self, server: Server, ids: Tensor, uploads: Tree) -> tuple[Tree, Params]:
+        """`gradient`, summed over parts of many clients."""
+        some = split_ids(
+            torch.arange(len(ids), device=ids.device), self.values_per_client(server["fixed"]), self.rowwise
+        )
+        if len(some) == 1:
+            return self.gradient(server, ids, uploads)
+        made = [self.gradient(server, ids[part], trees.take(uploads, part)) for part in some]
+        total = reduce(partial(trees.tree_map, torch.add), (gradient for gradient, _ in made))
+        return total, trees.concat([start for _, start in made])
+
+    def regularise(self, phi: Tree, fixed: Tree) -> Tree:
+        """Gradient of an additional server-side loss, in the form of φ or of a part of it; by default none."""
+        return {}
+
+    def constrain(self, phi: Tree) -> Tree:
+        """Project φ after a step; by default the identity."""
+        return phi
+
+    def add_rows(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
+        """(φ, fixed) with rows for the last `newcomers` of `start.clients` clients; by default nothing has rows."""
+        return phi, fixed
+
+    def assemble(self, phi: Tree, fixed: Tree) -> Server:
+        """A server with a fresh optimiser."""
+        return {"phi": phi, "optimizer": self.server_solver.init(trees.flatten_paths(phi)), "fixed": fixed}
+
+    def init(self, start: Start) -> Server:
+        return self.assemble(*self.begin(start))
+
+    def admit(self, server: Server, enrolled: Tree, newcomers: int, start: Start) -> Server:
+        fresh = self.assemble(*self.add_rows(server["phi"], server["fixed"], enrolled, newcomers, start))
+        return {**fresh, "optimizer": trees.grow(server["optimizer"], fresh["optimizer"])}
+
+    def values_per_client(self, fixed: Tree) -> int:
+        """Numbers that `generate` makes on the way to one client's model, by which `rowwise` methods divide clients."""
+        return 1
+
+    def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
+        with torch.no_grad():
+            some = split_ids(ids, self.values_per_client(server["fixed"]), self.rowwise)
+            models = trees.concat([self.generate(server["phi"], server["fixed"], part) for part in some])
+            return {}, {**models, **self.attach(server, ids)}
+
+    def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
+        fixed = server["fixed"]
+        gradient, start = self._gradient(server, ids, uploads)
+        step = (
+            trees.flatten_paths(gradient)
+            if self.server_sign == "descent"
+            else {name: -value for name, value in trees.flatten_paths(gradient).items()}
+        )
+        penalty = trees.flatten_paths(self.regularise(server["phi"], fixed))
+        step = {name: value + penalty[name] if name in penalty else value for name, value in step.items()}
+        phi, optimizer = step_out_of_place(
+            self.server_solver, trees.flatten_paths(server["phi"]), step, server["optimizer"]
+        )
+        return {
+            "phi": self.constrain(trees.unflatten_paths(phi)),
+            "optimizer": optimizer,
+            "fixed": self.remember(fixed, ids, start, uploads),
+        }

@@ -1,0 +1,129 @@
+"""A family of clients that learn, entry by entry, how much of the global model to take (FedALA, FedAH)."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from fedweave.client.data import ClientData, remove_padding
+from fedweave.client.local_training import Fit
+from fedweave.client.solvers import value_and_grad
+from fedweave.families.base import GlobalModel
+from fedweave.federation.protocol import ClientState, Update
+from fedweave.settings import AtLeast, AtMost, Between, LogSpace, NonNegative, Rate
+from fedweave.tensors import dropout_keys, trees
+from fedweave.tensors.trees import Params, Tree, is_mapped
+
+RECORD = 10  # losses whose spread decides whether the weights have settled
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalAggregation(GlobalModel):
+    """Starts local training from θ̂ = θ + (g − θ) ⊙ W in the blended tensors and from g elsewhere.
+
+    W starts at 1, persists, and is trained on the client's rows: W ← clip(W − η ∂F/∂θ̂ ⊙ (g − θ), 0, 1), one epoch a
+    round. In a client's first round with g ≠ θ it learns until the last losses of ten epochs spread less than
+    `threshold`.
+    """
+
+    eta: Annotated[Rate, LogSpace(0.1, 10), "η, step size of W"] = 1.0
+    portion: Annotated[float, Between(0, 100), "percent of the training rows that W learns on"] = 100.0
+    start_epochs: Annotated[int, AtLeast(1), AtMost(10_000), "most epochs of W the first time"] = 1
+    threshold: Annotated[NonNegative, "standard deviation below which W has settled"] = 0.1
+
+    @property
+    @abstractmethod
+    def aggregated_names(self) -> tuple[str, ...]:
+        """Names of the tensors that are blended."""
+
+    def fit(self, model: Params, data: ClientData) -> Fit:
+        """Local training after blending; by default of the whole model."""
+        return self.descend(model, data)
+
+    def join(self, model: Params) -> ClientState:
+        ones = {name: torch.ones_like(model[name]) for name in self.aggregated_names}
+        return {
+            "model": model,
+            "weights": ones,
+            "started": model[self.aggregated_names[0]].new_zeros((), dtype=torch.bool),
+        }
+
+    def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
+        model, weights, started = self._aggregate_locally(shared, client, data)
+        fit = self.fit(model, data)
+        return Update(
+            {"model": trees.omit(fit.model, self.local_names)},
+            {"model": fit.model, "weights": weights, "started": started},
+            fit.model,
+            fit.loss,
+        )
+
+    def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
+        return self._aggregate_locally(shared, client, data)[0]
+
+    def _aggregate_locally(
+        self, shared: Params, client: ClientState, data: ClientData
+    ) -> tuple[Params, Params, Tensor]:
+        """(model to start from, W, whether W has been trained until it settled)."""
+        own, weights = client["model"], client["weights"]
+        if data.round == 0:
+            return {**own, **shared}, weights, client["started"]
+        gap = {name: shared[name] - own[name] for name in self.aggregated_names}
+
+        def mixture(weights: Params) -> Params:
+            return {name: own[name] + gap[name] * weights[name] for name in weights}
+
+        visible, batches = replace(data, padded=is_mapped()), self._batches(data)
+        objective = self.task.objective(visible)
+
+        def gradient(weights: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Tree, Params]:
+            return value_and_grad(lambda p: objective({**own, **shared, **p}, rows, key), mixture(weights))
+
+        def one_epoch(weights: Params, epoch: int) -> tuple[Params, Tensor]:
+            last = next(iter(gap.values())).new_zeros(())
+            for b, rows in enumerate(batches):
+                value, _, grads = gradient(weights, rows, dropout_keys.fold(data.key, 1, epoch, b))
+                step = {name: (w - self.eta * grads[name] * gap[name]).clamp(0.0, 1.0) for name, w in weights.items()}
+                weights, last = _where((rows >= 0).any(), (step, value), (weights, last))
+            return weights, last
+
+        trained = self._train_weights(weights, client["started"], one_epoch)
+        moved = torch.stack([(g != 0).any() for g in gap.values()]).any()
+        return {**own, **shared, **mixture(trained)}, trained, client["started"] | moved
+
+    def _train_weights(
+        self, weights: Params, started: Tensor, one_epoch: Callable[[Params, int], tuple[Params, Tensor]]
+    ) -> Params:
+        losses: list[Tensor] = []
+        going = torch.ones_like(started)
+        for epoch in range(self.start_epochs):
+            if epoch > 0:
+                going = going & ~started
+            if epoch > RECORD:
+                going = going & (torch.stack(losses[-RECORD:]).std(correction=0) >= self.threshold)
+            if not is_mapped() and not going:
+                break
+            new, loss = one_epoch(weights, epoch)
+            weights = _where(going, new, weights)
+            losses.append(loss)
+        return weights
+
+    def _batches(self, data: ClientData) -> tuple[Tensor, ...]:
+        """The rows W learns on, in batches; padded with −1 under `vmap`."""
+        share = self.portion / 100.0
+        width = max(1, int(share * len(data.train)))
+        count = (share * data.size).floor().clamp(min=1)
+        offset = (dropout_keys.uniform(data.key, ()).to(count) * (data.size - count + 1)).floor().long()
+        size = self.training.batch_size
+        if self.training.drop_last and size:  # as in training: BatchNorm cannot learn from the one row that may be left
+            count = torch.where(count >= size, count - count % size, count)
+        place = torch.arange(width, device=data.train.device)
+        rows = torch.where(place < count, data.train[(offset + place).clamp(max=len(data.train) - 1)], -1)
+        return remove_padding(rows).split(size or width)
+
+
+def _where(chosen: Tensor, new: Tree, old: Tree) -> Tree:
+    return trees.tree_map(lambda a, b: torch.where(chosen, a, b), new, old)

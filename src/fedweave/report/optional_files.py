@@ -1,0 +1,125 @@
+"""Optional files of a study: label tables, tuning, ablations. A missing file is no error."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from fedweave.files import read, read_table
+
+NUMBERS = ("mean", "std", "client_std", "worst10", "bytes", "seconds", "difference", "low", "high", "p_adjusted")
+ABLATION_COLUMNS = (
+    "ablation",
+    "variant",
+    "run",
+    "task",
+    "method",
+    "metric",
+    "settings",
+    "declared",
+    *NUMBERS,
+    "verdict",
+)
+COMMON = ("value", "reached", "rounds", "started", "seconds")  # columns of trials that are no hyper-parameters
+BYTES = "bytes"  # one more, of searches with two objectives
+
+
+class Tuning(NamedTuple):
+    """One search.
+
+    Attributes:
+        run, file: whose, and where it is stored.
+        trials: one row each: `value` (NaN for a pruned one), the best `reached`, `rounds`, `started`, `seconds`, with
+            two objectives `bytes`, and a column per hyper-parameter.
+        curves: of each trial, step -> the best validation value by then.
+        best, value: parameters of the trial that training takes, and its value.
+        place: the row of that trial.
+        budget: what every search of the study had.
+        importance: share of the spread of values that a parameter explains.
+    """
+
+    run: str
+    file: Path
+    trials: pd.DataFrame
+    curves: list[dict[int, float]]
+    best: Mapping[str, Any]
+    value: float
+    place: int
+    budget: Mapping[str, Any]
+    importance: Mapping[str, float]
+
+    @property
+    def names(self) -> list[str]:
+        """The hyper-parameters."""
+        return [name for name in self.trials if name not in (*COMMON, BYTES)]
+
+
+def label_counts(path: Path) -> tuple[np.ndarray, list[str]] | None:
+    """Rows per client and label, [N, C], and the labels' names.
+
+    None where the file is missing, or has no column "class_<label>": series have no labels.
+    """
+    if not path.is_file():
+        return None
+    counts = read_table(path, (), f"make the partition again: dvc repro partition@{path.parent.name}").filter(
+        regex="^class_"
+    )
+    return (counts.to_numpy(), [name.removeprefix("class_") for name in counts]) if counts.to_numpy().any() else None
+
+
+def tuning(folder: Path) -> list[Tuning]:
+    """Every search under `folder`/tuned that has a finished trial.
+
+    Raises:
+        BadInput: a file that cannot be read.
+    """
+    return [search for path in sorted((folder / "tuned").glob("*/trials/*.json")) if (search := _search(path))]
+
+
+def untuned_runs(folder: Path) -> set[str]:
+    """The runs of a study that has searches which had none: there is nothing in their search space."""
+    tried = {path.name for path in (folder / "tuned").glob("*/trials/*.json")}
+    return {path.stem for path in (folder / "tuned").glob("*/*.json") if path.name not in tried} if tried else set()
+
+
+def _search(path: Path) -> Tuning | None:
+    trials, curves, facts = read(path, _read_search, "write it again from the search: dvc repro tune")
+    if trials.empty or trials["value"].isna().all():
+        return None
+    run, best, budget, importance, place = facts
+    trials = trials.astype({"value": float, "reached": float})
+    return Tuning(run, path, trials, curves, best, float(trials["value"].iloc[place]), place, budget, importance)
+
+
+def _read_search(path: Path) -> tuple[pd.DataFrame, list[dict[int, float]], tuple[Any, ...]]:
+    """What the stage `tune` wrote: trials, their curves, and what holds for the whole search."""
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    columns = [*COMMON, *([BYTES] if all(BYTES in trial for trial in stored["trials"]) else [])]
+    trials = pd.DataFrame(
+        [{**trial["params"], **{name: trial[name] for name in columns}} for trial in stored["trials"]]
+    )
+    curves = [{int(step): value for step, value in trial["curve"].items()} for trial in stored["trials"]]
+    matches = (t["params"] == stored["best"] and t["value"] is not None for t in stored["trials"])
+    place = next((number for number, match in enumerate(matches) if match), 0)
+    return trials, curves, (*(stored[name] for name in ("run", "best", "budget", "importance")), place)
+
+
+def ablations(folder: Path) -> pd.DataFrame:
+    """The tables of all ablations as one; empty if none were run."""
+    tables = [ablation(path) for path in sorted((folder / "ablations").glob("*/table.csv"))]
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(ABLATION_COLUMNS))
+
+
+def ablation(path: Path) -> pd.DataFrame:
+    """The table of one ablation.
+
+    Raises:
+        BadInput: it is damaged, or a column is missing.
+    """
+    again = f"make it again with: dvc repro ablate@{path.parent.name}"
+    return read_table(path, ABLATION_COLUMNS, again, dtype={"verdict": str, "settings": str, "variant": str}).fillna(
+        {"verdict": ""}
+    )

@@ -1,0 +1,69 @@
+"""The tables of a study as `write` left them, read instead of computed again."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from fedweave.errors import BadInput
+from fedweave.files import read_table
+from fedweave.results.formats import AS_WRITTEN
+from fedweave.results.marks import CONTROLS, control_column
+from fedweave.results.runs import Study
+from fedweave.results.tables import COLUMNS, FILES, Tables, compute_tables
+
+AGAIN = "make it again with: dvc repro evaluate"
+# Columns of names, which stay text even where they look like numbers or are empty.
+TEXT = (
+    "run", "task", "dataset", "setting", "method", "name", "other", "better", "mark", *map(control_column, CONTROLS),
+    "quantity", "part", "stage", "table", "cohort", "control", "kind",
+)  # fmt: skip
+
+
+COMPLETE = {"board": COLUMNS, "significance": ["undecided"], "clients": ["name"], "controls": ["control", "kind"]}
+
+
+def load_tables(study: Study, partitions: Path | None = None) -> Tables:
+    """The tables as `read_stored_tables`, or else what `compute_tables` computes.
+
+    Raises:
+        BadInput: a stored table is damaged.
+    """
+    return read_stored_tables(study) or compute_tables(study, partitions)
+
+
+def read_stored_tables(study: Study) -> Tables | None:
+    """The stored tables, if they are complete, of this version, younger than every run and of the same metric.
+
+    Raises:
+        BadInput: a stored table is damaged.
+    """
+    files = {field: study.folder / f"{name}.csv" for field, name in FILES.items()}
+    rescored = any(run.info.get("selected_by") for run in study.runs)
+    if rescored or not all(file.is_file() for file in files.values()):
+        return None
+    runs = [run.folder / name for run in study.all_runs for name in ("run.json", "evaluations.parquet", "rounds.csv")]
+    read = {field: _read(file) for field, file in files.items()}
+    if any(not {*names} <= {*read[field]} for field, names in COMPLETE.items()):
+        return None  # written before these columns were there
+    oldest = min(file.stat().st_mtime_ns for file in files.values())
+    if oldest < max(file.stat().st_mtime_ns for file in runs) or {*read["clients"]["run"]} != {
+        run.name for run in study.runs
+    }:
+        return None
+    return Tables(**{**read, "board": _add_run_columns(read["board"], study, files["board"])})
+
+
+def _read(file: Path) -> pd.DataFrame:
+    needed = ("control",) if file.stem == FILES["controls"] else ("method",)
+    table = read_table(file, needed, AGAIN, dtype=dict.fromkeys(TEXT, "str"), **AS_WRITTEN)
+    return table.fillna({name: "" for name in TEXT if name in table})
+
+
+def _add_run_columns(board: pd.DataFrame, study: Study, file: Path) -> pd.DataFrame:
+    """The leaderboard with the columns `run` and `task` in front; the file is sorted by task, but does not name it."""
+    names = {(run.task, run.label): run.name for run in study.runs}
+    tasks = sorted(run.task for run in study.runs)
+    if sorted(names) != sorted(zip(tasks, board["method"], strict=False)):
+        raise BadInput(f"{file}: its rows are not the runs that are there; {AGAIN}")
+    runs = [names[key] for key in zip(tasks, board["method"], strict=True)]
+    return pd.concat([pd.DataFrame({"run": runs, "task": tasks}), board], axis="columns")

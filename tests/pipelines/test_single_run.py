@@ -1,0 +1,108 @@
+"""`fedweave run`: the same run as `fit`, in a folder that collects runs and that every reader opens."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.datasets import load_digits
+
+import fedweave as fw
+from fedweave import results
+from fedweave.data import DATASETS
+from fedweave.pipelines.commands import records, single_run
+
+OUT = Path("results/single")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two methods on digits and one on the incomes of states, in an empty folder."""
+    place = tmp_path_factory.mktemp("single")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        single_run.run("fedavg", rounds=2)
+        single_run.run("ditto", rounds=2, settings=["lam=0.5", "train.lr=0.1"])
+        single_run.run("fedavg", dataset="us-income", rounds=2)
+    return place
+
+
+def test_the_folder_is_that_of_the_api(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several data sets in one folder; models answer; settings of the command line are in the record."""
+    monkeypatch.chdir(folder)
+    loaded = fw.load(OUT)
+    assert {*loaded.methods} == {"digits-fedavg", "digits-ditto", "us-income-fedavg"}
+    spec = loaded["digits-ditto"].settings
+    assert (spec["method"]["lam"], spec["train"]["lr"]) == (0.5, 0.1)
+    images = load_digits().images[:4, None] / 16
+    assert loaded["digits-ditto"].predict(images, "client 3").shape == (4,)
+    assert loaded.majority() > 10
+
+
+def test_it_is_what_fit_gives(folder: Path, tmp_path: Path) -> None:
+    """The same bits as the call in Python with the settings that the record names."""
+    ran = results.load_run(folder / OUT / "runs" / "digits-ditto")
+    task, train = ran.info["spec"]["task"], ran.info["spec"]["train"]
+    federation = fw.Federation.from_dataset(
+        "digits", task["partition"], normalize=task["normalize"], setting=task["setting"]
+    )
+    method = fw.methods.Ditto(lam=0.5)
+    result = fw.fit(method, federation, model=task["model"], out=tmp_path, progress=False, **train)
+    pd.testing.assert_frame_equal(result.run.evaluations, ran.evaluations, check_exact=True)
+    assert result.run.info["spec_hash"] == ran.info["spec_hash"]
+
+
+def test_a_finished_run_is_taken_and_can_be_trained_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By default nothing runs twice."""
+    monkeypatch.chdir(folder)
+    file = OUT / "runs" / "digits-fedavg" / "run.json"
+    before = file.stat().st_mtime_ns
+    single_run.run("fedavg", rounds=2)
+    assert file.stat().st_mtime_ns == before
+    said = capsys.readouterr().out
+    assert "--no-resume trains it again" in said
+    assert re.search(r"^round [12], chosen by validation; scored as received, before local training; ", said, re.M)
+    single_run.run("fedavg", rounds=2, resume=False)
+    assert file.stat().st_mtime_ns > before
+
+
+def test_a_report_of_what_was_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Tables, page and leaderboard, as of a study."""
+    monkeypatch.chdir(folder)
+    records.report("single")
+    assert "Ditto" in capsys.readouterr().out
+    assert "us-income" in (OUT / "report.html").read_text(encoding="utf-8")
+    assert len(pd.read_csv(OUT / "leaderboard.csv")) == 3
+
+
+def test_other_clients_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same data set dealt in another way, in the same folder."""
+    monkeypatch.chdir(folder)
+    with pytest.raises(fw.BadInput, match="holds results of other data of the name 'digits'; choose another folder"):
+        single_run.run("fedavg", rounds=2, settings=["partition.clients=4"])
+
+
+def test_a_data_set_of_a_plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no task in base.yaml: the command says its partition."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*__import__("sys").path])
+    (tmp_path / "own_lines.py").write_text(
+        "import numpy as np\nimport fedweave as fw\nfrom fedweave.data import Dataset\n\n"
+        "@fw.dataset('own-lines')\ndef lines(root):\n"
+        "    y = np.arange(60) % 2\n"
+        "    x = y.astype(np.float32)[:, None, None, None]\n"
+        "    return Dataset('own-lines', 'images', x, y.astype(np.int64), classes=2)\n"
+    )
+    with pytest.raises(fw.BadInput, match=r"--dataset own-lines: .*give such as --set partition\.name=iid"):
+        single_run.run("fedavg", dataset="own-lines", uses=["own_lines.py"])
+    single_run.run(
+        "fedavg", dataset="own-lines", uses=["own_lines.py"], output=tmp_path / "out",
+        settings=["partition.name=iid", "partition.clients=3", "train.rounds=2", "train.lr=0.5"],
+    )  # fmt: skip
+    assert np.isfinite(fw.load(tmp_path / "out")["fedavg"].scores).all()
+    del DATASETS["own-lines"]  # other tests in this process go over all data sets
