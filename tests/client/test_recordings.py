@@ -132,9 +132,9 @@ def test_a_large_input_is_read_where_it_lies(monkeypatch: pytest.MonkeyPatch) ->
     zeros, rows, two = torch.zeros(2), torch.tensor([1.0, 2.0, 3.0]), torch.tensor([2.0, 4.0])
 
     def ends(factor: Tensor) -> list[float]:
-        done = recordings.run(0, step, three, [zeros], [factor], [rows])
-        assert done is not None
-        return done[0][0].tolist()
+        result = recordings.run(0, step, three, [zeros], [factor], [rows])
+        assert result is not None
+        return result[0][0].tolist()
 
     for _ in range(2):
         assert ends(two) == [12.0, 24.0]

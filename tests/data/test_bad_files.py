@@ -198,11 +198,11 @@ def test_a_file_in_place_of_a_folder_of_the_project(
     (tmp_path / "params.yaml").write_text(dump(good()))
     (tmp_path / "studies").symlink_to(ROOT / "studies")
     (tmp_path / place).write_text("")
-    code, said = exit_code(command), capfd.readouterr().err
-    assert code == 2, said
-    assert said.startswith(f"error: {place}/")
-    assert "Not a directory" in said
-    assert said.count("\n") == 1
+    code, output = exit_code(command), capfd.readouterr().err
+    assert code == 2, output
+    assert output.startswith(f"error: {place}/")
+    assert "Not a directory" in output
+    assert output.count("\n") == 1
 
 
 def prepared(partition: Partition, task: str = "digits", **train: Any) -> repetition.PreparedRun:

@@ -74,8 +74,8 @@ def has_sensors(dataset: Dataset) -> None:
     assert (np.count_nonzero(matrix), np.count_nonzero(np.diag(matrix))) == (1722, 207)
     assert dataset.names == names
     assert dataset.time[[0, 287, 288]].tolist() == pytest.approx([0.0, 287 / 288, 0.0])
-    made = data.partition(dataset, "natural", 207, 0, window=12, horizon=12)
-    assert [len(rows[0]) for rows in (made.train, made.val, made.test)] == [23974, 3425, 6850]
+    partition = data.partition(dataset, "natural", 207, 0, window=12, horizon=12)
+    assert [len(rows[0]) for rows in (partition.train, partition.val, partition.test)] == [23974, 3425, 6850]
     # The scaler of DCRNN's training windows, as it and LibCity print it.
     times = (np.arange(23974)[:, None] + np.arange(12)).ravel()
     weights = np.bincount(times, minlength=dataset.x.shape[1]) / (times.size * len(dataset.x))
@@ -93,9 +93,9 @@ def has_states(*windows: tuple[int, ...]) -> Callable[[Dataset], None]:
         assert np.array_equal(series, dataset.x[:, -144:])
         assert dataset.relation.shape[1] + 48 == 258
         for stride, expected in zip((1, 12), windows, strict=True):
-            made = data.partition(dataset, "natural", 48, 0, window=6, horizon=6, stride=stride)
-            assert tuple(len(rows[0]) for rows in (made.train, made.val, made.test)) == expected
-            assert {*(made.test[0] % 12)} == ({0} if stride == 12 else {*range(12)})  # in January
+            partition = data.partition(dataset, "natural", 48, 0, window=6, horizon=6, stride=stride)
+            assert tuple(len(rows[0]) for rows in (partition.train, partition.val, partition.test)) == expected
+            assert {*(partition.test[0] % 12)} == ({0} if stride == 12 else {*range(12)})  # in January
 
     return check
 

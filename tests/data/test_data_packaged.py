@@ -44,8 +44,8 @@ def samples(dataset: Dataset, rows: np.ndarray) -> set[tuple[int, int]]:
 
 
 def test_no_sample_of_a_recording_is_in_two_parts(shoulder: Dataset) -> None:
-    made = data.partition(shoulder, "natural", 20, 0, split=SPLIT)
-    for parts in zip(made.train, made.val, made.test, strict=True):
+    partition = data.partition(shoulder, "natural", 20, 0, split=SPLIT)
+    for parts in zip(partition.train, partition.val, partition.test, strict=True):
         train, val, test = (samples(shoulder, rows) for rows in parts)
         assert not train & val
         assert not val & test
@@ -74,8 +74,8 @@ def test_windows_are_those_of_the_recordings(shoulder: Dataset) -> None:
 
 def test_classes_have_their_names_in_the_table_of_labels(shoulder: Dataset, tmp_path: Path) -> None:
     """In the order of the classes: its rows are those of the class of that name."""
-    made = data.partition(shoulder, "natural", 20, 0, split=SPLIT)
-    out = data.describe(tmp_path, shoulder, made)
+    partition = data.partition(shoulder, "natural", 20, 0, split=SPLIT)
+    out = data.describe(tmp_path, shoulder, partition)
     counts, names = label_counts(tmp_path / "labels.csv")
     assert names == ["pendulum", "abduction", "forward elevation", "internal rotation", "external rotation",
                      "trapezius extension", "upright row"]  # fmt: skip
@@ -84,15 +84,15 @@ def test_classes_have_their_names_in_the_table_of_labels(shoulder: Dataset, tmp_
 
 
 def test_arms_are_clients_and_sides_are_groups(shoulder: Dataset) -> None:
-    made = data.partition(shoulder, "natural", 20, 0, split=SPLIT)
-    assert made.names[:3] == ("subject 1, left", "subject 1, right", "subject 2, left")
-    sides = [made.group_names[g].split()[0] for g in made.group]
-    assert sides == [name.split()[-1] for name in made.names]
-    people = [name.split(",")[0] for name in made.names]
-    assert (*people,) == made.units == shoulder.units
+    partition = data.partition(shoulder, "natural", 20, 0, split=SPLIT)
+    assert partition.names[:3] == ("subject 1, left", "subject 1, right", "subject 2, left")
+    sides = [partition.group_names[g].split()[0] for g in partition.group]
+    assert sides == [name.split()[-1] for name in partition.names]
+    people = [name.split(",")[0] for name in partition.names]
+    assert (*people,) == partition.units == shoulder.units
     assert len({*people}) == 10
     assert data.partition(shoulder, "dirichlet", 20, 0, beta=1.0).units == ()  # its clients are no arms
-    assert all(len(np.unique(shoulder.y[rows])) == 7 for rows in (*made.train, *made.val, *made.test))
+    assert all(len(np.unique(shoulder.y[rows])) == 7 for rows in (*partition.train, *partition.val, *partition.test))
 
 
 @pytest.fixture(scope="module")
@@ -109,17 +109,17 @@ def test_scaling_knows_nothing_of_later_rows(
     dataset = {"shoulder": shoulder, "us-income": income, "flights": departures}[name]
     series = dataset.kind == "series"
     rule = {"window": 5, "horizon": 5, "gap": 4, "split": SPLIT} if series else {"split": SPLIT}
-    made = data.partition(dataset, "natural", len(dataset.names), 0, **rule)
-    training = slice(None) if series else np.concatenate(made.train), slice(None)
+    partition = data.partition(dataset, "natural", len(dataset.names), 0, **rule)
+    training = slice(None) if series else np.concatenate(partition.train), slice(None)
     x = dataset.x.copy()
     if not series:
         x[np.setdiff1d(np.arange(len(x)), training[0])] *= 100
     else:
-        trained = int(max(made.train[0])) + 10
+        trained = int(max(partition.train[0])) + 10
         x[:, trained:] *= 100
         training = slice(None), slice(trained)
     before, after = (
-        data.normalise(d, made, "standard")[training] for d in (dataset, Dataset(**{**vars(dataset), "x": x}))
+        data.normalise(d, partition, "standard")[training] for d in (dataset, Dataset(**{**vars(dataset), "x": x}))
     )
     assert np.array_equal(before, after)
 
@@ -137,8 +137,11 @@ def test_flights_are_in_the_order_of_time_with_the_weather_before(departures: Da
     changed = flights.select_flights(table, later)["precip"].ne(rows["precip"])
     assert changed.any()
     assert rows[changed]["time"].min() >= pd.Timestamp("2013-07-01", tz="UTC")
-    made = data.partition(departures, "natural", 20, 0, split=SPLIT)
-    assert all(a.max() < b.min() < b.max() < c.min() for a, b, c in zip(made.train, made.val, made.test, strict=True))
+    partition = data.partition(departures, "natural", 20, 0, split=SPLIT)
+    assert all(
+        a.max() < b.min() < b.max() < c.min()
+        for a, b, c in zip(partition.train, partition.val, partition.test, strict=True)
+    )
 
 
 def test_incomes_borders_and_divisions(income: Dataset) -> None:
@@ -149,13 +152,13 @@ def test_incomes_borders_and_divisions(income: Dataset) -> None:
     assert {b for a, b in near if a == "Maine"} == {"New Hampshire"}
     assert np.array_equal(symmetrise_edges(income.relation, 48), income.relation)
     sizes = dict(zip(income.group_names, np.bincount(income.group).tolist(), strict=True))
-    census = [6, 3, 5, 7, 8, 4, 4, 8, 3]  # states of each division, without the District of Columbia
-    assert sizes == dict(zip(DIVISIONS.values(), census, strict=True))
+    states = [6, 3, 5, 7, 8, 4, 4, 8, 3]  # states of each division, without the District of Columbia
+    assert sizes == dict(zip(DIVISIONS.values(), states, strict=True))
 
 
 def test_no_year_is_forecast_in_two_parts(income: Dataset) -> None:
-    made = data.partition(income, "natural", 48, 0, window=5, horizon=5, gap=4, split=SPLIT)
-    targets = [{start + 5 + step for start in getattr(made, part)[0] for step in range(5)} for part in PARTS]
+    partition = data.partition(income, "natural", 48, 0, window=5, horizon=5, gap=4, split=SPLIT)
+    targets = [{start + 5 + step for start in getattr(partition, part)[0] for step in range(5)} for part in PARTS]
     assert not targets[0] & targets[1]
     assert not targets[1] & targets[2]
     assert max(targets[0]) < min(targets[1])
@@ -176,10 +179,12 @@ def recorded(counts: Sequence[int], overlap: int) -> Dataset:
 def test_recordings_are_cut_in_the_order_of_time(counts: list[int], overlap: int, more: int) -> None:
     """Whatever their lengths: all but the gaps is used, and windows of two parts are more than `overlap` apart."""
     dataset, gap = recorded(counts, overlap), overlap + more
-    made: Partition = data.partition(dataset, "natural", 2, 0, split={"train": 0.4, "val": 0.3, "test": 0.3}, gap=gap)
+    partition: Partition = data.partition(
+        dataset, "natural", 2, 0, split={"train": 0.4, "val": 0.3, "test": 0.3}, gap=gap
+    )
     for number, count in enumerate(counts):
         mine = np.flatnonzero(dataset.recording == number)
-        train, val, test = (np.flatnonzero(np.isin(mine, np.concatenate(getattr(made, part)))) for part in PARTS)
+        train, val, test = (np.flatnonzero(np.isin(mine, np.concatenate(getattr(partition, part)))) for part in PARTS)
         assert len(train) + len(val) + len(test) == count - 2 * gap
         assert (val[0] - train[-1], test[0] - val[-1]) == (gap + 1, gap + 1)
         assert (train[0], test[-1]) == (0, count - 1)

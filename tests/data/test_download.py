@@ -42,22 +42,22 @@ class Site:
 
 @pytest.fixture
 def site() -> Iterator[Site]:
-    made = Site({PATH: CONTENT})
+    site = Site({PATH: CONTENT})
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             path, wanted = self.path.lstrip("/"), self.headers.get("Range")
-            made.requests.append((path, wanted))
-            body = made.files.get(path, b"")
-            start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and made.ranges else 0
-            if path not in made.files or start >= len(body):
-                self.send_error(416 if path in made.files else 404)
+            site.requests.append((path, wanted))
+            body = site.files.get(path, b"")
+            start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and site.ranges else 0
+            if path not in site.files or start >= len(body):
+                self.send_error(416 if path in site.files else 404)
                 return
             self.send_response(206 if start else 200)
             self.send_header("Content-Length", str(len(body) - start))
             self.end_headers()
-            half = (len(body) - start) // 2 if made.breaks else len(body)
-            made.breaks -= made.breaks > 0
+            half = (len(body) - start) // 2 if site.breaks else len(body)
+            site.breaks -= site.breaks > 0
             self.wfile.write(body[start : start + half])
 
         def log_message(self, *args: object) -> None:
@@ -65,8 +65,8 @@ def site() -> Iterator[Site]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    made.url = f"http://127.0.0.1:{server.server_port}"
-    yield made
+    site.url = f"http://127.0.0.1:{server.server_port}"
+    yield site
     server.shutdown()
     server.server_close()
 

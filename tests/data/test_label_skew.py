@@ -28,14 +28,14 @@ from fedweave.settings import REQUIRED
 from fedweave.tensors.random_streams import stream
 
 
-def census(sizes: list[int]) -> ClassSizes:
+def class_sizes(sizes: list[int]) -> ClassSizes:
     return ClassSizes(np.array(sizes), None)
 
 
 def test_dirichlet_shares_follow_their_law() -> None:
     draws, beta, clients = 400, 0.5, 8
     counts = [
-        dirichlet(census([20000, 20000]), clients, stream(1, i), beta=beta, balance=False, minimum=0).counts
+        dirichlet(class_sizes([20000, 20000]), clients, stream(1, i), beta=beta, balance=False, minimum=0).counts
         for i in range(draws)
     ]
     share = np.stack(counts) / 20000
@@ -47,13 +47,14 @@ def test_dirichlet_shares_follow_their_law() -> None:
 
 def test_dirichlet_labels_of_random_rows_are_uniform_over_clients() -> None:
     counts = sum(
-        dirichlet(census([50] * 4), 5, stream(2, i), beta=0.2, balance=False, minimum=0).counts > 25 for i in range(300)
+        dirichlet(class_sizes([50] * 4), 5, stream(2, i), beta=0.2, balance=False, minimum=0).counts > 25
+        for i in range(300)
     )
     assert stats.chisquare(counts.sum(1)).pvalue > 1e-3
 
 
 def test_dirichlet_is_uniform_for_large_beta() -> None:
-    counts = dirichlet(census([1000] * 5), 10, stream(3), beta=1e7).counts
+    counts = dirichlet(class_sizes([1000] * 5), 10, stream(3), beta=1e7).counts
     assert np.abs(counts - 100).max() <= 2
 
 
@@ -72,7 +73,7 @@ def test_balance_stops_clients_that_have_their_part() -> None:
     sizes = [100] * 10
     largest = [
         max(
-            dirichlet(census(sizes), 10, stream(4, i), beta=0.1, balance=b, minimum=0).counts.sum(1).max()
+            dirichlet(class_sizes(sizes), 10, stream(4, i), beta=0.1, balance=b, minimum=0).counts.sum(1).max()
             for i in range(20)
         )
         for b in (True, False)
@@ -82,15 +83,15 @@ def test_balance_stops_clients_that_have_their_part() -> None:
 
 
 def test_lda_is_balanced_exactly() -> None:
-    train, test = census([500] * 100), np.full(100, 100)
-    deal = lda(train, 100, stream(1), alpha=0.1)
-    assert np.array_equal(deal.counts.sum(1), np.full(100, 500))
-    assert np.array_equal(deal.counts.sum(0), train.sizes)
-    held = draw_counts(test, deal.shares, stream(2))
+    train, test = class_sizes([500] * 100), np.full(100, 100)
+    allocation = lda(train, 100, stream(1), alpha=0.1)
+    assert np.array_equal(allocation.counts.sum(1), np.full(100, 500))
+    assert np.array_equal(allocation.counts.sum(0), train.counts)
+    held = draw_counts(test, allocation.shares, stream(2))
     assert np.array_equal(held.sum(1), np.full(100, 100))
     assert np.array_equal(held.sum(0), test)
-    for counts, least in ((deal.counts[0], 0.95), (held[0], 0.85)):  # nothing has run out for the first client
-        assert np.corrcoef(deal.shares[0], counts)[0, 1] > least
+    for counts, least in ((allocation.counts[0], 0.95), (held[0], 0.85)):  # nothing has run out for the first client
+        assert np.corrcoef(allocation.shares[0], counts)[0, 1] > least
 
 
 def test_lda_draws_from_its_shares() -> None:
@@ -100,7 +101,7 @@ def test_lda_draws_from_its_shares() -> None:
 
 
 def test_lda_is_uniform_for_large_alpha() -> None:
-    counts = lda(census([600] * 5), 6, stream(4), alpha=1e6).counts
+    counts = lda(class_sizes([600] * 5), 6, stream(4), alpha=1e6).counts
     assert stats.chisquare(counts.ravel()).pvalue > 1e-3
 
 
@@ -115,9 +116,9 @@ def test_shards_are_equal_and_k_a_client() -> None:
 
 
 def test_clusters_own_their_classes() -> None:
-    deal = clusters(census([60] * 10), 10, stream(1), classes=2)
-    assert np.array_equal(deal.group, np.arange(10) % 5)
-    for counts, cluster in zip(deal.counts, deal.group, strict=True):
+    allocation = clusters(class_sizes([60] * 10), 10, stream(1), classes=2)
+    assert np.array_equal(allocation.group, np.arange(10) % 5)
+    for counts, cluster in zip(allocation.counts, allocation.group, strict=True):
         assert counts[2 * cluster : 2 * cluster + 2].tolist() == [30, 30]
         assert counts.sum() == 60
 
@@ -132,14 +133,14 @@ def test_hands_are_distinct_and_balanced(clients: int, total: int, draw: st.Data
 
 
 def test_some_classes_fill_a_data_set_exactly() -> None:
-    counts = some_classes(census([6000] * 10), 100, stream(1), classes=4, size=600).counts
+    counts = some_classes(class_sizes([6000] * 10), 100, stream(1), classes=4, size=600).counts
     assert np.array_equal(np.unique(counts), [0, 150])
     assert ((counts > 0).sum(1) == 4).all()
     assert np.array_equal(counts.sum(0), np.full(10, 6000))
 
 
 def test_dominant_classes_hold_their_share() -> None:
-    counts = dominant(census([6000] * 10), 100, stream(1), classes=2, dominance=0.5, size=600).counts
+    counts = dominant(class_sizes([6000] * 10), 100, stream(1), classes=2, dominance=0.5, size=600).counts
     assert (counts.sum(1) == 600).all()
     assert (counts.sum(0) <= 6000).all()
     ordered = np.sort(counts, axis=1)
@@ -179,11 +180,11 @@ def test_proportional_cuts_are_exact(size: int, clients: int, seed: int) -> None
 
 
 def test_grouped_classes_stay_mostly_at_home() -> None:
-    deal = grouped(census([1000] * 10), 20, stream(1))
-    home = np.stack([deal.counts[deal.group == g].sum(0) for g in range(5)])
+    allocation = grouped(class_sizes([1000] * 10), 20, stream(1))
+    home = np.stack([allocation.counts[allocation.group == g].sum(0) for g in range(5)])
     assert np.array_equal(np.sort(home, axis=0), np.repeat([[40]] * 4 + [[840]], 10, axis=1))
     assert ((home > 500).sum(1) == 2).all()
-    assert deal.counts.sum(1).tolist() == [500] * 20
+    assert allocation.counts.sum(1).tolist() == [500] * 20
 
 
 @pytest.mark.parametrize("name", data.PARTITIONS)

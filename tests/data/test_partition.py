@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedweave import data
 from fedweave.data.base import Dataset, symmetrise_edges
-from fedweave.data.partitions.label_skew import DEALERS
+from fedweave.data.partitions.label_skew import ALLOCATORS
 from fedweave.data.partitions.metis import induced_edges, largest_component
 from fedweave.data.partitions.splits import Split, random_parts, stratified_parts
 from fedweave.data.summary import clustering_coefficient, heterogeneity, label_histogram, own_rows
@@ -53,22 +53,22 @@ def everything(partition: data.Partition) -> list[np.ndarray]:
 
 
 def test_every_label_rule_is_known_here() -> None:
-    assert set(LABEL_RULES) == set(DEALERS)
+    assert set(LABEL_RULES) == set(ALLOCATORS)
 
 
 @pytest.mark.parametrize("name", LABEL_RULES)
 def test_rows_are_dealt_once(name: str) -> None:
     dataset = toy()
-    made = data.partition(dataset, name, 10, 666, **LABEL_RULES[name])
-    rows = np.concatenate(everything(made))
+    result = data.partition(dataset, name, 10, 666, **LABEL_RULES[name])
+    rows = np.concatenate(everything(result))
     assert len(np.unique(rows)) == len(rows)
     assert rows.min() >= 0
     assert rows.max() < len(dataset.labels)
     if name in COMPLETE:
         assert len(rows) == len(dataset.labels)
     again, other = (data.partition(dataset, name, 10, seed, **LABEL_RULES[name]) for seed in (666, 667))
-    assert all(np.array_equal(a, b) for a, b in zip(everything(made), everything(again), strict=True))
-    assert not all(np.array_equal(a, b) for a, b in zip(everything(made), everything(other), strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(everything(result), everything(again), strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(everything(result), everything(other), strict=True))
 
 
 def test_impossible_dirichlet_ends() -> None:
@@ -79,13 +79,13 @@ def test_impossible_dirichlet_ends() -> None:
 
 def test_superclass_is_even_and_stratified() -> None:
     dataset = toy(classes=10, each=60, tested=12)
-    made = data.partition(dataset, "superclass", 15, 1, test="proportional", split={"train": 0.9, "val": 0.1})
+    result = data.partition(dataset, "superclass", 15, 1, test="proportional", split={"train": 0.9, "val": 0.1})
     for i in range(15):
-        mine = np.concatenate([made.train[i], made.val[i]])
+        mine = np.concatenate([result.train[i], result.val[i]])
         wanted = np.where(np.arange(10) // 2 == i // 3, 20, 0)
         assert np.array_equal(np.bincount(dataset.labels[mine], minlength=10), wanted)
-        assert np.array_equal(np.bincount(dataset.labels[made.test[i]], minlength=10), wanted // 5)
-        assert made.group[i] == i // 3
+        assert np.array_equal(np.bincount(dataset.labels[result.test[i]], minlength=10), wanted // 5)
+        assert result.group[i] == i // 3
 
 
 @given(st.integers(5, 200), st.floats(0.1, 0.3), st.floats(0.1, 0.3), st.integers(0, 99))
@@ -103,46 +103,48 @@ def test_splits_cut_every_row_once(rows: int, val: float, test: float, seed: int
 
 def test_weighted_test_set_is_shared_and_weighs_by_training_labels() -> None:
     dataset = toy()
-    made = data.partition(dataset, "clusters", 10, 1, classes=2, split={"train": 0.8, "val": 0.2}, test="weighted")
+    result = data.partition(dataset, "clusters", 10, 1, classes=2, split={"train": 0.8, "val": 0.2}, test="weighted")
     tested = np.flatnonzero(dataset.official == 1)
-    assert all(np.array_equal(rows, tested) for rows in made.test)
-    for rows, weight in zip(made.train, made.test_weight, strict=True):
+    assert all(np.array_equal(rows, tested) for rows in result.test)
+    for rows, weight in zip(result.train, result.test_weight, strict=True):
         assert (dataset.official[rows] == 0).all()
         assert np.allclose(weight, np.bincount(dataset.labels[rows], minlength=10) / len(rows))
-    assert not np.isin(np.concatenate(own_rows(made)), tested).any()
+    assert not np.isin(np.concatenate(own_rows(result)), tested).any()
 
 
 def test_proportional_test_sets_are_dealt_once_and_match() -> None:
     dataset = toy(each=100, tested=100)
     for name in ("lda", "dirichlet"):
-        made = data.partition(dataset, name, 5, 3, **LABEL_RULES[name], test="proportional")
-        rows = np.concatenate(made.test)
+        result = data.partition(dataset, name, 5, 3, **LABEL_RULES[name], test="proportional")
+        rows = np.concatenate(result.test)
         assert np.array_equal(np.sort(rows), np.flatnonzero(dataset.official == 1))
         for i in range(5):
-            mine = np.bincount(dataset.labels[np.concatenate([made.train[i], made.val[i]])], minlength=10)
-            assert np.corrcoef(mine, np.bincount(dataset.labels[made.test[i]], minlength=10))[0, 1] > 0.7
+            mine = np.bincount(dataset.labels[np.concatenate([result.train[i], result.val[i]])], minlength=10)
+            assert np.corrcoef(mine, np.bincount(dataset.labels[result.test[i]], minlength=10))[0, 1] > 0.7
 
 
 def test_stratified_option_and_carved_validation() -> None:
-    made = data.partition(
+    result = data.partition(
         toy(), "classes", 5, 1, classes=4, size=80, split={"train": 0.7, "test": 0.3}, val=0.1, stratify=True
     )
-    assert {(len(a), len(b), len(c)) for a, b, c in zip(made.train, made.val, made.test, strict=True)} == {(50, 6, 24)}
-    assert (np.stack([np.bincount(toy().labels[r], minlength=10) for r in made.test]) % 6 == 0).all()
+    assert {(len(a), len(b), len(c)) for a, b, c in zip(result.train, result.val, result.test, strict=True)} == {
+        (50, 6, 24)
+    }
+    assert (np.stack([np.bincount(toy().labels[r], minlength=10) for r in result.test]) % 6 == 0).all()
 
 
 def test_metis_cuts_the_largest_component(graph: Dataset) -> None:
-    made = data.partition(graph, "metis", 10, 123)
+    result = data.partition(graph, "metis", 10, 123)
     largest = largest_component(graph.links, len(graph.x))
-    assert np.array_equal(np.sort(np.concatenate(made.nodes)), largest)
-    sizes = np.array([len(n) for n in made.nodes])
+    assert np.array_equal(np.sort(np.concatenate(result.nodes)), largest)
+    sizes = np.array([len(n) for n in result.nodes])
     assert sizes.max() <= 1.1 * sizes.mean()
-    inside = sum(e.shape[1] for e in made.edges)
+    inside = sum(e.shape[1] for e in result.edges)
     random = stream(1).integers(0, 10, size=len(graph.x))
     assert inside > 0.9 * graph.links.shape[1] > (random[graph.links[0]] == random[graph.links[1]]).sum()
     roles = [
-        np.concatenate([n[r] for n, r in zip(made.nodes, rows, strict=True)])
-        for rows in (made.train, made.val, made.test)
+        np.concatenate([n[r] for n, r in zip(result.nodes, rows, strict=True)])
+        for rows in (result.train, result.val, result.test)
     ]
     assert np.array_equal(np.sort(np.concatenate(roles)), largest)
     assert [round(len(r) / len(largest), 3) for r in roles] == [0.4, 0.3, 0.3]
@@ -153,8 +155,8 @@ def test_largest_component_and_shares_of_nodes() -> None:
     edges = symmetrise_edges(np.concatenate([chain[:, :9], chain[:, 10:]], axis=1), 41)  # 10 nodes, 30 nodes, one alone
     assert np.array_equal(largest_component(edges, 41), np.arange(10, 40))
     dataset = Dataset("chain", "graph", np.zeros((41, 1), np.float32), np.zeros(41, np.int64), 1, edges=edges)
-    made = data.partition(dataset, "metis", 1, 0, split={"train": 0.5, "val": 0.1, "test": 0.4})
-    assert [len(part[0]) for part in (made.train, made.val, made.test)] == [15, 3, 12]
+    result = data.partition(dataset, "metis", 1, 0, split={"train": 0.5, "val": 0.1, "test": 0.4})
+    assert [len(part[0]) for part in (result.train, result.val, result.test)] == [15, 3, 12]
 
 
 def test_induced_edges_are_those_of_the_graph(graph: Dataset) -> None:
@@ -165,16 +167,16 @@ def test_induced_edges_are_those_of_the_graph(graph: Dataset) -> None:
 
 
 def test_overlapping_clients_are_halves_and_nodes_keep_their_role(graph: Dataset) -> None:
-    made, parts = data.partition(graph, "metis_overlap", 10, 123), data.partition(graph, "metis", 2, 123)
+    result, parts = data.partition(graph, "metis_overlap", 10, 123), data.partition(graph, "metis", 2, 123)
     role = np.full(len(graph.x), -1)
-    for i, nodes in enumerate(made.nodes):
-        part = parts.nodes[made.group[i]]
+    for i, nodes in enumerate(result.nodes):
+        part = parts.nodes[result.group[i]]
         assert len(nodes) == len(part) // 2
         assert np.isin(nodes, part).all()
-        for r, rows in enumerate((made.train[i], made.val[i], made.test[i])):
+        for r, rows in enumerate((result.train[i], result.val[i], result.test[i])):
             assert np.isin(role[nodes[rows]], [-1, r]).all()
             role[nodes[rows]] = r
-    assert not np.array_equal(made.nodes[0], made.nodes[1])
+    assert not np.array_equal(result.nodes[0], result.nodes[1])
 
 
 def series(clients: int, steps: int, relation: np.ndarray | None = None) -> Dataset:
@@ -184,10 +186,10 @@ def series(clients: int, steps: int, relation: np.ndarray | None = None) -> Data
 
 def test_natural_windows_are_chronological() -> None:
     relation = symmetrise_edges(np.array([[0, 1], [1, 2]]), 3)
-    made = data.partition(series(3, 34272, relation), "natural", 3, 0, window=12, horizon=12)
-    assert [len(part[0]) for part in (made.train, made.val, made.test)] == [23974, 3425, 6850]  # DCRNN's round
-    assert np.array_equal(np.concatenate([made.train[1], made.val[1], made.test[1]]), 34272 + np.arange(34249))
-    assert np.array_equal(made.relation, relation)
+    result = data.partition(series(3, 34272, relation), "natural", 3, 0, window=12, horizon=12)
+    assert [len(part[0]) for part in (result.train, result.val, result.test)] == [23974, 3425, 6850]  # DCRNN's round
+    assert np.array_equal(np.concatenate([result.train[1], result.val[1], result.test[1]]), 34272 + np.arange(34249))
+    assert np.array_equal(result.relation, relation)
     yearly = data.partition(series(2, 288), "natural", 2, 0, window=6, horizon=6, stride=12)
     assert [len(part[1]) for part in (yearly.train, yearly.val, yearly.test)] == [17, 2, 5]
     assert (np.concatenate(yearly.train + yearly.val + yearly.test) % 12 == 0).all()
@@ -196,9 +198,11 @@ def test_natural_windows_are_chronological() -> None:
 def test_natural_owners() -> None:
     owner = np.repeat(np.arange(4), 20)
     dataset = Dataset("o", "images", np.zeros((80, 1, 1, 1), np.float32), owner % 2, 2, owner=owner)
-    made = data.partition(dataset, "natural", 4, 0, split={"train": 0.8, "test": 0.2}, val=0.125)
-    assert all((owner[rows] == i).all() for part in (made.train, made.val, made.test) for i, rows in enumerate(part))
-    assert [len(part[0]) for part in (made.train, made.val, made.test)] == [14, 2, 4]
+    result = data.partition(dataset, "natural", 4, 0, split={"train": 0.8, "test": 0.2}, val=0.125)
+    assert all(
+        (owner[rows] == i).all() for part in (result.train, result.val, result.test) for i, rows in enumerate(part)
+    )
+    assert [len(part[0]) for part in (result.train, result.val, result.test)] == [14, 2, 4]
 
 
 def test_natural_clients_have_names_groups_and_units_that_survive(tmp_path: Path) -> None:
@@ -207,8 +211,8 @@ def test_natural_clients_have_names_groups_and_units_that_survive(tmp_path: Path
     clients["units"] = ("Ann", "Ann", "Zoë, 2")
     dataset = Dataset("o", "images", np.zeros((60, 1, 1, 1), np.float32), owner % 2, 2, **clients)
     data.save_dataset(tmp_path / "features", dataset)
-    made = data.partition(data.load_dataset(tmp_path / "features"), "natural", 3, 0)
-    data.save_partition(tmp_path / "p.npz", made)
+    result = data.partition(data.load_dataset(tmp_path / "features"), "natural", 3, 0)
+    data.save_partition(tmp_path / "p.npz", result)
     loaded = data.load_partition(tmp_path / "p.npz")
     assert (loaded.names, loaded.group_names, loaded.group.tolist()) == (names, ("left", "right"), [1, 0, 1])
     assert loaded.units == clients["units"]
@@ -224,7 +228,7 @@ def test_natural_clients_have_names_groups_and_units_that_survive(tmp_path: Path
         {"group": np.array([0, 1, -1])},
     ):
         with pytest.raises(BadInput, match=r"partition: (names|group) must"):
-            replace(made, **changes)
+            replace(result, **changes)
 
 
 UNITS = {
@@ -310,9 +314,9 @@ BAD = [
 def test_bad_options_are_refused_in_one_line(
     dataset: str, name: str, clients: int | None, options: dict, message: str
 ) -> None:
-    made = {"toy": toy, "series": lambda: series(3, 40)}.get(dataset, lambda: data.load(dataset, "unused"))()
+    result = {"toy": toy, "series": lambda: series(3, 40)}.get(dataset, lambda: data.load(dataset, "unused"))()
     with pytest.raises(BadInput) as caught:
-        data.partition(made, name, clients, 0, **options)
+        data.partition(result, name, clients, 0, **options)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -325,16 +329,16 @@ def test_heterogeneity_and_clustering_against_references(graph: Dataset) -> None
     pairs = [jensenshannon(a, b) for i, a in enumerate(histogram) for b in histogram[:i]]
     assert np.isclose(heterogeneity(histogram), np.median(pairs))
     assert heterogeneity(np.array([[3, 0], [0, 5]])) == pytest.approx(np.sqrt(np.log(2)))
-    made = data.partition(graph, "metis", 10, 0)
-    graph = networkx.Graph(made.edges[0].T.tolist())
-    graph.add_nodes_from(range(len(made.nodes[0])))
-    assert clustering_coefficient(made.edges[0], len(made.nodes[0])) == pytest.approx(
+    result = data.partition(graph, "metis", 10, 0)
+    graph = networkx.Graph(result.edges[0].T.tolist())
+    graph.add_nodes_from(range(len(result.nodes[0])))
+    assert clustering_coefficient(result.edges[0], len(result.nodes[0])) == pytest.approx(
         networkx.average_clustering(graph)
     )
 
 
 def test_labels_count_what_a_client_holds() -> None:
     dataset = toy()
-    made = data.partition(dataset, "iid", 4, 0)
-    assert np.array_equal(label_histogram(dataset, made).sum(0), np.bincount(dataset.labels))
-    assert data.summary(dataset, made)["heterogeneity"] < 0.2
+    result = data.partition(dataset, "iid", 4, 0)
+    assert np.array_equal(label_histogram(dataset, result).sum(0), np.bincount(dataset.labels))
+    assert data.summary(dataset, result)["heterogeneity"] < 0.2

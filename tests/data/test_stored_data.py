@@ -89,23 +89,23 @@ def test_partitions_survive_and_are_described(
     name: str, rule: str, clients: int, options: dict, tmp_path: Path
 ) -> None:
     dataset = data.load(name, "unused")
-    made = data.partition(dataset, rule, clients, 1, **options)
-    data.save_partition(tmp_path / "p.npz", made)
+    partition = data.partition(dataset, rule, clients, 1, **options)
+    data.save_partition(tmp_path / "p.npz", partition)
     loaded = data.load_partition(tmp_path / "p.npz")
     for key in ("train", "val", "test", "nodes", "edges"):
-        before, after = getattr(made, key) or (), getattr(loaded, key) or ()
+        before, after = getattr(partition, key) or (), getattr(loaded, key) or ()
         assert len(before) == len(after)
         assert all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(before, after, strict=True))
-    assert (made.group is None) == (loaded.group is None)
-    out = data.describe(tmp_path, dataset, made)
+    assert (partition.group is None) == (loaded.group is None)
+    out = data.describe(tmp_path, dataset, partition)
     assert out["clients"] == clients
     table = (tmp_path / "labels.csv").read_text().splitlines()
     assert len(table) == clients + 1
     assert sum(int(v) for v in table[1].split(",")[-10:]) == sum(out["labels"][0])
     assert Image.open(tmp_path / "labels.png").size[0] > 300
     first = (tmp_path / "labels.png").read_bytes(), (tmp_path / "p.npz").read_bytes()
-    data.describe(tmp_path, dataset, made)
-    data.save_partition(tmp_path / "p.npz", made)
+    data.describe(tmp_path, dataset, partition)
+    data.save_partition(tmp_path / "p.npz", partition)
     assert first == ((tmp_path / "labels.png").read_bytes(), (tmp_path / "p.npz").read_bytes())
     (tmp_path / "p.npz").write_bytes(first[1][:-100])
     with pytest.raises(BadInput, match="not a partition file"):
@@ -142,12 +142,14 @@ def test_normalisations(tmp_path: Path) -> None:
     assert np.allclose(data.normalise(graph, halves, "rows").sum(1), 1, atol=1e-5)
     values = np.array([[0, 1, 2, 3, 4, 5, 60, 70], [5, 5, 5, 5, 5, 5, 1, 9]], np.float32)
     series = Dataset("s", "series", values, None, 0, time=np.zeros(8, np.float32))
-    made = data.partition(series, "natural", 2, 0, window=2, horizon=1, split={"train": 0.5, "val": 0.2, "test": 0.3})
-    seen = slice(0, max(made.train[0]) + 3)  # 60, 70, 1 and 9 lie in the future
-    assert np.allclose(data.normalise(series, made, "minmax"), values / values[:, seen].max())
-    own = data.normalise(series, made, "minmax_client")
+    partition = data.partition(
+        series, "natural", 2, 0, window=2, horizon=1, split={"train": 0.5, "val": 0.2, "test": 0.3}
+    )
+    seen = slice(0, max(partition.train[0]) + 3)  # 60, 70, 1 and 9 lie in the future
+    assert np.allclose(data.normalise(series, partition, "minmax"), values / values[:, seen].max())
+    own = data.normalise(series, partition, "minmax_client")
     assert np.allclose(own, [values[0] / values[0, seen].max(), values[1] - 5])
-    assert np.allclose(data.normalise(series, made, {"name": "minmax", "low": 0, "high": 70}), values / 70)
+    assert np.allclose(data.normalise(series, partition, {"name": "minmax", "low": 0, "high": 70}), values / 70)
     for dataset, name, message in [
         (pictures, "unti", "did you mean 'unit'"),
         (pictures, "rows", "rows does not fit p"),

@@ -125,7 +125,7 @@ def test_dropout_rate() -> None:
         adapt(lambda shape, outputs: nn.Sequential(nn.Dropout(0.3), nn.Linear(50, outputs)), (50,), 2)
     )
     layer = task.template.inner[0]
-    layer.current.key = dropout_keys.key(5)
+    layer.context.key = dropout_keys.key(5)
     dropped = layer(torch.ones(400, 50))
     assert abs(float((dropped == 0).double().mean()) - 0.3) < 0.02
     assert abs(float(dropped.mean()) - 1.0) < 0.03
@@ -153,8 +153,8 @@ def test_batch_norm_is_torchs() -> None:
     x = torch.rand(6, 3)
     theirs = nn.BatchNorm1d(3)
     expected = theirs.train()(x[:4])
-    current = make_keyed(own, "layer")
-    current.key, current.mask = dropout_keys.key(0), torch.tensor([True] * 4 + [False] * 2)
+    context = make_keyed(own, "layer")
+    context.key, context.mask = dropout_keys.key(0), torch.tensor([True] * 4 + [False] * 2)
     torch.testing.assert_close(own(x)[:4], expected)
     torch.testing.assert_close(own.running_mean, theirs.running_mean)
     torch.testing.assert_close(own.running_var, theirs.running_var)

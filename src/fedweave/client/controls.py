@@ -1,4 +1,4 @@
-"""Controls: outputs without a model, from what the client's training rows say."""
+"""Controls: outputs without a model, computed from the client's training rows."""
 
 import torch
 from torch import Tensor
@@ -9,10 +9,11 @@ from fedweave.client.task import Task
 
 
 def control_outputs(task: Task, data: ClientData, rows: Tensor) -> dict[str, Tensor]:
-    """Name of the rule -> outputs [B, ...] for `rows` of a client, without padding.
+    """Name of the control -> outputs [B, ...] for `rows` [B] of a client, without padding.
 
-    Of classes: their shares in the training rows, of which the largest is the most frequent class. Of numbers: the mean
-    of the training targets. Of forecasts: the last value of the window, repeated, and the mean of the training targets.
+    For classes, the shares of the classes in the training rows, so that the most frequent class is predicted. For
+    numbers, the mean of the training targets. For forecasts, the last value of the window, repeated, and the mean of
+    the training targets.
     """
     targets = task.targets(data, data.train[data.train >= 0])
     if task.targets_are == "classes":

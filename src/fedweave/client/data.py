@@ -1,4 +1,4 @@
-"""What the code of one client sees of its data."""
+"""The data of one client, as its code reads them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -40,7 +40,7 @@ class ClientData:
 
 
 def batches(data: ClientData, size: int, drop_last: bool) -> list[Tensor]:
-    """The training rows in their order, in batches of `size` rows [size], 0: in one; padded with −1 under `vmap`.
+    """The training rows in their order, in batches [size]; size 0 gives one batch. Under `vmap` padded with −1.
 
     Args:
         drop_last: leave out the incomplete last batch of a client with at least `size` rows (BatchNorm needs two rows).
@@ -48,8 +48,8 @@ def batches(data: ClientData, size: int, drop_last: bool) -> list[Tensor]:
     size, count = min(size or len(data.train), len(data.train)), data.size.long()
     if drop_last:
         count = torch.where(count >= size, count - count % size, count)
-    place = torch.arange(len(data.train), device=data.train.device)
-    rows = remove_padding(torch.where(place < count, data.train, -1))
+    position = torch.arange(len(data.train), device=data.train.device)
+    rows = remove_padding(torch.where(position < count, data.train, -1))
     return [*(F.pad(rows, (0, -len(rows) % size), value=-1) if is_mapped() else rows).split(size)]
 
 
@@ -61,5 +61,5 @@ def shuffled_batches(data: ClientData, size: int, drop_last: bool, *purpose: int
 
 
 def remove_padding(rows: Tensor) -> Tensor:
-    """`rows` without padding where shapes may depend on data (outside `vmap`)."""
+    """`rows` without padding; unchanged under `vmap`, where shapes cannot depend on data."""
     return rows if is_mapped() else rows[rows >= 0]

@@ -9,25 +9,25 @@ from fedweave.tensors.trees import Params
 
 
 def invoke(module: nn.Module, params: Params, method: str, *inputs: Any, **options: Any) -> Any:
-    """Run a method of `module` with `params` instead of its own; costs a tenth of `torch.func.functional_call`."""
-    places = _places(module)
-    own = {name: places[name][0][places[name][1]] for name in params}
+    """Run a method of `module` with `params` in place of its own; ten times faster than `functional_call`."""
+    tables = _parameter_tables(module)
+    original = {name: tables[name][0][tables[name][1]] for name in params}
     try:
         for name, value in params.items():
-            table, leaf = places[name]
+            table, leaf = tables[name]
             table[leaf] = value
         return getattr(module, method)(*inputs, **options)
     finally:
-        for name, value in own.items():
-            table, leaf = places[name]
+        for name, value in original.items():
+            table, leaf = tables[name]
             table[leaf] = value
 
 
 @lru_cache(maxsize=64)
-def _places(module: nn.Module) -> dict[str, tuple[dict[str, Any], str]]:
-    """Where a module keeps every parameter and buffer: name -> (table, key)."""
-    places: dict[str, tuple[dict[str, Any], str]] = {}
+def _parameter_tables(module: nn.Module) -> dict[str, tuple[dict[str, Any], str]]:
+    """Name of every parameter and buffer -> (the dictionary of its module that holds it, its key there)."""
+    tables: dict[str, tuple[dict[str, Any], str]] = {}
     for prefix, part in module.named_modules():
         for table in (part._parameters, part._buffers):
-            places |= {f"{prefix}.{leaf}" if prefix else leaf: (table, leaf) for leaf in table}
-    return places
+            tables |= {f"{prefix}.{leaf}" if prefix else leaf: (table, leaf) for leaf in table}
+    return tables

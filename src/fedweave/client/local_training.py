@@ -1,7 +1,7 @@
-"""Local training: a solver along a minibatch plan, for one client in plain PyTorch or for many of them stacked.
+"""Local training: a solver takes the steps of a minibatch plan, for one client in plain PyTorch or for stacked clients.
 
 Under `torch.func.vmap` (the `batched` executor) `descend` leaves the transform, and `stacked_steps` takes the steps of
-all clients.
+all clients together.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,8 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from fedweave.client.solvers import Loss, Solver, clone, masked_mean, value_and_grad
 from fedweave.client.stacked_steps import Stacks, Steps, StepSettings, take_steps
-from fedweave.tensors import dropout_keys as keys
-from fedweave.tensors import trees
+from fedweave.tensors import dropout_keys, trees
 from fedweave.tensors.closures import capture
 from fedweave.tensors.trees import Params, Tree, is_mapped
 
@@ -44,23 +43,23 @@ def descend(
     Args:
         loss: (model, rows, key) -> (scalar, buffers).
         model: parameters and buffers; never written to.
-        plan: epochs [E, S, B]; with `masked`, rows of -1 are padding and a step of nothing but padding changes nothing.
-        solver: the local solver; `state` continues an earlier one.
+        plan: epochs of steps [E, S, B]; with `masked`, rows of -1 are padding; steps of padding alone have no effect.
+        solver: the local solver; training continues from `state`, or from the solver's first state.
         key: 0-d key of the randomness inside the model.
     """
     params, rest = trees.select(model, names), trees.omit(model, names)
     steps = [rows for epoch in plan for rows in epoch]
-    # Keys depend on (epoch, step), not on a running count, because padding changes the number of steps before them.
-    places = torch.tensor(
+    # Keys depend on (epoch, step), not on a running count, because padding changes the number of earlier steps.
+    positions = torch.tensor(
         [(e, k) for e, epoch in enumerate(plan) for k, _ in enumerate(epoch)], dtype=torch.int64, device=key.device
     )
-    step_keys = keys.fold(key, *places.reshape(-1, 2).T)
+    step_keys = dropout_keys.fold(key, *positions.reshape(-1, 2).T)
     if is_mapped():
         params, state, rest, mean = _train_stacked_clients(loss, params, rest, steps, solver, step_keys, state, masked)
     else:
         params, state, rest, mean = _train_single_client(loss, params, rest, steps, solver, step_keys, state)
-    after = {**rest, **params}
-    return Fit({name: after[name] for name in model}, state, mean)
+    trained = {**rest, **params}
+    return Fit({name: trained[name] for name in model}, state, mean)
 
 
 def total_gradient(
@@ -73,7 +72,7 @@ def total_gradient(
 
 @dataclass(frozen=True)
 class _GradientSum(Solver):
-    """Adds gradients up and moves nothing."""
+    """Sums gradients and leaves the parameters unchanged."""
 
     def init(self, params: Params) -> Tree:
         first = next(iter(params.values()))
@@ -129,10 +128,10 @@ def _train_stacked_clients(
 
 
 class _StackedTraining(torch.autograd.Function):
-    """Hands the stacked tensors of a mapped call to `_train_stacks`, outside the transform."""
+    """Passes the stacked tensors of a mapped call to `_train_stacks`, outside the transform."""
 
     @staticmethod
-    def forward(job: StepSettings, *inputs: Tensor) -> tuple[Tensor, ...]:
+    def forward(settings: StepSettings, *inputs: Tensor) -> tuple[Tensor, ...]:
         raise RuntimeError("stacked training runs under vmap alone")
 
     @staticmethod
@@ -141,22 +140,22 @@ class _StackedTraining(torch.autograd.Function):
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple[int | None, ...], job: StepSettings, *inputs: Tensor
+        info: Any, in_dims: tuple[int | None, ...], settings: StepSettings, *inputs: Tensor
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         n, dims = info.batch_size, in_dims[1:]
-        fronted = [x if dim is None else x.movedim(dim, 0) for x, dim in zip(inputs, dims, strict=True)]
-        captured = len(tree_unflatten(inputs, job.spec)[5])
-        own = len(fronted) - captured
-        fronted[:own] = [
-            x.expand(n, *x.shape) if dim is None else x for x, dim in zip(fronted[:own], dims, strict=False)
+        leading = [x if dim is None else x.movedim(dim, 0) for x, dim in zip(inputs, dims, strict=True)]
+        captured_count = len(tree_unflatten(inputs, settings.spec)[5])
+        own_count = len(leading) - captured_count
+        leading[:own_count] = [
+            x.expand(n, *x.shape) if dim is None else x for x, dim in zip(leading[:own_count], dims, strict=False)
         ]
-        job = replace(job, dims=tuple(None if dim is None else 0 for dim in dims[own:]))
-        outputs = tree_flatten(_train_stacks(job, *tree_unflatten(fronted, job.spec)))[0]
+        settings = replace(settings, dims=tuple(None if dim is None else 0 for dim in dims[own_count:]))
+        outputs = tree_flatten(_train_stacks(settings, *tree_unflatten(leading, settings.spec)))[0]
         return tuple(outputs), (0,) * len(outputs)
 
 
 def _train_stacks(
-    job: StepSettings,
+    settings: StepSettings,
     params: Params,
     state: Tree,
     rest: Params,
@@ -164,10 +163,10 @@ def _train_stacks(
     step_keys: Tensor,
     captured: list[Tensor],
 ) -> tuple[Params, Tree, Params, Tensor]:
-    """Stacked training: parameters [P, ...], `steps` [P, K, B], `step_keys` [P, K]; the loss comes back as [P]."""
+    """Stacked training: parameters [P, ...], `steps` [P, K, B], `step_keys` [P, K]; the mean loss is [P]."""
     active = (steps >= 0).flatten(2).any(-1)
-    full = active.all(0).tolist() if job.masked else [True] * steps.shape[1]
+    all_active = active.all(0).tolist() if settings.masked else [True] * steps.shape[1]
     rows, step_keys = (stack.movedim(1, 0).contiguous() for stack in (steps, step_keys))
     stacks = Stacks(clone(params), clone(state), rest)
-    stacks, losses = take_steps(job, stacks, Steps(rows, step_keys, full), captured)
+    stacks, losses = take_steps(settings, stacks, Steps(rows, step_keys, all_active), captured)
     return *stacks, vmap(masked_mean)(losses.movedim(0, 1), active)

@@ -1,4 +1,4 @@
-"""A check of a client model on two small batches: what would train or score wrongly is refused before any work."""
+"""Checks of a client model on two small batches: a model that would train or score wrongly is refused in advance."""
 
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -13,43 +13,43 @@ from fedweave.tensors import dropout_keys, gradients
 from fedweave.tensors.seeding import use_seed
 from fedweave.tensors.trees import Params
 
-ROWS = 4  # of a batch
-TOLERANCE = 1e-3  # relative, of float32 sums in another order
+ROWS = 4  # rows of a batch
+TOLERANCE = 1e-3  # relative error of float32 sums in another order
 
 
 def check_model(task: Task, x: Tensor, outputs: int, name: str, stacked: bool = True) -> None:
-    """Refuse a client model that does not do what training relies on.
+    """Refuse a client model without a property that training relies on.
 
     Args:
-        task: of the model.
+        task: the task of the model.
         x: rows [M, ...] of the data, at least one.
-        outputs: of the model for a row.
-        name: of the model, for the message.
+        outputs: number of outputs of the model per row.
+        name: name of the model in messages.
         stacked: whether several clients are to be computed at once (the executors batched and compiled).
 
     Raises:
         BadInput: one line that names the model, what is wrong and the way out.
     """
     rows = torch.cat([x] * (-(-2 * ROWS // len(x))))[: 2 * ROWS].to(task.dtype)
-    probe = _ModelCheck(task, rows[:ROWS], rows[ROWS:], f"model: {name}")
-    probe.check_outputs(outputs)
-    probe.check_evaluation()
-    probe.check_training()
-    probe.check_gradients()
-    probe.check_padding()
+    check = _ModelCheck(task, rows[:ROWS], rows[ROWS:], f"model: {name}")
+    check.check_outputs(outputs)
+    check.check_evaluation()
+    check.check_training()
+    check.check_gradients()
+    check.check_padding()
     if stacked:
-        probe.check_stacking()
+        check.check_stacking()
 
 
 class _ModelCheck:
-    """A model with two batches [4, ...]."""
+    """A model with two batches [4, ...]; each check raises BadInput."""
 
-    def __init__(self, task: Task, first: Tensor, second: Tensor, here: str) -> None:
-        self.task, self.first, self.second, self.here = task, first, second, here
+    def __init__(self, task: Task, first: Tensor, second: Tensor, prefix: str) -> None:
+        self.task, self.first, self.second, self.prefix = task, first, second, prefix
         self.model, self.key = task.init(0), dropout_keys.key(1, 2)
 
     def check_outputs(self, count: int) -> None:
-        """[B, C] for a batch, and for a batch of one."""
+        """Outputs are [B, C] for a batch, and for a batch of one row."""
         for batch in (self.first, self.first[:1]):
             for key in (None, self.key):
                 outputs = self._run(batch, key)
@@ -70,7 +70,7 @@ class _ModelCheck:
             whole = self._run(self.first)
             again = self._run(self.first)
             alone = torch.cat([self._run(self.first[i : i + 1]) for i in range(len(self.first))])
-        if not whole.isfinite().all():  # NaN is never equal to NaN, which would look like chance
+        if not whole.isfinite().all():  # NaN never equals NaN, so the model would seem random
             self._refuse("its outputs are not finite", "look for a division by 0, a logarithm, or very large weights")
         if not torch.equal(whole, again):
             self._refuse("is random in evaluation", "use nn.Dropout, or F.dropout(x, p, training=self.training)")
@@ -90,16 +90,16 @@ class _ModelCheck:
             )
 
     def check_gradients(self) -> None:
-        """They reach every parameter."""
+        """Gradients reach every parameter."""
         leaves = {name: self.model[name].clone().requires_grad_() for name in self.task.params}
         with torch.enable_grad():
             total = self._run(self.first, self.key, {**self._copy_model(), **leaves}).square().sum()
-            slopes = (
+            grads = (
                 torch.autograd.grad(total, [*leaves.values()], allow_unused=True)
                 if total.requires_grad
                 else [None] * len(leaves)
             )
-        missing = [name for name, slope in zip(leaves, slopes, strict=True) if slope is None]
+        missing = [name for name, grad in zip(leaves, grads, strict=True) if grad is None]
         if missing:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             self._refuse(f"no gradient reaches {missing[0]}{more}", "use the layer in forward, or remove or freeze it")
@@ -121,15 +121,17 @@ class _ModelCheck:
     def check_stacking(self) -> None:
         """Two clients at once give what they give one after the other: outputs, buffers and gradients."""
         batches = torch.stack([self.first, self.second])
-        pair = {
+        models = {
             name: torch.stack([value, value * 1.1 if value.is_floating_point() else value])
             for name, value in self.model.items()
         }
-        codes = torch.stack([self.key, dropout_keys.key(3)])
-        for key in (None, codes):
-            together = self._run_stacked(pair, batches, key)
+        keys = torch.stack([self.key, dropout_keys.key(3)])
+        for key in (None, keys):
+            together = self._run_stacked(models, batches, key)
             for i in range(2):
-                single = self._gradient({n: v[i] for n, v in pair.items()}, batches[i], None if key is None else key[i])
+                single = self._gradient(
+                    {n: v[i] for n, v in models.items()}, batches[i], None if key is None else key[i]
+                )
                 for a, b in zip(together, single, strict=True):
                     scale = max((float(value.abs().max()) for value in b.values() if value.numel()), default=0.0)
                     if not all(_is_close(a[name][i], value, scale) for name, value in b.items()):
@@ -137,30 +139,30 @@ class _ModelCheck:
                             "gives other results when several clients run at once", "train with executor='loop'"
                         )
 
-    def _run_stacked(self, pair: Params, batches: Tensor, key: Tensor | None) -> tuple[Params, Params, Params]:
+    def _run_stacked(self, models: Params, batches: Tensor, key: Tensor | None) -> tuple[Params, Params, Params]:
         try:
-            return self._gradient(pair, batches, key, vmap(self._squared_sum, (0, 0, 0, None if key is None else 0)))
+            return self._gradient(models, batches, key, vmap(self._squared_sum, (0, 0, 0, None if key is None else 0)))
         except BadInput:
             raise
         except Exception as error:
-            flow = "data-dependent" in str(error) or ".item()" in str(error)
-            reason = "its control flow depends on the data" if flow else _cause(error)
+            is_control_flow = "data-dependent" in str(error) or ".item()" in str(error)
+            reason = "its control flow depends on the data" if is_control_flow else _cause(error)
             self._refuse(
                 f"cannot run for several clients at once ({reason})",
                 "use torch.where and the like, or train with executor='loop'",
             )
 
     def _gradient(
-        self, model: Params, batch: Tensor, key: Tensor | None, total: Callable[..., Any] | None = None
+        self, model: Params, batch: Tensor, key: Tensor | None, squared_sum: Callable[..., Any] | None = None
     ) -> tuple[Params, Params, Params]:
-        """(outputs, buffers, gradients) by plain autograd, as in training; `total` is `_total` or its mapped form."""
+        """(outputs, buffers, gradients) by plain autograd, as in training, of `_squared_sum` or its mapped form."""
         buffers = {name: model[name].clone() for name in self.task.buffers}
         leaves = {name: model[name].detach().requires_grad_() for name in self.task.params}
         with torch.enable_grad():
-            value, outputs, buffers = (total or self._squared_sum)(leaves, buffers, batch, key)
-        slopes = torch.autograd.grad(value.sum(), [*leaves.values()], allow_unused=True)
+            value, outputs, buffers = (squared_sum or self._squared_sum)(leaves, buffers, batch, key)
+        grads = torch.autograd.grad(value.sum(), [*leaves.values()], allow_unused=True)
         buffers = {name: value.detach() for name, value in buffers.items()}
-        return {"outputs": outputs.detach()}, buffers, gradients.by_name(slopes, leaves)
+        return {"outputs": outputs.detach()}, buffers, gradients.by_name(grads, leaves)
 
     def _squared_sum(
         self, params: Params, buffers: Params, batch: Tensor, key: Tensor | None
@@ -181,7 +183,7 @@ class _ModelCheck:
     def _run(
         self, batch: Tensor, key: Tensor | None = None, model: Params | None = None, mask: Tensor | None = None
     ) -> Any:
-        """The model's outputs; an error becomes one line."""
+        """The model's outputs; raises BadInput with one line for any error."""
         try:
             return self._call(model or self._copy_model(), batch, key, mask)
         except BadInput:
@@ -196,7 +198,7 @@ class _ModelCheck:
             self._refuse(f"fails {mode} on a batch of {len(batch)} ({_cause(error)})", way)
 
     def _refuse(self, what: str, way: str) -> NoReturn:
-        raise BadInput(f"{self.here}: {what}; {way}")
+        raise BadInput(f"{self.prefix}: {what}; {way}")
 
 
 def _cause(error: Exception) -> str:
@@ -204,7 +206,7 @@ def _cause(error: Exception) -> str:
 
 
 def _is_close(a: Tensor, b: Tensor, scale: float = 0.0) -> bool:
-    """Whether two results differ by rounding alone; `scale` is the size of the results that they belong to."""
+    """Whether two results differ only by rounding; `scale` is the magnitude of the results that they are a part of."""
     if not a.is_floating_point():
         return torch.equal(a, b)
     scale = max(scale, float(b.detach().abs().max()) if b.numel() else 0.0)

@@ -1,4 +1,4 @@
-"""Steps of an optimiser to new memory, for states that others may still hold: a server's take up to a gigabyte."""
+"""Steps of an optimiser into new memory, for states that are still in use: those of a server have up to a gigabyte."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -10,11 +10,11 @@ from torch import Tensor
 from fedweave.client.solvers import SGD, Adam, GroupedSolver, Solver, clip_, clone
 from fedweave.tensors.trees import Params, Tree
 
-PIECE = 2**17  # elements; a piece of parameters, gradient and moments lies in a core's cache
+PIECE = 2**17  # elements; a piece of parameters, gradient and moments fits in the cache of a core
 
 
 def step_out_of_place(solver: Solver, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
-    """What `solver.step_` gives on copies of parameters and state, bit for bit; it may write to `grads`.
+    """The results of `solver.step_` on copies of parameters and state, bit for bit; it may write to `grads`.
 
     The copies are made in pieces, and each piece takes its step while it is in the cache. So the new tensors are
     written to memory once; a step on whole copies writes them twice and reads them twice.
@@ -43,17 +43,17 @@ def _step_by_pieces(solver: SGD | Adam, params: Params, grads: Params, state: Tr
 
 def _split_into_pieces(table: Params, names: Iterable[str]) -> list[tuple[str, Tensor]]:
     """The tensors `names` of a table, flat and in pieces, each with a name of its own."""
-    cut = ((name, table[name].reshape(-1).split(PIECE)) for name in names)
-    return [(f"{name} {place}", piece) for name, pieces in cut for place, piece in enumerate(pieces)]
+    pieces_by_name = ((name, table[name].reshape(-1).split(PIECE)) for name in names)
+    return [(f"{name} {position}", piece) for name, pieces in pieces_by_name for position, piece in enumerate(pieces)]
 
 
 def _group_pieces(sizes: Sequence[int]) -> Iterator[slice]:
-    """Consecutive pieces that have `PIECE` elements together at most: a step of many small tensors costs one call."""
+    """Groups of consecutive pieces with at most `PIECE` elements: many small tensors take their step in one call."""
     first = total = 0
-    for place, size in enumerate(sizes):
-        if total + size > PIECE and place > first:
-            yield slice(first, place)
-            first, total = place, 0
+    for position, size in enumerate(sizes):
+        if total + size > PIECE and position > first:
+            yield slice(first, position)
+            first, total = position, 0
         total += size
     if sizes:
         yield slice(first, len(sizes))

@@ -15,8 +15,8 @@ from fedweave.models.base import Inputs
 class RowRegression(RowClassification):
     """Numbers of rows: a client is a list of rows of shared arrays "x" [M, ...] and "targets" [M, K].
 
-    Models learn (target - "offset") / "unit", which are [K] of each client. Loss is the MSE of that, the metric is the
-    MSE in the unit of the targets.
+    Models learn (target - "offset") / "unit"; each client has an "offset" [K] and a "unit" [K]. The loss is the MSE of
+    these values, the metric is the MSE in the unit of the targets.
     """
 
     targets_are = "numbers"
@@ -43,18 +43,18 @@ class RowRegression(RowClassification):
         return (self.row_score(outputs * unit, targets * unit) * weight).sum() / weight.sum()
 
     def in_unit(self, values: Tensor, data: ClientData) -> Tensor:
-        whole = values * data.arrays["unit"] + data.arrays["offset"]
-        return whole[..., 0] if self.targets_are == "numbers" and whole.shape[-1] == 1 else whole
+        unscaled = values * data.arrays["unit"] + data.arrays["offset"]
+        return unscaled[..., 0] if self.targets_are == "numbers" and unscaled.shape[-1] == 1 else unscaled
 
 
 @dataclass(frozen=True)
 class RowForecast(RowRegression):
-    """Next steps of windows: rows of "x" [M, C, 1, T], of which `channels` go on for K / len(channels) steps each.
+    """Next steps of windows: rows of "x" [M, C, 1, T]; targets are the next K / len(channels) steps of `channels`.
 
-    "offset" and "unit" are those by which the channels of "x" are scaled.
+    "offset" and "unit" are the numbers that scale the channels of "x".
 
     Attributes:
-        channels: positions of the channels that the targets [M, K] go on with, in turn.
+        channels: positions of the channels that the targets [M, K] continue, in turn.
     """
 
     channels: tuple[int, ...] = (0,)
@@ -69,8 +69,9 @@ class RowForecast(RowRegression):
 
 @dataclass(frozen=True)
 class Forecast(Task):
-    """Series of sensors: row = sensor · T + start; `window` values in, `horizon` values out; loss and metric are the
-    MSE.
+    """Series of sensors: row = sensor · T + start; `window` values in, `horizon` values out.
+
+    Loss and metric are the MSE.
 
     Attributes:
         window, horizon: lengths in time steps.

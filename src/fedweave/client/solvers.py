@@ -1,7 +1,7 @@
 """Local solvers and server optimisers, and loss modifiers.
 
-A solver is a frozen record of hyper-parameters with a pure `step`; `step_` is the same arithmetic in place, for working
-copies that nobody else sees. `fedweave.client.local_training` runs a solver through a minibatch plan.
+A solver is a frozen record of hyper-parameters with a pure `step`. `step_` is the same arithmetic in place, for copies
+that nothing else uses. `fedweave.client.local_training` runs a solver along a minibatch plan.
 """
 
 from abc import ABC, abstractmethod
@@ -31,20 +31,21 @@ class Solver(ABC):
 
     @abstractmethod
     def step_(self, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
-        """The same step on buffers the caller owns, in place."""
+        """The same step in place, on tensors that only the caller uses."""
 
     def can_stack(self, state: Tree) -> bool:
-        """Whether `step_` on stacks [P, ...] equals every client's step: entries are independent, step counts are
-        equal.
+        """Whether `step_` on stacks [P, ...] equals the step of every client.
+
+        It does if entries are independent and all clients have taken equally many steps.
         """
         return False
 
     def keep(self, state: Tree) -> Tree:
-        """What the next round needs of a state at the end of a round; by default all."""
+        """The part of a state that the next round needs; by default all of it."""
         return state
 
     def resume(self, kept: Tree, params: Params) -> Tree:
-        """The state at the start of a round, from what was kept, at `params`, whose values may be new."""
+        """The state at the start of a round, from `kept`, the result of `keep`; `params` may have new values."""
         return kept
 
 
@@ -107,7 +108,7 @@ class Adam(Solver):
         return new, {"m": m, "v": v, "t": t}
 
     def step_(self, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
-        # The fused kernel reads memory in order, for any strides: one pass, five times quicker than a chain of
+        # The fused kernel reads memory in order, for any strides: one pass, five times faster than a chain of
         # operations.
         values, g = list(params.values()), [value.contiguous() for value in grads.values()]
         m, v, t = list(state["m"].values()), list(state["v"].values()), state["t"].add_(1)
@@ -159,7 +160,7 @@ class GroupedSolver(Solver):
 
     Attributes:
         solvers: group -> solver; a group may be empty.
-        group: parameter name -> group; equal in every round, as a compiled step is kept for equal solvers.
+        group: parameter name -> group; an equal function in every round, since equal solvers share a compiled step.
     """
 
     solvers: Mapping[str, Solver] = field(hash=False)
@@ -188,17 +189,17 @@ class GroupedSolver(Solver):
     ) -> tuple[Params, Tree]:
         """`step` of the solver of every group on the group's part of parameters, gradients and state."""
         gradients = self._split_by_group(grads)
-        done = {
+        results = {
             group: step(self.solvers[group])(part, gradients[group], state[group])
             for group, part in self._split_by_group(params).items()
         }
-        new = {name: value for part, _ in done.values() for name, value in part.items()}
-        return {name: new[name] for name in params}, {group: after for group, (_, after) in done.items()}
+        new = {name: value for part, _ in results.values() for name, value in part.items()}
+        return {name: new[name] for name in params}, {group: new_state for group, (_, new_state) in results.items()}
 
 
 @dataclass(frozen=True)
 class GradientRecorder(Solver):
-    """A solver that also adds up the gradients of a round; state {"inner": its own, "sum", "steps"}."""
+    """A solver that also sums the gradients of a round; state {"inner": state of `inner`, "sum", "steps"}."""
 
     inner: Solver
 
@@ -217,7 +218,7 @@ class GradientRecorder(Solver):
         return new, {"inner": inner, "sum": trees.tree_map(torch.add, state["sum"], grads), "steps": state["steps"] + 1}
 
     def step_(self, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
-        # First, because the inner solver may write to the gradients.
+        # Before the inner step, because that may write to the gradients.
         torch._foreach_add_([*state["sum"].values()], [*grads.values()])
         new, inner = self.inner.step_(params, grads, state["inner"])
         return new, {"inner": inner, "sum": state["sum"], "steps": state["steps"] + 1}
@@ -250,7 +251,7 @@ def _clip_and_decay_(values: list[Tensor], grads: list[Tensor], decay: float, cl
 
 
 def clip_(grads: list[Tensor], bound: float) -> None:
-    """Scale `grads` in place, so that their norm, all together, is at most `bound`."""
+    """Scale `grads` in place, so that their joint norm is at most `bound`."""
     norm = torch.stack(torch._foreach_norm(grads)).norm()
     torch._foreach_mul_(grads, (bound / (norm + 1e-6)).clamp(max=1.0))
 
@@ -270,7 +271,7 @@ def value_and_grad(loss: Callable[[Params], tuple[Tensor, Tree]], params: Params
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean of `values` [B] where `mask` [B] holds; 0 where it holds nowhere."""
+    """Mean of `values` [B] where `mask` [B] is true; 0 if it is true nowhere."""
     return torch.where(mask, values, 0.0).sum() / mask.sum().clamp(min=1)
 
 

@@ -1,8 +1,8 @@
 """The steps of stacked clients: in plain PyTorch, compiled to one program, or recorded as a CUDA graph.
 
 Parameters, optimiser state and all tensors that the loss captured are stacked tensors [P, ...]. Only the loss is
-mapped. Its gradient is plain autograd on all clients at once (the gradient of the sum over clients has every client's
-own), and the step works on whole stacks.
+mapped. Plain autograd gives the gradients of all clients at once: the gradient of the sum over clients holds the
+gradient of every client. The step works on whole stacks.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ from fedweave.tensors.trees import Params, Tree
 
 @dataclass(frozen=True)
 class ExecutionMode:
-    """How stacked steps run: `compiled` to one program, `recorded` as a CUDA graph, on a GPU alone."""
+    """How stacked steps run: `compiled` to one program; `recorded` as a CUDA graph, only on a GPU."""
 
     compiled: bool = False
     recorded: bool = False
@@ -39,7 +39,7 @@ _MODE: ContextVar[ExecutionMode] = ContextVar("mode", default=PLAIN)
 
 @contextmanager
 def use_mode(mode: ExecutionMode) -> Iterator[None]:
-    """How stacked steps run inside this block."""
+    """Run stacked steps in `mode` inside this block."""
     token = _MODE.set(mode)
     try:
         yield
@@ -56,17 +56,25 @@ class Stacks(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """Of every step: rows [K, P, B], keys [K, P], and whether no client pauses."""
+    """For every step: rows [K, P, B], keys [K, P], and whether all clients have real rows."""
 
     rows: Tensor
     keys: Tensor
-    full: list[bool]
+    all_active: list[bool]
 
 
 @dataclass(frozen=True)
 class StepSettings:
-    """Settings of stacked training, without its tensors: `dims` gives the client axis of each captured tensor (0 or
-    None). No tuple, because PyTorch would traverse it several times in every round.
+    """Settings of stacked training, without its tensors.
+
+    It is no tuple, because PyTorch would traverse a tuple several times in every round.
+
+    Attributes:
+        form, rebuild: of the captured loss, see `closures.Capture`.
+        solver: the local solver.
+        masked: whether rows of -1 are padding.
+        spec: structure of the tree of all inputs.
+        dims: client axis of each captured tensor, 0 or None.
     """
 
     form: Any
@@ -78,41 +86,43 @@ class StepSettings:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Equal for jobs whose steps are the same function."""
+        """Equal for settings whose steps are the same function."""
         return self.form, self.solver, self.masked, self.dims
 
 
-def take_steps(job: StepSettings, stacks: Stacks, steps: Steps, captured: list[Tensor]) -> tuple[Stacks, Tensor]:
+def take_steps(settings: StepSettings, stacks: Stacks, steps: Steps, captured: list[Tensor]) -> tuple[Stacks, Tensor]:
     """All steps, and the loss [K, P] of each. The stacks may be written to."""
     mode = _MODE.get()
-    with use_products(steps.rows.device.type):  # again, as the transform that was left has put it aside
-        if mode.recorded and (done := _take_recorded_steps(job, stacks, steps, captured, mode.compiled)):
-            return done
+    with use_products(steps.rows.device.type):  # entered again, because leaving the transform has switched it off
+        if mode.recorded and (result := _take_recorded_steps(settings, stacks, steps, captured, mode.compiled)):
+            return result
         return (
-            _take_compiled_steps(job, stacks, steps, captured)
+            _take_compiled_steps(settings, stacks, steps, captured)
             if mode.compiled
-            else _take_plain_steps(job, stacks, steps, captured)
+            else _take_plain_steps(settings, stacks, steps, captured)
         )
 
 
-def _take_plain_steps(job: StepSettings, stacks: Stacks, steps: Steps, captured: list[Tensor]) -> tuple[Stacks, Tensor]:
-    level, losses = job.solver.can_stack(stacks.state), []
-    for rows, key, everybody in zip(*steps, strict=True):
-        stacks, value = _advance(job, stacks, captured, rows, key, level and everybody)
-        level = level if everybody else job.solver.can_stack(stacks.state)
+def _take_plain_steps(
+    settings: StepSettings, stacks: Stacks, steps: Steps, captured: list[Tensor]
+) -> tuple[Stacks, Tensor]:
+    is_stackable, losses = settings.solver.can_stack(stacks.state), []
+    for rows, key, step_is_full in zip(*steps, strict=True):
+        stacks, value = _advance(settings, stacks, captured, rows, key, is_stackable and step_is_full)
+        is_stackable = is_stackable if step_is_full else settings.solver.can_stack(stacks.state)
         losses.append(value)
     return stacks, torch.stack(losses)
 
 
 def _take_compiled_steps(
-    job: StepSettings, stacks: Stacks, steps: Steps, captured: list[Tensor]
+    settings: StepSettings, stacks: Stacks, steps: Steps, captured: list[Tensor]
 ) -> tuple[Stacks, Tensor]:
-    """As `_take_plain_steps`. Trees are taken apart once for all steps, because this takes as long as a small step."""
+    """As `_take_plain_steps`. Trees are flattened once for all steps, because this takes as long as a small step."""
     leaves, spec = tree_flatten(trees.tree_map(Tensor.contiguous, stacks))
     captured, losses = [tensor.contiguous() for tensor in captured], []
-    program = _compile_step(job, spec, (leaves, captured, [steps.rows[0], steps.keys[0]]))
+    program = _compile_step(settings, spec, (leaves, captured, [steps.rows[0], steps.keys[0]]))
     if program is None:
-        return _take_plain_steps(job, stacks, steps, captured)
+        return _take_plain_steps(settings, stacks, steps, captured)
     for rows, key, _ in zip(*steps, strict=True):
         *leaves, value = program(*leaves, *captured, rows, key)
         losses.append(value)
@@ -120,88 +130,90 @@ def _take_compiled_steps(
 
 
 def _take_recorded_steps(
-    job: StepSettings, stacks: Stacks, steps: Steps, captured: list[Tensor], fused: bool
+    settings: StepSettings, stacks: Stacks, steps: Steps, captured: list[Tensor], compiled: bool
 ) -> tuple[Stacks, Tensor] | None:
-    """As `_take_plain_steps` with the same bits, or `_take_compiled_steps`; None where a step cannot be recorded."""
+    """As `_take_plain_steps` with the same bits, or as `_take_compiled_steps`; None where steps cannot be recorded."""
     leaves, spec = tree_flatten(trees.tree_map(Tensor.contiguous, stacks))
     captured = [tensor.contiguous() for tensor in captured]
-    rows, keys, full = steps
-    program = _compile_step(job, spec, (leaves, captured, [rows[0], keys[0]])) if fused else None
+    rows, keys, all_active = steps
+    program = _compile_step(settings, spec, (leaves, captured, [rows[0], keys[0]])) if compiled else None
 
-    def step(inplace: bool, leaves: list[Tensor], captured: list[Tensor], at: list[Tensor]) -> recordings.Advanced:
+    def step(inplace: bool, leaves: list[Tensor], captured: list[Tensor], inputs: list[Tensor]) -> recordings.Advanced:
         if program is None:
-            return _flat_step(job, spec, inplace, leaves, captured, at)
-        *new, value = program(*leaves, *captured, *at)
+            return _flat_step(settings, spec, inplace, leaves, captured, inputs)
+        *new, value = program(*leaves, *captured, *inputs)
         return new, value
 
     def advance(recording: recordings.Recording) -> None:
-        level = job.solver.can_stack(stacks.state)
-        for everybody in full:
-            recording.advance(level and everybody)
-            if not everybody:
-                level = job.solver.can_stack(tree_unflatten(recording.state, spec).state)
+        is_stackable = settings.solver.can_stack(stacks.state)
+        for step_is_full in all_active:
+            recording.advance(is_stackable and step_is_full)
+            if not step_is_full:
+                is_stackable = settings.solver.can_stack(tree_unflatten(recording.state, spec).state)
 
-    done = recordings.run((job.key, str(spec), program is None), step, advance, leaves, captured, [rows, keys])
-    return None if done is None else (tree_unflatten(done[0], spec), done[1])
+    result = recordings.run((settings.key, str(spec), program is None), step, advance, leaves, captured, [rows, keys])
+    return None if result is None else (tree_unflatten(result[0], spec), result[1])
 
 
 def _compile_step(
-    job: StepSettings, spec: Any, examples: tuple[list[Tensor], list[Tensor], list[Tensor]]
+    settings: StepSettings, spec: Any, examples: tuple[list[Tensor], list[Tensor], list[Tensor]]
 ) -> compilation.Program | None:
     """A compiled step for leaves, captured tensors, rows and keys like `examples`."""
 
-    def step(leaves: list[Tensor], captured: list[Tensor], at: list[Tensor]) -> recordings.Advanced:
-        return _flat_step(job, spec, False, leaves, captured, at)
+    def step(leaves: list[Tensor], captured: list[Tensor], inputs: list[Tensor]) -> recordings.Advanced:
+        return _flat_step(settings, spec, False, leaves, captured, inputs)
 
-    return compilation.program((job.key, str(spec)), step, examples)
+    return compilation.program((settings.key, str(spec)), step, examples)
 
 
 def _flat_step(
-    job: StepSettings, spec: Any, inplace: bool, leaves: list[Tensor], captured: list[Tensor], at: list[Tensor]
+    settings: StepSettings, spec: Any, inplace: bool, leaves: list[Tensor], captured: list[Tensor], inputs: list[Tensor]
 ) -> recordings.Advanced:
     """`_advance` on leaves in place of trees.
 
     Raises:
-        TypeError: a tensor of another type or shape comes back, which a program or recording would misread.
+        TypeError: a result has another type or shape than its input, which a program or recording would misread.
     """
-    rows, keys = at
-    new, value = _advance(job, tree_unflatten(leaves, spec), captured, rows, keys, inplace)
-    after = tree_flatten(new)[0]
-    for old, fresh in zip(leaves, after, strict=True):
-        if (fresh.dtype, fresh.shape) != (old.dtype, old.shape):
-            raise TypeError(f"{old.dtype} {[*old.shape]} becomes {fresh.dtype} {[*fresh.shape]}")
-    return after, value
+    rows, keys = inputs
+    new, value = _advance(settings, tree_unflatten(leaves, spec), captured, rows, keys, inplace)
+    new_leaves = tree_flatten(new)[0]
+    for leaf, new_leaf in zip(leaves, new_leaves, strict=True):
+        if (new_leaf.dtype, new_leaf.shape) != (leaf.dtype, leaf.shape):
+            raise TypeError(f"{leaf.dtype} {[*leaf.shape]} becomes {new_leaf.dtype} {[*new_leaf.shape]}")
+    return new_leaves, value
 
 
 def _advance(
-    job: StepSettings, stacks: Stacks, captured: list[Tensor], rows: Tensor, keys: Tensor, inplace: bool
+    settings: StepSettings, stacks: Stacks, captured: list[Tensor], rows: Tensor, keys: Tensor, inplace: bool
 ) -> tuple[Stacks, Tensor]:
-    """One step of all clients; with `inplace`, nobody pauses and the solver may write to the stacks."""
+    """One step of all clients; with `inplace`, all clients are active and the solver may write to the stacks."""
     params, state, rest = stacks
-    own = [tensor for tensor, dim in zip(captured, job.dims, strict=True) if dim is not None]
+    own_tensors = [tensor for tensor, dim in zip(captured, settings.dims, strict=True) if dim is not None]
 
     def client_loss(
-        params: Params, rest: Params, own: list[Tensor], rows: Tensor, key: Tensor
+        params: Params, rest: Params, own_tensors: list[Tensor], rows: Tensor, key: Tensor
     ) -> tuple[Tensor, Params]:
-        mine = iter(own)
-        tensors = [tensor if dim is None else next(mine) for tensor, dim in zip(captured, job.dims, strict=True)]
-        return job.rebuild(tensors)({**params, **rest}, rows, key)
+        iterator = iter(own_tensors)
+        tensors = [
+            tensor if dim is None else next(iterator) for tensor, dim in zip(captured, settings.dims, strict=True)
+        ]
+        return settings.rebuild(tensors)({**params, **rest}, rows, key)
 
     leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
     with torch.enable_grad():
         # One axis for all arguments: PyTorch traverses every argument that has an axis of its own.
-        values, buffers = vmap(client_loss)(leaves, rest, own, rows, keys)
+        values, buffers = vmap(client_loss)(leaves, rest, own_tensors, rows, keys)
     grads = by_name(torch.autograd.grad(values.sum(), [*leaves.values()], allow_unused=True), params)
-    after = {**rest, **{name: value.detach() for name, value in buffers.items()}}
+    rest_after = {**rest, **{name: value.detach() for name, value in buffers.items()}}
     if inplace:
-        return Stacks(*job.solver.step_(params, grads, state), after), values.detach()
-    new = Stacks(*vmap(job.solver.step)(params, grads, state), after)
-    if job.masked:
+        return Stacks(*settings.solver.step_(params, grads, state), rest_after), values.detach()
+    new = Stacks(*vmap(settings.solver.step)(params, grads, state), rest_after)
+    if settings.masked:
         active = (rows >= 0).flatten(1).any(-1)
         new = trees.tree_map(partial(_where, active), new, stacks)
     return new, values.detach()
 
 
 def _where(active: Tensor, after: Tensor, before: Tensor) -> Tensor:
-    """`after` [P, ...] of the clients that are `active` [P], `before` of the others."""
+    """`after` [P, ...] for the clients that are `active` [P], `before` for the others."""
     return torch.where(trees.column(active, after), after, before)

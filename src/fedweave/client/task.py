@@ -34,7 +34,7 @@ class Task(ABC):
     """What clients learn.
 
     Attributes:
-        build: makes a freshly initialised model from torch's generator.
+        build: makes a newly initialised model; torch's global generator gives the random numbers.
         dtype: floating type of parameters.
         products: floating type in which the model multiplies (`torch.autocast`), or None for that of its parameters.
         scoring: the metric of the scores, or None for the task's own, which `row_score` computes on the device.
@@ -50,7 +50,7 @@ class Task(ABC):
     higher_is_better = True
 
     def __post_init__(self) -> None:
-        _ = self.template  # drawn now: no random draw may happen inside a mapped function
+        _ = self.template  # built now, because a mapped function may not draw random numbers
 
     def in_unit(self, values: Tensor, data: ClientData) -> Tensor:
         """Targets or outputs [B, ...] of a client in the unit in which they are scored; by default as they are."""
@@ -110,18 +110,19 @@ class Task(ABC):
         return {name: value.detach().clone() for name, value in [*module.named_parameters(), *module.named_buffers()]}
 
     def objective(self, data: ClientData, row_losses: RowLosses | None = None) -> Loss:
-        """The client's loss as a function of (model, rows, key): the mean of `row_losses`, by default those of the
-        task, each times the weight of its class where classes have weights.
+        """The client's loss as a function of (model, rows, key): the mean of `row_losses`, by default the task's.
+
+        Where classes have weights, each row counts with the weight of its class.
         """
 
-        def fit(model: Params, rows: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
+        def task_losses(model: Params, rows: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
             return self.row_loss(self.forward(model, data, rows, key, mask), self.targets(data, rows))
 
         def loss(model: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
             buffers = {name: model[name].clone() for name in self.buffers}
             mask = rows >= 0 if data.padded else None
             real = rows.clamp(min=0) if data.padded else rows
-            values = (row_losses or fit)({**model, **buffers}, real, key, mask)
+            values = (row_losses or task_losses)({**model, **buffers}, real, key, mask)
             if "class_weight" in data.arrays:
                 values = values * data.arrays["class_weight"][self.targets(data, real)]
             return values.mean() if mask is None else masked_mean(values, mask), buffers
@@ -129,7 +130,7 @@ class Task(ABC):
         return loss
 
     def call(self, model: Params, inputs: Inputs, method: str = "forward", **options: Tensor | None) -> Tensor:
-        """Run a method of the client module on `model`; what comes out has the type of the parameters."""
+        """Run a method of the client module on `model`; the outputs have the dtype of the parameters."""
         if self.products is None:
             return invoke(self.template, model, method, inputs, **options)
         device = next(iter(model.values())).device.type
@@ -146,19 +147,19 @@ class Task(ABC):
 
     def _run_in_chunks(self, run: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
         rows = rows.clamp(min=0)
-        # A shape stays symbolic where the model is exported; `len` and `split` would fix the number of rows.
+        # `shape` stays symbolic when the model is exported; `len` and `split` would fix the number of rows.
         parts = [rows] if rows.shape[0] <= CHUNK else rows.split(CHUNK)
         with torch.no_grad():
             return torch.cat([run(part) for part in parts])
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """What a method may ask for in `needs`."""
+        """Properties of the task that a method may require in `needs`."""
         return frozenset({"pooled_rows", *(("batch_norm",) if self.norms else ())})
 
     @abstractmethod
     def batch(self, data: ClientData, rows: Tensor, key: Tensor | None = None) -> Inputs:
-        """What the model reads for `rows`; a key makes it a training batch."""
+        """Inputs of the model for `rows`; with a key, those of a training batch."""
 
     def forward(
         self,
@@ -169,10 +170,10 @@ class Task(ABC):
         mask: Tensor | None = None,
         method: str = "forward",
     ) -> Tensor:
-        """Outputs [B, ...] for `rows`; a key makes it a training pass, in which `mask` [B] marks real rows.
+        """Outputs [B, ...] for `rows`; with a key in training mode, where `mask` [B] marks real rows.
 
         Raises:
-            BadInput: the model lacks a parameter or buffer, in whose place an untrained one would be used.
+            BadInput: the model lacks a parameter or buffer; an untrained one would replace it.
         """
         if method == "forward" and not self.names <= model.keys():
             raise BadInput(
@@ -200,7 +201,7 @@ class Task(ABC):
     def scored_rows(self, data: ClientData, rows: Tensor) -> Tensor:
         """`rows` without those of classes that the client does not have.
 
-        Under `vmap` all rows, because shapes cannot depend on data.
+        Under `vmap` all rows are returned, because shapes cannot depend on data.
         """
         if is_mapped() or "test_weight" not in data.arrays:
             return rows
@@ -231,12 +232,12 @@ class Classification(Task):
         return data.arrays["y"][rows]
 
     def row_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        # The same as F.cross_entropy, which under vmap imports a symbolic algebra: seconds in every process.
+        # Equal to F.cross_entropy, which under vmap imports sympy: seconds in every process.
         return -outputs.log_softmax(-1).gather(-1, targets[..., None])[..., 0]
 
     def row_score(self, outputs: Tensor, targets: Tensor) -> Tensor:
         correct = (outputs.argmax(-1) == targets).to(outputs.dtype) * 100.0
-        # The largest of numbers that are not finite would be the first class, whatever the model has learned.
+        # Of outputs that are not finite, argmax would give the first class, whatever the model has learned.
         return torch.where(outputs.isfinite().all(-1), correct, torch.nan)
 
 
@@ -280,7 +281,7 @@ class NodeClassification(Classification):
         mask: Tensor | None = None,
         method: str = "forward",
     ) -> Tensor:
-        # The model sees all nodes, so a mask of `rows` says nothing to it.
+        # The model reads all nodes, so a mask of `rows` means nothing to it.
         return super().forward(model, data, rows, key, None, method)[rows]
 
     def _run_in_chunks(self, run: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:

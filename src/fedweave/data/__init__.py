@@ -1,6 +1,6 @@
 """Data sets, partitions and normalisation: arrays in, indices out.
 
-A loader in a file of `sources`, or a rule in one of `partitions`, stands in its table by a decorator.
+The files of `sources` define loaders, those of `partitions` rules. A decorator enters each of them in its table.
 """
 
 from importlib import import_module

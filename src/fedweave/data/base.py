@@ -19,7 +19,7 @@ RAGGED = ("train", "val", "test", "nodes", "edges")  # fields of a partition wit
 
 @dataclass(frozen=True)
 class Dataset:
-    """One data set; features are held once, clients are rows of them."""
+    """One data set. The features are stored once; clients refer to rows of them."""
 
     name: str
     kind: Kind
@@ -33,27 +33,27 @@ class Dataset:
     relation: np.ndarray | None = None  # [2, R] int64 given client graph, both directions, no self loops
     note: str = ""  # printed next to every result
     owner: np.ndarray | None = None  # [M] int64 natural client of a row
-    recording: np.ndarray | None = None  # [M] int64 recording that a row is cut from; its rows are in the order of time
-    overlap: int = 0  # rows after a row in its recording that share samples with it
+    recording: np.ndarray | None = None  # [M] int64 recording that a row is cut from; its rows are in time order
+    overlap: int = 0  # so many following rows of its recording share samples with a row
     names: tuple[str, ...] = ()  # names of the natural clients (sensors, states)
     group: np.ndarray | None = None  # [N] int64 true group of a natural client
     group_names: tuple[str, ...] = ()  # names of the groups, by their numbers
-    categories: tuple[int, ...] = ()  # codes of each value of a vector [M, F, 1, 1], 0 for a number; none: all numbers
+    categories: tuple[int, ...] = ()  # codes of each value of a vector [M, F, 1, 1], 0: a number; empty: all numbers
     targets: np.ndarray | None = None  # [M, K] float32 numbers to predict, in their own unit, in place of y
-    channels: tuple[int, ...] = ()  # of windows [M, C, 1, T] whose next steps the targets are, in turn; none: numbers
+    channels: tuple[int, ...] = ()  # channels of windows [M, C, 1, T] that the targets continue, in turn; none: numbers
     class_names: tuple[str, ...] = ()  # C or none
     columns: tuple[Mapping[str, Any], ...] = ()  # how the columns of a table became x, as plain data
-    units: tuple[str, ...] = ()  # person, hospital or household of each natural client: those of one are one in tests
+    units: tuple[str, ...] = ()  # person or hospital of each natural client; tests take the clients of a unit as one
 
     def __post_init__(self) -> None:
         name, series, graph = f"dataset {self.name}", self.kind == "series", self.kind == "graph"
         require(self.kind in get_args(Kind), f"{name}: kind {self.kind!r} is not one of {get_args(Kind)}")
         require(self.x.ndim >= 2 and self.x.size > 0, f"{name}: features of shape {self.x.shape} hold nothing")
-        shaped = self.kind != "images" or self.x.ndim == 4
-        require(shaped, f"{name}: images must be [M, C, H, W], not {list(self.x.shape)}; vectors go as [M, F, 1, 1]")
-        whole = self.y is None or np.issubdtype(self.y.dtype, np.integer)
+        is_valid = self.kind != "images" or self.x.ndim == 4
+        require(is_valid, f"{name}: images must be [M, C, H, W], not {list(self.x.shape)}; vectors go as [M, F, 1, 1]")
+        is_integer = self.y is None or np.issubdtype(self.y.dtype, np.integer)
         require(
-            whole,
+            is_integer,
             f"{name}: labels y must be whole numbers, not {getattr(self.y, 'dtype', None)}; use y.astype('int64')",
         )
         rows = self.x.shape[1 if series else 0]
@@ -94,7 +94,7 @@ class Dataset:
 
     @property
     def natural_clients(self) -> int:
-        """How many clients the data come with: series, or owners of rows; 0 for rows without owners."""
+        """How many clients the data set has of its own: series, or owners of rows; 0 for rows without owners."""
         if self.owner is None:
             return len(self.x) if self.kind == "series" else 0
         return int(self.owner.max()) + 1
@@ -126,19 +126,19 @@ class Partition:
         n, ragged = self.clients, {key: getattr(self, key) for key in RAGGED}
         for key, value in ragged.items():
             require(value is None or len(value) == n, f"partition: {key} must have {n} clients as train has")
-            good = value is None or all(a.dtype == np.int64 and a.min(initial=0) >= 0 for a in value)
-            require(good, f"partition: {key} must be int64 and not negative")
+            is_valid = value is None or all(a.dtype == np.int64 and a.min(initial=0) >= 0 for a in value)
+            require(is_valid, f"partition: {key} must be int64 and not negative")
         for key in ("train", "val", "test", "edges") if self.nodes else ():
-            both = zip(ragged[key], ragged["nodes"], strict=True)
-            local = all(a.max(initial=-1) < len(nodes) for a, nodes in both)
-            require(local, f"partition: {key} must be positions in the client's nodes")
+            pairs = zip(ragged[key], ragged["nodes"], strict=True)
+            are_positions = all(a.max(initial=-1) < len(nodes) for a, nodes in pairs)
+            require(are_positions, f"partition: {key} must be positions in the client's nodes")
         require(self.relation is None or _is_pairs(self.relation, n), f"partition: relation is not [2, R] below {n}")
         require(self.group is None or len(self.group) == n, f"partition: group must have {n} entries")
         require(len(self.names) in (0, n), f"partition: names must have {n} entries, or none")
         check_units(self.units, n, "partition: units", "clients")
-        used = range(len(self.group_names))
-        named = not used or (self.group is not None and all(g in used for g in self.group.tolist()))
-        require(named, f"partition: group must hold positions in the {len(used)} group_names")
+        positions = range(len(self.group_names))
+        have_names = not positions or (self.group is not None and all(g in positions for g in self.group.tolist()))
+        require(have_names, f"partition: group must hold positions in the {len(positions)} group_names")
 
     @property
     def clients(self) -> int:
@@ -159,17 +159,17 @@ def _require_array(array: np.ndarray | None, message: str) -> np.ndarray:
     return array
 
 
-def require(good: bool, message: str) -> None:
-    """Raise BadInput with `message` if something is not `good`."""
-    if not good:
+def require(condition: bool, message: str) -> None:
+    """Raise BadInput with `message` unless `condition` is true."""
+    if not condition:
         raise BadInput(message)
 
 
 def check_units(units: Any, count: int, what: str, whose: str) -> None:
-    """Refuse what is no name of a unit for each of `count` clients, and not empty.
+    """Refuse `units` unless they are empty or one non-empty name for each of `count` clients.
 
     Raises:
-        BadInput: beginning with `what`; `whose` says which clients there are.
+        BadInput: the message begins with `what`; `whose` names the clients.
     """
     require(isinstance(units, tuple), f"{what}: {format_value(units)} must be a tuple of names; use tuple(...)")
     require(len(units) in (0, count), f"{what}: {len(units)} for {count} {whose}; give one for each, or none")
@@ -180,30 +180,30 @@ def check_units(units: Any, count: int, what: str, whose: str) -> None:
 
 
 def _check_targets(name: str, dataset: Dataset) -> None:
-    """Refuse targets that are no finite numbers [M, K] of rows."""
+    """Refuse targets that are not finite numbers [M, K] with a row per row of the features."""
     targets, channels = dataset.targets, dataset.channels
     if targets is None:
         require(not channels, f"{name}: channels go with targets")
         return
-    shaped = dataset.kind == "images" and targets.shape[:1] == dataset.x.shape[:1] and targets.ndim == 2
-    require(shaped and targets.shape[1] > 0, f"{name}: targets must be [{len(dataset.x)}, K], of images or vectors")
-    good = targets.dtype == np.float32 and bool(np.isfinite(targets).all())
-    require(good, f"{name}: targets must be finite float32 numbers; drop the rows without one")
+    fits_rows = dataset.kind == "images" and targets.shape[:1] == dataset.x.shape[:1] and targets.ndim == 2
+    require(fits_rows and targets.shape[1] > 0, f"{name}: targets must be [{len(dataset.x)}, K], of images or vectors")
+    is_valid = targets.dtype == np.float32 and bool(np.isfinite(targets).all())
+    require(is_valid, f"{name}: targets must be finite float32 numbers; drop the rows without one")
     inside = all(0 <= c < dataset.x.shape[1] for c in channels)
-    whole = not channels or targets.shape[1] % len(channels) == 0
-    require(inside and whole, f"{name}: channels {[*channels]} do not fit x and targets")
+    is_multiple = not channels or targets.shape[1] % len(channels) == 0
+    require(inside and is_multiple, f"{name}: channels {[*channels]} do not fit x and targets")
 
 
 def _check_categories(name: str, x: np.ndarray, categories: tuple[int, ...]) -> None:
-    """Refuse codes that are not those that a data set declares."""
+    """Refuse codes outside the range that the data set declares for their value."""
     if not categories:
         return
     vectors = x.ndim == 4 and x.shape[2:] == (1, 1) and x.shape[1] == len(categories)
     require(vectors, f"{name}: categories are {len(categories)} numbers, one a value of vectors [M, F, 1, 1]")
     for i in np.flatnonzero(categories):
         codes = x[:, i, 0, 0]
-        good = codes.min() >= 0 and codes.max() < categories[i] and not (codes % 1).any()
-        require(good, f"{name}: value {i} must be a code in 0 … {categories[i] - 1}")
+        is_valid = codes.min() >= 0 and codes.max() < categories[i] and not (codes % 1).any()
+        require(is_valid, f"{name}: value {i} must be a code in 0 … {categories[i] - 1}")
 
 
 def _is_pairs(array: np.ndarray | None, limit: int) -> bool:
@@ -214,9 +214,9 @@ def _is_pairs(array: np.ndarray | None, limit: int) -> bool:
 
 
 def find_repeated_row(rows: np.ndarray) -> int | None:
-    """The entry of `rows` [m] that is there most often, if that is more than once."""
-    values, times = np.unique(rows, return_counts=True)
-    return int(values[times.argmax()]) if len(values) < len(rows) else None
+    """The entry of `rows` [m] that occurs most often; None if every entry occurs once."""
+    values, counts = np.unique(rows, return_counts=True)
+    return int(values[counts.argmax()]) if len(values) < len(rows) else None
 
 
 def symmetrise_edges(pairs: np.ndarray, count: int) -> np.ndarray:

@@ -10,7 +10,7 @@ from fedweave.errors import BadInput
 
 
 class PublishedSizes(NamedTuple):
-    """Published sizes; pairs are the directed edges of a graph, or of the client graph of a series."""
+    """Published sizes; `pairs` counts the directed edges of a graph, or of the client graph of a series."""
 
     shape: tuple[int, ...]
     classes: int
@@ -63,10 +63,10 @@ def check_content(dataset: Dataset) -> Dataset:
 
 
 def check_finite(x: np.ndarray, what: str, way: str) -> None:
-    """Refuse features with a value that is no number.
+    """Refuse features with a value that is not finite.
 
     Raises:
-        BadInput: naming the first such value and its position.
+        BadInput: names `what` the features are, the first such value, its position, and the `way` out.
     """
     if np.issubdtype(x.dtype, np.floating) and not np.isfinite(np.sum(x, dtype=np.float64)):
         bad = np.argwhere(~np.isfinite(x))
@@ -77,35 +77,37 @@ def check_finite(x: np.ndarray, what: str, way: str) -> None:
 
 
 def check_fits(dataset: Dataset, partition: Partition) -> None:
-    """Refuse a partition that was not made for `dataset`, or that gives a client a row twice.
+    """Refuse a partition that does not fit `dataset`, or that gives a client a row twice.
 
     Raises:
         BadInput: naming the client and the row.
     """
-    again = "run the partition stage again"
+    remedy = "run the partition stage again"
     graph, series = partition.nodes is not None, bool(partition.layout)
     if (graph, series) != (dataset.kind == "graph", dataset.kind == "series"):
-        raise BadInput(f"partition: its clients do not hold {dataset.kind}, which {dataset.name} is; {again}")
+        raise BadInput(f"partition: its clients do not hold {dataset.kind}, which {dataset.name} is; {remedy}")
     if series:
-        _check_windows(dataset, partition, again)
+        _check_windows(dataset, partition, remedy)
     for i in range(partition.clients):
         rows = np.concatenate([getattr(partition, part)[i] for part in PARTS])
         limit = len(partition.nodes[i]) if partition.nodes else dataset.x.size if series else len(dataset.x)
         nodes = partition.nodes[i] if partition.nodes else rows
         if rows.max(initial=-1) >= limit or (graph and nodes.max(initial=-1) >= len(dataset.x)):
             raise BadInput(
-                f"partition: client {i} has row {max(rows.max(), nodes.max())}, {dataset.name} ends before; {again}"
+                f"partition: client {i} has row {max(rows.max(), nodes.max())}, {dataset.name} ends before; {remedy}"
             )
-        for held in (rows, nodes):
-            if (row := find_repeated_row(held)) is not None:
-                raise BadInput(f"partition: client {i} holds row {row} twice; {again}")
+        for indices in (rows, nodes):
+            if (row := find_repeated_row(indices)) is not None:
+                raise BadInput(f"partition: client {i} holds row {row} twice; {remedy}")
 
 
-def _check_windows(dataset: Dataset, partition: Partition, again: str) -> None:
+def _check_windows(dataset: Dataset, partition: Partition, remedy: str) -> None:
     layout, steps = partition.layout, dataset.x.shape[1]
-    whole = {*layout} == {"window", "horizon", "stride"} and all(type(v) is int and v > 0 for v in layout.values())
-    if not whole or layout["window"] + layout["horizon"] > steps:
-        raise BadInput(f"partition: layout {layout} does not fit the {steps} steps of {dataset.name}; {again}")
+    is_valid = {*layout} == {"window", "horizon", "stride"} and all(type(v) is int and v > 0 for v in layout.values())
+    if not is_valid or layout["window"] + layout["horizon"] > steps:
+        raise BadInput(f"partition: layout {layout} does not fit the {steps} steps of {dataset.name}; {remedy}")
     last = max(int((rows % steps).max(initial=0)) for part in PARTS for rows in getattr(partition, part))
     if last + layout["window"] + layout["horizon"] > steps:
-        raise BadInput(f"partition: a window starts at step {last} of {steps} and is longer than what is left; {again}")
+        raise BadInput(
+            f"partition: a window starts at step {last} of {steps} and is longer than what is left; {remedy}"
+        )

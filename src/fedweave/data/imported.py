@@ -7,10 +7,12 @@ from fedweave.errors import BadInput
 
 
 def checked(file: Path, sha256: str) -> Path:
-    """`file`, if it still is the imported one: DVC compares the text of the plug-in, which names the sum.
+    """Return `file` if its content has the digest `sha256` of the import.
+
+    The plug-in names the digest in its text, and DVC compares that text: a run is repeated after a new import.
 
     Raises:
-        BadInput: it is missing, or another one.
+        BadInput: the file is missing, or its content has changed.
     """
     if not file.is_file():
         raise BadInput(f"{file}: is missing; restore it, or import it again: fedweave import FILE --force")

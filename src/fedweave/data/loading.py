@@ -11,7 +11,7 @@ from fedweave.data.sources.retrieval import require_files
 from fedweave.errors import BadInput, choose
 from fedweave.registry import users_file
 
-OF_FILES = (OSError, EOFError, zipfile.BadZipFile)  # what a file that is missing or damaged raises
+FILE_ERRORS = (OSError, EOFError, zipfile.BadZipFile)  # raised for a file that is missing or damaged
 
 
 def load(name: str, root: Path | str) -> Dataset:
@@ -23,19 +23,19 @@ def load(name: str, root: Path | str) -> Dataset:
     loader = DATASETS[choose(name, DATASETS, "dataset")]
     require_files(name, Path(root))
     try:
-        loaded = loader(Path(root))
-        if not isinstance(loaded, Dataset):
+        dataset = loader(Path(root))
+        if not isinstance(dataset, Dataset):
             raise BadInput(
-                f"dataset {name}: its loader returned a {type(loaded).__name__}; return a fedweave.data.Dataset"
+                f"dataset {name}: its loader returned a {type(dataset).__name__}; return a fedweave.data.Dataset"
             )
-        if loaded.kind != KINDS.get(name, loaded.kind):
+        if dataset.kind != KINDS.get(name, dataset.kind):
             raise BadInput(
-                f"dataset {name}: its loader returned {loaded.kind} and declares {KINDS[name]}; correct one of them"
+                f"dataset {name}: its loader returned {dataset.kind} and declares {KINDS[name]}; correct one of them"
             )
-        return check_content(loaded)
+        return check_content(dataset)
     except BadInput:
         raise
-    except Exception as error:  # a file that is not what its name says can raise nearly anything
+    except Exception as error:  # a damaged or wrong file can raise nearly any exception
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         place = _error_location(loader, error)
         if place:
@@ -46,9 +46,9 @@ def load(name: str, root: Path | str) -> Dataset:
 
 
 def _error_location(loader: Loader, error: Exception) -> str:
-    """File and line of a user's loader in which `error` arose; empty for our loaders, and for errors of files."""
+    """File and line of a user's loader that raised `error`; empty for built-in loaders and for errors of files."""
     file = users_file(loader)
-    if file is None or isinstance(error, OF_FILES):
+    if file is None or isinstance(error, FILE_ERRORS):
         return ""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).resolve() == file]
     return f"{file}, line {frames[-1].lineno}" if frames else ""

@@ -22,13 +22,13 @@ PUBLISHED: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 
 @dataclass(frozen=True)
 class Scaling:
-    """What is subtracted from features and what they are divided by, as it was fitted once.
+    """The numbers of a normalisation: features become (x - subtracted) / divisor.
 
     Attributes:
         subtracted, divisor: float32, in a shape that broadcasts to a batch: [1, C, 1, 1] of images, [1, 1] of series,
             [N, 1] or [N, C, 1, 1] where each client has its own, [1] where one number serves all.
-        rows: whether a row is then divided by its sum, if that is above one.
-        owner: client of each row of images [M], where each client has its own numbers; -1 for a row that nobody has.
+        rows: whether a row is divided by its sum if the sum is above one, in place of `divisor`.
+        owner: client of each row of images [M], where each client has its own numbers; -1 for a row without a client.
     """
 
     subtracted: np.ndarray
@@ -42,25 +42,25 @@ class Scaling:
         if self.owner is None:
             return self._scale(scaled, self.subtracted, self.divisor)
         for client in range(len(self.subtracted)):
-            mine = np.flatnonzero(self.owner == client)
-            scaled[mine] = self._scale(scaled[mine], *self.numbers(client))
+            rows = np.flatnonzero(self.owner == client)
+            scaled[rows] = self._scale(scaled[rows], *self.numbers(client))
         return scaled
 
     def apply_to_client(self, x: np.ndarray, client: int) -> np.ndarray:
-        """`apply` to rows of one client: as above, or windows of its series [B, T]."""
+        """A scaled float32 copy of rows of one client: images, nodes, or windows of its series [B, T]."""
         return self._scale(to_float32(x), *self.numbers(client))
 
     def undo(self, x: np.ndarray, client: int) -> np.ndarray:
-        """Values of series [B, T] of one client in their own unit again, float32."""
+        """The inverse of `apply_to_client` for series [B, T] of one client, float32."""
         subtracted, divisor = self.numbers(client)
         return np.asarray(x * divisor + subtracted, dtype=np.float32)
 
     def numbers(self, client: int) -> tuple[np.ndarray, np.ndarray]:
-        """What the features of a client are scaled by."""
+        """(subtracted, divisor) of one client, in shapes that broadcast to its rows."""
         row = slice(client, client + 1)
-        pair = self.subtracted, self.divisor
-        first, second = (value[row] if value.ndim in (2, 4) and len(value) > 1 else value for value in pair)
-        return first, second
+        both = self.subtracted, self.divisor
+        subtracted, divisor = (value[row] if value.ndim in (2, 4) and len(value) > 1 else value for value in both)
+        return subtracted, divisor
 
     def _scale(self, x: np.ndarray, subtracted: np.ndarray, divisor: np.ndarray) -> np.ndarray:
         if not self.rows and not subtracted.any() and (divisor == 1).all():
@@ -83,7 +83,7 @@ def normalise(dataset: Dataset, partition: Partition, name: str | Mapping[str, A
 
 
 def parse_options(name: object) -> tuple[str, dict[str, Any]]:
-    """The name of a normalisation and its options, checked as far as no data set is needed.
+    """The name of a normalisation and its options, with all checks that need no data set.
 
     Raises:
         BadInput: an unknown name or option, or an option that is no number.
@@ -97,15 +97,15 @@ def parse_options(name: object) -> tuple[str, dict[str, Any]]:
     options.pop("targets", None)  # see fit_units
     key = choose(str(options.pop("name", "missing")), NORMALISATIONS, "normalize")
     for option in options:
-        if option not in GIVEN.get(key, ()):
-            options_of_key = ", ".join(GIVEN.get(key, ())) or "none"
+        if option not in OPTIONS.get(key, ()):
+            options_of_key = ", ".join(OPTIONS.get(key, ())) or "none"
             raise BadInput(f"normalize.{option}: not an option of {key}; options: {options_of_key}")
         _check_numbers(option, options[option])
     return key, options
 
 
 def fit_scaling(dataset: Dataset, partition: Partition, name: str | Mapping[str, Any]) -> Scaling:
-    """The numbers of `normalise`.
+    """Fit the normalisation `name`, as `normalise` applies it.
 
     Raises:
         BadInput: an unknown name, one that does not fit the data set, or a bad option.
@@ -128,7 +128,7 @@ def _check_numbers(option: str, value: Any) -> None:
 
 
 def to_float32(x: np.ndarray) -> np.ndarray:
-    """A float32 copy of features as they are stored; images of bytes on the scale 0..1."""
+    """A float32 copy of stored features; images of bytes are divided by 255."""
     if x.dtype == np.uint8:
         return (np.arange(256) / 255.0).astype(np.float32)[x]
     return np.array(x, dtype=np.float32)
@@ -158,7 +158,7 @@ def standard(
 ) -> Scaling:
     """(x - mean) / std per channel of images, or over all values of series.
 
-    The numbers are those given, else the published ones of the data set, else those of the training part.
+    The numbers are `mean` and `std`, else the published ones of the data set, else those of the training part.
     """
     if (mean is None) != (std is None):
         raise BadInput("normalize: mean and std go together; give both or neither")
@@ -177,9 +177,9 @@ def _moments(dataset: Dataset, partition: Partition) -> tuple[Sequence[float], S
     if dataset.kind == "series":
         values = to_float32(dataset.x)[_training_steps(dataset, partition)].astype(np.float64)
         return [values.mean()], [values.std()]
-    trained = to_float32(dataset.x[np.unique(np.concatenate(partition.train))]).astype(np.float64)
-    scale = trained.std((0, 2, 3))
-    return list(trained.mean((0, 2, 3))), list(np.where(scale > 0, scale, 1.0))
+    pixels = to_float32(dataset.x[np.unique(np.concatenate(partition.train))]).astype(np.float64)
+    scale = pixels.std((0, 2, 3))
+    return list(pixels.mean((0, 2, 3))), list(np.where(scale > 0, scale, 1.0))
 
 
 def standard_client(dataset: Dataset, partition: Partition) -> Scaling:
@@ -191,15 +191,15 @@ def standard_client(dataset: Dataset, partition: Partition) -> Scaling:
     owner = np.full(len(dataset.x), -1, dtype=np.int64)
     moments: list[tuple[np.ndarray, np.ndarray]] = []
     for i, train in enumerate(partition.train):
-        mine = np.concatenate([train, partition.val[i], partition.test[i]])
-        if (owner[mine] >= 0).any():
+        client_rows = np.concatenate([train, partition.val[i], partition.test[i]])
+        if (owner[client_rows] >= 0).any():
             raise BadInput(
                 "normalize: standard_client, but clients share rows, as a common test set; use standard, or another "
                 "partition"
             )
-        owner[mine] = i
-        trained = to_float32(dataset.x[train]).astype(np.float64)
-        mean, std = trained.mean((0, 2, 3)), trained.std((0, 2, 3))
+        owner[client_rows] = i
+        values = to_float32(dataset.x[train]).astype(np.float64)
+        mean, std = values.mean((0, 2, 3)), values.std((0, 2, 3))
         moments.append((mean, np.where(std > 1e-12 * np.abs(mean), std, 1.0)))
     shape = (len(moments), dataset.x.shape[1], 1, 1)
     centre, scale = (np.asarray(part, dtype=np.float32).reshape(shape) for part in zip(*moments, strict=True))
@@ -258,7 +258,7 @@ NORMALISATIONS: dict[str, Callable[..., Scaling]] = {
     "minmax": minmax,
     "minmax_client": minmax_client,
 }
-GIVEN = {"standard": ("mean", "std"), "minmax": ("low", "high")}
+OPTIONS = {"standard": ("mean", "std"), "minmax": ("low", "high")}
 FITTING = {
     "images": ("none", "unit", "standard", "standard_client"),
     "graph": ("none", "rows"),

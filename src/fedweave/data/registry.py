@@ -1,4 +1,4 @@
-"""The table of data sets; a loader enters it by a decorator at its definition."""
+"""The table of data sets, to which a decorator adds a loader."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +12,7 @@ Loader = Callable[[Path], Dataset]
 L = TypeVar("L", bound=Loader)
 
 DATASETS: dict[str, Loader] = {}
-KINDS: dict[str, Kind] = {}  # of data sets whose loader declares it, so that it is known before a download
+KINDS: dict[str, Kind] = {}  # kinds that loaders declare, so that they are known before a download
 
 
 def dataset(name: str, kind: Kind | None = None) -> Callable[[L], L]:
@@ -36,7 +36,7 @@ def dataset(name: str, kind: Kind | None = None) -> Callable[[L], L]:
                 f"dataset {name!r}: {loader!r} is no loader; write a function of a folder that returns a Dataset"
             )
         register(DATASETS, "dataset", name, loader)
-        KINDS.pop(name, None)  # of what is defined anew
+        KINDS.pop(name, None)  # the name may be defined again, as in a notebook
         KINDS.update({} if kind is None else {name: kind})
         return loader
 

@@ -15,11 +15,14 @@ from fedweave.readers.arrays import map_npy, read_npz
 _DENSE = ("relation", "test_weight", "group")
 _TEXTS = ("names", "group_names", "units")
 _TUPLES = (*_TEXTS, "categories", "channels", "class_names", "columns")
-_NEW = ("categories", "channels", "class_names", "columns", "units")  # in meta.json only where there are any
+_OPTIONAL = ("categories", "channels", "class_names", "columns", "units")  # written to meta.json only if not empty
 
 
 def save_dataset(folder: Path | str, dataset: Dataset) -> None:
-    """Write one .npy per array and meta.json, which goes first and comes last, and so marks a complete folder."""
+    """Write one .npy per array, and meta.json.
+
+    meta.json is removed first and written last, so that a folder with this file is complete.
+    """
     folder = Path(folder)
     (folder / "meta.json").unlink(missing_ok=True)
     remove_temporary_files(folder)
@@ -28,16 +31,16 @@ def save_dataset(folder: Path | str, dataset: Dataset) -> None:
     for key, array in arrays.items():
         with atomic_path(folder / f"{key}.npy") as path, path.open("wb") as file:
             np.save(file, array, allow_pickle=False)
-    plain = {key: value for key, value in values.items() if key not in arrays and value is not None}
-    for key in _NEW:
-        if not plain[key]:
-            del plain[key]
+    metadata = {key: value for key, value in values.items() if key not in arrays and value is not None}
+    for key in _OPTIONAL:
+        if not metadata[key]:
+            del metadata[key]
     shapes = {key: [str(array.dtype), list(array.shape)] for key, array in arrays.items()}
-    write_atomic(folder / "meta.json", json.dumps(plain | {"arrays": shapes}, indent=2, sort_keys=True) + "\n")
+    write_atomic(folder / "meta.json", json.dumps(metadata | {"arrays": shapes}, indent=2, sort_keys=True) + "\n")
 
 
 def load_dataset(folder: Path | str) -> Dataset:
-    """Read a folder of `save_dataset`; arrays are mapped from disk, read-only.
+    """Read a folder of `save_dataset`; arrays are memory-mapped, read-only.
 
     Raises:
         BadInput: a file is missing, damaged, or not what meta.json says.
@@ -54,7 +57,7 @@ def load_dataset(folder: Path | str) -> Dataset:
         return Dataset(**{"y": None} | meta | {key: tuple(meta.get(key, ())) for key in _TUPLES} | arrays)
     except BadInput:
         raise
-    except Exception as error:  # any error that a wrong type leads to
+    except Exception as error:  # values of a wrong type raise various exceptions
         raise BadInput(f"{folder / 'meta.json'}: {error}; run the download stage again") from error
 
 
@@ -70,19 +73,19 @@ def _map_array(path: Path, expected: list[Any]) -> np.ndarray:
 
 
 def save_partition(path: Path | str, partition: Partition) -> None:
-    """Write `partition` as one .npz: ragged entries as a flat array and sizes, the rest as they are."""
-    out: dict[str, np.ndarray] = {}
+    """Write `partition` as one .npz: a ragged entry as one flat array and its sizes, other entries unchanged."""
+    entries: dict[str, np.ndarray] = {}
     for key in RAGGED:
         value = getattr(partition, key)
         if value is not None:
-            out[key] = np.concatenate(value, axis=-1)
-            out[f"{key}_sizes"] = np.array([a.shape[-1] for a in value], dtype=np.int64)
-    out |= {key: getattr(partition, key) for key in _DENSE if getattr(partition, key) is not None}
-    out |= {key: np.array(getattr(partition, key)) for key in _TEXTS if getattr(partition, key)}
+            entries[key] = np.concatenate(value, axis=-1)
+            entries[f"{key}_sizes"] = np.array([a.shape[-1] for a in value], dtype=np.int64)
+    entries |= {key: getattr(partition, key) for key in _DENSE if getattr(partition, key) is not None}
+    entries |= {key: np.array(getattr(partition, key)) for key in _TEXTS if getattr(partition, key)}
     if partition.layout:
-        out["layout"] = np.array(json.dumps(partition.layout, sort_keys=True))
+        entries["layout"] = np.array(json.dumps(partition.layout, sort_keys=True))
     with atomic_path(path) as temporary, temporary.open("wb") as file:
-        np.savez_compressed(file, allow_pickle=False, **out)
+        np.savez_compressed(file, allow_pickle=False, **entries)
 
 
 def load_partition(path: Path | str) -> Partition:

@@ -1,4 +1,4 @@
-"""What a partition looks like: numbers, a table, a picture. Legend: N clients, C classes, E edges."""
+"""Summary of a partition: numbers, a table, a picture. Legend: N clients, C classes, E edges."""
 
 import csv
 import io
@@ -14,51 +14,51 @@ from fedweave.data.partitions.splits import PARTS
 from fedweave.files import atomic_path, write_atomic
 from fedweave.tensors.random_streams import stream
 
-PAIRED = 3000  # clients all pairs of whom are compared: 4.5 million
+MAX_CLIENTS = 3000  # of which all pairs are compared: 4.5 million
 
 
 def summary(dataset: Dataset, partition: Partition) -> dict[str, Any]:
     """Sizes of the parts, label histogram [N, C], heterogeneity, edges and clustering, as plain numbers."""
-    out: dict[str, Any] = {"dataset": dataset.name, "kind": dataset.kind, "clients": partition.clients}
-    out["sizes"] = {part: _size_statistics([len(r) for r in getattr(partition, part)]) for part in PARTS}
+    result: dict[str, Any] = {"dataset": dataset.name, "kind": dataset.kind, "clients": partition.clients}
+    result["sizes"] = {part: _size_statistics([len(r) for r in getattr(partition, part)]) for part in PARTS}
     if dataset.y is not None:
         histogram = label_histogram(dataset, partition)
-        out["labels"] = histogram.tolist()
-        out["heterogeneity"] = heterogeneity(histogram)
+        result["labels"] = histogram.tolist()
+        result["heterogeneity"] = heterogeneity(histogram)
     if partition.nodes is not None and partition.edges is not None:
         both = list(zip(partition.nodes, partition.edges, strict=True))
-        out["nodes"] = _size_statistics([len(nodes) for nodes, _ in both])
-        out["edges"] = _size_statistics([edges.shape[1] for _, edges in both])
-        out["clustering"] = float(np.mean([clustering_coefficient(edges, len(nodes)) for nodes, edges in both]))
+        result["nodes"] = _size_statistics([len(nodes) for nodes, _ in both])
+        result["edges"] = _size_statistics([edges.shape[1] for _, edges in both])
+        result["clustering"] = float(np.mean([clustering_coefficient(edges, len(nodes)) for nodes, edges in both]))
     if partition.relation is not None:
-        out["relation"] = partition.relation.shape[1]
+        result["relation"] = partition.relation.shape[1]
     if partition.group is not None:
-        out["groups"] = len(np.unique(partition.group))
+        result["groups"] = len(np.unique(partition.group))
     if partition.units:
-        out["units"] = len({*partition.units})
-    return out | ({"layout": partition.layout} if partition.layout else {}) | {"note": dataset.note}
+        result["units"] = len({*partition.units})
+    return result | ({"layout": partition.layout} if partition.layout else {}) | {"note": dataset.note}
 
 
 def label_histogram(dataset: Dataset, partition: Partition) -> np.ndarray:
-    """Label histogram [N, C] of what a client holds; a test set that all clients share is nobody's."""
+    """Label histogram [N, C] of the rows of each client; a test set that all clients share is not counted."""
     rows = own_rows(partition) if partition.nodes is None else partition.nodes
-    return np.stack([np.bincount(dataset.labels[mine], minlength=dataset.classes) for mine in rows])
+    return np.stack([np.bincount(dataset.labels[r], minlength=dataset.classes) for r in rows])
 
 
 def own_rows(partition: Partition) -> Rows:
-    """All rows of each client that are its own."""
+    """All rows of each client, without a test set that all clients share."""
     parts = PARTS if partition.test_weight is None else PARTS[:2]
-    return tuple(np.concatenate(mine) for mine in zip(*(getattr(partition, part) for part in parts), strict=True))
+    return tuple(np.concatenate(rows) for rows in zip(*(getattr(partition, part) for part in parts), strict=True))
 
 
 def heterogeneity(histogram: np.ndarray) -> float:
     """Median over pairs of rows of `histogram` [N, C] of the Jensen-Shannon distance (root, natural log).
 
-    Source: the statistics of FED-PUB (Baek et al., ICML 2023). 0 for a single client. Of more than `PAIRED` clients,
-    the pairs are those among so many of them, drawn by a fixed seed.
+    Source: the statistics of FED-PUB (Baek et al., ICML 2023). 0 for a single client. Of more than
+    `MAX_CLIENTS` clients, only so many are compared; a fixed seed draws them.
     """
-    if len(histogram) > PAIRED:
-        histogram = histogram[stream(0, len(histogram)).permutation(len(histogram))[:PAIRED]]
+    if len(histogram) > MAX_CLIENTS:
+        histogram = histogram[stream(0, len(histogram)).permutation(len(histogram))[:MAX_CLIENTS]]
     share = histogram / histogram.sum(1, keepdims=True)
     first, second = np.triu_indices(len(share), 1)
     if not len(first):
@@ -86,13 +86,13 @@ def clustering_coefficient(edges: np.ndarray, count: int) -> float:
 
 def describe(folder: Path | str, dataset: Dataset, partition: Partition) -> dict[str, Any]:
     """Write summary.json, labels.csv and labels.png to `folder`; returns the summary."""
-    out = summary(dataset, partition)
-    text = re.sub(r"\[[\d,\s]+\]", lambda row: re.sub(r"\s+", "", row[0]), json.dumps(out, indent=2))
+    result = summary(dataset, partition)
+    text = re.sub(r"\[[\d,\s]+\]", lambda row: re.sub(r"\s+", "", row[0]), json.dumps(result, indent=2))
     write_atomic(Path(folder) / "summary.json", text + "\n")  # a row of the histogram stays on one line
-    write_atomic(Path(folder) / "labels.csv", _table(dataset, partition, out))
+    write_atomic(Path(folder) / "labels.csv", _table(dataset, partition, result))
     with atomic_path(Path(folder) / "labels.png") as path:
-        _draw(path, dataset, partition, out)
-    return out
+        _draw(path, dataset, partition, result)
+    return result
 
 
 def _size_statistics(sizes: list[int]) -> dict[str, float]:
@@ -104,8 +104,8 @@ def _size_statistics(sizes: list[int]) -> dict[str, float]:
     }
 
 
-def _table(dataset: Dataset, partition: Partition, out: dict[str, Any]) -> str:
-    """One line a client: its name or number, group, unit, sizes of the parts, rows of each class (or its number)."""
+def _table(dataset: Dataset, partition: Partition, result: dict[str, Any]) -> str:
+    """A CSV table with a line per client: name or number, group, unit, sizes of the parts, and rows of each class."""
     columns: dict[str, Any] = {"client": partition.names or range(partition.clients)}
     if partition.group is not None:
         columns["group"] = (
@@ -116,7 +116,7 @@ def _table(dataset: Dataset, partition: Partition, out: dict[str, Any]) -> str:
     columns |= {part: [len(rows) for rows in getattr(partition, part)] for part in PARTS}
     names = dataset.class_names or range(dataset.classes)
     columns |= {
-        f"class_{c}": column for c, column in zip(names, zip(*out.get("labels", ()), strict=True), strict=False)
+        f"class_{c}": column for c, column in zip(names, zip(*result.get("labels", ()), strict=True), strict=False)
     }
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -132,7 +132,7 @@ def _client_values(dataset: Dataset, partition: Partition) -> list[np.ndarray]:
     return [dataset.targets[rows] for rows in own_rows(partition)]
 
 
-def _draw(path: Path, dataset: Dataset, partition: Partition, out: dict[str, Any]) -> None:
+def _draw(path: Path, dataset: Dataset, partition: Partition, result: dict[str, Any]) -> None:
     """Clients by classes as a heat map; for series and numbers the range of each client's values."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -140,11 +140,11 @@ def _draw(path: Path, dataset: Dataset, partition: Partition, out: dict[str, Any
     figure = Figure(figsize=(min(12.0, 4.5 + 0.1 * partition.clients), 3.6), dpi=120, layout="constrained")
     axes = figure.add_subplot()
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if "labels" in out:
-        image = axes.imshow(np.array(out["labels"]).T, aspect="auto", cmap="Blues", interpolation="nearest")
+    if "labels" in result:
+        image = axes.imshow(np.array(result["labels"]).T, aspect="auto", cmap="Blues", interpolation="nearest")
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set(xlabel="client", ylabel="class")
-        axes.set_title(f"{dataset.name}: Jensen-Shannon distance {out['heterogeneity']:.2f} in the median")
+        axes.set_title(f"{dataset.name}: Jensen-Shannon distance {result['heterogeneity']:.2f} in the median")
         figure.colorbar(image, ax=axes, label="rows")
     else:
         quantiles = np.stack(

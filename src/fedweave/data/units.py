@@ -1,4 +1,4 @@
-"""Targets that are numbers, as models learn them: centred and divided by a unit that training rows say."""
+"""Targets that are numbers, as models learn them: centred, and divided by a unit fitted to training rows."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,12 +15,13 @@ UNITS = ("pooled", "client", "none")  # what the targets of a regression are sca
 def fit_units(dataset: Dataset, partition: Partition, name: str | Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     """(offset, unit) of the targets of every client, float32 [N, K]: models learn (target - offset) / unit.
 
-    Of forecasts, those by which `fit_scaling` scales their channels. Of numbers, mean and standard deviation of the
-    training rows of all clients; with {..., targets: client} of each client's own; with {..., targets: none} 0 and 1.
-    {..., targets: {offset: [K], unit: [K]}} gives the numbers.
+    For forecasts, these are the numbers by which `fit_scaling` scales their channels. For other numbers, they are mean
+    and standard deviation of the training rows of all clients. `name` may choose others: {..., targets: client} takes
+    each client's own training rows, {..., targets: none} gives 0 and 1, and {..., targets: {offset: [K], unit: [K]}}
+    gives the numbers themselves.
 
     Raises:
-        BadInput: as `fit_scaling`, another word for `targets`, or a data set without targets.
+        BadInput: as `fit_scaling`, an unknown word for `targets`, or a data set without targets.
     """
     if dataset.targets is None:
         raise BadInput(f"dataset {dataset.name}: has no numbers to predict")
@@ -33,15 +34,15 @@ def fit_units(dataset: Dataset, partition: Partition, name: str | Mapping[str, A
         pair = (np.asarray(units[key], dtype=np.float32) for key in ("offset", "unit"))
         offset, unit = (np.ascontiguousarray(np.broadcast_to(part, (clients, width))) for part in pair)
         return offset, unit
-    way = choose(str(units), UNITS, "normalize.targets")
-    if way == "none":
+    choice = choose(str(units), UNITS, "normalize.targets")
+    if choice == "none":
         return np.zeros((clients, width), np.float32), np.ones((clients, width), np.float32)
     values = dataset.targets.astype(np.float64)
-    whole = values[np.concatenate(partition.train)]
-    parts = [values[rows] if way == "client" else whole for rows in partition.train]
-    offset, spread = (np.stack([getattr(part, word)(0) for part in parts]) for word in ("mean", "std"))
+    pooled = values[np.concatenate(partition.train)]
+    parts = [values[rows] if choice == "client" else pooled for rows in partition.train]
+    offset, std = (np.stack([getattr(part, word)(0) for part in parts]) for word in ("mean", "std"))
     # A constant, such as the target of a client with one row, has the unit of all clients.
-    unit = np.where(spread > 1e-12 * np.abs(offset), spread, np.where(whole.std(0) > 0, whole.std(0), 1.0))
+    unit = np.where(std > 1e-12 * np.abs(offset), std, np.where(pooled.std(0) > 0, pooled.std(0), 1.0))
     return offset.astype(np.float32), unit.astype(np.float32)
 
 
@@ -51,8 +52,8 @@ def _channel_units(
     steps = width // len(channels)
     pairs = []
     for part in (scaling.subtracted, scaling.divisor):
-        shaped = part.reshape(len(part), -1) if part.ndim == 4 else part.reshape(1, -1)
-        wide = shaped if shaped.shape[1] > 1 else np.repeat(shaped, max(channels) + 1, axis=1)
-        chosen = np.repeat(wide[:, list(channels)], steps, axis=1)
-        pairs.append(np.ascontiguousarray(np.broadcast_to(chosen, (clients, width)), dtype=np.float32))
+        matrix = part.reshape(len(part), -1) if part.ndim == 4 else part.reshape(1, -1)
+        by_channel = matrix if matrix.shape[1] > 1 else np.repeat(matrix, max(channels) + 1, axis=1)
+        by_target = np.repeat(by_channel[:, list(channels)], steps, axis=1)
+        pairs.append(np.ascontiguousarray(np.broadcast_to(by_target, (clients, width)), dtype=np.float32))
     return pairs[0], pairs[1]

@@ -1,4 +1,4 @@
-"""Any nn.Module as a client model: training mode, keys, masks, batch normalisation and the head are taken care of."""
+"""Adapter of any nn.Module to a client model: training mode, keys, masks, batch normalisation and the head."""
 
 import copy
 import hashlib
@@ -25,25 +25,25 @@ class _HeadInput(Exception):
 
 
 class AdaptedModel(ClientModel):
-    """A user's module under the protocol of client models.
+    """A user's module with the interface of client models.
 
-    It shares the tables of the module, so that parameters keep the names they have there, and a state dictionary of
-    one can be loaded into the other. `head` holds the name of the layer that maps features to outputs.
+    It shares the dictionaries of the module, so parameters keep their names, and a state dictionary of one can be
+    loaded into the other. `head` holds the name of the layer that maps features to outputs.
     """
 
     inner: nn.Module
     adapter: "Adapter"
-    current: ForwardContext
+    context: ForwardContext
     parts: list[nn.Module]
 
     def __init__(self, module: nn.Module, adapter: "Adapter") -> None:
         super().__init__()
-        current = make_keyed(module, adapter.name)
+        context = make_keyed(module, adapter.name)
         for table in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
             self.__dict__[table] = module.__dict__[table]
         self.__dict__ |= {
             "inner": module,
-            "current": current,
+            "context": context,
             "adapter": adapter,
             "head": (adapter.head,),
             "parts": [module, *(layer for layer in module.modules() if layer is not module)],
@@ -76,7 +76,7 @@ class AdaptedModel(ClientModel):
         """Outputs [B, C] from features [B, D].
 
         Raises:
-            BadInput: the module does more behind its head than that.
+            BadInput: the outputs of the module are not those of its head alone.
         """
         if not self.adapter.splits:
             raise BadInput(
@@ -87,8 +87,8 @@ class AdaptedModel(ClientModel):
 
     @contextmanager
     def _forward_pass(self, key: Tensor | None, mask: Tensor | None) -> Iterator[None]:
-        """A forward pass of the module; it is in evaluation mode outside of training passes."""
-        self.current.key, self.current.mask = key, mask
+        """Run one forward pass of the module, which is in evaluation mode outside of training passes."""
+        self.context.key, self.context.mask = key, mask
         training = key is not None
         if training:
             self._set_mode(True)
@@ -96,7 +96,7 @@ class AdaptedModel(ClientModel):
             with KeyedFunctions(key) if training and self.adapter.functional else nullcontext():  # type: ignore[arg-type]
                 yield
         finally:
-            self.current.key = self.current.mask = None
+            self.context.key = self.context.mask = None
             if training:
                 self._set_mode(False)
 
@@ -107,16 +107,16 @@ class AdaptedModel(ClientModel):
 
 @dataclass(frozen=True)
 class Adapter:
-    """Makes client models of one kind; what is drawn comes from torch's generator.
+    """Makes client models of one kind; torch's global generator gives the random numbers.
 
     Attributes:
-        make: the user's module, freshly initialised.
-        name: of the model in messages and tables.
-        shape: of one input, without the batch axis.
+        make: returns the user's module, newly initialised.
+        name: name of the model in messages and tables.
+        shape: shape of one input, without the batch axis.
         windows: whether inputs [T, C] are stored as [C, 1, T].
         head: name of the head.
-        functional: whether forward calls such as F.dropout must be given a key.
-        splits: whether the module is its head applied to the head's input.
+        functional: whether functions such as F.dropout run in forward, which then need a key.
+        splits: whether the outputs of the module are those of its head.
         code: hash of the model's structure, of its source, and of the values of an instance.
     """
 
@@ -134,21 +134,21 @@ class Adapter:
         return AdaptedModel(_prepare(self.make(), self.shape), self)
 
     def reshape_rows(self, x: Tensor) -> Tensor:
-        """Stored rows [B, ...] as the module takes them, [B, *shape]."""
+        """Stored rows [B, ...] in the shape of the module's inputs, [B, *shape]."""
         return x.flatten(2).transpose(1, 2) if self.windows else x.reshape(x.shape[0], *self.shape)
 
 
 def adapt(model: Any, shape: tuple[int, ...], outputs: int, head: str | None = None, windows: bool = False) -> Adapter:
-    """`model` as a maker of client models for inputs of `shape` and `outputs` outputs.
+    """An adapter of `model` for inputs of `shape` and `outputs` outputs.
 
     Args:
-        model: a callable (shape, outputs) -> nn.Module, a class of modules with these or no arguments, or a module,
-            from whose own values every repetition starts.
+        model: a callable (shape, outputs) -> nn.Module, a class of modules with these or no arguments, or a module;
+            every repetition starts from the values of such a module.
         head: name of the layer that maps features to outputs; default: the last layer with parameters that runs.
         windows: whether inputs [T, C] are stored as [C, 1, T].
 
     Raises:
-        BadInput: it makes no module, the module fails on an input, or a layer of it cannot be adapted.
+        BadInput: `model` gives no module, the module fails on an input, or one of its layers cannot be adapted.
     """
     make, name = _module_factory(model, shape, outputs)
     with use_seed(0):
@@ -159,8 +159,8 @@ def adapt(model: Any, shape: tuple[int, ...], outputs: int, head: str | None = N
         _check_parameters(module, name)
         code = _hash(module, model if isinstance(model, nn.Module) else None)
         make_keyed(module, name)
-        chosen, functional, splits = _inspect(module, shape, name, head)
-    return Adapter(make, name, shape, windows, chosen, functional, splits, code)
+        head_name, functional, splits = _inspect(module, shape, name, head)
+    return Adapter(make, name, shape, windows, head_name, functional, splits, code)
 
 
 def _module_factory(model: Any, shape: tuple[int, ...], outputs: int) -> tuple[Callable[[], nn.Module], str]:
@@ -195,7 +195,7 @@ def _build_module(make: Callable[[], nn.Module], name: str) -> nn.Module:
 
 
 def _prepare(module: nn.Module, shape: tuple[int, ...]) -> nn.Module:
-    """`module` with all its parameters, in named layers; frozen ones are buffers, which nobody trains or sends."""
+    """`module` with initialised parameters in named layers; frozen ones become buffers, never trained or sent."""
     if any(isinstance(value, UninitializedParameter) for value in module.parameters()):
         with torch.no_grad():
             module.eval()(torch.zeros(2, *shape))
@@ -212,34 +212,38 @@ def _check_parameters(module: nn.Module, name: str) -> None:
         raise BadInput(
             f"model: {name}: has no parameters to train; check that its layers are attributes, or in an nn.ModuleList"
         )
-    named: dict[int, str] = {}
-    for place, value in module.named_parameters(remove_duplicate=False):
-        first = named.setdefault(id(value), place)
-        owners = [module.get_submodule(p.rpartition(".")[0]) for p in (first, place)]
-        if first != place and owners[0] is not owners[1]:
-            raise BadInput(f"model: {name}: {first} and {place} are one parameter; give each layer its own")
+    first_names: dict[int, str] = {}
+    for full_name, value in module.named_parameters(remove_duplicate=False):
+        first = first_names.setdefault(id(value), full_name)
+        owners = [module.get_submodule(p.rpartition(".")[0]) for p in (first, full_name)]
+        if first != full_name and owners[0] is not owners[1]:
+            raise BadInput(f"model: {name}: {first} and {full_name} are one parameter; give each layer its own")
 
 
 def _inspect(module: nn.Module, shape: tuple[int, ...], name: str, head: str | None) -> tuple[str, bool, bool]:
-    """(name of the head, whether functional dropout runs, whether the outputs are those of the head on its input)."""
+    """(name of the head, whether functional dropout runs, whether the outputs of the module are those of the head)."""
     layers = dict(module.named_modules())
-    owners = [place for place, layer in layers.items() if layer._parameters]
+    owners = [layer_name for layer_name, layer in layers.items() if layer._parameters]
     if head is not None and (head not in layers or not any(True for _ in layers[head].parameters())):
         raise BadInput(_head_error(head, f"is no layer of {name} with parameters", filter(None, owners)))
     calls: list[tuple[str, Any]] = []
-    watched = [place for place in layers if place and (place in owners or place == head)]
-    handles = [layers[p].register_forward_hook(lambda *args, p=p: calls.append((p, args[2]))) for p in watched]
+    candidates = [layer_name for layer_name in layers if layer_name and (layer_name in owners or layer_name == head)]
+    handles = [layers[p].register_forward_hook(lambda *args, p=p: calls.append((p, args[2]))) for p in candidates]
     with torch.no_grad(), _DropoutDetector() as dropout:
         outputs = _run(module, torch.rand(2, *shape), name)
     for handle in handles:
         handle.remove()
-    order = [place for place, _ in calls]
+    order = [layer_name for layer_name, _ in calls]
     if head is not None and head not in order:
         raise BadInput(_head_error(head, f"does not run in the forward of {name}", dict.fromkeys(order)))
-    chosen = head or (order or owners)[-1]
-    own = [output for place, output in calls if place == chosen]
-    splits = len(own) == 1 and all(isinstance(x, Tensor) for x in (*own, outputs)) and torch.equal(own[0], outputs)
-    return chosen, dropout.found, splits
+    head_name = head or (order or owners)[-1]
+    head_outputs = [output for layer_name, output in calls if layer_name == head_name]
+    splits = (
+        len(head_outputs) == 1
+        and all(isinstance(x, Tensor) for x in (*head_outputs, outputs))
+        and torch.equal(head_outputs[0], outputs)
+    )
+    return head_name, dropout.is_called, splits
 
 
 def _head_error(head: str, reason: str, choices: Iterable[str]) -> str:
@@ -249,10 +253,10 @@ def _head_error(head: str, reason: str, choices: Iterable[str]) -> str:
 class _DropoutDetector(torch.overrides.TorchFunctionMode):
     """Notes whether functional dropout is called outside of dropout layers."""
 
-    found = False
+    is_called = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.found = self.found or func in FUNCTIONS
+        self.is_called = self.is_called or func in FUNCTIONS
         return func(*args, **(kwargs or {}))
 
 
@@ -273,7 +277,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _hash(module: nn.Module, values: nn.Module | None) -> str:
-    """A hash of what the model computes: its structure, the source of its classes, and the values of an instance."""
+    """A hash of the structure of the model, the source of its classes, and `values`, if the user gave an instance."""
     content = hashlib.sha256(repr(module).encode())
     for kind in dict.fromkeys(type(layer) for layer in module.modules()):
         if not kind.__module__.startswith("torch."):

@@ -15,7 +15,7 @@ class ClientModel(nn.Module, ABC):
     """A network that clients train: `forward` is the head applied to `features`.
 
     Subclasses take `(shape, outputs, *, ...options)`. A key means training (batch statistics, dropout), no
-    key means evaluation; `self.training` plays no part. `client.functional.invoke` runs it with other parameters, also
+    key means evaluation; `self.training` is not used. `client.functional.invoke` runs it with other parameters, also
     under `vmap`. Inside `torch.func.grad` buffers must be arguments of the differentiated function, since they are
     updated in place.
     """
@@ -27,7 +27,7 @@ class ClientModel(nn.Module, ABC):
     """What a client's data are: independent rows, one graph, or windows of a series."""
 
     embeds: ClassVar[bool] = False
-    """Whether it takes a third argument `categories`: the codes of each value of a vector, 0 for a number."""
+    """Whether it takes a third argument `categories`: how many codes each value of a vector has, 0 for a number."""
 
     has_batch_norm: ClassVar[bool] = False
     """Whether there are BatchNorm layers; where `batch_norm` is an option, the option says so."""
@@ -48,10 +48,10 @@ class ClientModel(nn.Module, ABC):
 
 
 class BatchNorm(nn.BatchNorm2d):
-    """Batch normalisation of [B, C, h, w] whose mode is the key and whose statistics can skip padded rows.
+    """Batch normalisation of [B, C, h, w]: the key chooses the mode, and statistics can skip padded rows.
 
     Training on a padded batch equals native training on its real rows, running statistics included. The
-    running buffers are updated in place; there is no batch counter because the momentum is fixed.
+    running buffers are updated in place; there is no counter of batches because the momentum is constant.
     """
 
     momentum: float
@@ -64,7 +64,7 @@ class BatchNorm(nn.BatchNorm2d):
 
     def forward(self, x: Tensor, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Normalise `x`; with a key by batch statistics over the rows where `mask` [B] is true."""
-        x = x.to(self.weight.dtype)  # statistics are not for half precision
+        x = x.to(self.weight.dtype)  # half precision is too coarse for statistics
         if key is not None and mask is not None:
             return self._normalise_masked(x, mask.to(x.dtype))
         mean, var = self.running_mean, self.running_var
@@ -85,19 +85,19 @@ class RunningMoments(Protocol):
 
 
 def masked_moments(x: Tensor, mask: Tensor, layer: RunningMoments) -> tuple[Tensor, Tensor]:
-    """(x [B, C, ...] without its mean, its variance [C]) over the rows that `mask` [B] gives a 1, not a 0.
+    """(x [B, C, ...] without its mean, its variance [C]) over the rows where `mask` [B] is 1, not 0.
 
     The running mean and variance of `layer` take a step towards them.
     """
-    rows, over = mask.reshape(-1, *[1] * (x.ndim - 1)), [0, *range(2, x.ndim)]
+    weight, axes = mask.reshape(-1, *[1] * (x.ndim - 1)), [0, *range(2, x.ndim)]
     count = mask.sum() * x[0, 0].numel()
-    safe = count.clamp(min=1)
-    mean = (x * rows).sum(over) / safe
+    divisor = count.clamp(min=1)
+    mean = (x * weight).sum(axes) / divisor
     centred = x - mean.reshape(-1, *[1] * (x.ndim - 2))
-    var = (centred.square() * rows).sum(over) / safe
-    # A batch without any real row leaves the running moments alone.
+    var = (centred.square() * weight).sum(axes) / divisor
+    # A batch without real rows does not change the running moments.
     momentum = layer.momentum * (count > 0).to(x.dtype)
-    unbiased = var.detach() * safe / (safe - 1).clamp(min=1)
+    unbiased = var.detach() * divisor / (divisor - 1).clamp(min=1)
     layer.running_mean.add_(momentum * (mean.detach() - layer.running_mean))
     layer.running_var.add_(momentum * (unbiased - layer.running_var))
     return centred, var

@@ -1,6 +1,6 @@
 """Small convolutional networks: one family, each member a table of its blocks and dense widths.
 
-Layers are called conv1, bn1, conv2, ..., fc1, ..., so that they can be retained, shared or weighted by name.
+Layers are called conv1, bn1, conv2, ..., fc1, ..., so that methods can keep, share or weight them by name.
 """
 
 from typing import Annotated, ClassVar, NamedTuple
@@ -29,10 +29,10 @@ class Block(NamedTuple):
 
 
 def to_channels_last(x: Tensor) -> Tensor:
-    """`x` [..., c, h, w] with its channels next to each other in memory: on a CPU, all kernels are quicker so."""
+    """`x` [..., c, h, w] with its channels next to each other in memory; all kernels of a CPU are faster so."""
     if x.device.type != "cpu":
         return x
-    if x.shape[-3] == 1:  # both layouts are the same memory, and the strides say which kernel runs
+    if x.shape[-3] == 1:  # both layouts are the same memory, and the strides choose the kernel
         return x.squeeze(-3).unsqueeze(-1).movedim(-1, -3)
     return x.movedim(-3, -1).contiguous().movedim(-1, -3)
 
@@ -70,12 +70,12 @@ class ConvNet(ClientModel):
 
     def features(self, x: Tensor, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Input of the head [B, D]."""
-        x = to_channels_last(x)  # and so are the outputs of convolutions, if they come from one kernel
+        x = to_channels_last(x)  # outputs of a convolution then have this layout, if one kernel computes them
         for i, block in enumerate(self.blocks, start=1):
             x = to_channels_last(getattr(self, f"conv{i}")(x))
             if self.batch_norm:
                 x = getattr(self, f"bn{i}")(x, key=key, mask=mask)
-            # The order changes no value and no gradient, only how many values the ReLU sees.
+            # ReLU after pooling gives the same values and gradients, and has fewer values to compute.
             x = F.relu(F.max_pool2d(x, block.pool) if block.pool > 1 else x)
         x = x.flatten(1)
         for i in range(1, len(self.widths) + 1):
@@ -141,7 +141,7 @@ class Moon3(ConvNet):
 
 @model("small_cnn")
 class SmallCNN(ConvNet):
-    """A quick CNN with batch normalisation for small images such as the 8x8 digits (13,802 parameters)."""
+    """A fast CNN with batch normalisation for small images such as the 8x8 digits (13,802 parameters)."""
 
     head = ("fc",)
     blocks = (Block(16, 3, padding=1), Block(32, 3, padding=1))

@@ -16,7 +16,7 @@ from fedweave.tensors.trees import is_mapped
 
 
 def gcn_norm(edges: Tensor, nodes: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-    """Edges [3, E + V] with the column order, and the entries [E + V] of D~^-1/2 (A + I) D~^-1/2.
+    """Edges [3, E + V] with their column order, and the entries [E + V] of D~^-1/2 (A + I) D~^-1/2.
 
     Every node has one self loop. `edges` [2, E] lists both directions of every edge (source row 0, target
     row 1); existing loops are not doubled.
@@ -45,14 +45,14 @@ class SparseMatrix(NamedTuple):
 
 
 def _multiply_sparse(h: Tensor, places: Tensor, values: Tensor, size: int) -> Tensor:
-    # A bag of rows of h per row of the result: five times quicker than a product in coordinate format.
+    # A bag of rows of h per row of the result: five times faster than a product in coordinate format.
     return F.embedding_bag(
         places[0], h.contiguous(), _row_starts(places[1], size), mode="sum", per_sample_weights=values
     )
 
 
 def _row_starts(rows: Tensor, size: int) -> Tensor:
-    """Where every row [size] begins in sorted `rows` [C]; `bincount` is quicker, but a GPU would wait for it."""
+    """Where every row [size] begins in sorted `rows` [C]; on a CPU by `bincount`, for which a GPU would wait."""
     if rows.is_cuda:
         return torch.searchsorted(rows, torch.arange(size, device=rows.device))
     count = torch.bincount(rows, minlength=size)
@@ -60,7 +60,7 @@ def _row_starts(rows: Tensor, size: int) -> Tensor:
 
 
 class _SparseProduct(torch.autograd.Function):
-    """Sparse [size, len(h)] times dense h, and its adjoint; mapped over clients it is one block diagonal product."""
+    """Sparse [size, len(h)] times dense h, and its adjoint; under `vmap` one block diagonal product of all clients."""
 
     @staticmethod
     def forward(h: Tensor, places: Tensor, values: Tensor, size: int) -> Tensor:
@@ -88,12 +88,12 @@ class _SparseProduct(torch.autograd.Function):
             for x, dim in zip(inputs[:3], in_dims, strict=False)
         )
         number = torch.arange(n, device=places.device)
-        first = torch.stack([number * h.shape[1], number * size, number * places.shape[-1]], 1)  # of every block
-        blocks = (places + first[..., None]).movedim(0, 1).reshape(3, -1)
+        offsets = torch.stack([number * h.shape[1], number * size, number * places.shape[-1]], 1)  # of every block
+        blocks = (places + offsets[..., None]).movedim(0, 1).reshape(3, -1)
         return _SparseProduct.apply(h.flatten(0, 1), blocks, values.reshape(-1), n * size).unflatten(0, (n, size)), 0
 
 
-# `apply` binds its arguments by the signature of `forward`, which it would otherwise work out on every call.
+# `apply` binds its arguments by the signature of `forward`, which it would otherwise compute in every call.
 _SparseProduct.forward.__signature__ = inspect.signature(_SparseProduct.forward)  # type: ignore[attr-defined]
 
 

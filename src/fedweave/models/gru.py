@@ -61,8 +61,8 @@ class GRU(ClientModel):
     """Sequence to sequence: the encoder reads T_in steps, the decoder reads its own forecasts for T_out.
 
     `shape` is (T_in, features), features being (value,) or (value, time), and `outputs` is T_out. Input
-    [B, T_in + T_out, features]: of the forecast steps the time is read, the value column never is, so it may
-    hold anything. Output [B, T_out]. 26,177 parameters with 64 units and two features.
+    [B, T_in + T_out, features]: of the forecast steps only the time is read, so their values may be
+    anything. Output [B, T_out]. 26,177 parameters with 64 units and two features.
     """
 
     head = ("fc",)
@@ -77,7 +77,7 @@ class GRU(ClientModel):
         self.fc = Readout(hidden)
 
     def features(self, x: Tensor, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-        """Decoder states [B, T_out, H]; they depend on the head, through which the forecasts are fed back."""
+        """Decoder states [B, T_out, H]; they depend on the head, because its forecasts are the next inputs."""
         del key, mask
         past = x[:, : self.history]
         h = self.encoder.last_state(past)

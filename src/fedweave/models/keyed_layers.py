@@ -17,13 +17,13 @@ from fedweave.models.base import masked_moments
 from fedweave.models.recurrent import RECURRENT
 from fedweave.tensors import dropout_keys
 
-# SELU's negative saturation value: what alpha dropout puts in the place of a dropped element
+# SELU's negative saturation value, which alpha dropout puts in place of a dropped element
 ALPHA = -1.7580993408473766
 FUNCTIONAL = 1_000_000  # salts of functional dropout start here; layers have smaller ones
 
 
 class ForwardContext:
-    """What the keyed layers of one model read during a forward pass.
+    """Key and mask of a forward pass, which the keyed layers of one model read.
 
     Attributes:
         key: 0-d key of the randomness; None means evaluation.
@@ -58,9 +58,9 @@ def alpha_dropout(x: Tensor, p: float, key: Tensor | None, salt: int) -> Tensor:
 
 
 class KeyedLayer(nn.Module):
-    """A layer that reads the running `ForwardContext` of its model; `salt` tells the layers of a model apart."""
+    """A layer that reads the `ForwardContext` of its model; each layer of a model has its own `salt`."""
 
-    current: ForwardContext
+    context: ForwardContext
     salt: int
 
 
@@ -70,7 +70,7 @@ class KeyedDropout(KeyedLayer):
     p: float
 
     def forward(self, x: Tensor) -> Tensor:
-        return element_dropout(x, self.p, self.current.key, self.salt)
+        return element_dropout(x, self.p, self.context.key, self.salt)
 
 
 class KeyedChannelDropout(KeyedLayer):
@@ -79,7 +79,7 @@ class KeyedChannelDropout(KeyedLayer):
     p: float
 
     def forward(self, x: Tensor) -> Tensor:
-        return channel_dropout(x, self.p, self.current.key, self.salt)
+        return channel_dropout(x, self.p, self.context.key, self.salt)
 
 
 class KeyedAlphaDropout(KeyedLayer):
@@ -88,7 +88,7 @@ class KeyedAlphaDropout(KeyedLayer):
     p: float
 
     def forward(self, x: Tensor) -> Tensor:
-        return alpha_dropout(x, self.p, self.current.key, self.salt)
+        return alpha_dropout(x, self.p, self.context.key, self.salt)
 
 
 class KeyedBatchNorm(KeyedLayer):
@@ -105,20 +105,20 @@ class KeyedBatchNorm(KeyedLayer):
     running_var: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
-        now, mean, var = self.current, self.running_mean, self.running_var
+        context, mean, var = self.context, self.running_mean, self.running_var
         x = x.to(mean.dtype)
-        if now.key is None:
+        if context.key is None:
             return F.batch_norm(x, mean, var, self.weight, self.bias, False, self.momentum, self.eps)
-        if now.mask is None and x.numel() > x.shape[1]:
+        if context.mask is None and x.numel() > x.shape[1]:
             return F.batch_norm(x, mean, var, self.weight, self.bias, True, self.momentum, self.eps)
-        return self._normalise_masked(x, x.new_ones(len(x)) if now.mask is None else now.mask.to(x.dtype))
+        return self._normalise_masked(x, x.new_ones(len(x)) if context.mask is None else context.mask.to(x.dtype))
 
     def _normalise_masked(self, x: Tensor, mask: Tensor) -> Tensor:
-        wide = [1, -1, *[1] * (x.ndim - 2)]
+        shape = [1, -1, *[1] * (x.ndim - 2)]
         centred, var = masked_moments(x, mask, self)
-        x = centred * torch.rsqrt(var + self.eps).reshape(wide)
-        x = x if self.weight is None else x * self.weight.reshape(wide)
-        return x if self.bias is None else x + self.bias.reshape(wide)
+        x = centred * torch.rsqrt(var + self.eps).reshape(shape)
+        x = x if self.weight is None else x * self.weight.reshape(shape)
+        return x if self.bias is None else x + self.bias.reshape(shape)
 
 
 KEYED: dict[type[nn.Module], type[nn.Module]] = {
@@ -136,54 +136,56 @@ KEYED: dict[type[nn.Module], type[nn.Module]] = {
 
 
 def make_keyed(module: nn.Module, name: str) -> ForwardContext:
-    """Change the class of every layer of `module` that is random or that has batch statistics; returns what they read.
+    """Change the class of every layer of `module` with randomness or batch statistics; returns their context.
 
     Raises:
-        BadInput: a layer that cannot be changed; `name` stands for the model in the message.
+        BadInput: a layer cannot be changed; `name` is the name of the model in the message.
     """
-    current = ForwardContext()
-    for salt, (place, layer) in enumerate(module.named_modules(), 1):
-        here = f"model: {name}: {place or 'its top'}"
-        base = next((kind for kind in type(layer).__mro__ if kind in KEYED), None)
-        if base is None:
-            _refuse_unkeyed(layer, here)
+    context = ForwardContext()
+    for salt, (layer_name, layer) in enumerate(module.named_modules(), 1):
+        where = f"model: {name}: {layer_name or 'its top'}"
+        kind = next((base for base in type(layer).__mro__ if base in KEYED), None)
+        if kind is None:
+            _refuse_unkeyed(layer, where)
             continue
-        if type(layer).forward is not base.forward:
+        if type(layer).forward is not kind.forward:
             raise BadInput(
-                f"{here}: {type(layer).__name__} changes how {base.__name__} works; use {base.__name__} itself"
+                f"{where}: {type(layer).__name__} changes how {kind.__name__} works; use {kind.__name__} itself"
             )
         if isinstance(layer, _BatchNorm):
-            _check_batch_norm(layer, here)
+            _check_batch_norm(layer, where)
             layer.register_buffer("num_batches_tracked", None)
-        replacement: Any = type(type(layer).__name__, (KEYED[base], type(layer)), {})
+        replacement: Any = type(type(layer).__name__, (KEYED[kind], type(layer)), {})
         layer.__class__ = replacement
-        layer.__dict__ |= {"current": current, "salt": salt}
-    return current
+        layer.__dict__ |= {"context": context, "salt": salt}
+    return context
 
 
-def _refuse_unkeyed(layer: nn.Module, here: str) -> None:
+def _refuse_unkeyed(layer: nn.Module, where: str) -> None:
     if isinstance(layer, nn.MultiheadAttention) and layer.dropout:
         raise BadInput(
-            f"{here}: dropout inside MultiheadAttention is not supported; give it dropout=0 and nn.Dropout behind it"
+            f"{where}: dropout inside MultiheadAttention is not supported; give it dropout=0 and nn.Dropout behind it"
         )
     if isinstance(layer, nn.FeatureAlphaDropout | nn.RReLU) or (isinstance(layer, _DropoutNd) and layer.p):
         kind = type(layer).__name__
         raise BadInput(
-            f"{here}: {kind} draws random numbers that no key controls; use nn.Dropout, or another activation"
+            f"{where}: {kind} draws random numbers that no key controls; use nn.Dropout, or another activation"
         )
     if getattr(layer, "track_running_stats", False):  # instance normalisation
-        raise BadInput(f"{here}: {type(layer).__name__} with track_running_stats=True is not supported; leave that out")
+        raise BadInput(
+            f"{where}: {type(layer).__name__} with track_running_stats=True is not supported; leave that out"
+        )
 
 
-def _check_batch_norm(layer: _BatchNorm, here: str) -> None:
+def _check_batch_norm(layer: _BatchNorm, where: str) -> None:
     if not layer.track_running_stats:
-        raise BadInput(f"{here}: track_running_stats=False makes evaluation depend on the batch; leave that out")
+        raise BadInput(f"{where}: track_running_stats=False makes evaluation depend on the batch; leave that out")
     if layer.momentum is None:
-        raise BadInput(f"{here}: momentum=None is not supported; give a number such as 0.1")
+        raise BadInput(f"{where}: momentum=None is not supported; give a number such as 0.1")
 
 
 class KeyedFunctions(TorchFunctionMode):
-    """Inside this block, calls such as F.dropout(x, p, training=True) draw from `key`; each has a number of its own."""
+    """Inside this block, calls such as F.dropout(x, p, training=True) draw from `key`; each call has its own salt."""
 
     def __init__(self, key: Tensor) -> None:
         super().__init__()

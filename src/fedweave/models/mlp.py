@@ -59,8 +59,8 @@ class Perceptron(ClientModel):
 class MLP(Perceptron):
     """Perceptron on flattened images or vectors; 354 parameters for 2 inputs, hidden [16, 16], 2 outputs.
 
-    A value that the data set declares as a category is the number of a row of a table of vectors (`nn.Embedding`), one
-    table a category, as wide as `embedding` says and at most as wide as the category has codes.
+    A value that the data set declares as a category selects a row of a table of vectors (`nn.Embedding`). Each category
+    has a table, whose width is `embedding`, or the number of codes of the category if that is smaller.
     """
 
     embeds = True

@@ -65,7 +65,7 @@ class RecurrentLayer(nn.Module):
     dropout: float
     proj_size: int
     bias: bool
-    current: "ForwardContext"
+    context: "ForwardContext"
     salt: int
 
     def forward(self, x: Tensor, start: Any = None) -> tuple[Tensor, Any]:
@@ -81,7 +81,7 @@ class RecurrentLayer(nn.Module):
         last: list[States] = []
         for layer in range(self.num_layers):
             if layer and self.dropout:
-                x = dropout_keys.dropout(x, self.dropout, self.current.key, (self.salt << 8) + layer)
+                x = dropout_keys.dropout(x, self.dropout, self.context.key, (self.salt << 8) + layer)
             runs = [self._run_direction(x, layer, back, len(last) + back, h0) for back in range(1 + self.bidirectional)]
             x = torch.cat([outputs for outputs, _ in runs], -1)
             last += [states for _, states in runs]

@@ -1,4 +1,4 @@
-"""The table of client models; a decorator at its definition enters a class."""
+"""The table of client models, to which a decorator adds a class."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -46,7 +46,7 @@ CAPABILITIES = {"rows": {"classes", "pooled_rows"}, "graph": {"classes", "subgra
 
 
 def capabilities(name: str, arguments: Mapping[str, Any]) -> frozenset[str]:
-    """What methods may ask for where clients train the model `name` with the options `arguments`."""
+    """Properties that methods may require if clients train the model `name` with the options `arguments`."""
     cls = MODELS[choose(name, MODELS, "model.name")]
     normalised = arguments.get("batch_norm", options(name).get("batch_norm", cls.has_batch_norm))
     return frozenset(CAPABILITIES[cls.reads] | ({"batch_norm"} if normalised else set()))
@@ -58,7 +58,7 @@ def build(
     """Make a model for inputs of `shape` (no batch axis), initialised by torch's global generator.
 
     Args:
-        categories: codes of each value of a vector, 0 for a number, as `Dataset.categories`.
+        categories: how many codes each value of a vector has, 0 for a number, as `Dataset.categories`.
         arguments: options of the model.
 
     Raises:
@@ -71,10 +71,10 @@ def build(
             raise BadInput(f"model.{option}: unknown; {name} has no options")
         choose(option, choices, f"model ({name}): option")
     if categories and not MODELS[name].embeds:
-        able = ", ".join(sorted(other for other, cls in MODELS.items() if cls.embeds))
+        alternatives = ", ".join(sorted(other for other, cls in MODELS.items() if cls.embeds))
         raise BadInput(
             f"model.name: {name!r} has no embeddings, which {sum(map(bool, categories))} categories of the data need; "
-            f"use {able}, or give categories one column per value (embed=False)"
+            f"use {alternatives}, or give categories one column per value (embed=False)"
         )
     network = MODELS[name](tuple(shape), outputs, *([tuple(categories)] if categories else []), **arguments)
     if not any(True for _ in network.parameters()):

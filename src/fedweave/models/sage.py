@@ -1,8 +1,9 @@
 """GraphSAGE and the neighbour generator of FedSage+, for subgraph clients.
 
 Sources: Hamilton et al., arXiv:1706.02216; Zhang et al., arXiv:2106.13430; sizes as in github.com/xkLi-Allen/OpenFGL.
-A graph is edges [3, E] (row 0 to row 1, column order) with a weight [E] of 1, or 0 for edges to ignore. A mended graph
-has up to S generated neighbours per node; most have fewer, so they are stored by slot (`Slot`), without empty slots.
+A graph is edges [3, E] (row 0 to row 1, column order) with a weight [E] of 1, or 0 for edges to ignore. In a
+completed graph, each node has up to S generated neighbours. Most nodes have fewer, so neighbours are stored by slot
+(`Slot`), without empty slots.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ class Slot(NamedTuple):
     Attributes:
         nodes: [L] nodes that have these neighbours, each at most once.
         features: [L, D] of these neighbours.
-        live: [L] which of them exist: all, unless clients are mapped, where sizes cannot differ.
+        live: [L] whether they exist; always true outside of `vmap`, under which sizes cannot differ.
     """
 
     nodes: Tensor
@@ -83,13 +84,13 @@ class GraphSAGE(nn.Module):
         )[0]
 
     def _activate(self, slot: Slot, nodes: int, key: Tensor | None, salt: int) -> Slot:
-        # Dropout is drawn for every node, so that it does not depend on who else has a neighbour in this slot.
+        # Drawn for every node, so that it does not depend on which other nodes have a neighbour in this slot.
         mask = dropout_keys.dropout(slot.features.new_ones(nodes, slot.features.shape[1]), self.dropout, key, salt)
         return slot._replace(features=F.relu(slot.features) * mask[slot.nodes])
 
 
 class NeighbourGenerator(nn.Module):
-    """How many neighbours every node lacks, and what they look like.
+    """Predicts how many neighbours every node lacks, and their features.
 
     An encoder, a degree head ReLU(Linear), and a feature head on the code plus noise N(0, I): two ReLU layers of
     `sizes`, dropout, and S · F outputs in (−1, 1). Only the outputs of existing neighbours are computed.
@@ -108,26 +109,24 @@ class NeighbourGenerator(nn.Module):
     def forward(
         self, x: Tensor | SparseMatrix, edges: Tensor, weight: Tensor, *, noise: Tensor, key: Tensor | None = None
     ) -> tuple[Tensor, tuple[Slot, ...]]:
-        """Missing neighbours [V] and the neighbours themselves; `noise` is the key of the noise, `key` enables
-        dropout.
-        """
+        """How many neighbours are missing [V], and these neighbours; `noise` and `key` seed the noise and dropout."""
         code = self.encoder(x, edges, weight, key=key)
         degree = F.relu(self.degree(code))[:, 0]
         return degree, self._generate_slots(code + normal(noise, code.shape).to(code), degree.detach(), key)
 
     def _generate_slots(self, code: Tensor, degree: Tensor, key: Tensor | None = None) -> tuple[Slot, ...]:
         """⌊degree⌋ neighbours of every node, S at most, from its noisy code [V, width]."""
-        everybody = torch.arange(len(code), device=code.device)
-        nodes = everybody if is_mapped() else everybody[degree >= 1]
+        all_nodes = torch.arange(len(code), device=code.device)
+        nodes = all_nodes if is_mapped() else all_nodes[degree >= 1]
         h = F.relu(self.fc2(F.relu(self.fc1(code[nodes]))))
         if key is not None and len(nodes):
-            # Drawn for every node, so that it does not depend on who else has neighbours.
+            # Drawn for every node, so that it does not depend on which other nodes have neighbours.
             h = h * dropout_keys.dropout(h.new_ones(len(code), h.shape[1]), self.dropout, key, salt=3)[nodes]
         parts = [part.unflatten(0, (self.most, -1)).unbind(0) for part in (self.flat.weight, self.flat.bias)]
         slots = []
         for i, (weight, bias) in enumerate(zip(*parts, strict=True)):
             live = degree[nodes] >= i + 1
-            rows = everybody if is_mapped() else live.nonzero()[:, 0]
+            rows = all_nodes if is_mapped() else live.nonzero()[:, 0]
             if not len(rows):
                 break
             slots.append(Slot(nodes[rows], torch.tanh(F.linear(h[rows], weight, bias)), live[rows]))

@@ -1,4 +1,4 @@
-"""The source of a user's code, as a text that comments and formatting do not change."""
+"""The source of a user's code as a text that does not depend on comments and formatting."""
 
 import ast
 import inspect
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def source_of(thing: Any) -> str:
-    """The source of a class or function without comments and formatting; of one without a file, its byte code."""
+    """The source of a class or function without comments and formatting; its byte code if it has no file."""
     try:
         return ast.dump(ast.parse(textwrap.dedent(inspect.getsource(thing))))
     except (OSError, TypeError, SyntaxError):

@@ -1,6 +1,6 @@
-"""Networks that live on the server: graph encoders of clients, hypernetworks, attention between clients.
+"""Networks of the server: graph encoders of clients, hypernetworks, attention between clients.
 
-They are plain modules, run with parameters from elsewhere through their `Architecture`; a key turns dropout on.
+They are plain modules; `Architecture` runs them with parameters of a state. A key turns dropout on.
 Encoders share one call, `(x [N, f_in], edges [2, E], *, key) -> [N, f_out]`.
 """
 

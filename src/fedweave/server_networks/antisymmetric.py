@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 
 class AntisymmetricGraph(nn.Module):
-    """ReLU(tanh(a (M1 M2ᵀ − M2 M1ᵀ))) with M_k = tanh(a Lin_k(e_k)); the vectors e_1, e_2 [N, D] are parameters,
-    zero at first.
+    """ReLU(tanh(a (M1 M2ᵀ − M2 M1ᵀ))) with M_k = tanh(a Lin_k(e_k)).
+
+    The vectors e_1, e_2 [N, D] are parameters, zero at first.
     """
 
     def __init__(self, clients: int, size: int, *, saturation: float = 3.0) -> None:

@@ -1,4 +1,4 @@
-"""A network of the server as a value: equal settings are equal architectures, whose module is made once."""
+"""A network of the server as a value: equal settings give equal architectures, which share one module."""
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Architecture:
 
     Attributes:
         kind: the class.
-        args, options: what it is called with.
+        args, options: its arguments.
     """
 
     kind: Callable[..., nn.Module]
@@ -30,13 +30,14 @@ class Architecture:
 
     @property
     def meta_module(self) -> nn.Module:
-        """The module without memory for parameters. Its first use must not be inside a mapped function, where no module
-        may be initialised.
+        """The module without memory for parameters.
+
+        Its first use must be outside of mapped functions, in which no module may be initialised.
         """
         return _build_meta_module(self)
 
     def run(self, params: Params, *inputs: Any, method: str = "forward", **options: Any) -> Any:
-        """What `method` of the network gives with `params`."""
+        """Run `method` of the network with `params`."""
         return invoke(self.meta_module, params, method, *inputs, **options)
 
 

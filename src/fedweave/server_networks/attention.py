@@ -13,7 +13,7 @@ from fedweave.tensors import dropout_keys
 
 Score = Literal["gat", "gatv2"]
 Control = Callable[[Tensor], Tensor]
-"""What is used in place of the weights [N, N]."""
+"""Maps the weights [N, N] of an attention to those that are used in their place."""
 
 
 def no_control(weights: Tensor) -> Tensor:
@@ -26,7 +26,7 @@ class AttentionHeads(nn.Module):
 
     gat (Velickovic et al., arXiv:1710.10903): e_ij = LeakyReLU(a . [W h_i || W h_j]). LeakyReLU is monotone,
     so within a head every row i ranks the sources j alike. gatv2 (Brody et al., arXiv:2105.14491): e_ij = a .
-    LeakyReLU(W_l h_i + W_r h_j) does not have that limit. With `shared` all heads have one W, and an a of their own.
+    LeakyReLU(W_l h_i + W_r h_j) does not have this limit. With `shared` all heads have one W, and an a of their own.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class AttentionHeads(nn.Module):
         self.a = nn.Parameter(_xavier(heads, 1, 2 * width if score == "gat" else width)[:, 0])
 
     def values(self, h: Tensor) -> Tensor:
-        """Source rows as the heads see them, [N, D] -> [N, K, width], or [N, 1, width] if they share one W."""
+        """Projected source rows of the heads, [N, D] -> [N, K, width], or [N, 1, width] if they share one W."""
         return F.linear(h, self.source.flatten(0, 1)).unflatten(-1, self.source.shape[:2])
 
     def forward(self, h: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -69,10 +69,10 @@ def _xavier(heads: int, rows: int, columns: int) -> Tensor:
 
 
 class ModelAttention(nn.Module):
-    """pFedGAT: who learns from whom, from the parameters themselves.
+    """pFedGAT: weights between clients from the parameters of their models.
 
-    Rows that represent models, layer-normalised without affine terms, times 1/sqrt(d) with `h_scale="rsqrt"`, are
-    attended by K `heads` (see `AttentionHeads`) over all clients including oneself, and the heads are averaged.
+    The rows are models, layer-normalised without affine terms and, with `h_scale="rsqrt"`, divided by sqrt(d). K
+    `heads` (see `AttentionHeads`) attend over all clients including the client itself, and their mean is taken.
     """
 
     def __init__(self, features: int, *, h_scale: Literal["none", "rsqrt"] = "none", **heads: Any) -> None:
@@ -97,8 +97,7 @@ def layer_norm(x: Tensor) -> Tensor:
 def count_sketch(x: Tensor, width: int, key: Tensor) -> Tensor:
     """Rows [N, d] hashed to [N, width]: every column joins a random bucket with a random sign.
 
-    Inner products keep their expectation (Charikar et al., 2002), so attention over long models stays
-    affordable.
+    Inner products keep their expectation (Charikar et al., 2002), so attention over large models needs little time.
     """
     bucket = (dropout_keys.uniform(dropout_keys.fold(key, 0), x.shape[1:]) * width).long()
     sign = (dropout_keys.uniform(dropout_keys.fold(key, 1), x.shape[1:]) < 0.5).to(x.dtype) * 2 - 1
@@ -124,7 +123,7 @@ class FreeAttention(nn.Module):
 
 
 def add_newcomers(matrix: Tensor, newcomers: int) -> Tensor:
-    """A free matrix [N, N] for N + newcomers clients: who is new attends to itself only and nobody to it."""
+    """A free matrix [N, N] for N + newcomers clients: newcomers attend only to themselves, and nobody to them."""
     return torch.block_diag(matrix, torch.eye(newcomers, dtype=matrix.dtype, device=matrix.device))
 
 

@@ -1,4 +1,4 @@
-"""The server's network of FedSheafHN: clients' embeddings talk to one another and become models."""
+"""The server's network of FedSheafHN: it mixes the embeddings of clients and generates models from them."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -21,8 +21,8 @@ Mixer = Literal["free", "dot", "none"]
 class CollaborativeHypernetwork(nn.Module):
     """Encoder on the graph of clients, attention between clients, then a hypernetwork with one wide head.
 
-    The sheaf is diagonal on one-dimensional stalks and learned once, from the lifted features; "gcn" and "gat" have two
-    layers of `width`. "none" leaves a part out.
+    The sheaf has diagonal maps on one-dimensional stalks, learned once from the lifted features; "gcn" and "gat" have
+    two layers of `width`. "none" omits a part.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class CollaborativeHypernetwork(nn.Module):
         return x if self.encoder is None else self.encoder(x, edges, key=_fold(key, 0))
 
     def mixing_matrix(self, x: Tensor, edges: Tensor) -> Tensor:
-        """Who attends to whom [N, N], without dropout; the identity without attention."""
+        """Weights of the attention between clients [N, N], without dropout; the identity without attention."""
         encoded = self.encode(x, edges)
         return torch.eye(len(x)).to(x) if self.attention is None else self.attention.weights(encoded)
 
@@ -77,7 +77,7 @@ class CollaborativeHypernetwork(nn.Module):
     def hidden_features(
         self, x: Tensor, edges: Tensor, ids: Tensor, *, key: Tensor | None = None, control: Control = no_control
     ) -> Tensor:
-        """What the wide head reads in `forward`, [P, width]."""
+        """Inputs of the wide head in `forward`, [P, width]."""
         return self.hyper.hidden_features(self._mix_embeddings(x, edges, key, control), ids, key=_fold(key, 2))
 
     def _mix_embeddings(self, x: Tensor, edges: Tensor, key: Tensor | None, control: Control) -> Tensor:

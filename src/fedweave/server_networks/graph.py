@@ -25,8 +25,7 @@ def _sizes(f_in: int, width: int, f_out: int, depth: int) -> list[int]:
 class GCNEncoder(nn.Module):
     """`depth` graph convolutions with ELU between them and no residual connection: the encoder of GHN.
 
-    The self loops of A~ = A + I are the only memory of a client's own embedding, which is what over-smooths
-    at depth.
+    Only the self loops of A~ = A + I preserve a client's own embedding, so deep encoders over-smooth.
     """
 
     def __init__(self, f_in: int, f_out: int, *, width: int = 32, depth: int = 3, dropout: float = 0.0) -> None:
@@ -44,7 +43,7 @@ class GCNEncoder(nn.Module):
 
 
 class GATLayer(nn.Module):
-    """K attention heads over the neighbours and oneself, concatenated or averaged, plus a bias."""
+    """K attention heads over the neighbours and the node itself, concatenated or averaged, plus a bias."""
 
     def __init__(self, f_in: int, width: int, heads: int, concat: bool) -> None:
         super().__init__()
@@ -61,7 +60,7 @@ class GATLayer(nn.Module):
 class GATEncoder(nn.Module):
     """`depth` graph attention layers (arXiv:1710.10903) with ELU between them, dense because N is small.
 
-    Hidden layers concatenate `heads` heads to `width` channels in all, the last layer averages its heads.
+    Hidden layers concatenate `heads` heads to `width` channels in total; the last layer averages its heads.
     """
 
     def __init__(

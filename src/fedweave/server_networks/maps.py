@@ -1,4 +1,4 @@
-"""Restriction maps of a sheaf from free numbers, and the inverse root that normalises general ones."""
+"""Restriction maps of a sheaf from unconstrained numbers, and the inverse root that normalises general maps."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -45,7 +45,13 @@ def exponential(values: Tensor, s: int) -> Tensor:
 
 
 class Parametrisation(NamedTuple):
-    """How many numbers make a map, the maps ([E, S, S], or [E, S] if diagonal), are they orthogonal."""
+    """Maps from numbers.
+
+    Attributes:
+        size: stalk dimension S -> how many numbers make a map.
+        build: (numbers [E, size], S) -> maps [E, S, S], or [E, S] if diagonal.
+        orthogonal: whether the maps are orthogonal.
+    """
 
     size: Callable[[int], int]
     build: Callable[[Tensor, int], Tensor]
@@ -87,8 +93,8 @@ class _InverseRoot(torch.autograd.Function):
         inverse, vectors = ctx.saved_tensors
         a, b = inverse[..., :, None], inverse[..., None, :]
         # 1 / (sqrt(x) sqrt(y) (sqrt(x) + sqrt(y))) in terms of inverse roots, 0 where either is 0.
-        divided = a * b * (a * b / torch.where(a + b > 0, a + b, 1.0))
-        return -vectors @ ((vectors.mT @ grad @ vectors) * divided) @ vectors.mT
+        quotient = a * b * (a * b / torch.where(a + b > 0, a + b, 1.0))
+        return -vectors @ ((vectors.mT @ grad @ vectors) * quotient) @ vectors.mT
 
 
 def inverse_root(matrix: Tensor) -> Tensor:

@@ -39,9 +39,9 @@ class TargetHypernetwork(nn.Module):
 
 
 def apply_wide_head(h: Tensor, head: Any) -> Tensor:
-    """What a linear head, an `nn.Linear` with many more outputs than inputs, makes of h [P, D].
+    """Outputs of a linear head, an `nn.Linear` with many more outputs than inputs, for h [P, D].
 
-    Where no gradient is asked for, its outputs are made in pieces: twice as quick on a CPU.
+    Without gradients, the outputs are computed in pieces, which is twice as fast on a CPU.
     """
     weight, bias = head.weight, head.bias
     if len(weight) <= PIECE or torch.is_grad_enabled() or h.device.type != "cpu":
@@ -51,29 +51,28 @@ def apply_wide_head(h: Tensor, head: Any) -> Tensor:
 
 
 def backpropagate_heads(h: Tensor, heads: Params, cotangents: Sequence[Tensor]) -> tuple[Params, Tensor]:
-    """The derivative of linear heads at their inputs h [P, D], without their outputs.
+    """The gradients of linear heads at their inputs h [P, D], without computing their outputs.
 
     Args:
         heads: weight [n, D] and bias [n] of every head in turn.
         cotangents: [P, ...] of every head's output.
 
     Returns:
-        the derivative in `heads` and in h [P, D].
+        the gradients with respect to `heads` and to h [P, D].
     """
-    slopes: Params = {}
-    names, back = iter(heads), torch.zeros_like(h)
+    grads: Params = {}
+    names, input_grad = iter(heads), torch.zeros_like(h)
     for cotangent, weight, bias in zip(cotangents, names, names, strict=True):
         rows = cotangent.flatten(1)
-        slopes |= {weight: rows.T @ h, bias: rows.sum(0)}
-        back.addmm_(rows, heads[weight])
-    return slopes, back
+        grads |= {weight: rows.T @ h, bias: rows.sum(0)}
+        input_grad.addmm_(rows, heads[weight])
+    return grads, input_grad
 
 
 class FlatHypernetwork(nn.Module):
     """An embedding becomes a model through one wide head: the hypernetwork of FedSheafHN.
 
-    Two times [Linear, ReLU, dropout], then Linear(width, P) split into the target tensors, P being their
-    total size.
+    Twice [Linear, ReLU, dropout], then Linear(width, P) split into the target tensors, whose total size is P.
     """
 
     def __init__(self, f_in: int, shapes: Shapes, *, width: int = 128, dropout: float = 0.3) -> None:
@@ -95,7 +94,7 @@ class FlatHypernetwork(nn.Module):
         return {name: part.reshape(len(ids), *shape) for (name, shape), part in named}
 
     def hidden_features(self, z: Tensor, ids: Tensor, *, key: Tensor | None = None) -> Tensor:
-        """What the head reads of the clients `ids`, [P, width]."""
+        """Inputs of the head for the clients `ids`, [P, width]."""
         for salt, layer in enumerate((self.fc1, self.fc2)):
             z = dropout_keys.dropout(F.relu(layer(z)), self.dropout, key, salt=salt)
         return z[ids]
@@ -104,7 +103,7 @@ class FlatHypernetwork(nn.Module):
 class LayerWeights(nn.Module):
     """The dedicated hypernetwork of one pFedLA client: its embedding becomes one row of weights per layer.
 
-    Three times [Linear, ReLU], then for every layer a head Linear(width, N), kept as one matrix. With
+    Three times [Linear, ReLU], then a head Linear(width, N) per layer, all stored as one matrix. With
     `relu_norm` the heads are positive at the start and rows are ReLU divided by their sum, as in
     github.com/KarhouTam/pFedLA, instead of a softmax. 35,350 parameters for 10 clients and 5 layers, plus
     the embedding.

@@ -2,11 +2,11 @@
 
 A cellular sheaf gives every client v a stalk R^S and every edge e at v a restriction map F_{v,e}. Two
 neighbours agree on e when F_{v,e} x_v = F_{u,e} x_u; the sheaf Laplacian delta^T delta measures how much they
-do not. Source: Bodnar et al., arXiv:2202.04579, and its code
+disagree. Source: Bodnar et al., arXiv:2202.04579, and its code
 github.com/twitter-research/neural-sheaf-diffusion.
 
 Shapes: N clients, E directed edges (both directions of every edge), S stalk dimension, F channels. The
-Laplacian is kept as E blocks S x S and applied by one batched product and one scatter-add.
+Laplacian is stored as E blocks S x S and applied by one batched product and one scatter-add.
 """
 
 from collections import Counter
@@ -36,10 +36,11 @@ class Sheaf(NamedTuple):
     """A sheaf on a graph and the normalisation of its Laplacian Delta = D^{-1/2} delta^T delta D^{-1/2}.
 
     Attributes:
-        edges: [2, E] v -> u, both directions. maps: F_{v,e} of every directed edge, [E, S, S], or [E, S] if
-        diagonal. transport: F_{v,e}^T F_{u,e}, of the same shape. degree: diagonal blocks of delta^T delta:
-        [N, 1] for orthogonal maps, [N, S] diagonal, [N, S, S] general. root: D^{-1/2} in the shape of
-        `degree`.
+        edges: [2, E] v -> u, both directions.
+        maps: F_{v,e} of every directed edge, [E, S, S], or [E, S] if diagonal.
+        transport: F_{v,e}^T F_{u,e}, in the shape of `maps`.
+        degree: diagonal blocks of delta^T delta, [N, 1] for orthogonal maps, [N, S] diagonal, [N, S, S] general.
+        root: D^{-1/2} in the shape of `degree`.
     """
 
     edges: Tensor
@@ -63,7 +64,7 @@ def reverse_of(edges: Tensor, nodes: int) -> Tensor:
     """Position of u -> v for every edge v -> u of [2, E].
 
     Raises:
-        BadInput: if an edge is there in one direction only.
+        BadInput: an edge exists in one direction only.
     """
     forward, backward = edges[0] * nodes + edges[1], edges[1] * nodes + edges[0]
     first, second = torch.argsort(forward), torch.argsort(backward)
@@ -125,7 +126,7 @@ class SheafLearner(nn.Module):
         self, features: int, stalk: int, maps: Maps, act: Activation, edge_weights: bool, augmented: bool
     ) -> None:
         super().__init__()
-        # O(1) = {1, -1} leaves nothing to learn, so one-dimensional stalks take a scalar map.
+        # O(1) = {1, -1} has no parameters to learn, so one-dimensional stalks have scalar maps.
         self.kind = MAPS["diagonal" if stalk == 1 else maps]
         self.phi = nn.Linear(2 * features, self.kind.size(stalk), bias=False)
         self.gate = nn.Linear(2 * features, 1, bias=False) if edge_weights else None
@@ -153,7 +154,7 @@ class SheafLayer(nn.Module):
 
     def __init__(self, stalk: int, channels: int, *, eps: bool) -> None:
         super().__init__()
-        # Not torch.eye: on the device "meta" it imports PyTorch's compiler, seconds a process.
+        # Not torch.eye: on the device "meta" it imports PyTorch's compiler, which takes seconds in every process.
         self.left = nn.Parameter(torch.zeros(stalk, stalk).fill_diagonal_(1.0))
         self.right = nn.Parameter(nn.init.orthogonal_(torch.empty(channels, channels)))
         self.eps = nn.Parameter(torch.zeros(stalk, 1)) if eps else None
@@ -202,7 +203,7 @@ class SheafDiffusion(nn.Module):
         self.stalk, self.dropout = stalk, dropout
 
     def steps(self, x: Tensor, edges: Tensor, *, key: Tensor | None = None) -> Iterator[tuple[Sheaf, Tensor]]:
-        """Yield the sheaf of every layer and the features [N, S, F] that the layer leaves."""
+        """Yield the sheaf of every layer, and the features [N, S, F] after the layer."""
         edges = edges[:, edges[0] != edges[1]]
         reverse = reverse_of(edges, len(x))
         h = dropout_keys.dropout(F.elu(self.lift(x)), self.dropout, key, salt=0).unflatten(1, (self.stalk, -1))

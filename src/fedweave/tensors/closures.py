@@ -1,7 +1,8 @@
 """Closures as data: the tensors that a function has captured, and the same function over other tensors.
 
-A loss is a closure over a client's data and over other values of its method. To train many clients at once outside the
-transform that made their losses, and to compile a step once for all rounds, what was captured must become an argument.
+A loss is a closure over a client's data and over other values of its method. Many clients are trained at once outside
+the transform that made their losses, and a step is compiled once for all rounds. For both, the captured tensors must
+become arguments.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -16,16 +17,16 @@ from torch import Tensor
 TensorsById = dict[int, Tensor]
 Rebuild = Callable[[Sequence[Tensor]], Any]
 VOLATILE = {"volatile": True}
-"""Metadata of a dataclass field that a loss must not read: it changes from round to round without being a tensor."""
+"""Metadata of a dataclass field that a loss must not read: its value is no tensor and changes from round to round."""
 
 
 class Capture(NamedTuple):
     """A value split into tensors and form.
 
     Attributes:
-        tensors: what it holds, every tensor once.
-        form: everything else; values of equal forms differ in nothing but their tensors.
-        rebuild: the same value over other tensors.
+        tensors: all tensors in the value, each once.
+        form: everything else; values of equal forms differ only in their tensors.
+        rebuild: makes the same value over other tensors.
     """
 
     tensors: list[Tensor]
@@ -35,7 +36,7 @@ class Capture(NamedTuple):
 
 @dataclass(frozen=True)
 class _IdentityKey:
-    """An object that is equal to itself alone; holding it keeps its identity from being given away."""
+    """Equal only for the same object; the reference keeps the identity from being used for another object."""
 
     value: Any
 
@@ -47,7 +48,7 @@ class _IdentityKey:
 
 
 class VolatilePlaceholder:
-    """The placeholder of a volatile field."""
+    """The value of a volatile field in a rebuilt dataclass; raises TypeError when a loss reads it."""
 
     def __bool__(self) -> NoReturn:
         raise TypeError("a loss read a volatile field of its data; take what it needs from it before the loss is made")
@@ -59,8 +60,9 @@ class VolatilePlaceholder:
 
 
 def capture(value: Any) -> Capture:
-    """Split `value`: functions with their closures, partials, dictionaries, sequences, dataclasses with tensors in
-    them.
+    """Split `value` into tensors and form.
+
+    Functions with their closures, partials, dictionaries, sequences and dataclasses are searched for tensors.
     """
     captured: TensorsById = {}
     form, rebuild = _walk(value, captured)
@@ -68,11 +70,11 @@ def capture(value: Any) -> Capture:
 
 
 def _walk(value: Any, captured: TensorsById) -> tuple[Hashable, Rebuild | None]:
-    """The form of `value` and how to rebuild it; None when it has no tensor and can stay unchanged."""
+    """The form of `value`, and the function that rebuilds it; None if it has no tensor and stays unchanged."""
     if isinstance(value, Tensor):
         captured.setdefault(id(value), value)
-        place = [*captured].index(id(value))
-        return place, lambda tensors: tensors[place]
+        position = [*captured].index(id(value))
+        return position, lambda tensors: tensors[position]
     if isinstance(value, dict):
         names = tuple(value)
         return _join_parts(
@@ -102,19 +104,19 @@ def _walk(value: Any, captured: TensorsById) -> tuple[Hashable, Rebuild | None]:
             captured,
             partial(_rebuild_dataclass, type(value), names),
         )
-    plain = value is None or isinstance(value, int | float | str | torch.dtype | torch.device)
-    return (type(value), value) if plain else _IdentityKey(value), None
+    is_plain = value is None or isinstance(value, int | float | str | torch.dtype | torch.device)
+    return (type(value), value) if is_plain else _IdentityKey(value), None
 
 
 def _join_parts(
     kind: Hashable, parts: Sequence[Any], captured: TensorsById, join: Callable[..., Any]
 ) -> tuple[Hashable, Rebuild | None]:
-    walked = [_walk(part, captured) for part in parts]
-    form = (kind, tuple(form for form, _ in walked))
-    if all(rebuild is None for _, rebuild in walked):
+    results = [_walk(part, captured) for part in parts]
+    form = (kind, tuple(form for form, _ in results))
+    if all(rebuild is None for _, rebuild in results):
         return form, None
-    # Without the parts that are rebuilt: a program is kept for long, and they hold the tensors of one round.
-    pairs = [(None if rebuild else part, rebuild) for part, (_, rebuild) in zip(parts, walked, strict=True)]
+    # Parts that are rebuilt are left out: they hold tensors of one round, and a program stays in memory for long.
+    pairs = [(None if rebuild else part, rebuild) for part, (_, rebuild) in zip(parts, results, strict=True)]
     return form, lambda tensors: join(*(part if rebuild is None else rebuild(tensors) for part, rebuild in pairs))
 
 

@@ -1,4 +1,4 @@
-"""Compiled steps: a traced function of tensors as one fused program, kept for as long as the process lives.
+"""Compiled steps: a traced function of tensors as one fused program, which stays in memory until the process ends.
 
 Compiling takes 10 to 40 seconds per client model. PyTorch caches the result on disk (in `TORCHINDUCTOR_CACHE_DIR`), so
 the next process waits a few seconds. A program from the cache gives the same bits as one that was just compiled.
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 Program = Callable[..., Sequence[Tensor]]
-LIMIT = 16  # programs of one process; a run that needs more has shapes that change all the time
+LIMIT = 16  # programs of one process; a run that needs more has shapes that always change
 _PROGRAMS: dict[Hashable, Program | None] = {}
 
 
@@ -25,20 +25,20 @@ def has_compiler() -> bool:
 
 
 def program(key: Hashable, function: Callable[..., Any], examples: tuple[Any, ...]) -> Program | None:
-    """`function` compiled for trees like `examples`: it takes their leaves one by one and returns those of the result.
+    """`function` compiled for trees like `examples`: it takes the leaves and returns those of the result.
 
-    Leaves are contiguous, as those of the result are. Equal keys promise equal functions. None after `LIMIT` programs,
-    and where the compiler fails.
+    All leaves are contiguous, those of the result too. Callers promise that equal keys mean equal functions. None after
+    `LIMIT` programs, and where the compiler fails.
     """
     leaves, spec = tree_flatten(examples)
-    place = (key, str(spec), tuple((t.shape, t.dtype, t.device) for t in leaves))
-    if place not in _PROGRAMS and len(_PROGRAMS) < LIMIT:
+    signature = (key, str(spec), tuple((t.shape, t.dtype, t.device) for t in leaves))
+    if signature not in _PROGRAMS and len(_PROGRAMS) < LIMIT:
         try:
-            _PROGRAMS[place] = _compile(_flatten_arguments(function, spec), leaves)
+            _PROGRAMS[signature] = _compile(_flatten_arguments(function, spec), leaves)
         except Exception as error:
             warnings.warn(f"a step is not compiled: {type(error).__name__}: {str(error).splitlines()[0]}", stacklevel=2)
-            _PROGRAMS[place] = None
-    return _PROGRAMS.get(place)
+            _PROGRAMS[signature] = None
+    return _PROGRAMS.get(signature)
 
 
 def _flatten_arguments(function: Callable[..., Any], spec: Any) -> Program:
@@ -47,7 +47,7 @@ def _flatten_arguments(function: Callable[..., Any], spec: Any) -> Program:
 
 
 def _compile(function: Program, leaves: list[Tensor]) -> Program:
-    """The traced operations go to the compiler without `torch.compile`, whose checks cost a third of a small step."""
+    """Compile traced operations without `torch.compile`, whose checks take a third of the time of a small step."""
     from torch import _inductor as inductor
     from torch._guards import TracingContext, tracing
     from torch._subclasses import FakeTensorMode
@@ -57,7 +57,7 @@ def _compile(function: Program, leaves: list[Tensor]) -> Program:
     traced = make_fx(function)(*leaves)
     # The compiler's cache on disk asks for an environment of shapes, though all of them are fixed.
     fake = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True, allow_non_fake_inputs=True)
-    # A pool of compilers would outlive a run that is killed.
+    # A pool of compiler processes would continue after its run is killed.
     with inductor.config.patch(compile_threads=1), torch.no_grad(), tracing(TracingContext(fake)):
         run = inductor.compile(traced, [*leaves])
     return torch.no_grad()(run)

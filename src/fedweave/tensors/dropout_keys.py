@@ -36,7 +36,7 @@ def _hashes(base: Tensor, count: int) -> Tensor:
 
 
 def _mix_integer(number: int) -> int:
-    """`_mix` of one number modulo 2⁶⁴, as a signed integer: a fiftieth of the time of a 0-d tensor."""
+    """`_mix` of one number modulo 2⁶⁴, as a signed integer; fifty times faster than with a 0-d tensor."""
     h = number % 2**64
     for bits, factor in ((30, _MIX_1), (27, _MIX_2), (31, 1)):
         h = (h ^ h >> bits) * factor % 2**64
@@ -52,7 +52,7 @@ def _split_to_int16(h: Tensor) -> Tensor:
 
 @cache
 def _views_are_mapped() -> bool:
-    """Whether `vmap` takes a view as another type, which copies nothing; PyTorch 2.11 does not, 2.13 does."""
+    """Whether `vmap` supports a view with another dtype, which needs no copy; PyTorch 2.13 does, 2.11 does not."""
     try:
         vmap(lambda h: h.view(torch.int16))(torch.zeros(1, 1, dtype=torch.int64))
     except RuntimeError:
@@ -82,16 +82,16 @@ def uniform(base: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def uniform_rows(base: Tensor, rows: Tensor, width: int) -> Tensor:
-    """Rows `rows` [P] of the matrix `uniform(base, (N, width))`, float32 [P, width], without the others."""
-    places = rows[:, None] * width + torch.arange(1, width + 1, device=rows.device)
-    return _shift(_mix(base + _GOLDEN * places), 40).to(torch.float32) * 2.0**-24
+    """Rows `rows` [P] of the matrix `uniform(base, (N, width))`, float32 [P, width]; other rows are not computed."""
+    positions = rows[:, None] * width + torch.arange(1, width + 1, device=rows.device)
+    return _shift(_mix(base + _GOLDEN * positions), 40).to(torch.float32) * 2.0**-24
 
 
 def dropout(h: Tensor, p: float, base: Tensor | None, salt: int = 0) -> Tensor:
     """Inverted dropout of `h` with rate `p` (to the nearest 2⁻¹⁶); the identity without a key (evaluation)."""
     if base is None or p == 0.0:
         return h
-    # Sixteen bits decide about one element, so that one hash serves four.
+    # Sixteen bits decide about one element, so one hash is enough for four elements.
     bits = _split_to_int16(_hashes(fold(base, salt), -(-h.numel() // 4)))[: h.numel()].reshape(h.shape)
     dropped = round(p * 2**16)
     return h * ((bits >= dropped - 2**15) * (1.0 / (1.0 - dropped * 2.0**-16)))

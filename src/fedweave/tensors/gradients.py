@@ -1,4 +1,4 @@
-"""Values and gradients inside a mapped function, and the one vector-Jacobian product of server learnables."""
+"""Values and gradients inside a mapped function, and the vector-Jacobian product of the server's parameters."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -23,7 +23,7 @@ else:
 
 
 def by_name(gradients: Iterable[Tensor | None], params: Params) -> Params:
-    """`gradients` by the names of `params`; zeros where there is none, as the loss does not depend on a parameter."""
+    """`gradients` by the names of `params`; zeros where a loss does not depend on the parameter."""
     pairs = zip(params.items(), gradients, strict=True)
     return {name: torch.zeros_like(value) if g is None else g for (name, value), g in pairs}
 
@@ -31,7 +31,7 @@ def by_name(gradients: Iterable[Tensor | None], params: Params) -> Params:
 def value_and_grad(loss: Callable[[Params], tuple[Tensor, Tree]], params: Params) -> tuple[Tensor, Tree, Params]:
     """(value, auxiliary, gradient) of `loss` at `params`, with the bits of `torch.func.grad_and_value`.
 
-    That function imports PyTorch's compiler, which costs every process seconds; its parts do not.
+    That function imports PyTorch's compiler, which takes seconds in every process; its parts do not.
     """
     if not HAS_PARTS:
         grads, (value, aux) = torch.func.grad_and_value(loss, has_aux=True)(params)
@@ -46,9 +46,9 @@ def value_and_grad(loss: Callable[[Params], tuple[Tensor, Tree]], params: Params
 
 
 class _ScalarProduct(torch.autograd.Function):
-    """Stands for the scalar product of an output and a vector: its gradient, the vector, without its value.
+    """The gradient of the scalar product of an output and a vector, which is the vector; the value is not computed.
 
-    With `grad_outputs`, PyTorch imports a symbolic algebra, which takes every process seconds.
+    With `grad_outputs` in its place, PyTorch imports sympy, which takes seconds in every process.
     """
 
     @staticmethod
@@ -69,30 +69,29 @@ class _ScalarProduct(torch.autograd.Function):
 def pull_back(
     generate: Callable[[Tree], Params], phi: Tree, cotangent: Callable[[Params], Params]
 ) -> tuple[Tree, Params]:
-    """(∂ generate(φ) / ∂φ)ᵀ · cotangent(θ̄) and θ̄ = generate(φ), in one forward and one backward pass for all
-    participants.
+    """(∂ generate(φ) / ∂φ)ᵀ · cotangent(θ̄) and θ̄ = generate(φ).
 
-    With cotangent = θ̄ − θ (received minus trained) this is the gradient of ½ ‖generate(φ) − θ‖²: a *descent* step on
-    it moves what is generated towards what was trained.
+    One forward and one backward pass serve all participants. With cotangent = θ̄ − θ (received minus trained) this is
+    the gradient of ½ ‖generate(φ) − θ‖²: a *descent* step on it moves generated models towards trained ones.
     """
     leaves, spec = tree_flatten(phi)
     tracked = [leaf.detach().requires_grad_(leaf.is_floating_point()) for leaf in leaves]
     with torch.enable_grad():
         outputs = generate(tree_unflatten(tracked, spec))
     start = {name: value.detach() for name, value in outputs.items()}
-    vector, live = cotangent(start), [name for name, value in outputs.items() if value.requires_grad]
+    vector, differentiable = cotangent(start), [name for name, value in outputs.items() if value.requires_grad]
     with torch.enable_grad():
-        products = [_ScalarProduct.apply(outputs[name], vector[name]) for name in live]
-    # With one client, what is generated may not depend on φ at all.
-    grads = torch.autograd.grad(products, tracked, allow_unused=True) if live else [None] * len(tracked)
-    lent = {value.untyped_storage().data_ptr() for value in vector.values()}
-    filled = [
-        torch.zeros_like(leaf) if g is None else _separate_memory(g, lent)
+        products = [_ScalarProduct.apply(outputs[name], vector[name]) for name in differentiable]
+    # With one client, the generated models may not depend on φ at all.
+    grads = torch.autograd.grad(products, tracked, allow_unused=True) if differentiable else [None] * len(tracked)
+    storages = {value.untyped_storage().data_ptr() for value in vector.values()}
+    gradients = [
+        torch.zeros_like(leaf) if g is None else _separate_memory(g, storages)
         for g, leaf in zip(grads, tracked, strict=True)
     ]
-    return tree_unflatten(filled, spec), start
+    return tree_unflatten(gradients, spec), start
 
 
-def _separate_memory(gradient: Tensor, lent: set[int]) -> Tensor:
-    """`gradient`, or a copy if it lies in one of the memories `lent`: callers may write to it."""
-    return gradient.clone() if gradient.untyped_storage().data_ptr() in lent else gradient
+def _separate_memory(gradient: Tensor, storages: set[int]) -> Tensor:
+    """`gradient`, or a copy if its memory is one of `storages` (addresses), because callers may write to it."""
+    return gradient.clone() if gradient.untyped_storage().data_ptr() in storages else gradient

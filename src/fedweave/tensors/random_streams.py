@@ -17,7 +17,7 @@ def stream(*ints: int) -> np.random.Generator:
 
 
 def first_numbers(*ints: int, ids: np.ndarray) -> np.ndarray:
-    """`stream(*ints, i).random()` of every i in `ids` [N], float64 [N]; all at once, as a stream takes 20 µs to begin.
+    """`stream(*ints, i).random()` of every i in `ids` [N], float64 [N]; all at once: a stream takes 20 µs to start.
 
     The arithmetic is that of numpy's SeedSequence (O'Neill's `seed_seq_fe`) and of Philox4x64-10 (Salmon et al.,
     SC 2011), which numpy promises to keep.
@@ -30,8 +30,9 @@ def first_numbers(*ints: int, ids: np.ndarray) -> np.ndarray:
 
 
 def streams(*ints: int, ids: np.ndarray) -> Iterator[np.random.Generator]:
-    """`stream(*ints, i)` of every i in `ids`, in turn: one generator, which is at the next stream when that is asked
-    for.
+    """`stream(*ints, i)` of every i in `ids`, in turn.
+
+    It is one generator, which moves to the next stream when the caller asks for that.
     """
     if not _fits_pool(ints, ids):
         yield from (stream(*ints, int(i)) for i in ids)
@@ -78,7 +79,7 @@ def _keys(pool: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def _hash_constants(constant: int, factor: int) -> Iterator[tuple[np.uint32, np.uint32]]:
-    """What the hashes of a SeedSequence take one after the other: (c, c·f), (c·f, c·f²), ... modulo 2³²."""
+    """The constants of the successive hashes of a SeedSequence: (c, c·f), (c·f, c·f²), ... modulo 2³²."""
     while True:
         following = constant * factor % 2**32
         yield np.uint32(constant), np.uint32(following)

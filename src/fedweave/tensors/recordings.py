@@ -1,8 +1,8 @@
 """Recorded steps: the kernels of one step as a CUDA graph, which replays them for every other step of its shape.
 
-A step of a small model is hundreds of kernels of a few microseconds, and Python needs longer to start them than a GPU
-to run them. A replay starts all of them with one call. They are the kernels of the plain step, so the result has the
-same bits.
+A step of a small model is hundreds of kernels of a few microseconds, and Python needs more time to start them than a
+GPU to run them. A replay starts all of them with one call. They are the kernels of the plain step, so the result has
+the same bits.
 """
 
 import threading
@@ -21,21 +21,21 @@ Advanced = tuple[Leaves, Tensor]
 Step = Callable[[bool, Leaves, Leaves, Leaves], Advanced]
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
 LIMIT = 16  # recordings of a process at a time
-LARGE = 2**26  # bytes from which on an input is read where it lies, such as the features of a data set
-WARM_UP = 2  # steps before recording, in which libraries choose their kernels and take their memory
-_RECORDINGS: "OrderedDict[Hashable, Recording | None]" = OrderedDict()  # the last one used at the end
-_UNUSED: list[Hashable] = []  # recordings in a row that were dropped after one run
-_ONE_AT_A_TIME = threading.Lock()  # a recording's tensors serve one training at a time
+LARGE = 2**26  # bytes from which on an input is read without a copy, such as the features of a data set
+WARM_UP = 2  # steps before recording, in which libraries choose kernels and allocate memory
+_RECORDINGS: "OrderedDict[Hashable, Recording | None]" = OrderedDict()  # in the order of their last use
+_UNUSED: list[Hashable] = []  # consecutive recordings that were dropped after one run
+_LOCK = threading.Lock()  # a recording's tensors serve one training at a time
 
 
 class Recording:
-    """Steps of one shape, over tensors at fixed addresses: what a run brings is copied there first.
+    """Steps of one shape, over tensors at fixed addresses: each run first copies its tensors there.
 
-    A large input is not copied as long as every run brings the same memory.
+    A large input is not copied as long as every run passes the same memory.
 
     Args:
-        step: reads and returns tensors at fixed shapes and types, without waiting for the GPU.
-        capture: records what a function does, and returns the replay.
+        step: reads and returns tensors of fixed shapes and types, without waiting for the GPU.
+        capture: records the kernels of a function, and returns the function that replays them.
         state, inputs, tables: examples; tables have a leading axis of steps [K, ...].
     """
 
@@ -45,26 +45,26 @@ class Recording:
         self._inputs = [t.detach() if t.nbytes >= LARGE else _copy(t) for t in inputs]
         self._counter = torch.zeros(1, dtype=torch.int64, device=tables[0].device)
         self._values: Tensor | None = None
-        self._copied: set[int] = set()  # places of large inputs that change from run to run
+        self._copied: set[int] = set()  # positions of large inputs that change from run to run
         self._replays: dict[bool, Callable[[], None]] = {}
         self.runs = 0
 
     def load(self, state: Leaves, inputs: Leaves, tables: Leaves) -> None:
         """Begin a run at its first step."""
-        for place, given in enumerate(inputs):
-            if self._inputs[place].nbytes >= LARGE and not self._can_reuse(place, given):
-                self._inputs[place] = _copy(given)
-                self._copied.add(place)
+        for position, source in enumerate(inputs):
+            if self._inputs[position].nbytes >= LARGE and not self._can_reuse(position, source):
+                self._inputs[position] = _copy(source)
+                self._copied.add(position)
                 self._replays.clear()
-        for own, given in zip((*self.state, *self._inputs, *self._tables), (*state, *inputs, *tables), strict=True):
-            if own.data_ptr() != given.data_ptr():
-                own.copy_(given)
+        for target, source in zip((*self.state, *self._inputs, *self._tables), (*state, *inputs, *tables), strict=True):
+            if target.data_ptr() != source.data_ptr():
+                target.copy_(source)
         self._counter.zero_()
         self.runs += 1
 
-    def _can_reuse(self, place: int, given: Tensor) -> bool:
-        """Whether the place of a large input can serve a run: a copy of this recording, or the memory that comes."""
-        return place in self._copied or self._inputs[place].data_ptr() == given.data_ptr()
+    def _can_reuse(self, position: int, source: Tensor) -> bool:
+        """Whether the memory of a large input can be used in this run: it is a copy, or the memory of `source`."""
+        return position in self._copied or self._inputs[position].data_ptr() == source.data_ptr()
 
     def advance(self, variant: bool) -> None:
         """The next step; the first one of a variant is recorded."""
@@ -81,20 +81,20 @@ class Recording:
     def _record(self, variant: bool) -> Callable[[], None]:
         before = [_copy(t) for t in (*self.state, self._counter)]
         replay = self._capture(lambda: self._take_step(variant))
-        for own, value in zip((*self.state, self._counter), before, strict=True):
-            own.copy_(value)
+        for target, value in zip((*self.state, self._counter), before, strict=True):
+            target.copy_(value)
         return replay
 
     def _take_step(self, variant: bool) -> None:
         slices = [table.index_select(0, self._counter)[0] for table in self._tables]
         state, value = self._step(variant, self.state, self._inputs, slices)
-        for own, new in zip(self.state, state, strict=True):
-            if new is not own:
-                own.copy_(new)
+        for target, new in zip(self.state, state, strict=True):
+            if new is not target:
+                target.copy_(new)
         if self._values is None:
             self._values = value.new_zeros(len(self._tables[0]), *value.shape)
         self._values.index_copy_(0, self._counter, value[None])
-        # Warm-up steps may not pass the table's end.
+        # Warm-up steps must not go beyond the end of the tables.
         self._counter.add_(1).clamp_(max=len(self._tables[0]) - 1)
 
 
@@ -104,16 +104,16 @@ def run(
     """A whole run: its last state and values [K, ...], or None where it cannot be recorded.
 
     Args:
-        key: equal keys promise equal steps.
+        key: callers promise that equal keys mean equal steps.
         variants: calls `advance` K times.
 
     Raises:
-        OutOfMemoryError: the GPU does not hold the tensors of a step twice; all recordings are dropped.
+        OutOfMemoryError: the GPU has no room for a second copy of a step's tensors; all recordings are dropped.
     """
-    place = (key, *(tuple((t.shape, t.dtype, t.device) for t in leaves) for leaves in (state, inputs, tables)))
-    with _ONE_AT_A_TIME:
+    signature = (key, *(tuple((t.shape, t.dtype, t.device) for t in leaves) for leaves in (state, inputs, tables)))
+    with _LOCK:
         try:
-            if (recording := _find_recording(place, step, state, inputs, tables)) is None:
+            if (recording := _find_recording(signature, step, state, inputs, tables)) is None:
                 return None
             recording.load(state, inputs, tables)
             variants(recording)
@@ -123,7 +123,7 @@ def run(
             raise
         except Exception as error:
             warnings.warn(f"a step is not recorded: {type(error).__name__}: {str(error).splitlines()[0]}", stacklevel=2)
-            _RECORDINGS[place] = None
+            _RECORDINGS[signature] = None
             return None
 
 
@@ -134,30 +134,31 @@ def clear() -> None:
     _pool.cache_clear()
 
 
-def _find_recording(place: Hashable, step: Step, state: Leaves, inputs: Leaves, tables: Leaves) -> Recording | None:
-    """The recording of this shape, in the place of the one that was used least recently; None where steps change all
-    the time, so that no recording serves two runs.
+def _find_recording(signature: Hashable, step: Step, state: Leaves, inputs: Leaves, tables: Leaves) -> Recording | None:
+    """The recording of this shape; a new one replaces the least recently used one where there are too many.
+
+    None if shapes always change, so that no recording serves two runs.
     """
-    if place not in _RECORDINGS:
+    if signature not in _RECORDINGS:
         if len(_UNUSED) >= LIMIT:
             return None
         if len(_RECORDINGS) >= LIMIT:
             _drop_oldest()
-        _RECORDINGS[place] = Recording(step, cuda_graph, state, inputs, tables)
-    _RECORDINGS.move_to_end(place)
-    return _RECORDINGS[place]
+        _RECORDINGS[signature] = Recording(step, cuda_graph, state, inputs, tables)
+    _RECORDINGS.move_to_end(signature)
+    return _RECORDINGS[signature]
 
 
 def _drop_oldest() -> None:
-    place, recording = _RECORDINGS.popitem(last=False)
+    signature, recording = _RECORDINGS.popitem(last=False)
     if recording is None or recording.runs > 1:
         _UNUSED.clear()
     else:
-        _UNUSED.append(place)
+        _UNUSED.append(signature)
 
 
 def cuda_graph(step: Callable[[], None]) -> Callable[[], None]:
-    """`step` as a CUDA graph, after some steps that warm up."""
+    """`step` as a CUDA graph, recorded after some warm-up steps."""
     side, main = torch.cuda.Stream(), torch.cuda.current_stream()
     side.wait_stream(main)
     with torch.cuda.stream(side):
@@ -172,7 +173,7 @@ def cuda_graph(step: Callable[[], None]) -> Callable[[], None]:
 
 @cache
 def _pool() -> Any:
-    """Memory that all graphs share: one runs at a time, and leaves nothing in it."""
+    """Memory that all graphs share: only one runs at a time, and none needs it afterwards."""
     return torch.cuda.graph_pool_handle()
 
 

@@ -1,4 +1,4 @@
-"""Files of rows: memory-mapped `.npy` files, and which of their slots are in use."""
+"""Files of rows: memory-mapped `.npy` files, and the record of which of their slots are in use."""
 
 import os
 from collections.abc import Iterator
@@ -15,21 +15,21 @@ DTYPES = {torch.float32: np.float32, torch.float64: np.float64, torch.int64: np.
 
 
 class RowFiles:
-    """The files NAME-0.npy, NAME-1.npy, ... of one table and of the tables that follow from it.
+    """The files NAME-0.npy, NAME-1.npy, ... of one table and of its later versions.
 
     Attributes:
-        width: numbers of a row.
-        length: rows of a file.
-        references: how many versions refer to each slot [S].
+        width: numbers per row.
+        length: rows per file.
+        references: number of versions that refer to each slot [S].
     """
 
     def __init__(self, folder: Path, name: str, width: int, dtype: torch.dtype, length: int) -> None:
         self.folder, self.name, self.width, self.dtype, self.length = folder, name, width, dtype, length
         self.references = np.zeros(0, dtype=np.int32)
         self._files: list[np.memmap] = []
-        self._parts: list[Tensor] = []
+        self._tensors: list[Tensor] = []
         self._changed: set[int] = set()
-        self._room: list[int] = []  # of every file, rows for which the disk has room
+        self._allocated: list[int] = []  # for every file, the number of rows with space on the disk
 
     @property
     def files(self) -> int:
@@ -37,7 +37,7 @@ class RowFiles:
         return len(self._files)
 
     def open(self, files: int) -> None:
-        """Take up the files of an earlier process.
+        """Open the files of an earlier process.
 
         Raises:
             OSError, ValueError: a file is missing, damaged, or of other rows.
@@ -57,7 +57,7 @@ class RowFiles:
         self.references[slots.numpy()] -= 1
 
     def write(self, values: Tensor) -> Tensor:
-        """Slots [P] of `values` [P, D], which are now in the files; no version has referred to them.
+        """Write `values` [P, D] to slots that no version refers to; returns the slots [P].
 
         Raises:
             BadInput: the disk is full.
@@ -66,51 +66,51 @@ class RowFiles:
             self._add_file(self._create_file(self.folder / f"{self.name}-{len(self._files)}.npy"))
         slots = torch.from_numpy(free[: len(values)])
         values = values.detach().to("cpu", self.dtype)
-        for part, here in self._group_by_file(slots):
-            places = slots[here] % self.length
-            self._make_room(part, int(places.max()) + 1)
-            self._parts[part][places] = values[here]
-            self._changed.add(part)
+        for number, positions in self._group_by_file(slots):
+            rows = slots[positions] % self.length
+            self._allocate_rows(number, int(rows.max()) + 1)
+            self._tensors[number][rows] = values[positions]
+            self._changed.add(number)
         return slots
 
     def read(self, slots: Tensor) -> Tensor:
         """The rows in `slots`, [P, D]."""
         values = torch.empty(len(slots), self.width, dtype=self.dtype)
-        for part, here in self._group_by_file(slots):
-            values[here] = self._parts[part][slots[here] % self.length]
+        for number, positions in self._group_by_file(slots):
+            values[positions] = self._tensors[number][slots[positions] % self.length]
         return values
 
     def flush(self) -> None:
-        """Bring what was written to the disk."""
-        for part in sorted(self._changed):
-            self._files[part].flush()
+        """Write all changes to the disk."""
+        for number in sorted(self._changed):
+            self._files[number].flush()
         self._changed.clear()
 
     def _group_by_file(self, slots: Tensor) -> Iterator[tuple[int, Tensor]]:
         """(number of a file, positions of its slots among `slots`)."""
-        parts = slots // self.length
-        for part in parts.unique().tolist():
-            yield part, (parts == part).nonzero()[:, 0]
+        numbers = slots // self.length
+        for number in numbers.unique().tolist():
+            yield number, (numbers == number).nonzero()[:, 0]
 
     def _create_file(self, path: Path) -> np.memmap:
         shape = (self.length, self.width)
         with _one_line_errors(path):
             return np.lib.format.open_memmap(path, mode="w+", dtype=DTYPES[self.dtype], shape=shape)
 
-    def _make_room(self, part: int, rows: int) -> None:
-        """Have the disk give room to the first `rows` rows of a file; to write to a hole on a full disk is fatal."""
-        if rows <= self._room[part] or not hasattr(os, "posix_fallocate"):
+    def _allocate_rows(self, number: int, rows: int) -> None:
+        """Allocate disk space for the first `rows` rows of a file; to write to a hole on a full disk is fatal."""
+        if rows <= self._allocated[number] or not hasattr(os, "posix_fallocate"):
             return
-        path, file = self.folder / f"{self.name}-{part}.npy", self._files[part]
-        first, last = (file.offset + count * file.strides[0] for count in (self._room[part], rows))
+        path, file = self.folder / f"{self.name}-{number}.npy", self._files[number]
+        first, last = (file.offset + count * file.strides[0] for count in (self._allocated[number], rows))
         with _one_line_errors(path), path.open("r+b") as handle:
             os.posix_fallocate(handle.fileno(), first, last - first)
-        self._room[part] = rows
+        self._allocated[number] = rows
 
     def _add_file(self, file: np.memmap) -> None:
         self._files.append(file)
-        self._room.append(0)
-        self._parts.append(torch.from_numpy(file))
+        self._allocated.append(0)
+        self._tensors.append(torch.from_numpy(file))
         self.references = np.concatenate([self.references, np.zeros(self.length, dtype=np.int32)])
 
 

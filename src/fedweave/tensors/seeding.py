@@ -1,4 +1,4 @@
-"""PyTorch's global generators, seeded for a while: modules draw their initial parameters from them."""
+"""A temporary seed of PyTorch's global generators, from which modules draw their initial parameters."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,10 +8,10 @@ import torch
 
 @contextmanager
 def use_seed(seed: int) -> Iterator[None]:
-    """Draws inside are a function of `seed`; afterwards the CPU's generator is where it was.
+    """Draws inside this block are a function of `seed`; afterwards the CPU's generator has its earlier state.
 
-    Without an accelerator only the CPU's generator is seeded: `torch.manual_seed` would note the seed, and the whole
-    call stack, for each type of device that is not there, which takes several milliseconds.
+    Without an accelerator only the CPU's generator is seeded: `torch.manual_seed` would store the seed and the
+    whole call stack for each type of device that does not exist, which takes several milliseconds.
     """
     with torch.random.fork_rng(devices=[]):
         seed_all = torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed

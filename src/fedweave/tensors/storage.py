@@ -1,6 +1,6 @@
-"""Where tables of all clients lie: in memory, or in the files of a `Storage`.
+"""Where tables of all clients are stored: in memory, or in the files of a `Storage`.
 
-Files are NumPy's `.npy`, [rows, numbers of a row] each; a table that needs more rows gets a further file.
+Files are NumPy's `.npy`, [rows, numbers per row] each; a table that needs more rows gets another file.
 """
 
 import shutil
@@ -18,42 +18,42 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from fedweave.tensors.row_files import DTYPES, RowFiles, TableVersion
 from fedweave.tensors.tables import Table
 
-SEGMENT = 2**29  # bytes of a file of rows, at most; holes take no space on the disk
+SEGMENT = 2**29  # largest size of a file of rows in bytes; holes take no space on the disk
 
 
 class Storage:
     """A folder with the rows of the tables of one repetition.
 
     Attributes:
-        folder: of the files.
+        folder: the folder of the files.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._encode_rows: dict[str, RowFiles] = {}
-        self._held: dict[str, list[Table]] = {}
+        self._row_files: dict[str, RowFiles] = {}
+        self._retained: dict[str, list[Table]] = {}
 
     def create_table(self, row: Tensor, clients: int) -> Tensor:
-        """`clients` rows that are all `row` [...]; in memory where a row is a single number, or of a rare type."""
+        """A table of `clients` rows that all equal `row` [...]; in memory if a row is one number or of a rare dtype."""
         if row.ndim == 0 or not row.numel() or row.dtype not in DTYPES:
             return row.expand(clients, *row.shape).clone()
         self.folder.mkdir(parents=True, exist_ok=True)
-        name = f"{1 + max(map(int, self._encode_rows), default=0):04d}"
-        rows = self._encode_rows[name] = RowFiles(self.folder, name, row.numel(), row.dtype, _length(row, clients))
+        name = f"{1 + max(map(int, self._row_files), default=0):04d}"
+        rows = self._row_files[name] = RowFiles(self.folder, name, row.numel(), row.dtype, _length(row, clients))
         return Table(TableVersion(rows, torch.full((clients,), -1)), row.detach().clone())
 
     def flush(self) -> None:
-        """Bring all rows to the disk."""
-        for rows in self._encode_rows.values():
+        """Write all rows to the disk."""
+        for rows in self._row_files.values():
             rows.flush()
 
     def retain(self, checkpoint: str, tree: Any) -> None:
         """Keep the rows of the tables in `tree` until `checkpoint` is released."""
-        self._held[checkpoint] = [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Table)]
+        self._retained[checkpoint] = [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Table)]
 
     def release(self, checkpoint: str) -> None:
         """Rows that only `checkpoint` refers to may be overwritten."""
-        self._held.pop(checkpoint, None)
+        self._retained.pop(checkpoint, None)
 
     def restore_table(self, record: dict[str, Any]) -> Table:
         """The table of a `record` of a checkpoint.
@@ -62,17 +62,17 @@ class Storage:
             OSError, ValueError: a file is missing or damaged.
         """
         name, default = record["rows"], record["default"]
-        if name not in self._encode_rows:
+        if name not in self._row_files:
             rows = RowFiles(self.folder, name, default.numel(), default.dtype, record["length"])
             rows.open(record["files"])
-            self._encode_rows[name] = rows
-        return Table(TableVersion(self._encode_rows[name], record["slots"].long()), default)
+            self._row_files[name] = rows
+        return Table(TableVersion(self._row_files[name], record["slots"].long()), default)
 
     def remove_unused_files(self) -> None:
-        """Remove the files of tables that no checkpoint has: a process was killed soon after it had made them."""
-        there = {f"{name}-{i}.npy" for name, rows in self._encode_rows.items() for i in range(rows.files)}
+        """Remove files of tables in no checkpoint; a process leaves them if it is killed soon after it made them."""
+        in_use = {f"{name}-{i}.npy" for name, rows in self._row_files.items() for i in range(rows.files)}
         for path in self.folder.glob("*.npy"):
-            if path.name not in there:
+            if path.name not in in_use:
                 path.unlink()
 
     def clear(self) -> None:
@@ -87,8 +87,8 @@ def tables_to_records(tree: Any) -> Any:
 
 def _build_record(table: Table) -> dict[str, Any]:
     rows = table.version.rows
-    where = {"rows": rows.name, "files": rows.files, "length": rows.length}
-    return {**where, "slots": table.version.slots.int(), "default": table.default.cpu()}
+    location = {"rows": rows.name, "files": rows.files, "length": rows.length}
+    return {**location, "slots": table.version.slots.int(), "default": table.default.cpu()}
 
 
 def _length(row: Tensor, clients: int) -> int:
@@ -100,7 +100,7 @@ def records_to_tables(tree: Any, storage: Storage) -> Any:
     """The inverse of `tables_to_records`, for dictionaries, tuples and lists.
 
     Raises:
-        OSError, ValueError: as `Storage.restored`.
+        OSError, ValueError: as `Storage.restore_table`.
     """
     if isinstance(tree, dict):
         if tree.keys() == {"rows", "files", "length", "slots", "default"}:
@@ -118,13 +118,13 @@ _STORAGE: ContextVar[Storage | None] = ContextVar("storage", default=None)
 
 
 def current_storage() -> Storage | None:
-    """Where new tables of all clients lie; None: in memory."""
+    """The storage of new tables of all clients; None: in memory."""
     return _STORAGE.get()
 
 
 @contextmanager
 def use_storage(storage: Storage | None) -> Iterator[None]:
-    """New tables of all clients lie in `storage` inside this block."""
+    """Inside this block, new tables of all clients are stored in `storage`."""
     token = _STORAGE.set(storage)
     try:
         yield
@@ -134,6 +134,6 @@ def use_storage(storage: Storage | None) -> Iterator[None]:
 
 @contextmanager
 def temporary_storage() -> Iterator[Storage]:
-    """A storage that goes with the block."""
+    """A storage that is deleted at the end of the block."""
     with tempfile.TemporaryDirectory(prefix="fedweave-rows-") as folder:
         yield Storage(Path(folder))

@@ -1,13 +1,13 @@
-"""Tables of all clients whose rows lie in memory-mapped files: tensors [N, ...] with a row per client.
+"""Tables of all clients whose rows are stored in memory-mapped files: tensors [N, ...] with a row per client.
 
-A table is an immutable value, as every tensor of a state. Rows that nobody has written are one default row in memory.
-A written row lies in a slot of a file, and an index says in which. New rows go to slots that no table refers to, so
-that older versions of a table (the state before a round, the one of a checkpoint) can still be read. A checkpoint
-holds index, default row and name of the files.
+A table is an immutable value, as every tensor of a state. All rows that were never written are one default row in
+memory. A written row has a slot in a file, and an index says which slot. New rows are written to slots that no table
+refers to, so older versions of a table (the state before a round, the one of a checkpoint) can still be read. A
+checkpoint holds index, default row and name of the files.
 
-A `Table` is a tensor: any function of PyTorch takes it. Those in `HANDLED` read and write only the rows that they need,
-or all rows block by block: selection of rows, `index_copy`, `cat` along clients, `flatten(1)`, and `tensordot` with
-weights. Any other function gets the whole table as a tensor in memory.
+A `Table` is a tensor: any function of PyTorch accepts it. Those in `HANDLED` read and write only the rows that they
+need, or all rows block by block: selection of rows, `index_copy`, `cat` along clients, `flatten(1)`, and `tensordot`
+with weights. Any other function gets the whole table as a tensor in memory.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,11 +23,11 @@ BLOCK = 2**26  # bytes of the rows that are in memory at once
 
 
 class Table(Tensor):
-    """A tensor [N, ...] with a row per client, see the module.
+    """A tensor [N, ...] with a row per client; see the docstring of the module.
 
     Attributes:
-        version: where its written rows lie.
-        default: [...] the value of all other rows, on the device of the table.
+        version: the slots of its written rows.
+        default: value [...] of all other rows, on the device of the table.
     """
 
     version: TableVersion
@@ -43,7 +43,7 @@ class Table(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Functions in `HANDLED` on the table's own terms, all others in memory."""
+        """Run functions in `HANDLED` on the rows that they need, all others on the whole table in memory."""
         handler = HANDLED.get(func)
         if handler is not None:
             result = handler(*args, **(kwargs or {}))
@@ -74,8 +74,9 @@ class Table(Tensor):
             values = self.version.rows.read(slots).to(self.default.device)
             return values.reshape(len(slots), *self.default.shape)
         values = self.default.expand(len(slots), *self.default.shape).clone()
-        here = (slots >= 0).nonzero()[:, 0]
-        values.view(len(slots), -1)[here.to(values.device)] = self.version.rows.read(slots[here]).to(values.device)
+        written = (slots >= 0).nonzero()[:, 0]
+        rows = self.version.rows.read(slots[written]).to(values.device)
+        values.view(len(slots), -1)[written.to(values.device)] = rows
         return values
 
     def with_rows(self, ids: Tensor, values: Tensor) -> "Table":
@@ -85,7 +86,7 @@ class Table(Tensor):
         return Table(TableVersion(self.version.rows, slots), self.default)
 
     def append_rows(self, values: Tensor) -> "Table":
-        """The table with `values` [M, ...] behind its rows."""
+        """The table with `values` [M, ...] after its rows."""
         slots = torch.cat([self.version.slots, torch.full((len(values),), -1)])
         longer = Table(TableVersion(self.version.rows, slots), self.default)
         new = (values != self.default).reshape(len(values), -1).any(1).nonzero()[:, 0]
@@ -100,7 +101,7 @@ class Table(Tensor):
         return self.rows_at(torch.arange(len(self.version.slots)))
 
     def blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """(ids [B], their rows [B, D]) of all written rows, in the order of clients, some at a time."""
+        """(ids [B], their rows [B, D]) of all written rows, in the order of clients and in blocks of `BLOCK` bytes."""
         written = (self.version.slots >= 0).nonzero()[:, 0]
         size = max(1, BLOCK // max(1, self.default.nbytes))
         for ids in written.split(size) if len(written) else ():
@@ -115,11 +116,11 @@ class Table(Tensor):
         """See the function `products`."""
         clients, start = len(self.version.slots), self.default.new_zeros(()) if origin is None else origin.flatten()
         default = self.default.flatten() - start
-        made, squares = (x @ default)[:, None].repeat(1, clients), default.square().sum().repeat(clients)
+        result, squares = (x @ default)[:, None].repeat(1, clients), default.square().sum().repeat(clients)
         for ids, rows in self.blocks():
             rows -= start
-            made[:, ids], squares[ids] = x @ rows.T, rows.square().sum(1)
-        return made, squares
+            result[:, ids], squares[ids] = x @ rows.T, rows.square().sum(1)
+        return result, squares
 
 
 class _Mixture(torch.autograd.Function):
@@ -129,10 +130,10 @@ class _Mixture(torch.autograd.Function):
     def forward(weights: Tensor, tables: list[Table]) -> Tensor:
         table = tables[0]
         unwritten = (table.version.slots < 0).to(weights.device)
-        made = weights[:, unwritten].sum(1, keepdim=True) * table.default.flatten()
+        mixture = weights[:, unwritten].sum(1, keepdim=True) * table.default.flatten()
         for ids, rows in table.blocks():
-            made += weights[:, ids] @ rows
-        return made
+            mixture += weights[:, ids] @ rows
+        return mixture
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -145,8 +146,9 @@ class _Mixture(torch.autograd.Function):
 
 
 def products(x: Tensor, table: Tensor, origin: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Scalar products [P, N] of the rows of `x` [P, D] with those of `table` [N, ...], and the squared length [N] of
-    these; `origin` [...] is subtracted from the table's rows.
+    """Scalar products [P, N] of the rows of `x` [P, D] with those of `table` [N, ...], and their squared lengths [N].
+
+    The lengths are those of the table's rows; `origin` [...] is subtracted from these rows first.
     """
     if isinstance(table, Table):
         return table.products(x, origin)
@@ -162,18 +164,18 @@ def add_products(total: Tensor, x: Tensor, table: Tensor) -> None:
         total.addmm_(x, table.flatten(1).T)
 
 
-def _item(table: Tensor, where: Any) -> Any:
+def _item(table: Tensor, index: Any) -> Any:
     if not isinstance(table, Table):
         return NotImplemented
-    places = torch.arange(len(table.version.slots))
-    if isinstance(where, int):
-        return table.rows_at(places[where][None])[0]
-    if isinstance(where, slice):
-        return table.rows_at(places[where])
-    if type(where) is Tensor and where.ndim == 0 and where.dtype == torch.int64:
-        return table.rows_at(places[int(where)][None])[0]
-    if type(where) is Tensor and where.ndim == 1 and where.dtype in (torch.int64, torch.bool):
-        return table.rows_at(places[where.cpu()])
+    all_rows = torch.arange(len(table.version.slots))
+    if isinstance(index, int):
+        return table.rows_at(all_rows[index][None])[0]
+    if isinstance(index, slice):
+        return table.rows_at(all_rows[index])
+    if type(index) is Tensor and index.ndim == 0 and index.dtype == torch.int64:
+        return table.rows_at(all_rows[int(index)][None])[0]
+    if type(index) is Tensor and index.ndim == 1 and index.dtype in (torch.int64, torch.bool):
+        return table.rows_at(all_rows[index.cpu()])
     return NotImplemented
 
 

@@ -14,7 +14,7 @@ from fedweave.tensors.tables import Table
 Tree = Any
 Params = dict[str, Tensor]
 T = TypeVar("T")
-# Bytes of one client's tensor from which on a second copy of all clients' costs more than a call each saves
+# Bytes of one client's tensor from which on a second copy of all clients' tensors costs more than one call each
 LARGE = 2**20
 
 __all__ = [
@@ -48,12 +48,12 @@ __all__ = [
 
 
 def tree_map(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
-    """`function` of every leaf of dictionaries, tuples and lists and of its counterparts in `others`.
+    """`function` of every leaf of dictionaries, tuples and lists, and of its counterparts in `others`.
 
-    It costs a quarter of pytree's function.
+    It is four times faster than the function of pytree.
 
     Raises:
-        ValueError: the trees are not alike.
+        ValueError: the trees have different structures.
     """
     if isinstance(tree, dict):
         if any(other.keys() != tree.keys() for other in others):
@@ -73,7 +73,7 @@ def is_mapped() -> bool:
 
 
 def take(tree: Tree, ids: Tensor) -> Tree:
-    """Rows `ids` [P] of a stacked tree; all of them in order are the tree itself."""
+    """Rows `ids` [P] of a stacked tree; the tree itself if `ids` are all rows in order."""
     return tree if _is_all_rows(tree, ids) else tree_map(lambda t: t[ids.to(t.device)], tree)
 
 
@@ -83,11 +83,11 @@ def at(tree: Tree, i: int) -> Tree:
 
 
 def put(tree: Tree, ids: Tensor, rows: Tree) -> Tree:
-    """The stacked `tree` with `rows` in place of its rows `ids`; absent clients keep their bits."""
-    whole = _is_all_rows(tree, ids)
+    """The stacked `tree` with `rows` in place of its rows `ids`; all other rows keep their bits."""
+    is_whole = _is_all_rows(tree, ids)
 
     def put_leaf(t: Tensor, r: Tensor) -> Tensor:
-        if whole and not isinstance(t, Table):
+        if is_whole and not isinstance(t, Table):
             return r.to(t).contiguous()
         return t.index_copy(0, ids.to(t.device), r.to(t.dtype))
 
@@ -108,10 +108,10 @@ def stack(trees: Sequence[Tree]) -> Tree:
     stacks: dict[tuple[int, ...], Tensor] = {}
 
     def stack_leaves(*leaves: Tensor) -> Tensor:
-        who = tuple(map(id, leaves))
-        if who not in stacks:
-            stacks[who] = leaves[0]._base if _is_view_of_stack(leaves) else torch.stack(leaves)  # type: ignore[assignment]
-        return stacks[who]
+        key = tuple(map(id, leaves))
+        if key not in stacks:
+            stacks[key] = leaves[0]._base if _is_view_of_stack(leaves) else torch.stack(leaves)  # type: ignore[assignment]
+        return stacks[key]
 
     return tree_map(stack_leaves, *trees)
 
@@ -121,16 +121,16 @@ def collect_for_stack(trees: Iterable[Tree], count: int) -> list[Tree]:
 
     Large leaves are written straight into the memory of the stack.
     """
-    room: dict[int, Tensor] = {}
+    stacks: dict[int, Tensor] = {}
 
     def move_tree(i: int, tree: Tree) -> Tree:
         copies: dict[int, Tensor] = {}
-        place = itertools.count()
+        counter = itertools.count()
 
         def move_leaf(leaf: Tensor) -> Tensor:
-            where = next(place)
+            position = next(counter)
             if id(leaf) not in copies and leaf._base is None and leaf.nbytes >= LARGE:
-                rows = room.setdefault(where, leaf.new_empty((count, *leaf.shape)))
+                rows = stacks.setdefault(position, leaf.new_empty((count, *leaf.shape)))
                 copies[id(leaf)] = (
                     rows[i].copy_(leaf) if (rows.shape[1:], rows.dtype) == (leaf.shape, leaf.dtype) else leaf
                 )
@@ -143,13 +143,13 @@ def collect_for_stack(trees: Iterable[Tree], count: int) -> list[Tree]:
 
 def _is_view_of_stack(leaves: Sequence[Tensor]) -> bool:
     """Whether `leaves` are the rows of one tensor, in order, as `at` gives them."""
-    whole = leaves[0]._base
-    if whole is None or whole.shape != (len(leaves), *leaves[0].shape) or not whole.is_contiguous():
+    base = leaves[0]._base
+    if base is None or base.shape != (len(leaves), *leaves[0].shape) or not base.is_contiguous():
         return False
-    size = whole[0].numel() * whole.element_size()
-    first = whole.data_ptr()
+    size = base[0].numel() * base.element_size()
+    first = base.data_ptr()
     return all(
-        leaf._base is whole and leaf.is_contiguous() and leaf.data_ptr() == first + i * size
+        leaf._base is base and leaf.is_contiguous() and leaf.data_ptr() == first + i * size
         for i, leaf in enumerate(leaves)
     )
 
@@ -175,13 +175,13 @@ def equal(one: Tree, other: Tree) -> bool:
 
 
 def build_table(tree: Tree, clients: int) -> Tree:
-    """`clients` equal rows of a single-client tree, which lie in files where `storage.use_storage` says so."""
+    """`clients` equal rows of a single-client tree, stored in files inside `storage.use_storage`."""
     storage = current_storage()
     return broadcast(tree, clients) if storage is None else tree_map(lambda t: storage.create_table(t, clients), tree)
 
 
 def grow(old: Tree, fresh: Tree) -> Tree:
-    """`fresh` with `old` in the leading corner of every leaf: tables that gain rows or columns keep what they held."""
+    """`fresh` with `old` in the leading corner of every leaf: tables that gain rows or columns keep their values."""
 
     def fill_corner(a: Tensor, b: Tensor) -> Tensor:
         if isinstance(a, Table) and a.shape[1:] == b.shape[1:]:
@@ -194,7 +194,7 @@ def grow(old: Tree, fresh: Tree) -> Tree:
 
 
 def column(values: Tensor, like: Tensor) -> Tensor:
-    """`values` [P] in the form [P, 1, ...] that meets the rows of `like` [P, ...]."""
+    """`values` [P] in the shape [P, 1, ...] that broadcasts to the rows of `like` [P, ...]."""
     return values.reshape(-1, *[1] * (like.ndim - 1))
 
 
@@ -220,7 +220,7 @@ def mix_rows(tree: Tree, weights: Tensor) -> Tree:
 
 
 def weighted_mean(tree: Tree, weights: Tensor) -> Tree:
-    """Mean over the client axis with `weights` [P], which are normalised here."""
+    """Mean over the client axis with `weights` [P], which need not sum to 1."""
     shares = weights.double()
     return mix_rows(tree, shares / shares.sum())
 
@@ -263,6 +263,6 @@ def unflatten_paths(params: Params) -> Tree:
 
 
 def nbytes(tree: Tree, scalar: Callable[[Tensor], int] | None = None) -> int:
-    """Transferred bytes: 4 per float in any precision of the simulation, 8 per integer, 1 per boolean."""
+    """Bytes of a transfer: 4 per float in any precision of the simulation, 8 per integer, 1 per boolean."""
     size = scalar or (lambda t: 4 if t.is_floating_point() else t.element_size())
     return sum(leaf.numel() * size(leaf) for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))

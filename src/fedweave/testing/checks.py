@@ -33,7 +33,7 @@ Check = Callable[[], object]
 
 
 def check_method(cls: type[Method], **settings: Any) -> None:
-    """Check that a method keeps what every method promises, on all toy tasks that it makes sense on.
+    """Check the promises of every method, on all toy tasks that have what the method needs.
 
     Args:
         cls: the class, decorated with `dataclass(frozen=True, kw_only=True)`.
@@ -50,7 +50,7 @@ def method_checks(cls: type[Method], **settings: Any) -> list[Check]:
     """The checks of `check_method` one by one, for `pytest.mark.parametrize`.
 
     Raises:
-        AssertionError: the class is no complete method, misspells the name of a hook, or makes sense on no task.
+        AssertionError: the class is no complete method, misspells the name of a hook, or fits no task.
     """
     sound = isinstance(cls, type) and issubclass(cls, Method)
     assert sound, f"{cls!r}: derive it from fedweave.federation.protocol.Method"
@@ -58,13 +58,13 @@ def method_checks(cls: type[Method], **settings: Any) -> list[Check]:
     frozen = getattr(getattr(cls, "__dataclass_params__", None), "frozen", False)
     assert frozen, f"{cls.__name__}: decorate it with @dataclass(frozen=True, kw_only=True)"
     _check_names(cls)
-    suited = [kind for kind, (task, _) in TASKS.items() if cls.needs <= task().capabilities]
-    assert suited, f"{cls.__name__}: needs {sorted(cls.needs)}, which no task has"
-    return [check for kind in suited for check in _method_checks(cls, kind, settings)]
+    kinds = [kind for kind, (task, _) in TASKS.items() if cls.needs <= task().capabilities]
+    assert kinds, f"{cls.__name__}: needs {sorted(cls.needs)}, which no task has"
+    return [check for kind in kinds for check in _method_checks(cls, kind, settings)]
 
 
 def _check_names(cls: type[Method]) -> None:
-    """No function is used nowhere and nearly named like a hook: the default would run in its place."""
+    """Refuse an unused function whose name is similar to that of a hook: the default hook would run in its place."""
     bases = [base for base in cls.__mro__ if issubclass(base, Method)]
     try:
         used = frozenset().union(*map(_used_attributes, bases))
@@ -72,15 +72,15 @@ def _check_names(cls: type[Method]) -> None:
         return
     for base in (base for base in bases if base is cls or not base.__module__.startswith("fedweave.")):
         hooks = {name for parent in base.__mro__[1:] for name in vars(parent) if not name.startswith("_")}
-        own = {name for name, value in vars(base).items() if callable(value) or isinstance(value, property)}
-        for name in sorted(own - hooks - used):
+        functions = {name for name, value in vars(base).items() if callable(value) or isinstance(value, property)}
+        for name in sorted(functions - hooks - used):
             near = difflib.get_close_matches(name, hooks, 1, 0.8)
             assert not near, f"{base.__name__}: nothing calls {name}; name it {near[0]}, or _{name} if it is no hook"
 
 
 @cache
 def _used_attributes(cls: type) -> frozenset[str]:
-    """Names of the attributes that the text of a class uses."""
+    """Names of the attributes in the source of a class."""
     nodes = ast.walk(ast.parse(textwrap.dedent(inspect.getsource(cls))))
     return frozenset(node.attr for node in nodes if isinstance(node, ast.Attribute))
 
@@ -91,7 +91,7 @@ def _method_checks(cls: type[Method], kind: str, settings: dict[str, Any]) -> li
         make_task, make_federation = TASKS[kind]
         task, federation = make_task(), make_federation()
         solver = Adam(lr=0.02, weight_decay=5e-4) if kind == "nodes" else SGD(lr=0.1)
-        # Clients keep their optimisers where it has moments.
+        # Clients keep their optimisers on the task whose solver has moments.
         rows = Training(batch_size=4, epochs=2)
         training = Training(batch_size=0, epochs=2, keep_optimizer=True) if kind == "nodes" else rows
         return cls(**{"task": task, "solver": solver, "training": training, **settings}), federation
@@ -131,7 +131,7 @@ def check_model(build: Callable[..., ClientModel], shape: tuple[int, ...] = (1, 
     Args:
         build: the class, or a function of (shape, outputs).
         shape: of one input, without the batch.
-        outputs: how many numbers a row has in the end.
+        outputs: number of outputs per row.
 
     Raises:
         AssertionError: naming what is broken.
@@ -159,31 +159,31 @@ def _check_head(model: ClientModel, name: str) -> None:
     modules: dict[str, nn.Module] = dict(model.named_children())
     head = getattr(model, "head", ())
     assert head, f"{name}: head must be the names of its last modules, a tuple"
-    lost = [part for part in model.head if part not in modules]
-    assert not lost, f"{name}: head names {lost[0]!r}, which is no module of it; it has {', '.join(modules)}"
+    unknown = [part for part in model.head if part not in modules]
+    assert not unknown, f"{name}: head names {unknown[0]!r}, which is no module of it; it has {', '.join(modules)}"
 
 
 def _check_training(build: Callable[..., ClientModel], shape: tuple[int, ...], outputs: int, name: str) -> None:
-    """One client at a time and all at once give the same, on ragged clients."""
+    """Training one client at a time and all at once gives the same, on clients of different sizes."""
     from fedweave.families import GlobalModel, SplitClient
 
     if outputs != CLASSES:
-        return  # the toy federation has so many classes
+        return  # the toy federation has CLASSES classes
     plain: type[Method] = type("Plain", (SplitClient, GlobalModel), {"label": "FedAvg", "point": "pre"})
     task = RowClassification(partial(build, shape, outputs), torch.float64)
     method = plain(task=task, solver=SGD(lr=0.05), training=Training(batch_size=4, epochs=1))
     federation = rows_federation(shape)
     try:
-        one, many = (
+        sequential, batched = (
             contract.run_to_end(method, federation, contract.SOME, executor) for executor in (Loop(), Batched())
         )
     except Exception as error:  # whatever the code of a user raises
         raise AssertionError(f"{name}: cannot be trained: {type(error).__name__}: {error}") from error
-    contract.assert_close(one, many, 1e-6, f"{name}: one client at a time, and all at once")
+    contract.assert_close(sequential, batched, 1e-6, f"{name}: one client at a time, and all at once")
 
 
 def check_dataset(loader: Callable[[Path], Dataset], root: Path | str | None = None) -> None:
-    """Check that a loader gives a data set that can be dealt to clients, and the same one every time.
+    """Check that a loader gives a data set that can be partitioned, and the same one in every call.
 
     Args:
         loader: a function of the folder of downloaded files.

@@ -102,11 +102,11 @@ def state_is_plain_tensors(expected: Sequence[Report]) -> None:
 
 def training_ignores_test_rows(method: Method, federation: Federation, expected: Sequence[Report]) -> None:
     """Without test rows, and with other ones of other values, training is the same bit for bit."""
-    none = replace(federation, test=torch.full_like(federation.test, -1))
-    first = next(iter(run(method, none, SOME, Loop()))).state
+    without_test = replace(federation, test=torch.full_like(federation.test, -1))
+    first = next(iter(run(method, without_test, SOME, Loop()))).state
     assert_close(first, expected[0].state, 0.0, "training without test rows, and training")
-    blind = replace(change_unseen_values(federation, method.task), test=federation.val)
-    trained = run_to_end(method, blind, SOME, Loop())[0]
+    changed = replace(change_unseen_values(federation, method.task), test=federation.val)
+    trained = run_to_end(method, changed, SOME, Loop())[0]
     what = "training with other test rows and other values in all that is not for training or validation, and training"
     assert_close(trained, expected[-1].state, 0.0, what)
 
@@ -114,7 +114,7 @@ def training_ignores_test_rows(method: Method, federation: Federation, expected:
 def change_unseen_values(federation: Federation, task: Task) -> Federation:
     """`federation` with other values wherever no client has a training or validation row.
 
-    Of a graph, whose nodes all clients see from the start, the labels alone are others.
+    In a graph, only the labels change, because training may read the features of all nodes.
     """
     if "nodes" in federation.own:
         labels = federation.own["y"]
@@ -128,7 +128,7 @@ def change_unseen_values(federation: Federation, task: Task) -> Federation:
 
 
 def _change_values(arrays: dict[str, Tensor], rows: Tensor, task: Task) -> dict[str, Tensor]:
-    """Other values of inputs and targets, but at `rows`; of a series, but in the windows that start there."""
+    """Other values of inputs and targets except at `rows`; in a series, except in the windows that start there."""
     x = arrays["x"]
     if isinstance(task, Forecast):
         windows = rows[:, None] + torch.arange(task.window + task.horizon)
@@ -162,11 +162,11 @@ def newcomers_join(method: Method, federation: Federation) -> None:
 def controls_reach_the_graph(method: Method, federation: Federation) -> None:
     """A control of the graph takes the place of what the server learns."""
     clients = len(federation.ids)
-    for kind, right in (("self", torch.eye(clients)), ("uniform", torch.full((clients, clients), 1 / clients))):
+    for kind, expected in (("self", torch.eye(clients)), ("uniform", torch.full((clients, clients), 1 / clients))):
         controlled = replace(method, control=GraphControl(kind))
         *_, report = run(controlled, federation, replace(EVERYBODY, rounds=1), Loop())
         weights = report.method.collaboration(report.state.server)
         # Some layers of a client may be out of the graph's reach: the common body of FedPAC, layers that it retains.
-        rows = [] if weights is None else [torch.isclose(weights, right.to(weights), atol=1e-6).all(-1)]  # [L, N]
+        rows = [] if weights is None else [torch.isclose(weights, expected.to(weights), atol=1e-6).all(-1)]  # [L, N]
         reached = all(bool(layers.any(0).all()) for layers in rows)
         assert reached, f"a control of the graph ({kind}) has no effect; pass the weights through self.controlled"

@@ -1,4 +1,4 @@
-"""Toy tasks: small enough to run every method on, ragged enough to catch a method that forgets padding."""
+"""Toy tasks: small enough for every method, with clients of different sizes to find methods that forget padding."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -42,11 +42,11 @@ def rows_task(model: str = "mlp", dtype: torch.dtype = torch.float64) -> RowClas
 
 def rows_federation(shape: tuple[int, ...] = (6,), dtype: torch.dtype = torch.float64, seed: int = 0) -> Federation:
     """Gaussian blobs, one per class; every client sees the classes in its own proportion and has its own size."""
-    g = np.random.default_rng(seed)
-    centres = 2.0 * g.normal(size=(CLASSES, *shape))
+    rng = np.random.default_rng(seed)
+    centres = 2.0 * rng.normal(size=(CLASSES, *shape))
     sizes = [9, 14, 6, 11, 8]
-    y = np.concatenate([g.choice(CLASSES, 2 * m, p=np.roll([0.6, 0.3, 0.1], i)) for i, m in enumerate(sizes)])
-    x = centres[y] + g.normal(size=(len(y), *shape))
+    y = np.concatenate([rng.choice(CLASSES, 2 * m, p=np.roll([0.6, 0.3, 0.1], i)) for i, m in enumerate(sizes)])
+    x = centres[y] + rng.normal(size=(len(y), *shape))
     first = np.cumsum([0, *(2 * m for m in sizes)])
     rows = [np.arange(a, b) for a, b in pairwise(first)]
     split = [(r[: len(r) // 2], r[len(r) // 2 : 3 * len(r) // 4], r[3 * len(r) // 4 :]) for r in rows]
@@ -70,18 +70,18 @@ def nodes_task(dtype: torch.dtype = torch.float64) -> Task:
 
 def nodes_federation(dtype: torch.dtype = torch.float64, seed: int = 1) -> Federation:
     """Random subgraphs of different sizes whose features follow the label."""
-    g = np.random.default_rng(seed)
-    centres = 1.5 * g.normal(size=(CLASSES, 7))
+    rng = np.random.default_rng(seed)
+    centres = 1.5 * rng.normal(size=(CLASSES, 7))
     xs, ys, edges, splits = [], [], [], []
     for v in [12, 9, 14, 10, 11]:
-        y = g.integers(CLASSES, size=v)
+        y = rng.integers(CLASSES, size=v)
         pairs = (
-            np.array([(a, b) for a in range(v) for b in range(a) if g.random() < (0.5 if y[a] == y[b] else 0.1)])
+            np.array([(a, b) for a in range(v) for b in range(a) if rng.random() < (0.5 if y[a] == y[b] else 0.1)])
             .reshape(-1, 2)
             .T
         )
-        order = g.permutation(v)
-        xs.append(centres[y] + g.normal(size=(v, 7)))
+        order = rng.permutation(v)
+        xs.append(centres[y] + rng.normal(size=(v, 7)))
         ys.append(y)
         edges.append(np.concatenate([pairs, pairs[::-1]], 1).astype(np.int64))
         splits.append((order[: v // 2], order[v // 2 : 3 * v // 4], order[3 * v // 4 :]))
@@ -107,10 +107,10 @@ def series_task(dtype: torch.dtype = torch.float64) -> Task:
 
 def series_federation(dtype: torch.dtype = torch.float64, seed: int = 2) -> Federation:
     """Noisy sines with a phase per sensor."""
-    g = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     length = 40
     clock = np.arange(length)
-    series = np.stack([np.sin(0.4 * clock + i) + 0.05 * g.normal(size=length) for i in range(CLIENTS)])
+    series = np.stack([np.sin(0.4 * clock + i) + 0.05 * rng.normal(size=length) for i in range(CLIENTS)])
     starts = np.arange(length - 4)
     rows = [i * length + starts for i in range(CLIENTS)]
     shared = {"x": torch.from_numpy(series).to(dtype), "time": torch.from_numpy(clock % 12 / 12).to(dtype)}

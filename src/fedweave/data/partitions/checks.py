@@ -1,4 +1,4 @@
-"""What every partition rule promises: rows of the data set, each in one part, and rows for every client asked for."""
+"""Checks of what a partition rule returns: rows of the data set, each in one part, and rows for every client."""
 
 from collections import Counter
 from itertools import combinations
@@ -10,95 +10,97 @@ from fedweave.data.base import Dataset, Partition, find_repeated_row
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput
 
-HOLDS = {"images": "rows: leave nodes, edges and layout out", "graph": "subgraphs: give nodes and edges",
+CONTENTS = {"images": "rows: leave nodes, edges and layout out", "graph": "subgraphs: give nodes and edges",
          "series": "windows: give layout, with window, horizon and stride"}  # fmt: skip
 
 
-def check_partition(made: Any, dataset: Dataset, clients: int | None, here: str) -> Partition:
-    """What a rule returned, if it is a partition of `dataset`.
+def check_partition(partition: Any, dataset: Dataset, clients: int | None, rule: str) -> Partition:
+    """Return `partition`, the result of a rule, if it is a partition of `dataset`.
 
     Args:
-        clients: how many were asked for; None where they come with the data.
-        here: the rule, as messages name it.
+        clients: how many the caller asks for; None where the data set gives them.
+        rule: name of the rule in messages.
 
     Raises:
-        BadInput: naming the rule, and the client and the row that are wrong.
+        BadInput: names the rule, the client and the row.
     """
-    if not isinstance(made, Partition):
-        raise BadInput(f"{here}: returned a {type(made).__name__}; return a fedweave.data.Partition")
-    if clients is not None and made.clients != clients:
-        raise BadInput(f"{here}: returned {made.clients} clients, but {clients} are asked for; return so many")
-    _check_form(made, dataset, here)
-    for i in range(made.clients):
-        _check_client(made, dataset, i, here)
+    if not isinstance(partition, Partition):
+        raise BadInput(f"{rule}: returned a {type(partition).__name__}; return a fedweave.data.Partition")
+    if clients is not None and partition.clients != clients:
+        raise BadInput(f"{rule}: returned {partition.clients} clients, but {clients} are asked for; return so many")
+    _check_form(partition, dataset, rule)
+    for i in range(partition.clients):
+        _check_client(partition, dataset, i, rule)
     if dataset.kind != "graph":  # subgraphs may share nodes, and each client numbers its own
-        _check_parts(made, _row_count(dataset), here)
-    return made
+        _check_parts(partition, _row_count(dataset), rule)
+    return partition
 
 
-def check_determinism(made: Any, again: Any, here: str) -> None:
-    """Refuse a rule that deals other rows when it is asked again: results could not be repeated.
+def check_determinism(partition: Any, repeat: Any, rule: str) -> None:
+    """Refuse a rule whose second call gives other rows: results could not be repeated.
 
     Raises:
         BadInput: naming the rule.
     """
-    if not (isinstance(made, Partition) and isinstance(again, Partition)):
+    if not (isinstance(partition, Partition) and isinstance(repeat, Partition)):
         return
     for part in PARTS:
-        pairs = zip(getattr(made, part), getattr(again, part), strict=False)
-        if made.clients != again.clients or not all(np.array_equal(*pair) for pair in pairs):
+        pairs = zip(getattr(partition, part), getattr(repeat, part), strict=False)
+        if partition.clients != repeat.clients or not all(np.array_equal(*pair) for pair in pairs):
             raise BadInput(
-                f"{here}: dealt other rows for the same seed when it was called again; "
+                f"{rule}: dealt other rows for the same seed when it was called again; "
                 "draw numbers with numpy.random.default_rng(seed)"
             )
 
 
-def _check_form(made: Partition, dataset: Dataset, here: str) -> None:
+def _check_form(partition: Partition, dataset: Dataset, rule: str) -> None:
     """Refuse two clients of one name, and clients that hold what the data set is not made of."""
-    twice = next((name for name, count in Counter(made.names).items() if count > 1), None)
-    if twice is not None:
-        raise BadInput(f"{here}: client {made.names.index(twice)} and another one have the name {twice!r}; rename one")
+    duplicate = next((name for name, count in Counter(partition.names).items() if count > 1), None)
+    if duplicate is not None:
+        raise BadInput(
+            f"{rule}: client {partition.names.index(duplicate)} and another one have the name {duplicate!r}; rename one"
+        )
     graph, series = dataset.kind == "graph", dataset.kind == "series"
-    if (made.nodes is not None, made.edges is not None, bool(made.layout)) != (graph, graph, series):
-        raise BadInput(f"{here}: its clients must hold {HOLDS[dataset.kind]}")
+    if (partition.nodes is not None, partition.edges is not None, bool(partition.layout)) != (graph, graph, series):
+        raise BadInput(f"{rule}: its clients must hold {CONTENTS[dataset.kind]}")
 
 
 def _row_count(dataset: Dataset) -> int:
-    """Rows that a client can have; of series each value of x can be the start of a window."""
+    """Number of rows that clients can have; of a series, each value of x can be the start of a window."""
     return dataset.x.size if dataset.kind == "series" else len(dataset.x)
 
 
-def _check_client(made: Partition, dataset: Dataset, i: int, here: str) -> None:
+def _check_client(partition: Partition, dataset: Dataset, i: int, rule: str) -> None:
     """Refuse a client without rows to train or to test, and one with a row twice or a row that is not there."""
-    rows = {part: getattr(made, part)[i] for part in PARTS}
+    rows = {part: getattr(partition, part)[i] for part in PARTS}
     empty = next((part for part in ("train", "test") if not rows[part].size), None)
     if empty:
-        raise BadInput(f"{here}: client {i} has no row in {empty}; give it some, or use fewer clients")
-    limit = _row_count(dataset) if made.nodes is None else len(made.nodes[i])
-    _check_rows(np.concatenate([*rows.values()]), limit, i, here)
-    if made.nodes is not None:
-        _check_rows(made.nodes[i], len(dataset.x), i, here)
+        raise BadInput(f"{rule}: client {i} has no row in {empty}; give it some, or use fewer clients")
+    limit = _row_count(dataset) if partition.nodes is None else len(partition.nodes[i])
+    _check_rows(np.concatenate([*rows.values()]), limit, i, rule)
+    if partition.nodes is not None:
+        _check_rows(partition.nodes[i], len(dataset.x), i, rule)
 
 
-def _check_rows(rows: np.ndarray, limit: int, i: int, here: str) -> None:
+def _check_rows(rows: np.ndarray, limit: int, i: int, rule: str) -> None:
     if rows.max() >= limit:  # a partition refuses negative rows itself
-        raise BadInput(f"{here}: client {i} has row {rows.max()}, but rows are 0 to {limit - 1}; give rows that exist")
+        raise BadInput(f"{rule}: client {i} has row {rows.max()}, but rows are 0 to {limit - 1}; give rows that exist")
     if (row := find_repeated_row(rows)) is not None:
-        raise BadInput(f"{here}: client {i} has row {row} twice; give each row once, in one part")
+        raise BadInput(f"{rule}: client {i} has row {row} twice; give each row once, in one part")
 
 
-def _check_parts(made: Partition, count: int, here: str) -> None:
-    """Refuse a row that is in different parts of two clients: who tests on it would have learned from it."""
-    held = {part: np.zeros(count, dtype=bool) for part in PARTS}
-    for part, holds in held.items():
-        for rows in getattr(made, part):
-            holds[rows] = True
+def _check_parts(partition: Partition, count: int, rule: str) -> None:
+    """Refuse a row in different parts of two clients: one would test on a row from which the other one learns."""
+    masks = {part: np.zeros(count, dtype=bool) for part in PARTS}
+    for part, mask in masks.items():
+        for rows in getattr(partition, part):
+            mask[rows] = True
     for pair in combinations(PARTS, 2):
-        both = held[pair[0]] & held[pair[1]]
+        both = masks[pair[0]] & masks[pair[1]]
         if both.any():
             row = int(both.argmax())
-            first, second = (next(i for i, rows in enumerate(getattr(made, part)) if row in rows) for part in pair)
+            first, second = (next(i for i, rows in enumerate(getattr(partition, part)) if row in rows) for part in pair)
             raise BadInput(
-                f"{here}: row {row} is in {pair[0]} of client {first} and in {pair[1]} of client {second}; "
+                f"{rule}: row {row} is in {pair[0]} of client {first} and in {pair[1]} of client {second}; "
                 "give it to one part"
             )

@@ -16,7 +16,7 @@ from fedweave.errors import BadInput
 from fedweave.settings import Above, AtLeast, AtMost
 from fedweave.tensors.random_streams import stream
 
-MASKS, HALVES = range(2)  # purposes of the random streams
+ROLES, SAMPLES = range(2)  # purposes of the random streams
 SHARES = {"train": 0.4, "val": 0.3, "test": 0.3}
 
 
@@ -24,8 +24,9 @@ SHARES = {"train": 0.4, "val": 0.3, "test": 0.3}
 def metis(dataset: Dataset, clients: int, seed: int, *, split: Shares = SHARES) -> Partition:
     """One METIS part of the largest connected component a client, with the edges inside it."""
     component = largest_component(dataset.links, len(dataset.x))
-    member = metis_parts(dataset.links, component, clients)
-    return _build_partition(dataset, [component[member == i] for i in range(clients)], component, seed, split, None)
+    assignment = metis_parts(dataset.links, component, clients)
+    nodes = [component[assignment == i] for i in range(clients)]
+    return _build_partition(dataset, nodes, component, seed, split, None)
 
 
 @rule("metis_overlap", kinds=("graph",), shared_test=True)
@@ -42,11 +43,11 @@ def metis_overlap(
     if clients % copies:
         raise BadInput(f"partition.clients: {clients} is not a multiple of copies: {copies}")
     component = largest_component(dataset.links, len(dataset.x))
-    member = metis_parts(dataset.links, component, clients // copies)
+    assignment = metis_parts(dataset.links, component, clients // copies)
     nodes = []
     for i in range(clients):
-        part = component[member == i // copies]
-        nodes.append(np.sort(stream(seed, HALVES, i).permutation(part)[: int(len(part) * share)]))
+        part = component[assignment == i // copies]
+        nodes.append(np.sort(stream(seed, SAMPLES, i).permutation(part)[: int(len(part) * share)]))
     return _build_partition(dataset, nodes, component, seed, split, np.arange(clients) // copies)
 
 
@@ -69,10 +70,10 @@ def metis_parts(edges: np.ndarray, nodes: np.ndarray, parts: int) -> np.ndarray:
     local = induced_edges(edges, nodes, int(edges.max()) + 1 if edges.size else len(nodes))
     graph = _csr(local, len(nodes))
     adjacency = pymetis.CSRAdjacency(graph.indptr.tolist(), graph.indices.tolist())
-    member = np.asarray(pymetis.part_graph(parts, adjacency, recursive=False).vertex_part)
-    if len(np.unique(member)) < parts:
+    assignment = np.asarray(pymetis.part_graph(parts, adjacency, recursive=False).vertex_part)
+    if len(np.unique(assignment)) < parts:
         raise BadInput(f"partition.clients: METIS cannot cut {len(nodes)} nodes in {parts} parts; use fewer clients")
-    return member
+    return assignment
 
 
 def induced_edges(edges: np.ndarray, nodes: np.ndarray, count: int) -> np.ndarray:
@@ -102,11 +103,11 @@ def _build_partition(
     shares = parse_split(split, 0.1, tested=True)
     role = np.full(len(dataset.x), -1)
     train, val, test = part_sizes(len(component), shares, dataset.name)
-    role[stream(seed, MASKS).permutation(component)] = np.repeat([0, 2, 1], [train, test, val])
-    parts = [tuple(np.flatnonzero(role[mine] == part) for mine in nodes) for part in range(len(PARTS))]
+    role[stream(seed, ROLES).permutation(component)] = np.repeat([0, 2, 1], [train, test, val])
+    parts = [tuple(np.flatnonzero(role[client] == part) for client in nodes) for part in range(len(PARTS))]
     for key, rows in zip(PARTS, parts, strict=True):
-        empty = [i for i, mine in enumerate(rows) if not len(mine)]
+        empty = [i for i, client_rows in enumerate(rows) if not len(client_rows)]
         if empty:
             raise BadInput(f"partition.clients: client {empty[0]} has no {key} node; use fewer clients")
-    edges = tuple(induced_edges(dataset.links, mine, len(dataset.x)) for mine in nodes)
+    edges = tuple(induced_edges(dataset.links, client, len(dataset.x)) for client in nodes)
     return Partition(parts[0], parts[1], parts[2], nodes=tuple(nodes), edges=edges, group=group)

@@ -1,4 +1,4 @@
-"""Clients that the data come with: sensors, states, owners of images; and the relation between them."""
+"""Clients that the data set itself has: sensors, states, owners of images; and the relation between them."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -46,25 +46,24 @@ def natural(
     owners = dataset.natural_clients
     if clients != owners:
         raise BadInput(f"partition.clients: {clients}, but {dataset.name} has {owners} natural clients")
-    between = dataset.overlap if gap is None else check_integer("gap", gap, dataset.overlap)
+    gap_size = dataset.overlap if gap is None else check_integer("gap", gap, dataset.overlap)
     if dataset.owner is None:
         layout = _layout(dataset, window, horizon, stride)
-        train, held, test = _windows(dataset, layout, shares, between)
-        return Partition(train, held, test, layout=layout, **_identities(dataset))
+        train, validation, test = _windows(dataset, layout, shares, gap_size)
+        return Partition(train, validation, test, layout=layout, **_identities(dataset))
     if (window, horizon, stride) != (None, None, 1):
         raise BadInput(f"partition.window: {dataset.name} is no series; leave window, horizon and stride out")
     if dataset.recording is None and gap is not None:
         raise BadInput(f"partition.gap: {gap}, but the rows of {dataset.name} are in no order of time; leave it out")
     rows = tuple(np.flatnonzero(dataset.owner == i) for i in range(owners))
-    ordered = dataset.recording is not None
-    train, held, test = (
-        _split_by_time(dataset, rows, shares, between) if ordered else _split_at_random(rows, shares, seed)
-    )
-    return Partition(train, held, test, **_identities(dataset))
+    by_time = dataset.recording is not None
+    parts = _split_by_time(dataset, rows, shares, gap_size) if by_time else _split_at_random(rows, shares, seed)
+    train, validation, test = parts
+    return Partition(train, validation, test, **_identities(dataset))
 
 
 def _identities(dataset: Dataset) -> dict[str, Any]:
-    """What the data set knows of its natural clients: names, groups, units and the given relation between them."""
+    """What the data set says about its natural clients: names, groups, units and the given relation between them."""
     labels = {"names": dataset.names, "group": dataset.group, "group_names": dataset.group_names}
     return {"relation": dataset.relation, "units": dataset.units, **labels}
 
@@ -84,7 +83,7 @@ def _windows(dataset: Dataset, layout: dict[str, int], split: Split, gap: int) -
 
 def _split_by_time(dataset: Dataset, rows: Rows, split: Split, gap: int) -> Parts:
     """The first rows of each recording of an owner train, the last test."""
-    return _transpose_parts([_split_client_by_time(dataset, mine, split, gap) for mine in rows])
+    return _transpose_parts([_split_client_by_time(dataset, client_rows, split, gap) for client_rows in rows])
 
 
 def _split_client_by_time(dataset: Dataset, rows: np.ndarray, split: Split, gap: int) -> list[np.ndarray]:
@@ -93,16 +92,18 @@ def _split_client_by_time(dataset: Dataset, rows: np.ndarray, split: Split, gap:
     recording = dataset.recording[rows]
     parts: list[list[np.ndarray]] = [[], [], []]
     for number in np.unique(recording):
-        mine = rows[recording == number]
-        cuts = chronological_parts(len(mine), split, f"recording {number} of {dataset.name}", gap)
+        recording_rows = rows[recording == number]
+        cuts = chronological_parts(len(recording_rows), split, f"recording {number} of {dataset.name}", gap)
         for part, positions in zip(parts, cuts, strict=True):
-            part.append(mine[positions])
+            part.append(recording_rows[positions])
     return [np.sort(np.concatenate(part)) for part in parts]
 
 
 def _split_at_random(rows: Rows, split: Split, seed: int) -> Parts:
     """Random rows of each owner: train, val, test."""
-    return _transpose_parts([random_parts(mine, split, stream(seed, i), f"client {i}") for i, mine in enumerate(rows)])
+    return _transpose_parts(
+        [random_parts(client_rows, split, stream(seed, i), f"client {i}") for i, client_rows in enumerate(rows)]
+    )
 
 
 def _transpose_parts(clients: Sequence[Sequence[np.ndarray]]) -> Parts:

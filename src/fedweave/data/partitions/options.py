@@ -1,4 +1,4 @@
-"""Checks of options: by the description at its parameter, or against a bound that the data set gives."""
+"""Checks of options: by the description at their parameter, or against a bound that the data set gives."""
 
 from collections.abc import Mapping
 from types import NoneType, UnionType

@@ -1,4 +1,4 @@
-"""Which client holds which rows: the table of rules, into which a function enters by a decorator at its definition."""
+"""Which client holds which rows: the table of partition rules, to which a decorator adds a function."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +20,8 @@ class RuleTraits(NamedTuple):
     """What a rule declares.
 
     Attributes:
-        kinds: of data sets that it can deal.
-        owners: its clients are those that the data come with, so their number is not free.
+        kinds: of data sets that it can distribute.
+        owners: its clients are those of the data set, so their number is not free.
         shared_test: clients of one group have test rows in common.
     """
 
@@ -30,11 +30,11 @@ class RuleTraits(NamedTuple):
     shared_test: bool = False
 
     def fits(self, dataset: Dataset) -> bool:
-        """Whether the rule can deal `dataset`."""
+        """Whether the rule can distribute `dataset`."""
         return dataset.kind in self.kinds and (not self.owners or dataset.kind != "images" or dataset.owner is not None)
 
 
-GIVEN = ("dataset", "clients", "seed")  # what every rule is called with, in this order
+PARAMETERS = ("dataset", "clients", "seed")  # what every rule is called with, in this order
 PARTITIONS: dict[str, Rule] = {}
 TRAITS: dict[str, RuleTraits] = {}
 
@@ -56,8 +56,8 @@ def rule(
     def enter(function: R) -> R:
         if isinstance(function, type) or not callable(function):
             raise BadInput(f"partition {name!r}: {function!r} is no rule; write a function that returns a Partition")
-        if missing := [given for given in GIVEN if given not in inspect.signature(function).parameters]:
-            raise BadInput(f"partition {name!r}: has no parameter {missing[0]}; a rule takes {', '.join(GIVEN)}")
+        if missing := [key for key in PARAMETERS if key not in inspect.signature(function).parameters]:
+            raise BadInput(f"partition {name!r}: has no parameter {missing[0]}; a rule takes {', '.join(PARAMETERS)}")
         register(PARTITIONS, "partition", name, function)
         chosen = tuple(choose(kind, get_args(Kind), f"partition {name!r}: kinds") for kind in kinds)
         TRAITS[name] = RuleTraits(chosen, owners, shared_test)
@@ -75,29 +75,29 @@ def partition(
         BadInput: an unknown rule or option, a missing or impossible value, a rule that does not fit the data set, or
             that returned what is no partition of it.
     """
-    deal = PARTITIONS[choose(name, PARTITIONS, "partition.name")]
+    function = PARTITIONS[choose(name, PARTITIONS, "partition.name")]
     clients = check_integer("clients", clients, 1, None if TRAITS[name].owners else len(dataset.x))
     seed = check_integer("seed", seed, 0)
     if not TRAITS[name].fits(dataset):
         fitting = [key for key in PARTITIONS if TRAITS[key].fits(dataset)]
         raise BadInput(f"partition.name: {name} does not fit {dataset.name} ({dataset.kind}); choices: {fitting}")
-    described = {setting.name: setting for setting in settings(name)}
+    known = {setting.name: setting for setting in settings(name)}
     for key, value in options.items():
-        check_option(described[choose(key, described, "partition")], value, f"partition.{key}")
-    missing = [key for key, setting in described.items() if setting.default is REQUIRED and key not in options]
+        check_option(known[choose(key, known, "partition")], value, f"partition.{key}")
+    missing = [key for key, setting in known.items() if setting.default is REQUIRED and key not in options]
     if missing:
         raise BadInput(f"partition.{missing[0]}: missing; {name} needs a value")
-    file = users_file(deal)
-    here = f"partition {name!r}" + (f" of {file}" if file else "")
+    file = users_file(function)
+    where = f"partition {name!r}" + (f" of {file}" if file else "")
     try:
-        made = deal(dataset, clients, seed, **options)
+        result = function(dataset, clients, seed, **options)
         if file:
-            checks.check_determinism(made, deal(dataset, clients, seed, **options), here)
-    except BadInput as error:  # Partition itself may have refused the rows, which does not know the rule
+            checks.check_determinism(result, function(dataset, clients, seed, **options), where)
+    except BadInput as error:  # the class Partition refuses wrong rows, and does not know the rule
         if file and str(error).startswith("partition: "):
-            raise BadInput(str(error).replace("partition", here, 1)) from error
+            raise BadInput(str(error).replace("partition", where, 1)) from error
         raise
-    return checks.check_partition(made, dataset, None if TRAITS[name].owners else clients, here)
+    return checks.check_partition(result, dataset, None if TRAITS[name].owners else clients, where)
 
 
 def splits(block: Mapping[str, Any], where: str = "partition") -> tuple[dict[str, Any], ...]:
@@ -124,9 +124,9 @@ def splits(block: Mapping[str, Any], where: str = "partition") -> tuple[dict[str
 
 def settings(name: str) -> tuple[Setting, ...]:
     """The options of the rule `name`, as its parameters describe them."""
-    deal = PARTITIONS[name]
-    functions = [deal.func, *deal.args] if isinstance(deal, partial) else [deal]
-    return tuple(setting for function in functions for setting in describe(function))
+    function = PARTITIONS[name]
+    parts = [function.func, *function.args] if isinstance(function, partial) else [function]
+    return tuple(setting for part in parts for setting in describe(part))
 
 
 def default_options(name: str) -> dict[str, Any]:

@@ -39,14 +39,16 @@ def parse_split(split: Mapping[str, float], val: float, tested: bool) -> Split:
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
             raise BadInput(f"partition.split.{key}: {share!r} must be a number between 0 and 1")
     train, test = split.get("train", 0.0), split.get("test", 0.0)
-    held = split.get("val", val * train)
-    training = train if "val" in split else train - held
-    if abs(training + held + test - 1.0) > 1e-6:
-        raise BadInput(f"partition.split: the shares {dict(split)} add up to {training + held + test:g}, not to 1")
-    if training <= 0 or (held <= 0 and "val" not in split) or (test > 0) != tested:
+    validation = split.get("val", val * train)
+    training = train if "val" in split else train - validation
+    if abs(training + validation + test - 1.0) > 1e-6:
+        raise BadInput(
+            f"partition.split: the shares {dict(split)} add up to {training + validation + test:g}, not to 1"
+        )
+    if training <= 0 or (validation <= 0 and "val" not in split) or (test > 0) != tested:
         parts = "train, val and test" if tested else "train and val, the official test set is used"
         raise BadInput(f"partition.split: {dict(split)} must give a share to {parts}")
-    return Split(training, held, test)
+    return Split(training, validation, test)
 
 
 def part_sizes(rows: int, split: Split, who: str) -> tuple[int, int, int]:
@@ -72,11 +74,11 @@ def stratified_parts(
 ) -> list[np.ndarray]:
     """Cut `rows` into train, val, test with the class mix of the whole, to within one row a class."""
     _, val, test = part_sizes(len(rows), split, who)
-    mixed = rng.permutation(rows)
-    queue = mixed[np.argsort(y[mixed], kind="stable")]
-    queue, tested = _systematic_sample(queue, test, rng)
-    queue, held = _systematic_sample(queue, val, rng)
-    return [np.sort(part) for part in (queue, held, tested)]
+    shuffled = rng.permutation(rows)
+    remaining = shuffled[np.argsort(y[shuffled], kind="stable")]
+    remaining, test_rows = _systematic_sample(remaining, test, rng)
+    remaining, val_rows = _systematic_sample(remaining, val, rng)
+    return [np.sort(part) for part in (remaining, val_rows, test_rows)]
 
 
 def chronological_parts(count: int, split: Split, who: str, gap: int = 0) -> tuple[slice, slice, slice]:
@@ -91,16 +93,16 @@ def chronological_parts(count: int, split: Split, who: str, gap: int = 0) -> tup
     rows = count - 2 * gap
     train, test = (int(np.floor(rows * share + 0.5)) for share in (split.train, split.test))
     train = train if split.val else rows - test
-    held = rows - train - test
-    if train < 1 or (held < 1 and split.val) or (test < 1 and split.test):
+    validation = rows - train - test
+    if train < 1 or (validation < 1 and split.val) or (test < 1 and split.test):
         between = f" and gaps of {gap}" if gap else ""
         raise BadInput(f"partition: {who} has {count} windows, too few for train, val and test{between}")
-    return slice(0, train), slice(train + gap, train + gap + held), slice(count - test, count)
+    return slice(0, train), slice(train + gap, train + gap + validation), slice(count - test, count)
 
 
 def _systematic_sample(queue: np.ndarray, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Take `count` evenly spaced entries of `queue` from a random start: (rest, taken)."""
-    picked = np.zeros(len(queue), dtype=bool)
+    """Sample `count` evenly spaced entries of `queue` from a random start: (the others, the sample)."""
+    is_sampled = np.zeros(len(queue), dtype=bool)
     if count:
-        picked[np.floor((np.arange(count) + rng.random()) * len(queue) / count).astype(np.int64)] = True
-    return queue[~picked], queue[picked]
+        is_sampled[np.floor((np.arange(count) + rng.random()) * len(queue) / count).astype(np.int64)] = True
+    return queue[~is_sampled], queue[is_sampled]

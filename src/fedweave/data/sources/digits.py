@@ -1,4 +1,4 @@
-"""Handwritten digits that come with scikit-learn: nothing to download.
+"""Handwritten digits that scikit-learn contains: nothing to download.
 
 Source: E. Alpaydin, C. Kaynak, "Optical Recognition of Handwritten Digits", UCI repository (1998), test part.
 """

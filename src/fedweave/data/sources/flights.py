@@ -21,7 +21,7 @@ DESTINATIONS = 20  # the ones with the most flights
 FLIGHTS = 250  # of a destination, at equal steps through the year
 LATE = 15  # minutes after the scheduled arrival, beyond which a flight counts as late, as the Bureau counts
 WEATHER = ("humid", "precip", "visib")  # relative humidity in percent, inches of rain, miles of sight
-ORDER = ["time_hour", "minute", "carrier", "flight"]  # of departure as scheduled; no two flights agree in all
+ORDER = ["time_hour", "minute", "carrier", "flight"]  # scheduled departure; no two flights agree in all of these
 
 
 @dataset("flights", "images")
@@ -53,7 +53,7 @@ def flights(root: Path) -> Dataset:
 
 
 def select_flights(table: "pd.DataFrame", weather: "pd.DataFrame") -> "pd.DataFrame":
-    """Flights that arrived, as many of each of the busiest destinations, with the last weather before departure.
+    """Equally many arrived flights of each of the busiest destinations, with the last weather before departure.
 
     They are sorted by destination and time.
     """
@@ -62,8 +62,8 @@ def select_flights(table: "pd.DataFrame", weather: "pd.DataFrame") -> "pd.DataFr
     arrived = table.dropna(subset=["arr_delay"]).sort_values(ORDER, kind="stable")
     busiest = sorted(arrived["dest"].value_counts().index[:DESTINATIONS])
     parts = [arrived[arrived["dest"] == name] for name in busiest]
-    steps = [np.linspace(0, len(part) - 1, FLIGHTS).round().astype(int) for part in parts]
-    rows = pd.concat([part.iloc[places] for part, places in zip(parts, steps, strict=True)], ignore_index=True)
+    positions = [np.linspace(0, len(part) - 1, FLIGHTS).round().astype(int) for part in parts]
+    rows = pd.concat([part.iloc[places] for part, places in zip(parts, positions, strict=True)], ignore_index=True)
     times = {"time": lambda t: pd.to_datetime(t["time_hour"])}
     measured = weather.assign(**times).sort_values("time", kind="stable")
     measured[[*WEATHER]] = measured.groupby("origin")[[*WEATHER]].ffill()

@@ -1,6 +1,7 @@
-"""HDF5 files from other authors: reads only what is in the file itself, and only arrays of expected types and sizes.
+"""HDF5 files from other authors: reads only content of the file itself, and only arrays of expected types and sizes.
 
-HDF5 may send its reader to any other file of the computer: by external links, external storage and virtual data sets.
+An HDF5 file can refer to any other file of the computer, by external links, external storage and virtual data sets.
+Such references are refused.
 """
 
 import math
@@ -15,7 +16,7 @@ FILTERS = {1: "gzip", 2: "shuffle", 3: "checksum", 32000: "lzf"}
 
 
 def only_group(file: Any) -> Any:
-    """The one group in an open file; raises ValueError where there is another number, or something else."""
+    """The only member of an open file; raises ValueError unless there is exactly one and it is a group."""
     names = list(file)
     if len(names) != 1:
         raise ValueError(f"{len(names)} groups, not 1")
@@ -43,7 +44,7 @@ def find_member(group: Any, name: str, kind: str) -> Any:
 
 
 def open_array(group: Any, name: str, dimensions: int, kinds: str) -> Any:
-    """The checked data set `name` of `group`, not yet read: `kinds` are letters of numpy's element kinds.
+    """Check the data set `name` of `group` and return it unread; `kinds` are letters of numpy's element kinds.
 
     Raises:
         KeyError, ValueError: it does not exist, or is not such an array in the file itself.
@@ -51,8 +52,9 @@ def open_array(group: Any, name: str, dimensions: int, kinds: str) -> Any:
     import h5py
 
     dataset = find_member(group, name, "Dataset")
-    plan = dataset.id.get_create_plist()
-    if plan.get_external_count() or plan.get_layout() not in (h5py.h5d.COMPACT, h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED):
+    properties = dataset.id.get_create_plist()
+    layouts = (h5py.h5d.COMPACT, h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED)
+    if properties.get_external_count() or properties.get_layout() not in layouts:
         raise ValueError(f"{name!r} keeps its content in another file")
     classes = (h5py.h5t.INTEGER, h5py.h5t.FLOAT, h5py.h5t.STRING)
     if dataset.id.get_type().get_class() not in classes or dataset.dtype.kind not in kinds:
@@ -61,16 +63,16 @@ def open_array(group: Any, name: str, dimensions: int, kinds: str) -> Any:
         raise ValueError(f"{name!r} has shape {dataset.shape}, not {dimensions} dimensions")
     if math.prod(dataset.shape) * dataset.dtype.itemsize > LARGEST:
         raise ValueError(f"{name!r} has shape {dataset.shape}, which is too large")
-    _check_pieces(dataset, plan, name)
+    _check_pieces(dataset, properties, name)
     return dataset
 
 
-def _check_pieces(dataset: Any, plan: Any, name: str) -> None:
+def _check_pieces(dataset: Any, properties: Any, name: str) -> None:
     if dataset.chunks and math.prod(dataset.chunks) * dataset.dtype.itemsize > LARGEST_CHUNK:
         raise ValueError(f"{name!r} has pieces of shape {dataset.chunks}, which are too large")
-    strange = {plan.get_filter(i)[0] for i in range(plan.get_nfilters())} - FILTERS.keys()
-    if strange:
-        raise ValueError(f"{name!r} is packed by filter {min(strange)}, not by {', '.join(FILTERS.values())}")
+    unknown = {properties.get_filter(i)[0] for i in range(properties.get_nfilters())} - FILTERS.keys()
+    if unknown:
+        raise ValueError(f"{name!r} is packed by filter {min(unknown)}, not by {', '.join(FILTERS.values())}")
 
 
 def read_frame(path: Path) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:

@@ -136,10 +136,10 @@ def tiny_imagenet(root: Path) -> Dataset:
         label = {word: i for i, word in enumerate(words)}
         train = sorted(n for n in archive.namelist() if n.startswith(f"{base}/train/") and n.endswith(".JPEG"))
         lines = archive.read(f"{base}/val/val_annotations.txt").decode("ascii").splitlines()
-        held = {f"{base}/val/images/{line.split()[0]}": line.split()[1] for line in lines}
+        validation = {f"{base}/val/images/{line.split()[0]}": line.split()[1] for line in lines}
         parts = [
             (_read_pictures(archive, train, 64), np.array([label[name.split("/")[2]] for name in train])),
-            (_read_pictures(archive, list(held), 64), np.array([label[word] for word in held.values()])),
+            (_read_pictures(archive, list(validation), 64), np.array([label[word] for word in validation.values()])),
         ]
     return _build_dataset("tiny-imagenet", len(words), parts)
 

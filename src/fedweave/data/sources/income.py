@@ -1,4 +1,4 @@
-"""Income per head in the 48 contiguous states of the USA, a value a year, and the borders between the states.
+"""Yearly income per head in the 48 contiguous states of the USA, and the borders between the states.
 
 Source: Regional Economic Information System, Bureau of Economic Analysis, U.S. Department of Commerce (public domain),
 as the example `us_income` of libpysal 4.14.1 (BSD 3-Clause). Incomes relative to the national mean are the usual
@@ -53,7 +53,7 @@ def us_income(root: Path) -> Dataset:
 
 
 def read_incomes(path: Path) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
-    """Names of the states, years [T], and dollars a head [N, T], of a table with a line a state."""
+    """Names of the states, years [T], and dollars a head [N, T], of a table with a line per state."""
     with path.open(encoding="ascii", newline="") as file:
         header, *rows = csv.reader(file)
     names = tuple(row[0] for row in rows)
@@ -75,13 +75,13 @@ def read_neighbours(path: Path) -> np.ndarray:
 def read_divisions(path: Path) -> dict[str, str]:
     """Census division of every state, from the dBase III table of the map.
 
-    Such a file has the lengths of its header and of a record at byte 8, and from byte 32 on 32 bytes a field (name,
+    Such a file has the lengths of its header and of a record at byte 8, and from byte 32 on 32 bytes per field (name,
     width at 16). Then come records of fixed width; the first byte of a record says whether it is deleted.
     """
     raw = path.read_bytes()
     start, width = (int.from_bytes(raw[at : at + 2], "little") for at in (8, 10))
     fields = [raw[at : at + 32] for at in range(32, start - 1, 32)]
     ends = np.cumsum([1, *(field[16] for field in fields)])
-    place = {field[:11].rstrip(b"\0").decode(): slice(*ends[i : i + 2]) for i, field in enumerate(fields)}
+    columns = {field[:11].rstrip(b"\0").decode(): slice(*ends[i : i + 2]) for i, field in enumerate(fields)}
     records = [raw[at : at + width].decode("ascii") for at in range(start, len(raw) - width + 1, width)]
-    return {record[place["STATE_NAME"]].strip(): record[place["SUB_REGION"]].strip() for record in records}
+    return {record[columns["STATE_NAME"]].strip(): record[columns["SUB_REGION"]].strip() for record in records}

@@ -1,20 +1,20 @@
-"""Where the files of each data set come from, and how a good copy is recognised.
+"""Where the files of each data set come from, and how an intact copy is recognised.
 
-Paths are the same below the local root and below a mirror. A data set may come in several forms, any of which
-will do. digests.txt lists the sha256 sums of files that a mirror may hold, in the format of `sha256sum -c`.
+Paths are the same below the local root and below a mirror. A data set may have several forms (`FileSet`), each of
+which is enough. digests.txt lists the sha256 sums of files that a mirror may hold, in the format of `sha256sum -c`.
 
-A mirror is not trusted where this file knows a digest of the data set: no sum of its own counts there. Only for
-PEMS-BAY's speeds, of which no digest is known here, does a mirror's own sum count; that finds damage on the way, not a
-forged table.
+Where this file knows a digest of the data set, a mirror is not trusted, and digests that the mirror publishes are not
+used. No digest of PEMS-BAY's speeds is known here, so the mirror's own digest is used for them. It detects damage
+during a transfer, but not a forged table.
 """
 
 from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
-RECORDED = "recorded"  # no published sum: the sum in <file>.sha256 next to the file counts, a mirror's too
-OWN = "own"  # as RECORDED, but never from a mirror, since the digest of its archive or of another form is known
-ANY = "any"  # too many files to list: it is enough that this one is there, the loader checks the content
+RECORDED = "recorded"  # no published digest: the one in <file>.sha256 next to the file is used, also a mirror's
+OWN = "own"  # as RECORDED, but never from a mirror: the digest of its archive or of another form is known
+ANY = "any"  # too many files to list: it is enough that this one exists, and the loader checks the content
 
 
 class Archive(NamedTuple):
@@ -36,7 +36,7 @@ class File(NamedTuple):
 
 
 class FileSet(NamedTuple):
-    """A complete set of files; `hint` says how to get them where no program may."""
+    """A complete set of files, one form of a data set; `hint` says how to get files that no program may download."""
 
     files: tuple[File, ...]
     hint: str = ""
@@ -132,9 +132,9 @@ def _traffic(folder: str, graph: str, table: str) -> tuple[FileSet, ...]:
     path = f"{folder}/{table}"
     trust = OWN if path in read_digests() else RECORDED
     csv = File(f"{folder}/{folder}.csv", trust, f"https://zenodo.org/records/5146275/files/{folder}.csv?download=1")
-    own = FileSet((File(path, trust), adjacency), hint)
-    listed_form = (FileSet((_build_file(path), adjacency)),) if path in read_digests() else ()
-    return (*listed_form, own, FileSet((csv, adjacency)))
+    stored_form = FileSet((File(path, trust), adjacency), hint)
+    listed_forms = (FileSet((_build_file(path), adjacency)),) if path in read_digests() else ()
+    return (*listed_forms, stored_form, FileSet((csv, adjacency)))
 
 
 def _weather() -> FileSet:
@@ -202,7 +202,7 @@ CATALOGUE: dict[str, tuple[FileSet, ...]] = {
     "tpt48-2008": (_weather(),),
 }
 
-# MiB that a file of a data set has at most, its archives and what they hold included: about twice the largest one.
+# Largest size in MiB of a file of a data set, of its archives and of their members: about twice the largest one.
 LIMITS = {
     "fashion-mnist": 96,
     "emnist": 1024,
@@ -224,5 +224,5 @@ LIMITS = {
 
 
 def size_limit(name: str) -> int:
-    """Bytes that a file of the data set `name` has at most."""
+    """The largest size in bytes of a file of the data set `name`."""
     return LIMITS.get(name, 1024) * 2**20

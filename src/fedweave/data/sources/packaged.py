@@ -42,7 +42,7 @@ def packaged_files(name: str) -> Iterator[Path]:
     """The files of data set `name`, checked; their packages are not imported.
 
     Raises:
-        BadInput: a package is not installed, or has another file in that place.
+        BadInput: a package is not installed, or the file in it is not the expected one.
     """
     for file in PACKAGED[name]:
         module = find_spec(file.package)

@@ -1,7 +1,8 @@
-"""Pickles that others wrote: numpy arrays and plain containers; no code, and no trust in any number.
+"""Pickles from other authors: numpy arrays and plain containers, without running code, and with every number checked.
 
-Numpy trusts the state in a pickle, and a false state makes it read or write outside of its memory. Here it never sees
-one: drafts hold what the pickle says, and `arrays.build_array` makes what passes.
+Numpy trusts the state in a pickle, and a wrong state makes it read or write outside of its memory. Here numpy never
+gets such a state: a `PendingObject` holds what the pickle says, and `arrays.build_array` makes the array after its
+checks.
 """
 
 import math
@@ -33,7 +34,7 @@ class ElementType(PendingObject):
     order: Any = ""  # "<", ">" or "|"
 
     def build(self, state: Any) -> "ElementType":
-        """Itself, with the order of a state (version, order, subtype, names, fields, size, alignment, flags)."""
+        """Set the byte order from a state (version, order, subtype, names, fields, size, alignment, flags)."""
         version, order, subtype, names, fields, *sizes = _require_type(state, tuple)
         if version not in (3, 4) or order not in ("<", ">", "|") or (subtype, names, fields) != (None, None, None):
             raise ValueError("elements with parts are refused")
@@ -45,7 +46,7 @@ class ElementType(PendingObject):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """numpy's own; raises ValueError for one that is not plain."""
+        """The numpy dtype; raises ValueError for one that is not plain."""
         return arrays.plain_dtype(self.code).newbyteorder(self.order or "=")
 
 
@@ -70,7 +71,7 @@ def _require_type(value: Any, kind: type[T]) -> T:
 
 
 class _Reader:
-    """The builders of one pickle; `left` is how many bytes they may still copy. A true file needs each byte once."""
+    """The builders of one pickle; `left` is how many bytes they may still copy. An intact file needs each byte once."""
 
     def __init__(self, raw: bytes) -> None:
         self.raw, self.left = raw, len(raw)
@@ -80,8 +81,8 @@ class _Reader:
         return Unpickler(self.raw, self.builders()).load()
 
     def builders(self) -> Mapping[GlobalName, Builder]:
-        """What each permitted global makes of its arguments."""
-        named: dict[str, tuple[tuple[str, ...], Builder]] = {
+        """The function that stands for each permitted global."""
+        table: dict[str, tuple[tuple[str, ...], Builder]] = {
             "_reconstruct": (_MULTIARRAY, self._reconstruct),
             "scalar": (_MULTIARRAY, self._scalar),
             "_frombuffer": (_NUMERIC, self._from_buffer),
@@ -91,7 +92,7 @@ class _Reader:
             "defaultdict": (("collections",), lambda _: {}),
             "list": (("builtins", "__builtin__"), _refuse),
         }
-        return {GlobalName(module, name): builder for name, (modules, builder) in named.items() for module in modules}
+        return {GlobalName(module, name): builder for name, (modules, builder) in table.items() for module in modules}
 
     def _reconstruct(self, args: tuple[Any, ...]) -> Array:
         if args[0] != GlobalName("numpy", "ndarray"):
@@ -119,7 +120,7 @@ class _Reader:
         return arrays.build_array(raw, Layout(kind.dtype, arrays.check_shape(shape), fortran))
 
     def build_object_array(self, shape: tuple[int, ...], content: Any, fortran: bool) -> np.ndarray:
-        """An array of objects, each of which has been checked by itself."""
+        """An array of objects that have been checked one by one."""
         items = _require_type(content, list)
         self._reserve_bytes(8 * len(items))
         if math.prod(shape) != len(items):
@@ -130,7 +131,7 @@ class _Reader:
         return flat.reshape(shape, order="F" if fortran else "C")
 
     def encode(self, text: Any) -> bytes:
-        """The bytes of a text of Latin-1, as Python 2 and protocol 2 have them."""
+        """The bytes of a Latin-1 text: pickles of Python 2 and of protocol 2 store bytes in this way."""
         self._reserve_bytes(len(_require_type(text, str)))
         return text.encode("latin-1")
 

@@ -18,7 +18,7 @@ from fedweave.data.sources.packaged import packaged_files
 from fedweave.data.sources.pickles import read_arrays
 
 WINDOW, STEP = 100, 50  # samples at 50 Hz: windows of two seconds that begin every second
-MERGED = 2  # samples that become one: movements of an arm are slow, and a model of half the size sees them as well
+MERGED = 2  # samples that become one mean: arms move slowly, and a model of half the size learns as much from the means
 SIDES = ("left", "right")
 EXERCISES = {
     "PEN": "pendulum",

@@ -72,7 +72,7 @@ def read_hdf5(path: Path) -> SpeedTable:
     """
     try:
         return SpeedTable(*read_frame(path))
-    except Exception as error:  # HDF5 reports damage in a dozen ways
+    except Exception as error:  # HDF5 raises many different exceptions for damaged files
         raise BadInput(f"{path}: not a table of speeds ({error}); run the download stage again") from error
 
 

@@ -1,4 +1,4 @@
-"""Moving one file: from a folder or over HTTP, checked, resumed, and either whole or not there."""
+"""Copy of one file from a folder or over HTTP: checked, resumed, and never left incomplete under its name."""
 
 import gzip
 import hashlib
@@ -22,7 +22,7 @@ from fedweave.files import atomic_path, write_atomic
 Progress = Callable[[str, int, int | None], None]  # file, bytes done, bytes in all
 CHUNK = 1 << 20
 ATTEMPTS = 3
-LARGEST = 4 << 30  # bytes of a file of which nothing else is known
+LARGEST = 4 << 30  # bytes of a file without a limit of its own
 LARGEST_SIDECAR = 4096  # bytes of a file that holds a sum
 SUM = re.compile(rb"[0-9a-fA-F]{64}(?=\s|$)")
 
@@ -61,7 +61,7 @@ def digest(path: Path, algorithm: str) -> str:
 
 
 def matches(path: Path, expected: str | None) -> bool:
-    """Whether the file has the digest `expected`; None asks for nothing."""
+    """Whether the file has the digest `expected`; None accepts every file."""
     return expected is None or digest(path, expected.split(":")[0]) == expected
 
 
@@ -109,7 +109,7 @@ def fetch(source: str, target: Path, expected: str | None, progress: Progress | 
     """Put a checked copy of `source` at `target`; continue a partial copy if `expected` can check the result.
 
     Args:
-        limit: bytes that the file has at most.
+        limit: largest size of the file in bytes.
 
     Raises:
         SourceError: the source does not exist, breaks off, takes too long, is too large, or has another digest.
@@ -132,7 +132,7 @@ def _download(source: str, target: Path, expected: str | None, progress: Progres
         _complete(source, part, target.name, progress, limit)
     except SourceError as error:
         useless = expected is None or isinstance(error, SizeLimitError) or not part.exists() or not part.stat().st_size
-        if useless:  # nothing could go on from there
+        if useless:  # a later attempt could not continue from it
             part.unlink(missing_ok=True)
         raise
     if matches(part, expected) and part.stat().st_size:
@@ -141,7 +141,7 @@ def _download(source: str, target: Path, expected: str | None, progress: Progres
     part.unlink()
     if not resumed:
         raise SourceError(f"{source} ({f'damaged: not {expected}' if expected else 'empty'})")
-    _download(source, target, expected, progress, limit)  # the old part was to blame: once more from the start
+    _download(source, target, expected, progress, limit)  # the old part was damaged: once more from the start
 
 
 def _copy(source: Path, target: Path, expected: str | None, progress: Progress | None, limit: int) -> None:
@@ -154,10 +154,10 @@ def _copy(source: Path, target: Path, expected: str | None, progress: Progress |
     check_size(size, limit, str(source))
     with atomic_path(target) as temporary:
         try:
-            with source.open("rb") as read, temporary.open("wb") as write:
+            with source.open("rb") as reader, temporary.open("wb") as writer:
                 _write_blocks(
-                    iter(partial(read.read, CHUNK), b""),
-                    write,
+                    iter(partial(reader.read, CHUNK), b""),
+                    writer,
                     str(source),
                     limit,
                     progress and ProgressReporter(progress, target.name, size),
@@ -169,7 +169,7 @@ def _copy(source: Path, target: Path, expected: str | None, progress: Progress |
 
 
 def _complete(url: str, part: Path, name: str, progress: Progress | None, limit: int) -> None:
-    """Append to `part` until the server has no more; a connection that breaks off is taken up again."""
+    """Append to `part` until the file is complete; connect again after a connection breaks off."""
     with Deadline(web.TOTAL) as deadline:
         for attempt in range(1, ATTEMPTS + 1):
             try:
@@ -200,21 +200,21 @@ def _reason(error: Exception) -> str:
 
 
 def _append(url: str, part: Path, name: str, progress: Progress | None, limit: int, deadline: Deadline) -> None:
-    have = part.stat().st_size if part.exists() else 0
-    with web.open_url(url, have, deadline) as response:
-        have = have if response.status == 206 else 0
+    start = part.stat().st_size if part.exists() else 0
+    with web.open_url(url, start, deadline) as response:
+        start = start if response.status == 206 else 0
         announced = web.content_length(response, url)
-        total = None if announced is None else have + announced
+        total = None if announced is None else start + announced
         check_size(total or 0, limit, url)
-        with part.open("ab" if have else "wb") as write:
+        with part.open("ab" if start else "wb") as file:
             body = web.read_blocks(response, url, CHUNK, deadline)
-            done = _write_blocks(body, write, url, limit, progress and ProgressReporter(progress, name, total), have)
+            done = _write_blocks(body, file, url, limit, progress and ProgressReporter(progress, name, total), start)
     if total is not None and done < total:
         raise ConnectionError(f"broke off after {done} of {total} bytes")
 
 
 class ProgressReporter(NamedTuple):
-    """Whom to tell how far a file has come."""
+    """A progress callback, and the name and total size of the file that it reports."""
 
     progress: Progress
     name: str
@@ -222,19 +222,19 @@ class ProgressReporter(NamedTuple):
 
 
 def _write_blocks(
-    blocks: Iterable[bytes], write: BinaryIO, source: str, limit: int, audience: ProgressReporter | None, done: int = 0
+    blocks: Iterable[bytes], file: BinaryIO, source: str, limit: int, reporter: ProgressReporter | None, done: int = 0
 ) -> int:
-    """Write `blocks`; returns the bytes of the file, of which `done` were there before.
+    """Write `blocks` behind the first `done` bytes of a file; returns the size of the file in bytes.
 
     Raises:
-        TooLarge: they become more than `limit`.
+        SizeLimitError: they become more than `limit`.
     """
     for block in blocks:
         done += len(block)
         check_size(done, limit, source)
-        write.write(block)
-        if audience:
-            audience.progress(audience.name, done, audience.total)
+        file.write(block)
+        if reporter:
+            reporter.progress(reporter.name, done, reporter.total)
     return done
 
 
@@ -244,27 +244,27 @@ def extract(archive: Path, members: dict[str, Path], limit: int = LARGEST) -> No
     Reads only these names and writes only these paths; other members of the archive are ignored.
 
     Args:
-        limit: bytes that a member has at most, decompressed.
+        limit: largest size of a decompressed member in bytes.
 
     Raises:
         SourceError: the archive is damaged, lacks a member, or one is too large.
     """
     for member, target in members.items():
         try:
-            with _open_member(archive, member) as read, atomic_path(target) as path, path.open("wb") as write:
-                plain = gzip.GzipFile(fileobj=read) if member.endswith(".gz") else read
-                _write_blocks(iter(partial(plain.read, CHUNK), b""), write, member, limit, None)
+            with _open_member(archive, member) as reader, atomic_path(target) as path, path.open("wb") as writer:
+                plain = gzip.GzipFile(fileobj=reader) if member.endswith(".gz") else reader
+                _write_blocks(iter(partial(plain.read, CHUNK), b""), writer, member, limit, None)
         except BadInput:
             raise  # the target, not the archive
-        except Exception as error:  # each format has its own dozen of exceptions for damaged files
+        except Exception as error:  # each format raises many different exceptions for damaged files
             raise SourceError(f"{archive} (cannot read {member}: {error})") from error
 
 
 @contextmanager
 def _open_member(archive: Path, member: str) -> Iterator[IO[bytes]]:
     if archive.name.endswith(".zip"):
-        with zipfile.ZipFile(archive) as file, file.open(member) as read:
-            yield read
+        with zipfile.ZipFile(archive) as file, file.open(member) as reader:
+            yield reader
     elif archive.name.endswith(".tar.gz"):
         with tarfile.open(archive, "r:gz") as tar:
             content = tar.extractfile(member)
@@ -273,5 +273,5 @@ def _open_member(archive: Path, member: str) -> Iterator[IO[bytes]]:
             with content:
                 yield content
     else:
-        with archive.open("rb") as read:
-            yield read
+        with archive.open("rb") as reader:
+            yield reader

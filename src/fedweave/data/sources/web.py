@@ -1,4 +1,4 @@
-"""Reading one address over HTTP within limits of size and time, for any behaviour of the server."""
+"""Reading one address over HTTP within limits of size and time, whatever the server does."""
 
 import socket
 import threading
@@ -21,9 +21,9 @@ from urllib.request import (
 
 from fedweave.errors import format_value
 
-SILENCE = 30.0  # seconds without a byte after which a connection is given up
+SILENCE = 30.0  # seconds without a byte after which a connection is closed
 TOTAL = 3600.0  # seconds for one file, all attempts together
-WINDOW, FEWEST = 60.0, 64 * 1024  # seconds, and the bytes that they must bring
+WINDOW, FEWEST = 60.0, 64 * 1024  # seconds, and the bytes that must arrive in them
 LONGEST_NUMBER = 15  # digits of a Content-Length
 MIB = 2**20
 
@@ -41,7 +41,7 @@ class Deadline:
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
-        self._copies: list[socket.socket] = []  # a copy shares its connection; TLS takes the original away
+        self._copies: list[socket.socket] = []  # duplicates share their connection; TLS detaches the original
         self._timer = threading.Timer(seconds, self._close_connections)
         self._timer.daemon = True
 
@@ -59,15 +59,15 @@ class Deadline:
         """Whether the time has passed."""
         return time.monotonic() >= self._end
 
-    def connect(self, *words: Any, **named: Any) -> socket.socket:
-        """What `socket.create_connection` gives, to be ended in time.
+    def connect(self, *args: Any, **kwargs: Any) -> socket.socket:
+        """Open a connection by `socket.create_connection`; it is closed when the time is over.
 
         Raises:
             TimeoutError: the time is over.
         """
         if self.is_over:
             raise TimeoutError("the time is over")
-        connection = socket.create_connection(*words, **named)
+        connection = socket.create_connection(*args, **kwargs)
         self._copies.append(connection.dup())
         return connection
 
@@ -83,8 +83,8 @@ class _RedirectHandler(HTTPRedirectHandler):
     def redirect_request(
         self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> Request | None:
-        scheme, old = newurl.partition(":")[0].lower(), req.full_url.partition(":")[0].lower()
-        if scheme not in ("http", "https") or (old == "https" and scheme == "http"):
+        scheme, old_scheme = newurl.partition(":")[0].lower(), req.full_url.partition(":")[0].lower()
+        if scheme not in ("http", "https") or (old_scheme == "https" and scheme == "http"):
             raise SourceError(
                 f"{req.full_url} (redirects to {format_value(newurl)}; only https, and http from http, are followed)"
             )
@@ -92,7 +92,7 @@ class _RedirectHandler(HTTPRedirectHandler):
 
 
 def _build_opener(deadline: Deadline) -> OpenerDirector:
-    """What opens web addresses, and nothing else such as files or FTP."""
+    """An opener of web addresses that refuses others, such as files or FTP."""
 
     def connection_builder(kind: Callable[..., HTTPConnection]) -> Any:
         def build(host: str, **options: Any) -> HTTPConnection:
@@ -138,10 +138,10 @@ def open_url(url: str, start: int, deadline: Deadline) -> Iterator[HTTPResponse]
 
 
 def content_length(response: HTTPResponse, url: str) -> int | None:
-    """The bytes that an answer announces, if it does.
+    """The size in bytes that an answer announces, or None.
 
     Raises:
-        SourceError: it announces something else than a number.
+        SourceError: the announced size is not a number.
     """
     text = response.headers.get("Content-Length")
     if text is None:
@@ -176,7 +176,7 @@ def check_size(size: int, limit: int, source: str) -> None:
     """Refuse more than `limit` bytes.
 
     Raises:
-        TooLarge: naming the source.
+        SizeLimitError: naming the source.
     """
     if size > limit:
         raise SizeLimitError(f"{source} (larger than {limit / MIB:.4g} MiB, which this file cannot be)")
