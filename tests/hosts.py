@@ -86,14 +86,14 @@ class Hosts:
         """A channel to all nodes; their numbers tell nothing of their clients."""
         return Calls({900 - client: self.node(client) for client in range(len(self.spec.clients))})
 
-    def run(self, calls: Calls | None = None, until: int | None = None, **roll: Any) -> Session:
+    def run(self, calls: Calls | None = None, until: int | None = None, **options: Any) -> Session:
         """The federation, from its last checkpoint."""
-        settings = {"wait": 0.0, "say": lambda line: None, **roll}
-        roll_of = NodeRegistry(self.spec, self.calls() if calls is None else calls, **settings)
-        return Coordinator(self.spec, roll_of, self.folder / "server", lambda line: None).run(until)
+        settings = {"wait": 0.0, "say": lambda line: None, **options}
+        registry = NodeRegistry(self.spec, self.calls() if calls is None else calls, **settings)
+        return Coordinator(self.spec, registry, self.folder / "server", lambda line: None).run(until)
 
-    def ledger(self) -> MessageLog:
-        """The messages that the server has noted."""
+    def message_log(self) -> MessageLog:
+        """The messages that the server has logged."""
         return MessageLog(self.folder / "server")
 
     def simulation(self) -> History:

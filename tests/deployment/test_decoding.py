@@ -66,7 +66,7 @@ from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFI
 from fedweave.deployment.flower import channel, secure
 from fedweave.deployment.messages import Request
 
-request = Request("train", {"round": 0}, form={"w": [[2, 3], "float32"]}, most_bytes=10**5)
+request = Request("train", {"round": 0}, form={"w": [[2, 3], "float32"]}, max_bytes=10**5)
 exchange = secure._CountingGrid(None, {1: request}, [(2, 3)])
 for name, data in json.load(sys.stdin).items():
     data = bytes.fromhex(data)

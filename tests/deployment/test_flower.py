@@ -37,11 +37,11 @@ UNREACHABLE = ("Temporary failure in name resolution", "Network is unreachable",
 @pytest.fixture(scope="module")
 def flower() -> Path:
     """The interpreter of `make flower`, which is called where it is out of date."""
-    made = subprocess.run(["make", "flower"], cwd=ROOT, capture_output=True, text=True, check=False)
-    said = made.stdout + made.stderr
-    if made.returncode and any(words in said for words in UNREACHABLE):
-        pytest.skip(f"make flower: the package index cannot be reached: {said.strip().splitlines()[-1:]}")
-    assert made.returncode == 0, said
+    build = subprocess.run(["make", "flower"], cwd=ROOT, capture_output=True, text=True, check=False)
+    output = build.stdout + build.stderr
+    if build.returncode and any(words in output for words in UNREACHABLE):
+        pytest.skip(f"make flower: the package index cannot be reached: {output.strip().splitlines()[-1:]}")
+    assert build.returncode == 0, output
     return PYTHON
 
 
@@ -145,9 +145,9 @@ def test_simulate_ends_when_its_server_is_killed_and_leaves_nothing_after_a_sign
             assert belonging(out)
             killed = number == signal.SIGKILL
             os.kill(int(status.read(server)["pid"]) if killed else command.pid, number)
-            _, said = command.communicate(timeout=60)
+            _, output = command.communicate(timeout=60)
             assert command.returncode == (2 if killed else 128 + number)
-            line = said.splitlines()[-1]
+            line = output.splitlines()[-1]
             assert line.startswith("error: ") == killed
             assert ("the server of the federation was killed" in line) == killed
             until(lambda: not belonging(out), 30)
@@ -164,7 +164,7 @@ def test_kills_and_newcomers(flower, tmp_path):
     few = fw.Federation.from_dataset("digits", "dirichlet", clients=3, beta=0.5)
     hosts = exported(tmp_path / "run", "fedrep", few, rounds=12)
     server, out, files = tmp_path / "server", tmp_path / "federation", sorted((tmp_path / "run" / "data").iterdir())
-    ledger, told, wanted = MessageLog(server), [hosts.spec.hash], {"timeout": 40.0, "wait": 240.0}
+    log, told, wanted = MessageLog(server), [hosts.spec.hash], {"timeout": 40.0, "wait": 240.0}
     stranger, impostor, newcomer = (tmp_path / f"{name}.pt" for name in ("stranger", "impostor", "newcomer"))
     shutil.copy(files[0], stranger)
     shutil.copy(files[1], impostor)
@@ -176,13 +176,11 @@ def test_kills_and_newcomers(flower, tmp_path):
         launch(host, hosts.folder / "app", server, **wanted)
         until(lambda: status.read(server).get("round", 0) >= 1)
         host.stop("client-1", signal.SIGKILL)
-        until(lambda: any(line["client"] == 1 and "error" in line for line in ledger.lines()))
+        until(lambda: any(line["client"] == 1 and "error" in line for line in log.lines()))
         done = status.read(server)["round"]
         (out / "keys" / "client-1").unlink()  # its owner makes a new key, and the server's registers it
         add_nodes(host, out, files[1:2], told)
-        until(
-            lambda: any(line["client"] == 1 and line["round"] > done and line.get("tensors") for line in ledger.lines())
-        )
+        until(lambda: any(line["client"] == 1 and line["round"] > done and line.get("tensors") for line in log.lines()))
         host.stop("superlink", signal.SIGKILL)
         reached = checkpoint.restore(server, hosts.spec.hash)
         host.start_superlink(out / "keys")
@@ -194,10 +192,10 @@ def test_kills_and_newcomers(flower, tmp_path):
     assert [row.round for row in final.history.ledger] == [*range(1, 13)]
     assert {row.client for row in final.history.dropped} == {1}
     assert 7 in final.members
-    errors = {line["error"] for line in ledger.lines() if line["kind"] == "who" and "error" in line}
+    errors = {line["error"] for line in log.lines() if line["kind"] == "who" and "error" in line}
     assert any("refuses" in error for error in errors)
     assert "it says that it is client 1, but its key is that of client 9" in errors
-    assert not any(line["client"] is None and line.get("tensors") for line in ledger.lines())
+    assert not any(line["client"] is None and line.get("tensors") for line in log.lines())
     assert len([*(out / "nodes").rglob("model.pt")]) == len(final.members)
 
 
@@ -206,12 +204,12 @@ def test_secure_aggregation_gives_the_server_the_mean_only(flower, tmp_path):
     few = fw.Federation.from_dataset("digits", "dirichlet", clients=4, beta=0.5)
     hosts = exported(tmp_path / "run", "fedprox", few, secure=True, rounds=6)
     server, out, files = tmp_path / "server", tmp_path / "federation", sorted((tmp_path / "run" / "data").iterdir())
-    ledger, told = MessageLog(server), [hosts.spec.hash]
+    log, told = MessageLog(server), [hosts.spec.hash]
     with local_federation(out, files, told, flower) as host:
         launch(host, hosts.folder / "app", server, timeout=60.0, wait=240.0)
         until(lambda: status.read(server).get("round", 0) >= 2)
         host.stop("client-3", signal.SIGKILL)
-        until(lambda: any(line["client"] == 3 and "error" in line for line in ledger.lines()))
+        until(lambda: any(line["client"] == 3 and "error" in line for line in log.lines()))
         add_nodes(host, out, files[3:], told)
         until(lambda: finished(server))
     final, expected = checkpoint.restore(server, hosts.spec.hash).history, hosts.simulation()
@@ -219,7 +217,7 @@ def test_secure_aggregation_gives_the_server_the_mean_only(flower, tmp_path):
         assert final.scores[part][0] == pytest.approx(expected.scores[part][0], abs=0.03)
     losses = [[row.train_loss for row in history.ledger[:2]] for history in (final, expected)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
-    uploads = [line for line in ledger.lines() if line.get("tensors")]
+    uploads = [line for line in log.lines() if line.get("tensors")]
     assert uploads
     assert all(line["masked"] for line in uploads)
     assert all(line["up"] > 2 * line["content"] for line in uploads)  # a masked number has eight bytes

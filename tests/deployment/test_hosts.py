@@ -117,10 +117,10 @@ def test_a_node_that_is_away_is_left_out_and_comes_back(rows, tmp_path):
     calls.offline = {899}
     session = hosts.run(calls, until=2)
     assert session.last["dropped"] == [1]
-    done = hosts.run()
-    assert [(row.round, row.client) for row in done.history.dropped] == [(2, 1)]
-    assert np.isnan(done.history.scores["pre/test"][0][1])
-    assert np.isfinite(done.history.scores["pre/test"][2]).all()
+    last = hosts.run()
+    assert [(row.round, row.client) for row in last.history.dropped] == [(2, 1)]
+    assert np.isnan(last.history.scores["pre/test"][0][1])
+    assert np.isfinite(last.history.scores["pre/test"][2]).all()
     assert private["clients"]
     assert sorted(p.name for p in (tmp_path / "nodes" / "1").rglob("state-*")) == [
         "state-000000001.pt",
@@ -237,10 +237,10 @@ def test_results_are_those_of_a_study(rows, tmp_path):
 
 
 def test_a_result_becomes_an_app(rows, tmp_path):
-    done = fw.compare(rows, [METHODS["ditto"](lam=0.7)], rounds=2, seeds=1, central=False, progress=False)
-    made = export_result(done["ditto"], rows, tmp_path / "app", tmp_path / "data")
-    assert made.method.lam == 0.7
-    assert made.run.train.rounds == 2
+    comparison = fw.compare(rows, [METHODS["ditto"](lam=0.7)], rounds=2, seeds=1, central=False, progress=False)
+    app = export_result(comparison["ditto"], rows, tmp_path / "app", tmp_path / "data")
+    assert app.method.lam == 0.7
+    assert app.run.train.rounds == 2
     assert len([*(tmp_path / "data").iterdir()]) == 3
 
 

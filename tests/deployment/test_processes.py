@@ -142,7 +142,7 @@ class Runs:
     """A host whose SuperLink says that its run has failed."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.running = folder, {"superlink": self}
+        self.folder, self.processes = folder, {"superlink": self}
 
     def poll(self) -> None:
         return None
@@ -156,7 +156,7 @@ def test_a_run_whose_server_has_ended_without_a_word_is_not_waited_for(tmp_path,
     """It never wrote a status; it was killed after it did; it said that it has failed."""
     from fedweave.deployment.flower import run_monitor
 
-    monkeypatch.setattr(run_monitor, "LOOK", 0.1)
+    monkeypatch.setattr(run_monitor, "QUERY_INTERVAL", 0.1)
     with pytest.raises(BadInput, match=r"the run has ended \(finished:failed: no app\); see .*superlink.log"):
         run_monitor.follow(tmp_path, Runs(tmp_path), "5", progress=False)
     written = status.Status(tmp_path, 3)
@@ -177,7 +177,7 @@ def test_the_bar_knows_the_rounds_before_the_server_does(tmp_path, capsys):
 
     written = status.Status(tmp_path)
     written.write("starting", "waiting for clients")
-    later = threading.Timer(1.0, lambda: replace(written, rounds=3, done=3).write("finished", "3 rounds"))
+    later = threading.Timer(1.0, lambda: replace(written, rounds=3, round=3).write("finished", "3 rounds"))
     later.start()
     run_monitor.follow(tmp_path, Runs(tmp_path), "5", rounds=3)
     later.join()

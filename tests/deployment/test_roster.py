@@ -29,18 +29,18 @@ def rows():
 def test_a_node_that_is_corrected_is_asked_again(rows, tmp_path):
     """Its owner started it with the file of another client, and starts it again with its own."""
     hosts = Hosts(tmp_path, planned("fedavg", rows))
-    roster, said, calls = written(tmp_path / "roster.json", NODES), [], hosts.calls()
+    roster, lines, calls = written(tmp_path / "roster.json", NODES), [], hosts.calls()
     calls.nodes_[898] = hosts.node(0)
-    roll = NodeRegistry(hosts.spec, calls, roster.clients, say=said.append)
-    ledger = hosts.ledger()
+    registry = NodeRegistry(hosts.spec, calls, roster.clients, say=lines.append)
+    log = hosts.message_log()
     for round in (0, 0, 1):
-        assert {*roll.refresh(round, ledger)} == {0, 1}
+        assert {*registry.refresh(round, log)} == {0, 1}
     assert len(calls.sent) == 4  # once in each round
-    assert len(said) == 1
+    assert len(lines) == 1
     calls.offline = {898}
-    roll.refresh(1, ledger)
+    registry.refresh(1, log)
     calls.offline, calls.nodes_[898] = set(), hosts.node(2)
-    assert {*roll.refresh(1, ledger)} == {0, 1, 2}
+    assert {*registry.refresh(1, log)} == {0, 1, 2}
 
 
 def written(path, owners) -> Roster:
@@ -54,14 +54,14 @@ def written(path, owners) -> Roster:
 def test_a_node_with_another_clients_key_is_refused_until_the_roster_changes(rows, tmp_path):
     """The key of node 899 is client 2's, that of node 898 nobody's; then the server's owner corrects the roster."""
     hosts = Hosts(tmp_path, planned("fedavg", rows))
-    roster, said, calls = written(tmp_path / "roster.json", {900: 0, 899: 2}), [], hosts.calls()
-    settings = {"owners": roster.clients, "say": said.append}
+    roster, lines, calls = written(tmp_path / "roster.json", {900: 0, 899: 2}), [], hosts.calls()
+    settings = {"owners": roster.clients, "say": lines.append}
     with pytest.raises(BadInput, match="only 1 of 3 clients"):
         hosts.run(calls, **settings)
-    assert "node 899 is left out: it says that it is client 1, but its key is that of client 2" in said
-    assert "node 898 is left out: its key is in no row of the roster; register it to let it in" in said
+    assert "node 899 is left out: it says that it is client 1, but its key is that of client 2" in lines
+    assert "node 898 is left out: its key is in no row of the roster; register it to let it in" in lines
     assert 898 not in {node for node, _, _ in calls.sent}
-    assert {line["client"] for line in hosts.ledger().lines() if "error" not in line} == {0}
+    assert {line["client"] for line in hosts.message_log().lines() if "error" not in line} == {0}
     written(tmp_path / "roster.json", NODES)
     assert hosts.run(hosts.calls(), **settings).members == (0, 1, 2)
 
@@ -77,7 +77,7 @@ def test_a_key_that_is_replaced_in_the_middle(rows, tmp_path):
     calls.nodes_[950] = hosts.node(1)
     history = hosts.run(calls, owners=roster.clients).history
     assert not history.dropped
-    assert history.ledger[1].train_loss == hosts.simulation().ledger[1].train_loss
+    assert history.message_log[1].train_loss == hosts.simulation().message_log[1].train_loss
     assert 899 not in {node for node, _, _ in calls.sent}
 
 
@@ -151,14 +151,14 @@ def test_uploads_of_another_size_are_refused_whatever_hides_or_defends_them(trai
     history = hosts.run(calls).history
     assert [(row.round, row.client) for row in history.dropped] == [(1, 1), (1, 2), (2, 1), (2, 2)]
     assert np.isfinite([row[:2] for row in history.scores["pre/test"]]).all()  # only its upload is refused
-    refused = [line for line in hosts.ledger().lines() if "error" in line]
+    refused = [line for line in hosts.message_log().lines() if "error" in line]
     assert [(line["client"], line.get("tensors", {})) for line in refused] == [(1, {}), (2, {})] * 2
     assert "is declared" in refused[0]["error"]
     assert "'loss' must be a number" in refused[1]["error"]
     asked = [request for _, request, _ in calls.sent if request.kind == "train" and request.config["train"]]
     form = hosts.spec.forms["train"][0]["tensors"]
-    assert {request.most_bytes for request in asked} == {inspection.most_bytes(form)}
-    assert inspection.most_bytes(form) < sum(value.nbytes for value in hosts.spec.task.init(0).values()) + 20_000
+    assert {request.max_bytes for request in asked} == {inspection.max_bytes(form)}
+    assert inspection.max_bytes(form) < sum(value.nbytes for value in hosts.spec.task.init(0).values()) + 20_000
 
 
 def test_the_fingerprint_is_that_of_ssh(tmp_path, capsys):
@@ -171,8 +171,8 @@ def test_the_fingerprint_is_that_of_ssh(tmp_path, capsys):
         fingerprint(tmp_path / "ann")
     if not shutil.which("ssh-keygen"):
         pytest.skip("no ssh-keygen to compare with")
-    said = subprocess.run(["ssh-keygen", "-lf", public], capture_output=True, text=True, check=True).stdout
-    assert fingerprint(public) in said
+    output = subprocess.run(["ssh-keygen", "-lf", public], capture_output=True, text=True, check=True).stdout
+    assert fingerprint(public) in output
 
 
 def test_rosters_that_cannot_be_meant(tmp_path, capsys):
@@ -196,13 +196,13 @@ def test_a_line_that_a_killed_server_has_cut_off_is_removed(rows, tmp_path):
     """The next line does not join it, and the table of bytes is written at the end."""
     hosts = Hosts(tmp_path, planned("fedavg", rows, rounds=3))
     hosts.run(until=1)
-    file, before = tmp_path / "server" / "messages.jsonl", hosts.ledger().lines()
+    file, before = tmp_path / "server" / "messages.jsonl", hosts.message_log().lines()
     file.write_bytes(file.read_bytes() + b'{"round": 1, "kind": "tr')
-    assert hosts.ledger().lines() == before
+    assert hosts.message_log().lines() == before
     hosts.run()
     assert b'"tr{' not in file.read_bytes()
     assert all(json.loads(line) for line in file.read_text().splitlines())
-    assert [line["round"] for line in hosts.ledger().lines()[: len(before)]] == [line["round"] for line in before]
+    assert [line["round"] for line in hosts.message_log().lines()[: len(before)]] == [line["round"] for line in before]
     assert pd.read_csv(tmp_path / "server" / "connection.csv")["round"].tolist() == [0, 1, 2, 3]
     file.write_bytes(b"\0\0" + file.read_bytes())  # a line that the disk has lost
-    hosts.ledger().write_traffic()
+    hosts.message_log().write_traffic()

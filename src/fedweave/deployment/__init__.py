@@ -1,4 +1,4 @@
-"""A run as a federation of real hosts: what server and nodes compute, without a transport, and Flower as the transport.
+"""A run as a federation of real hosts: what server and nodes compute, and Flower as the transport.
 
 Server and nodes use the same `Method` object as the simulation. Only what `spec.json` declares leaves a node.
 """

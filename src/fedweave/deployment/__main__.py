@@ -15,9 +15,9 @@ from fedweave.errors import BadInput
 from fedweave.files import check_writable, user_errors
 
 
-def main(words: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Run one command; bad input is one line on stderr and exit code 2."""
-    options = _parser().parse_args(words)
+    options = _parser().parse_args(arguments)
     try:
         with user_errors():
             options.command(options)
@@ -39,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_keys(add("keys", make_keys))
     for name, command in (("register", register), ("unregister", unregister)):
         _add_roster(add(name, command), name)
-    add("roster", show_roster).add_argument("--roster", type=Path, default=roster.HOME, help="its file")
+    add("roster", show_roster).add_argument("--roster", type=Path, default=roster.DEFAULT_PATH, help="its file")
     _add_rows(add("rows", write_rows))
     _add_node(add("node", run_node))
     simulation = add("simulate", simulate)
@@ -62,7 +62,7 @@ def _add_roster(parser: argparse.ArgumentParser, name: str) -> None:
         parser.add_argument("key", type=Path, nargs="+", help="public key of a node, NAME.pub; several are possible")
     parser.add_argument("--client", type=int, action="append", required=True, help="identity of its client; one a key")
     parser.add_argument("--connection", default="federation", help="name of the SuperLink in flwr's config.toml")
-    parser.add_argument("--roster", type=Path, default=roster.HOME, help="its file")
+    parser.add_argument("--roster", type=Path, default=roster.DEFAULT_PATH, help="its file")
 
 
 def _add_rows(rows: argparse.ArgumentParser) -> None:
@@ -109,25 +109,25 @@ def register(options: argparse.Namespace) -> None:
     if len(options.key) != len(options.client) or len({*options.client}) < len(options.client):
         raise BadInput(f"register: {len(options.key)} keys for --client {options.client}; name one client for each key")
     own_rows.check_client(min(options.client))
-    known = roster.Roster(options.roster.expanduser())
+    node_roster = roster.Roster(options.roster.expanduser())
     keys = dict(zip(options.client, options.key, strict=True))
-    print("\n".join(registry.register(keys, known, options.connection)))
+    print("\n".join(registry.register(keys, node_roster, options.connection)))
 
 
 def unregister(options: argparse.Namespace) -> None:
     """Refuse the keys of clients from now on."""
     from fedweave.deployment.flower import registry
 
-    known = roster.Roster(options.roster.expanduser())
+    node_roster = roster.Roster(options.roster.expanduser())
     for client in options.client:
-        print("\n".join(registry.unregister(client, known, options.connection)))
+        print("\n".join(registry.unregister(client, node_roster, options.connection)))
 
 
 def show_roster(options: argparse.Namespace) -> None:
     """Show the roster: which key is which client's."""
-    known = roster.Roster(options.roster.expanduser())
-    known.clients()
-    for entry in known.entries():
+    node_roster = roster.Roster(options.roster.expanduser())
+    node_roster.clients()
+    for entry in node_roster.entries():
         print(f"client {entry.client}: {entry.key}, node {entry.node}")
 
 
@@ -152,21 +152,21 @@ def run_node(options: argparse.Namespace) -> None:
     from fedweave.deployment.flower.supervise import exit_on_signals, supervise
 
     node_options.check_address(options.superlink, options.port)
-    agreed = node_options.parse_hashes(options.spec)
+    hashes = node_options.parse_hashes(options.spec)
     for path in (options.certificate, options.key):
         if not path.is_file():
             raise BadInput(f"{path}: not found; the keys are made by: python -m fedweave.deployment keys")
-    node_options.check_data(options.data, agreed)
+    node_options.check_data(options.data, hashes)
     config = {
-        "data": str(options.data.resolve()), "state": str(options.state.resolve()), "spec": ",".join(agreed),
+        "data": str(options.data.resolve()), "state": str(options.state.resolve()), "spec": ",".join(hashes),
         "device": device_of(options.device),
     }  # fmt: skip
     check_writable(options.state)
     command = node_command(options.superlink, options.certificate, options.key, config, options.port)
     host = Host(options.state / "host", options.superlink, options.certificate)
-    with exit_on_signals(), tempfile.TemporaryDirectory(prefix="fedweave-") as short:
+    with exit_on_signals(), tempfile.TemporaryDirectory(prefix="fedweave-") as socket_folder:
         try:
-            start_fork_server(host, Path(short))
+            start_fork_server(host, Path(socket_folder))
             supervise(command, host.environment)
         finally:
             host.close()
@@ -178,20 +178,20 @@ def simulate(options: argparse.Namespace) -> None:
     from fedweave.deployment.flower.supervise import exit_on_signals
 
     spec = app_spec(options.app)
-    rounds = spec.timeline.rounds  # what cannot run is refused before anything starts
-    clients = sorted(options.data.glob("client-*.pt"), key=lambda path: (len(path.name), path.name))
-    if len(clients) < len(spec.clients):
-        raise BadInput(f"{options.data}: {len(clients)} files client-N.pt, but the federation has {len(spec.clients)}")
+    rounds = spec.timeline.rounds  # this refuses what cannot run, before anything starts
+    files = sorted(options.data.glob("client-*.pt"), key=lambda path: (len(path.name), path.name))
+    if len(files) < len(spec.clients):
+        raise BadInput(f"{options.data}: {len(files)} files client-N.pt, but the federation has {len(spec.clients)}")
     print(
-        f"a SuperLink and {len(clients)} SuperNodes are starting, each in processes of its own; this may take minutes; "
+        f"a SuperLink and {len(files)} SuperNodes are starting, each in processes of its own; this may take minutes; "
         f"logs: {options.out / 'hosts'}",
         flush=True,
     )
     server = options.out / "server"
-    federation = partial(processes.local_federation, options.out, clients, [spec.hash])
+    federation = partial(processes.local_federation, options.out, files, [spec.hash])
     with exit_on_signals(), lock_folder(options.out, "wait for its end, or give another --out"), federation() as host:
-        number = run_monitor.launch(host, options.app, server)
-        run_monitor.follow(server, host, number, rounds=rounds)
+        run_id = run_monitor.launch(host, options.app, server)
+        run_monitor.follow(server, host, run_id, rounds=rounds)
     study = server / "results" / spec.run.study
     print(f"results in {study}; bytes on the connection in {server / 'connection.csv'}")
 
@@ -203,11 +203,11 @@ def describe(options: argparse.Namespace) -> None:
     for identity, name in enumerate(spec.clients):
         print(f"client {identity}: {name}")
     for stage, form in spec.forms["enrol"].items():
-        for name, (shape, kind) in form.items():
-            print(f"on joining (stage {stage}): {name} {shape} {kind}")
+        for name, (shape, dtype) in form.items():
+            print(f"on joining (stage {stage}): {name} {shape} {dtype}")
     for part in spec.forms["train"]:
-        for name, (shape, kind) in part["tensors"].items():
-            print(f"from round {part['from'] + 1}: {name} {shape} {kind}")
+        for name, (shape, dtype) in part["tensors"].items():
+            print(f"from round {part['from'] + 1}: {name} {shape} {dtype}")
 
 
 def app_spec(app: Path) -> specification.AppSpec:

@@ -12,7 +12,8 @@ from fedweave.federation.protocol import Server
 from fedweave.files import load_tensors, remove_temporary_files, save_tensors
 from fedweave.runs.history import History
 
-VERSION, KEPT = 1, 2
+VERSION = 1
+MAX_FILES = 2  # checkpoints that stay in the folder
 
 
 @dataclass(frozen=True)
@@ -20,12 +21,12 @@ class Session:
     """A running federation.
 
     Attributes:
-        round: rounds done.
+        round: number of rounds that are over.
         server: the method's state.
         members: identities of the clients, in the order in which they joined.
         sizes: training rows of each member, float [N].
-        history: what is recorded so far.
-        last: what is known of the last round until its scores arrive: numbers of the report; empty if there is none.
+        history: scores, losses and traffic so far.
+        last: numbers of the last round, whose scores have not arrived yet; empty if there is no such round.
         controls: rule -> score by identity, of rules without a model.
     """
 
@@ -39,11 +40,11 @@ class Session:
 
 
 def save(folder: Path, spec_hash: str, session: Session) -> None:
-    """Write a checkpoint; the one before it stays, in case the disk damages the new one."""
+    """Write a checkpoint. The one before it stays, because the disk may damage the new one."""
     content = {**vars(session), "history": session.history.to_plain(), "members": [*session.members]}
     header = {"version": VERSION, "spec": spec_hash}
     save_tensors(folder / f"server-{session.round:09d}.pt", {**header, "content": content})
-    for old in sorted(folder.glob("server-*.pt"), reverse=True)[KEPT:]:
+    for old in sorted(folder.glob("server-*.pt"), reverse=True)[MAX_FILES:]:
         old.unlink(missing_ok=True)
 
 

@@ -15,17 +15,17 @@ from fedweave.federation.schedule import evaluation_cohort
 from fedweave.files import load_tensors, save_tensors
 
 VERSION = 1
-SECRET = 0o600  # mode of a file
+MODE = 0o600  # of a file: its owner alone can read it
 ROWS = ("x", "y", "targets")  # arrays whose first axis is rows of the data set
 
 
 @dataclass(frozen=True)
 class ClientFile:
-    """What a node holds.
+    """The data of one client, as its node stores them.
 
     Attributes:
         client: identity of the client.
-        arrays: the client's rows, and its own numbers, by name.
+        arrays: name -> the client's rows, or numbers of the client itself.
         parts: "train", "val" and "test" -> rows of `arrays`, without padding.
     """
 
@@ -36,7 +36,7 @@ class ClientFile:
     def save(self, path: Path) -> None:
         """Write the file, which its owner alone can read."""
         content = {"version": VERSION, "client": self.client, "arrays": self.arrays, "parts": self.parts}
-        save_tensors(path, content, SECRET)
+        save_tensors(path, content, MODE)
 
 
 def read(path: Path) -> ClientFile:
@@ -54,8 +54,8 @@ def read(path: Path) -> ClientFile:
     except BadInput:
         raise
     except Exception as error:  # a damaged file can raise nearly anything
-        way = "write it with: python -m fedweave.deployment rows, or: fedweave federate export --data"
-        raise BadInput(f"{path}: no data of a client ({type(error).__name__}); {way}") from error
+        remedy = "write it with: python -m fedweave.deployment rows, or: fedweave federate export --data"
+        raise BadInput(f"{path}: no data of a client ({type(error).__name__}); {remedy}") from error
 
 
 def of_client(federation: Federation, position: int) -> ClientFile:
@@ -66,12 +66,12 @@ def of_client(federation: Federation, position: int) -> ClientFile:
     if "time" in federation.shared:
         arrays["x"], parts = _select_sensors(arrays["x"], parts)
     elif federation.shared:
-        rows = torch.cat([*parts.values()]).unique()
+        own_rows = torch.cat([*parts.values()]).unique()
         shared = [name for name in ROWS if name in federation.shared]
-        arrays |= {name: federation.shared[name][rows] for name in shared}
-        parts = {name: torch.searchsorted(rows, mine) for name, mine in parts.items()}
+        arrays |= {name: federation.shared[name][own_rows] for name in shared}
+        parts = {name: torch.searchsorted(own_rows, rows) for name, rows in parts.items()}
     arrays = {name: value.clone() for name, value in arrays.items()}
-    return ClientFile(int(federation.ids[position]), arrays, {name: mine.clone() for name, mine in parts.items()})
+    return ClientFile(int(federation.ids[position]), arrays, {name: rows.clone() for name, rows in parts.items()})
 
 
 def _select_sensors(series: Tensor, parts: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -93,7 +93,7 @@ def build_federation(file: ClientFile, spec: AppSpec) -> Federation:
     _check_shapes(file, spec)
     widths = spec.data["widths"]
     rows: dict[str, Any] = {
-        name: F.pad(mine, (0, max(0, widths[name] - len(mine))), value=-1)[None] for name, mine in file.parts.items()
+        name: F.pad(rows, (0, max(0, widths[name] - len(rows))), value=-1)[None] for name, rows in file.parts.items()
     }
     own = {
         name: value[None] for name, value in file.arrays.items() if name not in (*ROWS, "time") or _holds_graphs(spec)
@@ -111,9 +111,9 @@ def _check_shapes(file: ClientFile, spec: AppSpec) -> None:
     facts, x = spec.data, file.arrays.get("x")
     if x is None:
         return
-    held = [*x.shape[1:]]
-    if facts["kind"] != "series" and held != facts["shape"]:
-        raise BadInput(f"client {file.client}: rows of shape {held}, but the federation's have {facts['shape']}")
+    shape = [*x.shape[1:]]
+    if facts["kind"] != "series" and shape != facts["shape"]:
+        raise BadInput(f"client {file.client}: rows of shape {shape}, but the federation's have {facts['shape']}")
     y = file.arrays.get("y")
     if facts["kind"] == "images" and y is not None and len(y) and int(y.max()) >= facts["classes"]:
         raise BadInput(f"client {file.client}: class {int(y.max())}, but the federation has {facts['classes']} classes")

@@ -10,23 +10,23 @@ from fedweave.errors import format_value
 from fedweave.readers.arrays import build_array, read_header
 
 
-def decode(data: bytes, shape: Sequence[int], kind: str, name: str) -> np.ndarray:
+def decode(data: bytes, shape: Sequence[int], dtype: str, name: str) -> np.ndarray:
     """The array of a .npy file in memory; nothing is allocated before the header agrees with what is declared.
 
     Args:
-        shape, kind: that are declared, such as [2, 3] and "float32".
-        name: of the tensor, for the message.
+        shape, dtype: the declared ones, such as [2, 3] and "float32".
+        name: of the tensor, for error messages.
 
     Raises:
-        Undeclared: it is no .npy file, or of another shape, type or length.
+        UndeclaredTensor: `data` is no .npy file, or of another shape, type or length.
     """
     try:
         file = io.BytesIO(data)
         layout = read_header(file)
-        if layout.shape != tuple(shape) or layout.dtype != np.dtype(kind):
-            held = f"{format_value([*layout.shape])} {layout.dtype.str}"
+        if layout.shape != tuple(shape) or layout.dtype != np.dtype(dtype):
+            actual = f"{format_value([*layout.shape])} {layout.dtype.str}"
             raise UndeclaredTensor(
-                f"upload: {format_value(name)} has shape and type {held}, but {[*shape]} {kind} is declared"
+                f"upload: {format_value(name)} has shape and type {actual}, but {[*shape]} {dtype} is declared"
             )
         return build_array(file.read(), layout)
     except UndeclaredTensor:

@@ -1,4 +1,4 @@
-"""Write a run as a Flower app: specification, server and clients; apart from it, the file of each client's data."""
+"""Write a run as a Flower app: specification, server and clients. Files of clients' data go elsewhere."""
 
 import re
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fedweave.api import folder as results_folder
-from fedweave.api.federation import Federation as Federations
+from fedweave.api.federation import Federation as ApiFederation
 from fedweave.api.result import MethodResult
 from fedweave.data import Dataset, Partition
 from fedweave.deployment import averaging, client_data, spec, support, tensors
@@ -30,9 +30,9 @@ from fedweave.study.spec import Run, parse
 from fedweave.tensors import trees
 
 PACKAGE = "fedweave_app"
-ROUNDS = 200  # that are tried for what clients send; what changes later changes at the opening of a stage
-FILES = re.compile(r"client-\d+\.pt")  # of clients' data
-STEP = 8  # rows of the one step that such a trial trains
+MAX_ROUNDS = 200  # of the trial that finds what clients send; after them, uploads change only when a stage opens
+CLIENT_FILE = re.compile(r"client-\d+\.pt")  # name of a file of a client's data
+STEP_ROWS = 8  # rows of the one step that the trial trains in each round
 PYPROJECT = """[build-system]
 requires = ["hatchling"]
 build-backend = "hatchling.build"
@@ -85,51 +85,51 @@ def export(
     """Write the app of `run` to `target`.
 
     Args:
-        dataset, partition: the data of the run, of which shapes and scaling enter the app, and no row.
+        dataset, partition: the data of the run. Their shapes and scaling enter the app, but no row does.
         seed: of the federation; default: the run's first.
         secure: whether nodes mask their uploads, so that the server learns their mean only.
 
     Raises:
-        BadInput: a run that cannot be a federation of real hosts or that needs more than means, or a folder that holds
-            something else.
+        BadInput: the run cannot be a federation of real hosts, it needs more than means, or the folder holds something
+            else.
     """
     prepared = prepare(run, dataset, partition, seed)
     check_target(target)
-    made = specify(prepared, dataset, partition, secure)
-    write_app(made, prepared.method.label, target)
-    return made
+    app_spec = specify(prepared, dataset, partition, secure)
+    write_app(app_spec, prepared.method.label, target)
+    return app_spec
 
 
 def export_result(
-    result: MethodResult, federation: Federations, target: Path, data: Path | None = None, secure: bool = False
+    result: MethodResult, federation: ApiFederation, target: Path, data: Path | None = None, secure: bool = False
 ) -> AppSpec:
     """Write the app of a method of a comparison, or of what `recommend` chose; the settings are those of the result.
 
     Args:
-        federation: that the result comes from.
+        federation: the one that the result comes from.
         data: folder for the file of each client's data; default: none are written.
         secure: as in `export`.
 
     Raises:
         BadInput: as `export`.
     """
-    spec_of, name = result.settings, str(result.run.info["run"])
-    method = {key: value for key, value in spec_of["method"].items() if key != "name"}
-    block = {**spec_of["task"], "train": spec_of["train"], "evaluate": spec_of["evaluate"]}
+    settings, name = result.settings, str(result.run.info["run"])
+    method = {key: value for key, value in settings["method"].items() if key != "name"}
+    block = {**settings["task"], "train": settings["train"], "evaluate": settings["evaluate"]}
     raw = {
         "study": result.run.info["study"],
         "seeds": [*result.run.seeds],
         "tasks": {result.run.task: block},
-        "runs": {name: {"task": result.run.task, "method": spec_of["method"]["name"], "set": method}},
-        "methods": {spec_of["method"]["name"]: {}},
+        "runs": {name: {"task": result.run.task, "method": settings["method"]["name"], "set": method}},
+        "methods": {settings["method"]["name"]: {}},
         "tune": {"seeds": [max(result.run.seeds) + 1]},
     }
     run = parse(raw, "export_result").run(name)
     check_target(target, data)
-    made = export(run, federation.dataset, federation.partition, target, secure=secure)
+    app_spec = export(run, federation.dataset, federation.partition, target, secure=secure)
     if data is not None:
         write_client_files(prepare(run, federation.dataset, federation.partition).federation, data)
-    return made
+    return app_spec
 
 
 def prepare(run: Run, dataset: Dataset, partition: Partition, seed: int | None = None) -> PreparedRun:
@@ -158,7 +158,7 @@ def check_seed(run: Run, seed: int | None) -> int:
 
 
 def check_target(target: Path, data: Path | None = None) -> None:
-    """Refuse folders that hold something else: than an app, and, of `data`, than files of clients.
+    """Refuse a `target` that holds something else than an app, or a `data` with other files than those of clients.
 
     Raises:
         BadInput: naming the folder.
@@ -170,38 +170,38 @@ def check_target(target: Path, data: Path | None = None) -> None:
         return
     if data.resolve().is_relative_to(target.resolve()):
         raise BadInput(f"export: {data} is inside of the app, which all hosts get; choose another folder for the data")
-    if data.exists() and (not data.is_dir() or any(not FILES.fullmatch(entry.name) for entry in data.iterdir())):
+    if data.exists() and (not data.is_dir() or any(not CLIENT_FILE.fullmatch(entry.name) for entry in data.iterdir())):
         raise BadInput(f"export: {data} holds something else; choose an empty folder for the data")
     _probe(data)
 
 
 def _probe(folder: Path) -> None:
-    """Make sure that `folder` can be written; what is made for that is removed again."""
-    new = [place for place in (folder, *folder.parents) if not place.exists()]
+    """Check that `folder` can be written. Folders that this check creates are removed again."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         check_writable(folder)
     finally:
-        for place in new:
+        for path in missing:
             with suppress(OSError):
-                place.rmdir()
+                path.rmdir()
 
 
 def specify(prepared: PreparedRun, dataset: Dataset, partition: Partition, secure: bool = False) -> AppSpec:
     """The specification of a prepared run, with the tensors that its clients send.
 
     Raises:
-        BadInput: it is to be `secure`, and its server needs more than means.
+        BadInput: `secure` is set, but the server of the method needs more than means.
     """
     federation, run = prepared.federation, prepared.run
     widths = {name: getattr(federation, name).shape[1] for name in WIDTHS}
     names = prepared.names or tuple(f"client {i}" for i in range(federation.clients))
     group, pairs = federation.group, federation.relation
     facts = spec.facts_of(dataset, partition, widths)
-    described = results_folder.describe_inputs(dataset, partition, run.task.normalize)
-    scaling = {key: described[key] for key in ("scaling", "offset", "unit", "columns") if described.get(key)}
+    description = results_folder.describe_inputs(dataset, partition, run.task.normalize)
+    scaling = {key: description[key] for key in ("scaling", "offset", "unit", "columns") if description.get(key)}
     if isinstance(run.task.normalize, str) and run.task.normalize.endswith("client"):
-        scaling = {"columns": described.get("columns")}  # numbers of each client, which stay with it
-    blank = AppSpec(
+        scaling = {"columns": description.get("columns")}  # numbers of each client, which stay with it
+    draft = AppSpec(
         run,
         facts,
         names,
@@ -212,37 +212,39 @@ def specify(prepared: PreparedRun, dataset: Dataset, partition: Partition, secur
         scaling,
         units=prepared.units,
     )
-    made = replace(blank, forms=forms(blank, federation), secure=secure)
+    app_spec = replace(draft, forms=forms(draft, federation), secure=secure)
     if secure:
-        averaging.check(made, client_data.build_federation(client_data.of_client(federation, 0), made))
-    return made
+        averaging.check(app_spec, client_data.build_federation(client_data.of_client(federation, 0), app_spec))
+    return app_spec
 
 
-def forms(blank: AppSpec, federation: Federation) -> dict[str, Any]:
-    """What clients send, found by a trial of one step a round with the first client; see `AppSpec.forms`."""
-    mine = client_data.build_federation(client_data.of_client(federation, 0), blank)
-    enrolments = [admission(stage.method, mine, blank.seed, Loop()) for stage in blank.timeline.stages]
-    described = {
+def forms(draft: AppSpec, federation: Federation) -> dict[str, Any]:
+    """What clients send: a trial trains the first client for one step a round. For the format see `AppSpec.forms`."""
+    client_federation = client_data.build_federation(client_data.of_client(federation, 0), draft)
+    enrolments = [admission(stage.method, client_federation, draft.seed, Loop()) for stage in draft.timeline.stages]
+    enrol_forms = {
         str(i): tensors.form_of(tensors.flatten(trees.at(start.enrolled, 0)))
         for i, (start, _, _) in enumerate(enrolments)
     }
     train: list[dict[str, Any]] = []
-    for round, form in _upload_forms(blank, mine, enrolments):
+    for round, form in _upload_forms(draft, client_federation, enrolments):
         if not train or train[-1]["tensors"] != form:
             train.append({"from": round, "tensors": form})
-    return {"enrol": described, "train": train}
+    return {"enrol": enrol_forms, "train": train}
 
 
-def _upload_forms(blank: AppSpec, mine: Federation, enrolments: list[Any]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(round, form of the upload) of the rounds that are tried."""
+def _upload_forms(
+    draft: AppSpec, client_federation: Federation, enrolments: list[Any]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(round, form of the upload) of each round of the trial."""
     from fedweave.deployment.members import placeholder_federation
 
-    timeline, one = blank.timeline, torch.zeros(1, dtype=torch.int64)
-    count = max(1, blank.founder_count)
-    crowd = placeholder_federation(blank, range(count))
+    timeline, only_client = draft.timeline, torch.zeros(1, dtype=torch.int64)
+    count = max(1, draft.founder_count)
+    placeholder = placeholder_federation(draft, range(count))
     starts = [
         start._replace(enrolled=trees.broadcast(trees.at(start.enrolled, 0), count), clients=count,
-                       relation=crowd.relation, ids=crowd.ids)
+                       relation=placeholder.relation, ids=placeholder.ids)
         for start, _, _ in enrolments
     ]  # fmt: skip
     server = timeline.stages[0].method.init(starts[0])
@@ -251,39 +253,42 @@ def _upload_forms(blank: AppSpec, mine: Federation, enrolments: list[Any]) -> It
         stage, opens = timeline.stage(round)
         if opens and stage.handover is not None:
             server = stage.handover(server, starts[timeline.stages.index(stage)])
-        if round >= ROUNDS and not opens:
+        if round >= MAX_ROUNDS and not opens:
             continue
         method = stage.method
-        who = cohort(mine, one, method.training, method.epochs, blank.seed, round, method.leaks)
-        who = replace(who, plan=who.plan[:, :, :1, :STEP])
-        trained = engine.train(method, State(round, server, clients, states), who, Loop())
+        participants = cohort(
+            client_federation, only_client, method.training, method.epochs, draft.seed, round, method.leaks
+        )
+        participants = replace(participants, plan=participants.plan[:, :, :1, :STEP_ROWS])
+        trained = engine.train(method, State(round, server, clients, states), participants, Loop())
         yield round, tensors.form_of(tensors.flatten(trees.at(trained.updates.upload, 0)))
 
 
-def write_app(made: AppSpec, label: str, target: Path) -> None:
+def write_app(app_spec: AppSpec, label: str, target: Path) -> None:
     """Write the Flower app."""
     (target / PACKAGE).mkdir(parents=True, exist_ok=True)
-    about = {
-        "name": re.sub(r"[^a-z0-9-]+", "-", made.run.key.lower()).strip("-"), "number": int(made.hash[:6], 16),
-        "label": label, "task": made.run.name, "hash": made.hash, "short": made.hash[:16],
+    values = {
+        "name": re.sub(r"[^a-z0-9-]+", "-", app_spec.run.key.lower()).strip("-"), "number": int(app_spec.hash[:6], 16),
+        "label": label, "task": app_spec.run.name, "hash": app_spec.hash, "short": app_spec.hash[:16],
         "fedweave": version("fedweave"), "package": PACKAGE,
     }  # fmt: skip
-    spec.write(made, target / PACKAGE)
+    spec.write(app_spec, target / PACKAGE)
     for side, function in (("server", "server_app"), ("client", "client_app")):
         text = APP.format(side=side, module=function, function=function)
         write_atomic(target / PACKAGE / f"{side}.py", text)
     write_atomic(target / PACKAGE / "__init__.py", "")
-    write_atomic(target / "README.md", README.format(**about))
-    write_atomic(target / "pyproject.toml", PYPROJECT.format(**about))
+    write_atomic(target / "README.md", README.format(**values))
+    write_atomic(target / "pyproject.toml", PYPROJECT.format(**values))
 
 
 def write_client_files(federation: Federation, target: Path) -> list[Path]:
-    """Write the file of each client's data to `target`, in place of those there; each belongs on its client's host
-    alone.
+    """Write the file of each client's data to `target`, and remove older ones there.
+
+    A file belongs on the host of its client only.
     """
     check_writable(target)
     for old in target.iterdir():
-        if FILES.fullmatch(old.name):
+        if CLIENT_FILE.fullmatch(old.name):
             old.unlink()
     files = []
     for position in range(federation.clients):

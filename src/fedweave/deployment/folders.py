@@ -12,13 +12,13 @@ LOCK = ".lock"
 
 
 @contextmanager
-def lock_folder(folder: Path, way: str) -> Iterator[None]:
-    """The folder, made where it is missing, which no other process has meanwhile.
+def lock_folder(folder: Path, remedy: str) -> Iterator[None]:
+    """Lock the folder, so that no other process uses it meanwhile. It is created if it is missing.
 
-    The kernel gives it back when this process ends for any reason.
+    The kernel releases the lock when this process ends, for any reason.
 
     Args:
-        way: what to do where another process has it.
+        remedy: what the user can do if another process has the folder.
 
     Raises:
         BadInput: another process has it, or it cannot be written.
@@ -28,5 +28,5 @@ def lock_folder(folder: Path, way: str) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise BadInput(f"{folder}: another federation is running in it; {way}") from error
+            raise BadInput(f"{folder}: another federation is running in it; {remedy}") from error
         yield

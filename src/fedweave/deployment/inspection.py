@@ -16,9 +16,9 @@ ROWS = ("rows/train", "rows/val", "rows/test")
 SCORES = ("pre/val", "pre/test", "post/val", "post/test")
 RULES = ("control/Majority class", "control/Last value", "control/Training mean")
 PERCENTAGES = ("accuracy", "balanced_accuracy")  # scores from 0 to 100
-MOST_SCORE = 1e30  # of a metric without limits, such as a squared error
-MOST_ROWS = 2**53  # beyond it, float64 does not count
-HEAD, PER_TENSOR = 8192, 1024  # bytes of a message beside its numbers: names, types, shapes, headers
+MAX_SCORE = 1e30  # of a metric without bounds, such as a squared error
+MAX_ROWS = 2**53  # float64 cannot represent all larger integers
+HEAD_BYTES, TENSOR_BYTES = 8192, 1024  # beside the numbers: names, types, shapes, headers
 
 
 def reply_form(spec: AppSpec, request: Request) -> dict[str, Any]:
@@ -30,19 +30,19 @@ def reply_form(spec: AppSpec, request: Request) -> dict[str, Any]:
     return {}
 
 
-def most_bytes(form: Mapping[str, Any]) -> int:
+def max_bytes(form: Mapping[str, Any]) -> int:
     """The most bytes of a message with the tensors of `form`."""
-    return HEAD + tensors.nbytes(form) + sum(PER_TENSOR + len(name.encode()) for name in form)
+    return HEAD_BYTES + tensors.nbytes(form) + sum(TENSOR_BYTES + len(name.encode()) for name in form)
 
 
 def inspect(spec: AppSpec, request: Request, reply: Reply, client: int | None) -> Reply | str:
-    """The reply, or why it is refused; without its upload where only that is refused.
+    """The reply, or why it is refused. If only the upload is refused, the reply without it.
 
     Args:
-        client: identity of the client that the node has; None while it is not known.
+        client: identity of the node's client; None while it is not known.
     """
-    if wrong := _numbers_error(spec, request, reply.config):
-        return f"a reply is refused: {wrong}"
+    if problem := _numbers_error(spec, request, reply.config):
+        return f"a reply is refused: {problem}"
     if client is not None and reply.config["client"] != client:
         return f"a reply is refused: it is client {reply.config['client']}'s, but the node is client {client}'s"
     form = reply_form(spec, request) if reply.config.get("sound", True) else {}
@@ -60,15 +60,15 @@ def _numbers_error(spec: AppSpec, request: Request, config: Mapping[str, Any]) -
     for name in sorted({*config} | counts):
         value = config.get(name)
         if name in counts:
-            if type(value) is not int or not (name == ROWS[0]) <= value < MOST_ROWS:  # something to learn from
+            if type(value) is not int or not (name == ROWS[0]) <= value < MAX_ROWS:  # at least one training row
                 return f"{name!r} must be a count"
         elif name not in _number_names(request):
             return f"{name[:40]!r} is no number of this message"
         elif name in ("sound", "kept"):
             if type(value) is not bool:
                 return f"{name!r} must be true or false"
-        elif wrong := _number_error(spec, name, value):
-            return wrong
+        elif problem := _number_error(spec, name, value):
+            return problem
     if config.get("sound") and not math.isfinite(config.get("loss", math.nan)):
         return "'loss' must be finite"
     return ""
@@ -80,12 +80,12 @@ def _number_error(spec: AppSpec, name: str, value: Any) -> str:
         return f"{name!r} must be a number"
     if name == "loss" or value != value:
         return ""
-    low, high = (0.0, 100.001) if spec.task.score_metric.name in PERCENTAGES else (-MOST_SCORE, MOST_SCORE)
+    low, high = (0.0, 100.001) if spec.task.score_metric.name in PERCENTAGES else (-MAX_SCORE, MAX_SCORE)
     return "" if low <= value <= high else f"{name!r} must be a score from {low:g} to {high:g}"
 
 
 def _number_names(request: Request) -> tuple[str, ...]:
-    """The numbers of a reply beside identity and rows."""
+    """Names of the numbers that a reply may have, beside identity and rows."""
     if request.kind == "train":
         return (
             *(SCORES if request.config["evaluate"] else ()),

@@ -1,4 +1,4 @@
-"""The server's picture of its clients: identities, names, units and graph, without any data."""
+"""What the server knows of its clients: identities, names, units and graph, without any data."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 
 def placeholder_federation(spec: "AppSpec", members: Sequence[int]) -> Federation:
     """A federation of `members` (identities in the order in which they joined) that holds no data."""
-    none = torch.full((len(members), 0), -1, dtype=torch.int64)
+    no_rows = torch.full((len(members), 0), -1, dtype=torch.int64)
     ids = torch.tensor([*members], dtype=torch.int64)
     known = spec.group is not None and all(i < len(spec.group) for i in members)
     group = torch.tensor([spec.group[i] for i in members]) if known and spec.group is not None else None
     evaluated = None if spec.evaluated_clients is None else torch.isin(ids, spec.evaluated_clients)
-    return Federation({}, {}, none, none, none, ids, relation=_relation(spec, ids), group=group, evaluated=evaluated)
+    return Federation(
+        {}, {}, no_rows, no_rows, no_rows, ids, relation=_relation(spec, ids), group=group, evaluated=evaluated
+    )
 
 
 def evaluated_positions(spec: "AppSpec", members: Sequence[int]) -> list[int]:
@@ -30,19 +32,21 @@ def evaluated_positions(spec: "AppSpec", members: Sequence[int]) -> list[int]:
 
 
 def names(spec: "AppSpec", members: Sequence[int]) -> tuple[str, ...]:
-    """Names of the members; clients that the specification does not know are called by their number."""
+    """Names of the members; the name of a client that the specification does not know is its number."""
     return tuple(spec.clients[i] if i < len(spec.clients) else f"client {i}" for i in members)
 
 
 def units(spec: "AppSpec", members: Sequence[int]) -> tuple[str, ...]:
     """Units of the members, or none; a client that the specification does not know is a unit of its own."""
-    known = spec.units
-    return tuple(known[i] if i < len(known) else f"client {i}" for i in members) if known else ()
+    declared = spec.units
+    return tuple(declared[i] if i < len(declared) else f"client {i}" for i in members) if declared else ()
 
 
 def _relation(spec: "AppSpec", ids: Tensor) -> Tensor | None:
     if spec.relation is None:
         return None
-    place = {identity: i for i, identity in enumerate(ids.tolist())}
-    pairs = [(place[a], place[b]) for a, b in zip(*spec.relation, strict=True) if a in place and b in place]
+    positions = {identity: i for i, identity in enumerate(ids.tolist())}
+    pairs = [
+        (positions[a], positions[b]) for a, b in zip(*spec.relation, strict=True) if a in positions and b in positions
+    ]
     return torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).T

@@ -1,4 +1,4 @@
-"""A line for every message: who, when, which tensors, how many bytes on the connection."""
+"""The log of messages: one line for each, with client, round, tensors and bytes on the connection."""
 
 import json
 import os
@@ -26,7 +26,7 @@ class MessageLog:
         replies: Mapping[int, Reply | str],
         clients: Mapping[int, int],
     ) -> None:
-        """Append the messages of one exchange; keys are nodes, `clients` has their identities."""
+        """Append the messages of one exchange. Keys are nodes; `clients` gives the identities of their clients."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._truncate_partial_line()
         with (self.folder / FILE).open("a", encoding="utf-8") as file:
@@ -46,19 +46,19 @@ class MessageLog:
                 file.truncate(file.read().rfind(b"\n") + 1)
 
     def lines(self) -> list[dict]:
-        """All messages so far; what a killed server has left of a line is left out."""
+        """All messages so far. An incomplete line that a killed server has left is skipped."""
         path = self.folder / FILE
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
         return [line for line in map(_parse_line, text[: text.rfind("\n") + 1].split("\n")) if line]
 
     def write_traffic(self) -> None:
         """Write connection.csv: bytes on the connection by round, down and up."""
-        total: dict[int, list[int]] = {}
+        totals: dict[int, list[int]] = {}
         for line in self.lines():
-            row = total.setdefault(line["round"], [0, 0])
+            row = totals.setdefault(line["round"], [0, 0])
             row[0] += line["down"]
             row[1] += line["up"]
-        rows = [(round, *row) for round, row in sorted(total.items())]
+        rows = [(round, *row) for round, row in sorted(totals.items())]
         write_table(self.folder / TABLE, ("round", "bytes_down", "bytes_up"), rows)
 
 

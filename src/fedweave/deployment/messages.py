@@ -1,4 +1,4 @@
-"""What server and nodes say to each other, without a transport."""
+"""The messages between server and nodes, whatever carries them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,10 +16,10 @@ class Request:
     Attributes:
         kind: "who": name your client. "enrol": describe yourself. "train": evaluate the last round if `evaluate`, then
             train round `round` if `train`. "finish": keep the model of round `round` as the one to deploy.
-        config: numbers and flags; `round` counts rounds done.
+        config: numbers and flags; `round` is the number of rounds that are over.
         shared, own: the download, by name; `evaluated` is the download to evaluate with, where that differs.
         form: name -> [shape, type] of the tensors of the reply.
-        most_bytes: of the reply; a longer one is refused before a tensor is decoded.
+        max_bytes: of the reply; a longer one is refused before a tensor is decoded.
         weight: of the upload in the mean of secure aggregation; 0 where the upload is not masked.
     """
 
@@ -29,7 +29,7 @@ class Request:
     own: Mapping[str, Tensor] = field(default_factory=dict)
     evaluated: Mapping[str, Tensor] = field(default_factory=dict)
     form: Mapping[str, Any] = field(default_factory=dict)
-    most_bytes: int = 0
+    max_bytes: int = 0
     weight: float = 0.0
 
     @property
@@ -44,8 +44,8 @@ class Reply:
 
     Attributes:
         config: numbers: identity, rows, loss, scores. Never a tensor.
-        upload: the tensors that the specification declares, by name; empty where nothing is to be sent.
-        nbytes: measured on the connection: (bytes of the request, bytes of this reply); 0 where nothing measures.
+        upload: the tensors that the specification declares, by name; empty if nothing has to be sent.
+        nbytes: (bytes of the request, bytes of this reply), measured on the connection; 0 if nothing measures them.
         refused: why the server has left the upload out; empty if it has not.
     """
 
@@ -56,7 +56,7 @@ class Reply:
 
 
 class Channel(Protocol):
-    """How the server reaches nodes. A node has a number; it says itself which client it has."""
+    """How the server reaches nodes. A node has a number; the node itself says which client it has."""
 
     def nodes(self) -> list[int]:
         """Numbers of the nodes that are connected now."""

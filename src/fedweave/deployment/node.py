@@ -28,7 +28,7 @@ from fedweave.files import save_tensors
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Tree
 
-ONE = torch.zeros(1, dtype=torch.int64)
+ONLY_CLIENT = torch.zeros(1, dtype=torch.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class Node:
     Attributes:
         spec: of the federation.
         federation: the client's data, on the device of the training.
-        store: its private state, on the CPU as all that leaves the node.
+        store: its private state, on the CPU, as is everything that leaves the node.
         device: of the training.
     """
 
@@ -52,7 +52,7 @@ class Node:
 
         Raises:
             BadInput: the request does not fit the specification, or the state cannot be read.
-            Undeclared: the reply would hold a tensor that the specification does not declare.
+            UndeclaredTensor: the reply would hold a tensor that the specification does not declare.
         """
         kinds = {"who": self._identify, "enrol": self._enrol, "train": self._train, "finish": self._finish}
         if request.kind not in kinds:
@@ -65,13 +65,13 @@ class Node:
         return Reply(self.facts)
 
     def _enrol(self, request: Request) -> Reply:
-        """Who this is, and what the method uploads on joining; the private state begins."""
+        """Who this is, and what the method uploads on joining; the first private state is stored."""
         version, stage = int(request.config["round"]), int(request.config["stage"])
         method = self.spec.timeline.stages[stage].method
         start, clients, states = admission(method, self.federation, self.spec.seed, Loop())
-        described = to_device(start.enrolled, "cpu")
-        blank = trees.tree_map(torch.zeros_like, described)
-        upload = tensors.flatten(trees.at(self._add_noise(described, blank), 0))
+        enrolled = to_device(start.enrolled, "cpu")
+        zeros = trees.tree_map(torch.zeros_like, enrolled)
+        upload = tensors.flatten(trees.at(self._add_noise(enrolled, zeros), 0))
         tensors.check(tensors.form_of(upload), self.spec.form("enrol", stage, 0), "enrolment")
         if request.config["joins"] and self.store.load_newest(version) is None:
             self.store.save(version, to_device({"clients": clients, "optimizers": states}, "cpu"))
@@ -80,31 +80,33 @@ class Node:
     def _train(self, request: Request) -> Reply:
         config, round = request.config, int(request.config["round"])
         stage, _ = self.spec.timeline.stage(min(round, self.spec.timeline.rounds - 1))
-        held = self.store.load_newest(round) or self._initial_state()
-        held = to_device(held, self.device)
-        state = State(round, {}, held["clients"], held["optimizers"])
+        private = self.store.load_newest(round) or self._initial_state()
+        private = to_device(private, self.device)
+        state = State(round, {}, private["clients"], private["optimizers"])
         shared = to_device(tensors.unflatten(request.shared), self.device)
         own = self._to_stacked_tree(request.own)
-        answer: dict[str, Any] = dict(self.facts)
+        numbers: dict[str, Any] = dict(self.facts)
         if config["evaluate"]:
-            mine = self._to_stacked_tree(request.evaluated) if config["apart"] else own
-            before = self.spec.timeline.stage(round - 1)[0].method
-            answer |= self._evaluate(before, state, shared, mine)
+            evaluated_own = self._to_stacked_tree(request.evaluated) if config["apart"] else own
+            last_method = self.spec.timeline.stage(round - 1)[0].method
+            numbers |= self._evaluate(last_method, state, shared, evaluated_own)
         upload: dict[str, torch.Tensor] = {}
         if config["train"]:
-            answer |= {"loss": 0.0, "sound": False}
-            numbers, upload = self._fit(stage.method, state, (shared, own), bool(config["takes_part"]))
-            answer |= numbers
+            numbers |= {"loss": 0.0, "sound": False}
+            fit_numbers, upload = self._fit(stage.method, state, (shared, own), bool(config["takes_part"]))
+            numbers |= fit_numbers
         self._remove_old_files(config)
-        return Reply(answer, upload)
+        return Reply(numbers, upload)
 
     def _fit(
         self, method: Method, state: State, downloads: tuple[Tree, Tree], takes_part: bool
     ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-        """Local training of one round: (numbers, upload); a client that does not take part only keeps the model."""
+        """Local training of one round: (numbers, upload). A client that does not take part only stores the model."""
         round, epochs = state.round, method.epochs
-        who = cohort(self.federation, ONE, method.training, epochs, self.spec.seed, round, method.leaks)
-        trained = engine.train(method, state, who, Loop(), lambda *_: downloads)  # type: ignore[arg-type]
+        participants = cohort(
+            self.federation, ONLY_CLIENT, method.training, epochs, self.spec.seed, round, method.leaks
+        )
+        trained = engine.train(method, state, participants, Loop(), lambda *_: downloads)  # type: ignore[arg-type]
         updates = to_device(trained.updates, "cpu")
         self.store.save(round + 1, updates.model, "post")
         if not takes_part:
@@ -114,19 +116,19 @@ class Node:
             initial = lambda: initial_model(method, self.federation, self.spec.seed)  # noqa: E731
             return to_device(reference(method, trained.updates.upload, trained.shared, trained.own, initial), "cpu")
 
-        # The noise is new every time: what the server could predict, or see twice, would hide nothing.
+        # The noise is new every time: the server could subtract noise that it can predict or that it has seen before.
         privacy = self.spec.settings.upload_path.privacy
-        sent = protect_uploads(updates.upload, base, who, secrets.randbits(62), privacy, method.public)
-        private = method.acknowledge(updates.client, updates.upload, sent) if privacy else updates.client
-        sound = finite_rows((sent, updates.loss, private)) is None
+        sent = protect_uploads(updates.upload, base, participants, secrets.randbits(62), privacy, method.public)
+        client_state = method.acknowledge(updates.client, updates.upload, sent) if privacy else updates.client
+        sound = finite_rows((sent, updates.loss, client_state)) is None
         loss = float(updates.loss[0])
         if not sound:
             return {"loss": loss, "sound": False}, {}
-        kept = to_device(optimizers.put(state.optimizers, ONE, trained.optimizers, 1), "cpu")
-        clients = trees.put(to_device(state.clients, "cpu"), ONE, private)
+        optimizer_states = to_device(optimizers.put(state.optimizers, ONLY_CLIENT, trained.optimizers, 1), "cpu")
+        clients = trees.put(to_device(state.clients, "cpu"), ONLY_CLIENT, client_state)
         upload = tensors.flatten(trees.at(sent, 0))
         tensors.check(tensors.form_of(upload), self.spec.form("train", 0, round), f"upload of round {round + 1}")
-        self.store.save(round + 1, {"clients": clients, "optimizers": kept})
+        self.store.save(round + 1, {"clients": clients, "optimizers": optimizer_states})
         return {"loss": loss, "sound": True}, upload
 
     def _evaluate(self, method: Method, state: State, shared: Tree, own: Tree) -> dict[str, float]:
@@ -162,7 +164,7 @@ class Node:
     def _add_noise(self, content: Tree, base: Tree) -> Tree:
         """`content` [1, ...] clipped and noised where the run is private.
 
-        The noise is new every time: what the server could predict, or see twice, would hide nothing.
+        The noise is new every time: the server could subtract noise that it can predict or that it has seen before.
         """
         privacy = self.spec.settings.upload_path.privacy
         if not privacy:
@@ -170,12 +172,12 @@ class Node:
         return privacy.protect(content, base, self.federation.ids.cpu(), secrets.randbits(62), 0)
 
     def _initial_state(self) -> dict[str, Tree]:
-        """The private state of a client that joins now: the node has none, or has lost its disk."""
+        """The first private state of a client: the node has none yet, or has lost its disk."""
         _, clients, states = admission(self.spec.timeline.stages[0].method, self.federation, self.spec.seed, Loop())
         return {"clients": clients, "optimizers": states}
 
     def _remove_old_files(self, config: Mapping[str, Any]) -> None:
-        """Remove what neither this federation nor one that goes back to the server's checkpoint can ask for."""
+        """Remove files that are not needed any more, even if the server goes back to its checkpoint."""
         self.store.remove_older("state", int(config["checkpoint"]))
         self.store.remove_older("post", int(config["checkpoint"]))
         self.store.remove_older("evaluated", int(config["checkpoint"]), int(config["chosen"]))
@@ -187,7 +189,7 @@ class Node:
         return {"client": int(self.federation.ids[0]), **rows}
 
     def _controls(self) -> dict[str, float]:
-        """Scores of rules without a model, on the test rows: the board shows them beside the methods."""
+        """Scores of rules without a model, on the test rows, for the results board."""
         task, data = self.spec.task, evaluation_cohort(self.federation, 0, 0).client_data(0)
         rows = data.test[data.test >= 0]
         if task.scoring is not None or not len(rows):
@@ -199,13 +201,13 @@ class Node:
 
 
 def open_node(spec: AppSpec, data: Path, state: Path, device: str = "cpu") -> Node:
-    """The node whose data are the file `data`, whose state lies below the folder `state`, and which trains on `device`.
+    """The node with the data in the file `data` and the state below the folder `state`, which trains on `device`.
 
     Raises:
         BadInput: the file is no client's of this federation, or there is no such device here.
     """
-    where, file = device_of(device), client_data.read(data)
-    set_precision(where, spec.run.train.precision == "tf32")
+    device_name, file = device_of(device), client_data.read(data)
+    set_precision(device_name, spec.run.train.precision == "tf32")
     store = Store(state / spec.hash[:16] / str(file.client), spec.hash)
     store.prepare()
-    return Node(spec, client_data.build_federation(file, spec).to(where), store, where)
+    return Node(spec, client_data.build_federation(file, spec).to(device_name), store, device_name)

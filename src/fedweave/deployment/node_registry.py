@@ -6,33 +6,33 @@ from dataclasses import dataclass, field, replace
 
 from fedweave.deployment import roster
 from fedweave.deployment.checkpoint import Session
-from fedweave.deployment.inspection import inspect, most_bytes, reply_form
+from fedweave.deployment.inspection import inspect, max_bytes, reply_form
 from fedweave.deployment.message_log import MessageLog
 from fedweave.deployment.messages import Channel, Reply, Request
 from fedweave.deployment.spec import AppSpec
 from fedweave.errors import BadInput
 
-POLL = 1.0  # seconds between two looks at who is connected
+POLL = 1.0  # seconds between two checks of who is connected
 Owners = Mapping[int, int] | None
 Replies = dict[int, Reply | str]
 
 
 @dataclass
 class NodeRegistry:
-    """Connected nodes and the clients that they have.
+    """Connected nodes and their clients.
 
     Attributes:
         spec: of the federation.
         channel: reaches nodes.
-        owners: node -> the client that its key belongs to, read anew every time; None where the channel has no keys.
-        wait: seconds to wait for clients that are expected.
-        least: how many founders must be there to begin; 0 for all.
+        owners: gives node -> the client of its key, read anew every time; None if the channel has no keys.
+        wait: seconds to wait for expected clients.
+        least: how many founders must be connected to begin; 0 for all.
         clients: node -> identity of its client.
         refused: (node, client of its key) -> why it is left out. A node is asked again in the next round, when it
-            connects again, and when its key becomes another client's.
-        round: in which they were refused.
-        reported: what has been said of refused nodes, which is said once.
-        say: gets a line for each event.
+            connects again, and when its key is given to another client.
+        round: the one in which they were refused.
+        reported: (node, reason) of refusals that `say` has got; each is reported once.
+        say: is called with one line for each event.
     """
 
     spec: AppSpec
@@ -46,10 +46,10 @@ class NodeRegistry:
     reported: set[tuple[int, str]] = field(default_factory=set)
     say: Callable[[str], None] = print
 
-    def refresh(self, round: int, ledger: MessageLog) -> dict[int, int]:
-        """Identity -> node, of those connected now; nodes that are new are asked who they are.
+    def refresh(self, round: int, log: MessageLog) -> dict[int, int]:
+        """Identity -> node, of the nodes that are connected now; new nodes are asked who they are.
 
-        A node whose key is not in the roster is not asked, and one that says another client than its key's is left out.
+        A node whose key is not in the roster is not asked. One that names another client than its key's is left out.
         """
         present, owners = self.channel.nodes(), self.owners()
         self.clients = {
@@ -57,18 +57,20 @@ class NodeRegistry:
             for node, client in self.clients.items()
             if node in present and not roster.refusal_reason(owners, node, client)
         }
-        self.refused = {key: why for key, why in self.refused.items() if key[0] in present and round == self.round}
+        self.refused = {
+            key: reason for key, reason in self.refused.items() if key[0] in present and round == self.round
+        }
         self.round = round
         new = [node for node in present if node not in self.clients and not self._is_refused(node, owners)]
         if new:
             requests = {node: Request("who", {"round": round}) for node in new}
             replies = self._exchange(requests)
-            entered = {node: self._register(node, reply, owners) for node, reply in replies.items()}
-            ledger.append(round, requests, entered, self.clients)
+            answers = {node: self._register(node, reply, owners) for node, reply in replies.items()}
+            log.append(round, requests, answers, self.clients)
         return {identity: node for node, identity in self.clients.items()}
 
     def _is_refused(self, node: int, owners: Owners) -> bool:
-        """Whether a node is left out without a question."""
+        """Whether a node is left out without being asked."""
         key = (node, None if owners is None else owners.get(node))
         if owners is not None and key[1] is None and key not in self.refused:
             self._refuse(key, roster.refusal_reason(owners, node, -1))
@@ -82,7 +84,7 @@ class NodeRegistry:
         return reason
 
     def _register(self, node: int, reply: Reply | str, owners: Owners) -> Reply | str:
-        """Note the client of a new node; returns its reply, or why it is left out."""
+        """Register the client of a new node; returns the node's reply, or why it is left out."""
         key = (node, None if owners is None else owners.get(node))
         if isinstance(reply, str):
             if reply.startswith("no answer"):  # a node that was only slow is asked again
@@ -96,13 +98,13 @@ class NodeRegistry:
         self.clients[node] = identity
         return reply
 
-    def exchange(self, session: Session, requests: Mapping[int, Request], ledger: MessageLog) -> Replies:
+    def exchange(self, session: Session, requests: Mapping[int, Request], log: MessageLog) -> Replies:
         """Identity -> its reply, or why there is none; requests go by identity."""
-        where = self.refresh(session.round, ledger)
-        sent = {where[identity]: request for identity, request in requests.items() if identity in where}
-        received = self._exchange(sent) if sent else {}
-        ledger.append(session.round, sent, received, self.clients)
-        replies = {identity: received[where[identity]] if identity in where else "offline" for identity in requests}
+        nodes = self.refresh(session.round, log)
+        sent_requests = {nodes[identity]: request for identity, request in requests.items() if identity in nodes}
+        received = self._exchange(sent_requests) if sent_requests else {}
+        log.append(session.round, sent_requests, received, self.clients)
+        replies = {identity: received[nodes[identity]] if identity in nodes else "offline" for identity in requests}
         for identity, reply in replies.items():
             if isinstance(reply, str):
                 self.say(f"client {identity} is left out of round {session.round + 1}: {reply}")
@@ -111,10 +113,10 @@ class NodeRegistry:
         return replies
 
     def _exchange(self, requests: Mapping[int, Request]) -> Replies:
-        """Node -> its reply, checked; what is longer than the specification allows is not read at all."""
+        """Node -> its checked reply. A reply that is longer than the specification allows is not read at all."""
         forms = {node: reply_form(self.spec, request) for node, request in requests.items()}
         limited = {
-            node: replace(request, form=forms[node], most_bytes=most_bytes(forms[node]))
+            node: replace(request, form=forms[node], max_bytes=max_bytes(forms[node]))
             for node, request in requests.items()
         }
         return {
@@ -122,14 +124,14 @@ class NodeRegistry:
             for node, reply in self.channel.exchange(limited).items()
         }
 
-    def wait_for(self, expected: Collection[int], least: int, round: int, ledger: MessageLog) -> dict[int, int]:
+    def wait_for(self, expected: Collection[int], least: int, round: int, log: MessageLog) -> dict[int, int]:
         """Wait for the identities `expected`; after `wait` seconds `least` of them are enough."""
         end = time.monotonic() + self.wait
         while True:
-            here = self.refresh(round, ledger)
-            there = [identity for identity in expected if identity in here]
-            if len(there) == len(expected) or (time.monotonic() > end and len(there) >= least):
-                return here
+            connected = self.refresh(round, log)
+            present = [identity for identity in expected if identity in connected]
+            if len(present) == len(expected) or (time.monotonic() > end and len(present) >= least):
+                return connected
             if time.monotonic() > end:
-                raise BadInput(f"only {len(there)} of {len(expected)} clients are connected; start their nodes")
+                raise BadInput(f"only {len(present)} of {len(expected)} clients are connected; start their nodes")
             time.sleep(POLL)

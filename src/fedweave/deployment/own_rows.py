@@ -1,4 +1,4 @@
-"""Rows that the owner of a node has, as the file of a client: encoded and scaled as the rows of the run were."""
+"""Rows of the owner of a node as the file of a client, encoded and scaled like the rows of the run."""
 
 import re
 from collections.abc import Sequence
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 SPLIT = 41  # random stream of the seed: which rows train
 SHARES = (0.6, 0.2, 0.2)
-EXPORT = "fedweave federate export --data"
+EXPORT_COMMAND = "fedweave federate export --data"
 ISO = re.compile(r"\d{4}-\d{2}(-\d{2}([T ].*)?)?")
 
 
 def parse_shares(text: str) -> list[float]:
-    """The shares of train, val and test that an owner has typed.
+    """The shares of train, val and test, from the text of an option.
 
     Raises:
         BadInput: they are no three numbers that add up to 1, or no row would train.
@@ -43,8 +43,8 @@ def parse_shares(text: str) -> list[float]:
 
 def check_shares(shares: Sequence[float]) -> None:
     """Refuse shares that are not three numbers from 0 to 1 that add up to 1, the first above 0."""
-    real = len(shares) == len(WIDTHS) and all(0 <= share <= 1 for share in shares)  # which not-a-number is not
-    if not real or abs(sum(shares) - 1) > 1e-6:
+    are_shares = len(shares) == len(WIDTHS) and all(0 <= share <= 1 for share in shares)  # false for NaN
+    if not are_shares or abs(sum(shares) - 1) > 1e-6:
         raise BadInput(f"--shares: {[*shares]} must be three numbers that add up to 1, of train, val and test")
     if shares[0] <= 0:
         raise BadInput(f"--shares: {[*shares]} leave no row for training; the first number must be above 0")
@@ -59,11 +59,11 @@ def check_client(client: int) -> None:
 def of_table(
     spec: AppSpec, table: "pd.DataFrame", label: str, client: int, time: str = "", shares: Sequence[float] = SHARES
 ) -> ClientFile:
-    """The rows of a table with the columns of the run's.
+    """The client file of a table that has the columns of the run's table.
 
     Args:
         label: column of the class, or of the number to predict.
-        client: identity of the client; a number that no client of the specification has is a newcomer's.
+        client: identity of the client; a larger number than those of the specification is a newcomer's.
         time: column by which rows are ordered, so that the first ones train; default: rows are drawn.
         shares: of train, val and test.
 
@@ -73,7 +73,7 @@ def of_table(
     check_client(client)
     columns = spec.scaling.get("columns")
     if not columns or "role" in columns[0]:
-        raise BadInput(f"{spec.run.key}: was not made from rows of a table; take client-N.pt of: {EXPORT}")
+        raise BadInput(f"{spec.run.key}: was not made from rows of a table; take client-N.pt of: {EXPORT_COMMAND}")
     preprocessing = Preprocessing.from_data(columns)
     position = client if client < len(spec.clients) else 0
     if client >= len(spec.clients) and any(column.own for column in preprocessing.columns):
@@ -107,7 +107,7 @@ def of_arrays(
     spec: AppSpec, x: np.ndarray, y: np.ndarray, client: int, time: np.ndarray | None = None,
     shares: Sequence[float] = SHARES,
 ) -> ClientFile:  # fmt: skip
-    """Rows [M, ...] in the form in which the data set of the run has them, and their classes or numbers [M].
+    """The client file of rows `x` [M, ...], as the data set of the run has them, and their classes or numbers `y` [M].
 
     Raises:
         BadInput: another shape, an unknown class, or values that are not finite.
@@ -116,7 +116,7 @@ def of_arrays(
     check_shares(shares)
     facts = spec.data
     if facts["kind"] != "images":
-        raise BadInput(f"{spec.run.key}: its clients hold a {facts['kind']}; take client-N.pt of: {EXPORT}")
+        raise BadInput(f"{spec.run.key}: its clients hold a {facts['kind']}; take client-N.pt of: {EXPORT_COMMAND}")
     x = exported_model.as_images(np.asarray(x, dtype=np.float32))
     if [*x.shape[1:]] != facts["shape"] or len(x) != len(y):
         raise BadInput(f"x: shape {[*x.shape]} with {len(y)} labels, but rows of the federation are {facts['shape']}")
@@ -141,11 +141,11 @@ def _targets(spec: AppSpec, y: np.ndarray, client: int) -> dict[str, Any]:
         }
         return {name: torch.from_numpy(value) for name, value in {"targets": values, **units}.items()}
     names = [*(facts["class_names"] or map(str, range(facts["classes"])))]
-    places = {name: i for i, name in enumerate(names)}
-    unknown = sorted({str(value) for value in y} - {*places})
+    class_numbers = {name: i for i, name in enumerate(names)}
+    unknown = sorted({str(value) for value in y} - {*class_numbers})
     if unknown:
         raise BadInput(f"label: {unknown[0]!r} is no class of this federation; it has {', '.join(names)}")
-    return {"y": torch.tensor([places[str(value)] for value in y], dtype=torch.int64)}
+    return {"y": torch.tensor([class_numbers[str(value)] for value in y], dtype=torch.int64)}
 
 
 def _parse_numbers(y: np.ndarray, count: int) -> np.ndarray:
@@ -158,8 +158,10 @@ def _parse_numbers(y: np.ndarray, count: int) -> np.ndarray:
     values = pd.to_numeric(flat, errors="coerce").to_numpy(dtype=np.float64)
     if not np.isfinite(values).all():
         row = int((~np.isfinite(values)).argmax())
-        held = "is missing" if flat.isna()[row] else f"{format_value(flat[row])} is no finite number"
-        raise BadInput(f"label: {held} in row {row // count}, but this federation predicts numbers; leave the row out")
+        problem = "is missing" if flat.isna()[row] else f"{format_value(flat[row])} is no finite number"
+        raise BadInput(
+            f"label: {problem} in row {row // count}, but this federation predicts numbers; leave the row out"
+        )
     return values.astype(np.float32).reshape(len(y), count)
 
 

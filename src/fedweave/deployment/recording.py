@@ -1,4 +1,4 @@
-"""What the server writes: the history of the run, and the files of results that the board and the report read."""
+"""What the server writes: the history of the run, and the result files that the board and the report read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -43,16 +43,16 @@ class RunRecorder:
 
     def prepared_run(self, session: Session) -> PreparedRun:
         """The run as files of results describe it, without data."""
-        crowd, spec = members.placeholder_federation(self.spec, session.members), self.spec
+        placeholder, spec = members.placeholder_federation(self.spec, session.members), self.spec
         names = members.names(spec, session.members)
-        about = (spec.data["note"], names, spec.group_names, members.units(spec, session.members))
-        return PreparedRun(spec.run, spec.method, crowd, Loop(), spec.settings, "cpu", self.point, *about)
+        description = (spec.data["note"], names, spec.group_names, members.units(spec, session.members))
+        return PreparedRun(spec.run, spec.method, placeholder, Loop(), spec.settings, "cpu", self.point, *description)
 
     def _run_without_models(self, session: Session) -> PreparedRun:
-        """As `prepared`, without models: these are on the nodes."""
-        full = self.prepared_run(session)
-        evaluate = replace(full.run.evaluate, models=False, predictions=False)
-        return replace(full, run=replace(full.run, evaluate=evaluate))
+        """As `prepared_run`, but without models, which are on the nodes."""
+        prepared = self.prepared_run(session)
+        evaluate = replace(prepared.run.evaluate, models=False, predictions=False)
+        return replace(prepared, run=replace(prepared.run, evaluate=evaluate))
 
     def record_round(self, session: Session, replies: Mapping[int, Reply | str]) -> Session:
         """`session` with its last round recorded; scores are in the replies where they were due."""
@@ -62,17 +62,17 @@ class RunRecorder:
         stage, _ = self.spec.timeline.stage(session.round - 1)
         numbers, scores = {}, {}
         if last["due"]:
-            crowd = members.placeholder_federation(self.spec, session.members)
-            scores = _scores(session, replies, crowd.sample.tolist())
-            numbers = diagnose(stage.method, session.server, crowd)
+            placeholder = members.placeholder_federation(self.spec, session.members)
+            scores = _scores(session, replies, placeholder.sample.tolist())
+            numbers = diagnose(stage.method, session.server, placeholder)
             numbers |= Accountant(self.spec.timeline).privacy_loss(session.round)
         state = State(session.round, session.server, {})
         report = Report(session.round, last["bytes_down"], last["bytes_up"], last["seconds"], last["loss"],
                         tuple(last["dropped"]), scores, {}, numbers, state, stage.method)  # fmt: skip
         return replace(session, history=record(session.history, report, self._run_without_models(session)), last={})
 
-    def selected_round(self, session: Session, place: int) -> int:
-        """The round that is reported for a member as far as is known; 0 before the first evaluation."""
+    def selected_round(self, session: Session, position: int) -> int:
+        """The round that is reported for a member, by the evaluations so far; 0 before the first one."""
         rounds = session.history.rounds
         if not rounds:
             return 0
@@ -80,23 +80,23 @@ class RunRecorder:
         if rows is None:  # no round has a score of every client
             return rounds[-1]
         sample = members.evaluated_positions(self.spec, session.members)
-        row = sample.index(place) if place in sample else len(rows)
+        row = sample.index(position) if position in sample else len(rows)
         return rounds[int(rows[row])] if row < len(rows) else rounds[-1]
 
     def oldest_round(self, session: Session) -> int:
-        """The oldest round that a checkpoint of the server goes back to."""
+        """The oldest round to which a checkpoint of the server can go back."""
         return max(0, session.round - 1)
 
     def progress_line(self, session: Session) -> str:
         """One line about the last round."""
         last, total = session.last, self.spec.timeline.rounds
-        lost = f", without clients {', '.join(map(str, last['dropped']))}" if last["dropped"] else ""
-        return f"{self.spec.run.key}: round {session.round}/{total}, loss {last['loss']:.4g}{lost}"
+        dropped = f", without clients {', '.join(map(str, last['dropped']))}" if last["dropped"] else ""
+        return f"{self.spec.run.key}: round {session.round}/{total}, loss {last['loss']:.4g}{dropped}"
 
     def write(self, session: Session) -> Path:
         """Write results/<study>/runs/<run> and the tables of the study; returns its folder."""
         study = self.folder / "results" / self.spec.run.study
-        evaluated = [session.members[place] for place in members.evaluated_positions(self.spec, session.members)]
+        evaluated = [session.members[position] for position in members.evaluated_positions(self.spec, session.members)]
         rules = {
             name: [values.get(str(identity), float("nan")) for identity in evaluated]
             for name, values in session.controls.items()
@@ -114,8 +114,10 @@ def _scores(
     """{"pre" | "post": {"val" | "test": value of each evaluated member [K]}}; NaN for those that did not answer."""
     scores: dict[str, dict[str, torch.Tensor]] = {}
     for point, part in SPLITS:
-        answered = [replies.get(identity, "offline") for identity in (session.members[place] for place in evaluated)]
-        name, none = f"{point}/{part}", float("nan")
-        values = [none if isinstance(reply, str) else reply.config.get(name, none) for reply in answered]
+        answered = [
+            replies.get(identity, "offline") for identity in (session.members[position] for position in evaluated)
+        ]
+        name, missing = f"{point}/{part}", float("nan")
+        values = [missing if isinstance(reply, str) else reply.config.get(name, missing) for reply in answered]
         scores.setdefault(point, {})[part] = torch.tensor(values, dtype=torch.float64)
     return scores

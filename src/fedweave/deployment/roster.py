@@ -1,6 +1,6 @@
 """Which client the key of a node belongs to: the file roster.json on the server's host.
 
-The server's owner decides it when a key is registered. What a node says of itself must agree with it.
+The server's owner decides this when registering a key. What a node says of itself must agree with it.
 """
 
 import base64
@@ -18,8 +18,8 @@ from fedweave.errors import BadInput
 from fedweave.files import check_regular, check_writable, write_atomic
 
 FILE, VERSION = "roster.json", 1
-HOME = Path("~/.fedweave/roster.json")
-WAY = "register the keys of the nodes: python -m fedweave.deployment register KEY.pub --client N"
+DEFAULT_PATH = Path("~/.fedweave/roster.json")
+REMEDY = "register the keys of the nodes: python -m fedweave.deployment register KEY.pub --client N"
 
 
 class Entry(NamedTuple):
@@ -57,7 +57,9 @@ class Roster:
                 raise ValueError(f"version {content['version']}")
             rows = [Entry(int(row["client"]), str(row["key"]), int(row["node"])) for row in content["nodes"]]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise BadInput(f"{self.path}: no roster ({type(error).__name__}: {error}); delete it, and {WAY}") from error
+            raise BadInput(
+                f"{self.path}: no roster ({type(error).__name__}: {error}); delete it, and {REMEDY}"
+            ) from error
         return tuple(sorted(rows))
 
     def clients(self) -> dict[int, int]:
@@ -67,12 +69,12 @@ class Roster:
             BadInput: there is no such file, or it is damaged.
         """
         if not self.path.is_file():
-            raise BadInput(f"{self.path}: not found, so that no node is known; {WAY}")
+            raise BadInput(f"{self.path}: not found, so that no node is known; {REMEDY}")
         return {entry.node: entry.client for entry in self.entries()}
 
     @contextmanager
     def edit(self) -> Iterator[dict[int, Entry]]:
-        """Client -> its row, to be changed; written at the end, while no other process changes it."""
+        """Client -> its row, for the caller to change; written at the end, while no other process changes the file."""
         check_writable(self.path.parent)
         with self.path.with_name(f".{self.path.name}.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

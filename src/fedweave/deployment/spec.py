@@ -32,7 +32,7 @@ from fedweave.study.spec import Run
 
 FILE, VERSION = "spec.json", 1
 WIDTHS = ("train", "val", "test")
-SHORTEST = 16  # digits of a hash that name a specification
+HASH_DIGITS = 16  # at least so many digits of a hash name a specification
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,12 +41,12 @@ class AppSpec:
 
     Attributes:
         run: the run, with the one seed of this federation.
-        data: shapes of the data: `facts_of`.
+        data: shapes of the data, from `facts_of`.
         clients: names of the clients, by identity.
         group: planted group of each client, or None; `group_names` names them.
         relation: [2, R] the given client graph, or None.
         forms: what nodes send: "enrol" -> stage -> tensors, "train" -> list of {"from": round, "tensors": ...}.
-        scaling: numbers by which features are scaled, for data that are prepared on a node.
+        scaling: numbers that scale features, for data that are prepared on a node.
         secure: whether nodes mask their uploads, so that the server learns their mean only.
         units: unit of each client, by identity, or none.
     """
@@ -64,7 +64,7 @@ class AppSpec:
 
     @property
     def seed(self) -> int:
-        """Of the federation's initial model, participation and minibatches."""
+        """Seed of the federation's initial model, participation and minibatches."""
         return self.run.seeds[0]
 
     @cached_property
@@ -99,7 +99,7 @@ class AppSpec:
 
     @property
     def founder_count(self) -> int:
-        """How many clients are there from the start."""
+        """How many clients take part from the start."""
         return len(self.clients) - (self.settings.newcomers if self.settings.join_round else 0)
 
     @cached_property
@@ -161,10 +161,10 @@ def _parse_run(block: dict[str, Any], where: str) -> Run:
 
 def _lists_to_tuples(content: dict[str, Any]) -> dict[str, Any]:
     names = ("clients", "group", "group_names")
-    plain = {name: None if content[name] is None else tuple(content[name]) for name in names}
+    converted = {name: None if content[name] is None else tuple(content[name]) for name in names}
     pairs = content["relation"]
-    plain["units"] = tuple(content.get("units", ()))
-    return {**content, **plain, "relation": None if pairs is None else tuple(map(tuple, pairs))}
+    converted["units"] = tuple(content.get("units", ()))
+    return {**content, **converted, "relation": None if pairs is None else tuple(map(tuple, pairs))}
 
 
 def facts_of(dataset: Dataset, partition: Partition, widths: Mapping[str, int]) -> dict[str, Any]:
@@ -188,18 +188,18 @@ def facts_of(dataset: Dataset, partition: Partition, widths: Mapping[str, int]) 
 def placeholder_data(facts: Mapping[str, Any]) -> tuple[Dataset, Partition]:
     """A data set of one blank row, and one client that holds it: enough to build models and tasks."""
     kind, blank = facts["kind"], np.zeros((1, *facts["shape"]), dtype=np.float32)
-    numbers = None if facts["targets"] is None else np.zeros((1, facts["targets"]), dtype=np.float32)
-    series = kind == "series"
+    targets = None if facts["targets"] is None else np.zeros((1, facts["targets"]), dtype=np.float32)
+    is_series = kind == "series"
     dataset = Dataset(
         facts["name"],
         kind,
         blank,
-        None if series or numbers is not None else np.zeros(1, dtype=np.int64),
+        None if is_series or targets is not None else np.zeros(1, dtype=np.int64),
         facts["classes"],
         edges=np.zeros((2, 0), dtype=np.int64) if kind == "graph" else None,
-        time=np.zeros(blank.shape[1], dtype=np.float32) if series else None,
+        time=np.zeros(blank.shape[1], dtype=np.float32) if is_series else None,
         categories=tuple(facts["categories"]),
-        targets=numbers,
+        targets=targets,
         channels=tuple(facts["channels"]),
         class_names=tuple(facts["class_names"]),
         note=facts["note"],

@@ -17,17 +17,17 @@ class Status:
 
     Attributes:
         folder: of the server.
-        rounds: of the whole run; 0 while that is not known.
-        done: rounds that are done.
+        rounds: of the whole run; 0 while the number is not known.
+        round: number of rounds that are over.
     """
 
     folder: Path
     rounds: int = 0
-    done: int = 0
+    round: int = 0
 
     def report_round(self, line: str) -> None:
-        """A round is over."""
-        self.done = int(line.split(": round ")[1].split("/")[0])
+        """Report that a round is over; `line` is that of `RunRecorder.progress_line`."""
+        self.round = int(line.split(": round ")[1].split("/")[0])
         self.say(line)
         self.write("running", line)
 
@@ -37,7 +37,7 @@ class Status:
 
     def write(self, state: str, line: str) -> None:
         """Write the file."""
-        content = {"state": state, "round": self.done, "rounds": self.rounds, "line": line, "pid": os.getpid()}
+        content = {"state": state, "round": self.round, "rounds": self.rounds, "line": line, "pid": os.getpid()}
         write_atomic(self.folder / STATUS, json.dumps(content) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""The private state of one client on its node's disk: one file a version, written whole or not at all.
+"""The private state of one client on its node's disk: one file for each version, written completely or not at all.
 
 Version v is the state before round v. The server may go back to its last checkpoint, so versions since then stay.
 """
@@ -28,7 +28,7 @@ class Store:
     spec: str
 
     def prepare(self) -> None:
-        """Make the folder, and remove what killed writers have left."""
+        """Create the folder, and remove temporary files of killed processes."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o700)
         remove_temporary_files(self.folder)
@@ -57,30 +57,33 @@ class Store:
         return content["content"]
 
     def load_newest(self, version: int) -> Any:
-        """The newest readable state that is not younger than `version`, or None; younger ones are removed.
+        """The newest readable state up to `version`, or None. States of later versions are removed.
 
-        A state that the disk has damaged gives way to the one before it.
+        A damaged file is skipped, and the state before it is taken.
         """
-        for held in sorted(self.versions(), reverse=True):
-            if held > version:
-                self.path(held, "state").unlink()
+        for stored in sorted(self.versions(), reverse=True):
+            if stored > version:
+                self.path(stored, "state").unlink()
                 continue
             try:
-                return self.load(held)
+                return self.load(stored)
             except BadInput:
                 continue
         return None
 
     def remove_older(self, kind: str, before: int, keep: int = -1) -> None:
-        """Remove files of `kind` older than version `before`, except for `keep`; the newest older state stays."""
-        older = [held for held in sorted(self.versions(kind)) if held < before and held != keep]
-        if kind == "state" and not any(held == before for held in self.versions(kind)):
+        """Remove files of `kind` from before version `before`, except for version `keep`.
+
+        If there is no state of version `before`, the newest one from before it stays.
+        """
+        older = [stored for stored in sorted(self.versions(kind)) if stored < before and stored != keep]
+        if kind == "state" and not any(stored == before for stored in self.versions(kind)):
             older = older[:-1]  # the state that version `before` goes on from
-        for held in older:
-            self.path(held, kind).unlink(missing_ok=True)
+        for stored in older:
+            self.path(stored, kind).unlink(missing_ok=True)
 
     def versions(self, kind: str = "state") -> list[int]:
-        """Versions that are there."""
+        """Versions of which there is a file."""
         return [int(path.stem.removeprefix(f"{kind}-")) for path in self.folder.glob(f"{kind}-*.pt")]
 
     def path(self, version: int, kind: str) -> Path:

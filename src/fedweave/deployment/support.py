@@ -14,7 +14,7 @@ POOLS = "one party trains on the rows of all clients"
 
 
 def unsupported_reason(method: Method) -> str:
-    """Why the server of `method` cannot do without clients' data; empty if it can."""
+    """Why the server of `method` needs clients' data; empty if it does not."""
     if method.pools:
         return POOLS
     if getattr(method, "gat_grad", "") == "simulated":
@@ -36,7 +36,7 @@ def table() -> str:
 
 
 def check_method(key: str, name: str) -> None:
-    """Refuse what no settings can make a federation of real hosts, before any data are read.
+    """Refuse a method that no settings can run on real hosts, before any data are read.
 
     Raises:
         BadInput: as `check`.
@@ -46,10 +46,10 @@ def check_method(key: str, name: str) -> None:
 
 
 def check_code(run: Run) -> None:
-    """Refuse a run whose method, model or metric is code that other hosts do not have: a file of its user.
+    """Refuse a run whose method, model or metric is code in a file of the user, which other hosts do not have.
 
     Raises:
-        BadInput: naming it, and the way out.
+        BadInput: naming it, with the remedy.
     """
     parts = {
         f"method {run.method}": METHODS[run.method],
@@ -59,8 +59,8 @@ def check_code(run: Run) -> None:
     for what, code in parts.items():
         module = getattr(code, "__module__", None) or plugins.OWN
         if module.partition(".")[0] not in (plugins.OWN, *plugins.find_installed()):
-            way = f"make it a package with the entry point {plugins.GROUP}, and install that on every host"
-            raise BadInput(f"runs.{run.key}: {what} is in the plug-in {module}, which no host has; {way}")
+            remedy = f"make it a package with the entry point {plugins.GROUP}, and install that on every host"
+            raise BadInput(f"runs.{run.key}: {what} is in the plug-in {module}, which no host has; {remedy}")
 
 
 def _refuse(key: str, name: str, reason: str) -> NoReturn:
@@ -71,13 +71,13 @@ def check(run: Run, method: Method) -> None:
     """Refuse a run that cannot be a federation of real hosts.
 
     Raises:
-        BadInput: naming the run, the reason and the way out.
+        BadInput: naming the run, with the reason and the remedy.
     """
-    here = f"runs.{run.key}"
+    subject = f"runs.{run.key}"
     check_code(run)
     if reason := unsupported_reason(method):
         _refuse(run.key, run.method, reason)
     if run.task.attack is not None:
-        raise BadInput(f"{here}: attack: {run.task.attack} simulates hostile clients; leave it out")
+        raise BadInput(f"{subject}: attack: {run.task.attack} simulates hostile clients; leave it out")
     if "code" in run.task.model:
-        raise BadInput(f"{here}: model: a module without a name cannot be sent; register it with @fedweave.model")
+        raise BadInput(f"{subject}: model: a module without a name cannot be sent; register it with @fedweave.model")

@@ -1,5 +1,6 @@
-"""Trees as flat dictionaries of named tensors, in which messages carry them, and the check against what is declared."""
+"""Trees as flat dictionaries of named tensors, as messages carry them, and their check against the specification."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ from torch import Tensor
 from fedweave.errors import BadInput
 from fedweave.tensors.trees import Tree
 
-SEPARATOR = "|"  # of keys of nested dictionaries; model parameters have names with dots and slashes
+SEPARATOR = "|"  # between keys of nested dictionaries; names of model parameters have dots and slashes
 EMPTY = torch.empty(0, dtype=torch.uint8)  # stands for a dictionary without entries
 
 
@@ -29,11 +30,11 @@ def flatten(tree: Tree, prefix: str = "") -> dict[str, Tensor]:
     for name, value in tree.items():
         if SEPARATOR in str(name):
             raise BadInput(f"message: the name {name!r} has a {SEPARATOR}; rename it")
-        own = f"{prefix}{SEPARATOR}{name}" if prefix else str(name)
+        full_name = f"{prefix}{SEPARATOR}{name}" if prefix else str(name)
         if isinstance(value, dict) and not value:
-            flat[own + SEPARATOR] = EMPTY
+            flat[full_name + SEPARATOR] = EMPTY
         else:
-            flat.update(flatten(value, own))
+            flat.update(flatten(value, full_name))
     return flat
 
 
@@ -60,20 +61,14 @@ def form_of(flat: Mapping[str, Tensor]) -> dict[str, Any]:
 def nbytes(form: Mapping[str, Any]) -> int:
     """Bytes of the tensors of a form."""
     sizes = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "bool": 1, "uint8": 1}
-    total = 0
-    for shape, kind in form.values():
-        count = 1
-        for length in shape:
-            count *= length
-        total += count * sizes.get(kind, 8)
-    return total
+    return sum(math.prod(shape) * sizes.get(dtype, 8) for shape, dtype in form.values())
 
 
 def check(form: Mapping[str, Any], declared: Mapping[str, Any], who: str) -> None:
-    """Refuse tensors that are missing, not declared, or of another shape or type.
+    """Refuse tensors that are missing, not declared, or of another shape or type; `who` begins the error message.
 
     Raises:
-        Undeclared: naming the first of them.
+        UndeclaredTensor: naming the first of them.
     """
     for name in {**form, **declared}:
         if name not in declared:

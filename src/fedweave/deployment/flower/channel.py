@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 from fedweave.deployment.flower import records, secure
 from fedweave.deployment.messages import Reply, Request
 
-POLL, PRESENCE = 0.5, 5.0  # seconds between two looks for replies, and for nodes that have gone
+POLL, PRESENCE_POLL = 0.5, 5.0  # seconds between two checks for replies, and for nodes that have gone
 
 
 @dataclass
@@ -19,7 +19,7 @@ class FlowerChannel:
 
     Attributes:
         grid, context: of the ServerApp.
-        timeout: seconds for the answers of a round; who has not answered by then is left out.
+        timeout: seconds for the answers of a round; a node that has not answered by then is left out.
     """
 
     grid: Grid
@@ -31,9 +31,9 @@ class FlowerChannel:
         return sorted(self.grid.get_node_ids())
 
     def exchange(self, requests: Mapping[int, Request]) -> dict[int, Reply | str]:
-        """Send all requests, and wait for the replies of nodes that stay connected; those with a weight are masked."""
-        known: records.Arrays = {}
-        contents = {node: records.to_content(request, known) for node, request in requests.items()}
+        """Send all requests and wait for the replies of nodes that stay connected. Uploads with a weight are masked."""
+        arrays: records.Arrays = {}
+        contents = {node: records.to_content(request, arrays) for node, request in requests.items()}
         masked = {node: request for node, request in requests.items() if request.weight}
         plain = [
             Message(content=contents[node], dst_node_id=node, message_type=records.message_type(request),
@@ -53,16 +53,16 @@ class FlowerChannel:
         waiting = dict(zip(self.grid.push_messages(messages), nodes, strict=True))
         answers: dict[int, Message | str] = dict.fromkeys(nodes, "no answer in time")
         now = time.monotonic()
-        end, look = now + self.timeout, now + PRESENCE
+        end, next_check = now + self.timeout, now + PRESENCE_POLL
         while waiting and time.monotonic() < end:
             for message in self.grid.pull_messages([*waiting]):
                 node = waiting.pop(message.metadata.reply_to_message_id, None)
                 if node is not None:
                     answers[node] = f"{message.error.reason}" if message.has_error() else message
-            if waiting and time.monotonic() > look:
-                look = time.monotonic() + PRESENCE
-                gone = {*waiting.values()} - {*self.nodes()}
-                for key in [key for key, node in waiting.items() if node in gone]:
+            if waiting and time.monotonic() > next_check:
+                next_check = time.monotonic() + PRESENCE_POLL
+                absent = {*waiting.values()} - {*self.nodes()}
+                for key in [key for key, node in waiting.items() if node in absent]:
                     answers[waiting.pop(key)] = "no answer: the node has gone"
             time.sleep(POLL if waiting else 0)
         return answers

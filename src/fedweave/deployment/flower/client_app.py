@@ -1,4 +1,4 @@
-"""The ClientApp of an exported federation: each message is handed to the node's `Node`."""
+"""The ClientApp of an exported federation: `Node` answers each message."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from fedweave.deployment import spec as specification
 from fedweave.deployment.flower.records import from_reply, to_request
 from fedweave.deployment.flower.secure import mask_upload
 from fedweave.deployment.node import Node, open_node
-from fedweave.deployment.spec import SHORTEST
+from fedweave.deployment.spec import HASH_DIGITS
 from fedweave.errors import BadInput
 
 
@@ -27,7 +27,7 @@ def client_app(path: Path) -> ClientApp:
         return mask_upload(spec, message, context, answer) if spec.secure else answer(message, context)
 
     def evaluate(message: Message, context: Context) -> Message:
-        if to_request(message.content).config.get("takes_part"):  # its upload would leave as it is
+        if to_request(message.content).config.get("takes_part"):  # its upload would leave the node unmasked
             raise BadInput("message: an upload is asked for by a message of another type than training; it refuses")
         return answer(message, context)
 
@@ -39,7 +39,7 @@ def client_app(path: Path) -> ClientApp:
 
 
 def node_from_config(path: Path, config: dict[str, Any]) -> Node:
-    """The node as its own configuration says: `spec`, `data`, `state`, and `device`, which is "cpu" by default.
+    """The node of its own configuration: `spec`, `data`, `state`, and `device`, which is "cpu" by default.
 
     Raises:
         BadInput: the node's owner has not agreed to this specification, or its files are missing.
@@ -50,7 +50,7 @@ def node_from_config(path: Path, config: dict[str, Any]) -> Node:
     spec = specification.read(path)
     check_agreement(spec.hash, str(config["spec"]))
     data = Path(str(config["data"]))
-    file = data / f"{spec.hash[:SHORTEST]}.pt" if data.is_dir() else data
+    file = data / f"{spec.hash[:HASH_DIGITS]}.pt" if data.is_dir() else data
     return open_node(spec, file, Path(str(config["state"])), str(config.get("device", "cpu")))
 
 
@@ -61,7 +61,7 @@ def check_agreement(hash: str, agreed: str) -> None:
         BadInput: naming both.
     """
     words = agreed.replace(",", " ").split()
-    if not any(len(word) >= SHORTEST and hash.startswith(word) for word in words):
+    if not any(len(word) >= HASH_DIGITS and hash.startswith(word) for word in words):
         raise BadInput(
-            f"this app has the specification {hash[:SHORTEST]}, but this node agreed to {agreed}; it refuses"
+            f"this app has the specification {hash[:HASH_DIGITS]}, but this node agreed to {agreed}; it refuses"
         )

@@ -1,4 +1,4 @@
-"""Flower's commands as forks of one process that has imported everything: `python -m ....fork_server FOLDER`.
+"""Run Flower's commands as forks of one process that has imported everything: `python -m ....fork_server FOLDER`.
 
 Flower starts a process for each message, which would import PyTorch each time. Here `FOLDER/bin` has commands of the
 same names; with it at the head of PATH, Flower's own programs start them, and each is forked in a few milliseconds.
@@ -24,18 +24,18 @@ COMMANDS = ("flwr-clientapp", "flwr-serverapp", "flower-superexec", "flower-supe
 APPS = "fedweave.deployment.flower"
 PRELOADED = ("torch", "fedweave.methods", f"{APPS}.client_app", f"{APPS}.server_app")
 SOCKET = "socket"
-# Standard library only, so that it starts at once: it hands over its arguments, folder, environment and open files.
+# Standard library only, so that it starts at once. It sends its arguments, folder, environment and open files.
 CODE = """import array, json, os, socket, sys
-place = socket.socket(socket.AF_UNIX)
-place.connect({socket!r})
-said = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
-place.sendmsg([len(said).to_bytes(8, "big")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))])
-place.sendall(said)
-pid = place.recv(8)
+server = socket.socket(socket.AF_UNIX)
+server.connect({socket!r})
+text = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
+server.sendmsg([len(text).to_bytes(8, "big")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))])
+server.sendall(text)
+pid = server.recv(8)
 import signal
 for number in (signal.SIGINT, signal.SIGTERM):
-    signal.signal(number, lambda got, frame: os.kill(int.from_bytes(pid, "big"), got))
-code = place.recv(1)
+    signal.signal(number, lambda number, frame: os.kill(int.from_bytes(pid, "big"), number))
+code = server.recv(1)
 sys.exit(code[0] if code else 137)
 """
 # A line `#!PATH` cannot name a path with a space.
@@ -45,7 +45,7 @@ exec {python} -IS {code} "$0" "$@"
 
 
 def prepare(folder: Path) -> socket.socket:
-    """Write the commands into `folder`, and listen."""
+    """Write the commands into `folder`, and return the socket to which they connect."""
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     (folder / "bin").mkdir(exist_ok=True)
@@ -64,7 +64,7 @@ def prepare(folder: Path) -> socket.socket:
 
 
 def serve(folder: Path) -> None:
-    """Answer until this process is ended; children of it go on."""
+    """Run the commands that connect, until this process is ended. Running commands go on after that."""
     programs = {entry.name: entry for entry in entry_points(group="console_scripts") if entry.name in COMMANDS}
     for name in PRELOADED:
         import_module(name)
@@ -74,13 +74,13 @@ def serve(folder: Path) -> None:
     while True:
         connection, _ = listener.accept()
         try:
-            words, place, variables, files = _receive_command(connection)
+            arguments, directory, environment, files = _receive_command(connection)
         except (OSError, ValueError):
             connection.close()
             continue
         if os.fork() == 0:
             listener.close()
-            _run_command(connection, words, place, variables, files, functions)
+            _run_command(connection, arguments, directory, environment, files, functions)
         connection.close()
         for file in files:
             os.close(file)
@@ -88,25 +88,25 @@ def serve(folder: Path) -> None:
 
 def _receive_command(connection: socket.socket) -> tuple[list[str], str, dict[str, str], list[int]]:
     """(arguments, working folder, environment, open files) of a command."""
-    head, rights, _, _ = connection.recvmsg(8, socket.CMSG_SPACE(3 * array.array("i").itemsize))
+    header, rights, _, _ = connection.recvmsg(8, socket.CMSG_SPACE(3 * array.array("i").itemsize))
     files = array.array("i")
     for level, kind, data in rights:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             files.frombytes(data)
-    text, length = b"", int.from_bytes(head, "big")
+    text, length = b"", int.from_bytes(header, "big")
     while len(text) < length:
-        if not (more := connection.recv(length - len(text))):
+        if not (part := connection.recv(length - len(text))):
             raise ValueError("the command has ended")
-        text += more
-    words, place, variables = json.loads(text)
-    return words, place, variables, [*files]
+        text += part
+    arguments, directory, environment = json.loads(text)
+    return arguments, directory, environment, [*files]
 
 
 def _run_command(
-    connection: socket.socket, words: list[str], place: str, variables: dict[str, str], files: list[int],
+    connection: socket.socket, arguments: list[str], directory: str, environment: dict[str, str], files: list[int],
     functions: dict[str, Any],
 ) -> NoReturn:  # fmt: skip
-    """Run the command in this fork, and tell its exit code."""
+    """Run the command in this fork, and send its exit code."""
     code = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -114,13 +114,13 @@ def _run_command(
         for number, file in enumerate(files):
             os.dup2(file, number)
         os.setpgid(0, 0)
-        os.chdir(place)
+        os.chdir(directory)
         os.environ.clear()
-        os.environ.update(variables)
-        sys.argv = words
+        os.environ.update(environment)
+        sys.argv = arguments
         connection.sendall(os.getpid().to_bytes(8, "big"))
         threading.Thread(target=_exit_on_disconnect, args=(connection,), daemon=True).start()
-        functions[Path(words[0]).name]()
+        functions[Path(arguments[0]).name]()
         code = 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
@@ -136,7 +136,7 @@ def _run_command(
 
 
 def _exit_on_disconnect(connection: socket.socket) -> None:
-    """End this fork when the command that stands for it is killed."""
+    """End this fork when the process that started it is killed."""
     if not connection.recv(1):
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -15,14 +15,14 @@ from cryptography.x509.oid import NameOID
 from fedweave.errors import BadInput, format_value
 from fedweave.files import check_regular, write_atomic
 
-YEARS = 2
-LOOPBACK = ("127.0.0.1", "localhost")  # by which the SuperLink's own programs reach it
-AUTHORITY, SERVER, SECRET = "ca.crt", "server.crt", "server.key"
+YEARS = 2  # for which a certificate is valid
+LOOPBACK = ("127.0.0.1", "localhost")  # the SuperLink's own programs reach it there
+AUTHORITY, SERVER, SERVER_KEY = "ca.crt", "server.crt", "server.key"
 MODE = 0o600  # of secrets: their owner alone reads them
 HOST = re.compile(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*")
 NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
-LONGEST = 253  # characters of a host's name
-PEM, PLAIN = serialization.Encoding.PEM, serialization.NoEncryption()
+MAX_HOST_LENGTH = 253  # characters of a host's name
+PEM, NO_PASSWORD = serialization.Encoding.PEM, serialization.NoEncryption()
 
 
 def check_hosts(hosts: Sequence[str]) -> None:
@@ -32,10 +32,10 @@ def check_hosts(hosts: Sequence[str]) -> None:
         BadInput: naming it.
     """
     for host in hosts:
-        named = HOST.fullmatch(host) and len(host) <= LONGEST and not host.rsplit(".", 1)[-1].isdigit()
-        if not named and not isinstance(_general_name(host), x509.IPAddress):
-            way = "give a name or an address alone, such as fl.example.org or 10.0.0.7"
-            raise BadInput(f"--host: {format_value(host)} is no name of a host; {way}")
+        is_name = HOST.fullmatch(host) and len(host) <= MAX_HOST_LENGTH and not host.rsplit(".", 1)[-1].isdigit()
+        if not is_name and not isinstance(_general_name(host), x509.IPAddress):
+            remedy = "give a name or an address alone, such as fl.example.org or 10.0.0.7"
+            raise BadInput(f"--host: {format_value(host)} is no name of a host; {remedy}")
 
 
 def check_names(folder: Path, names: Sequence[str]) -> None:
@@ -45,9 +45,9 @@ def check_names(folder: Path, names: Sequence[str]) -> None:
         BadInput: naming it, or a node that has its keys already.
     """
     for name in names:
-        if not NODE.fullmatch(name) or name.endswith(".pub") or name in (AUTHORITY, SERVER, SECRET):
-            way = "use letters, digits, - and _, and dots inside, such as hospital-1"
-            raise BadInput(f"--node: {format_value(name)} is no name of a node's key; {way}")
+        if not NODE.fullmatch(name) or name.endswith(".pub") or name in (AUTHORITY, SERVER, SERVER_KEY):
+            remedy = "use letters, digits, - and _, and dots inside, such as hospital-1"
+            raise BadInput(f"--node: {format_value(name)} is no name of a node's key; {remedy}")
         if (folder / name).exists() and (folder / f"{name}.pub").exists():
             raise BadInput(f"{folder / name}: is there already; a node keeps its key, so take another name")
     if len({*names}) < len(names):
@@ -57,12 +57,11 @@ def check_names(folder: Path, names: Sequence[str]) -> None:
 def make_server(folder: Path, hosts: Sequence[str]) -> None:
     """Write ca.crt, which every node gets, and server.crt and server.key for the names and addresses `hosts`.
 
-    The certificate also names loopback.
-
-    The key of the authority is not kept: new certificates come from a new authority.
+    The certificate also names loopback. The key of the authority is not stored: new certificates come from a new
+    authority.
 
     Raises:
-        BadInput: there are keys already, no host is named, or one is no name.
+        BadInput: there are keys already, no host is named, or a name is not valid.
     """
     if not hosts:
         raise BadInput("hosts: none; name those by which nodes reach the server, such as fl.example.org")
@@ -71,17 +70,17 @@ def make_server(folder: Path, hosts: Sequence[str]) -> None:
         raise BadInput(f"{folder / SERVER}: is there already; nodes know it, so take another folder for new keys")
     root, leaf, key = _certificates(hosts)
     write_atomic(folder / AUTHORITY, root.public_bytes(PEM))
-    write_atomic(folder / SECRET, key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, PLAIN), MODE)
+    write_atomic(folder / SERVER_KEY, key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, NO_PASSWORD), MODE)
     write_atomic(folder / SERVER, leaf.public_bytes(PEM))
 
 
 def _certificates(hosts: Sequence[str]) -> tuple[x509.Certificate, x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """(of a new authority, of the server, key of the server)."""
+    """(certificate of a new authority, certificate of the server, key of the server)."""
     authority, key = _generate_key(), _generate_key()
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedweave federation")])
     root = _builder(name, name, authority).add_extension(x509.BasicConstraints(True, 0), True)
-    own = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
-    leaf = _builder(own, name, key).add_extension(x509.BasicConstraints(False, None), True)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
+    leaf = _builder(subject, name, key).add_extension(x509.BasicConstraints(False, None), True)
     names = dict.fromkeys([*hosts, *LOOPBACK])
     leaf = leaf.add_extension(x509.SubjectAlternativeName([*map(_general_name, names)]), False)
     return root.sign(authority, hashes.SHA384()), leaf.sign(authority, hashes.SHA384()), key
@@ -90,7 +89,7 @@ def _certificates(hosts: Sequence[str]) -> tuple[x509.Certificate, x509.Certific
 def make_node(folder: Path, name: str) -> Path:
     """Write NAME, the secret key of a node, and NAME.pub, which the server's owner registers; returns NAME.
 
-    Where only NAME is there, NAME.pub is made again from it.
+    If only NAME is there, NAME.pub is made again from it.
 
     Raises:
         BadInput: a wrong name, or one whose key is there already.
@@ -101,7 +100,7 @@ def make_node(folder: Path, name: str) -> Path:
         key = _read_key(path)
     else:
         key = _generate_key()
-        write_atomic(path, key.private_bytes(PEM, serialization.PrivateFormat.OpenSSH, PLAIN), MODE)
+        write_atomic(path, key.private_bytes(PEM, serialization.PrivateFormat.OpenSSH, NO_PASSWORD), MODE)
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     write_atomic(folder / f"{name}.pub", public + b"\n")
     return path

@@ -27,15 +27,15 @@ default = "{name}"
 address = "{address}"
 root-certificates = "{certificate}"
 """
-START, STOP = 120.0, 10.0  # seconds
-QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "DO_NOT_TRACK": "1"}
+START_TIMEOUT, STOP_TIMEOUT = 120.0, 10.0  # seconds for a program to answer, and to end
+NO_TELEMETRY = {"FLWR_TELEMETRY_ENABLED": "0", "DO_NOT_TRACK": "1"}
 
 
 def free_port() -> int:
     """A port of loopback that is free now."""
-    with socket.socket() as place:
-        place.bind(("127.0.0.1", 0))
-        return int(place.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 @dataclass
@@ -46,32 +46,35 @@ class Host:
         folder: of logs, keys and Flower's own files.
         address: of the SuperLink, host:port.
         certificate: of the authority.
-        warm: folder of a fork server, or None: every message then imports PyTorch anew.
+        fork_server: folder of a fork server; None: every message imports PyTorch anew.
         python: the interpreter that has Flower.
-        database: whether the SuperLink remembers registered keys after a restart, in a file.
+        database: whether the SuperLink stores registered keys in a file, so that it has them after a restart.
+        processes: the running programs by name.
     """
 
     folder: Path
     address: str
     certificate: Path
-    warm: Path | None = None
+    fork_server: Path | None = None
     python: Path = Path(sys.executable)
     database: bool = False
-    running: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+    processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
     @property
     def environment(self) -> dict[str, str]:
         """Variables of the programs."""
-        paths = [str(self.warm / "bin")] if self.warm else []
+        paths = [str(self.fork_server / "bin")] if self.fork_server else []
         paths += [str(self.python.parent), os.environ.get("PATH", "")]
         home = {"FLWR_HOME": str(self.folder / "flwr"), "PATH": os.pathsep.join(paths)}
-        return {"OMP_NUM_THREADS": "1"} | os.environ | QUIET | {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"} | home
+        return (
+            {"OMP_NUM_THREADS": "1"} | os.environ | NO_TELEMETRY | {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"} | home
+        )
 
     def start(self, name: str, command: Sequence[str]) -> "subprocess.Popen[bytes]":
         """Start a program whose log is NAME.log; it ends with this process, however that ends."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / f"{name}.log").open("ab") as log:
-            self.running[name] = subprocess.Popen(
+            self.processes[name] = subprocess.Popen(
                 [*command],
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
@@ -80,7 +83,7 @@ class Host:
                 start_new_session=True,
                 preexec_fn=die_with_parent,
             )
-        return self.running[name]
+        return self.processes[name]
 
     def start_superlink(self, secrets: Path) -> None:
         """Start the SuperLink, with TLS and node authentication, and wait until it answers.
@@ -91,7 +94,7 @@ class Host:
         host, port = self.address.rsplit(":", 1)
         self.folder.mkdir(parents=True, exist_ok=True)
         command = ["flower-superlink", "--host", host, "--port", port, "--ssl-ca-certfile", str(self.certificate),
-                   "--ssl-certfile", str(secrets / keys.SERVER), "--ssl-keyfile", str(secrets / keys.SECRET),
+                   "--ssl-certfile", str(secrets / keys.SERVER), "--ssl-keyfile", str(secrets / keys.SERVER_KEY),
                    "--enable-supernode-auth", "--disable-runtime-dependency-installation"]  # fmt: skip
         command += ["--database", str(self.folder / "superlink.db")] if self.database else []
         self.start("superlink", command)
@@ -100,11 +103,11 @@ class Host:
         write_atomic(self.folder / "flwr" / "config.toml", config)
 
     def start_supernode(self, name: str, key: Path, config: dict[str, str]) -> None:
-        """Start a SuperNode, and start it again while Flower does not let it in."""
+        """Start a SuperNode; it is started again as long as Flower refuses it."""
         command = node_command(self.address, self.certificate, key, config, free_port())
         self.start(name, [str(self.python), "-m", "fedweave.deployment.flower.supervise", *command])
 
-    def wait_until(self, condition: Callable[[], bool], name: str, limit: float = START) -> None:
+    def wait_until(self, condition: Callable[[], bool], name: str, limit: float = START_TIMEOUT) -> None:
         """Wait for a condition while the program `name` runs.
 
         Raises:
@@ -112,22 +115,22 @@ class Host:
         """
         end = time.monotonic() + limit
         while not condition():
-            ended = self.running[name].poll() is not None
+            ended = self.processes[name].poll() is not None
             if ended or time.monotonic() > end:
                 what = "ended" if ended else f"was not ready after {limit:.0f} s"
                 raise BadInput(f"{name} {what}; see {self.folder / f'{name}.log'}")
             time.sleep(0.1)
 
-    def run_flwr(self, *words: str) -> str:
+    def run_flwr(self, *arguments: str) -> str:
         """What a command of Flower prints.
 
         Raises:
             BadInput: it failed.
         """
-        done = subprocess.run(["flwr", *words], env=self.environment, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise BadInput(f"flwr {words[0]}: {(done.stderr or done.stdout).strip().splitlines()[-1:]}")
-        return done.stdout
+        result = subprocess.run(["flwr", *arguments], env=self.environment, capture_output=True, text=True, check=False)
+        if result.returncode:
+            raise BadInput(f"flwr {arguments[0]}: {(result.stderr or result.stdout).strip().splitlines()[-1:]}")
+        return result.stdout
 
     def register(self, keys: Mapping[int, Path], roster: Path) -> None:
         """Let nodes with these public keys connect, each as its client.
@@ -137,43 +140,43 @@ class Host:
         """
         if not keys:
             return
-        words = [*map(str, keys.values()), *(word for client in keys for word in ("--client", str(client)))]
-        command = [str(self.python), "-m", "fedweave.deployment", "register", *words, "--roster", str(roster),
+        arguments = [*map(str, keys.values()), *(word for client in keys for word in ("--client", str(client)))]
+        command = [str(self.python), "-m", "fedweave.deployment", "register", *arguments, "--roster", str(roster),
                    "--connection", CONNECTION]  # fmt: skip
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise BadInput(f"register: {' '.join(done.stderr.strip().splitlines()[-1:])}")
+        result = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
+        if result.returncode:
+            raise BadInput(f"register: {' '.join(result.stderr.strip().splitlines()[-1:])}")
 
-    def stop(self, name: str, number: int = signal.SIGTERM) -> None:
+    def stop(self, name: str, signal_number: int = signal.SIGTERM) -> None:
         """End a program and everything that it started."""
-        process = self.running.pop(name)
-        _send_signal(process, number)
+        process = self.processes.pop(name)
+        _send_signal(process, signal_number)
         try:
-            process.wait(STOP)
+            process.wait(STOP_TIMEOUT)
         except subprocess.TimeoutExpired:
             _send_signal(process, signal.SIGKILL)
             process.wait()
 
     def close(self) -> None:
         """End all programs, nodes first."""
-        for name in sorted(self.running, key=lambda name: (name == "fork-server", name == "superlink")):
-            _send_signal(self.running[name], signal.SIGTERM)
-        for name in [*self.running]:
+        for name in sorted(self.processes, key=lambda name: (name == "fork-server", name == "superlink")):
+            _send_signal(self.processes[name], signal.SIGTERM)
+        for name in [*self.processes]:
             self.stop(name)
 
 
 def node_command(address: str, certificate: Path, key: Path, config: dict[str, str], port: int) -> list[str]:
     """The command that starts a SuperNode with TLS and its own key."""
-    words = " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())
+    node_config = " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())
     return ["flower-supernode", "--superlink", address, "--root-certificates", str(certificate),
-            "--auth-supernode-private-key", str(key), "--port", str(port), "--node-config", words]  # fmt: skip
+            "--auth-supernode-private-key", str(key), "--port", str(port), "--node-config", node_config]  # fmt: skip
 
 
 def start_fork_server(host: Host, folder: Path) -> None:
     """Start a fork server for the programs of `host`; they find its commands first on their PATH."""
     host.start("fork-server", [str(host.python), "-m", "fedweave.deployment.flower.fork_server", str(folder)])
     host.wait_until((folder / SOCKET).exists, "fork-server")
-    host.warm = folder
+    host.fork_server = folder
 
 
 def _is_listening(host: str, port: int) -> bool:
@@ -184,9 +187,9 @@ def _is_listening(host: str, port: int) -> bool:
         return False
 
 
-def _send_signal(process: "subprocess.Popen[bytes]", number: int) -> None:
+def _send_signal(process: "subprocess.Popen[bytes]", signal_number: int) -> None:
     try:
-        os.killpg(process.pid, number)
+        os.killpg(process.pid, signal_number)
     except ProcessLookupError:
         return
 
@@ -195,7 +198,7 @@ def _send_signal(process: "subprocess.Popen[bytes]", number: int) -> None:
 def local_federation(
     out: Path, data: Sequence[Path], hashes: Sequence[str], python: Path = Path(sys.executable), database: bool = False
 ) -> Iterator[Host]:
-    """A SuperLink on loopback and a SuperNode for each entry of `data`, with TLS and keys of their own.
+    """Run a SuperLink on loopback and a SuperNode for each entry of `data`, with TLS and keys of their own.
 
     Args:
         data: file of each client, or a folder with HASH.pt for every federation that its node agrees to.
@@ -209,9 +212,9 @@ def local_federation(
         keys.make_server(secrets, keys.LOOPBACK)
     address = f"127.0.0.1:{free_port()}"
     host = Host(out / "hosts", address, (secrets / keys.AUTHORITY).resolve(), python=python, database=database)
-    with tempfile.TemporaryDirectory(prefix="fedweave-") as short:  # a socket's path must be short
+    with tempfile.TemporaryDirectory(prefix="fedweave-") as socket_folder:  # a socket's path must be short
         try:
-            start_fork_server(host, Path(short))
+            start_fork_server(host, Path(socket_folder))
             host.start_superlink(secrets)
             add_nodes(host, out, data, hashes)
             yield host
@@ -223,20 +226,21 @@ def add_nodes(
     host: Host, out: Path, data: Sequence[Path], hashes: Sequence[str], clients: Sequence[int] | None = None,
     device: str = "cpu",
 ) -> None:  # fmt: skip
-    """Register and start a SuperNode for each entry of `data`; its keys are made where there are none.
+    """Register and start a SuperNode for each entry of `data`; missing keys are made.
 
     Args:
-        clients: to whom the keys belong; default: the numbers at the end of the names of `data`.
+        clients: identities of the clients, one for each entry of `data`; default: the numbers at the end of its names.
         device: of their training.
     """
     secrets = out / "keys"
-    made = [
-        secrets / path.stem if (secrets / path.stem).exists() else keys.make_node(secrets, path.stem) for path in data
-    ]
+    key_files = [secrets / path.stem for path in data]
+    for file in key_files:
+        if not file.exists():
+            keys.make_node(secrets, file.name)
     owners = clients or [int(path.stem.rsplit("-", 1)[1]) for path in data]
-    public = {client: path.with_name(f"{path.name}.pub") for client, path in zip(owners, made, strict=True)}
-    host.register(public, secrets / roster.FILE)
-    for path, key in zip(data, made, strict=True):
+    public_keys = {client: path.with_name(f"{path.name}.pub") for client, path in zip(owners, key_files, strict=True)}
+    host.register(public_keys, secrets / roster.FILE)
+    for path, key in zip(data, key_files, strict=True):
         state = out / "nodes" / path.stem
         config = {"data": str(path.resolve()), "state": str(state.resolve()), "spec": ",".join(hashes)}
         host.start_supernode(path.stem, key, {**config, "device": device})

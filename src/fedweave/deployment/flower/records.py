@@ -14,17 +14,17 @@ from fedweave.deployment.tensors import UndeclaredTensor
 from fedweave.errors import format_value
 
 CONFIG, UPLOAD = "config", "upload"
-LONGEST = 300  # characters of a reason that is noted
-Arrays = dict[int, tuple[Tensor, Array]]
+MAX_REASON_LENGTH = 300  # characters
+Arrays = dict[int, tuple[Tensor, Array]]  # id of a tensor -> the tensor, and its array
 
 
-def to_record(tensors: Mapping[str, Tensor], known: Arrays | None = None) -> ArrayRecord:
-    """Named tensors as an ArrayRecord; a tensor that many messages carry becomes one array, by way of `known`."""
-    cache: Arrays = {} if known is None else known
+def to_record(tensors: Mapping[str, Tensor], cache: Arrays | None = None) -> ArrayRecord:
+    """Named tensors as an ArrayRecord. Messages with the same `cache` share arrays of the same tensors."""
+    arrays: Arrays = {} if cache is None else cache
     for tensor in tensors.values():
-        if id(tensor) not in cache:
-            cache[id(tensor)] = tensor, Array(tensor.detach().cpu().contiguous().numpy())
-    return ArrayRecord({name: cache[id(tensor)][1] for name, tensor in tensors.items()})
+        if id(tensor) not in arrays:
+            arrays[id(tensor)] = tensor, Array(tensor.detach().cpu().contiguous().numpy())
+    return ArrayRecord({name: arrays[id(tensor)][1] for name, tensor in tensors.items()})
 
 
 def to_tensors(record: ArrayRecord) -> dict[str, Tensor]:
@@ -33,24 +33,24 @@ def to_tensors(record: ArrayRecord) -> dict[str, Tensor]:
 
 
 def decode_tensors(record: ArrayRecord, form: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors of a record that a node has sent; each is compared with `form` before it is read.
+    """The tensors of a record from a node; each is compared with `form` before it is read.
 
     Raises:
-        Undeclared: one that `form` does not have, or that has another shape or type there.
+        UndeclaredTensor: one that `form` does not have, or that has another shape or type there.
     """
     for name in record:
         if name not in form:
             raise UndeclaredTensor(f"upload: the tensor {format_value(name)} is not declared in spec.json")
-    read: dict[str, Tensor] = {}
+    decoded: dict[str, Tensor] = {}
     for name, array in record.items():
-        shape, kind = form[name]
-        read[name] = torch.from_numpy(np.array(decode(array.data, shape, kind, name)))
-    return read
+        shape, dtype = form[name]
+        decoded[name] = torch.from_numpy(np.array(decode(array.data, shape, dtype, name)))
+    return decoded
 
 
-def to_content(request: Request, known: Arrays) -> RecordDict:
+def to_content(request: Request, cache: Arrays) -> RecordDict:
     """A request as the content of a message."""
-    records: dict[str, Any] = {part: to_record(tensors, known) for part, tensors in request.parts.items() if tensors}
+    records: dict[str, Any] = {part: to_record(tensors, cache) for part, tensors in request.parts.items() if tensors}
     return RecordDict({CONFIG: ConfigRecord({"kind": request.kind, **request.config}), **records})
 
 
@@ -63,7 +63,7 @@ def to_request(content: RecordDict) -> Request:
 
 
 def message_type(request: Request) -> str:
-    """Flower's name for a request: training, evaluation or a query. What sends no upload is no training."""
+    """Flower's type of a request: training, evaluation or a query. Training without an upload counts as evaluation."""
     if request.kind != "train":
         return f"{MessageType.QUERY}.{request.kind}"
     return MessageType.TRAIN if request.config["takes_part"] else MessageType.EVALUATE
@@ -81,15 +81,15 @@ def to_reply(message: Message, sent: int, request: Request) -> Reply:
     if unknown:
         raise KeyError(f"records {', '.join(sorted(unknown))[:80]}")
     size = nbytes(content)
-    if size > request.most_bytes:
-        raise ValueError(f"{size} bytes, but the tensors of spec.json make at most {request.most_bytes}")
+    if size > request.max_bytes:
+        raise ValueError(f"{size} bytes, but the tensors of spec.json make at most {request.max_bytes}")
     upload = decode_tensors(content.array_records[UPLOAD], request.form) if UPLOAD in content else {}
     return Reply(dict(content.config_records[CONFIG]), upload, (sent, size))
 
 
 def describe_error(error: Exception) -> str:
     """Why a reply whose reading raised `error` is refused."""
-    return f"a reply that cannot be read ({type(error).__name__}: {str(error)[:LONGEST]})"
+    return f"a reply that cannot be read ({type(error).__name__}: {str(error)[:MAX_REASON_LENGTH]})"
 
 
 def from_reply(reply: Reply) -> RecordDict:

@@ -28,8 +28,7 @@ for words in json.loads(sys.argv[1]):
 def register(keys: Mapping[int, Path], roster: Roster, connection: str) -> list[str]:
     """Let the nodes with these public keys connect as these clients; returns a line for each change.
 
-    Where a client had another key before, the SuperLink refuses that one from now on. A key that was another client's
-    is this one's from now on.
+    The SuperLink refuses a client's earlier keys from now on. A key of another client is taken from that client.
 
     Args:
         keys: client -> file of its public key.
@@ -38,29 +37,29 @@ def register(keys: Mapping[int, Path], roster: Roster, connection: str) -> list[
     Raises:
         BadInput: a file is no public key, two clients would have the same one, or the SuperLink refuses one.
     """
-    prints = {client: fingerprint(path) for client, path in keys.items()}
-    if len({*prints.values()}) < len(prints):
+    fingerprints = {client: fingerprint(path) for client, path in keys.items()}
+    if len({*fingerprints.values()}) < len(fingerprints):
         raise BadInput("register: two clients have the same key; make one on each node")
-    refused, lines, old = [], [], []
+    refusals, lines, replaced = [], [], []
     with roster.edit() as rows:
-        before = {entry.key: entry for entry in rows.values()}
+        by_key = {entry.key: entry for entry in rows.values()}
         answers = run_flwr([["supernode", "register", str(path.resolve()), connection] for path in keys.values()])
         for (client, path), answer in zip(keys.items(), answers, strict=True):
-            key = prints[client]
-            if not answer.get("success") and key not in before:
-                refused.append(f"{path}: {_reason(answer)}")
+            key = fingerprints[client]
+            if not answer.get("success") and key not in by_key:
+                refusals.append(f"{path}: {_reason(answer)}")
                 continue
-            node = int(answer["node-id"]) if answer.get("success") else before[key].node
+            node = int(answer["node-id"]) if answer.get("success") else by_key[key].node
             if client in rows and rows[client].key != key:
-                old.append(rows[client])
-            if key in before and before[key].client != client:
-                rows.pop(before[key].client, None)
-                lines.append(f"client {before[key].client}: has no key any more")
+                replaced.append(rows[client])
+            if key in by_key and by_key[key].client != client:
+                rows.pop(by_key[key].client, None)
+                lines.append(f"client {by_key[key].client}: has no key any more")
             rows[client] = Entry(client, key, node)
             lines.append(f"client {client}: {path} {key}")
-    lines += _remove(old, connection)
-    if refused:
-        raise BadInput(f"the SuperLink refuses {'; '.join(refused)}")
+    lines += _remove(replaced, connection)
+    if refusals:
+        raise BadInput(f"the SuperLink refuses {'; '.join(refusals)}")
     return lines
 
 
@@ -79,33 +78,33 @@ def unregister(client: int, roster: Roster, connection: str) -> list[str]:
 
 
 def _remove(entries: Sequence[Entry], connection: str) -> list[str]:
-    """Remove nodes from the SuperLink; one that it does not know any more is no error, as the roster decides."""
+    """Remove nodes from the SuperLink. One that it does not know any more is no error, because the roster decides."""
     if entries:
         run_flwr([["supernode", "unregister", str(entry.node), connection] for entry in entries])
     return [f"client {entry.client}: {entry.key} is refused from now on" for entry in entries]
 
 
 def _reason(answer: Mapping[str, Any]) -> str:
-    words = str(answer.get("error-message", "no answer")).strip().splitlines()[-1:]
-    again = "; it takes no key twice: make another one" if "in use" in str(words) else ""
-    return re.sub(r"^\[code: \d+\] |\.$", "", " ".join(words)) + again
+    last_line = str(answer.get("error-message", "no answer")).strip().splitlines()[-1:]
+    remedy = "; it takes no key twice: make another one" if "in use" in str(last_line) else ""
+    return re.sub(r"^\[code: \d+\] |\.$", "", " ".join(last_line)) + remedy
 
 
 def run_flwr(commands: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
-    """What commands of `flwr` answer, in JSON; those that it did not come to have failed, with its last words.
+    """The JSON answers of commands of `flwr`. Commands that it did not reach have failed, with its last line as reason.
 
     Raises:
         BadInput: `flwr` could not be run.
     """
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", CODE, json.dumps([*map(list, commands)])], capture_output=True, text=True, check=False
     )
-    texts = done.stdout.split("\x1e")[:-1]
-    words = " ".join((done.stderr or done.stdout).strip().splitlines()[-1:])
+    texts = result.stdout.split("\x1e")[:-1]
+    last_line = " ".join((result.stderr or result.stdout).strip().splitlines()[-1:])
     if not texts:
-        raise BadInput(f"flwr {commands[0][0]}: {words}")
-    lost = {"success": False, "error-message": f"flwr ended before its answer ({words}); register it again"}
-    return [*map(_parse_answer, texts), *([lost] * (len(commands) - len(texts)))]
+        raise BadInput(f"flwr {commands[0][0]}: {last_line}")
+    unanswered = {"success": False, "error-message": f"flwr ended before its answer ({last_line}); register it again"}
+    return [*map(_parse_answer, texts), *([unanswered] * (len(commands) - len(texts)))]
 
 
 def _parse_answer(text: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Start the run of an app on this machine, and follow it to its end, also where its server is killed."""
+"""Start the run of an app on this machine, and follow it to its end, even if its server is killed."""
 
 import json
 import re
@@ -13,64 +13,64 @@ from fedweave.deployment import roster, status
 from fedweave.deployment.flower.processes import CONNECTION, Host
 from fedweave.errors import BadInput
 
-LOOK = 10.0  # seconds between two questions for the state of a run whose server has not said anything yet
+QUERY_INTERVAL = 10.0  # seconds between two queries for the state of a run whose server has written no status yet
 
 
 def launch(host: Host, app: Path, folder: Path, **config: Any) -> str:
-    """Start the run of an exported app; returns its number in the SuperLink.
+    """Start the run of an exported app; returns its identity in the SuperLink.
 
-    Its server writes to `folder`, and knows the nodes of this federation.
+    Its server writes to `folder`, and reads the roster of this host.
     """
     (folder / status.STATUS).unlink(missing_ok=True)
-    known = host.certificate.with_name(roster.FILE)
-    values = {"folder": str(folder.resolve()), "roster": str(known.resolve()), **config}
-    words = " ".join(f"{key}={json.dumps(value)}" for key, value in values.items())
-    said = host.run_flwr("run", str(app.resolve()), CONNECTION, "--run-config", words)
-    number = re.search(r"started run (\d+)", said)
-    return number[1] if number else ""
+    roster_file = host.certificate.with_name(roster.FILE)
+    values = {"folder": str(folder.resolve()), "roster": str(roster_file.resolve()), **config}
+    run_config = " ".join(f"{key}={json.dumps(value)}" for key, value in values.items())
+    output = host.run_flwr("run", str(app.resolve()), CONNECTION, "--run-config", run_config)
+    match = re.search(r"started run (\d+)", output)
+    return match[1] if match else ""
 
 
 @dataclass
 class _RunMonitor:
-    """A run that is followed.
+    """Watches a run.
 
     Attributes:
-        host, folder, number: as in `follow`.
-        look: when the SuperLink is asked next.
+        host, folder, run_id: as in `follow`.
+        next_query: time at which the SuperLink is asked next, of the monotonic clock.
     """
 
     host: Host
     folder: Path
-    number: str
-    look: float
+    run_id: str
+    next_query: float
 
-    def has_finished(self, now: dict[str, Any]) -> bool:
-        """Whether it has finished.
+    def has_finished(self, current: dict[str, Any]) -> bool:
+        """Whether the run has finished, by its `current` status.
 
         Raises:
             BadInput: it has failed, or what it needs has ended.
         """
-        if now.get("state") == "finished":
+        if current.get("state") == "finished":
             return True
-        if now.get("state") == "failed":
-            raise BadInput(f"{self.folder}: the federation has failed: {now['line']}")
-        if self.host.running["superlink"].poll() is not None:
+        if current.get("state") == "failed":
+            raise BadInput(f"{self.folder}: the federation has failed: {current['line']}")
+        if self.host.processes["superlink"].poll() is not None:
             raise BadInput(f"the SuperLink has ended; see {self.log}")
-        if now and not is_alive(int(now["pid"])):
-            last = status.read(self.folder)  # it may have said so just before it ended
-            if last.get("state") in ("finished", "failed"):
-                return self.has_finished(last)
+        if current and not is_alive(int(current["pid"])):
+            newest = status.read(self.folder)  # it may have been written just before the server ended
+            if newest.get("state") in ("finished", "failed"):
+                return self.has_finished(newest)
             raise BadInput(f"{self.folder}: the server of the federation was killed; see {self.log}, and run it again")
-        if not now:
+        if not current:
             self._check_superlink()
         return False
 
     def _check_superlink(self) -> None:
         """Ask the SuperLink for the state of a run whose server has not written a status."""
-        if time.monotonic() < self.look:
+        if time.monotonic() < self.next_query:
             return
-        self.look = time.monotonic() + LOOK
-        state, details = run_state(self.host, self.number)
+        self.next_query = time.monotonic() + QUERY_INTERVAL
+        state, details = run_state(self.host, self.run_id)
         if state.startswith("finished") and not status.read(self.folder):
             raise BadInput(
                 f"{self.folder}: the run has ended ({state}: {details or 'no reason given'}); see {self.log}"
@@ -89,40 +89,40 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def run_state(host: Host, number: str) -> tuple[str, str]:
+def run_state(host: Host, run_id: str) -> tuple[str, str]:
     """(state, details) of a run in the SuperLink, such as ("finished:failed", "..."); empty where it is not known."""
     try:
-        said = host.run_flwr("list", CONNECTION, "--format", "json")
-        runs = json.loads(said[said.index("{") :])["runs"]
+        output = host.run_flwr("list", CONNECTION, "--format", "json")
+        runs = json.loads(output[output.index("{") :])["runs"]
     except (ValueError, KeyError):  # also BadInput: the SuperLink is busy, and is asked again
         return "", ""
-    mine = [run for run in runs if run["run-id"] == number]
-    return (str(mine[0]["status"]), str(mine[0]["status-details"])) if mine else ("", "")
+    matches = [run for run in runs if run["run-id"] == run_id]
+    return (str(matches[0]["status"]), str(matches[0]["status-details"])) if matches else ("", "")
 
 
-def follow(folder: Path, host: Host, number: str, progress: bool = True, rounds: int = 0) -> dict[str, Any]:
+def follow(folder: Path, host: Host, run_id: str, progress: bool = True, rounds: int = 0) -> dict[str, Any]:
     """Show a bar until the federation has finished.
 
     Args:
         folder: of its server.
-        number: of its run in the SuperLink.
-        rounds: how many there will be, for the time in which its server does not know it yet; 0: unknown.
+        run_id: of its run in the SuperLink.
+        rounds: how many there will be, for the bar until the server knows them; 0: unknown.
 
     Raises:
         BadInput: it has failed, or its server or the SuperLink has ended.
     """
     from tqdm import tqdm
 
-    run = _RunMonitor(host, folder, number, time.monotonic() + LOOK)
+    monitor = _RunMonitor(host, folder, run_id, time.monotonic() + QUERY_INTERVAL)
     bar = tqdm(total=rounds or None, unit=" rounds", disable=not progress, dynamic_ncols=True)
     try:
-        while not run.has_finished(now := status.read(folder)):
-            if now:
-                bar.total = now["rounds"] or bar.total
-                bar.update(now["round"] - bar.n)
+        while not monitor.has_finished(current := status.read(folder)):
+            if current:
+                bar.total = current["rounds"] or bar.total
+                bar.update(current["round"] - bar.n)
             time.sleep(0.3)
-        bar.total = now["rounds"]
-        bar.update(now["round"] - bar.n)
-        return now
+        bar.total = current["rounds"]
+        bar.update(current["round"] - bar.n)
+        return current
     finally:
         bar.close()

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 RANGE = 8.0  # numbers of an upload must lie in ±RANGE, which 2^22 steps divide
 THRESHOLD = 2 / 3  # of the nodes must stay, so that masks can be removed
-SHARES = 2048  # bytes of keys and shares of one other node
+SHARES = 2048  # at most so many bytes of keys and shares for each other node
 MASKED = "int64"  # type of masked numbers
 HALTED = "secure aggregation: too few nodes stayed to remove the masks"
 
 
 class _MeanStrategy(FedAvg):
-    """What the workflow asks of a strategy: whom to send to, and where the mean goes."""
+    """The strategy of the workflow: it chooses all nodes, and stores the mean."""
 
     def __init__(self, nodes: Sequence[int]) -> None:
         super().__init__()
@@ -48,11 +48,11 @@ class _MeanStrategy(FedAvg):
         self.results: list[tuple[Any, FitRes]] = []
 
     def configure_fit(self, *_: Any, **__: Any) -> list[tuple[Any, FitIns]]:
-        """All nodes; the content of their messages is put in later."""
+        """All nodes; the content of their messages is added later."""
         return [(proxy, FitIns(Parameters([], ""), {})) for proxy in self.proxies]
 
     def aggregate_fit(self, server_round: int, results: Any, failures: Any) -> tuple[None, dict[str, Any]]:
-        """Take the mean, which every result has."""
+        """Store the results, each of which has the mean."""
         del server_round, failures
         self.results = list(results)
         return None, {}
@@ -65,16 +65,16 @@ class _Proxy:
 
 @dataclass
 class _CountingGrid:
-    """The grid of the workflow: counts bytes by node, and leaves out what does not fit.
+    """The grid of the workflow: it counts bytes by node, and leaves out answers that do not fit.
 
     Attributes:
-        channel: that delivers.
+        channel: delivers the messages.
         requests: by node.
         shapes: of the tensors of an upload, in the order of their names.
         bytes: node -> (sent, received) so far.
         numbers: node -> the numbers of its reply.
         reasons: node -> why it is left out.
-        lost: why the SuperLink could not be reached.
+        connection_error: why the SuperLink could not be reached.
     """
 
     channel: "FlowerChannel"
@@ -83,12 +83,12 @@ class _CountingGrid:
     bytes: dict[int, tuple[int, int]] = field(default_factory=dict)
     numbers: dict[int, dict[str, Any]] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
-    lost: Exception | None = None
+    connection_error: Exception | None = None
 
     def send_and_receive(self, messages: Sequence[Message], *, timeout: float | None = None) -> list[Message]:
         """The answers that fit."""
         del timeout
-        good = []
+        accepted = []
         sizes = {message.metadata.dst_node_id: records.nbytes(message.content) for message in messages}
         for node, answer in self._deliver(messages).items():
             down, up = self.bytes.get(node, (0, 0))
@@ -96,14 +96,14 @@ class _CountingGrid:
             if reason := answer if isinstance(answer, str) else self._refusal(node, answer):
                 self.reasons.setdefault(node, reason)
             elif not isinstance(answer, str):
-                good.append(answer)
-        return good
+                accepted.append(answer)
+        return accepted
 
     def _deliver(self, messages: Sequence[Message]) -> dict[int, Message | str]:
         try:
             return self.channel.deliver(messages)
         except Exception as error:
-            self.lost = error
+            self.connection_error = error
             raise
 
     def _refusal(self, node: int, answer: Message) -> str:
@@ -117,9 +117,9 @@ class _CountingGrid:
 
     def _content_error(self, node: int, content: RecordDict, size: int) -> str:
         # A masked number has eight bytes, a tensor of the smallest declared type one.
-        most = 8 * self.requests[node].most_bytes + SHARES * len(self.requests)
-        if size > most:
-            return f"a reply of {size} bytes, but at most {most} are declared"
+        limit = 8 * self.requests[node].max_bytes + SHARES * len(self.requests)
+        if size > limit:
+            return f"a reply of {size} bytes, but at most {limit} are declared"
         if content.array_records and any(len(record) for record in content.array_records.values()):
             return "a reply with tensors that are not masked"
         keys = content.config_records.get(RECORD_KEY_CONFIGS, ConfigRecord({}))
@@ -141,26 +141,26 @@ def aggregate(
     try:
         complete = _run_stages(grid, strategy, channel.context, {node: contents[node] for node in requests})
     except Exception as error:  # what a node sends to a stage of the workflow can raise nearly anything
-        if error is grid.lost:
+        if error is grid.connection_error:
             raise
         complete, grid.reasons = False, {**dict.fromkeys(requests, f"secure aggregation: {error}"), **grid.reasons}
-    average: dict[str, torch.Tensor] = {}
+    mean: dict[str, torch.Tensor] = {}
     if complete and strategy.results:
         arrays = parameters_to_ndarrays(strategy.results[0][1].parameters)
-        kinds = [getattr(torch, form[name][1]) for name in names]
-        average = {
-            name: torch.from_numpy(np.array(array)).to(kind)
-            for name, array, kind in zip(names, arrays, kinds, strict=True)
+        dtypes = [getattr(torch, form[name][1]) for name in names]
+        mean = {
+            name: torch.from_numpy(np.array(array)).to(dtype)
+            for name, array, dtype in zip(names, arrays, dtypes, strict=True)
         }
     senders = {proxy.node_id for proxy, _ in strategy.results}
-    return {node: _build_reply(grid, node, average if node in senders else {}) for node in requests}
+    return {node: _build_reply(grid, node, mean if node in senders else {}) for node in requests}
 
 
-def _build_reply(grid: _CountingGrid, node: int, average: Mapping[str, torch.Tensor]) -> Reply | str:
+def _build_reply(grid: _CountingGrid, node: int, mean: Mapping[str, torch.Tensor]) -> Reply | str:
     if node not in grid.numbers:
         return grid.reasons.get(node, HALTED)
-    reply = Reply(grid.numbers[node], dict(average), grid.bytes[node])
-    if average:
+    reply = Reply(grid.numbers[node], dict(mean), grid.bytes[node])
+    if mean:
         return reply
     return replace(reply, config={**reply.config, "sound": False}, refused=HALTED)
 
@@ -168,7 +168,7 @@ def _build_reply(grid: _CountingGrid, node: int, average: Mapping[str, torch.Ten
 def _run_stages(
     grid: _CountingGrid, strategy: _MeanStrategy, context: Context, contents: dict[int, RecordDict]
 ) -> bool:
-    """The four stages; whether all were completed."""
+    """Run the four stages; returns whether all were completed."""
     request = next(iter(grid.requests.values()))
     largest = max(request.weight for request in grid.requests.values())
     workflow = SecAggPlusWorkflow(1.0, THRESHOLD, max_weight=largest, clipping_range=RANGE)
@@ -195,12 +195,12 @@ def mask_upload(
     """
 
     def answer_unmasked(message: Message, context: Context) -> Message:
-        done = answer(message, context)
-        numbers = done.content.config_records[records.CONFIG]
+        reply = answer(message, context)
+        numbers = reply.content.config_records[records.CONFIG]
         if not numbers["sound"]:
             raise BadInput("the upload is not finite, so that it is not sent")
         form = reply_form(spec, records.to_request(message.content))
-        upload = {name: array.numpy() for name, array in done.content.array_records[records.UPLOAD].items()}
+        upload = {name: array.numpy() for name, array in reply.content.array_records[records.UPLOAD].items()}
         largest = max(float(np.abs(array).max(initial=0.0)) for array in upload.values())
         if largest > RANGE:
             raise BadInput(f"the upload has a number of size {largest:.3g}, but secure aggregation carries ±{RANGE:g}")

@@ -45,11 +45,11 @@ def _run_rounds(spec: specification.AppSpec, grid: Grid, context: Context, statu
     """All rounds, as the configuration of the app says."""
     config = context.run_config
     status.rounds = spec.timeline.rounds
-    roster = rosters.Roster((Path(str(config["roster"])) if config["roster"] else rosters.HOME).expanduser())
+    roster = rosters.Roster((Path(str(config["roster"])) if config["roster"] else rosters.DEFAULT_PATH).expanduser())
     channel = FlowerChannel(grid, context, _read_number(config, "timeout"))
     wait, least = _read_number(config, "wait"), int(_read_number(config, "least"))
-    roll = NodeRegistry(spec, channel, roster.clients, wait, least, say=status.say)
-    return Coordinator(spec, roll, status.folder, status.report_round).run()
+    registry = NodeRegistry(spec, channel, roster.clients, wait, least, say=status.say)
+    return Coordinator(spec, registry, status.folder, status.report_round).run()
 
 
 def _read_number(config: Mapping[str, Any], key: str) -> float:

@@ -1,7 +1,7 @@
 """Keep a SuperNode running: `python -m fedweave.deployment.flower.supervise COMMAND ...`.
 
-After a kill, Flower refuses the same key until the old node has missed its heartbeats, up to a minute, and the new
-SuperNode ends. So it is started again until it is connected, and whenever it ends with an error.
+After a kill, Flower refuses the same key until the old node has missed its heartbeats, which takes up to a minute. The
+new SuperNode ends. So it is started again until it is connected, and whenever it ends with an error.
 """
 
 import signal
@@ -15,39 +15,39 @@ from types import FrameType
 from fedweave.runs.parallel import die_with_parent
 
 DELAY = 5.0  # seconds before the next start
-POLL = 0.5  # seconds between two looks at a program
-ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+POLL = 0.5  # seconds between two checks of a program
+EXIT_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @contextmanager
 def exit_on_signals() -> Iterator[None]:
-    """Leave this block by SystemExit on SIGTERM, SIGHUP or Ctrl-C, so that it ends what it started.
+    """Raise SystemExit in this block on SIGTERM, SIGHUP or Ctrl-C, so that it can end what it started.
 
-    A second signal does not interrupt that. What ignored a signal before, as `nohup` does, goes on ignoring it.
+    A second signal does not interrupt that. A signal that was ignored before, as under `nohup`, stays ignored.
     """
 
     def leave(number: int, frame: FrameType | None) -> None:
         del frame
-        for other in ENDING:
+        for other in EXIT_SIGNALS:
             signal.signal(other, signal.SIG_IGN)
         raise SystemExit(128 + number)
 
-    before = {number: signal.getsignal(number) for number in ENDING}
+    handlers = {number: signal.getsignal(number) for number in EXIT_SIGNALS}
     for number in _handled_signals():
         signal.signal(number, leave)
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
 def _handled_signals() -> list[signal.Signals]:
-    return [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+    return [number for number in EXIT_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 def _wait_for_exit(program: "subprocess.Popen[bytes]") -> int:
-    """Wait for the end of `program`. One long wait could miss a signal that comes just before it starts."""
+    """Wait for the end of `program` in short steps: one long wait could miss a signal that comes just before it."""
     while (code := program.poll()) is None:
         time.sleep(POLL)
     return code
@@ -55,24 +55,24 @@ def _wait_for_exit(program: "subprocess.Popen[bytes]") -> int:
 
 def supervise(command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
     """Run `command` until it ends without an error or this process gets a signal of `ENDING`; returns the exit code."""
-    stopped: list[int] = []
+    signals: list[int] = []
     children: list[subprocess.Popen[bytes]] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
         del frame
-        stopped.append(number)
+        signals.append(number)
         if children:
             children[0].send_signal(signal.SIGTERM)
 
     for number in _handled_signals():
         signal.signal(number, stop)
-    while not stopped:
+    while not signals:
         children[:] = [subprocess.Popen([*command], env=environment, preexec_fn=die_with_parent)]
-        if stopped:  # before the child was noted
+        if signals:  # it came before the child was in `children`
             children[0].send_signal(signal.SIGTERM)
         code = _wait_for_exit(children[0])
-        if stopped or not code:
-            return 0 if stopped else code
+        if signals or not code:
+            return 0 if signals else code
         print(f"the SuperNode has ended with exit code {code}; starting it again in {DELAY:g} s", flush=True)
         time.sleep(DELAY)
     return 0
