@@ -45,8 +45,8 @@ def imported(folder: Path, layer: str) -> Callable[..., nn.Module]:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    made: Callable[..., nn.Module] = module.mine
-    return made
+    model: Callable[..., nn.Module] = module.mine
+    return model
 
 
 def test_another_process_resumes_with_the_same_model_and_not_with_changed_code(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_larger_budget_decides_anew_only_where_it_allows_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a race of fewer rounds has decided does not count then."""
-    monkeypatch.setattr(costs, "measure", lambda made, entries: costs.Costs(entries, dict.fromkeys(entries, 1.0), 2))
+    monkeypatch.setattr(costs, "measure", lambda plan, entries: costs.Costs(entries, dict.fromkeys(entries, 1.0), 2))
 
     def decided(budget: str) -> tuple[int, int]:
         schedule: costs.Schedule = call(tmp_path, budget=budget)._decide_schedule(FEDERATION, journal, notes := [])

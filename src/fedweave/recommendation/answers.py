@@ -1,4 +1,4 @@
-"""From the last comparison to answers: who is as good as the best, what is cheapest, who gains, which groups."""
+"""The answers of the last comparison: which methods are as good as the best, which is cheapest, and who gains."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,20 +23,21 @@ LEADS, AS_GOOD, WORSE, UNDECIDED, BETTER = "leads", "not significantly different
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What the last comparison says.
+    """What follows from the last comparison.
 
     Attributes:
         kind: what to deploy: "local", "common", "groups" or "personal" models.
-        method: whose models, by name.
-        board: one row per finalist and control, best validation first; the leader is `rival`.
+        method: name of the method whose models are deployed.
+        board: one row per finalist and control, best validation first.
         clients: one row per client and method, compared with local training.
-        pays: the test of `rival` against local training.
-        rival: the best collaborating method by validation.
-        alone: local training.
-        graph: who learns from whom [N, N], and the method whose graph it is; empty without one.
+        pays: the test of `leader` against local training.
+        leader: the best collaborating method by validation.
+        local_name: name of local training.
+        graph: who learns from whom [N, N], or None.
+        graph_method: the method whose graph it is; empty without one.
         groups: number of each client's group, or None.
-        tests: of the learned graph against a uniform and a shuffled one.
-        own: method -> clients that keep models of their own, as validation rows say.
+        tests: tests of the learned graph against a uniform and a shuffled one.
+        local_clients: method -> clients that keep models of their own, as validation rows say.
     """
 
     kind: str
@@ -44,36 +45,45 @@ class Answers:
     board: pd.DataFrame
     clients: pd.DataFrame
     pays: statistics.Comparison | None
-    rival: str
-    alone: str
+    leader: str
+    local_name: str
     graph: pd.DataFrame | None = None
-    woven: str = ""
+    graph_method: str = ""
     groups: tuple[int, ...] | None = None
     tests: tuple[Mapping[str, Any], ...] = field(default=())
-    own: Mapping[str, list[str]] = field(default_factory=dict)
+    local_clients: Mapping[str, list[str]] = field(default_factory=dict)
 
 
-def answer(done: FinalComparison, candidates: Sequence[Candidate], alone: str) -> Answers:
-    """Answers from the finalists `candidates`; `alone` is the name of local training.
+def answer(comparison: FinalComparison, candidates: Sequence[Candidate], local_name: str) -> Answers:
+    """Answers from the finalists `candidates`; `local_name` is the name of local training.
 
-    Clients that lose by a method on validation rows keep models of their own; all others take part. Two questions in a
-    fixed order. First: are the clients significantly better off so, with the collaborating method that has the best
-    validation score, than by local training? If not, every client keeps its own model. Second, if so: which method is
-    the cheapest of those that `deployable_methods` leaves? Cheaper is what sends fewer bytes, then what needs fewer
-    different models, then fewer seconds. As validation rows name the method that all are compared with, its
-    test score is not that of the luckiest of many.
+    Clients that lose by a method on validation rows keep models of their own; all others take part. Two questions are
+    asked in a fixed order. First: take the collaborating method with the best validation score. Are the clients
+    significantly better off with it than by local training? If not, every client keeps its own model. Second, if so:
+    which method is the cheapest of those that `deployable_methods` leaves? A method is cheaper if it sends fewer bytes,
+    then if it needs fewer different models, then if it takes fewer seconds. Validation rows choose the method that all
+    others are compared with, so its test score is not that of the luckiest of many.
     """
-    contest = FinalistTests(done, {one.name: one for one in candidates}, alone, results.clients(done.study))
-    board, rival, pays = contest.board(), contest.rival, contest.tests_against_local.get(contest.rival)
-    pay = rival != alone and (pays is None or pays.better == rival)
-    picked = cheapest_method(deployable_methods(board, alone, contest.higher_is_better)) if pay else alone
-    woven, graph, members = _best_graph(done, board, contest.chosen)
-    kind = LOCAL if picked == alone else COMMON if board.set_index("method")["models"][picked] == 1 else PERSONAL
-    if kind == PERSONAL and picked == woven and members is not None:
-        kind = GROUPS
-    worth = tuple(_graph_tests(contest.values, woven, contest.higher_is_better))
-    own = {name: _names_of(done.runs[name], losers) for name, losers in contest.losing_clients.items()}
-    return Answers(kind, picked, board, contest.clients(), pays, rival, alone, graph, woven, members, worth, own)
+    by_name = {candidate.name: candidate for candidate in candidates}
+    tests = FinalistTests(comparison, by_name, local_name, results.clients(comparison.study))
+    board, leader, higher = tests.board(), tests.leader, tests.higher_is_better
+    pays = tests.tests_against_local.get(leader)
+    selected = local_name
+    if leader != local_name and (pays is None or pays.better == leader):
+        selected = cheapest_method(deployable_methods(board, local_name, higher))
+    graph_method, graph, group_numbers = _best_graph(comparison, board, tests.client_scores)
+    if selected == local_name:
+        kind = LOCAL
+    elif board.set_index("method")["models"][selected] == 1:
+        kind = COMMON
+    else:
+        kind = GROUPS if selected == graph_method and group_numbers is not None else PERSONAL
+    graph_tests = tuple(_graph_tests(tests.test_scores, graph_method, higher))
+    local_clients = {name: _names_of(comparison.runs[name], losers) for name, losers in tests.losing_clients.items()}
+    return Answers(
+        kind, selected, board, tests.clients(), pays, leader, local_name, graph, graph_method, group_numbers,
+        graph_tests, local_clients,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,32 +91,32 @@ class FinalistTests:
     """The finalists and controls, and the tests between them.
 
     Attributes:
-        done: the last comparison.
+        comparison: the last comparison.
         candidates: by name.
-        alone: name of local training.
-        chosen: the table of `results.clients`.
+        local_name: name of local training.
+        client_scores: the table of `results.clients`.
     """
 
-    done: FinalComparison
+    comparison: FinalComparison
     candidates: Mapping[str, Candidate]
-    alone: str
-    chosen: pd.DataFrame
+    local_name: str
+    client_scores: pd.DataFrame
 
     @property
     def higher_is_better(self) -> bool:
         """Whether a higher score is better."""
-        return self.done.study.runs[0].higher_is_better
+        return self.comparison.study.runs[0].higher_is_better
 
     @cached_property
     def compared_runs(self) -> dict[str, results.Run]:
         """Name -> run, of all but the methods with a changed graph."""
-        names = [name for name, one in self.candidates.items() if not _has_control_graph(one)]
-        return {name: run for name, run in self.done.runs.items() if name in names}
+        names = [name for name, candidate in self.candidates.items() if not _has_control_graph(candidate)]
+        return {name: run for name, run in self.comparison.runs.items() if name in names}
 
     @cached_property
-    def values(self) -> dict[str, np.ndarray]:
+    def test_scores(self) -> dict[str, np.ndarray]:
         """Name -> test scores [S, N] on the clients that all runs have."""
-        return _test_scores(self.done, self.chosen)
+        return _test_scores(self.comparison, self.client_scores)
 
     @cached_property
     def validation(self) -> dict[str, float]:
@@ -114,19 +124,19 @@ class FinalistTests:
         return results.validation_means(self.compared_runs)
 
     @cached_property
-    def order(self) -> list[str]:
-        """Names, best validation first."""
+    def ranking(self) -> list[str]:
+        """Names of the methods, best validation first."""
         return results.best_first(self.validation, self.higher_is_better)
 
     @property
-    def rival(self) -> str:
+    def leader(self) -> str:
         """The best collaborating method by validation; local training if there is no other."""
-        return next(name for name in self.order if name != self.alone or len(self.order) == 1)
+        return next(name for name in self.ranking if name != self.local_name or len(self.ranking) == 1)
 
     @cached_property
     def losing_clients(self) -> dict[str, list[int]]:
         """Collaborating method -> clients that keep models of their own, as validation rows say."""
-        local = self.compared_runs.get(self.alone)
+        local = self.compared_runs.get(self.local_name)
         return {} if local is None else {
             name: per_client.losing_clients(run, local) for name, run in self.compared_runs.items() if run is not local
         }  # fmt: skip
@@ -137,50 +147,50 @@ class FinalistTests:
         return {name: self._test_against_local(name, losers) for name, losers in self.losing_clients.items()}
 
     def _test_against_local(self, name: str, losers: Sequence[int]) -> statistics.Comparison:
-        runs = self.done.runs
-        deployed = _test_scores(self.done, replace_scores(self.chosen, runs[name].name, runs[self.alone].name, losers))
-        return statistics.compare_pairs(deployed, [(name, self.alone)], self.higher_is_better)[0]
+        runs = self.comparison.runs
+        deployed_scores = _test_scores(
+            self.comparison, replace_scores(self.client_scores, runs[name].name, runs[self.local_name].name, losers)
+        )
+        return statistics.compare_pairs(deployed_scores, [(name, self.local_name)], self.higher_is_better)[0]
 
     def _test_against_leader(self) -> dict[str, statistics.Comparison]:
-        """Method -> the test of the leader against it; of local training the one of what would be deployed."""
-        pairs = [(self.rival, name) for name in self.order if name not in (self.rival, self.alone)]
-        tests = (
-            {test.other: test for test in statistics.compare_pairs(self.values, pairs, self.higher_is_better)}
-            if pairs
-            else {}
-        )
-        return tests | (
-            {self.alone: self.tests_against_local[self.rival]} if self.rival in self.tests_against_local else {}
-        )
+        """Method -> the test of the leader against it; for local training, the test of what would be deployed."""
+        pairs = [(self.leader, name) for name in self.ranking if name not in (self.leader, self.local_name)]
+        comparisons = statistics.compare_pairs(self.test_scores, pairs, self.higher_is_better) if pairs else []
+        tests = {test.other: test for test in comparisons}
+        if self.leader in self.tests_against_local:
+            tests[self.local_name] = self.tests_against_local[self.leader]
+        return tests
 
     def clients(self) -> pd.DataFrame:
         """One row per client and method, compared with local training."""
-        local = self.compared_runs.get(self.alone)
+        local = self.compared_runs.get(self.local_name)
         empty = pd.DataFrame(columns=per_client.COLUMNS)
-        return empty if local is None else per_client.table(self.compared_runs, local, self.chosen)
+        return empty if local is None else per_client.table(self.compared_runs, local, self.client_scores)
 
     def board(self) -> pd.DataFrame:
         """One row per method, with its tests against the leader and against local training, and its costs."""
-        sizes, tests = finals.memory(self.done), self._test_against_leader()
+        sizes, tests = finals.memory(self.comparison), self._test_against_leader()
         return pd.DataFrame(
-            [{**self._scores(name, tests.get(name)), **self._costs(name, sizes)} for name in self.order]
+            [{**self._scores(name, tests.get(name)), **self._costs(name, sizes)} for name in self.ranking]
         )
 
     def _scores(self, name: str, test: statistics.Comparison | None) -> dict[str, Any]:
-        low, high = statistics.interval(self.values[name])
+        low, high = statistics.interval(self.test_scores[name])
         local = self.tests_against_local.get(name)
         return {
-            "method": name, "label": self.done.runs[name].printed_label,
+            "method": name, "label": self.comparison.runs[name].printed_label,
             "settings": format_settings(_flatten(self.candidates[name].settings)),
-            "validation": self.validation[name], "test": float(np.mean(self.values[name])), "low": low, "high": high,
+            "validation": self.validation[name], "test": float(np.mean(self.test_scores[name])),
+            "low": low, "high": high,
             "difference": -test.difference if test else 0.0, "p": test.p_adjusted if test else np.nan,
-            "verdict": LEADS if name == self.rival else _verdict(test, name),
+            "verdict": LEADS if name == self.leader else _verdict(test, name),
             "over_local": local.difference if local else np.nan, "p_local": local.p if local else np.nan,
             "verdict_local": _verdict(local, name) if local else "",
         }  # fmt: skip
 
     def _costs(self, name: str, sizes: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
-        run = self.done.runs[name]
+        run = self.comparison.runs[name]
         sent = float(run.totals["bytes_up"] + run.totals["bytes_down"])
         return {
             "bytes": sent, "mib": sent / results.MIB, "seconds": float(run.totals["seconds"]),
@@ -189,25 +199,26 @@ class FinalistTests:
         }  # fmt: skip
 
 
-def deployable_methods(board: pd.DataFrame, alone: str, higher: bool) -> pd.DataFrame:
+def deployable_methods(board: pd.DataFrame, local_name: str, higher_is_better: bool) -> pd.DataFrame:
     """The collaborating methods that may be deployed: the leader, and those that tests call as good or better.
 
-    A method whose test against the leader is undecided is left out. Each of the others has a score of its own that is
-    not below that of local training, and no test says that it is worse.
+    A method whose test against the leader is undecided is left out, and so is one with a score below that of local
+    training, and one that a test calls worse than local training.
     """
-    sign = 1.0 if higher else -1.0
-    as_good = board["verdict"].isin([LEADS, AS_GOOD, BETTER]) & (board["method"] != alone)
-    holds = board["over_local"].isna() | ((sign * board["over_local"] >= 0) & (board["verdict_local"] != WORSE))
-    return board[as_good & holds]
+    sign = 1.0 if higher_is_better else -1.0
+    as_good = board["verdict"].isin([LEADS, AS_GOOD, BETTER]) & (board["method"] != local_name)
+    not_worse = board["over_local"].isna() | ((sign * board["over_local"] >= 0) & (board["verdict_local"] != WORSE))
+    return board[as_good & not_worse]
 
 
-def replace_scores(chosen: pd.DataFrame, run: str, local: str, clients: Sequence[int]) -> pd.DataFrame:
+def replace_scores(client_scores: pd.DataFrame, run: str, local: str, clients: Sequence[int]) -> pd.DataFrame:
     """The table of `results.clients` where `clients` have the scores of `local` in place of those of `run`."""
     keys = ["seed", "client"]
-    own = chosen[(chosen["run"] == local) & chosen["client"].isin(clients)].set_index(keys)["value"]
-    table = chosen.copy()
-    mine = (table["run"] == run) & table["client"].isin(clients)
-    table.loc[mine, "value"] = own.reindex(pd.MultiIndex.from_frame(table.loc[mine, keys])).to_numpy()
+    local_rows = client_scores[(client_scores["run"] == local) & client_scores["client"].isin(clients)]
+    local_values = local_rows.set_index(keys)["value"]
+    table = client_scores.copy()
+    replaced = (table["run"] == run) & table["client"].isin(clients)
+    table.loc[replaced, "value"] = local_values.reindex(pd.MultiIndex.from_frame(table.loc[replaced, keys])).to_numpy()
     return table
 
 
@@ -221,14 +232,14 @@ def cheapest_method(board: pd.DataFrame) -> str:
 
 
 def _has_control_graph(candidate: Candidate) -> bool:
-    """Whether it is a method with a graph that it did not learn, which is no finalist."""
+    """Whether it is a method with another graph than the learned one; such a candidate is no finalist."""
     return candidate.name.endswith(GRAPHS) and candidate.name != candidate.entry
 
 
-def _test_scores(done: FinalComparison, chosen: pd.DataFrame) -> dict[str, np.ndarray]:
+def _test_scores(comparison: FinalComparison, client_scores: pd.DataFrame) -> dict[str, np.ndarray]:
     """Name -> test scores [S, N] on the clients that all runs have."""
-    labelled = results.scores_by_method([*done.runs.values()], chosen)
-    return {name: labelled[run.label] for name, run in done.runs.items()}
+    by_label = results.scores_by_method([*comparison.runs.values()], client_scores)
+    return {name: by_label[run.label] for name, run in comparison.runs.items()}
 
 
 def _verdict(test: statistics.Comparison | None, name: str) -> str:
@@ -244,34 +255,38 @@ def _flatten(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings with names such as "train.lr"."""
     flat: dict[str, Any] = {}
     for name, value in nest(settings).items():
-        flat |= (
-            {f"{name}.{key}": inner for key, inner in value.items()} if isinstance(value, Mapping) else {name: value}
-        )
+        if isinstance(value, Mapping):
+            flat |= {f"{name}.{key}": inner for key, inner in value.items()}
+        else:
+            flat[name] = value
     return flat
 
 
 def _best_graph(
-    done: FinalComparison, board: pd.DataFrame, chosen: pd.DataFrame
+    comparison: FinalComparison, board: pd.DataFrame, client_scores: pd.DataFrame
 ) -> tuple[str, pd.DataFrame | None, tuple[int, ...] | None]:
     """(method, its graph with the clients' names, its groups) of the best method by validation that has a graph."""
     for name in board["method"]:
-        run = done.runs[name]
-        graphs = finals.seed_graphs(run, chosen)
+        run = comparison.runs[name]
+        graphs = finals.seed_graphs(run, client_scores)
         if graphs:
-            names, members = run.client_names, groups(graphs)
+            names, numbers = run.client_names, groups(graphs)
             graph = pd.DataFrame(np.mean(graphs, axis=0), index=names, columns=names)
-            return str(name), graph, None if members is None else tuple(map(int, members))
+            return str(name), graph, None if numbers is None else tuple(map(int, numbers))
     return "", None, None
 
 
-def _graph_tests(values: Mapping[str, np.ndarray], woven: str, higher: bool) -> list[dict[str, Any]]:
-    """The learned graph against others, where the method could be trained with them."""
-    there = [graph for graph in GRAPHS if f"{woven}-{graph}" in values]
-    tests = statistics.compare_pairs(values, [(woven, f"{woven}-{graph}") for graph in there], higher) if there else []
+def _graph_tests(
+    test_scores: Mapping[str, np.ndarray], graph_method: str, higher_is_better: bool
+) -> list[dict[str, Any]]:
+    """Tests of the learned graph against others, if the method could be trained with them."""
+    others = [graph for graph in GRAPHS if f"{graph_method}-{graph}" in test_scores]
+    pairs = [(graph_method, f"{graph_method}-{graph}") for graph in others]
+    tests = statistics.compare_pairs(test_scores, pairs, higher_is_better) if pairs else []
     return [
         {
             "graph": graph, "difference": test.difference, "low": test.low, "high": test.high, "p": test.p_adjusted,
-            "verdict": "better" if test.better == woven else "worse" if test.better else "no difference",
+            "verdict": "better" if test.better == graph_method else "worse" if test.better else "no difference",
         }
-        for graph, test in zip(there, tests, strict=True)
+        for graph, test in zip(others, tests, strict=True)
     ]  # fmt: skip

@@ -10,7 +10,7 @@ from fedweave.errors import BadInput, format_value
 TIME = {"s": 1, "sec": 1, "min": 60, "m": 60, "h": 3600, "d": 86400}
 SIZE = {"b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 PART = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*")
-LEAST = 1.0  # second
+MIN_SECONDS = 1.0
 
 
 def seconds(budget: Any) -> float:
@@ -23,7 +23,7 @@ def seconds(budget: Any) -> float:
     (600.0, 5400.0, 45.0, inf)
     """
     length = _number(budget, TIME, "budget", 'a number of seconds, or a text such as "90s", "10min" or "2h"')
-    if length < LEAST:
+    if length < MIN_SECONDS:
         raise BadInput(f"budget: {format_value(budget)} is less than a second; give more, such as 10min")
     return length
 
@@ -40,7 +40,7 @@ def size(traffic: Any) -> float:
     return _number(traffic, SIZE, "traffic", 'a number of bytes, or a text such as "200MB" or "2GB"')
 
 
-def _number(value: Any, units: Mapping[str, float], name: str, way: str) -> float:
+def _number(value: Any, units: Mapping[str, float], name: str, remedy: str) -> float:
     if value is None:
         return math.inf
     if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
@@ -50,5 +50,5 @@ def _number(value: Any, units: Mapping[str, float], name: str, way: str) -> floa
         return float(text)
     parts = PART.findall(text)
     if not parts or PART.sub("", text) or any(unit not in units for _, unit in parts):
-        raise BadInput(f"{name}: {format_value(value)} is no {'time' if name == 'budget' else 'size'}; give {way}")
+        raise BadInput(f"{name}: {format_value(value)} is no {'time' if name == 'budget' else 'size'}; give {remedy}")
     return float(sum(float(number) * units[unit] for number, unit in parts))

@@ -11,11 +11,11 @@ from fedweave.methods import METHODS
 from fedweave.runs import assembly
 from fedweave.study.spec import RunEntry, nest
 
-# Simple controls first, then one method of each family: private heads, a personal model with a penalty, weaving.
+# First the simple controls. Then one or two methods of each family: private heads, personal models, learned graphs.
 DEFAULT = "local fedavg fedavg_ft fedper ditto pfedgraph heurfedamp"
-CONTROLS = ("local", *DEFAULT.split()[1:3])  # always there, in the race and in the end
+CONTROLS = ("local", *DEFAULT.split()[1:3])  # part of every race and every last comparison
 GRAPH = "graph"  # a method's setting that replaces the graph it learns
-GRAPHS = ("uniform", "shuffled")  # what a learned graph is compared with
+GRAPHS = ("uniform", "shuffled")  # graphs with which a learned one is compared
 
 
 @dataclass(frozen=True)
@@ -36,31 +36,31 @@ class Candidate:
 
 
 def entries(methods: Methods | None) -> dict[str, Candidate]:
-    """What races, with its declared settings; the controls are always there.
+    """The methods of the race with their declared settings; the controls are always among them.
 
     Raises:
-        BadInput: a method is unknown, is there twice, or trains on pooled rows.
+        BadInput: a method is unknown, is listed twice, or trains on pooled rows.
     """
-    named = resolve_methods(DEFAULT.split() if methods is None else methods)
-    missing = [name for name in CONTROLS if name not in {method for method, _ in named.values()}]
-    named = {**resolve_methods(missing), **named} if missing else named
-    for name, (method, _) in named.items():
+    resolved = resolve_methods(DEFAULT.split() if methods is None else methods)
+    missing = [name for name in CONTROLS if name not in {method for method, _ in resolved.values()}]
+    resolved = {**resolve_methods(missing), **resolved} if missing else resolved
+    for name, (method, _) in resolved.items():
         if METHODS[method].pools:
             raise BadInput(f"methods: {name!r} is a control that is always there in the end; leave it out")
-    return {name: Candidate(name, name, method, options) for name, (method, options) in named.items()}
+    return {name: Candidate(name, name, method, options) for name, (method, options) in resolved.items()}
 
 
 def incompatible_entries(
-    federation: Federation, entered: Mapping[str, Candidate], options: Mapping[str, Any]
+    federation: Federation, entries: Mapping[str, Candidate], options: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Entry -> why its method does not fit the federation; empty where all do.
+    """Entry -> why its method does not fit the federation; empty if all of them fit.
 
     Raises:
-        BadInput: no fault of a method, but of the arguments: what the plan of local training alone refuses.
+        BadInput: the arguments are wrong for every method: the plan of local training alone is refused.
     """
     refused: dict[str, str] = {}
-    build_plan(federation, [entered[name] for name in entered if entered[name].method == CONTROLS[0]], options)
-    for name, candidate in entered.items():
+    build_plan(federation, [entries[name] for name in entries if entries[name].method == CONTROLS[0]], options)
+    for name, candidate in entries.items():
         try:
             build_plan(federation, [candidate], options)
         except BadInput as error:
@@ -76,46 +76,51 @@ def build_plan(
     Raises:
         BadInput: as `plan`.
     """
-    methods: Methods = {one.name: one.method for one in candidates}
-    made = plan(federation, methods, title="recommend()", central=central, **options)
-    settings = {f"{federation.name}-{one.name}": one.settings for one in candidates}
-    runs = {key: _add_settings(item, settings.get(key, {})) for key, item in made.study.runs.items()}
-    study = replace(made.study, runs=runs)
-    assembly.check(study, made.title, made.inputs)
-    return replace(made, study=study)
+    methods: Methods = {candidate.name: candidate.method for candidate in candidates}
+    declared = plan(federation, methods, title="recommend()", central=central, **options)
+    settings = {f"{federation.name}-{candidate.name}": candidate.settings for candidate in candidates}
+    runs = {key: _add_settings(item, settings.get(key, {})) for key, item in declared.study.runs.items()}
+    study = replace(declared.study, runs=runs)
+    assembly.check(study, declared.title, declared.inputs)
+    return replace(declared, study=study)
 
 
 def _add_settings(item: RunEntry, settings: Mapping[str, Any]) -> RunEntry:
     return replace(item, set={**item.set, **nest(settings)})
 
 
-def propose(made: Plan, entered: Sequence[Candidate], count: int) -> list[Candidate]:
+def propose(declared: Plan, entries: Sequence[Candidate], count: int) -> list[Candidate]:
     """`count` candidates of every entry: its declared settings, and others that Optuna draws from the search space.
 
     Every entry has the same number of candidates and the same learning rates.
+
+    Args:
+        declared: a plan with a run for each entry.
+        entries: the methods.
+        count: candidates of each.
 
     Raises:
         BadInput: more than one is wanted and Optuna is not installed.
     """
     if count == 1:
-        return [*entered]
+        return [*entries]
     try:
         from fedweave.pipelines.searching.proposals import points
     except ImportError as error:
-        way = "pip install 'fedweave[pipeline]', or use settings=1"
-        raise BadInput(f"settings: {count} for each method need Optuna ({error}); {way}") from error
+        remedy = "pip install 'fedweave[pipeline]', or use settings=1"
+        raise BadInput(f"settings: {count} for each method need Optuna ({error}); {remedy}") from error
     proposals: list[Candidate] = []
-    for one in entered:
-        drawn = points(made.study, f"{made.federation.name}-{one.name}", count - 1)
-        others = ({**one.settings, **point} for point in drawn)
-        proposals += [one, *(replace(one, name=f"{one.name}-s{i}", settings=s) for i, s in enumerate(others, 2))]
+    for candidate in entries:
+        proposals.append(candidate)
+        others = points(declared.study, f"{declared.federation.name}-{candidate.name}", count - 1)
+        for number, point in enumerate(others, 2):
+            settings = {**candidate.settings, **point}
+            proposals.append(replace(candidate, name=f"{candidate.name}-s{number}", settings=settings))
     return proposals
 
 
 def graph_controls(candidate: Candidate) -> list[Candidate]:
-    """The candidate with a uniform and with a shuffled graph in place of the one it learns; empty if it has no such
-    setting.
-    """
+    """The candidate with a uniform and with a shuffled graph in place of the learned one; empty if it learns none."""
     cls = METHODS[candidate.method]
     # Without own_graphs, the setting names the graph between clients that a hypernetwork starts from.
     if not hasattr(cls, "own_graphs") or GRAPH in candidate.settings:

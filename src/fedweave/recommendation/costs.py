@@ -1,4 +1,4 @@
-"""What a recommendation will cost, and what fits into its budget of time."""
+"""The estimated time of a recommendation, and the schedule that fits into its budget."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,10 +13,10 @@ from fedweave.recommendation.finals import SHARES
 from fedweave.runs import repetition
 from fedweave.runs.parallel import allocate_workers
 
-TIMED = 3  # rounds behind the estimate for a method, of which the fastest counts
-OVERHEAD = 0.4  # seconds of a run besides its rounds: preparation, processes, files
-FEWEST = 5  # rounds; a budget that allows fewer is refused
-MARGIN = 0.9  # of the budget that may be planned
+TIMED_ROUNDS = 3  # that are measured for each method; the fastest one counts
+OVERHEAD = 0.4  # seconds of a run beside its rounds, for preparation, processes and files
+MIN_ROUNDS = 5  # a budget that allows fewer is refused
+MARGIN = 0.9  # share of the budget that may be planned
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Schedule:
 
     @property
     def size(self) -> tuple[int, int]:
-        """What a budget decides, in the order in which schedules grow: settings are cut before rounds."""
+        """(rounds, settings), which a budget decides. Schedules compare like these: settings are cut before rounds."""
         return self.rounds, self.settings
 
 
@@ -46,56 +46,60 @@ class Costs:
     """Seconds of one round by entry, on one core.
 
     Attributes:
-        entries: what races.
-        rounds: entry -> seconds of a round.
-        workers: repetitions that run at once.
+        entries: the methods of the race.
+        round_seconds: entry -> seconds of a round.
+        workers: repetitions that run at the same time.
     """
 
     entries: Mapping[str, Candidate]
-    rounds: Mapping[str, float]
+    round_seconds: Mapping[str, float]
     workers: int
 
     def rung_seconds(self, entries: Sequence[str], candidates: int, rounds: int) -> float:
-        """Seconds of a rung with so many candidates of each entry."""
+        """Seconds of a rung with `candidates` candidates of each entry."""
         waves = math.ceil(len(race.SEEDS) / self.workers)
-        return sum(candidates * (self.rounds[name] * rounds * waves + OVERHEAD) for name in entries)
+        return sum(candidates * (self.round_seconds[name] * rounds * waves + OVERHEAD) for name in entries)
 
     def final_seconds(self, schedule: Schedule) -> float:
-        """Seconds of the last comparison and of the learning curve, of the dearest entries that may get there."""
+        """Seconds of the last comparison and of the learning curve, for the slowest entries that can be finalists."""
         waves = math.ceil(len(schedule.seeds) / self.workers)
-        controls = [self.rounds[name] for name, one in self.entries.items() if one.method in CONTROLS]
+        controls = [
+            self.round_seconds[name] for name, candidate in self.entries.items() if candidate.method in CONTROLS
+        ]
         others = sorted(
-            (t for name, t in self.rounds.items() if self.entries[name].method not in CONTROLS), reverse=True
+            (t for name, t in self.round_seconds.items() if self.entries[name].method not in CONTROLS), reverse=True
         )
         pooled = max(controls, default=0.0)
-        trained = [*controls, *others[: race.LEAST], pooled, *others[:1] * 2]
+        trained = [*controls, *others[: race.MIN_METHODS], pooled, *others[:1] * 2]
         curve = len(SHARES) * max([*controls, *others[:1]], default=0.0)
         runs = len(trained) + len(SHARES)
         return (sum(trained) + curve) * schedule.rounds * waves + runs * OVERHEAD
 
     def total_seconds(self, schedule: Schedule) -> float:
         """Seconds of everything."""
-        spent, candidates = self.final_seconds(schedule), schedule.settings
+        total, candidates = self.final_seconds(schedule), schedule.settings
         entries = [*self.entries]
         for rung_share in schedule.rungs:
-            spent += self.rung_seconds(entries, candidates, math.ceil(rung_share * schedule.rounds))
+            total += self.rung_seconds(entries, candidates, math.ceil(rung_share * schedule.rounds))
             candidates = math.ceil(candidates / 2)
             others = [name for name in entries if self.entries[name].method not in CONTROLS]
-            left = others[: max(race.LEAST, math.ceil(len(others) / 2))]
-            entries = [name for name in entries if name not in others or name in left]
-        return spent
+            remaining = others[: max(race.MIN_METHODS, math.ceil(len(others) / 2))]
+            entries = [name for name in entries if name not in others or name in remaining]
+        return total
 
 
-def measure(made: Plan, entries: Mapping[str, Candidate]) -> Costs:
-    """Costs from a few rounds of every entry on one core; `made` has a run for each."""
+def measure(plan: Plan, entries: Mapping[str, Candidate]) -> Costs:
+    """Costs from a few rounds of every entry on one core; `plan` has a run for each."""
     seconds, workers = dict[str, float](), 1
     with one_thread():
         for name in entries:
-            run = made.study.run(f"{made.federation.name}-{name}")
-            bench = repetition.prepare(run, *made.inputs)
-            workers, _ = allocate_workers(bench.method.network, len(race.SEEDS), bench.device, bench.federation.clients)
-            fastest = min(measure_rounds(bench, race.SEEDS[0], TIMED), default=0.0)
-            seconds[name] = fastest * bench.rounds / run.train.rounds
+            run = plan.study.run(f"{plan.federation.name}-{name}")
+            prepared = repetition.prepare(run, *plan.inputs)
+            workers, _ = allocate_workers(
+                prepared.method.network, len(race.SEEDS), prepared.device, prepared.federation.clients
+            )
+            fastest = min(measure_rounds(prepared, race.SEEDS[0], TIMED_ROUNDS), default=0.0)
+            seconds[name] = fastest * prepared.rounds / run.train.rounds
     return Costs(entries, seconds, workers)
 
 
@@ -105,15 +109,15 @@ def fit_schedule(costs: Costs, wanted: Schedule, limit: float) -> Schedule:
     Raises:
         BadInput: not even a few rounds fit.
     """
-    allowed = MARGIN * limit
+    allowed_seconds = MARGIN * limit
     for settings in range(wanted.settings, 0, -1):
         schedule = replace(wanted, settings=settings)
-        if costs.total_seconds(schedule) <= allowed:
+        if costs.total_seconds(schedule) <= allowed_seconds:
             return schedule
-    for rounds in range(wanted.rounds - 1, FEWEST - 1, -1):
-        if costs.total_seconds(replace(schedule, rounds=rounds)) <= allowed:
+    for rounds in range(wanted.rounds - 1, MIN_ROUNDS - 1, -1):
+        if costs.total_seconds(replace(schedule, rounds=rounds)) <= allowed_seconds:
             return replace(schedule, rounds=rounds)
-    needed = costs.total_seconds(replace(schedule, rounds=min(FEWEST, wanted.rounds))) / MARGIN
+    needed_seconds = costs.total_seconds(replace(schedule, rounds=min(MIN_ROUNDS, wanted.rounds))) / MARGIN
     raise BadInput(
-        f"budget: {limit:.0f} s is too little; {len(costs.entries)} methods need at least {needed:.0f} s here"
+        f"budget: {limit:.0f} s is too little; {len(costs.entries)} methods need at least {needed_seconds:.0f} s here"
     )

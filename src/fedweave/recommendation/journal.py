@@ -1,4 +1,4 @@
-"""What a recommendation has decided so far, on disk: a second call in the same folder decides nothing anew."""
+"""The decisions of a recommendation on disk, so that a second call in the same folder does not make them again."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ class Journal:
 
     Attributes:
         path: of the file.
-        request: a hash of what was asked for.
+        request: hash of the request.
     """
 
     path: Path
@@ -49,8 +49,8 @@ class Journal:
     def _content(self) -> dict[str, Any]:
         if not self.path.is_file():
             return {}
-        again = "remove it, and decisions are made anew"
-        return read(self.path, lambda path: dict(json.loads(path.read_text(encoding="utf-8"))), again)
+        remedy = "remove it, and decisions are made anew"
+        return read(self.path, lambda path: dict(json.loads(path.read_text(encoding="utf-8"))), remedy)
 
     def _write(self, **entries: Any) -> None:
         content = {**self._content(), "request": self.request, **entries}
@@ -67,16 +67,16 @@ class Journal:
 
     @property
     def schedule(self) -> Schedule | None:
-        """How much is trained, where that is decided."""
+        """How much is trained; None before that is decided."""
         stored = self._content().get("schedule")
         if stored is None:
             return None
         return Schedule(stored["settings"], stored["rounds"], tuple(stored["seeds"]), tuple(stored["rungs"]))
 
     def record_schedule(self, schedule: Schedule, estimate: float, budget: float) -> None:
-        """Note the schedule, its estimated seconds, and the budget; the rungs of another schedule count no more."""
-        same: dict[str, Any] = {} if schedule == self.schedule else {"rungs": {}}
-        self._write(schedule=asdict(schedule), estimate=estimate, budget=budget, **same)
+        """Record the schedule, its estimated seconds, and the budget; the rungs of another schedule are deleted."""
+        reset: dict[str, Any] = {} if schedule == self.schedule else {"rungs": {}}
+        self._write(schedule=asdict(schedule), estimate=estimate, budget=budget, **reset)
 
     @property
     def budget(self) -> float:
@@ -93,8 +93,8 @@ class Journal:
         stored = self._content().get("rungs", {}).get(str(number))
         return None if stored is None else (stored["left"], pd.DataFrame(stored["table"]))
 
-    def record_rung(self, number: int, left: Iterable[Candidate], table: pd.DataFrame) -> None:
-        """Note the outcome of a rung."""
+    def record_rung(self, number: int, remaining: Iterable[Candidate], table: pd.DataFrame) -> None:
+        """Record the outcome of a rung."""
         rungs = self._content().get("rungs", {})
         rows = json.loads(table.to_json(orient="records", double_precision=15))
-        self._write(rungs={**rungs, str(number): {"left": [one.name for one in left], "table": rows}})
+        self._write(rungs={**rungs, str(number): {"left": [candidate.name for candidate in remaining], "table": rows}})

@@ -1,4 +1,4 @@
-"""One self-contained page that shows a recommendation: no network, light and dark, readable without scripts."""
+"""One self-contained page that shows a recommendation. It needs no network and no scripts."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,12 +18,12 @@ STYLES = {"gains": "win", "better": "win", "loses": "loss", "worse": "loss", "un
 
 
 class Bar(NamedTuple):
-    """A client's difference as a bar: percentages of the width, the texts, and the style of the verdict."""
+    """The difference of one client: positions in its bar in percent of the width, texts, and style of the verdict."""
 
     client: str
     left: float
     width: float
-    at: float
+    position: float
     zero: float
     text: str
     span: str
@@ -34,7 +34,7 @@ class Bar(NamedTuple):
 
 
 class Gains(NamedTuple):
-    """All clients with one method."""
+    """The bars of all clients for one method."""
 
     method: str
     label: str
@@ -56,7 +56,7 @@ def build(advice: Recommendation) -> Path:
 
 
 def context(advice: Recommendation) -> dict[str, Any]:
-    """Names for the template."""
+    """The variables of the template."""
     comparison = advice.comparison
     study = results.load_study(advice.folder)
     labels = dict(zip(advice.board["method"], advice.board["label"], strict=True))
@@ -72,14 +72,14 @@ def context(advice: Recommendation) -> dict[str, Any]:
         "controls": [(row["method"], row["score"]) for row in results.control_rows(results.controls(study))],
         "clients": list(_gains(advice, labels, metric)),
         "graph": _graph(advice),
-        "woven": labels.get(advice.facts["woven"], ""),
+        "graph_method": labels.get(advice.facts["woven"], ""),
         "tests": [
             {**test, "text": _format_difference(test["difference"], metric)} for test in advice.facts["graph_tests"]
         ],
         "rows": [_format_share(row, metric) for row in advice.rows.to_dict("records")],
         "curve": _curve(advice, study, metric),
         "race": [_format_candidate(row, metric) for row in advice.race.to_dict("records")],
-        "picked": advice.method,
+        "recommended": advice.method,
         "facts": advice.facts,
         "hues": {"light": plots.LIGHT, "dark": plots.DARK},
     }
@@ -88,9 +88,9 @@ def context(advice: Recommendation) -> dict[str, Any]:
 def _tiles(advice: Recommendation, clients: int) -> list[tuple[str, str]]:
     methods = advice.race["method"].nunique()
     seconds = float(advice.facts["seconds"])
-    spent = f"{seconds / 60:.1f} min" if seconds >= 60 else f"{seconds:.0f} s"
+    duration = f"{seconds / 60:.1f} min" if seconds >= 60 else f"{seconds:.0f} s"
     tiles = [(clients, "clients"), (methods, "methods"), (advice.race["candidate"].nunique(), "candidates")]
-    return [*((str(number), word) for number, word in tiles), (spent, "in all")]
+    return [*((str(number), word) for number, word in tiles), (duration, "in all")]
 
 
 def _format_method(row: dict[str, Any], metric: str) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def _format_method(row: dict[str, Any], metric: str) -> dict[str, Any]:
 
 
 def _gains(advice: Recommendation, labels: dict[str, str], metric: str) -> Iterator[Gains]:
-    """A figure for every method, the recommended one first."""
+    """The bars of every method, the recommended one first."""
     if advice.clients.empty:
         return
     ends = advice.clients[["low", "high"]].to_numpy(dtype=float)
@@ -132,9 +132,10 @@ def _gains(advice: Recommendation, labels: dict[str, str], metric: str) -> Itera
 def _graph(advice: Recommendation) -> str:
     if advice.graph is None:
         return ""
-    names, members = [str(name) for name in advice.graph.index], advice.groups
-    group = np.array([next(k for k, mine in enumerate(members) if name in mine) for name in names]) if members else None
-    titles = [f"group {k + 1}" for k in range(len(members))]
+    names, client_groups = [str(name) for name in advice.graph.index], advice.groups
+    number = {name: k for k, group in enumerate(client_groups) for name in group}
+    group = np.array([number[name] for name in names]) if client_groups else None
+    titles = [f"group {k + 1}" for k in range(len(client_groups))]
     return plots.graph(advice.graph.to_numpy(), names, group, titles)
 
 
@@ -158,9 +159,9 @@ def _curve(advice: Recommendation, study: results.Study, metric: str) -> str:
         if name in runs
     ]
     points = {run.name: run.info["point"] for run in selection}
-    part = curves[(curves["split"] == "val") & (curves["point"] == curves["run"].map(points))]
+    points_of_runs = curves[(curves["split"] == "val") & (curves["point"] == curves["run"].map(points))]
     labels = [run.label for run in selection]
-    return plots.convergence(part, plots.assign_styles(labels, labels), metric, bold=labels)
+    return plots.convergence(points_of_runs, plots.assign_styles(labels, labels), metric, bold=labels)
 
 
 def _format_candidate(row: dict[str, Any], metric: str) -> dict[str, Any]:

@@ -22,10 +22,14 @@ from fedweave.errors import Diverged
 from fedweave.recommendation.candidates import CONTROLS, Candidate, build_plan
 from fedweave.results import statistics
 
-SHARES = (0.25, 0.5)  # of the rounds, one rung each
-SEEDS = (2000, 2001)  # of the race; none of them is a seed of the results
+SHARES = (0.25, 0.5)  # of the rounds; one for each rung
+SEEDS = (2000, 2001)  # of the race; the last comparison uses others
 EVALUATIONS = 10  # of a run in the race
-LEAST = 3  # methods besides the controls that a rung leaves, unless they are significantly worse
+MIN_METHODS = 3  # that go on besides the controls, unless they are significantly worse
+# outcomes of a candidate
+GOES_ON = "goes on"
+DIVERGED, TRAFFIC = "diverged", "sends more than the budget"
+SETTINGS, WORSE, HALF = "other settings are better", "significantly worse", "in the worse half"
 COLUMNS = ["rung", "rounds", "method", "candidate", "settings", "validation", "seconds", "mib", "outcome"]
 
 
@@ -36,12 +40,12 @@ class Rung:
     Attributes:
         rounds: of every candidate.
         table: one row per candidate, best first; `outcome` says what became of it.
-        left: the candidates that go on.
+        remaining: the candidates that go on.
     """
 
     rounds: int
     table: pd.DataFrame
-    left: tuple[Candidate, ...]
+    remaining: tuple[Candidate, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +53,8 @@ class Race:
     """A race on a federation without its test rows.
 
     Attributes:
-        federation: as `blind` makes it.
-        options: of `plan`, without rounds and seeds.
+        federation: without test rows, from `drop_test_rows`.
+        options: arguments of `plan`, without rounds and seeds.
         train: settings of training, rounds among them.
         folder: a folder for each rung.
         traffic: bytes that a training of all rounds may send.
@@ -66,26 +70,26 @@ class Race:
     callbacks: Sequence[Callback] = ()
 
     def rung_rounds(self, share: float) -> int:
-        """Of a rung with a share of the rounds."""
+        """Number of rounds of a rung with a share of all rounds."""
         return max(1, math.ceil(share * self.train["rounds"]))
 
     def train_rung(self, number: int, share: float, candidates: Sequence[Candidate]) -> Rung:
-        """Train `candidates` and say which of them go on.
+        """Train `candidates` and decide which of them go on.
 
         Raises:
             Diverged: none of them got anywhere.
         """
         rounds = self.rung_rounds(share)
         every = max(1, rounds // EVALUATIONS)
-        judged = {**self.options.get("evaluate", {}), "every": every, "models": False, "predictions": False}
-        options = {**self.options, "evaluate": judged, "seeds": SEEDS, "train": {**self.train, "rounds": rounds}}
-        made = build_plan(self.federation, candidates, options)
-        place = self.folder / f"rung-{number}"
+        evaluation = {**self.options.get("evaluate", {}), "every": every, "models": False, "predictions": False}
+        options = {**self.options, "evaluate": evaluation, "seeds": SEEDS, "train": {**self.train, "rounds": rounds}}
+        plan = build_plan(self.federation, candidates, options)
+        rung_folder = self.folder / f"rung-{number}"
         try:
-            perform(made, place, True, self.progress, self.callbacks, drawn=False)
+            perform(plan, rung_folder, True, self.progress, self.callbacks, drawn=False)
         except Diverged as error:
             raise Diverged(f"no candidate of the race got anywhere: {error}") from error
-        study = results.load_study(place, made.study.runs)
+        study = results.load_study(rung_folder, plan.study.runs)
         return self._evaluate_rung(number, rounds, candidates, study)
 
     def _evaluate_rung(self, number: int, rounds: int, candidates: Sequence[Candidate], study: results.Study) -> Rung:
@@ -94,90 +98,85 @@ class Race:
             {name: results.validation_scores(run) for name, run in runs.items()}, results.part_numbers([*runs.values()])
         )
         means = {name: mean for name, mean in results.validation_means(runs).items() if math.isfinite(mean)}
-        higher = study.runs[0].higher_is_better
-        sent = {name: float(run.totals["bytes_up"] + run.totals["bytes_down"]) for name, run in runs.items()}
-        too_much = {name for name, total in sent.items() if total / rounds * self.train["rounds"] > self.traffic}
-        outcome = outcomes(candidates, scores, means, higher, too_much)
-        by_name = {one.name: one for one in candidates}
-        order = results.best_first({name: means.get(name, math.nan) for name in by_name}, higher)
+        higher_is_better = study.runs[0].higher_is_better
+        sent_bytes = {name: float(run.totals["bytes_up"] + run.totals["bytes_down"]) for name, run in runs.items()}
+        too_much = {name for name, total in sent_bytes.items() if total / rounds * self.train["rounds"] > self.traffic}
+        outcome = outcomes(candidates, scores, means, higher_is_better, too_much)
+        by_name = {candidate.name: candidate for candidate in candidates}
+        order = results.best_first({name: means.get(name, math.nan) for name in by_name}, higher_is_better)
         rows = [
             {
-                "rung": number, "rounds": rounds, "method": one.entry, "candidate": one.name,
-                "settings": format_settings(one.settings), "validation": means.get(one.name, math.nan),
-                "seconds": float(runs[one.name].totals["seconds"]) if one.name in runs else math.nan,
-                "mib": sent.get(one.name, math.nan) / results.MIB, "outcome": outcome[one.name],
+                "rung": number, "rounds": rounds, "method": candidate.entry, "candidate": candidate.name,
+                "settings": format_settings(candidate.settings), "validation": means.get(candidate.name, math.nan),
+                "seconds": float(runs[candidate.name].totals["seconds"]) if candidate.name in runs else math.nan,
+                "mib": sent_bytes.get(candidate.name, math.nan) / results.MIB, "outcome": outcome[candidate.name],
             }
-            for one in map(by_name.__getitem__, order)
+            for candidate in map(by_name.__getitem__, order)
         ]  # fmt: skip
-        left = tuple(one for one in candidates if outcome[one.name] == GOES_ON)
-        return Rung(rounds, pd.DataFrame(rows, columns=COLUMNS), left)
-
-
-GOES_ON = "goes on"
-DIVERGED, TRAFFIC = "diverged", "sends more than the budget"
-SETTINGS, WORSE, HALF = "other settings are better", "significantly worse", "in the worse half"
+        remaining = tuple(candidate for candidate in candidates if outcome[candidate.name] == GOES_ON)
+        return Rung(rounds, pd.DataFrame(rows, columns=COLUMNS), remaining)
 
 
 def outcomes(
     candidates: Sequence[Candidate],
     scores: Mapping[str, np.ndarray],
     means: Mapping[str, float],
-    higher: bool,
+    higher_is_better: bool,
     too_much: set[str],
 ) -> dict[str, str]:
     """Candidate -> what becomes of it after a rung.
 
-    Controls always go on, with the better half of their settings, also above the budget of traffic: they are what the
-    others are compared with.
+    Controls always go on with the better half of their settings, even above the budget of traffic, because the others
+    are compared with them.
 
     Args:
-        scores: validation values [S, N] by candidate, a column for each part; none of one that diverged.
+        scores: validation values [S, N] by candidate, with a column for each part; a diverged candidate has none.
         means: their means.
         too_much: candidates that send more than the budget allows.
     """
-    sign = 1.0 if higher else -1.0
-    outcome = {one.name: GOES_ON if one.name in means else DIVERGED for one in candidates}
-    control = {one.name: one.method in CONTROLS for one in candidates}
-    outcome |= {name: TRAFFIC for name in too_much if outcome[name] == GOES_ON and not control[name]}
+    sign = 1.0 if higher_is_better else -1.0
+    outcome = {candidate.name: GOES_ON if candidate.name in means else DIVERGED for candidate in candidates}
+    is_control = {candidate.name: candidate.method in CONTROLS for candidate in candidates}
+    outcome |= {name: TRAFFIC for name in too_much if outcome[name] == GOES_ON and not is_control[name]}
     best: dict[str, Candidate] = {}
-    for entry in dict.fromkeys(one.entry for one in candidates):
-        mine = [one for one in candidates if one.entry == entry and outcome[one.name] == GOES_ON]
-        mine.sort(key=lambda one: -sign * means[one.name])
-        outcome |= {one.name: SETTINGS for one in mine[math.ceil(len(mine) / 2) :]}
-        best |= {entry: mine[0]} if mine else {}
+    for entry in dict.fromkeys(candidate.entry for candidate in candidates):
+        group = [one for one in candidates if one.entry == entry and outcome[one.name] == GOES_ON]
+        group.sort(key=lambda candidate: -sign * means[candidate.name])
+        outcome |= {candidate.name: SETTINGS for candidate in group[math.ceil(len(group) / 2) :]}
+        best |= {entry: group[0]} if group else {}
     if not best:
         return outcome
-    ranked = sorted(best.values(), key=lambda one: -sign * means[one.name])
-    worse = _find_worse(ranked, scores, higher)
-    rivals = [one for one in ranked if not control[one.name] and one.name not in worse]
-    half = {one.name for one in rivals[max(LEAST, math.ceil(len(rivals) / 2)) :]}
-    for one in ranked:
-        verdict = WORSE if one.name in worse else HALF if one.name in half else ""
-        if verdict and not control[one.name]:
+    ranked = sorted(best.values(), key=lambda candidate: -sign * means[candidate.name])
+    worse = _find_worse(ranked, scores, higher_is_better)
+    competitors = [candidate for candidate in ranked if not is_control[candidate.name] and candidate.name not in worse]
+    worse_half = {candidate.name for candidate in competitors[max(MIN_METHODS, math.ceil(len(competitors) / 2)) :]}
+    for candidate in ranked:
+        verdict = WORSE if candidate.name in worse else HALF if candidate.name in worse_half else ""
+        if verdict and not is_control[candidate.name]:
             outcome |= {other.name: verdict for other in candidates
-                        if other.entry == one.entry and outcome[other.name] == GOES_ON}  # fmt: skip
+                        if other.entry == candidate.entry and outcome[other.name] == GOES_ON}  # fmt: skip
     return outcome
 
 
-def _find_worse(ranked: Sequence[Candidate], scores: Mapping[str, np.ndarray], higher: bool) -> set[str]:
-    """Those that are significantly worse than the first one, by the corrected paired test over clients."""
+def _find_worse(ranked: Sequence[Candidate], scores: Mapping[str, np.ndarray], higher_is_better: bool) -> set[str]:
+    """Names of those that are significantly worse than the first one, by the corrected paired test over clients."""
     first, *others = ranked
-    shared = np.logical_and.reduce([np.isfinite(scores[one.name]).all(0) for one in ranked])
+    shared = np.logical_and.reduce([np.isfinite(scores[candidate.name]).all(0) for candidate in ranked])
     if not others or shared.sum() < 2:
         return set()
-    values = {one.name: scores[one.name][:, shared] for one in ranked}
-    tests = statistics.compare_pairs(values, [(first.name, one.name) for one in others], higher)
+    values = {candidate.name: scores[candidate.name][:, shared] for candidate in ranked}
+    tests = statistics.compare_pairs(values, [(first.name, candidate.name) for candidate in others], higher_is_better)
     return {test.other for test in tests if test.better == first.name}
 
 
-def best_candidates(running: Sequence[Candidate], table: pd.DataFrame) -> list[Candidate]:
+def best_candidates(candidates: Sequence[Candidate], table: pd.DataFrame) -> list[Candidate]:
     """The best candidate of every method, best method first by the `table` of a rung; its name is the method's."""
-    by_name = {one.name: one for one in running}
+    by_name = {candidate.name: candidate for candidate in candidates}
     entries: dict[str, Candidate] = {}
     for name in table["candidate"]:
         if name in by_name:
             entries.setdefault(by_name[name].entry, by_name[name])
-    return [replace(one, name=entry) for entry, one in entries.items()]
+    return [replace(candidate, name=entry) for entry, candidate in entries.items()]
 
 
 def format_settings(settings: Mapping[str, Any]) -> str:

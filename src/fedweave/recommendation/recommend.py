@@ -1,4 +1,4 @@
-"""One call from a federation to a recommendation: a race on validation rows, the last comparison, the answers."""
+"""From a federation to a recommendation in one call: a race on validation rows, the last comparison, the answers."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -77,8 +77,8 @@ def recommend(
     """
     request = _check_arguments(locals())
     with results_folder(out) as (folder, temporary):
-        call = Recommender(federation, request, folder, progress, tuple(callbacks))
-        return call.run(temporary)
+        recommender = Recommender(federation, request, folder, progress, tuple(callbacks))
+        return recommender.run(temporary)
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ class Request:
     """The checked arguments of `recommend`.
 
     Attributes:
-        entries: what races.
-        options: of `plan`, without seeds and rounds.
+        entries: the methods of the race.
+        options: arguments of `plan`, without seeds and rounds.
         train: settings of training, rounds among them.
         seconds, bytes: budgets.
         schedule: what is trained if the budget allows it.
@@ -115,17 +115,17 @@ def _check_arguments(arguments: Mapping[str, Any]) -> Request:
     for name in ("rounds", "seeds", "settings"):
         if type(arguments[name]) is not int or arguments[name] < 1:
             raise BadInput(f"{name}: {arguments[name]!r} must be a whole number, at least 1")
-    limit, most = budget.seconds(arguments["budget"]), budget.size(arguments["traffic"])
+    max_seconds, max_bytes = budget.seconds(arguments["budget"]), budget.size(arguments["traffic"])
     schedule = Schedule(arguments["settings"], arguments["rounds"], tuple(range(arguments["seeds"])))
     options = {name: arguments[name] for name in ("model", "head", "metric")} | {"name": "recommendation"}
     train = {"rounds": arguments["rounds"], **arguments["train"]}
-    entered = candidates.entries(arguments["methods"])
-    refused = candidates.incompatible_entries(federation, entered, {**options, "seeds": schedule.seeds, "train": train})
+    entries = candidates.entries(arguments["methods"])
+    refused = candidates.incompatible_entries(federation, entries, {**options, "seeds": schedule.seeds, "train": train})
     if arguments["methods"] is not None and refused:
         raise BadInput(next(iter(refused.values())))
-    entered = {name: one for name, one in entered.items() if name not in refused}
+    entries = {name: candidate for name, candidate in entries.items() if name not in refused}
     notes = [f"left out: {reason}" for reason in refused.values()]
-    return Request(entered, options, train, limit, most, schedule, notes)
+    return Request(entries, options, train, max_seconds, max_bytes, schedule, notes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +133,7 @@ class Recommender:
     """One call of `recommend`.
 
     Attributes:
-        federation: all data; the race and the learning curve get `hidden`, which has no test rows.
+        federation: all data; the race and the learning curve use a copy without test rows.
         request: the arguments.
         folder: of the results.
         progress, callbacks: as of `compare`.
@@ -146,109 +146,112 @@ class Recommender:
     callbacks: tuple[Callback, ...]
 
     def run(self, temporary: Any) -> Recommendation:
-        """Everything from the race to the files."""
-        hidden, work = drop_test_rows(self.federation), self.folder / results_of.FOLDER
+        """Run everything from the race to the files."""
+        race_federation, work = drop_test_rows(self.federation), self.folder / results_of.FOLDER
         journal = Journal.open(work, self._identity())
         notes = [*self.request.notes]
-        schedule = self._decide_schedule(hidden, journal, notes)
+        schedule = self._decide_schedule(race_federation, journal, notes)
         train = {**self.request.train, "rounds": schedule.rounds}
         options = {**self.request.options, "seeds": schedule.seeds, "train": train}
         with _add_duration(journal):
-            finalists, table = self._run_race(hidden, journal, schedule, train, notes)
+            finalists, table = self._run_race(race_federation, journal, schedule, train)
         with _add_duration(journal):
-            weaver = next((woven for one in finalists if (woven := candidates.graph_controls(one))), [])
-            entered = [*finalists, *weaver]
+            graph_controls = next(filter(None, map(candidates.graph_controls, finalists)), [])
+            trained = [*finalists, *graph_controls]
             self._print_line(
-                f"last comparison: {len(entered)} methods, {schedule.rounds} rounds, {len(schedule.seeds)} seeds"
+                f"last comparison: {len(trained)} methods, {schedule.rounds} rounds, {len(schedule.seeds)} seeds"
             )
-            done = finals.compare_finalists(
-                self.federation, entered, options, self.folder, self.progress, self.callbacks
+            comparison = finals.compare_finalists(
+                self.federation, trained, options, self.folder, self.progress, self.callbacks
             )
-            answer = answers.answer(done, entered, self._local_entry)
-            picked = next(one for one in entered if one.name == answer.method)
+            answer = answers.answer(comparison, trained, self._local_entry)
+            selected = next(candidate for candidate in trained if candidate.name == answer.method)
             self._print_line(f"learning curve of {answer.method}: a half and a quarter of the training rows")
-            rows = finals.learning_curve(hidden, picked, options, work / "rows", done.runs[picked.name], self.progress)
-        return self._write_files(answer, done, table, rows, picked, schedule, journal, notes, temporary)
+            full_run = comparison.runs[selected.name]
+            rows = finals.learning_curve(race_federation, selected, options, work / "rows", full_run, self.progress)
+        return self._write_files(answer, comparison, table, rows, selected, schedule, journal, notes, temporary)
 
     @property
     def _local_entry(self) -> str:
         """The entry that is local training."""
-        return next(name for name, one in self.request.entries.items() if one.method == CONTROLS[0])
+        return next(name for name, candidate in self.request.entries.items() if candidate.method == CONTROLS[0])
 
     def _identity(self) -> dict[str, Any]:
         """What the results depend on, without the budget of time, which may grow from call to call."""
-        request, content_of = self.request, hash_content(self.federation.dataset, self.federation.partition)
+        request, data_hash = self.request, hash_content(self.federation.dataset, self.federation.partition)
         options = {**request.options, "seeds": request.schedule.seeds, "train": request.train}
-        made = candidates.build_plan(self.federation, [*request.entries.values()], options)
-        runs = {key: [made.study.run(key).fingerprint(), made.hash_code(key)] for key in made.study.runs}
-        return {"data": content_of, "runs": runs, "bytes": request.bytes, "schedule": asdict(request.schedule)}
+        plan = candidates.build_plan(self.federation, [*request.entries.values()], options)
+        runs = {key: [plan.study.run(key).fingerprint(), plan.hash_code(key)] for key in plan.study.runs}
+        return {"data": data_hash, "runs": runs, "bytes": request.bytes, "schedule": asdict(request.schedule)}
 
-    def _decide_schedule(self, hidden: Federation, journal: Journal, notes: list[str]) -> Schedule:
-        """What is trained: as an earlier call has decided, unless the budget has grown and allows more."""
-        planned, before = self.request.schedule, journal.schedule
-        if before is None or (before.size < planned.size and self.request.seconds > journal.budget):
-            made, estimate = self._estimate_schedule(hidden, journal)
-            kept = made if before is None or made.size > before.size else before
-            journal.record_schedule(kept, estimate if kept is made else journal.estimate, self.request.seconds)
-        schedule = journal.schedule or planned
+    def _decide_schedule(self, race_federation: Federation, journal: Journal, notes: list[str]) -> Schedule:
+        """What is trained: the schedule of an earlier call, unless a larger budget allows more."""
+        wanted, earlier = self.request.schedule, journal.schedule
+        if earlier is None or (earlier.size < wanted.size and self.request.seconds > journal.budget):
+            affordable, estimate = self._estimate_schedule(race_federation, journal)
+            schedule = affordable if earlier is None or affordable.size > earlier.size else earlier
+            seconds = estimate if schedule is affordable else journal.estimate
+            journal.record_schedule(schedule, seconds, self.request.seconds)
+        schedule = journal.schedule or wanted
         limit = "no limit" if np.isinf(self.request.seconds) else f"a budget of {format_duration(self.request.seconds)}"
-        if schedule.size != planned.size:
+        if schedule.size != wanted.size:
             notes.append(
-                f"the budget allowed {schedule.rounds} of {planned.rounds} rounds and {schedule.settings} of "
-                f"{planned.settings} settings of each method"
+                f"the budget allowed {schedule.rounds} of {wanted.rounds} rounds and {schedule.settings} of "
+                f"{wanted.settings} settings of each method"
             )
         count = f"{len(self.request.entries)} methods with {schedule.settings} settings each"
         self._print_line(f"{count}, {schedule.rounds} rounds: {format_duration(journal.estimate)}, with {limit}")
         return schedule
 
-    def _estimate_schedule(self, hidden: Federation, journal: Journal) -> tuple[Schedule, float]:
+    def _estimate_schedule(self, race_federation: Federation, journal: Journal) -> tuple[Schedule, float]:
         """What the budget allows, from a few rounds of every method, and the seconds that it will take."""
         options = {**self.request.options, "seeds": race.SEEDS, "train": self.request.train}
         with _add_duration(journal):
-            made = candidates.build_plan(hidden, [*self.request.entries.values()], options)
-            measured = costs.measure(made, self.request.entries)
+            plan = candidates.build_plan(race_federation, [*self.request.entries.values()], options)
+            measured = costs.measure(plan, self.request.entries)
         schedule = costs.fit_schedule(measured, self.request.schedule, self.request.seconds)
         return schedule, measured.total_seconds(schedule)
 
     def _run_race(
-        self, hidden: Federation, journal: Journal, schedule: Schedule, train: Mapping[str, Any], notes: list[str]
+        self, race_federation: Federation, journal: Journal, schedule: Schedule, train: Mapping[str, Any]
     ) -> tuple[list[Candidate], pd.DataFrame]:
         """(finalists and controls with their best settings, the table of all rungs)."""
         request, work = self.request, self.folder / results_of.FOLDER
         options = {**request.options, "seeds": race.SEEDS, "train": train}
-        made = candidates.build_plan(hidden, [*request.entries.values()], options)
-        running = candidates.propose(made, [*request.entries.values()], schedule.settings)
-        run = race.Race(hidden, request.options, train, work, request.bytes, self.progress, self.callbacks)
+        plan = candidates.build_plan(race_federation, [*request.entries.values()], options)
+        remaining = candidates.propose(plan, [*request.entries.values()], schedule.settings)
+        contest = race.Race(race_federation, request.options, train, work, request.bytes, self.progress, self.callbacks)
         tables: list[pd.DataFrame] = []
         for number, share in enumerate(schedule.rungs, 1):
-            self._print_line(
-                f"rung {number} of {len(schedule.rungs)}: {len(running)} candidates, {run.rung_rounds(share)} rounds"
-            )
+            count, rounds = len(remaining), contest.rung_rounds(share)
+            self._print_line(f"rung {number} of {len(schedule.rungs)}: {count} candidates, {rounds} rounds")
             outcome = journal.rung_outcome(number)
             if outcome is None:
-                rung = run.train_rung(number, share, running)
-                journal.record_rung(number, rung.left, rung.table)
-                outcome = [one.name for one in rung.left], rung.table
-            running = [one for one in running if one.name in outcome[0]]
+                rung = contest.train_rung(number, share, remaining)
+                journal.record_rung(number, rung.remaining, rung.table)
+                outcome = [candidate.name for candidate in rung.remaining], rung.table
+            remaining = [candidate for candidate in remaining if candidate.name in outcome[0]]
             tables.append(outcome[1])
-        finalists = race.best_candidates(running, tables[-1])
-        rivals = [one for one in finalists if one.method not in CONTROLS][: race.LEAST]
-        return [one for one in finalists if one.method in CONTROLS or one in rivals], pd.concat(
+        finalists = race.best_candidates(remaining, tables[-1])
+        rivals = [candidate for candidate in finalists if candidate.method not in CONTROLS][: race.MIN_METHODS]
+        return [candidate for candidate in finalists if candidate.method in CONTROLS or candidate in rivals], pd.concat(
             tables, ignore_index=True
         )
 
     def _write_files(
-        self, answer: answers.Answers, done: finals.FinalComparison, table: pd.DataFrame, rows: pd.DataFrame,
-        picked: Candidate, schedule: Schedule, journal: Journal, notes: list[str], temporary: Any,
+        self, answer: answers.Answers, comparison: finals.FinalComparison, table: pd.DataFrame, rows: pd.DataFrame,
+        selected: Candidate, schedule: Schedule, journal: Journal, notes: list[str], temporary: Any,
     ) -> Recommendation:  # fmt: skip
         """Write files and page, and read the recommendation from them."""
-        run = done.runs[picked.name]
+        run = comparison.runs[selected.name]
         metric, higher, slope = str(run.info["metric"]), run.higher_is_better, finals.slope(run)
         lines = sentences.lines(answer, metric, higher, rows, slope)
         if not answer.tests and answer.graph is not None:
-            notes.append(f"{answer.woven} cannot be trained with another graph, so its graph was compared with none")
+            notes.append(
+                f"{answer.graph_method} cannot be trained with another graph, so its graph was compared with none"
+            )
         facts = {
-            "metric": metric, "higher_is_better": higher, "settings": {**picked.settings}, "slope": [*slope],
+            "metric": metric, "higher_is_better": higher, "settings": {**selected.settings}, "slope": [*slope],
             "rounds": schedule.rounds, "seeds": [*schedule.seeds], "seconds": round(journal.spent_seconds, 1),
             "notes": notes,
         }  # fmt: skip
@@ -264,9 +267,9 @@ class Recommender:
 
 @contextmanager
 def _add_duration(journal: Journal) -> Iterator[None]:
-    """A part of a call, whose seconds the journal counts."""
-    begun = time.perf_counter()
+    """Add the seconds of this block to the journal."""
+    start = time.perf_counter()
     try:
         yield
     finally:
-        journal.add_seconds(time.perf_counter() - begun)
+        journal.add_seconds(time.perf_counter() - start)

@@ -25,7 +25,7 @@ TABLES = {
     "race": ("rung", "candidate"), "board": ("method", "test"), "clients": ("client", "method"),
     "rows": ("share", "mean"),
 }  # fmt: skip
-AGAIN = "run recommend again"
+REMEDY = "run recommend again"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -40,7 +40,7 @@ class Recommendation:
         clients: one row per client and method: paired difference to local training, with interval and verdict.
         rows: validation score of the recommended method against the share of training rows.
         graph: who learns from whom (rows: learners), of the best method that has a graph; or None.
-        temporary: the folder, where it goes with this object.
+        temporary: the temporary folder that is removed with this object, if there is one.
     """
 
     folder: Path
@@ -60,19 +60,19 @@ class Recommendation:
             BadInput: it holds no recommendation, or a damaged one.
         """
         folder = Path(folder)
-        place = folder / FOLDER
-        if not (place / FACTS).is_file():
-            raise BadInput(f"{place / FACTS}: not there; give the folder of a recommendation")
-        facts = read(place / FACTS, lambda path: dict(json.loads(path.read_text(encoding="utf-8"))), AGAIN)
-        texts = dict.fromkeys(
+        tables_folder = folder / FOLDER
+        if not (tables_folder / FACTS).is_file():
+            raise BadInput(f"{tables_folder / FACTS}: not there; give the folder of a recommendation")
+        facts = read(tables_folder / FACTS, lambda path: dict(json.loads(path.read_text(encoding="utf-8"))), REMEDY)
+        text_columns = dict.fromkeys(
             ("client", "method", "candidate", "settings", "label", "verdict", "verdict_local", "outcome"), "str"
         )
         tables = {
-            name: read_table(place / f"{name}.csv", columns, AGAIN, dtype=texts, **AS_WRITTEN)
+            name: read_table(tables_folder / f"{name}.csv", columns, REMEDY, dtype=text_columns, **AS_WRITTEN)
             for name, columns in TABLES.items()
         }
-        tables = {name: table.fillna({k: "" for k in texts if k in table}) for name, table in tables.items()}
-        file = place / "graph.csv"
+        tables = {name: table.fillna({k: "" for k in text_columns if k in table}) for name, table in tables.items()}
+        file = tables_folder / "graph.csv"
         return cls(folder, facts, **tables, graph=_read_graph(file) if file.is_file() else None, temporary=temporary)
 
     @property
@@ -152,45 +152,45 @@ class Recommendation:
 def write(
     folder: Path, answer: Answers, lines: list[Line], race: pd.DataFrame, rows: pd.DataFrame, facts: Mapping[str, Any]
 ) -> None:
-    """Write the answer and their tables; the file of answer comes last."""
-    place = folder / FOLDER
+    """Write the answers and their tables; the file of the answers comes last."""
+    tables_folder = folder / FOLDER
     for name, table in {"race": race, "board": answer.board, "clients": answer.clients, "rows": rows}.items():
-        write_atomic(place / f"{name}.csv", table.to_csv(index=False, lineterminator="\n"))
-    (place / "graph.csv").unlink(missing_ok=True)
+        write_atomic(tables_folder / f"{name}.csv", table.to_csv(index=False, lineterminator="\n"))
+    (tables_folder / "graph.csv").unlink(missing_ok=True)
     if answer.graph is not None:
-        write_atomic(place / "graph.csv", answer.graph.to_csv(lineterminator="\n"))
-    same = [
+        write_atomic(tables_folder / "graph.csv", answer.graph.to_csv(lineterminator="\n"))
+    equal_methods = [
         name
         for name, verdict in zip(answer.board["method"], answer.board["verdict"], strict=True)
         if verdict != "worse"
     ]
-    about = {
-        "answer": answer.kind, "method": answer.method, "leader": answer.rival, "alone": answer.alone, "equal": same,
-        "pays": None if answer.pays is None else answer.pays._asdict(), "rival": answer.rival, "woven": answer.woven,
-        "groups": _members(answer), "graph_tests": [*answer.tests],
-        "own": {**answer.own}, **facts, "lines": [[*line] for line in lines],
+    content = {
+        "answer": answer.kind, "method": answer.method, "leader": answer.leader, "alone": answer.local_name,
+        "equal": equal_methods, "pays": None if answer.pays is None else answer.pays._asdict(), "rival": answer.leader,
+        "woven": answer.graph_method, "groups": _members(answer), "graph_tests": [*answer.tests],
+        "own": {**answer.local_clients}, **facts, "lines": [[*line] for line in lines],
     }  # fmt: skip
-    write_atomic(place / FACTS, json.dumps(about, indent=1, default=_to_python) + "\n")
+    write_atomic(tables_folder / FACTS, json.dumps(content, indent=1, default=_to_python) + "\n")
 
 
 def _read_graph(file: Path) -> pd.DataFrame:
-    """The weights between clients; their names stay texts, also those that look like numbers.
+    """The weights between clients. Their names stay texts, even if they look like numbers.
 
     Raises:
         BadInput: the file is damaged.
     """
-    table = read_table(file, (), AGAIN, converters={0: str}, **AS_WRITTEN)
+    table = read_table(file, (), REMEDY, converters={0: str}, **AS_WRITTEN)
     graph = table.set_index(table.columns[0]).rename_axis(None)
     if [*graph.index] != [*graph.columns] or not all(kind.kind in "fiu" for kind in graph.dtypes):
-        raise BadInput(f"{file}: damaged (no weights between the same clients); {AGAIN}")
+        raise BadInput(f"{file}: damaged (no weights between the same clients); {REMEDY}")
     return graph
 
 
 def _members(answer: Answers) -> list[list[str]]:
     if answer.groups is None or answer.graph is None:
         return []
-    named = list(zip(answer.graph.index, answer.groups, strict=True))
-    return [[str(name) for name, group in named if group == k] for k in range(max(answer.groups) + 1)]
+    members = list(zip(answer.graph.index, answer.groups, strict=True))
+    return [[str(name) for name, group in members if group == k] for k in range(max(answer.groups) + 1)]
 
 
 def _to_python(value: Any) -> Any:

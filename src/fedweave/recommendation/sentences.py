@@ -1,4 +1,4 @@
-"""The answer in sentences that claim no more than the tests do."""
+"""The answer in sentences, which claim no more than the tests show."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from fedweave.recommendation.answers import Answers
 from fedweave.results import format_score
 from fedweave.results.verdicts import join_names
 
-NAMED = 8  # most clients that a sentence names
+MAX_NAMES = 8  # clients that a sentence names
 
 
 class Line(NamedTuple):
@@ -23,27 +23,33 @@ class Line(NamedTuple):
     text: str
 
 
-def lines(answer: Answers, metric: str, higher: bool, rows: pd.DataFrame, slope: Sequence[float]) -> list[Line]:
+def lines(
+    answer: Answers, metric: str, higher_is_better: bool, rows: pd.DataFrame, slope: Sequence[float]
+) -> list[Line]:
     """The recommendation in words, the deployment first."""
-    made = [
+    sentences = [
         Line("Deploy", deployment(answer)),
         Line("Does collaboration pay?", collaboration_benefit(answer, metric)),
         Line("For each client", client_gains(answer)),
-        Line("As good as the best", equal_methods(answer, metric, higher)),
+        Line("As good as the best", equal_methods(answer, metric, higher_is_better)),
         Line("Cost", cost(answer)),
         Line("Who learns from whom", structure(answer, metric)),
-        Line("More rounds", more_rounds(slope, metric, higher)),
-        Line("More data", more_data(rows, metric, higher)),
+        Line("More rounds", more_rounds(slope, metric, higher_is_better)),
+        Line("More data", more_data(rows, metric, higher_is_better)),
     ]
-    return [line for line in made if line.text]
+    return [line for line in sentences if line.text]
 
 
 def deployment(answer: Answers) -> str:
     """What to deploy, in one sentence."""
     row = answer.board.set_index("method").loc[answer.method]
     label = f"{row['label']} ({row['settings']})" if row["settings"] else str(row["label"])
-    own = answer.own.get(answer.method, [])
-    exception = f", except for {_join_names(own)}, which keep{'s' * (len(own) == 1)} to local training" if own else ""
+    local_clients = answer.local_clients.get(answer.method, [])
+    exception = (
+        f", except for {_join_names(local_clients)}, which keep{'s' * (len(local_clients) == 1)} to local training"
+        if local_clients
+        else ""
+    )
     if answer.kind == kinds.LOCAL:
         return f"Each client keeps a model of its own, trained alone ({label}): no method is significantly better."
     if answer.kind == kinds.COMMON:
@@ -59,13 +65,15 @@ def collaboration_benefit(answer: Answers, metric: str) -> str:
     test = answer.pays
     if test is None:
         return ""
-    own = answer.own.get(answer.rival, [])
-    exception = f", with {_join_names(own)} on local training as validation rows say," if own else ""
+    local_clients = answer.local_clients.get(answer.leader, [])
+    exception = (
+        f", with {_join_names(local_clients)} on local training as validation rows say," if local_clients else ""
+    )
     numbers = (
-        f"{_label(answer, answer.rival)}{exception} against Local: {_format_difference(test.difference, metric)} "
+        f"{_label(answer, answer.leader)}{exception} against Local: {_format_difference(test.difference, metric)} "
         f"(95 % interval {_format_interval(test.low, test.high, metric)}, p = {test.p:.2g})"
     )
-    if test.better == answer.rival:
+    if test.better == answer.leader:
         return f"Yes. {numbers}."
     if test.better:
         return f"No, it does harm. {numbers}."
@@ -80,7 +88,7 @@ def _clients_with_verdict(answer: Answers, method: str, verdict: str) -> list[st
 
 def client_gains(answer: Answers) -> str:
     """How many clients gain and who loses: by what is deployed, and by one common model if that differs."""
-    methods = [answer.method if answer.kind != kinds.LOCAL else answer.rival]
+    methods = [answer.method if answer.kind != kinds.LOCAL else answer.leader]
     common = [name for name in answer.board["method"] if _model_count(answer, name) == 1]
     methods += [name for name in common[:1] if name not in methods]
     return " ".join(_counts(answer, name) for name in methods if (answer.clients["method"] == name).any())
@@ -88,43 +96,47 @@ def client_gains(answer: Answers) -> str:
 
 def _counts(answer: Answers, method: str) -> str:
     total = int((answer.clients["method"] == method).sum())
-    gain, lose = (_clients_with_verdict(answer, method, verdict) for verdict in (per_client.GAINS, per_client.LOSES))
+    gaining, losing = (
+        _clients_with_verdict(answer, method, verdict) for verdict in (per_client.GAINS, per_client.LOSES)
+    )
     losers = (
-        f"{len(lose)} {'loses' if len(lose) == 1 else 'lose'}: {_join_names(lose)}"
-        if lose
+        f"{len(losing)} {'loses' if len(losing) == 1 else 'lose'}: {_join_names(losing)}"
+        if losing
         else "none loses significantly"
     )
-    return f"With {_label(answer, method)} {len(gain)} of {total} clients gain significantly over Local; {losers}."
+    return f"With {_label(answer, method)} {len(gaining)} of {total} clients gain significantly over Local; {losers}."
 
 
-def equal_methods(answer: Answers, metric: str, higher: bool) -> str:
+def equal_methods(answer: Answers, metric: str, higher_is_better: bool) -> str:
     """The collaborating methods that are as good as the best one, and the cheapest that may be deployed."""
-    board = answer.board[answer.board["method"] != answer.alone]
-    leader = board[board["method"] == answer.rival]
+    board = answer.board[answer.board["method"] != answer.local_name]
+    leader = board[board["method"] == answer.leader]
     if leader.empty or not np.isfinite(leader["validation"].iloc[0]):
         return "No collaborating method reached a finite score."
-    same, open_ = (_labels(answer, board, verdicts) for verdicts in ((kinds.AS_GOOD, kinds.BETTER), (kinds.UNDECIDED,)))
-    first = f"Of the methods that collaborate, {_label(answer, answer.rival)} is best on validation rows"
-    if not same and not open_:
+    equal, undecided = (
+        _labels(answer, board, verdicts) for verdicts in ((kinds.AS_GOOD, kinds.BETTER), (kinds.UNDECIDED,))
+    )
+    first = f"Of the methods that collaborate, {_label(answer, answer.leader)} is best on validation rows"
+    if not equal and not undecided:
         return f"{first}; every other one is significantly worse on test rows."
     parts = [f"{first}."]
-    parts += [f"Not significantly worse on test rows: {join_names(same)}."] if same else []
-    parts += [f"Undecided, and so not recommended: {join_names(open_)}."] if open_ else []
-    return " ".join([*parts, *_cheapest_sentence(answer, metric, higher)])
+    parts += [f"Not significantly worse on test rows: {join_names(equal)}."] if equal else []
+    parts += [f"Undecided, and so not recommended: {join_names(undecided)}."] if undecided else []
+    return " ".join([*parts, *_cheapest_sentence(answer, metric, higher_is_better)])
 
 
-def _cheapest_sentence(answer: Answers, metric: str, higher: bool) -> Iterable[str]:
+def _cheapest_sentence(answer: Answers, metric: str, higher_is_better: bool) -> Iterable[str]:
     """The cheapest method that may be deployed, with its own test against local training."""
-    fit = kinds.deployable_methods(answer.board, answer.alone, higher)
-    if fit.empty:
+    deployable = kinds.deployable_methods(answer.board, answer.local_name, higher_is_better)
+    if deployable.empty:
         return
-    row = fit.set_index("method").loc[kinds.cheapest_method(fit)]
-    own = (
+    row = deployable.set_index("method").loc[kinds.cheapest_method(deployable)]
+    test_text = (
         f": {_format_difference(row['over_local'], metric)}, p = {row['p_local']:.2g}"
         if np.isfinite(row["over_local"])
         else ""
     )
-    yield f"The cheapest of those with a score that is not below Local's is {row['label']}{own}."
+    yield f"The cheapest of those with a score that is not below Local's is {row['label']}{test_text}."
 
 
 def _labels(answer: Answers, board: pd.DataFrame, verdicts: Sequence[str]) -> list[str]:
@@ -141,10 +153,10 @@ def cost(answer: Answers) -> str:
 
 
 def structure(answer: Answers, metric: str) -> str:
-    """The groups of the graph that was learned, and what the graph is worth."""
+    """The groups of the learned graph, and whether the graph improves scores."""
     if answer.graph is None:
         return ""
-    label = _label(answer, answer.woven)
+    label = _label(answer, answer.graph_method)
     if answer.groups is None:
         text = f"The graph of {label} shows no groups: its weights are not denser within any, or its seeds disagree."
     else:
@@ -164,24 +176,24 @@ def _graph_benefit(answer: Answers, metric: str) -> Iterable[str]:
         yield f"It is {word} a {test['graph']} graph ({_format_difference(float(test['difference']), metric)})."
 
 
-def more_rounds(slope: Sequence[float], metric: str, higher: bool) -> str:
+def more_rounds(slope: Sequence[float], metric: str, higher_is_better: bool) -> str:
     """Whether validation still rises at the end of training."""
     mean, low, high = slope
     if not np.isfinite(mean):
         return "Too few evaluations say whether more rounds would help."
     interval = f"95 % interval {_format_interval(low, high, metric)}"
-    per = f"{_format_difference(mean, metric)} per ten rounds in the last third, {interval}"
-    helps = low > 0 if higher else high < 0
-    return f"{'More rounds may help' if helps else 'No sign that more rounds would help'}: {per}."
+    change = f"{_format_difference(mean, metric)} per ten rounds in the last third, {interval}"
+    helps = low > 0 if higher_is_better else high < 0
+    return f"{'More rounds may help' if helps else 'No sign that more rounds would help'}: {change}."
 
 
-def more_data(rows: pd.DataFrame, metric: str, higher: bool) -> str:
+def more_data(rows: pd.DataFrame, metric: str, higher_is_better: bool) -> str:
     """Whether the second half of the training rows helped."""
     half = rows[rows["share"] == 0.5]
     if half.empty or not np.isfinite(half["gain"].iloc[0]):
         return ""
     gain, low, high = (float(half[name].iloc[0]) for name in ("gain", "gain_low", "gain_high"))
-    helps = low > 0 if higher else high < 0
+    helps = low > 0 if higher_is_better else high < 0
     interval = f"95 % interval {_format_interval(low, high, metric)}"
     text = f"all training rows against half of them {_format_difference(gain, metric)}, {interval}"
     return f"{'More data would probably help' if helps else 'No sign that more data would help'}: {text}."
@@ -196,9 +208,9 @@ def _model_count(answer: Answers, method: Any) -> int:
 
 
 def _join_names(names: Sequence[str]) -> str:
-    if len(names) <= NAMED:
+    if len(names) <= MAX_NAMES:
         return join_names([*names]) if len(names) <= 6 else ", ".join(names)
-    return f"{', '.join(names[: NAMED - 1])} and {len(names) - NAMED + 1} others"
+    return f"{', '.join(names[: MAX_NAMES - 1])} and {len(names) - MAX_NAMES + 1} others"
 
 
 def _format_difference(value: float, metric: str) -> str:

@@ -1,4 +1,4 @@
-"""The federation without its test rows: what a race and its learning curves train and are judged on."""
+"""Parts of a federation: without its test rows, for the race, and with fewer training rows, for the learning curve."""
 
 from dataclasses import replace
 
@@ -24,8 +24,8 @@ def drop_test_rows(federation: Federation) -> Federation:
             'on them; give a split with some, such as shares={"train": 0.5, "val": 0.2, "test": 0.3}'
         )
     partition = federation.partition
-    none = tuple(np.empty(0, dtype=np.int64) for _ in partition.test)
-    return _replace_partition(federation, replace(partition, test=none, test_weight=None))
+    no_rows = tuple(np.empty(0, dtype=np.int64) for _ in partition.test)
+    return _replace_partition(federation, replace(partition, test=no_rows, test_weight=None))
 
 
 def subsample_training(federation: Federation, share: float) -> Federation:
@@ -33,8 +33,8 @@ def subsample_training(federation: Federation, share: float) -> Federation:
     ones.
     """
     partition = federation.partition
-    some = tuple(_subsample(rows, share, client) for client, rows in enumerate(partition.train))
-    return _replace_partition(federation, replace(partition, train=some))
+    subsets = tuple(_subsample(rows, share, client) for client, rows in enumerate(partition.train))
+    return _replace_partition(federation, replace(partition, train=subsets))
 
 
 def _subsample(rows: np.ndarray, share: float, client: int) -> np.ndarray:
