@@ -204,7 +204,7 @@ def header(text: str) -> bytes:
 )
 def test_archives_of_arrays(content: bytes, words: str, tmp_path: Path) -> None:
     def reader(path: Path) -> Any:
-        return read(path, lambda file: read_npz(file, most=1 << 20), "write it again")
+        return read(path, lambda file: read_npz(file, max_bytes=1 << 20), "write it again")
 
     assert words in message_of(reader, tmp_path / "a.npz", content)
 

@@ -1,1 +1,1 @@
-"""Safe readers of files from elsewhere: arrays, sparse matrices, pickles, tensors."""
+"""Safe readers of files that others wrote: arrays, sparse matrices, pickles, tensors."""

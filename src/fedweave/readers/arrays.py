@@ -1,6 +1,6 @@
-"""Numpy arrays from bytes of other authors. All that a file says about an array is checked before numpy uses it.
+"""Numpy arrays from files that others wrote. What a file says about an array is checked before numpy uses it.
 
-A reader of this module allocates at most what the file itself holds, or the limit that its caller names.
+A reader of this module allocates at most the size of the file, or the limit that its caller gives.
 """
 
 import ast
@@ -14,16 +14,16 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 MAGIC = b"\x93NUMPY"
-DIMENSIONS = 8  # more than any array of this project has
-WIDEST = 1 << 16  # bytes of one element: texts have a width of their own
-LONGEST_HEADER = 1 << 16
-LARGEST = 4 << 30  # bytes of all arrays of one file
+MAX_DIMENSIONS = 8  # more than any array of this project has
+MAX_ELEMENT_BYTES = 1 << 16  # a text can be long
+MAX_HEADER_BYTES = 1 << 16
+MAX_BYTES = 4 << 30  # of all arrays of one file
 _CODE = re.compile(r"[<>|=]?([biufcSU])(\d{1,6})")
 _WIDTHS = {"b": (1,), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "f": (2, 4, 8), "c": (8, 16)}
 
 
 class Layout(NamedTuple):
-    """Element type, shape and order of an array; `length` is its size in bytes."""
+    """Element type, shape and memory order of an array; `length` is its size in bytes."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -45,15 +45,16 @@ def plain_dtype(code: object) -> np.dtype[Any]:
     if match is None:
         raise ValueError(f"elements of type {code!r:.40} are refused")
     kind, width = match[1], int(match[2])
-    if width not in _WIDTHS.get(kind, (width,)) or not 0 < width * (4 if kind == "U" else 1) <= WIDEST:
+    if width not in _WIDTHS.get(kind, (width,)) or not 0 < width * (4 if kind == "U" else 1) <= MAX_ELEMENT_BYTES:
         raise ValueError(f"there are no elements of type {code!r:.40}")
     return np.dtype(match[0])
 
 
 def check_shape(shape: object) -> tuple[int, ...]:
     """`shape` if it is a tuple of a few sizes; raises ValueError otherwise."""
-    sizes = isinstance(shape, tuple) and all(type(n) is int and 0 <= n < 1 << 48 for n in shape)
-    if not isinstance(shape, tuple) or not sizes or len(shape) > DIMENSIONS:
+    if not isinstance(shape, tuple) or len(shape) > MAX_DIMENSIONS:
+        raise ValueError(f"{shape!r:.80} is no shape")
+    if not all(type(n) is int and 0 <= n < 1 << 48 for n in shape):
         raise ValueError(f"{shape!r:.80} is no shape")
     return shape
 
@@ -65,8 +66,8 @@ def build_array(raw: bytes | bytearray, layout: Layout) -> np.ndarray:
         ValueError: `raw` is shorter or longer than the shape says, or a boolean is neither 0 nor 1.
     """
     if len(raw) != layout.length:
-        what = f"an array {list(layout.shape)} of {layout.dtype}"
-        raise ValueError(f"{len(raw)} bytes for {what}, which takes {layout.length}")
+        expected = f"an array {list(layout.shape)} of {layout.dtype}"
+        raise ValueError(f"{len(raw)} bytes for {expected}, which takes {layout.length}")
     if not layout.length:
         return np.zeros(layout.shape, layout.dtype)
     if layout.dtype.kind == "b" and np.frombuffer(raw, np.uint8).max() > 1:
@@ -81,13 +82,13 @@ def read_header(file: IO[bytes]) -> Layout:
     """The layout of a .npy file; `file` is then at the first element.
 
     Raises:
-        ValueError: it is no such header, or the array is not one of plain elements.
+        ValueError: it is no such header, or the elements are not plain booleans, numbers or texts.
     """
     start = file.read(8)
     if start[:6] != MAGIC or start[6:] not in (b"\1\0", b"\2\0", b"\3\0"):
         raise ValueError("it does not begin as a .npy file")
     size = int.from_bytes(file.read(2 if start[6] == 1 else 4), "little")
-    if size > LONGEST_HEADER:
+    if size > MAX_HEADER_BYTES:
         raise ValueError(f"its header has {size} bytes")
     text = file.read(size)
     if len(text) < size:
@@ -114,8 +115,8 @@ def map_npy(path: Path) -> np.ndarray:
     return np.memmap(path, layout.dtype, "r", offset, layout.shape, "F" if layout.fortran else "C")
 
 
-def read_npz(path: Path, names: Collection[str] | None = None, most: int = LARGEST) -> dict[str, np.ndarray]:
-    """The arrays `names` of a .npz file, by default all, of at most `most` bytes.
+def read_npz(path: Path, names: Collection[str] | None = None, max_bytes: int = MAX_BYTES) -> dict[str, np.ndarray]:
+    """The arrays `names` of a .npz file, by default all; together they have at most `max_bytes` bytes.
 
     Raises:
         KeyError: there is no such array.
@@ -127,8 +128,8 @@ def read_npz(path: Path, names: Collection[str] | None = None, most: int = LARGE
         if len(stored) < len(members):
             raise ValueError("two arrays have one name")
         selected = {name: stored[name] for name in (stored if names is None else names)}
-        if sum(member.file_size for member in selected.values()) > most:
-            raise ValueError(f"its arrays take more than {most} bytes")
+        if sum(member.file_size for member in selected.values()) > max_bytes:
+            raise ValueError(f"its arrays take more than {max_bytes} bytes")
         return {name: _read_member(archive, member) for name, member in selected.items()}
 
 
@@ -141,15 +142,15 @@ def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarra
 
 
 def objects_offset(raw: bytes) -> int:
-    """Where the pickle begins in the bytes of a .npy file of objects; 0 if they are no .npy file.
+    """The offset of the pickle in the bytes of a .npy file of objects; 0 if `raw` is no .npy file.
 
     Raises:
         ValueError: a header that is too long.
     """
     if not raw.startswith(MAGIC):
         return 0
-    wide = 2 if raw[6:7] == b"\1" else 4
-    size = int.from_bytes(raw[8 : 8 + wide], "little")
-    if size > LONGEST_HEADER:
+    length_bytes = 2 if raw[6:7] == b"\1" else 4
+    size = int.from_bytes(raw[8 : 8 + length_bytes], "little")
+    if size > MAX_HEADER_BYTES:
         raise ValueError(f"its header has {size} bytes")
-    return 8 + wide + size
+    return 8 + length_bytes + size

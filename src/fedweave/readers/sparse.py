@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 
-DENSEST = 1 << 27  # elements of a matrix that is made dense: 512 MiB of float32
+MAX_DENSE_ELEMENTS = 1 << 27  # 512 MiB of float32
 
 
 def build_csr(values: Any, columns: Any, starts: Any, shape: Any) -> Any:
-    """The scipy matrix [rows, columns] of compressed rows: `values` and `columns` [entries], `starts` [rows + 1].
+    """The scipy matrix [rows, columns] of compressed rows `values` and `columns` [entries] and `starts` [rows + 1].
 
     Raises:
         ValueError: arrays that do not fit each other or `shape`, or an index outside of the matrix.
@@ -31,7 +31,7 @@ def build_csr(values: Any, columns: Any, starts: Any, shape: Any) -> Any:
 
 
 def check_size(shape: Any) -> tuple[int, int]:
-    """Two sizes of a matrix; raises ValueError for anything else."""
+    """The two sizes of a matrix; raises ValueError for anything else."""
     sizes = shape.tolist() if isinstance(shape, np.ndarray) and shape.shape == (2,) else shape
     if not isinstance(sizes, list | tuple) or len(sizes) != 2:
         raise ValueError("a sparse matrix has no shape of two sizes")
@@ -41,12 +41,12 @@ def check_size(shape: Any) -> tuple[int, int]:
 
 
 def to_dense(matrix: Any) -> np.ndarray:
-    """A checked matrix with its zeros: float32 [rows, columns].
+    """A matrix of `build_csr` as a dense array, float32 [rows, columns].
 
     Raises:
         ValueError: it would have more than `DENSEST` elements.
     """
     rows, width = matrix.shape
-    if rows * width > DENSEST:
+    if rows * width > MAX_DENSE_ELEMENTS:
         raise ValueError(f"a matrix {rows} x {width} is too large")
     return matrix.astype(np.float32).toarray()

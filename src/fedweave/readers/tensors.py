@@ -1,4 +1,4 @@
-"""Files of `torch.save` that others may have written: torch trusts the sizes in them, this reader does not.
+"""Files of `torch.save` that others may have written. PyTorch trusts the sizes in them, this reader does not.
 
 Format: a zip archive of uncompressed members <folder>/data.pkl, which refers to the storages <folder>/data/<key>.
 """
@@ -14,8 +14,8 @@ from torch import Tensor
 
 from fedweave.readers.unpickler import GlobalName, Unpickler
 
-MOST = 1 << 33  # elements of one tensor: an expanded one repeats its storage, and is copied sooner or later
-_TYPES = {
+MAX_ELEMENTS = 1 << 33  # of one tensor: a short storage can be expanded to a large tensor, which is copied later
+_DTYPES = {
     "DoubleStorage": torch.float64,
     "FloatStorage": torch.float32,
     "HalfStorage": torch.float16,
@@ -35,7 +35,8 @@ def read_tensors(path: Path) -> Any:
     """The tree of tensors and plain values in `path`, on the CPU.
 
     Raises:
-        ValueError, UnpicklingError, BadZipFile, OSError, KeyError and others: the file is damaged, or holds more.
+        ValueError, UnpicklingError, BadZipFile, OSError, KeyError and others: the file is damaged, or holds other
+            objects.
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path} is no file")
@@ -50,7 +51,7 @@ def read_tensors(path: Path) -> Any:
 
 
 class _Archive:
-    """The storages of an open file, each read once: tensors may share one."""
+    """An open file. Each storage is read once, because tensors may share it."""
 
     def __init__(self, archive: zipfile.ZipFile, folder: str) -> None:
         self.archive, self.folder = archive, folder
@@ -64,20 +65,21 @@ class _Archive:
             GlobalName("torch._utils", "_rebuild_parameter"): _build_parameter,
             GlobalName("collections", "OrderedDict"): _build_ordered_dict,
             GlobalName("torch", "Size"): _build_size,
-            **{GlobalName("torch", name): _refuse for name in _TYPES},
+            **{GlobalName("torch", name): _refuse for name in _DTYPES},
         }
         return Unpickler(raw, builders, self.storage, steps=len(raw)).load()
 
     def storage(self, pid: Any) -> Tensor:
         """The storage of ("storage", type, key, place, elements) as a vector."""
-        kind, name, key, _, count = pid
-        if kind != "storage" or not isinstance(name, GlobalName) or name.name not in _TYPES or not isinstance(key, str):
+        kind, cls, key, _, count = pid
+        if kind != "storage" or not isinstance(cls, GlobalName) or cls.name not in _DTYPES or not isinstance(key, str):
             raise ValueError("it refers to what is no storage")
+        dtype = _DTYPES[cls.name]
         if key not in self.storages:
-            self.storages[key] = _build_vector(self.archive.read(f"{self.folder}/data/{key}"), _TYPES[name.name])
+            self.storages[key] = _build_vector(self.archive.read(f"{self.folder}/data/{key}"), dtype)
         stored = self.storages[key]
-        if stored.dtype != _TYPES[name.name] or type(count) is not int or not 0 <= count <= len(stored):
-            raise ValueError(f"storage {key} does not have {count!r} elements of type {name.name}")
+        if stored.dtype != dtype or type(count) is not int or not 0 <= count <= len(stored):
+            raise ValueError(f"storage {key} does not have {count!r} elements of type {cls.name}")
         return stored
 
 
@@ -93,7 +95,7 @@ def _build_vector(raw: bytes, dtype: torch.dtype) -> Tensor:
 
 def _build_tensor(args: tuple[Any, ...]) -> Tensor:
     """A view of a storage: (storage, offset, sizes, strides, requires_grad, hooks)."""
-    storage, offset, sizes, strides, gradient, hooks = args[:6]
+    storage, offset, sizes, strides, requires_grad, hooks = args[:6]
     if type(storage) is not Tensor or storage.ndim != 1 or len(args) > 6 or hooks:
         raise ValueError("it describes no tensor")
     numbers = (offset, *sizes, *strides)
@@ -101,16 +103,16 @@ def _build_tensor(args: tuple[Any, ...]) -> Tensor:
         raise ValueError("a tensor has impossible sizes")
     last = offset + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True))
     count = math.prod(sizes)
-    if count > MOST or (count and last >= len(storage)) or offset > len(storage):
+    if count > MAX_ELEMENTS or (count and last >= len(storage)) or offset > len(storage):
         raise ValueError(f"a tensor of sizes {list(sizes)} does not fit its {len(storage)} elements")
-    return torch.as_strided(storage, sizes, strides, offset).requires_grad_(gradient is True)
+    return torch.as_strided(storage, sizes, strides, offset).requires_grad_(requires_grad is True)
 
 
 def _build_parameter(args: tuple[Any, ...]) -> torch.nn.Parameter:
-    tensor, gradient, hooks = args
+    tensor, requires_grad, hooks = args
     if type(tensor) is not Tensor or hooks:
         raise ValueError("it describes no parameter")
-    return torch.nn.Parameter(tensor.detach(), gradient is True)
+    return torch.nn.Parameter(tensor.detach(), requires_grad is True)
 
 
 def _build_ordered_dict(args: tuple[Any, ...]) -> dict[Any, Any]:

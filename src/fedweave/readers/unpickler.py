@@ -1,7 +1,7 @@
-"""A machine for pickles that others wrote: it calls nothing and imports nothing, and its cost is bounded by the file.
+"""An unpickler for files that others wrote. It calls and imports nothing, and the size of the file bounds its cost.
 
-Global names become `GlobalName`, which nobody can call; what they would build is left to a table of builders. Only the
-instructions below are known. None of them takes more memory or time than a few times the bytes that it was read from.
+A global name becomes a `GlobalName`, which cannot be called; a table of builders makes the objects instead. Only the
+instructions below are allowed. Each takes at most a few times the memory and time of the bytes that it was read from.
 """
 
 import io
@@ -10,11 +10,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-STEPS = 2_000_000  # instructions of one pickle; the largest real one, PubMed's graph, has 180,000
-_LARGEST_KEY = 1 << 60  # numbers beyond it can be chosen so that all of them fall into one place of a dictionary
-_LONGEST_KEY = 10_000
-_LONGEST_TUPLE = 8
-_LARGEST_INDEX = 1 << 32
+MAX_STEPS = 2_000_000  # instructions in one pickle; the largest real one, PubMed's graph, has 180,000
+_MAX_KEY = 1 << 60  # larger numbers can be chosen so that they all collide in a dictionary
+_MAX_KEY_LENGTH = 10_000
+_MAX_KEY_PARTS = 8
+_MAX_MEMO_INDEX = 1 << 32
 
 _INSTRUCTIONS = (
     "PROTO FRAME STOP MARK POP NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT "
@@ -37,7 +37,7 @@ Persistent = Callable[[Any], Any]
 
 
 class PendingObject(ABC):
-    """An object whose state comes later in the pickle; the object then takes its place."""
+    """Stands for an object whose state comes later in the pickle, and is then replaced by that object."""
 
     value: Any = None
     done = False
@@ -55,10 +55,10 @@ class PendingObject(ABC):
 
 
 class Unpickler(pickle._Unpickler):
-    """Reads one pickle of plain values, and of what `builders` make; text of Python 2 is read as Latin-1.
+    """Reads one pickle of plain values and of objects of `builders`; text of Python 2 is read as Latin-1.
 
-    It derives from the unpickler that is written in Python: nine bytes make the one written in C reserve and fill
-    32 GiB for its memo.
+    It derives from Python's unpickler in Python: nine bytes are enough to make the one in C allocate 32 GiB for its
+    memo.
     """
 
     def __init__(
@@ -66,33 +66,33 @@ class Unpickler(pickle._Unpickler):
         raw: bytes,
         builders: Mapping[GlobalName, Builder],
         persistent: Persistent | None = None,
-        steps: int = STEPS,
+        steps: int = MAX_STEPS,
     ) -> None:
         super().__init__(io.BytesIO(raw), encoding="latin1")
         self.raw, self.builders, self.persistent = raw, builders, persistent
         self.steps = steps
 
     def find_class(self, module: str, name: str) -> GlobalName:
-        """The name itself; raises UnpicklingError for one that no builder is for."""
-        name_of_global = GlobalName(module, name)
-        if name_of_global not in self.builders:
+        """The name itself; raises UnpicklingError if there is no builder for it."""
+        global_name = GlobalName(module, name)
+        if global_name not in self.builders:
             raise pickle.UnpicklingError(f"refuses to load {module:.80}.{name:.80}")
-        return name_of_global
+        return global_name
 
     def persistent_load(self, pid: Any) -> Any:
-        """The object outside of the pickle with the identity `pid`, if such objects are supported."""
+        """The object with the identity `pid` outside of the pickle, if such objects are supported."""
         if self.persistent is None:
             raise pickle.UnpicklingError("refers to a place outside of itself")
         return self.persistent(pid)
 
     def load(self) -> Any:
-        """The value of the pickle; raises UnpicklingError, and what its parts raise, where it is damaged."""
+        """The value of the pickle; raises UnpicklingError, or an error of a builder, if it is damaged."""
         value = super().load()
         return value.value if isinstance(value, PendingObject) else value
 
 
 def _target(machine: Any, kind: type) -> Any:
-    """The container on top of the stack; only those that the pickle itself began are ever changed."""
+    """The container on top of the stack; only containers that the pickle itself created are changed."""
     target = machine.stack[-1]
     if not isinstance(target, kind):
         raise pickle.UnpicklingError(f"adds to what is no {kind.__name__}")
@@ -100,8 +100,8 @@ def _target(machine: Any, kind: type) -> Any:
 
 
 def _check_key(key: Any) -> Any:
-    """`key` if its hash is cheap and cannot be made to collide: a tower of tuples takes for ever."""
-    parts = key if type(key) is tuple and len(key) <= _LONGEST_TUPLE else (key,)
+    """`key` if its hash is cheap and cannot be made to collide; the hash of deeply nested tuples takes too long."""
+    parts = key if type(key) is tuple and len(key) <= _MAX_KEY_PARTS else (key,)
     if not all(_is_plain(part) for part in parts):
         raise pickle.UnpicklingError(f"a key is {type(key).__name__}, not a short text or a number")
     return key
@@ -109,8 +109,8 @@ def _check_key(key: Any) -> Any:
 
 def _is_plain(part: Any) -> bool:
     if isinstance(part, str | bytes):
-        return len(part) <= _LONGEST_KEY
-    return part is None or (isinstance(part, int) and -_LARGEST_KEY < part < _LARGEST_KEY)
+        return len(part) <= _MAX_KEY_LENGTH
+    return part is None or (isinstance(part, int) and -_MAX_KEY < part < _MAX_KEY)
 
 
 def _append(machine: Any) -> None:
@@ -138,13 +138,13 @@ def _set_items(machine: Any) -> None:
 
 
 def _dict(machine: Any) -> None:
-    items = machine.pop_mark()  # it changes where `append` appends
+    items = machine.pop_mark()  # before `append` is looked up, which it replaces
     machine.append(dict(_pair_items(items)))
 
 
-def _get(plain: Callable[[Any], None]) -> Callable[[Any], None]:
+def _get(instruction: Callable[[Any], None]) -> Callable[[Any], None]:
     def step(machine: Any) -> None:
-        plain(machine)
+        instruction(machine)
         value = machine.stack[-1]
         if isinstance(value, PendingObject) and value.done:
             machine.stack[-1] = value.value
@@ -154,13 +154,13 @@ def _get(plain: Callable[[Any], None]) -> Callable[[Any], None]:
 
 def _put(machine: Any) -> None:
     index = int(machine.readline()[:-1])
-    if not 0 <= index < _LARGEST_INDEX:
+    if not 0 <= index < _MAX_MEMO_INDEX:
         raise pickle.UnpicklingError(f"memo index {index} is out of range")
     machine.memo[index] = machine.stack[-1]
 
 
 def _bytearray(machine: Any) -> None:
-    """Bytes instead of a bytearray, which the plain instruction would allocate before it looks at the file."""
+    """Push bytes, not a bytearray: Python's instruction allocates the bytearray before it reads the file."""
     size = int.from_bytes(machine.read(8), "little")
     if size > len(machine.raw):
         raise pickle.UnpicklingError("it ends within a bytearray")
@@ -181,17 +181,17 @@ def _build(machine: Any) -> None:
     machine.stack[-1] = record.complete(state)
 
 
-def _count_steps(plain: Callable[[Any], None]) -> Callable[[Any], None]:
+def _count_steps(instruction: Callable[[Any], None]) -> Callable[[Any], None]:
     def step(machine: Any) -> None:
         machine.steps -= 1
         if machine.steps < 0:
             raise pickle.UnpicklingError("has too many instructions")
-        plain(machine)
+        instruction(machine)
 
     return step
 
 
-_OWN: dict[str, Callable[[Any], None]] = {
+_REPLACEMENTS: dict[str, Callable[[Any], None]] = {
     "APPEND": _append,
     "APPENDS": _appends,
     "SETITEM": _set_item,
@@ -200,7 +200,7 @@ _OWN: dict[str, Callable[[Any], None]] = {
     "PUT": _put,
     "BYTEARRAY8": _bytearray,
     "REDUCE": _reduce,
-    "NEWOBJ": _reduce,  # cls.__new__(cls, *arguments) and cls(*arguments) are one to a builder
+    "NEWOBJ": _reduce,  # a builder treats cls.__new__(cls, *arguments) like cls(*arguments)
     "BUILD": _build,
 }
 
@@ -214,7 +214,7 @@ class _InstructionTable(dict[int, Callable[[Any], None]]):
 
 def _build_table() -> _InstructionTable:
     codes = {name: getattr(pickle, name)[0] for name in _INSTRUCTIONS.split()}
-    steps = {name: _OWN.get(name, pickle._Unpickler.dispatch[code]) for name, code in codes.items()}
+    steps = {name: _REPLACEMENTS.get(name, pickle._Unpickler.dispatch[code]) for name, code in codes.items()}
     steps |= {name: _get(steps[name]) for name in ("GET", "BINGET", "LONG_BINGET")}
     return _InstructionTable({codes[name]: _count_steps(step) for name, step in steps.items()})
 

@@ -1,7 +1,7 @@
 """Malicious clients: they forge what they upload, or learn from wrong labels.
 
-Sources: the malicious clients of FedSheafHN (Liang et al., arXiv:2405.16056, Tables 6 and 7), who replace the
-embedding they upload by one number in every place, or by noise; sign flipping and Gaussian updates of Li et al., "RSA"
+Sources: the malicious clients of FedSheafHN (Liang et al., arXiv:2405.16056, Tables 6 and 7), who replace their
+embedding by one number in every element, or by noise; sign flipping and Gaussian updates of Li et al., "RSA"
 (AAAI 2019); label flipping c → C − 1 − c of Fang et al., "Local Model Poisoning Attacks" (USENIX Security 2020).
 """
 
@@ -20,7 +20,7 @@ from fedweave.tensors.random_streams import stream
 from fedweave.tensors.trees import Tree
 from fedweave.threats.privacy import normals
 
-ATTACKERS, FORGERIES = 11, 12  # random streams: of the partition's seed, and of a run's seed
+ATTACKERS, FORGERIES = 11, 12  # random streams of the partition's seed, and of a run's seed
 EMBEDDING = "embedding"  # the key, in an enrolment or an upload, of a client's embedding of its data
 
 Kind = Literal["constant", "gaussian", "sign_flip", "noise", "nan", "malformed", "label_flip"]
@@ -37,18 +37,15 @@ class AttackSpec:
     scale: Annotated[float | None, AtLeast(0), "strength, of the kinds that have one"] = None
 
     def check(self, key: str) -> "AttackSpec":
-        """This block, if it has a scale exactly where its kind has one.
+        """This block.
 
         Raises:
-            BadInput: otherwise.
+            BadInput: the kind needs a scale and there is none, or the other way round.
         """
         if (self.scale is None) == (self.kind in SCALED):
-            wrong = (
-                "missing; it is how strong the attack is"
-                if self.scale is None
-                else f"{self.scale!r}, but {self.kind} has no strength"
-            )
-            raise BadInput(f"{key}.scale: {wrong}; kinds with a scale: {', '.join(SCALED)}")
+            missing = "missing; it is how strong the attack is"
+            problem = missing if self.scale is None else f"{self.scale!r}, but {self.kind} has no strength"
+            raise BadInput(f"{key}.scale: {problem}; kinds with a scale: {', '.join(SCALED)}")
         return self
 
 
@@ -77,7 +74,7 @@ class Attack:
         return replace(self, attackers=self.attackers.to(device))
 
     def corrupt(self, enrolled: Tree, positions: Tensor, ids: Tensor, seed: int, round: int) -> Tree:
-        """`enrolled` [P, ...] by the clients at `positions` [P] with identities `ids` [P], with forged embeddings."""
+        """`enrolled` [P, ...] of the clients at `positions` [P] with identities `ids` [P], with forged embeddings."""
         if self.kind not in ON_EMBEDDINGS or EMBEDDING not in enrolled or not self.attackers[positions].any():
             return enrolled
         honest: Tensor = enrolled[EMBEDDING]
@@ -87,12 +84,12 @@ class Attack:
         return {**enrolled, EMBEDDING: torch.where(self.attackers[positions][:, None], forgeries, honest)}
 
     def forge(
-        self, upload: Tree, sent_down: Callable[[], Tree], positions: Tensor, ids: Tensor, seed: int, round: int
+        self, upload: Tree, downloads: Callable[[], Tree], positions: Tensor, ids: Tensor, seed: int, round: int
     ) -> Tree | list[Tree]:
-        """The uploads [P, ...] as they arrive; those of "malformed" one by one, for no tensor holds them all.
+        """The uploads [P, ...] as they arrive; for "malformed" a list, because the shapes differ.
 
         Args:
-            sent_down: gives what the clients were sent of what they upload [P, ...].
+            downloads: gives what the server sent to these clients, in the form of `upload`, [P, ...].
         """
         is_attacker = self.attackers[positions]
         if self.kind == "malformed":
@@ -102,18 +99,18 @@ class Attack:
             ]
         if self.kind in (*ON_EMBEDDINGS, "label_flip") or not is_attacker.any() or not trees.tree_leaves(upload):
             return self.corrupt(upload, positions, ids, seed, round)
-        forgeries = self._forgeries(upload, sent_down, ids, seed, round)
+        forgeries = self._forgeries(upload, downloads, ids, seed, round)
         return trees.tree_map(
             lambda forged, honest: torch.where(trees.column(is_attacker, honest), forged, honest), forgeries, upload
         )
 
-    def _forgeries(self, upload: Tree, sent_down: Callable[[], Tree], ids: Tensor, seed: int, round: int) -> Tree:
+    def _forgeries(self, upload: Tree, downloads: Callable[[], Tree], ids: Tensor, seed: int, round: int) -> Tree:
         if self.kind == "nan":
             return trees.tree_map(lambda honest: torch.full_like(honest, torch.nan), upload)
         if self.kind == "sign_flip":
-            return trees.tree_map(lambda honest, start: start - self.scale * (honest - start), upload, sent_down())
+            return trees.tree_map(lambda honest, start: start - self.scale * (honest - start), upload, downloads())
         return trees.tree_map(
-            lambda start, noise: start + self.scale * noise, sent_down(), normals(upload, ids, seed, FORGERIES, round)
+            lambda start, noise: start + self.scale * noise, downloads(), normals(upload, ids, seed, FORGERIES, round)
         )
 
 

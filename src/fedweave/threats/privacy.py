@@ -22,12 +22,12 @@ from fedweave.tensors import trees
 from fedweave.tensors.random_streams import stream
 from fedweave.tensors.trees import Tree
 
-NOISE = 13  # stream hanging on a run's seed
+NOISE = 13  # random stream of a run's seed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Privacy:
-    """The block `train.privacy`. A model's norm counts from the model that its client was sent."""
+    """The block `train.privacy`. The norm of a model is its distance from the model that the client received."""
 
     clip: Annotated[float, Between(1e-9, 1e9), "C, largest norm of what a client sends in one part of an upload"]
     noise: Annotated[float, Between(1e-3, 1e6), "z, standard deviation of the noise over the norm of all that is sent"]
@@ -37,7 +37,7 @@ class Privacy:
         """`content` [P, ...] clipped around `base` [P, ...], with noise that depends on (seed, round, client).
 
         The entries of a dictionary are parts: each is clipped to C, and all get noise of z C √parts, which is z times
-        the norm that they have together at most.
+        the largest norm that they can have together.
         """
         if not isinstance(content, dict):
             return self.protect({"": content}, {"": base}, ids, seed, round)[""]
@@ -70,26 +70,23 @@ def epsilon(noise: float, releases: int, delta: float) -> float:
     def excess(value: float) -> float:
         return float(ndtr(mu / 2 - value / mu) - np.exp(value + log_ndtr(-mu / 2 - value / mu))) - delta
 
+    if excess(0.0) <= 0:
+        return 0.0
     # Concentrated privacy of μ²/2 bounds ε from above (Bun, Steinke 2016, proposition 1.3).
-    return (
-        0.0
-        if excess(0.0) <= 0
-        else float(brentq(excess, 0.0, mu**2 / 2 + mu * math.sqrt(2 * math.log(1 / delta)) + 1e-9))
-    )
+    limit = mu**2 / 2 + mu * math.sqrt(2 * math.log(1 / delta)) + 1e-9
+    return float(brentq(excess, 0.0, limit))
 
 
 def clip_rows(part: Tree, base: Tree, bound: Tensor) -> Tree:
-    """`part` [P, ...] pulled towards `base` so that no row is farther from it than `bound`."""
-    moved = trees.sub(part, base)
-    length = trees.norms(moved)
-    scale = (bound.to(length) / length.clamp(min=torch.finfo(length.dtype).tiny)).clamp(max=1.0)
-    return trees.tree_map(lambda b, m: b + m * trees.column(scale, m), base, moved)
+    """`part` [P, ...] moved towards `base` so that no row is farther from it than `bound`."""
+    updates = trees.sub(part, base)
+    norms = trees.norms(updates)
+    scale = (bound.to(norms) / norms.clamp(min=torch.finfo(norms.dtype).tiny)).clamp(max=1.0)
+    return trees.tree_map(lambda b, m: b + m * trees.column(scale, m), base, updates)
 
 
 def normals(tree: Tree, ids: Tensor, *purpose: int) -> Tree:
-    """Independent standard normal numbers in the shape of `tree` [P, ...]; a client's depend on `purpose` and its
-    id.
-    """
+    """Independent standard normal numbers in the shape of `tree` [P, ...], drawn by (`purpose`, id of the client)."""
     leaves, form = tree_flatten(tree)
     sizes = [leaf[0].numel() for leaf in leaves]
     rows = torch.from_numpy(np.stack([stream(*purpose, i).standard_normal(sum(sizes)) for i in ids.tolist()]))

@@ -1,4 +1,4 @@
-"""Aggregation that a few broken or hostile clients cannot steer.
+"""Aggregation rules that limit the influence of a few broken or hostile clients.
 
 Sources: coordinate-wise median and trimmed mean of Yin et al., "Byzantine-Robust Distributed Learning" (ICML 2018);
 norm clipping of Sun et al., "Can You Really Backdoor Federated Learning?" (arXiv:1911.07963).
@@ -22,7 +22,7 @@ class Robust:
     """The block `train.robust`.
 
     "median" and "trimmed" take the place of the mean, coordinate by coordinate and without weights, in methods that
-    average; "clip" shortens long updates and goes with every method that uploads some.
+    average; "clip" shortens long updates and works with every method that uploads models.
     """
 
     rule: Annotated[Literal["median", "trimmed", "clip"], "what is done to uploads"]
@@ -34,20 +34,20 @@ class Robust:
         """Whether the rule replaces a mean, and so needs a method that takes one."""
         return self.rule != "clip"
 
-    def apply(self, uploads: Tree, sent_down: Tree, part: str = "model") -> Tree:
+    def apply(self, uploads: Tree, downloads: Tree, part: str = "model") -> Tree:
         """`uploads` [P, ...] with robust models.
 
         Args:
-            sent_down: [P, ...] what the clients had received of these models.
+            downloads: [P, ...] what the clients received of these models.
             part: the entry of the uploads that holds the models, see `Method.robust_part`.
         """
         if part not in uploads:
             return uploads
-        models, base = uploads[part], sent_down[part]
+        models, base = uploads[part], downloads[part]
         if self.rule == "clip":
             bound = trees.norms(trees.sub(models, base)).median() if self.bound is None else torch.tensor(self.bound)
             return {**uploads, part: clip_rows(models, base, bound)}
-        # Every client's model is replaced by the robust centre, so that the weighted mean is this centre.
+        # Every client's model is replaced by the robust centre: then the weighted mean is this centre.
         return {**uploads, part: trees.tree_map(lambda t: self.centre(t).expand_as(t), models)}
 
     def centre(self, values: Tensor) -> Tensor:
