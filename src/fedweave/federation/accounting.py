@@ -1,4 +1,4 @@
-"""Privacy accounting: how often each client has uploaded, and the privacy loss of the one that did so most often."""
+"""Privacy accounting: how often each client uploads, and the privacy loss of the client with the most uploads."""
 
 import torch
 
@@ -7,9 +7,9 @@ from fedweave.federation.timeline import Timeline
 
 
 class Accountant:
-    """Counts uploads from one evaluation to the next.
+    """Counts the uploads of each client, from one evaluation to the next.
 
-    Participation is a function of the seed, so a resumed run counts from its beginning.
+    Participation is a function of the seed, so a run that goes on from a checkpoint counts again from round 0.
     """
 
     def __init__(self, timeline: Timeline) -> None:
@@ -25,11 +25,11 @@ class Accountant:
 
     def _most_uploads(self, rounds: int) -> int:
         settings, timeline = self.timeline.settings, self.timeline
-        clients = [
+        present = [
             timeline.federation(round).clients if timeline.stage(round)[0].method.uploads_in(round) else 0
             for round in range(self.rounds, rounds)
         ]
         ids = timeline.everybody.ids.cpu()
-        self.uploads += participation_counts(settings.seed, self.rounds, clients, ids, settings.participation)
+        self.uploads += participation_counts(settings.seed, self.rounds, present, ids, settings.participation)
         self.rounds = rounds
         return int(self.uploads.max())

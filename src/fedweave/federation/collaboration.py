@@ -17,7 +17,7 @@ from fedweave.tensors.tables import Table
 from fedweave.tensors.trees import Params
 
 LARGEST_GRAPH = 2**26  # weights of a graph of all clients, L · N²: 8192 clients with one layer, 2896 with eight
-PART = 2**29  # bytes of the models that are compared with all others at once
+PART = 2**29  # bytes of the models that are compared with all models at once
 
 Layers = Sequence[Sequence[str]]
 """Parameter names of every layer."""
@@ -26,7 +26,7 @@ Layers = Sequence[Sequence[str]]
 def mix_models(weights: Tensor, models: Params, layers: Layers) -> Params:
     """Mix models layer by layer: weights [L, P, N] or [1, P, N], models [N, ...] -> [P, ...].
 
-    Names in `layers` that `models` lacks (private parameters) are passed over, names in no layer are dropped.
+    Names in `layers` that `models` does not have (private parameters) are ignored. Names in no layer are dropped.
     """
     rows = weights.expand(len(layers), *weights.shape[1:])
     return {
@@ -38,7 +38,7 @@ def mix_models(weights: Tensor, models: Params, layers: Layers) -> Params:
 
 
 def is_recordable(layers: int, clients: int) -> bool:
-    """Whether a whole graph [L, N, N] may be made at once, to be recorded and described."""
+    """Whether a graph of all clients [L, N, N] is small enough to be computed, recorded and described as a whole."""
     return layers * clients**2 <= LARGEST_GRAPH
 
 
@@ -48,8 +48,8 @@ def layer_cosines(
     """Cosine similarity [L, N, N] of stacked updates, each layer flattened; a zero update gives 0.
 
     Args:
-        before, changed: the cosines before the updates of clients `changed` [P] did. Where updates lie in files, only
-            rows and columns of these clients are made again.
+        before, changed: the cosines before the updates of the clients `changed` [P] changed. Where updates lie in
+            files, only the rows and columns of these clients are computed again.
     """
     if before is None or changed is None or not any(isinstance(value, Table) for value in updates.values()):
         return torch.stack([model_cosines({name: updates[name] for name in names}) for names in layers])
@@ -58,10 +58,10 @@ def layer_cosines(
 
 
 def model_cosines(models: Params, origin: Params | None = None, ids: Tensor | None = None) -> Tensor:
-    """Cosine similarity [N, N] of stacked models [N, ...], or of how far they went from a common `origin`.
+    """Cosine similarity [N, N] of stacked models [N, ...], or of their differences from a common `origin`.
 
-    Products are summed over parameters, so that models need no copy as one matrix. A product of norms is 1e-12 at
-    least.
+    Products are summed over parameters, so that no copy of the models as one matrix is needed. A product of norms is
+    at least 1e-12.
 
     Args:
         ids: the rows [P] that are returned, [P, N]; by default all.
@@ -70,19 +70,19 @@ def model_cosines(models: Params, origin: Params | None = None, ids: Tensor | No
         everybody = torch.arange(len(next(iter(models.values()))))
         return cosine_rows(models, everybody if ids is None else ids, origin)
     rows = [(value if origin is None else value - origin[name]).flatten(1) for name, value in models.items()]
-    norm = trees.norms(rows)
-    cosines = torch.stack([x @ x.T for x in rows]).sum(0) / (norm[:, None] * norm).clamp(min=1e-12)
+    norms = trees.norms(rows)
+    cosines = torch.stack([x @ x.T for x in rows]).sum(0) / (norms[:, None] * norms).clamp(min=1e-12)
     return cosines if ids is None else cosines[ids]
 
 
 def layer_cosine_rows(updates: Params, layers: Layers, ids: Tensor) -> Tensor:
-    """Rows `ids` [P] of `layer_cosines`, [L, P, N], without the others."""
+    """Rows `ids` [P] of `layer_cosines`, [L, P, N]; the other rows are not computed."""
     return torch.stack([cosine_rows({name: updates[name] for name in names}, ids) for names in layers])
 
 
 def cosine_rows(models: Params, ids: Tensor, origin: Params | None = None) -> Tensor:
-    """Rows `ids` [P] of `model_cosines`, [P, N], made without the others: some rows at a time against all clients."""
-    return torch.cat([_some_cosines(models, some, origin) for some in _split_ids(models, ids)])
+    """Rows `ids` [P] of `model_cosines`, [P, N]; the other rows are not computed. A part of the rows at a time."""
+    return torch.cat([_part_cosines(models, part, origin) for part in _split_ids(models, ids)])
 
 
 def _split_ids(models: Params, ids: Tensor) -> tuple[Tensor, ...]:
@@ -90,14 +90,15 @@ def _split_ids(models: Params, ids: Tensor) -> tuple[Tensor, ...]:
     return ids.split(max(1, PART // max(1, sum(value[0].nbytes for value in models.values()))))
 
 
-def _some_cosines(models: Params, ids: Tensor, origin: Params | None) -> Tensor:
+def _part_cosines(models: Params, ids: Tensor, origin: Params | None) -> Tensor:
+    """Rows `ids` [P] of `model_cosines` in one product, [P, N]."""
     pairs = []
     for name, value in models.items():
-        start = None if origin is None else origin[name]
-        mine = value[ids] if start is None else value[ids] - start
-        pairs.append(tables.products(mine.flatten(1), value, start))
-    norm = torch.stack([squares for _, squares in pairs]).sum(0).sqrt()
-    return torch.stack([made for made, _ in pairs]).sum(0) / (norm[ids, None] * norm).clamp(min=1e-12)
+        center = None if origin is None else origin[name]
+        rows = value[ids] if center is None else value[ids] - center
+        pairs.append(tables.products(rows.flatten(1), value, center))
+    norms = torch.stack([squares for _, squares in pairs]).sum(0).sqrt()
+    return torch.stack([products for products, _ in pairs]).sum(0) / (norms[ids, None] * norms).clamp(min=1e-12)
 
 
 def squared_distances(models: Params, ids: Tensor) -> Tensor:
@@ -105,10 +106,11 @@ def squared_distances(models: Params, ids: Tensor) -> Tensor:
     if not any(isinstance(value, Table) for value in models.values()):
         thetas = trees.to_matrix(models)
         return torch.cdist(thetas[ids], thetas).square()
-    return torch.cat([_some_distances(models, some) for some in _split_ids(models, ids)])
+    return torch.cat([_part_distances(models, part) for part in _split_ids(models, ids)])
 
 
-def _some_distances(models: Params, ids: Tensor) -> Tensor:
+def _part_distances(models: Params, ids: Tensor) -> Tensor:
+    """`squared_distances` in one product, ‖a‖² + ‖b‖² − 2 a · b."""
     pairs = [tables.products(value[ids].flatten(1), value) for value in models.values()]
     products, squares = (torch.stack([pair[i] for pair in pairs]).sum(0) for i in (0, 1))
     return (squares[ids, None] + squares - 2.0 * products).clamp(min=0.0)
@@ -126,7 +128,8 @@ def row_shares(weights: Tensor) -> Tensor:
 
 def simplex_projection(rows: Tensor) -> Tensor:
     """Euclidean projection of every row of [..., N] onto the probability simplex (Duchi et al., 2008)."""
-    rows = rows - rows.amax(-1, keepdim=True)  # the same projection; next to 10⁸ the 1 below would be lost
+    # This does not change the projection. Without it, rounding would lose the 1 below beside values such as 10⁸.
+    rows = rows - rows.amax(-1, keepdim=True)
     descending = rows.sort(-1, descending=True).values
     rank = torch.arange(1, rows.shape[-1] + 1, device=rows.device)
     shift = (descending.cumsum(-1) - 1.0) / rank
@@ -141,9 +144,12 @@ def edges_of(adjacency: Tensor) -> Tensor:
 
 
 def knn_graph(x: Tensor, k: int) -> Tensor:
-    """Edges between every row of `x` [N, D] and its `k` most similar others by cosine; k = 0: no edge.
+    """Edges [2, E] between every row of `x` [N, D] and its `k` most similar others by cosine; k = 0: no edge.
 
     Ties go to the lower index, so the graph is the same on every machine.
+
+    Raises:
+        BadInput: `k` is negative.
     """
     if k < 0:
         raise BadInput(f"k: {k} is negative; give the number of neighbours, 0 for none")
@@ -154,17 +160,17 @@ def knn_graph(x: Tensor, k: int) -> Tensor:
 
 
 def threshold_graph(x: Tensor, tau: float) -> Tensor:
-    """Edges between rows of `x` [N, D] whose cosine is at least `tau`; none for tau = 1, despite rounding."""
+    """Edges [2, E] between rows of `x` [N, D] whose cosine is at least `tau`; none for tau = 1, despite rounding."""
     return edges_of((cosines(x) >= tau) & (tau < 1.0))
 
 
 def complete_graph(n: int) -> Tensor:
-    """Edges between all pairs of `n` clients."""
+    """Edges [2, E] between all pairs of `n` clients."""
     return edges_of(torch.ones(n, n, dtype=torch.bool))
 
 
 def relation_graph(relation: np.ndarray | Tensor, n: int) -> Tensor:
-    """Edges of a stored client graph [2, R]: direction dropped, duplicates and self loops removed.
+    """Edges [2, E] of a stored client graph [2, R]: without direction, duplicates and self loops.
 
     Raises:
         BadInput: if the relation is not [2, R] or names a client outside 0..n-1.
@@ -182,25 +188,21 @@ def row_entropy(weights: Tensor) -> Tensor:
 
 
 def describe_graph(weights: Tensor) -> dict[str, Tensor]:
-    """Summary of a graph [L, N, N]: weight on oneself, and entropy of a row.
+    """Summary of a graph [L, N, N]: the mean weight of a client on itself, and the mean entropy of a row.
 
-    Signed weights (a free matrix) count by their size.
+    Signed weights (of a free matrix) count by their absolute value.
     """
     shares = row_shares(weights.abs())
     return {"self weight": shares.diagonal(dim1=-2, dim2=-1).mean(), "row entropy": row_entropy(shares).mean()}
 
 
 def dirichlet_energy(x: Tensor, edges: Tensor) -> Tensor:
-    """½ Σ ‖x_u − x_v‖² over undirected edges, given in both directions [2, E]; x [N, D]. 0 where neighbours are
-    equal.
-    """
+    """½ Σ ‖x_u − x_v‖² over undirected edges, given in both directions [2, E]; x [N, D]. 0 for equal neighbours."""
     return 0.25 * (x[edges[0]] - x[edges[1]]).square().sum()
 
 
 def smoothness(x: Tensor, edges: Tensor) -> dict[str, Tensor]:
-    """How much neighbours differ, absolutely and independent of the scale of x [N, D]; 0 when a network
-    over-smooths.
-    """
+    """How much neighbours differ: as it is, and divided by the scale of x [N, D]. 0 when a network over-smooths."""
     energy = dirichlet_energy(x, edges)
     return {"Dirichlet energy": energy, "Dirichlet quotient": energy / x.square().sum().clamp(min=1e-12)}
 
@@ -216,7 +218,8 @@ class Shares(NamedTuple):
 def weight_shares(weights: Tensor, group: Tensor) -> dict[str, Shares]:
     """Shares averaged over clients and over "all" layers, their "shallow" and their "deep" half [L, N, N].
 
-    The figures of FedAGHN's Table 4. An odd middle layer belongs to both halves; a share nobody has is NaN.
+    The figures of FedAGHN's Table 4. An odd middle layer belongs to both halves. A share is NaN if no client has
+    a source of its kind.
     """
     itself = torch.eye(len(group), dtype=torch.bool, device=group.device)
     same = group[:, None] == group

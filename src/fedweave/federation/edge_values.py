@@ -18,9 +18,7 @@ from fedweave.tensors.trees import Tree
 
 
 class _Measurement(NamedTuple):
-    """Validation losses [K] of the evaluated clients at the mixtures that a method makes, and their rows [L, K, N] of
-    its graph.
-    """
+    """Validation losses [K] of the evaluated clients at their mixtures, and their rows [L, K, N] of the graph."""
 
     losses: Tensor
     weights: Tensor
@@ -29,28 +27,27 @@ class _Measurement(NamedTuple):
 def edge_values(
     method: Method, state: State, federation: Federation, seed: int, executor: Executor, sources: int
 ) -> tuple[EdgeValue, ...]:
-    """Leave-one-source-out gains of `sources` random edges per evaluated client that has validation rows; none where
-    downloads are no mixtures.
+    """Leave-one-source-out gains of `sources` random edges per evaluated client that has validation rows.
 
-    The gain of source j for client i is the validation loss of i's mixture without j, its other weights scaled up to
-    sum 1, minus that with j. It is positive where j helps. Sources are drawn among all others, whatever their weight.
+    The gain of source j for client i is the validation loss of i's mixture without j, minus the loss with j. Without
+    j, the other weights are scaled up to sum 1. The gain is positive where j helps. Sources are drawn among all other
+    clients, whatever their weight. The result is empty for a method whose downloads are no mixtures.
     """
     if not method.mixes or federation.clients < 3:
         return ()
-    whole, count = _measure(method, state, federation, seed, executor), federation.clients
+    complete, clients = _measure(method, state, federation, seed, executor), federation.clients
     key = dropout_keys.fold(dropout_keys.key(seed), state.round)
-    learners, judged = federation.sample, (federation.val[federation.sample] >= 0).any(1).tolist()
-    draws = dropout_keys.uniform_rows(key, learners, count) + 2.0 * (learners[:, None] == torch.arange(count))
-    order = draws.argsort(dim=1)[:, : min(sources, count - 1)].to(federation.ids.device)
+    learners, has_val = federation.sample, (federation.val[federation.sample] >= 0).any(1).tolist()
+    draws = dropout_keys.uniform_rows(key, learners, clients) + 2.0 * (learners[:, None] == torch.arange(clients))
+    order = draws.argsort(dim=1)[:, : min(sources, clients - 1)].to(federation.ids.device)
     values = []
-    for picked in order.T:
-        sources_of = picked.new_zeros(count).index_copy(0, learners.to(picked.device), picked)
+    for chosen in order.T:
+        sources_of = chosen.new_zeros(clients).index_copy(0, learners.to(chosen.device), chosen)
         without = replace(method, control=GraphControl("without", base=method.control, sources=sources_of))
-        gains = (_measure(without, state, federation, seed, executor).losses - whole.losses).tolist()
-        weights = whole.weights.mean(0).gather(1, picked[:, None])[:, 0].tolist()
-        rows = zip(picked.tolist(), weights, gains, strict=True)
-        pairs = zip(learners.tolist(), rows, judged, strict=True)
-        values += [EdgeValue(state.round, i, j, weight, gain) for i, (j, weight, gain), known in pairs if known]
+        gains = (_measure(without, state, federation, seed, executor).losses - complete.losses).tolist()
+        weights = complete.weights.mean(0).gather(1, chosen[:, None])[:, 0].tolist()
+        rows = zip(learners.tolist(), chosen.tolist(), weights, gains, has_val, strict=True)
+        values += [EdgeValue(state.round, i, j, weight, gain) for i, j, weight, gain, valid in rows if valid]
     return tuple(values)
 
 
@@ -63,9 +60,9 @@ def _measure(method: Method, state: State, federation: Federation, seed: int, ex
         model = method.mixture_model(shared, own, client, data)
         return method.task.mean_loss(method.predict(model, data, rows), data, rows)
 
-    who = evaluation_cohort(federation, seed, state.round, positions=federation.sample)
+    cohort = evaluation_cohort(federation, seed, state.round, positions=federation.sample)
     with torch.no_grad():
         weights = method.collaboration(state.server)
-        losses = executor.map(loss, (own, trees.take(state.clients, ids)), who)
+        losses = executor.map(loss, (own, trees.take(state.clients, ids)), cohort)
     assert weights is not None  # a method that mixes has a graph
     return _Measurement(losses, weights[:, ids])

@@ -1,4 +1,4 @@
-"""The one driver of all methods: one round, its evaluation, and a generator of reports.
+"""The loop that runs every method: one round, its evaluation, and a generator of reports.
 
 It knows the protocol, the executors and the schedule, never a method.
 """
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedweave.client import optimizers
 from fedweave.client.data import ClientData, remove_padding
-from fedweave.federation import guards, predictions, sent_downloads
+from fedweave.federation import guards, predictions, schedule, sent_downloads
 from fedweave.federation.accounting import Accountant
 from fedweave.federation.collaboration import describe_graph, is_recordable
 from fedweave.federation.edge_values import edge_values
@@ -21,7 +21,6 @@ from fedweave.federation.federation import Cohort, Federation
 from fedweave.federation.graph_quality import MEANING, quality
 from fedweave.federation.protocol import ClientState, Method, Server
 from fedweave.federation.records import DownloadCache, Report, Settings, State
-from fedweave.federation.schedule import cohort, evaluation_cohort, participants
 from fedweave.federation.start import add_newcomers, begin, hand_over, initial_model
 from fedweave.federation.timeline import Timeline
 from fedweave.federation.uploads import deliver, finite_rows, protect_uploads, reference
@@ -31,7 +30,13 @@ from fedweave.tensors.trees import Tree
 
 
 class LocalRound(NamedTuple):
-    """A local round: downloads (for all, of each), updates [P, ...], states [P, ...] of optimisers that are kept."""
+    """The result of the clients' local training.
+
+    Attributes:
+        shared, own: the downloads: one for all clients, and one for each client [P, ...].
+        updates: what `client_update` returned, stacked [P, ...].
+        optimizers: states [P, ...] of the clients' optimisers, if they are kept.
+    """
 
     shared: Tree
     own: Tree
@@ -40,7 +45,14 @@ class LocalRound(NamedTuple):
 
 
 class ReceivedUploads(NamedTuple):
-    """What has left clients [P, ...] and stayed with them [P, ...], what the server accepts [K, ...], and whose."""
+    """Uploads of a round.
+
+    Attributes:
+        sent: what left the participants [P, ...].
+        private: what stayed with them [P, ...].
+        uploads: what the server accepts [K, ...].
+        rows: int64 [K] the senders of `uploads` among the participants.
+    """
 
     sent: Tree
     private: Tree
@@ -49,19 +61,19 @@ class ReceivedUploads(NamedTuple):
 
 
 def train(
-    method: Method, state: State, who: Cohort, executor: Executor, downloads: DownloadCache | None = None
+    method: Method, state: State, cohort: Cohort, executor: Executor, downloads: DownloadCache | None = None
 ) -> LocalRound:
     """The cohort's local round, starting from `state`."""
-    ids = who.positions.to(who.federation.ids.device)
+    ids = cohort.positions.to(cohort.federation.ids.device)
     shared, own = (downloads or DownloadCache())(method, state.server, ids)
 
     def update(own: Tree, client: ClientState, states: Tree, data: ClientData) -> Tree:
         with optimizers.optimizer_memory(states if method.training.keep_optimizer else None) as memory:
-            done = method.client_update(shared, own, client, data)
-        return done, memory.states if memory else {}
+            result = method.client_update(shared, own, client, data)
+        return result, memory.states if memory else {}
 
     private = (own, trees.take(state.clients, ids), trees.take(state.optimizers, ids))
-    return LocalRound(shared, own, *executor.map(update, private, who))
+    return LocalRound(shared, own, *executor.map(update, private, cohort))
 
 
 def run_round(
@@ -76,58 +88,66 @@ def run_round(
     """One synchronous round: download, local training, aggregation.
 
     Args:
-        shadow: also train the absent clients, on copies, so that "post" models of all evaluated clients exist.
+        shadow: also train the absent clients that are evaluated, on copies, so that they have "post" models too.
         downloads: what was sent last, if this is one of several rounds.
 
     Returns:
         the new state, a report without scores, and the "post" models [K, ...] of the evaluated clients
         (without `shadow`: of the participants).
     """
-    begun = time.perf_counter()
-    evaluated = len(federation.sample)
+    start_time = time.perf_counter()
+    evaluated_count = len(federation.sample)
     federation = federation.pooled_federation if method.pools else federation
-    positions = participants(settings.seed, state.round, federation.ids.cpu(), settings.participation)
-    who = cohort(federation, positions, method.training, method.epochs, settings.seed, state.round, method.leaks)
-    trained = train(method, state, who, executor, downloads)
-    updates = trained.updates
-    arrived = _deliver_uploads(method, trained, who, settings)
-    after = _next_state(method, state, trained, arrived, who, settings)
-    loss = float(trees.take(updates.loss, arrived.rows).mean())
-    ids, whole = federation.ids.cpu()[positions], len(arrived.rows) == len(positions)
-    dropped = () if whole else tuple(sorted({*ids.tolist()} - {*ids[arrived.rows].tolist()}))
-    traffic = method.traffic(trained.shared, trained.own, arrived.sent, len(positions))
-    report = Report(after.round, *traffic, time.perf_counter() - begun, loss, dropped, {}, {}, {}, after, method)
+    positions = schedule.participants(settings.seed, state.round, federation.ids.cpu(), settings.participation)
+    cohort = _training_cohort(method, federation, positions, settings.seed, state.round)
+    local_round = train(method, state, cohort, executor, downloads)
+    updates = local_round.updates
+    received = _deliver_uploads(method, local_round, cohort, settings)
+    new_state = _next_state(method, state, local_round, received, cohort, settings)
+    loss = float(trees.take(updates.loss, received.rows).mean())
+    ids, complete = federation.ids.cpu()[positions], len(received.rows) == len(positions)
+    dropped = () if complete else tuple(sorted({*ids.tolist()} - {*ids[received.rows].tolist()}))
+    traffic = method.traffic(local_round.shared, local_round.own, received.sent, len(positions))
+    seconds = time.perf_counter() - start_time
+    report = Report(new_state.round, *traffic, seconds, loss, dropped, {}, {}, {}, new_state, method)
     if not shadow:
-        return after, report, updates.model
+        return new_state, report, updates.model
     if method.pools:
-        return after, report, trees.broadcast(trees.at(updates.model, 0), evaluated)
-    return after, report, _add_absent_models(method, state, who, settings, executor, updates.model)
+        return new_state, report, trees.broadcast(trees.at(updates.model, 0), evaluated_count)
+    return new_state, report, _add_absent_models(method, state, cohort, settings, executor, updates.model)
 
 
-def _deliver_uploads(method: Method, trained: LocalRound, who: Cohort, settings: Settings) -> ReceivedUploads:
-    """What became of the uploads of a local round on their way to the server."""
-    shared, own, updates, _ = trained
+def _training_cohort(method: Method, federation: Federation, positions: Tensor, seed: int, round: int) -> Cohort:
+    """The clients at `positions` with their minibatches of `round`."""
+    return schedule.cohort(federation, positions, method.training, method.epochs, seed, round, method.leaks)
+
+
+def _deliver_uploads(method: Method, local_round: LocalRound, cohort: Cohort, settings: Settings) -> ReceivedUploads:
+    """The uploads of a local round, as they left the clients and as the server accepts them."""
+    shared, own, updates, _ = local_round
     seed, path = settings.seed, settings.upload_path
 
     def base() -> Tree:
-        return reference(method, updates.upload, shared, own, lambda: initial_model(method, who.federation, seed))
+        return reference(method, updates.upload, shared, own, lambda: initial_model(method, cohort.federation, seed))
 
-    sent = protect_uploads(updates.upload, base, who, seed, path.privacy, method.public)
+    sent = protect_uploads(updates.upload, base, cohort, seed, path.privacy, method.public)
     private = method.acknowledge(updates.client, updates.upload, sent) if path.privacy else updates.client
-    uploads, rows = deliver(sent, (updates.loss, private), base, who, seed, path.robust, method.robust_part)
+    uploads, rows = deliver(sent, (updates.loss, private), base, cohort, seed, path.robust, method.robust_part)
     return ReceivedUploads(sent, private, uploads, rows)
 
 
 def _next_state(
-    method: Method, state: State, trained: LocalRound, arrived: ReceivedUploads, who: Cohort, settings: Settings
+    method: Method, state: State, local_round: LocalRound, received: ReceivedUploads, cohort: Cohort, settings: Settings
 ) -> State:
-    """The state after a round: of clients whose upload was not accepted, as before."""
-    federation, rows = who.federation, arrived.rows
-    ids = who.positions.to(federation.ids.device)
-    senders, server, new = trees.take(ids, rows), state.server, (arrived.private, trained.optimizers)
+    """The state after a round; clients whose upload was not accepted keep the state that they had."""
+    federation, rows = cohort.federation, received.rows
+    ids = cohort.positions.to(federation.ids.device)
+    senders, server, trained = trees.take(ids, rows), state.server, (received.private, local_round.optimizers)
     if len(rows) and not (settings.freeze and state.round >= settings.join_round):
-        server = _aggregate(method, server, (ids, trained.own), senders, arrived.uploads, federation.sizes[senders])
-    private, memory = new if len(rows) == len(ids) else trees.take(new, rows)
+        server = _aggregate(
+            method, server, (ids, local_round.own), senders, received.uploads, federation.sizes[senders]
+        )
+    private, memory = trained if len(rows) == len(ids) else trees.take(trained, rows)
     memory = optimizers.put(state.optimizers, senders, memory, federation.clients)
     return State(state.round + 1, server, trees.put(state.clients, senders, private), memory)
 
@@ -142,18 +162,21 @@ def _aggregate(
 
 
 def _add_absent_models(
-    method: Method, state: State, who: Cohort, settings: Settings, executor: Executor, models: Tree
+    method: Method, state: State, cohort: Cohort, settings: Settings, executor: Executor, models: Tree
 ) -> Tree:
-    """The models [K, ...] of the evaluated clients: of `models` [P, ...] if they trained, else had they taken part."""
-    sample, there = who.federation.sample, who.positions
-    if not (wanted := torch.isin(there, sample)).all():
-        there, models = there[wanted], trees.take(models, wanted.nonzero()[:, 0])
-    absent = sample[~torch.isin(sample, there)]
+    """The "post" models [K, ...] of the evaluated clients.
+
+    Those of participants are in `models` [P, ...]. Absent clients are trained here, on copies.
+    """
+    sample, positions = cohort.federation.sample, cohort.positions
+    if not (is_evaluated := torch.isin(positions, sample)).all():
+        positions, models = positions[is_evaluated], trees.take(models, is_evaluated.nonzero()[:, 0])
+    absent = sample[~torch.isin(sample, positions)]
     if not len(absent):
         return models
-    others = cohort(who.federation, absent, method.training, method.epochs, settings.seed, state.round, method.leaks)
-    rest = train(method, state, others, executor).updates.model
-    return trees.take(trees.concat([models, rest]), torch.argsort(torch.cat([there, absent])))
+    absent_cohort = _training_cohort(method, cohort.federation, absent, settings.seed, state.round)
+    absent_models = train(method, state, absent_cohort, executor).updates.model
+    return trees.take(trees.concat([models, absent_models]), torch.argsort(torch.cat([positions, absent])))
 
 
 def evaluate(
@@ -165,23 +188,26 @@ def evaluate(
     post: Tree | None = None,
     downloads: DownloadCache | None = None,
 ) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tree]]:
-    """Scores and models of the evaluated clients [K]: "pre" as deployed from `state`, "post" [K, ...] as given after
-    local training.
+    """Scores and models of the evaluated clients [K]: "pre" as deployed from `state`, "post" after local training.
+
+    Args:
+        post: models [K, ...] after local training, if they are evaluated too.
+        downloads: what was sent last, if this is one of several rounds.
     """
-    who = evaluation_cohort(federation, settings.seed, state.round, positions=federation.sample)
+    cohort = schedule.evaluation_cohort(federation, settings.seed, state.round, positions=federation.sample)
     ids = federation.sample.to(federation.ids.device)
     shared, own = (downloads or DownloadCache())(method, state.server, ids)
     pre = executor.map(
         lambda own, client, data: method.personalize(shared, own, client, data),
         (own, trees.take(state.clients, ids)),
-        who,
+        cohort,
     )
     models = {"pre": pre} if post is None else {"pre": pre, "post": _replace_nonfinite(post, pre)}
 
     def scores(model: Tree) -> dict[str, Tensor]:
         if method.task.scoring is not None:
-            return predictions.scores(method, model, executor, who)
-        return executor.map(score, (model,), who)
+            return predictions.scores(method, model, executor, cohort)
+        return executor.map(score, (model,), cohort)
 
     def score(model: Tree, data: ClientData) -> dict[str, Tensor]:
         val, test = remove_padding(data.val), method.task.scored_rows(data, remove_padding(data.test))
@@ -191,70 +217,73 @@ def evaluate(
             "test": method.task.score(outputs[len(val) :], data, test, shared_test=True),
         }
 
-    first = scores(models["pre"])
-    others = {p: first if trees.equal(model, pre) else scores(model) for p, model in models.items() if p != "pre"}
-    return {"pre": first, **others}, models
+    pre_scores = scores(models["pre"])
+    if post is None:
+        return {"pre": pre_scores}, models
+    # Models are often equal, such as those of a method that trains nothing: then they are scored once.
+    post_scores = pre_scores if trees.equal(models["post"], pre) else scores(models["post"])
+    return {"pre": pre_scores, "post": post_scores}, models
 
 
 def _replace_nonfinite(post: Tree, pre: Tree) -> Tree:
-    """`post` [K, ...], where a client whose training left the finite numbers stays with the model it had."""
-    sound = finite_rows(post)
-    if sound is None:
+    """`post` [K, ...]; a client whose trained model is not finite gets its model in `pre` instead."""
+    is_finite = finite_rows(post)
+    if is_finite is None:
         return post
-    return trees.tree_map(lambda new, old: torch.where(trees.column(sound, new), new, old), post, pre)
+    return trees.tree_map(lambda new, old: torch.where(trees.column(is_finite, new), new, old), post, pre)
 
 
 def diagnose(method: Method, server: Server, federation: Federation) -> dict[str, float]:
-    """The method's own diagnostics, and what its collaboration graph shows of the clients of `federation`.
+    """The method's own diagnostics, and the quality of its collaboration graph between the clients of `federation`.
 
-    A graph of very many clients is neither made nor described.
+    A graph of very many clients is not computed.
     """
     with torch.no_grad():
-        whole = is_recordable(len(method.task.layers), federation.clients)
-        weights = method.collaboration(server) if whole else None
+        recordable = is_recordable(len(method.task.layers), federation.clients)
+        weights = method.collaboration(server) if recordable else None
         if weights is not None:
             guards.check_graph(type(method).__name__, weights, len(method.task.layers), federation.clients)
-        named = method.diagnostics(server) | ({} if weights is None else describe_graph(weights))
-    numbers = {name: float(value) for name, value in named.items()}
+        diagnostics = method.diagnostics(server) | ({} if weights is None else describe_graph(weights))
+    numbers = {name: float(value) for name, value in diagnostics.items()}
     if weights is None:
         return numbers
     truth = (None if t is None else t.cpu().numpy() for t in (federation.group, federation.divergence))
-    shown = quality(weights.detach().cpu().numpy(), *truth)
-    return numbers | {MEANING[name]: value for name, value in shown.items()}
+    qualities = quality(weights.detach().cpu().numpy(), *truth)
+    return numbers | {MEANING[name]: value for name, value in qualities.items()}
 
 
 def run(
     method: Method, federation: Federation, settings: Settings, executor: Executor, resume: State | None = None
 ) -> Iterator[Report]:
-    """All rounds of a run, one report each; `resume` continues after its round, bit for bit.
+    """All rounds of a run; `resume` is a state to continue from, with the same results bit for bit.
 
     Yields:
-        a `Report` a round, with scores at evaluation points.
+        a `Report` for each round, with scores where the round is evaluated.
     """
     timeline = Timeline.of(method, federation, settings)
     settings = timeline.settings
-    joining = (settings.newcomers, settings.seed, executor, settings.upload_path)
-    first, founders = timeline.stages[0].method, timeline.founders
-    with use_storage(settings.storage), guards.forbid_unkeyed_draws(type(first).__name__):
-        state = resume or begin(first, founders, settings.seed, executor, settings.upload_path)
+    join_settings = (settings.newcomers, settings.seed, executor, settings.upload_path)
+    first_method, founders = timeline.stages[0].method, timeline.founders
+    with use_storage(settings.storage), guards.forbid_unkeyed_draws(type(first_method).__name__):
+        state = resume or begin(first_method, founders, settings.seed, executor, settings.upload_path)
     downloads, accountant = DownloadCache(), Accountant(timeline)
     current: Method | None = None
     while state.round < timeline.rounds:
-        (stage, opens), crowd = timeline.stage(state.round), timeline.federation(state.round)
+        (stage, begins), present = timeline.stage(state.round), timeline.federation(state.round)
         # The same object as in the evaluation before, as downloads are reused for the same method only.
-        method = stage.method.at(settings.seed, state.round) if opens or current is None else current
-        due = timeline.evaluates(state.round)
+        method = stage.method.at(settings.seed, state.round) if begins or current is None else current
+        evaluates = timeline.evaluates(state.round)
         with use_storage(settings.storage), guards.forbid_unkeyed_draws(type(method).__name__):
-            state = hand_over(stage, state, founders, settings, executor) if opens else state
-            state = add_newcomers(method, state, crowd, *joining) if timeline.joins(state.round) else state
-            state, report, post = run_round(method, state, crowd, settings, executor, due, downloads)
+            state = hand_over(stage, state, founders, settings, executor) if begins else state
+            state = add_newcomers(method, state, present, *join_settings) if timeline.joins(state.round) else state
+            state, report, post = run_round(method, state, present, settings, executor, evaluates, downloads)
         method = current = stage.method.at(settings.seed, state.round)
-        if due:
+        if evaluates:
             with guards.forbid_unkeyed_draws(type(method).__name__):
-                scores, models = evaluate(method, state, crowd, settings, executor, post, downloads)
-            numbers = diagnose(method, state.server, crowd) | accountant.privacy_loss(state.round)
+                scores, models = evaluate(method, state, present, settings, executor, post, downloads)
+            numbers = diagnose(method, state.server, present) | accountant.privacy_loss(state.round)
             report = report._replace(scores=scores, models=models, diagnostics=numbers)
         if settings.edges and state.round == timeline.rounds:
-            values = edge_values(method, state, crowd, settings.seed, executor, settings.edges)
+            values = edge_values(method, state, present, settings.seed, executor, settings.edges)
             report = report._replace(edges=values)
         yield report._replace(method=method)

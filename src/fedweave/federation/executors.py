@@ -26,9 +26,9 @@ from fedweave.tensors.trees import Tree
 
 LARGE = 100_000  # parameters
 RECORDED = 5_000_000  # parameters up to which steps are recorded on a GPU
-# Local steps of a repetition after which compiling them has paid for itself: a millisecond each, in three repetitions,
-# against 49 seconds for all of them, or 14 where the cache holds the program. It is the same in both cases: compiled
-# steps round differently, and a result must not depend on what ran before.
+# Local steps of a repetition from which on compilation saves time. It saves a millisecond per step, in each of three
+# repetitions, and takes 49 seconds, or 14 if the program is in the cache. The limit is the same in both cases, because
+# compiled steps round differently and a result must not depend on what ran before.
 LONG = 15_000
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -58,13 +58,13 @@ class Loop(Executor):
 
 @dataclass(frozen=True)
 class Batched(Executor):
-    """`chunk` clients at once, and fewer from then on when a GPU's memory does not hold them.
+    """`chunk` clients at once; fewer, from then on, if they do not fit into a GPU's memory.
 
     Attributes:
         chunk: clients per chunk, 0 for all of them.
         compiled: compile the steps of local training.
         recorded: on a GPU, replay them as CUDA graphs.
-        fitted: the chunk that memory turned out to hold; empty while nothing was too large.
+        fitted: the largest chunk that fits into memory, once a larger one has failed; empty before that.
     """
 
     chunk: int = 0
@@ -73,25 +73,25 @@ class Batched(Executor):
     fitted: list[int] = field(default_factory=list, compare=False)
 
     def map(self, function: Callable[..., Tree], stacked: tuple[Tree, ...], cohort: Cohort) -> Tree:
-        requested = size = min([self.chunk or len(cohort), *self.fitted])
-        parts, done = [], 0
-        while done < len(cohort):
-            part = cohort.chunk(done, min(done + size, len(cohort)))
-            rows = slice(done, done + len(part))
+        requested_size = size = min([self.chunk or len(cohort), *self.fitted])
+        parts, start = [], 0
+        while start < len(cohort):
+            part = cohort.chunk(start, min(start + size, len(cohort)))
+            rows = slice(start, start + len(part))
             slices = tuple(trees.tree_map(lambda t, rows=rows: t[rows], tree) for tree in stacked)
             try:
                 parts.append(self._run_chunk(function, slices, part))
-                done += len(part)
+                start += len(part)
             except torch.OutOfMemoryError:
                 size = halve(len(part))
-            if size < len(part):  # not inside `except`, which would keep what the failed attempt has allocated
+            if size < len(part):  # not inside `except`, where the exception keeps the memory of the failed attempt
                 recordings.clear()
                 gc.collect()
                 torch.cuda.empty_cache()
-        if size < requested:
+        if size < requested_size:
             self.fitted[:] = [size]
             warnings.warn(
-                f"{requested} clients at once do not fit into the GPU's memory; going on with {size} at once",
+                f"{requested_size} clients at once do not fit into the GPU's memory; going on with {size} at once",
                 stacklevel=2,
             )
         return trees.concat(parts)
@@ -99,8 +99,8 @@ class Batched(Executor):
     def _run_chunk(self, function: Callable[..., Tree], slices: tuple[Tree, ...], part: Cohort) -> Tree:
         padded = bool((part.plan < 0).any())
 
-        def run_client(args: tuple[Tree, ...], own: Tree) -> Tree:
-            data: ClientData = part.view(own, padded)
+        def run_client(args: tuple[Tree, ...], tensors: Tree) -> Tree:
+            data: ClientData = part.view(tensors, padded)
             return function(*args, data)
 
         with use_mode(ExecutionMode(self.compiled, self.recorded)), use_products(part.federation.ids.device.type):
@@ -132,17 +132,18 @@ def choose_executor(name: str, network: nn.Module, device: str, chunk: int = 0, 
     Args:
         steps: local steps of the whole run, as far as they are known.
     """
-    kinds = {type(module) for module in network.modules() if any(True for _ in module.parameters(recurse=False))}
-    heavy = not kinds.isdisjoint(CONVOLUTIONS) or (GraphConv not in kinds and parameter_count(network) > LARGE)
-    if name == "loop" or (name == "auto" and heavy and device == "cpu"):
+    types = {type(module) for module in network.modules() if any(True for _ in module.parameters(recurse=False))}
+    size, auto_on_cpu = parameter_count(network), name == "auto" and device == "cpu"
+    slow_stacked = not types.isdisjoint(CONVOLUTIONS) or (GraphConv not in types and size > LARGE)
+    if name == "loop" or (auto_on_cpu and slow_stacked):
         return Loop()
-    pays = name == "auto" and kinds <= {nn.Linear} and device == "cpu" and steps >= LONG and compilation.has_compiler()
-    small = parameter_count(network) <= RECORDED
-    return Batched(chunk, name == "compiled" or pays, device != "cpu" and name != "batched" and small)
+    compiled = auto_on_cpu and types <= {nn.Linear} and steps >= LONG and compilation.has_compiler()
+    recorded = device != "cpu" and name != "batched" and size <= RECORDED
+    return Batched(chunk, name == "compiled" or compiled, recorded)
 
 
 def set_precision(device: str, tf32: bool = False) -> None:
-    """Make a GPU compute in full float32, or with factors rounded to ten bits (TF32), and always in the same order.
+    """Make a GPU compute in full float32, or with factors of ten bits (TF32), and always in the same order.
 
     PyTorch's own default is TF32 in convolutions, float32 in matrix products, and an order that cuDNN chooses.
 

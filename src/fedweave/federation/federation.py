@@ -19,7 +19,7 @@ from fedweave.errors import BadInput
 from fedweave.tensors.trees import take
 from fedweave.threats.attacks import Attack
 
-PAIRS = ("edges", "cells")  # arrays [3, ...]: where a sparse matrix has its cells
+PAIRS = ("edges", "cells")  # arrays [3, ...] with the positions of the entries of a sparse matrix
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class Federation:
 
     Attributes:
         shared: arrays every client indexes into, by name.
-        own: arrays with a leading client axis [N, ...]; `extents` says how much of each is real, per client.
+        own: arrays with a leading client axis [N, ...], padded to the largest client.
+        extents: by name of such an array, int64 [N]: the length of each client without padding.
         train, val, test: int64 [N, m] rows padded with −1.
         ids: the clients' identities [N]; random streams depend on them, not on positions.
         relation: [2, R] the given client graph, both directions, or None.
@@ -68,12 +69,12 @@ class Federation:
 
     @cached_property
     def pooled_federation(self) -> "Federation":
-        """One client with the training rows of all, for a method that pools them; it has no other rows.
+        """One client with the training rows of all clients, for a method that pools them. It has no other rows.
 
         The rows are in their order in the data, so that the order of clients has no influence.
 
         Raises:
-            BadInput: clients have numbers of their own that pooled rows cannot have, such as units of targets.
+            BadInput: values differ between clients, such as the units of targets, so that pooled rows cannot have them.
         """
         rows = self.train[self.train >= 0].sort().values[None]
         own = {name: value[:1] for name, value in self.own.items() if name not in ("class_weight", "test_weight")}
@@ -83,8 +84,8 @@ class Federation:
         if "class_weight" in self.own:
             classes = self.own["class_weight"].shape[1]
             own["class_weight"] = balanced_weights(self.shared["y"][rows[0]], classes).to(self.sizes)[None]
-        none = rows[:, :0]
-        return Federation(self.shared, own, rows, none, none, self.ids.min()[None])
+        no_rows = rows[:, :0]
+        return Federation(self.shared, own, rows, no_rows, no_rows, self.ids.min()[None])
 
     def select(self, positions: Tensor) -> "Federation":
         """The federation of the clients at `positions`, in that order; the client graph is restricted to them."""
@@ -105,20 +106,20 @@ class Federation:
 
     def to(self, device: torch.device | str) -> "Federation":
         """The same federation on `device`."""
-        moved: dict[str, Any] = {name: getattr(self, name).to(device) for name in ("train", "val", "test", "ids")}
+        required: dict[str, Any] = {name: getattr(self, name).to(device) for name in ("train", "val", "test", "ids")}
         names = ("relation", "group", "divergence", "attack")
         optional = {name: value for name in names if (value := getattr(self, name)) is not None}
         return replace(
             self,
             shared={k: v.to(device) for k, v in self.shared.items()},
             own={k: v.to(device) for k, v in self.own.items()},
-            **moved,
+            **required,
             **{name: value.to(device) for name, value in optional.items()},
         )
 
 
 def balanced_weights(labels: Tensor, classes: int) -> Tensor:
-    """Weight of every class [C]: rows / (classes that are there x rows of the class), 0 for a class without rows."""
+    """Weight of every class [C]: rows / (classes with rows x rows of the class); 0 for a class without rows."""
     counts = torch.bincount(labels, minlength=classes)
     present = counts > 0
     return torch.where(present, counts.sum() / (present.sum() * counts.clamp(min=1)), 0.0)
@@ -127,10 +128,10 @@ def balanced_weights(labels: Tensor, classes: int) -> Tensor:
 def _restrict(relation: Tensor | None, positions: Tensor, n: int) -> Tensor | None:
     if relation is None:
         return None
-    place = torch.full((n,), -1, dtype=torch.int64, device=relation.device)
-    place[positions] = torch.arange(len(positions), device=relation.device)
-    moved = place[relation]
-    return moved[:, (moved >= 0).all(0)]
+    new_positions = torch.full((n,), -1, dtype=torch.int64, device=relation.device)
+    new_positions[positions] = torch.arange(len(positions), device=relation.device)
+    edges = new_positions[relation]
+    return edges[:, (edges >= 0).all(0)]
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ class Cohort:
         plan: int64 [P, E, S, B] rows, −1 is padding, on the CPU; empty when nobody trains.
         keys: int64 [P].
         round: number of the round.
-        testing: whether the view shows the test rows: in evaluation, and where a method declares that it leaks.
+        testing: whether clients see their test rows: in evaluation, and if a method declares that it leaks.
     """
 
     federation: Federation
@@ -169,39 +170,46 @@ class Cohort:
 
     def client_tensors(self) -> dict[str, Tensor]:
         """The per-client tensors with a leading axis [P, ...], input of a mapped function."""
-        fed, device = self.federation, self.federation.ids.device
-        rows = {"train": fed.train, "val": fed.val, "test": self._test(fed.test), "size": fed.sizes}
-        mine = take({**rows, **{f"own/{name}": value for name, value in fed.own.items()}}, self.positions)
-        return {**mine, "plan": self.plan.to(device), "key": self.keys.to(device)}
+        federation, device = self.federation, self.federation.ids.device
+        rows = {
+            "train": federation.train,
+            "val": federation.val,
+            "test": self._test(federation.test),
+            "size": federation.sizes,
+        }
+        tensors = take({**rows, **{f"own/{name}": value for name, value in federation.own.items()}}, self.positions)
+        return {**tensors, "plan": self.plan.to(device), "key": self.keys.to(device)}
 
-    def view(self, own: dict[str, Tensor], padded: bool) -> ClientData:
-        """One client's data from its slice of `stacked`."""
-        arrays = {name.removeprefix("own/"): value for name, value in own.items() if name.startswith("own/")}
+    def view(self, tensors: dict[str, Tensor], padded: bool) -> ClientData:
+        """One client's data from its slice of `client_tensors`."""
+        arrays = {name.removeprefix("own/"): value for name, value in tensors.items() if name.startswith("own/")}
         return ClientData(
             arrays={**self.federation.shared, **arrays},
-            plan=own["plan"],
-            train=own["train"],
-            val=own["val"],
-            test=own["test"],
-            key=own["key"],
+            plan=tensors["plan"],
+            train=tensors["train"],
+            val=tensors["val"],
+            test=tensors["test"],
+            key=tensors["key"],
             round=self.round,
-            size=own["size"],
+            size=tensors["size"],
             padded=padded,
         )
 
     def client_data(self, i: int) -> ClientData:
         """Participant `i`, trimmed: no row of −1 in the plan, no padded node or edge."""
-        fed, where = self.federation, int(self.positions[i])
-        arrays = {name: _trim(name, value[where], fed.extents, where) for name, value in fed.own.items()}
+        federation, position = self.federation, int(self.positions[i])
+        arrays = {
+            name: _trim(name, value[position], federation.extents, position) for name, value in federation.own.items()
+        }
         return ClientData(
-            arrays={**fed.shared, **arrays},
-            plan=_trim_plan(self.plan[i].to(fed.ids.device), self.counts[i]),
-            train=fed.train[where],
-            val=fed.val[where],
-            test=self._test(fed.test[where]),
-            key=self.keys[i].to(fed.ids.device),
+            arrays={**federation.shared, **arrays},
+            plan=_trim_plan(self.plan[i].to(federation.ids.device), self.counts[i]),
+            train=federation.train[position],
+            val=federation.val[position],
+            test=self._test(federation.test[position]),
+            key=self.keys[i].to(federation.ids.device),
             round=self.round,
-            size=fed.sizes[where],
+            size=federation.sizes[position],
             padded=False,
         )
 
@@ -210,17 +218,18 @@ class Cohort:
 
 
 def _trim(name: str, value: Tensor, extents: dict[str, Tensor], client: int) -> Tensor:
-    """The real part of a padded array; the padded axis is the first one, of pairs of indices [2, ...] the last."""
+    """An array without padding; the padded axis is the first one, and the second one of the arrays in `PAIRS`."""
     if name not in extents:
         return value
-    real = int(extents[name][client])
-    return value[:, :real] if name in PAIRS else value[:real]
+    extent = int(extents[name][client])
+    return value[:, :extent] if name in PAIRS else value[:extent]
 
 
 def _trim_plan(plan: Tensor, counts: list[list[int]]) -> list[list[Tensor]]:
     """Epochs of steps without padding; steps of nothing but padding are dropped."""
     return [
-        [rows[:c] for rows, c in zip(steps, real, strict=True) if c] for steps, real in zip(plan, counts, strict=True)
+        [rows[:count] for rows, count in zip(steps, step_counts, strict=True) if count]
+        for steps, step_counts in zip(plan, counts, strict=True)
     ]
 
 
@@ -243,7 +252,7 @@ def pad_arrays(arrays: Sequence[np.ndarray], axis: int = 0) -> tuple[Tensor, Ten
 
 
 def check_clients(train: Sequence[np.ndarray], key: str) -> None:
-    """Refuse a federation with a client that has nothing to learn from.
+    """Refuse a federation with a client that has no training rows.
 
     Raises:
         BadInput: naming the first empty client.

@@ -1,4 +1,4 @@
-"""Controls of a collaboration graph: weights in place of those that a method learned.
+"""Controls of a collaboration graph: weights that replace those that a method learned.
 
 A method whose server weighs clients passes its weights through `GraphControl`, so that "learning the graph helps" can
 be tested: the difference from a run that is equal but for its graph.
@@ -22,7 +22,7 @@ class RecordedGraphs(NamedTuple):
     """Graphs of one repetition, or one graph for all.
 
     Attributes:
-        rounds: [R] after how many rounds each was made, ascending.
+        rounds: [R] the number of rounds after which each graph was recorded, ascending.
         weights: [R, L, N, N]; L = 1 where the graph is the same for every layer.
     """
 
@@ -30,19 +30,20 @@ class RecordedGraphs(NamedTuple):
     weights: Tensor
 
     def at(self, round: int) -> Tensor:
-        """The last graph [L, N, N] that is not after `round`, or the first one."""
-        return self.weights[max([i for i, made in enumerate(self.rounds) if made <= round], default=0)]
+        """The latest graph [L, N, N] that was recorded in `round` or before; the first graph, if there is none."""
+        return self.weights[max([i for i, recorded_at in enumerate(self.rounds) if recorded_at <= round], default=0)]
 
 
 @dataclass(frozen=True, eq=False)
 class GraphControl:
-    """What takes the place of learned weights, in one round of one repetition.
+    """What replaces the learned weights, in one round of one repetition.
 
     Attributes:
         kind: uniform, self, shuffled, stored or without.
-        stored: graphs by seed, of the kind "stored"; one under the seed None stands for every seed.
-        seed, round: of the repetition, and rounds done so far.
-        base, sources: of the kind "without": the control, if any, whose weights lose one source per client, [N].
+        stored: for the kind "stored": graphs by seed; a graph with the key None is used for every seed.
+        seed, round: the seed of the repetition, and the number of rounds so far.
+        base, sources: for the kind "without": the control to start from, if any, and the source [N] that each client
+            loses.
     """
 
     kind: str
@@ -59,32 +60,32 @@ class GraphControl:
     def weights(self, learned: Tensor, ids: Tensor, available: Tensor | None = None) -> Tensor:
         """Weights [L, P, N] of clients `ids` in place of `learned` [L, P, N].
 
-        uniform: every source alike, oneself included. self: oneself alone. shuffled: each row keeps its weights and
-        its self weight, and its other sources change places; every row, layer and round has a permutation of its own.
-        stored: the graph of this round.
+        uniform: equal weights on all sources, the client itself included. self: the client itself alone. shuffled: each
+        row keeps its self weight, and its other weights are permuted; every row, layer and round has its own
+        permutation. stored: the graph of this round. without: all sources but one.
 
         Args:
-            available: [N] sources that have a model; by default all. The others get no weight, and shuffled weights do
-                not move to or from them.
+            available: bool [N], sources that have a model; by default all. The others get no weight, and shuffled
+                weights do not move to or from them.
         """
-        free = torch.ones(learned.shape[-1], dtype=torch.bool) if available is None else available
-        free = free.to(learned.device)
-        places = torch.arange(len(free), device=free.device)
-        itself = ids[:, None].to(free.device) == places
+        allowed = torch.ones(learned.shape[-1], dtype=torch.bool) if available is None else available
+        allowed = allowed.to(learned.device)
+        sources = torch.arange(len(allowed), device=allowed.device)
+        itself = ids[:, None].to(allowed.device) == sources
         if self.kind == "self":
             return itself.to(learned).expand_as(learned)
         if self.kind == "shuffled":
-            return self._shuffle(learned, ids, itself, free)
+            return self._shuffle(learned, ids, itself, allowed)
         if self.kind == "uniform":
-            return row_shares(free.to(learned)).expand_as(learned)
+            return row_shares(allowed.to(learned)).expand_as(learned)
         if self.sources is not None:
             rows = learned if self.base is None else self.base.weights(learned, ids, available)
-            free = self.sources[ids][:, None] != places
+            allowed = self.sources[ids][:, None] != sources
         else:
-            rows = self.graph(len(free)).to(learned)[:, ids]
-        if bool(free.all()):
+            rows = self.graph(len(allowed)).to(learned)[:, ids]
+        if bool(allowed.all()):
             return rows
-        rows = row_shares(rows * free)
+        rows = row_shares(rows * allowed)
         return torch.where(rows.any(-1, keepdim=True), rows, itself.to(rows))
 
     def matrix(self, learned: Tensor, ids: Tensor, available: Tensor | None = None) -> Tensor:
@@ -94,7 +95,7 @@ class GraphControl:
     def edges(self, own: Tensor, clients: int, seed: int) -> Tensor:
         """Edges [2, E] in place of a method's `own` undirected edges: all pairs, none, or pairs with a stored weight.
 
-        shuffled: the clients change places in the method's own graph, so that it keeps its form.
+        shuffled: the method's own graph with its clients permuted, so that the graph keeps its form.
         """
         if self.kind == "uniform":
             return complete_graph(clients).to(own)
@@ -102,18 +103,18 @@ class GraphControl:
             return own[:, :0]
         if self.kind == "shuffled":
             draws = dropout_keys.uniform(dropout_keys.key(seed, self.seed), (clients,))
-            moved = draws.argsort().to(own.device)[own]
-            linked = torch.zeros(clients, clients, dtype=torch.bool, device=own.device)
-            return edges_of(linked.index_put((moved[0], moved[1]), torch.tensor(True, device=own.device)))
+            shuffled = draws.argsort().to(own.device)[own]
+            adjacency = torch.zeros(clients, clients, dtype=torch.bool, device=own.device)
+            return edges_of(adjacency.index_put((shuffled[0], shuffled[1]), torch.tensor(True, device=own.device)))
         return edges_of((self.graph(clients) > 0).any(0)).to(own)
 
     def graph(self, clients: int) -> Tensor:
         """The stored graph [L, N, N] of this round and repetition, for the first `clients` clients.
 
-        Clients that a recorded graph does not have yet weigh themselves alone.
+        Clients that joined after a recorded graph have a weight on themselves alone.
 
         Raises:
-            BadInput: nothing is stored for this repetition.
+            BadInput: no graph is stored for this repetition.
         """
         recorded = self.stored.get(self.seed, self.stored.get(None))
         if recorded is None:
@@ -122,15 +123,15 @@ class GraphControl:
         graph = recorded.at(self.round)
         missing = clients - graph.shape[-1]
         if missing > 0:
-            alone = torch.eye(clients).expand(len(graph), -1, -1)
-            return trees.grow(graph, alone)
+            self_weights = torch.eye(clients).expand(len(graph), -1, -1)
+            return trees.grow(graph, self_weights)
         return graph if missing == 0 else row_shares(graph[:, :clients, :clients])
 
-    def _shuffle(self, learned: Tensor, ids: Tensor, itself: Tensor, free: Tensor) -> Tensor:
-        others = (free & ~itself).expand_as(learned)
+    def _shuffle(self, learned: Tensor, ids: Tensor, itself: Tensor, allowed: Tensor) -> Tensor:
+        others = (allowed & ~itself).expand_as(learned)
         base = dropout_keys.key(self.seed, self.round).to(ids.device)
-        places = [torch.arange(n, device=ids.device) for n in (len(learned), len(free))]
-        draws = dropout_keys.fold(base, places[0][:, None, None], ids[:, None], places[1]) & LARGEST
-        drawn = draws.masked_fill(~others, LARGEST).argsort(dim=-1, stable=True)
-        slots = (~others).to(torch.int8).argsort(dim=-1, stable=True)
-        return torch.zeros_like(learned).scatter(-1, slots, learned.gather(-1, drawn))
+        layers, sources = (torch.arange(n, device=ids.device) for n in (len(learned), len(allowed)))
+        draws = dropout_keys.fold(base, layers[:, None, None], ids[:, None], sources) & LARGEST
+        random_order = draws.masked_fill(~others, LARGEST).argsort(dim=-1, stable=True)
+        places = (~others).to(torch.int8).argsort(dim=-1, stable=True)
+        return torch.zeros_like(learned).scatter(-1, places, learned.gather(-1, random_order))

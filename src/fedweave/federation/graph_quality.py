@@ -1,6 +1,7 @@
-"""How good a collaboration graph [N, N] (row = learner) is: does it show the true groups, or whose targets are alike?
+"""Quality of a collaboration graph [N, N] (row = learner): does it show the true groups, or clients with like targets?
 
-A client's weight on itself counts nowhere. Rows about which nothing can be said are left out; NaN where none is left.
+No quantity counts a client's weight on itself. Rows for which a quantity is not defined are left out. The result is NaN
+if no row is left.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,7 +11,7 @@ import numpy as np
 AUC, PRECISION, MASS = "group_auc", "group_precision", "group_mass"
 SIMILARITY, VARIATION = "similarity_correlation", "row_variation"
 EDGES = "edge_value_correlation"
-ALIKE = 0.05  # variation between rows below which every client gets nearly the same mixture, which is no graph
+ALIKE = 0.05  # below this variation between rows, all clients get nearly the same mixture, which is no graph
 MEANING: Mapping[str, str] = {
     AUC: "AUC for own group",
     PRECISION: "average precision for own group",
@@ -24,7 +25,7 @@ MEANING: Mapping[str, str] = {
 def quality(weights: np.ndarray, group: np.ndarray | None, divergence: np.ndarray | None) -> dict[str, float]:
     """Quantity -> value of graphs [L, N, N]: the mean over the layers that have one; only quantities with a value.
 
-    A layer that every client keeps has no weight between clients: it has `AUC` and `PRECISION`, those of chance, alone.
+    A layer that no client shares has no weight between clients. It has `AUC` and `PRECISION` only, those of chance.
 
     Args:
         group: [N] the true group of each client, or None.
@@ -41,7 +42,7 @@ def quality(weights: np.ndarray, group: np.ndarray | None, divergence: np.ndarra
     if divergence is not None:
         rules |= {SIMILARITY: lambda layer: similarity_correlation(layer, divergence)}
     values = {name: np.array([rule(layer) for layer in layers]) for name, rule in rules.items()}
-    means = {name: _mean(each[np.isfinite(each)]) for name, each in values.items()}
+    means = {name: _mean(layer_values[np.isfinite(layer_values)]) for name, layer_values in values.items()}
     return {name: mean for name, mean in means.items() if np.isfinite(mean)}
 
 
@@ -51,10 +52,10 @@ def group_auc(weights: np.ndarray, group: np.ndarray) -> float:
     The area under the ROC curve of each row, averaged over rows: the chance that a client of the learner's group has a
     larger weight than one of another group, ties counted half. 1 is perfect, 0.5 is chance.
     """
-    values, own = _decidable_rows(weights, group)
-    count = own.sum(1)
-    wins = np.where(own, _ranks(values), 0).sum(1) - count * (count + 1) / 2
-    return _mean(wins / (count * (~own).sum(1)))
+    values, same_group = _decidable_rows(weights, group)
+    count = same_group.sum(1)
+    wins = np.where(same_group, _ranks(values), 0).sum(1) - count * (count + 1) / 2
+    return _mean(wins / (count * (~same_group).sum(1)))
 
 
 def group_precision(weights: np.ndarray, group: np.ndarray) -> float:
@@ -62,19 +63,19 @@ def group_precision(weights: np.ndarray, group: np.ndarray) -> float:
 
     1 is perfect; chance is the share of these clients among the others. Equal weights are one threshold.
     """
-    values, own = _decidable_rows(weights, group)
+    values, same_group = _decidable_rows(weights, group)
     order = np.argsort(-values, axis=1)
-    own = np.take_along_axis(own, order, 1)
-    last = _ties(np.take_along_axis(values, order, 1))[1]  # whom a threshold at this weight chooses
-    hits = np.take_along_axis(own.cumsum(1), last, 1)
-    return _mean((own * hits / (last + 1)).sum(1) / own.sum(1))
+    same_group = np.take_along_axis(same_group, order, 1)
+    last = _ties(np.take_along_axis(values, order, 1))[1]  # a threshold at this weight selects the entries up to it
+    hits = np.take_along_axis(same_group.cumsum(1), last, 1)
+    return _mean((same_group * hits / (last + 1)).sum(1) / same_group.sum(1))
 
 
 def group_mass(weights: np.ndarray, group: np.ndarray) -> float:
     """Share of a row's weight on others that is on clients of its own group, averaged over rows; signs are dropped."""
-    values, own = _decidable_rows(np.abs(weights), group)
+    values, same_group = _decidable_rows(np.abs(weights), group)
     total = values.sum(1)
-    return _mean(np.where(own, values, 0).sum(1)[total > 0] / total[total > 0])
+    return _mean(np.where(same_group, values, 0).sum(1)[total > 0] / total[total > 0])
 
 
 def similarity_correlation(weights: np.ndarray, divergence: np.ndarray) -> float:
@@ -109,16 +110,18 @@ def _off_diagonal(matrix: np.ndarray) -> np.ndarray:
 
 
 def _decidable_rows(weights: np.ndarray, group: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Weights on others [R, N - 1], and whether these are of the own group, of the rows that have others of both
-    kinds.
+    """Weights on others [R, N - 1], and whether these are of the learner's group, bool [R, N - 1].
+
+    Only rows that have others in the group and outside of it.
     """
-    values, own = _off_diagonal(np.asarray(weights, dtype=np.float64)), _off_diagonal(group[:, None] == group)
-    rows = own.any(1) & ~own.all(1) & bool(np.isfinite(weights).all())
-    return values[rows], own[rows]
+    values, same_group = _off_diagonal(np.asarray(weights, dtype=np.float64)), _off_diagonal(group[:, None] == group)
+    rows = same_group.any(1) & ~same_group.all(1) & bool(np.isfinite(weights).all())
+    return values[rows], same_group[rows]
 
 
 def _ranks(rows: np.ndarray) -> np.ndarray:
-    """The rank of each entry in its row, from 1 on, ties averaged; importing scipy.stats for this costs a second."""
+    """The rank of each entry in its row, from 1 on, ties averaged."""
+    # Not scipy.stats.rankdata: the import takes a second.
     order = np.argsort(rows, axis=1)
     first, last = _ties(np.take_along_axis(rows, order, 1))
     ranks = np.empty(rows.shape)
@@ -126,12 +129,12 @@ def _ranks(rows: np.ndarray) -> np.ndarray:
     return ranks
 
 
-def _ties(ordered: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The places of the first and of the last entry that equals an entry, in rows that are in order."""
-    places, rows = np.arange(ordered.shape[1]), len(ordered)
-    new = np.concatenate([np.ones((rows, 1), bool), ordered[:, 1:] != ordered[:, :-1]], axis=1)
-    ends = np.concatenate([new[:, 1:], np.ones((rows, 1), bool)], axis=1)
-    first = np.maximum.accumulate(np.where(new, places, 0), axis=1)
+def _ties(sorted_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of each entry in sorted rows [R, M]: positions [R, M] of the first and of the last entry that equals it."""
+    places, rows = np.arange(sorted_rows.shape[1]), len(sorted_rows)
+    starts = np.concatenate([np.ones((rows, 1), bool), sorted_rows[:, 1:] != sorted_rows[:, :-1]], axis=1)
+    ends = np.concatenate([starts[:, 1:], np.ones((rows, 1), bool)], axis=1)
+    first = np.maximum.accumulate(np.where(starts, places, 0), axis=1)
     last = np.minimum.accumulate(np.where(ends, places, places.size)[:, ::-1], axis=1)[:, ::-1]
     return first, last
 

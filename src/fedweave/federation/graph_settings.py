@@ -1,4 +1,4 @@
-"""The words of the setting `graph`: controls that take the place of a learned collaboration graph."""
+"""The values of the setting `graph`: controls that replace a learned collaboration graph."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -7,7 +7,7 @@ from fedweave.errors import BadInput, choose
 
 PLAIN = ("uniform", "self", "shuffled", "oracle")
 STORED = {"given": "file", "replayed": "run"}
-BLOCKS = ("tasks", "runs", "methods", "tune", "ablate")  # of params.yaml, where a setting may stand
+BLOCKS = ("tasks", "runs", "methods", "tune", "ablate")  # of params.yaml, which may contain the setting
 
 
 class GraphSetting(NamedTuple):
@@ -17,16 +17,16 @@ class GraphSetting(NamedTuple):
     source: str = ""
 
 
-def parse(word: str, own: Collection[str], where: str) -> GraphSetting:
-    """The parts of `word`; `own` are the graphs of the method itself, which are no controls.
+def parse(word: str, own_graphs: Collection[str], where: str) -> GraphSetting:
+    """The parts of `word`; `own_graphs` are the graphs of the method itself, which are no controls.
 
     Raises:
         BadInput: an unknown word, or no file or run where one is needed.
     """
-    if word in (*own, *PLAIN):
+    if word in (*own_graphs, *PLAIN):
         return GraphSetting(word)
     kind, _, source = word.partition(":")
-    forms = [*own, *PLAIN, *(f"{name}:<{what}>" for name, what in STORED.items())]
+    forms = [*own_graphs, *PLAIN, *(f"{name}:<{source_kind}>" for name, source_kind in STORED.items())]
     if kind not in STORED:
         choose(word, forms, where)
     if not source:

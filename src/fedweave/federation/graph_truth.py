@@ -1,4 +1,4 @@
-"""What a collaboration graph can be compared with: true groups of the clients, and how much their targets differ."""
+"""The truth that a collaboration graph is compared with: groups of clients, and how much their targets differ."""
 
 import numpy as np
 import torch
@@ -7,7 +7,7 @@ from fedweave.client.task import Task
 from fedweave.federation.federation import Federation
 from fedweave.federation.schedule import evaluation_cohort
 
-BINS = 10  # of targets that are numbers
+BINS = 10  # ranges of targets that are numbers
 SHARPNESS = 4.0  # a pair of median divergence gets e⁻⁴ of the weight of equal clients
 
 
@@ -18,12 +18,12 @@ def target_shares(task: Task, federation: Federation) -> np.ndarray:
     for i in range(federation.clients):
         data = everybody.client_data(i)
         targets.append(task.targets(data, data.train[data.train >= 0]).flatten().cpu().numpy())
-    together = np.concatenate(targets)
-    if np.issubdtype(together.dtype, np.floating):
-        edges = np.quantile(together, np.linspace(0, 1, BINS + 1)[1:-1])
-        targets = [np.searchsorted(edges, mine) for mine in targets]
-    classes = 1 + max(int(mine.max()) for mine in targets)
-    counts = np.stack([np.bincount(mine.astype(np.int64), minlength=classes) for mine in targets])
+    pooled = np.concatenate(targets)
+    if np.issubdtype(pooled.dtype, np.floating):
+        edges = np.quantile(pooled, np.linspace(0, 1, BINS + 1)[1:-1])
+        targets = [np.searchsorted(edges, values) for values in targets]
+    classes = 1 + max(int(values.max()) for values in targets)
+    counts = np.stack([np.bincount(values.astype(np.int64), minlength=classes) for values in targets])
     return counts / counts.sum(1, keepdims=True)
 
 
@@ -40,7 +40,7 @@ def _entropy(p: np.ndarray) -> np.ndarray:
 
 
 def group_graph(group: np.ndarray) -> torch.Tensor:
-    """Equal weights [N, N] on the clients of one's own group [N], oneself included."""
+    """Equal weights [N, N] on the clients of the learner's group [N], the learner included."""
     same = torch.from_numpy(np.asarray(group)[:, None] == np.asarray(group)).double()
     return same / same.sum(1, keepdim=True)
 
@@ -48,11 +48,11 @@ def group_graph(group: np.ndarray) -> torch.Tensor:
 def similarity_graph(divergence: np.ndarray) -> torch.Tensor:
     """Weights [N, N] that fall with the `divergence` [N, N] of two clients: exp(−4 d / median), scaled to sum 1.
 
-    Weights below 1 / N are dropped before the scaling, so that every client learns from those that are alike.
+    Weights below 1 / N are set to 0, and the rows are scaled again, so that clients learn from similar ones only.
     """
     count = len(divergence)
-    between = divergence[~np.eye(count, dtype=bool)]
-    scale = np.median(between) if between.size and np.median(between) > 0 else 1.0
+    off_diagonal = divergence[~np.eye(count, dtype=bool)]
+    scale = np.median(off_diagonal) if off_diagonal.size and np.median(off_diagonal) > 0 else 1.0
     weights = np.exp(-SHARPNESS * divergence / scale)
     weights = weights / weights.sum(1, keepdims=True)
     weights = np.where((weights >= 1.0 / count) | np.eye(count, dtype=bool), weights, 0.0)

@@ -1,4 +1,7 @@
-"""What users' own methods get wrong without an error: each is one `BadInput` line, for microseconds a round."""
+"""Checks for mistakes of users' methods that would give no error. Each raises one line of `BadInput`.
+
+A check takes microseconds per round.
+"""
 
 import ctypes
 import random
@@ -17,7 +20,7 @@ from torch import Tensor
 from fedweave.errors import BadInput, format_value, suggest
 from fedweave.tensors.trees import Tree
 
-MT19937_BYTES = 625 * 4  # 624 words and the place of the next one
+MT19937_BYTES = 625 * 4  # 624 words and the position of the next one
 KEYED = (
     "take them from data.key with fedweave.tensors.dropout_keys.uniform (in a model: dropout_keys.dropout with its "
     "key), and those of the server's start from fedweave.tensors.seeding.use_seed(start.seed), so that seeds decide"
@@ -26,9 +29,12 @@ KEYED = (
 
 @contextmanager
 def forbid_changes(server: Tree, name: str) -> Iterator[None]:
-    """Refuse a step of the method `name` that writes into the state `server` that it was given.
+    """Refuse a step of the method `name` that changes the state `server` in place.
 
-    The state before a round is in use after it: downloads are made once, and a run can go on from it.
+    The state before a round is still needed after it: downloads are made from it, and a run can continue from it.
+
+    Raises:
+        BadInput: the state was changed.
     """
     before = _snapshot(server, [], [])
     yield
@@ -40,7 +46,7 @@ def forbid_changes(server: Tree, name: str) -> Iterator[None]:
 
 
 def _snapshot(tree: Tree, leaves: list[Any], notes: list[Any]) -> tuple[list[Any], list[Any]]:
-    """The leaves of `tree`, and (names of every part, how often every leaf was written to)."""
+    """The leaves of `tree`, and notes: the names of every part, and how often every leaf was written to."""
     if isinstance(tree, dict):
         notes.append(tuple(tree))
         for part in tree.values():
@@ -59,8 +65,11 @@ def _snapshot(tree: Tree, leaves: list[Any], notes: list[Any]) -> tuple[list[Any
 def forbid_unkeyed_draws(name: str) -> Iterator[None]:
     """Refuse a method `name` that draws from the global generators of PyTorch, NumPy or Python inside this block.
 
-    Where the process has other threads, these may have drawn, so that it is a warning. A module that is imported in
-    this block may draw too, as scikit-learn's do: then nothing is said, and the next round tells.
+    If the process has other threads, these may have drawn, so it is a warning only. A module that is imported in this
+    block may draw too, as those of scikit-learn do. Then nothing is reported in this round; the next round shows it.
+
+    Raises:
+        BadInput: a generator has changed.
     """
     before, modules = _generators(), len(sys.modules)
     try:
@@ -78,31 +87,36 @@ def forbid_unkeyed_draws(name: str) -> Iterator[None]:
 
 def _is_only_thread() -> bool:
     """Whether no other thread of this process can have drawn numbers; those of progress bars draw none."""
-    others = (type(thread).__module__.split(".")[0] for thread in threading.enumerate())
-    return len([package for package in others if package not in ("tqdm", "rich")]) == 1
+    packages = (type(thread).__module__.split(".")[0] for thread in threading.enumerate())
+    return len([package for package in packages if package not in ("tqdm", "rich")]) == 1
 
 
 def _generators() -> tuple[Any, ...]:
-    """The states of the global generators. NumPy's is read where it lies: asked for, it takes 200 microseconds."""
-    bits: Any = np.random.get_bit_generator()  # type: ignore[attr-defined]
-    known = isinstance(bits, np.random.MT19937)
-    numbers = ctypes.string_at(bits.ctypes.state_address, MT19937_BYTES) if known else repr(bits.state)
-    return torch.get_rng_state().numpy().tobytes(), numbers, random.getstate()
+    """The states of the global generators.
+
+    NumPy's state is read from its memory, because its own function takes 200 microseconds.
+    """
+    generator: Any = np.random.get_bit_generator()  # type: ignore[attr-defined]
+    is_default = isinstance(generator, np.random.MT19937)
+    numpy_state = (
+        ctypes.string_at(generator.ctypes.state_address, MT19937_BYTES) if is_default else repr(generator.state)
+    )
+    return torch.get_rng_state().numpy().tobytes(), numpy_state, random.getstate()
 
 
-def check_local_names(hook: str, kept: object, names: frozenset[str]) -> None:
-    """Refuse names that stay with a client, those that `hook` returned, unless they are `names` of its model.
+def check_local_names(hook: str, names: object, known: frozenset[str]) -> None:
+    """Refuse names returned by `hook`, which are to stay with a client, if the model has no such name in `known`.
 
     Raises:
         BadInput: naming the hook, the name and the nearest one of the model.
     """
-    if isinstance(kept, str) or not isinstance(kept, Iterable):
-        raise BadInput(f"{hook}: {format_value(kept)} is no tuple of names; return such as self.task.head")
-    for one in kept:
-        if one not in names:
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise BadInput(f"{hook}: {format_value(names)} is no tuple of names; return such as self.task.head")
+    for name in names:
+        if name not in known:
             raise BadInput(
-                f"{hook}: {format_value(one)} is no parameter of the model, so that nothing would stay with the "
-                f"client; {suggest(str(one), names)}return such as self.task.head, or "
+                f"{hook}: {format_value(name)} is no parameter of the model, so that nothing would stay with the "
+                f"client; {suggest(str(name), known)}return such as self.task.head, or "
                 "self.task.layers['NAME'] for a layer"
             )
 
@@ -123,10 +137,10 @@ def trainable_names(name: str, names: Iterable[str], model: Mapping[str, Any]) -
             f"{name}: descend: there are no parameters to train; name some, such as self.task.head, and where the "
             "model has no layer but its head, take a deeper one"
         )
-    for one in chosen:
-        if one not in model:
+    for key in chosen:
+        if key not in model:
             raise BadInput(
-                f"{name}: descend: the model has no parameter {format_value(one)}; {suggest(str(one), model)}"
+                f"{name}: descend: the model has no parameter {format_value(key)}; {suggest(str(key), model)}"
                 "names of the client's model are in self.task.params"
             )
     return chosen
@@ -138,15 +152,17 @@ def planned_epochs(name: str, epochs: slice, plan: Any) -> Any:
     Raises:
         BadInput: the plan does not have them.
     """
-    drawn = len(plan)
-    if epochs.stop is None or epochs.stop <= drawn:
+    available = len(plan)
+    if epochs.stop is None or epochs.stop <= available:
         return plan[epochs]
-    out = (
+    way_out = (
         f"return more from {name}.epochs (for enrol: {name}.enrolment_epochs)"
-        if drawn
+        if available
         else f"train in client_update, in enrol by {name}.enrolment_epochs, or by fedweave.families.tuning.fine_tune"
     )
-    raise BadInput(f"{name}: descend: epochs {epochs.start or 0} to {epochs.stop}, but a round draws {drawn}; {out}")
+    raise BadInput(
+        f"{name}: descend: epochs {epochs.start or 0} to {epochs.stop}, but a round draws {available}; {way_out}"
+    )
 
 
 def check_graph(name: str, weights: object, layers: int, clients: int) -> None:
@@ -155,9 +171,9 @@ def check_graph(name: str, weights: object, layers: int, clients: int) -> None:
     Raises:
         BadInput: naming its shape and the right one.
     """
-    right = [layers, clients, clients]
-    if isinstance(weights, Tensor) and [*weights.shape] == right:
+    expected = [layers, clients, clients]
+    if isinstance(weights, Tensor) and [*weights.shape] == expected:
         return
     given = [*weights.shape] if isinstance(weights, Tensor) else f"a {type(weights).__name__}"
-    counted = f"{layers} layer{'s' * (layers > 1)} and {clients} client{'s' * (clients > 1)}"
-    raise BadInput(f"{name}.collaboration: {given}, but the model has {counted}; return a tensor {right}")
+    counts = f"{layers} layer{'s' * (layers > 1)} and {clients} client{'s' * (clients > 1)}"
+    raise BadInput(f"{name}.collaboration: {given}, but the model has {counts}; return a tensor {expected}")

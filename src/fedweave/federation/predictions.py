@@ -1,4 +1,4 @@
-"""What the clients' models say of validation and test rows, and metrics of that which are no mean over rows."""
+"""The clients' predictions of validation and test rows, and metrics of them that are no mean over rows."""
 
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ PARTS = ("val", "test")
 
 
 class ClientPredictions(NamedTuple):
-    """Of one client and one part of its rows: rows [m], targets and outputs [m, ...]."""
+    """Predictions of one client for one part of its rows: rows [m], targets and outputs [m, ...]."""
 
     rows: np.ndarray
     targets: np.ndarray
@@ -26,34 +26,37 @@ class ClientPredictions(NamedTuple):
 
 
 def predict_clients(
-    method: Method, models: Tree, executor: Executor, who: Cohort
+    method: Method, models: Tree, executor: Executor, cohort: Cohort
 ) -> dict[str, list[ClientPredictions]]:
-    """ "val" and "test" -> what the model of every client says of its rows.
+    """ "val" and "test" -> the predictions of every client for its rows.
 
     Args:
-        models: personalized models [N, ...] of the clients in `who`.
+        models: personalized models [N, ...] of the clients in `cohort`.
     """
 
     def predict(model: Tree, data: ClientData) -> dict[str, Tensor]:
         parts = [remove_padding(getattr(data, part)) for part in PARTS]
         outputs = method.predict(model, data, torch.cat(parts)).split([len(rows) for rows in parts])
-        return {part: _pad(made, len(getattr(data, part))) for part, made in zip(PARTS, outputs, strict=True)}
+        return {part: _pad(values, len(getattr(data, part))) for part, values in zip(PARTS, outputs, strict=True)}
 
-    outputs = executor.map(predict, (models,), who)
+    outputs = executor.map(predict, (models,), cohort)
     return {
-        part: [_client_predictions(method.task, who.client_data(i), part, made) for i, made in enumerate(outputs[part])]
+        part: [
+            _client_predictions(method.task, cohort.client_data(i), part, values)
+            for i, values in enumerate(outputs[part])
+        ]
         for part in PARTS
     }
 
 
-def scores(method: Method, models: Tree, executor: Executor, who: Cohort) -> dict[str, Tensor]:
+def scores(method: Method, models: Tree, executor: Executor, cohort: Cohort) -> dict[str, Tensor]:
     """ "val" and "test" -> the metric of the method's task for every client, float64 [N]; NaN where it is undefined."""
     task = method.task
     values = {
-        part: [task.score_metric.value(task.targets_are, a.targets, a.outputs) for a in mine]
-        for part, mine in predict_clients(method, models, executor, who).items()
+        part: [task.score_metric.value(task.targets_are, answer.targets, answer.outputs) for answer in clients]
+        for part, clients in predict_clients(method, models, executor, cohort).items()
     }
-    return {part: torch.tensor(mine, dtype=torch.float64) for part, mine in values.items()}
+    return {part: torch.tensor(numbers, dtype=torch.float64) for part, numbers in values.items()}
 
 
 def _pad(outputs: Tensor, length: int) -> Tensor:

@@ -52,7 +52,7 @@ class Start(NamedTuple):
 
 
 class Enrolment(NamedTuple):
-    """What a client's enrolment gives where its private state begins with it.
+    """The result of a client's enrolment, if its private state begins with it.
 
     Attributes:
         upload: what is sent to the server.
@@ -64,7 +64,7 @@ class Enrolment(NamedTuple):
 
 
 class Update(NamedTuple):
-    """What one client's round gives.
+    """The result of one client's round.
 
     Attributes:
         upload: what is sent to the server.
@@ -80,7 +80,7 @@ class Update(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """A stretch of rounds under one method; `handover` makes its server state from the previous stage's."""
+    """Consecutive rounds of one method; `handover` makes its server state from that of the previous stage."""
 
     method: "Method"
     rounds: int
@@ -88,7 +88,7 @@ class Stage(NamedTuple):
 
 
 class Placeholder:
-    """Stands for what a method gets when a run is built; until then the method is its settings alone."""
+    """Stands for what a method gets when a run is built, such as its task. Before that it has only its settings."""
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
@@ -157,7 +157,7 @@ class Method(ABC):
         """The model a client would deploy now: any tree that `predict` understands."""
 
     def at(self, seed: int, round: int) -> Self:
-        """The method in one round of one repetition; only what a control of its graph does depends on them."""
+        """The method in one round of one repetition; they matter only for a control of its graph."""
         return self if self.control is None else replace(self, control=self.control.at(seed, round))
 
     @classmethod
@@ -227,7 +227,7 @@ class Method(ABC):
         return server
 
     def stages(self, rounds: int) -> list[Stage]:
-        """Stretches of rounds under different methods; by default one."""
+        """The stages of a run, each with a method and a number of rounds; by default one."""
         return [Stage(self, rounds)]
 
     def collaboration(self, server: Server) -> Tensor | None:
@@ -235,11 +235,11 @@ class Method(ABC):
         return None
 
     def mixture_model(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Tree:
-        """The model that shows what a client's mixture is worth; by default the one it would deploy."""
+        """The model whose loss shows the value of a client's mixture; by default the one that it would deploy."""
         return self.personalize(shared, own, client, data)
 
     def portrait(self, server: Server) -> Tensor | None:
-        """What the server knows every client by [N, D], to be drawn as a map; None for methods without such vectors."""
+        """The vectors [N, D] by which the server describes clients, drawn as a map; None for methods without any."""
         return None
 
     def diagnostics(self, server: Server) -> dict[str, Tensor]:
@@ -248,7 +248,7 @@ class Method(ABC):
 
     @property
     def needs_validation(self) -> str:
-        """What every client's validation rows are needed for, and the way out; by default they are not."""
+        """What clients need validation rows for, and what to do without them; empty by default: they need none."""
         return ""
 
     @property
@@ -273,12 +273,12 @@ class Method(ABC):
         Args:
             loss, epochs: by default the task's objective on `data`, and the first `training.epochs` of the plan.
             solver, state: another optimiser, and its state to continue from.
-            phase: which of the client's optimisers trains, if they are kept; by default the first call of a round has
-                the first one, the second call the second one. A kept state comes before `state`.
+            phase: name of the optimiser to continue with, if clients keep their optimisers. By default the first call
+                of a round has the first one, the second call the second one. A kept state is used instead of `state`.
         """
-        mine, solver = type(self).__name__, solver or self.solver
-        plan = guards.planned_epochs(mine, slice(0, self.training.epochs) if epochs is None else epochs, data.plan)
-        names = self.task.params if names is None else guards.trainable_names(mine, names, model)
+        name, solver = type(self).__name__, solver or self.solver
+        plan = guards.planned_epochs(name, slice(0, self.training.epochs) if epochs is None else epochs, data.plan)
+        names = self.task.params if names is None else guards.trainable_names(name, names, model)
         memory = optimizers.current_memory()
         if memory is not None:
             phase, state = memory.recall(phase, solver, trees.select(model, names), state)

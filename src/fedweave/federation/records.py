@@ -26,7 +26,7 @@ class Settings:
         freeze: the server learns nothing more once they have joined.
         upload_path: what happens to uploads on their way.
         edges: edges of the collaboration graph per client whose value is measured after the last round.
-        storage: where tables of all clients lie; None: in memory.
+        storage: where the tables of all clients are stored; None: in memory.
     """
 
     rounds: int
@@ -42,10 +42,10 @@ class Settings:
 
 
 class State(NamedTuple):
-    """Everything a run needs to go on.
+    """Everything that a run needs to continue.
 
     Attributes:
-        round: rounds done.
+        round: number of rounds so far.
         server: the server's state.
         clients: the clients' private states [N, ...].
         optimizers: states [N, ...] of the clients' optimisers by phase of local training; empty unless they are kept.
@@ -58,10 +58,10 @@ class State(NamedTuple):
 
 
 class EdgeValue(NamedTuple):
-    """What one source is worth to one client: a row of edges.csv.
+    """The value of one source for one client: a row of edges.csv.
 
     Attributes:
-        round: rounds done.
+        round: number of rounds so far.
         learner, source: clients.
         weight: of the edge, the mean over layers.
         gain: validation loss without the source minus that with it; positive where it helps.
@@ -75,12 +75,12 @@ class EdgeValue(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What one round did.
+    """The result of one round.
 
     Attributes:
-        round: rounds done so far, from 1.
+        round: number of rounds so far, from 1.
         bytes_down, bytes_up: traffic of this round over all participants.
-        seconds: time of the round, without evaluation and without downloads that the evaluation before it already made.
+        seconds: time of the round, without evaluation and without downloads that the last evaluation has made already.
         loss: mean training loss of the participants whose upload was accepted; NaN where there were none.
         dropped: identities of the participants whose upload was not accepted: not finite, or of a wrong shape.
         scores: {"pre" | "post": {"val" | "test": metric per evaluated client [K]}}; empty between evaluations.
@@ -106,23 +106,21 @@ class Report(NamedTuple):
 
 
 class DownloadCache:
-    """What the server sent last: an evaluation and the round after it need the same downloads, so they are made
-    once.
-    """
+    """The last downloads: an evaluation and the round after it need the same ones, so they are computed once."""
 
     def __init__(self) -> None:
-        self.asked: tuple[Method, Server, Tensor] | None = None
-        self.sent: tuple[Tree, Tree] = ({}, {})
+        self.arguments: tuple[Method, Server, Tensor] | None = None
+        self.downloads: tuple[Tree, Tree] = ({}, {})
 
     def __call__(self, method: Method, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         """`method.download(server, ids)`."""
         if (
-            self.asked is None
-            or method is not self.asked[0]
-            or server is not self.asked[1]
-            or not torch.equal(ids, self.asked[2])
+            self.arguments is None
+            or method is not self.arguments[0]
+            or server is not self.arguments[1]
+            or not torch.equal(ids, self.arguments[2])
         ):
-            self.asked, self.sent = None, ({}, {})  # so that two answers are never in memory
-            self.sent = method.download(server, ids)
-            self.asked = (method, server, ids)
-        return self.sent
+            self.arguments, self.downloads = None, ({}, {})  # so that two downloads are never in memory at once
+            self.downloads = method.download(server, ids)
+            self.arguments = (method, server, ids)
+        return self.downloads

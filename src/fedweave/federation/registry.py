@@ -14,10 +14,10 @@ METHODS: dict[str, type[Method]] = {}
 
 
 def method(name: str) -> Callable[[type[M]], type[M]]:
-    """Enter the decorated class as the method `name`.
+    """A decorator that enters a class in the table as the method `name`.
 
     Raises:
-        BadInput: on decorating what is no complete `Method` that is a frozen dataclass, or a second class for the name.
+        BadInput: the class is no `Method`, not complete or no frozen dataclass, or the name belongs to another class.
     """
     check_name("method", name)
 
@@ -35,12 +35,12 @@ def method(name: str) -> Callable[[type[M]], type[M]]:
     return enter
 
 
-def _check_fields(cls: type[Method], here: str) -> None:
+def _check_fields(cls: type[Method], where: str) -> None:
     """Refuse a class whose own settings would not be fields, or would take the place of what a run sets."""
-    own = {*vars(cls).get("__annotations__", ())}
-    if own and "__dataclass_params__" not in vars(cls):
-        raise BadInput(f"{here} is no frozen dataclass; write @dataclass(frozen=True, kw_only=True) below @fw.method")
-    if taken := sorted(field.name for field in fields(Method) if field.name in own & {*vars(cls)}):
-        raise BadInput(f"{here}: {taken[0]} is set by the run; give the setting another name")
+    annotations = {*vars(cls).get("__annotations__", ())}
+    if annotations and "__dataclass_params__" not in vars(cls):
+        raise BadInput(f"{where} is no frozen dataclass; write @dataclass(frozen=True, kw_only=True) below @fw.method")
+    if taken := sorted(field.name for field in fields(Method) if field.name in annotations & {*vars(cls)}):
+        raise BadInput(f"{where}: {taken[0]} is set by the run; give the setting another name")
     if cls.point not in ("pre", "post"):
-        raise BadInput(f"{here}: point is {format_value(cls.point)}; choose 'pre' or 'post'")
+        raise BadInput(f"{where}: point is {format_value(cls.point)}; choose 'pre' or 'post'")

@@ -1,4 +1,4 @@
-"""Who takes part, and which rows at which local step: tensors that are functions of (seed, round, client)."""
+"""The schedule of a run: participants and their minibatches, as functions of (seed, round, client)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,8 +12,8 @@ from fedweave.federation.federation import Cohort, Federation
 from fedweave.tensors import dropout_keys
 from fedweave.tensors.random_streams import first_numbers, streams
 
-LANES = 64  # padding to a multiple of so many rows leaves sums in their order, so that no bit changes
-# Names of the streams hanging on a run's seed.
+LANES = 64  # padding to a multiple of this many rows does not change the order of sums, so no bit changes
+# The random streams that are derived from a run's seed.
 SAMPLING, BATCHES, DROPOUT, INITIAL, SERVER, EVALUATION = range(1, 7)
 
 
@@ -26,8 +26,8 @@ class Training:
         epochs: E passes over the training rows; ignored when `steps` is given.
         steps: K steps a round instead of epochs (one "epoch" of the plan is then K steps), or 0.
         drop_last: leave out a last incomplete batch of clients with at least B rows (for BatchNorm).
-        average_buffers: BatchNorm statistics travel and are averaged with the model, in methods that average.
-        uniform_mean: the server weighs uploads alike, and not by training rows.
+        average_buffers: BatchNorm statistics are sent and averaged with the model, in methods that average.
+        uniform_mean: the server gives all uploads equal weights, instead of their numbers of training rows.
         keep_optimizer: every client has one optimiser for the whole run, instead of a new one every round.
         server: the optimiser of a server that averages, or None for a server that takes the mean.
     """
@@ -44,7 +44,7 @@ class Training:
 
 def sample_size(participation: float, clients: int) -> int:
     """How many of `clients` take part in a round: a fraction (≤ 1) or a number (> 1) of them, at least 1."""
-    # Less 1e-9, as 0.28 * 25 is a little above 7 in floating point.
+    # Minus 1e-9, because 0.28 * 25 is a little above 7 in floating point.
     number = int(participation) if participation > 1 else int(np.ceil(participation * clients - 1e-9))
     return min(clients, max(1, number))
 
@@ -64,12 +64,12 @@ def participation_counts(seed: int, first: int, present: Sequence[int], ids: Ten
 
     In the i-th of these rounds the first `present[i]` clients existed, or none counts if it is 0.
     """
-    times = torch.zeros(len(ids), dtype=torch.int64)
-    for round, there in enumerate(present, first):
-        if not there:
+    counts = torch.zeros(len(ids), dtype=torch.int64)
+    for round, clients in enumerate(present, first):
+        if not clients:
             continue
-        times[participants(seed, round, ids[:there], participation)] += 1
-    return times
+        counts[participants(seed, round, ids[:clients], participation)] += 1
+    return counts
 
 
 def client_plan(rows: np.ndarray, training: Training, epochs: int, generator: np.random.Generator) -> np.ndarray:
@@ -81,9 +81,9 @@ def client_plan(rows: np.ndarray, training: Training, epochs: int, generator: np
     per_pass = m // size if training.drop_last and m >= size else -(-m // size)
     steps = training.steps or per_pass
     passes = np.full((-(-epochs * steps // per_pass), per_pass * size), -1, dtype=np.int64)
-    for one in passes:
+    for row in passes:
         shuffled = generator.permutation(rows)[: per_pass * size]
-        one[: len(shuffled)] = shuffled
+        row[: len(shuffled)] = shuffled
     return passes.reshape(-1, size)[: epochs * steps].reshape(epochs, steps, size)
 
 
@@ -103,10 +103,10 @@ def cohort(
 ) -> Cohort:
     """The participants at `positions` with their plan of `epochs` epochs [P, E, S, B] and their keys."""
     training, ids = _limit_batch_size(training, federation.train.shape[1]), federation.ids.cpu()[positions]
-    mine = federation.train.cpu()[positions].numpy()
+    train = federation.train.cpu()[positions].numpy()
     plans = [
         client_plan(rows[rows >= 0], training, epochs, generator)
-        for rows, generator in zip(mine, streams(seed, BATCHES, round, ids=ids.numpy()), strict=True)
+        for rows, generator in zip(train, streams(seed, BATCHES, round, ids=ids.numpy()), strict=True)
     ]
     shape = tuple(max(p.shape[d] for p in plans) for d in (1, 2))
     padded = np.full((len(plans), epochs, *shape), -1, dtype=np.int64)

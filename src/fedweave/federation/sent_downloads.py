@@ -1,4 +1,4 @@
-"""What the server sent in this round, for a step of the server that needs it again."""
+"""The downloads of this round, for a step of the server that needs them again."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ _SENT: ContextVar[SentDownloads | None] = ContextVar("sent", default=None)
 
 @contextmanager
 def store(server: Tree, ids: Tensor, own: Tree) -> Iterator[None]:
-    """Inside this block, `find` gives `own`, each client's own download."""
+    """Inside of this block, `find` returns `own`, the clients' own downloads [P, ...]."""
     token = _SENT.set(SentDownloads(server, ids, own))
     try:
         yield
@@ -33,6 +33,6 @@ def store(server: Tree, ids: Tensor, own: Tree) -> Iterator[None]:
 
 
 def find(server: Tree, ids: Tensor) -> Tree | None:
-    """The own downloads [P, ...] of clients `ids` from this very state; None where nobody has kept them."""
+    """The own downloads [P, ...] of clients `ids`, if they were made from exactly this state and stored; else None."""
     sent = _SENT.get()
     return sent.own if sent and sent.server is server and torch.equal(sent.ids, ids) else None

@@ -16,7 +16,7 @@ from fedweave.federation.uploads import PLAIN, UploadPath, deliver_enrolment
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree
 
-ENROLMENT = 2**31 - 1  # stands for "round −1", as streams of randomness are non-negative
+ENROLMENT = 2**31 - 1  # stands for "round −1", because numbers of random streams are not negative
 
 
 class StackedEnrolments(NamedTuple):
@@ -65,13 +65,13 @@ def begin(
 def admission(
     method: Method, federation: Federation, seed: int, executor: Executor, upload_path: UploadPath = PLAIN
 ) -> tuple[Start, ClientState, Tree]:
-    """What joining gives: (what the server gets to know, private states [N, ...], states of kept optimisers)."""
+    """The result of joining: (what the server learns, private states [N, ...], states of kept optimisers)."""
     start, enrolled = _enrol_all(method, federation, seed, executor, upload_path)
     return start, _private_states(method, start.model, enrolled, federation.clients), enrolled.optimizers
 
 
 def hand_over(stage: Stage, state: State, federation: Federation, settings: Settings, executor: Executor) -> State:
-    """The state at the opening of `stage`: the previous stage's, whose server the stage takes over if it says how."""
+    """The state at the beginning of `stage`: the last state, with the server that `stage.handover` makes, if any."""
     if stage.handover is None:
         return state
     start = build_start(stage.method, federation, settings.seed, executor, settings.upload_path)
@@ -93,20 +93,20 @@ def add_newcomers(
     model = initial_model(method, federation, seed)
     enrolled = _enrol(method, model, federation, torch.arange(n - newcomers, n), seed, executor, upload_path)
     start = _start(model, enrolled, federation, seed)
-    joined = _private_states(method, model, enrolled, newcomers)
+    clients = _private_states(method, model, enrolled, newcomers)
     moments = optimizers.add_newcomers(state.optimizers, newcomers)
     return State(
         state.round,
         method.admit(state.server, enrolled.upload, newcomers, start),
-        trees.concat([state.clients, joined]),
+        trees.concat([state.clients, clients]),
         optimizers.put(moments, torch.arange(n - newcomers, n, device=federation.ids.device), enrolled.optimizers, n),
     )
 
 
 def _private_states(method: Method, model: Params, enrolled: StackedEnrolments, clients: int) -> Tree:
     """Private states [clients, ...] on joining."""
-    joined = trees.build_table(method.join(model), clients)
-    return {**joined, **enrolled.client} if enrolled.client else joined
+    states = trees.build_table(method.join(model), clients)
+    return {**states, **enrolled.client} if enrolled.client else states
 
 
 def _enrol(
@@ -118,14 +118,14 @@ def _enrol(
     executor: Executor,
     upload_path: UploadPath,
 ) -> StackedEnrolments:
-    who = cohort(federation, positions, method.training, method.enrolment_epochs, seed, ENROLMENT)
+    participants = cohort(federation, positions, method.training, method.enrolment_epochs, seed, ENROLMENT)
 
-    def one(data: ClientData) -> Tree:
+    def enrol_client(data: ClientData) -> Tree:
         with optimizers.optimizer_memory({} if method.training.keep_optimizer else None) as memory:
             enrolment = method.enrol(model, data)
         if not isinstance(enrolment, Enrolment):
             return enrolment, {}, {}
         return enrolment.upload, enrolment.client, memory.states if memory else {}
 
-    upload, client, states = executor.map(one, (), who)
-    return StackedEnrolments(deliver_enrolment(upload, who, seed, upload_path, method.public), client, states)
+    upload, client, states = executor.map(enrol_client, (), participants)
+    return StackedEnrolments(deliver_enrolment(upload, participants, seed, upload_path, method.public), client, states)

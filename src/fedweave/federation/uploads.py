@@ -1,6 +1,6 @@
 """The path of uploads: privacy at the client, attacks, checks by the server, robust aggregation.
 
-Nothing happens here, and no bit changes, without privacy, attack and defence if every upload is valid.
+Without privacy, attack and defence, a valid upload passes unchanged to the last bit.
 """
 
 from collections.abc import Callable, Collection
@@ -48,42 +48,42 @@ class Delivery(NamedTuple):
 
 
 def deliver_enrolment(
-    enrolled: Tree, who: Cohort, seed: int, upload_path: UploadPath, public: Collection[str] = ()
+    enrolled: Tree, cohort: Cohort, seed: int, upload_path: UploadPath, public: Collection[str] = ()
 ) -> Tree:
     """The clients' uploads on joining [P, ...] as they reach the server; `public` as in `deliver`."""
     sent = protect_uploads(
-        enrolled, lambda: trees.tree_map(torch.zeros_like, enrolled), who, seed, upload_path.privacy, public
+        enrolled, lambda: trees.tree_map(torch.zeros_like, enrolled), cohort, seed, upload_path.privacy, public
     )
-    attack = who.federation.attack
-    return sent if attack is None else attack.corrupt(sent, *_senders(who), seed, who.round)
+    attack = cohort.federation.attack
+    return sent if attack is None else attack.corrupt(sent, *_senders(cohort), seed, cohort.round)
 
 
 def protect_uploads(
     upload: Tree,
     base: Callable[[], Tree],
-    who: Cohort,
+    cohort: Cohort,
     seed: int,
     privacy: Privacy | None,
     public: Collection[str] = (),
 ) -> Tree:
-    """What leaves the clients of `upload` [P, ...]: clipped and noised, and as it is without privacy.
+    """What leaves the clients of `upload` [P, ...]: clipped and with noise; without privacy, the upload itself.
 
     Args:
-        base: gives the values that uploads start from, see `reference`.
+        base: returns the values from which uploads are measured, see `reference`.
         public: entries of the upload that get no noise, see `Method.public`.
     """
     if privacy is None:
         return upload
     content = trees.omit(upload, public) if public else upload
-    hidden = privacy.protect(content, base(), _senders(who)[1], seed, who.round)
-    return {**upload, **hidden} if public else hidden
+    protected = privacy.protect(content, base(), _senders(cohort)[1], seed, cohort.round)
+    return {**upload, **protected} if public else protected
 
 
 def deliver(
     sent: Tree,
     private: Tree,
     base: Callable[[], Tree],
-    who: Cohort,
+    cohort: Cohort,
     seed: int,
     robust: Robust | None = None,
     part: str = "model",
@@ -93,46 +93,47 @@ def deliver(
     Args:
         sent: what left the clients [P, ...].
         private: what stays with the clients [P, ...]; an upload is dropped if its client's part is not finite.
-        base: gives the values that uploads start from, see `reference`.
+        base: returns the values from which uploads are measured, see `reference`.
         robust, part: the server's defence, or None, and the entry of an upload that it acts on.
     """
-    where, ids = _senders(who)
-    attack = who.federation.attack
-    arrived = sent if attack is None else attack.forge(sent, base, where, ids, seed, who.round)
-    uploads, rows = accept(arrived, sent, private, len(where))
+    positions, ids = _senders(cohort)
+    attack = cohort.federation.attack
+    received = sent if attack is None else attack.forge(sent, base, positions, ids, seed, cohort.round)
+    uploads, rows = accept(received, sent, private, len(positions))
     if robust and len(rows):
         uploads = robust.apply(uploads, trees.take(base(), rows), part)
     return Delivery(uploads, rows)
 
 
-def _senders(who: Cohort) -> tuple[Tensor, Tensor]:
+def _senders(cohort: Cohort) -> tuple[Tensor, Tensor]:
     """(positions, identities) of a cohort on the device of its data."""
-    where = who.positions.to(who.federation.ids.device)
-    return where, who.federation.ids[where]
+    positions = cohort.positions.to(cohort.federation.ids.device)
+    return positions, cohort.federation.ids[positions]
 
 
-def accept(arrived: Tree | list[Tree], form: Tree, private: Tree, count: int) -> Delivery:
-    """Those of `count` uploads with the names and shapes of `form` [P, ...] whose numbers, and those of `private`, are
-    finite.
+def accept(received: Tree | list[Tree], form: Tree, private: Tree, count: int) -> Delivery:
+    """The uploads, of `count`, with the names and shapes of `form` [P, ...] whose numbers are finite.
+
+    The numbers that stay with the client, `private` [P, ...], have to be finite too.
     """
     rows = torch.arange(count)
-    if isinstance(arrived, list):
+    if isinstance(received, list):
         expected = trees.at(form, 0)
-        rows = rows[torch.tensor([_fits(one, expected) for one in arrived])]
-        arrived = trees.stack([arrived[i] for i in rows.tolist()]) if len(rows) else trees.take(form, rows)
+        rows = rows[torch.tensor([_fits(upload, expected) for upload in received])]
+        received = trees.stack([received[i] for i in rows.tolist()]) if len(rows) else trees.take(form, rows)
         private = trees.take(private, rows)
-    sound = finite_rows((arrived, private))
-    if sound is None:
-        return Delivery(arrived, rows)
-    good = torch.where(sound.cpu())[0]
-    return Delivery(trees.take(arrived, good), rows[good])
+    is_finite = finite_rows((received, private))
+    if is_finite is None:
+        return Delivery(received, rows)
+    finite = torch.where(is_finite.cpu())[0]
+    return Delivery(trees.take(received, finite), rows[finite])
 
 
-def _fits(one: Tree, expected: Tree) -> bool:
-    """Whether a single client's tree has the names, shapes and types of `expected`."""
-    if tree_structure(one) != tree_structure(expected):
+def _fits(upload: Tree, expected: Tree) -> bool:
+    """Whether one client's upload has the names, shapes and types of `expected`."""
+    if tree_structure(upload) != tree_structure(expected):
         return False
-    pairs = zip(trees.tree_leaves(one), trees.tree_leaves(expected), strict=True)
+    pairs = zip(trees.tree_leaves(upload), trees.tree_leaves(expected), strict=True)
     return all(a.shape == b.shape and a.dtype == b.dtype for a, b in pairs)
 
 
@@ -146,13 +147,14 @@ def finite_rows(tree: Tree) -> Tensor | None:
 
 
 def reference(method: Method, upload: Tree, shared: Tree, own: Tree, initial: Callable[[], Params]) -> Tree:
-    """What clients were sent of what they upload, in the form of `upload` [P, ...].
+    """The values from which uploads are measured, in the form of `upload` [P, ...].
 
-    The method declares which entries of an upload are parameters and which parameters it has sent. A parameter that it
-    does not send is compared with the common initial model, and everything else with zero, also a gradient.
+    The method declares which entries of an upload are parameters and which parameters it has sent. A parameter is
+    measured from the value that was sent, or from the common initial model if none was sent. Everything else, such as
+    a gradient, is measured from zero.
     """
     common, personal = method.sent(shared, own)
-    start: Params = {}
+    initial_values: Params = {}
 
     def look_up(path: tuple, leaf: Tensor) -> Tensor:
         if not path or path[0].key not in method.parameters:
@@ -160,9 +162,9 @@ def reference(method: Method, upload: Tree, shared: Tree, own: Tree, initial: Ca
         name = str(path[-1].key)
         if name in personal:
             return personal[name].to(leaf)
-        if name not in common and not start:
-            start.update(initial())
-        value = common[name] if name in common else start.get(name)
+        if name not in common and not initial_values:
+            initial_values.update(initial())
+        value = common[name] if name in common else initial_values.get(name)
         return torch.zeros_like(leaf) if value is None else value.to(leaf).expand_as(leaf)
 
     return tree_map_with_path(look_up, upload)
