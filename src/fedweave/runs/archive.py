@@ -1,4 +1,4 @@
-"""A finished run as plain files, and the value of every client that it reports."""
+"""Writes a finished run as plain files, and selects the value of every client that is reported."""
 
 import json
 import platform
@@ -37,14 +37,14 @@ def write(
     answers: dict[str, Any] | None = None,
     others: Mapping[str, Path] | None = None,
 ) -> None:
-    """Write a finished run: evaluations.parquet, rounds.csv, diagnostics.csv, graphs, vectors, models, and last
-    run.json.
-
-    Args:
-        answers: what run.json says of predictions, where the data are on other hosts; default: they are made here.
-        others: files that move into the folder, by their names there.
+    """Write a finished run: evaluations.parquet, rounds.csv, diagnostics.csv, graphs, vectors, models; run.json last.
 
     A run without run.json is unfinished. An older run.json is removed first, so that files of two runs are never mixed.
+
+    Args:
+        answers: the entries of run.json about predictions, if the data are on other hosts; by default they are made
+            here.
+        others: files that move into the folder, by their names there.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for old in (folder / "run.json", *(old for pattern in PARTS for old in folder.glob(pattern))):
@@ -53,32 +53,35 @@ def write(
     for seed, history in histories.items():
         _write_graphs(folder / f"collaboration-{seed}.npz", history, prepared.for_seed(seed))
         _write_portrait(folder / f"portrait-{seed}.npz", history, prepared.for_seed(seed))
-        # Scaling and graphs of what is deployed are those of the first split.
+        # A deployed run has the scaling and the graphs of the first split.
         deployable = prepared.split is None or seed == prepared.run.seeds[0]
         if history.snapshot and prepared.run.evaluate.models and deployable:
             save_tensors(
                 folder / f"models-{seed}.pt", {"round": history.snapshot["round"], "models": history.snapshot["models"]}
             )
     _write_evaluations(folder / "evaluations.parquet", histories, prepared.federation.sample.tolist())
-    ledger = ([seed, *row] for seed, history in histories.items() for row in history.ledger)
-    write_table(folder / "rounds.csv", ("seed", *RoundCost._fields), ledger)
-    lost = [[seed, *row] for seed, history in histories.items() for row in history.dropped]
-    if lost:
-        write_table(folder / "dropped.csv", ("seed", *DroppedUpload._fields), lost)
+    costs = ([seed, *row] for seed, history in histories.items() for row in history.ledger)
+    write_table(folder / "rounds.csv", ("seed", *RoundCost._fields), costs)
+    dropped = [[seed, *row] for seed, history in histories.items() for row in history.dropped]
+    if dropped:
+        write_table(folder / "dropped.csv", ("seed", *DroppedUpload._fields), dropped)
     edges = [[seed, *row] for seed, history in histories.items() for row in history.edges]
     if edges:
         write_table(folder / "edges.csv", ("seed", *EdgeValue._fields), edges)
-    numbers = ([seed, *row] for seed, history in histories.items() for row in history.diagnostics)
-    write_table(folder / "diagnostics.csv", ("seed", *Diagnostic._fields), numbers)
+    diagnostics = ([seed, *row] for seed, history in histories.items() for row in history.diagnostics)
+    write_table(folder / "diagnostics.csv", ("seed", *Diagnostic._fields), diagnostics)
     for name, path in (others or {}).items():
         path.replace(folder / name)
-    made = _write_predictions(folder, prepared, histories) if answers is None else answers
-    facts = _run_record(prepared, histories) | made
-    write_atomic(folder / "run.json", json.dumps(facts, indent=2, default=str) + "\n")
+    prediction_record = _write_predictions(folder, prepared, histories) if answers is None else answers
+    record = _run_record(prepared, histories) | prediction_record
+    write_atomic(folder / "run.json", json.dumps(record, indent=2, default=str) + "\n")
 
 
 def select_scores(prepared: PreparedRun, history: History, split: str = "test") -> np.ndarray:
-    """The reported value of every evaluated client [K]: the round is chosen from validation only; NaN without one."""
+    """The reported value of every evaluated client [K]; NaN if no round can be chosen.
+
+    The round is chosen by validation values only.
+    """
     values, rows = pad_scores(history.scores[f"{prepared.point}/{split}"]), select_rows(history, prepared)
     width = values.shape[1]
     return np.full(width, np.nan) if rows is None else np.asarray(values[rows, np.arange(width)])
@@ -124,7 +127,7 @@ def _run_record(prepared: PreparedRun, histories: dict[int, History]) -> dict[st
 
 
 def _machine(prepared: PreparedRun) -> dict[str, Any]:
-    """What trained, and how."""
+    """The hardware, the versions of libraries and the executor of the training."""
     return {
         "device": prepared.device,
         "processor": _processor(prepared.device),
@@ -135,11 +138,11 @@ def _machine(prepared: PreparedRun) -> dict[str, Any]:
 
 
 def _processor(device: str) -> str:
-    """Name of the GPU, or of the CPU with its vector instructions. Bits are the same on the same one."""
+    """Name of the GPU, or of the CPU with its vector instructions. Equal processors give equal bits."""
     if device.startswith("cuda"):
         return torch.cuda.get_device_name(device)
-    facts = Path("/proc/cpuinfo")
-    lines = facts.read_text(encoding="utf-8").splitlines() if facts.is_file() else []
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.is_file() else []
     names = (line.partition(": ")[2] for line in lines if line.startswith("model name"))
     return f"{next(names, platform.processor())}, {torch.backends.cpu.get_cpu_capability()}"
 
@@ -160,12 +163,12 @@ def _privacy(prepared: PreparedRun, histories: dict[int, History]) -> dict[str, 
     privacy = prepared.settings.upload_path.privacy
     if privacy is None:
         return {}
-    spent = max(row.value for history in histories.values() for row in history.diagnostics if row.name == "epsilon")
-    return {"epsilon": spent, "delta": privacy.delta}
+    epsilon = max(row.value for history in histories.values() for row in history.diagnostics if row.name == "epsilon")
+    return {"epsilon": epsilon, "delta": privacy.delta}
 
 
 def label(prepared: PreparedRun) -> str:
-    """The method's printed name, with marks for a variant and for a leak, so that it never joins the published row."""
+    """The method's printed name, with marks for a variant and for a leak, so that it differs from the published row."""
     marks = [prepared.run.variant] if prepared.run.variant else []
     marks += ["leaky"] if prepared.method.leaks and "leaky" not in prepared.run.variant else []
     return prepared.method.label + (f" [{', '.join(marks)}]" if marks else "")
@@ -192,43 +195,43 @@ def _write_evaluations(path: Path, histories: dict[int, History], clients: list[
 
 
 def _write_predictions(folder: Path, prepared: PreparedRun, histories: dict[int, History]) -> dict[str, Any]:
-    """Write what the reported models say; returns how it is stored, pooled metric and controls, for run.json."""
-    facts: dict[str, Any] = {"controls": predictions.control_values([prepared.for_seed(seed) for seed in histories])}
+    """Write the predictions of the reported models; returns entries of run.json: type, pooled metric and controls."""
+    record: dict[str, Any] = {"controls": predictions.control_values([prepared.for_seed(seed) for seed in histories])}
     if predictions.has_test_weights(prepared) or not prepared.run.evaluate.predictions:
         reason = predictions.WEIGHTED if predictions.has_test_weights(prepared) else "none: evaluate.predictions is off"
-        return {**facts, "predictions": reason}
+        return {**record, "predictions": reason}
     task, pooled, dtype, width = prepared.method.task, {}, "none: no round has a finite score", 0
     for seed, history in histories.items():
-        if (made := predictions.of_models(prepared.for_seed(seed), history, seed)) is None:
+        if (answers := predictions.of_models(prepared.for_seed(seed), history, seed)) is None:
             continue
-        table = predictions.build_table(made, prepared.federation.sample.tolist())
+        table = predictions.build_table(answers, prepared.federation.sample.tolist())
         pooled[seed] = predictions.score_pooled_rows(task.score_metric, task.targets_are, table)
         dtype, width = predictions.choose_precision(table.outputs.size), table.outputs.shape[-1]
         if not dtype.startswith("none"):
             predictions.write(folder / f"predictions-{seed}.npz", table, dtype)
     if not dtype.startswith("none") and prepared.split is None:
         _write_controls(folder / "controls.npz", prepared, width, dtype)
-    return {**facts, "pooled": pooled, "predictions": dtype}
+    return {**record, "pooled": pooled, "predictions": dtype}
 
 
 def _write_controls(path: Path, prepared: PreparedRun, width: int, dtype: str) -> None:
     rules = predictions.of_controls(prepared, width if prepared.method.task.targets_are == "classes" else 0)
     clients = prepared.federation.sample.tolist()
-    tables = [predictions.build_table({"test": mine}, clients) for mine in rules.values()]
-    together = tables[0]._replace(outputs=np.stack([table.outputs for table in tables]))
-    predictions.write(path, together, dtype, names=np.array([*rules]))
+    tables = [predictions.build_table({"test": answers}, clients) for answers in rules.values()]
+    stacked = tables[0]._replace(outputs=np.stack([table.outputs for table in tables]))
+    predictions.write(path, stacked, dtype, names=np.array([*rules]))
 
 
 def _write_graphs(path: Path, history: History, prepared: PreparedRun) -> None:
     if not history.graphs:
         return
-    widest = max(w.shape[-1] for _, w in history.graphs)
-    same = [(r, w) for r, w in history.graphs if w.shape[-1] == widest]
+    clients = max(w.shape[-1] for _, w in history.graphs)
+    graphs = [(r, w) for r, w in history.graphs if w.shape[-1] == clients]
     with atomic_path(path) as temporary:
         np.savez_compressed(
             temporary,
-            rounds=np.array([r for r, _ in same]),
-            weights=np.stack([w.numpy() for _, w in same]),
+            rounds=np.array([r for r, _ in graphs]),
+            weights=np.stack([w.numpy() for _, w in graphs]),
             layers=np.array([*prepared.method.task.layers]),
             **_ground_truth(prepared),
         )
@@ -243,7 +246,7 @@ def _write_portrait(path: Path, history: History, prepared: PreparedRun) -> None
 
 
 def _ground_truth(prepared: PreparedRun) -> dict[str, Any]:
-    """What the graph can be compared with: groups, and how much the clients' targets differ."""
+    """What the graph is compared with: groups of clients, and the differences between their targets."""
     divergence = prepared.federation.divergence
     divergences = {} if divergence is None else {"divergence": divergence.cpu().numpy().astype(np.float32)}
     return {**_groups(prepared), **divergences}

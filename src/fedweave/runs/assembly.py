@@ -82,22 +82,23 @@ def check(study: Study, where: str = str(PARAMS), inputs: Inputs | None = None) 
 def build_variant(study: Study, key: str, tuned: Mapping[str, Any], settings: Mapping[str, Any]) -> Run:
     """The run `key` with `settings`, which may also reach the `partition` and the `model` of its task.
 
-    Another partition or model by name takes none of the old one's options, but for the number of clients and the seed.
+    A partition or model with another name keeps no option of the old one, except the number of clients and the seed.
     """
     nested = nest(settings)
-    parts = {part: nested.pop(part) for part in ("partition", "model") if part in nested}
+    blocks = {block: nested.pop(block) for block in ("partition", "model") if block in nested}
     run = study.run(key, tuned, nested)
-    for part, own in parts.items():
-        if not isinstance(own, Mapping):
+    for block, changes in blocks.items():
+        if not isinstance(changes, Mapping):
             raise BadInput(
-                f"{part}: {format_value(own)} is not a mapping of settings; write such as {part}.name={EXAMPLES[part]}"
+                f"{block}: {format_value(changes)} is not a mapping of settings; "
+                f"write such as {block}.name={EXAMPLES[block]}"
             )
-        old = getattr(run.task, part)
-        if "name" in own:
+        old = getattr(run.task, block)
+        if "name" in changes:
             old = {name: value for name, value in old.items() if name in ("clients", "seed", "seeds")}
-        if part == "partition" and not {"seed", "seeds"}.isdisjoint(own):
+        if block == "partition" and not {"seed", "seeds"}.isdisjoint(changes):
             old = {name: value for name, value in old.items() if name not in ("seed", "seeds")}
-        merged: dict[str, Any] = {part: {**old, **own}}
+        merged: dict[str, Any] = {block: {**old, **changes}}
         run = replace(run, task=replace(run.task, **merged))
     return run
 
@@ -108,16 +109,16 @@ def check_run(run: Run, where: str, inputs: Inputs | None = None) -> Method:
     Raises:
         BadInput: naming the run, the setting and the way out.
     """
-    here = f"{where}: runs.{run.key}"
-    choose(run.method, METHODS, f"{here}.method")
-    checks.check_budget(run, here)
-    graph_controls.check_setting(run, here)
+    prefix = f"{where}: runs.{run.key}"
+    choose(run.method, METHODS, f"{prefix}.method")
+    checks.check_budget(run, prefix)
+    graph_controls.check_setting(run, prefix)
     if inputs:
-        graph_controls.check_given_graph(run, inputs.partition, here)
+        graph_controls.check_given_graph(run, inputs.partition, prefix)
         task = tasks.build_task(run, inputs.dataset, inputs.partition, model=inputs.model)
     else:
         kind = NodeClassification if MODELS[run.task.model["name"]].reads == "graph" else RowClassification
-        task = kind(lambda: build("mlp", (1,), 1))  # any model: only the settings are looked at
+        task = kind(lambda: build("mlp", (1,), 1))  # any model, because only settings are checked
     name, options = run.task.model["name"], run.task.model
     capabilities = task.capabilities if inputs else model_capabilities(name, options)
     capabilities -= {"classes"} if run.task.targets not in (None, "classes") else set()
@@ -125,18 +126,18 @@ def check_run(run: Run, where: str, inputs: Inputs | None = None) -> Method:
     if inputs:
         check_local_names(method)
     if run.task.metric is not None:
-        implied = run.task.targets or ("classes" if "classes" in capabilities else "forecasts")
-        targets = task.targets_are if inputs else implied
+        expected = run.task.targets or ("classes" if "classes" in capabilities else "forecasts")
+        targets = task.targets_are if inputs else expected
         check_fit(run.task.metric, targets, f"{where}: tasks.{run.name}.metric")
-    checks.check_uploads(run, method, here, capabilities)
-    checks.check_needs(run, here, capabilities)
+    checks.check_uploads(run, method, prefix, capabilities)
+    checks.check_needs(run, prefix, capabilities)
     return method
 
 
 def build_solver(train: TrainSpec) -> Solver:
     """The clients' optimiser."""
-    chosen = {"lr": train.lr, "weight_decay": train.weight_decay, "clip": train.clip}
-    return SOLVERS[train.optimizer](**chosen, **({"momentum": train.momentum} if train.optimizer == "sgd" else {}))
+    options = {"lr": train.lr, "weight_decay": train.weight_decay, "clip": train.clip}
+    return SOLVERS[train.optimizer](**options, **({"momentum": train.momentum} if train.optimizer == "sgd" else {}))
 
 
 def build_server_optimizer(train: TrainSpec, where: str) -> Solver | None:
@@ -150,7 +151,7 @@ def build_server_optimizer(train: TrainSpec, where: str) -> Solver | None:
 
 
 def build_method(run: Run, task: Task, file: str = str(PARAMS)) -> Method:
-    """The run's method; `file` is what messages call the file with its settings.
+    """The run's method; `file` is the name of the settings file in messages.
 
     Raises:
         BadInput: for a misspelt or ill-typed hyper-parameter.
@@ -168,21 +169,21 @@ def build_method(run: Run, task: Task, file: str = str(PARAMS)) -> Method:
         server=build_server_optimizer(train, f"{file}: runs.{run.key}.train"),
     )
     cls = METHODS[run.method]
-    hidden = {"task": task, "solver": build_solver(train), "training": training, "control": None}
-    return construct(cls, run.options, f"{file}: methods.{run.method}", **hidden)
+    run_fields = {"task": task, "solver": build_solver(train), "training": training, "control": None}
+    return construct(cls, run.options, f"{file}: methods.{run.method}", **run_fields)
 
 
 def build_settings(run: Run, seed: int = 0) -> Settings:
     """The engine's settings of one repetition."""
-    t = run.train
+    train = run.train
     return Settings(
-        t.rounds,
+        train.rounds,
         seed,
-        t.participation,
+        train.participation,
         run.evaluate.every,
-        t.newcomers,
-        t.join_round,
-        t.freeze,
+        train.newcomers,
+        train.join_round,
+        train.freeze,
         checks.build_upload_path(run),
         run.evaluate.edges,
     )
@@ -203,10 +204,12 @@ def choose_device(name: str) -> str:
 
 def build_executor(run: Run, method: Method, device: str) -> Executor:
     """The executor of a run of `method` on `device`."""
-    t = run.train
-    if method.pools and t.executor == "auto":
-        return Loop()  # stacking one client costs two and a half times the time of its steps
-    return choose_executor(t.executor, method.network, device, t.chunk, t.rounds * (t.steps or t.epochs))
+    train = run.train
+    if method.pools and train.executor == "auto":
+        return Loop()  # one client takes two and a half times as long in a batched executor
+    return choose_executor(
+        train.executor, method.network, device, train.chunk, train.rounds * (train.steps or train.epochs)
+    )
 
 
 def load_inputs(run: Run, root: Path = Path("data")) -> tuple[Dataset, Partition]:
@@ -215,12 +218,12 @@ def load_inputs(run: Run, root: Path = Path("data")) -> tuple[Dataset, Partition
     Raises:
         BadInput: when they are not there or damaged.
     """
-    features, dealt = data_folders(run.task, run.name, root)
-    return data.load_dataset(features), data.load_partition(dealt / "partition.npz")
+    features, folder = data_folders(run.task, run.name, root)
+    return data.load_dataset(features), data.load_partition(folder / "partition.npz")
 
 
 def partition_inputs(run: Run, root: Path = Path("data")) -> tuple[Dataset, Partition]:
-    """The data set that the earlier stages wrote, partitioned in memory as the run's task says: its first split.
+    """The data set that the earlier stages wrote, and its first split, partitioned in memory as the run's task says.
 
     Raises:
         BadInput: when it is missing or damaged, or cannot be partitioned so.

@@ -19,7 +19,7 @@ from fedweave.study.spec import Run
 from fedweave.tensors.storage import Storage, records_to_tables, tables_to_records, tables_to_tensors, temporary_storage
 
 VERSION = 3  # of a checkpoint's content
-CHECKPOINTS = 2  # of a repetition that stay: the newest, and the one before it in case the disk damages that
+CHECKPOINTS = 2  # that are kept of a repetition: the newest, and the one before in case the newest is damaged
 
 
 def list_checkpoints(folder: Path, run: Run, seed: int) -> list[Path]:
@@ -38,12 +38,15 @@ def remove(folder: Path, run: Run) -> None:
 
 @contextmanager
 def open_storage(checkpoints: Path | None, prepared: PreparedRun, seed: int) -> Iterator[Storage | None]:
-    """Where the tables of a repetition lie: None for memory; files beside its checkpoints, or for the block alone."""
+    """The storage of the tables of a repetition: None for memory, else files beside its checkpoints.
+
+    Without `checkpoints`, the files are temporary.
+    """
     if not prepared.has_mapped_tables:
         yield None
     elif checkpoints is None:
-        with temporary_storage() as made:
-            yield made
+        with temporary_storage() as storage:
+            yield storage
     else:
         yield Storage(_table_folder(checkpoints, prepared.run, seed))
 
@@ -56,17 +59,17 @@ def _table_folder(checkpoints: Path, run: Run, seed: int | str) -> Path:
 def save(
     checkpoints: Path, prepared: PreparedRun, seed: int, state: State, history: History, tables: Storage | None = None
 ) -> None:
-    """Write a checkpoint; that of a finished repetition has no state, and the ones before it go.
+    """Write a checkpoint. That of a finished repetition has no state and replaces all earlier ones.
 
     Args:
-        tables: where the tables of `state` lie; the checkpoint refers to its files.
+        tables: the storage of the tables of `state`; the checkpoint refers to its files.
     """
     finished = state.round == prepared.rounds
     state = State(state.round, {}, {}) if finished else state
     content = {"version": VERSION, "fingerprint": prepared.run.fingerprint(), "seed": seed}
     path = checkpoints / f"{prepared.run.fingerprint()}-{seed}-{state.round:09d}.pt"
     if tables is not None and not finished:
-        tables.flush()  # rows are on the disk before anything refers to them
+        tables.flush()  # rows have to be on the disk before a checkpoint refers to them
         tables.retain(path.name, tuple(state))
     save_tensors(
         path, {**content, "state": assembly.to_cpu(tables_to_records(tuple(state))), "history": history.to_plain()}
@@ -82,48 +85,48 @@ def save(
 def restore(
     checkpoints: Path, prepared: PreparedRun, seed: int, tables: Storage | None = None
 ) -> tuple[State | None, History]:
-    """The newest readable checkpoint of a repetition; one that the disk has damaged gives way to the one before it.
+    """The newest readable checkpoint of a repetition; a damaged one is skipped.
 
     Args:
-        tables: where its tables go on; None: in memory.
+        tables: the storage for its tables; None: in memory.
 
     Raises:
         BadInput: none can be read, or one is of another version, specification or seed.
     """
-    files, rows = (
-        list_checkpoints(checkpoints, prepared.run, seed),
-        tables or Storage(_table_folder(checkpoints, prepared.run, seed)),
-    )
+    files = list_checkpoints(checkpoints, prepared.run, seed)
+    storage = tables or Storage(_table_folder(checkpoints, prepared.run, seed))
     if not files:
-        rows.clear()  # of a process that ended before its first checkpoint
+        storage.clear()  # rows of a process that ended before its first checkpoint
     for path in files:
         try:
             content = load_tensors(path)
-            header = [content["version"], content["fingerprint"], content["seed"]]
-            state = records_to_tables(content["state"], rows)
+            actual = [content["version"], content["fingerprint"], content["seed"]]
+            state = records_to_tables(content["state"], storage)
         except Exception as error:  # a damaged file can raise nearly anything
             reason = type(error).__name__
             continue
-        if header != (expected := [VERSION, prepared.run.fingerprint(), seed]):
+        if actual != (expected := [VERSION, prepared.run.fingerprint(), seed]):
             raise BadInput(
-                f"{path}: is of (version, specification, seed) {header}, not {expected}; "
+                f"{path}: is of (version, specification, seed) {actual}, not {expected}; "
                 "delete it to start this repetition again"
             )
         if tables is None:
             state = tables_to_tensors(state)
         else:
             _retain_rows(tables, files[files.index(path) :], state)
-        moved = torch.utils._pytree.tree_map(lambda t: t.to(prepared.device) if isinstance(t, Tensor) else t, state)
-        return State(*moved), History.from_plain(content["history"])
+        state_on_device = torch.utils._pytree.tree_map(
+            lambda t: t.to(prepared.device) if isinstance(t, Tensor) else t, state
+        )
+        return State(*state_on_device), History.from_plain(content["history"])
     if files:
         raise BadInput(f"{files[0]}: not a readable checkpoint ({reason}); delete it to start this repetition again")
     return None, History()
 
 
 def _retain_rows(tables: Storage, files: list[Path], state: Any) -> None:
-    """Keep the rows of the newest of `files`, whose content is `state`, and of those before it, as far as readable."""
+    """Keep the rows of the newest of `files`, whose content is `state`, and of the older ones that can be read."""
     tables.retain(files[0].name, state)
     for older in files[1:]:
-        with suppress(Exception):  # a damaged file can raise nearly anything, and nothing is lost with its rows
+        with suppress(Exception):  # a damaged file can raise nearly anything; its rows are not needed
             tables.retain(older.name, records_to_tables(load_tensors(older)["state"], tables))
     tables.remove_unused_files()

@@ -16,32 +16,36 @@ from fedweave.study import plugins
 from fedweave.study.code import PACKAGE, digest, find_dependencies, label, read_source
 from fedweave.study.spec import Run
 
-TRAINING = ("runs/archive.py", "runs/assembly.py", "runs/repetition.py")  # what every run goes through
+TRAINING = ("runs/archive.py", "runs/assembly.py", "runs/repetition.py")  # behind every run
 TABLES = ("results/__init__.py", "runs/selection.py")
 STATISTICS = ("results/statistics.py", "runs/selection.py")
-DEALT = ("dataset.json", "partition.npz")  # of the stage `partition`: the first has the sums of the features
+PARTITION_FILES = ("dataset.json", "partition.npz")  # the first one has check sums of the features
 PAGE = ("plots/__init__.py", "report/page.py", "report/__init__.py")
 
 
 def of_run(run: Run) -> tuple[Path, ...]:
     """The files behind the training of `run`: the engine, its method and its model, and what these import.
 
-    Its data set and partition are not among them: their own files show in the arrays that a run reads.
+    The code of its data set and partition is not included: a change of it shows in the arrays that a run reads.
     """
     model = run.task.model["name"]
-    made = files("model", model, MODELS[model]) if model in MODELS else ()  # one in memory has no name and no file
+    model_files = (
+        files("model", model, MODELS[model]) if model in MODELS else ()
+    )  # a model in memory has no name and no file
     metric = run.task.metric
-    scored = files("metric", metric, METRICS[metric].function) if metric in METRICS else ()
-    own = [*files("method", run.method, METHODS[run.method]), *made, *scored]
-    return find_dependencies([*_package_paths(TRAINING), *own], plugins.roots())
+    metric_files = files("metric", metric, METRICS[metric].function) if metric in METRICS else ()
+    own_files = [*files("method", run.method, METHODS[run.method]), *model_files, *metric_files]
+    return find_dependencies([*_package_paths(TRAINING), *own_files], plugins.roots())
 
 
 def of_dataset(name: str) -> tuple[Path, ...]:
-    """The files behind the arrays of a data set: its code, and what else lies in the folder of a plug-in."""
-    own = files("dataset", name, DATASETS[name])
-    code = find_dependencies([PACKAGE / "data" / "loading.py", *own], plugins.roots())
+    """The files behind the arrays of a data set: its code, and data files in the folder of its plug-in."""
+    own_files = files("dataset", name, DATASETS[name])
+    code = find_dependencies([PACKAGE / "data" / "loading.py", *own_files], plugins.roots())
     folders = [
-        place for place in plugins.list_loaded() if place.is_dir() and any(file.is_relative_to(place) for file in own)
+        plug_in
+        for plug_in in plugins.list_loaded()
+        if plug_in.is_dir() and any(file.is_relative_to(plug_in) for file in own_files)
     ]
     return (*code, *sorted(file for folder in folders for file in folder.rglob("*") if _is_data(file, folder)))
 
@@ -53,7 +57,7 @@ def _is_data(file: Path, folder: Path) -> bool:
 
 
 def of_partition(name: str) -> tuple[Path, ...]:
-    """The files behind the rows that a rule deals."""
+    """The files behind the rows that a partition rule gives to clients."""
     return find_dependencies(
         [PACKAGE / "data" / "summary.py", *files("partition", name, PARTITIONS[name])], plugins.roots()
     )
@@ -76,21 +80,23 @@ def of_page() -> tuple[Path, ...]:
 
 
 def run_digest(run: Run) -> str:
-    """A hash of the code behind `run`: a checkpoint of other code is not continued."""
+    """A hash of the code behind `run`, by which a checkpoint of other code is refused."""
     return digest(of_run(run))
 
 
 def inputs_digest(run: Run, root: Path | None = Path("data")) -> str:
-    """A hash of the files that `run` reads: the sums of its data set, the rows of its clients, and graphs.
+    """A hash of the files that `run` reads: check sums of its data set, the rows of its clients, and graphs.
 
     Args:
         root: folder of data sets and partitions; None where they are in memory, so that graphs alone are files.
     """
-    dealt = () if root is None else [assembly.data_folders(run.task, run.name, root)[1] / name for name in DEALT]
-    # A missing file is refused where it is read; a page of trials asks while the stages write it again.
-    found = [path for path in (*dealt, *graph_files.files_of(run)) if path.is_file()]
-    sums = {path.name: file_digest(path) for path in found}
-    return hashlib.sha256(json.dumps(sums, sort_keys=True).encode()).hexdigest()[:16]
+    partition_files = (
+        () if root is None else [assembly.data_folders(run.task, run.name, root)[1] / name for name in PARTITION_FILES]
+    )
+    # A missing file is refused where it is read. It can also be missing for a moment, while a stage writes it again.
+    paths = [path for path in (*partition_files, *graph_files.files_of(run)) if path.is_file()]
+    digests = {path.name: file_digest(path) for path in paths}
+    return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def list_digests(files: Iterable[Path]) -> Mapping[str, Any]:

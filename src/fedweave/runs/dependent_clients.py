@@ -1,4 +1,4 @@
-"""Clients that are not independent of each other, so that tests take them as one part: units, and shared test nodes."""
+"""Clients that depend on each other, so that tests treat them as one part: same unit, or shared test nodes."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def find_parts(prepared: "PreparedRun") -> list[int] | None:
     """Number of each client's part [N]; None where every client is a part of its own.
 
-    Clients are in one part if they are of one unit, if they have test nodes of one part of a graph, or if other clients
-    join them in this way.
+    Clients are in one part if they are of one unit, if their test nodes are from one part of a graph, or if a chain of
+    such clients connects them.
     """
     group, traits = prepared.federation.group, TRAITS.get(prepared.run.task.partition["name"])
     relations: list[Sequence[Any]] = [prepared.units] if prepared.units else []
@@ -33,7 +33,7 @@ def connected_parts(relations: Sequence[Sequence[Any]], count: int) -> np.ndarra
     Args:
         relations: each has one value for each client; equal values join their clients.
 
-    >>> joined([["Ann", "Bob", "Bob", "Cy", "Dee"], [0, 0, 1, 2, 3]], 5).tolist()
+    >>> connected_parts([["Ann", "Bob", "Bob", "Cy", "Dee"], [0, 0, 1, 2, 3]], 5).tolist()
     [0, 0, 0, 1, 2]
     """
     from scipy.sparse import coo_array
@@ -49,7 +49,7 @@ def connected_parts(relations: Sequence[Sequence[Any]], count: int) -> np.ndarra
 
 
 def check_equal_units(run: str, units: Mapping[int, tuple[str, ...]]) -> None:
-    """Refuse splits whose clients are of other units: tests take the columns of all repetitions together.
+    """Refuse splits whose clients are of different units, because tests use the clients of all repetitions together.
 
     Args:
         run: its key.
@@ -58,9 +58,10 @@ def check_equal_units(run: str, units: Mapping[int, tuple[str, ...]]) -> None:
     Raises:
         BadInput: naming both splits.
     """
-    (first, known), (seed, own) = units.items()
-    if known != own:
+    (first_seed, first_units), (other_seed, other_units) = units.items()
+    if first_units != other_units:
         raise BadInput(
-            f"runs.{run}: partition.seeds: clients of split {seed} are of other units than those of split {first}; "
+            f"runs.{run}: partition.seeds: clients of split {other_seed} are of other units "
+            f"than those of split {first_seed}; "
             "let the rule give client i the same unit in every split, or give no units"
         )

@@ -66,12 +66,12 @@ def _flip_labels(federation: Federation, attackers: Tensor) -> Federation:
     """The training labels of `attackers` mirrored; their validation and test labels stay unchanged."""
     rows, shared, own = federation.train[attackers], federation.shared, federation.own
     labels = {**shared, **own}["y"]
-    classes = int(labels.max()) + 1  # of all clients: a subgraph may lack the last one
+    classes = int(labels.max()) + 1  # of all clients, because the subgraph of one may not have the last class
     if "y" in shared:
         return replace(federation, shared={**shared, "y": flip_labels(labels, rows.flatten(), classes)})
     y = labels.clone()
-    for liar, mine in zip(attackers.nonzero()[:, 0].tolist(), rows, strict=True):
-        y[liar] = flip_labels(labels[liar], mine, classes)
+    for attacker, attacker_rows in zip(attackers.nonzero()[:, 0].tolist(), rows, strict=True):
+        y[attacker] = flip_labels(labels[attacker], attacker_rows, classes)
     return replace(federation, own={**own, "y": y})
 
 
@@ -92,9 +92,9 @@ def add_class_weights(federation: Federation, kind: str | None) -> Federation:
 
 
 def cohorts(run: Run, federation: Federation) -> dict[str, list[int]]:
-    """Groups of evaluated clients that are reported separately: newcomers, and attackers; name -> positions."""
-    late = range(federation.clients - run.train.newcomers, federation.clients)
-    members_of = {"newcomers": [*late], "from the start": [*range(late.start)]} if late else {}
+    """Groups of evaluated clients that are reported separately, such as newcomers and attackers: name -> positions."""
+    newcomers = range(federation.clients - run.train.newcomers, federation.clients)
+    members_of = {"newcomers": [*newcomers], "from the start": [*range(newcomers.start)]} if newcomers else {}
     if federation.attack is not None:
         is_attacker = federation.attack.attackers.tolist()
         members_of |= {

@@ -1,4 +1,4 @@
-"""The control of a run's collaboration graph: from the word in its settings to weights, all checked before training."""
+"""The control of a run's collaboration graph: from its setting to weights, all checked before training."""
 
 from collections.abc import Sequence
 
@@ -37,22 +37,24 @@ def build(run: Run, method: Method, federation: Federation, names: Sequence[str]
     """The control that the run's method asks for, or None; `names` are those of the clients, if they have any.
 
     Raises:
-        BadInput: a file or run that is missing or does not fit, or nothing that an oracle could know.
+        BadInput: a file or run is missing or does not fit, or there is no true graph for an oracle.
     """
     if not isinstance(method, Weaving):
         return None
     where = f"runs.{run.key}.graph: {method.graph!r}"
-    word = parse(method.graph, method.own_graphs, f"runs.{run.key}.graph")
-    if word.kind in method.own_graphs:
+    setting = parse(method.graph, method.own_graphs, f"runs.{run.key}.graph")
+    if setting.kind in method.own_graphs:
         return None
-    if word.kind in ("uniform", "self", "shuffled"):
-        return GraphControl(word.kind)
-    if word.kind == "oracle":
+    if setting.kind in ("uniform", "self", "shuffled"):
+        return GraphControl(setting.kind)
+    if setting.kind == "oracle":
         return GraphControl(
             "stored", {None: RecordedGraphs((0,), _build_oracle_graph(method, federation, where)[None, None])}
         )
-    named = names or default_names(federation.clients)
-    return GraphControl("stored", read_stored(run, word, federation.clients, len(method.task.layers), where, named))
+    client_names = names or default_names(federation.clients)
+    return GraphControl(
+        "stored", read_stored(run, setting, federation.clients, len(method.task.layers), where, client_names)
+    )
 
 
 def default_names(clients: int) -> tuple[str, ...]:
@@ -61,10 +63,10 @@ def default_names(clients: int) -> tuple[str, ...]:
 
 
 def check_given_graph(run: Run, partition: Partition, where: str) -> None:
-    """Refuse a given graph that does not fit the clients of `partition`; a run to replay may not be trained yet.
+    """Refuse a given graph that does not fit the clients of `partition`. A run to replay may not be trained yet.
 
     Raises:
-        BadInput: as `graph_files.read_stored`; the number of layers is not looked at.
+        BadInput: as `graph_files.read_stored`; the number of layers is not checked.
     """
     if str(run.options.get("graph", "")).startswith("given:"):
         check_stored_graph(run, where, partition.names or default_names(partition.clients))
@@ -74,16 +76,16 @@ def check_stored_graph(run: Run, where: str, names: Sequence[str] = ()) -> None:
     """Refuse a given or replayed graph that the run cannot read, before there are any models.
 
     Args:
-        names: of the clients; () before there are data, so that they are not looked at.
+        names: of the clients; () before there are data, and then they are not checked.
 
     Raises:
-        BadInput: as `graph_files.read_stored`; the number of layers is not looked at.
+        BadInput: as `graph_files.read_stored`; the number of layers is not checked.
     """
     kind, _, source = str(run.options.get("graph", "")).partition(":")
     if kind in STORED and source:
-        word = GraphSetting(kind, source)
+        setting = GraphSetting(kind, source)
         clients = len(names) or run.task.partition["clients"]
-        read_stored(run, word, clients, None, f"{where}.graph: {run.options['graph']!r}", names)
+        read_stored(run, setting, clients, None, f"{where}.graph: {run.options['graph']!r}", names)
 
 
 def _build_oracle_graph(method: Method, federation: Federation, where: str) -> torch.Tensor:

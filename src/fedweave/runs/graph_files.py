@@ -20,23 +20,23 @@ FORMATS = ".npy, .npz with the array `weights`, or .csv"
 
 
 def read_stored(
-    run: Run, word: GraphSetting, clients: int, layers: int | None, where: str, names: Sequence[str] = ()
+    run: Run, setting: GraphSetting, clients: int, layers: int | None, where: str, names: Sequence[str] = ()
 ) -> dict[int | None, RecordedGraphs]:
-    """Seed -> graphs that `run` reads, as `word` says; a given file has those of every seed, under None.
+    """Seed -> graphs that `run` reads, as `setting` says; a given file has those of every seed, under None.
 
     Args:
-        layers: of the run's model; None before there is one, so that their number is not looked at.
-        where: what a message begins with: the key and its value.
-        names: of the clients; () before there are data, so that names in a given file are not compared with them.
+        layers: number of layers of the run's model; None if it is not known yet, and then it is not checked.
+        where: the beginning of messages: the key and its value.
+        names: of the clients; () before there are data, and then names in a given file are not checked.
 
     Raises:
         BadInput: a file or run that is missing, damaged, or does not fit.
     """
-    if word.source.startswith("~"):
+    if setting.source.startswith("~"):
         raise BadInput(f"{where}: ~ is not read as the home folder here; write the whole path, which begins with /")
-    if word.kind == "given":
-        return {None: _normalise_weights(_read_given(Path(word.source), names, where), layers, clients, where)}
-    files = _find_recorded_files(run, word.source, where)
+    if setting.kind == "given":
+        return {None: _normalise_weights(_read_given(Path(setting.source), names, where), layers, clients, where)}
+    files = _find_recorded_files(run, setting.source, where)
     return {
         seed: _normalise_weights(
             _read_arrays(path, f"{where}: {path}", "train that run again"), layers, clients, f"{where}: {path}"
@@ -64,19 +64,19 @@ def _read_given(path: Path, clients: Sequence[str], where: str) -> Mapping[str, 
 
 
 def _read_table(path: Path, clients: Sequence[str], where: str) -> np.ndarray:
-    """The weights of a .csv; with names, in the order of `clients`, if these are known."""
-    read = _read_arrays(path, where, graph_tables.WAY)
-    weights, names = read["weights"], read["names"]
+    """The weights of a .csv; if it has names, in the order of `clients`, if these are known."""
+    arrays = _read_arrays(path, where, graph_tables.WAY)
+    weights, names = arrays["weights"], arrays["names"]
     if names:
-        _check_weights(weights, where, names)  # before they change places, so that a message has the names of the file
+        _check_weights(weights, where, names)  # before they are reordered, so that a message has the names of the file
     return graph_tables.reorder(weights, names, clients, where) if names and clients else weights
 
 
 def _read_arrays(path: Path, where: str, way: str) -> Mapping[str, Any]:
     try:
         arrays = READERS[path.suffix](path)
-    except Exception as error:  # each format has its own dozen of exceptions for damaged files
-        # numpy counts rows and columns of a text from 0 or 1, and leaves out comments
+    except Exception as error:  # each format has many exceptions for damaged files
+        # without the row, as numpy counts rows from 0 or 1 and does not count comments
         reason = (str(error).splitlines() or [type(error).__name__])[0].partition(" at row ")[0]
         raise BadInput(f"{where}: damaged, or no matrix ({reason}); {way}") from error
     if "weights" not in arrays:
@@ -105,7 +105,7 @@ def _find_recorded_files(run: Run, source: str, where: str) -> dict[int, Path]:
 
 
 def _find_folder(run: Run, source: str) -> Path:
-    """The folder of the run `source`: a path, a run of the same study, or <study>/<run>."""
+    """The folder of the run `source`, which is a path, a run of the same study, or <study>/<run>."""
     study, _, name = source.rpartition("/")
     places = [Path(source), RESULTS / run.study / "runs" / source, RESULTS / (study or run.study) / "runs" / name]
     return next((place for place in places if (place / "run.json").is_file()), places[-1])
@@ -116,16 +116,16 @@ def _normalise_weights(arrays: Mapping[str, Any], layers: int | None, clients: i
     weights = np.asarray(arrays["weights"])
     _check_shape(weights, layers, clients, where)
     _check_weights(weights, where)
-    full = weights.reshape((1,) * (4 - weights.ndim) + weights.shape).astype(np.float64)
-    rounds = tuple(int(made) for made in arrays.get("rounds", range(len(full))))
-    return RecordedGraphs(rounds, row_shares(torch.from_numpy(full)))
+    graphs = weights.reshape((1,) * (4 - weights.ndim) + weights.shape).astype(np.float64)
+    rounds = tuple(int(round) for round in arrays.get("rounds", range(len(graphs))))
+    return RecordedGraphs(rounds, row_shares(torch.from_numpy(graphs)))
 
 
 def _check_shape(weights: np.ndarray, layers: int | None, clients: int, where: str) -> None:
     if not weights.size:
         raise BadInput(f"{where}: the file is empty; write a row of {clients} weights for each of {clients} clients")
-    square = 2 <= weights.ndim <= 4 and weights.shape[-2:] == (clients, clients)
-    if not square or (weights.ndim > 2 and layers is not None and weights.shape[-3] not in (1, layers)):
+    is_square = 2 <= weights.ndim <= 4 and weights.shape[-2:] == (clients, clients)
+    if not is_square or (weights.ndim > 2 and layers is not None and weights.shape[-3] not in (1, layers)):
         layered = f"[{'layers' if layers is None else layers}, {clients}, {clients}]"
         raise BadInput(
             f"{where}: its weights are {list(weights.shape)}, and this run needs [{clients}, {clients}] or {layered}"
@@ -133,7 +133,7 @@ def _check_shape(weights: np.ndarray, layers: int | None, clients: int, where: s
 
 
 def _check_weights(weights: np.ndarray, where: str, names: Sequence[str] = ()) -> None:
-    """Refuse weights that are no shares: the message names the first one."""
+    """Refuse weights that cannot be shares; the message names the first one."""
     if weights.dtype.kind not in "fiub":
         raise BadInput(f"{where}: its weights are of the type {weights.dtype}; they must be numbers, at least 0")
     labels = [*map(format_value, names)] or range(1, weights.shape[-1] + 1)

@@ -25,7 +25,7 @@ def read_csv(path: Path) -> dict[str, Any]:
     header = next((row for row in rows if row), [])
     if _is_header(header):
         return _parse_named_rows(header[1:], [row for row in rows if row])
-    numbers = [line for line in text.splitlines() if line.partition("#")[0].strip()]  # numpy warns where there are none
+    numbers = [line for line in text.splitlines() if line.partition("#")[0].strip()]  # numpy warns if there are none
     return {"weights": np.loadtxt(numbers, delimiter=",", ndmin=2) if numbers else np.empty((0, 0)), "names": ()}
 
 
@@ -46,7 +46,7 @@ def reorder(weights: np.ndarray, names: Sequence[str], clients: Sequence[str], w
 
 
 def _is_header(row: Sequence[str]) -> bool:
-    """Whether `row` begins a table with names: pandas leaves its first cell empty or writes a name there."""
+    """Whether `row` is the header of a table with names. In a table of pandas, its first cell is empty or a name."""
     return len(row) > 1 and not row[0].lstrip().startswith("#") and not _is_number(row[0])
 
 
@@ -79,10 +79,10 @@ def _check_names(rows: Sequence[str], columns: Sequence[str]) -> None:
     """Refuse rows and columns that do not have the same names, each one once."""
     if {*rows}.isdisjoint(columns):
         raise ValueError("the first line has names, and no other line begins with one of them")
-    for kind, other, names, theirs in (("row", "column", rows, columns), ("column", "row", columns, rows)):
-        twice = next((name for name, count in Counter(names).items() if count > 1), None)
-        if twice is not None:
-            raise ValueError(f"the {kind} {format_value(twice)} is there twice")
-        lone = next((name for name in names if name not in {*theirs}), None)
-        if lone is not None:
-            raise ValueError(f"the {kind} {format_value(lone)} has no {other} of this name")
+    for kind, other, names, other_names in (("row", "column", rows, columns), ("column", "row", columns, rows)):
+        duplicate = next((name for name, count in Counter(names).items() if count > 1), None)
+        if duplicate is not None:
+            raise ValueError(f"the {kind} {format_value(duplicate)} is there twice")
+        unmatched = next((name for name in names if name not in {*other_names}), None)
+        if unmatched is not None:
+            raise ValueError(f"the {kind} {format_value(unmatched)} has no {other} of this name")

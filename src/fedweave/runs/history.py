@@ -1,4 +1,4 @@
-"""What a repetition has produced so far, and which round is reported."""
+"""The results of a repetition so far, and the choice of the round that is reported."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -15,12 +15,12 @@ from fedweave.runs.preparation import PreparedRun
 from fedweave.runs.selection import select
 from fedweave.tensors import trees
 
-CELLS = 4_000_000  # numbers of the collaboration graphs of a repetition: those of every round, or as many as fit
+CELLS = 4_000_000  # most weights of the graphs of a repetition, which decide in how many rounds they are recorded
 SPLITS = tuple((point, split) for point in ("pre", "post") for split in ("val", "test"))
 
 
 class RoundCost(NamedTuple):
-    """What one round cost: a row of rounds.csv.
+    """The cost of one round: a row of rounds.csv.
 
     Attributes:
         round: from 1.
@@ -58,10 +58,10 @@ ROWS: dict[str, Any] = {"ledger": RoundCost, "dropped": DroppedUpload, "diagnost
 
 @dataclass(frozen=True)
 class History:
-    """What a repetition has produced so far; `plain` is its content as lists and tensors, for a checkpoint.
+    """The results of a repetition so far; `to_plain` gives them as lists and tensors, for a checkpoint.
 
     Attributes:
-        ledger: costs of every round.
+        ledger: the cost of every round.
         dropped: uploads that were not accepted.
         rounds: evaluated rounds.
         scores: "pre/val" etc. -> one list of values per evaluated round, of the evaluated clients in ascending order.
@@ -70,7 +70,7 @@ class History:
         graphs: (round, weights [L, N, N]).
         portrait: (round, vectors [N, D]) of the last evaluated round, or empty.
         snapshot: {"round", "models" [K, ...] of the evaluated clients} of the round that validation selects, and the
-            "rows" of `scores` that `_update_snapshot` needs again; empty where neither models nor predictions are kept.
+            "rows" of `scores` that `_update_snapshot` needs again; empty if neither models nor predictions are kept.
     """
 
     ledger: list[RoundCost] = field(default_factory=list)
@@ -90,7 +90,7 @@ class History:
 
     @classmethod
     def from_plain(cls, content: dict[str, Any]) -> "History":
-        """The inverse of `plain`."""
+        """The inverse of `to_plain`."""
         return cls(
             **{**content, **{name: [kind(*row) for row in content.get(name, [])] for name, kind in ROWS.items()}}
         )
@@ -98,11 +98,11 @@ class History:
 
 def record(history: History, report: Report, prepared: PreparedRun) -> History:
     """`history` with one more round."""
-    lost = [DroppedUpload(report.round, client) for client in report.dropped]
-    row = RoundCost(report.round, report.bytes_down, report.bytes_up, report.seconds, report.loss, len(lost))
+    dropped_now = [DroppedUpload(report.round, client) for client in report.dropped]
+    cost = RoundCost(report.round, report.bytes_down, report.bytes_up, report.seconds, report.loss, len(dropped_now))
     graphs = [*history.graphs, *_record_graph(report, prepared)]
-    dropped = [*history.dropped, *lost]
-    history = replace(history, ledger=[*history.ledger, row], dropped=dropped, graphs=graphs, edges=[*report.edges])
+    dropped = [*history.dropped, *dropped_now]
+    history = replace(history, ledger=[*history.ledger, cost], dropped=dropped, graphs=graphs, edges=[*report.edges])
     if not report.scores:
         return history
     values = {f"{p}/{s}": report.scores[p][s].tolist() if p in report.scores else [] for p, s in SPLITS}
@@ -113,19 +113,19 @@ def record(history: History, report: Report, prepared: PreparedRun) -> History:
     portrait = [] if vectors is None else [report.round, vectors.detach().float().cpu()]
     rounds = [*history.rounds, report.round]
     history = replace(history, rounds=rounds, scores=scores, diagnostics=diagnostics, portrait=portrait)
-    storage = prepared.run.evaluate
-    if not (storage.models or storage.predictions):
+    evaluate = prepared.run.evaluate
+    if not (evaluate.models or evaluate.predictions):
         return history
     return replace(history, snapshot=_update_snapshot(history, report, prepared))
 
 
 def select_rows(history: History, prepared: PreparedRun, rows: Sequence[int] | None = None) -> np.ndarray | None:
-    """Row of the evaluations so far that is reported, of each evaluated client [K]: from validation only.
+    """Row of the evaluations so far that is reported for each evaluated client [K], by validation values only.
 
-    None where no round has a finite value of every client that has one.
+    None if no round has a finite value of every client that has one in some round.
 
     Args:
-        rows: ascending, the evaluations that are looked at; default: all.
+        rows: the evaluations to choose from, ascending; default: all.
 
     Raises:
         BadInput: as `selection.select`.
@@ -147,17 +147,17 @@ def _validation_values(history: History, prepared: PreparedRun, rows: Sequence[i
 
 
 def pad_scores(rows: list[list[float]]) -> np.ndarray:
-    """Values of clients [K] by round, as [R, K]; NaN for who was not there yet."""
+    """Values of clients [K] by round, as [R, K]; NaN for clients that had not joined yet."""
     width = max(len(row) for row in rows)
     return np.array([row + [np.nan] * (width - len(row)) for row in rows])
 
 
 def _record_graph(report: Report, prepared: PreparedRun) -> list[list[Any]]:
-    total, cells = prepared.rounds, prepared.federation.clients**2 * len(prepared.method.task.layers)
-    every = max(1, min(-(-total * cells // CELLS), total // 4))
+    rounds, cells = prepared.rounds, prepared.federation.clients**2 * len(prepared.method.task.layers)
+    interval = max(1, min(-(-rounds * cells // CELLS), rounds // 4))
     if not is_recordable(len(prepared.method.task.layers), prepared.federation.clients):
         return []
-    if report.round != 1 and report.round % every and report.round != total:
+    if report.round != 1 and report.round % interval and report.round != rounds:
         return []
     weights = report.method.collaboration(report.state.server)
     return [] if weights is None else [[report.round, weights.detach().float().cpu()]]
@@ -166,25 +166,25 @@ def _record_graph(report: Report, prepared: PreparedRun) -> list[list[Any]]:
 def _update_snapshot(history: History, report: Report, prepared: PreparedRun) -> dict[str, Any]:
     """Every evaluated client's model of the round that would be reported if this were the last one.
 
-    Later selections need few "rows" of the evaluations so far: the current selection, and the first with a finite
-    value.
+    Later selections need only few of the evaluations so far: the rows that are selected now, and the first row of each
+    client with a finite value.
     """
-    last, newest = history.snapshot, len(history.rounds) - 1
-    rows = [*last.get("rows", range(newest)), newest]
+    snapshot, newest = history.snapshot, len(history.rounds) - 1
+    rows = [*snapshot.get("rows", range(newest)), newest]
     has_value = np.isfinite(_validation_values(history, prepared, rows))
     best = select_rows(history, prepared, rows)
-    picked = np.full(has_value.shape[1], newest) if best is None else best
-    now = torch.from_numpy(picked == newest)
-    if last and not now.any():
-        return last
+    selected = np.full(has_value.shape[1], newest) if best is None else best
+    is_newest = torch.from_numpy(selected == newest)
+    if snapshot and not is_newest.any():
+        return snapshot
     models = assembly.to_cpu(report.models[prepared.point])
 
     def merge_rows(new: Tensor, old: Tensor) -> Tensor:
-        return torch.where(trees.column(now, new), new, torch.cat([old, new[len(old) :]]))
+        return torch.where(trees.column(is_newest, new), new, torch.cat([old, new[len(old) :]]))
 
-    models = trees.tree_map(merge_rows, models, last["models"]) if last and not now.all() else models
+    models = trees.tree_map(merge_rows, models, snapshot["models"]) if snapshot and not is_newest.all() else models
     return {
         "round": report.round,
         "models": models,
-        "rows": sorted({*picked.tolist(), *np.array(rows)[has_value.argmax(0)].tolist()}),
+        "rows": sorted({*selected.tolist(), *np.array(rows)[has_value.argmax(0)].tolist()}),
     }

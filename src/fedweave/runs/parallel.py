@@ -1,4 +1,4 @@
-"""A process and its machine: parallel repetitions, threads divided between them, memory reused for the next tensors."""
+"""Processes and memory: parallel repetitions, the threads of each, and reuse of freed memory."""
 
 import ctypes
 import json
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
-# Loaded here because nothing may be imported between fork and exec in a program with threads.
+# Loaded here, because a program with threads must not import anything between fork and exec.
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 _PRCTL = _LIBC.prctl if _LIBC else None
-# Below this many parameters a second thread waits longer than it saves (measured on two cores, 8x8 to 32x32 images).
+# Below this many parameters, a second thread makes training slower (measured on two cores, 8x8 to 32x32 images).
 SMALL = 200_000
-PARTS = 4  # of the jobs of `gather` for each core: enough that none waits long for another
-COPIES = (
-    4  # of all clients' parameters that a repetition holds: before the round, after it, as judged, and the best so far
-)
+# Parts of the jobs of `gather` for each core: enough that no core waits long for the others at the end.
+PARTS = 4
+# Copies of all clients' parameters in a repetition: before and after the round, the evaluated and the best models.
+COPIES = 4
 
 
 def cores() -> int:
@@ -45,27 +45,27 @@ def total_memory() -> int:
 
 
 def allocate_workers(network: "nn.Module", repetitions: int, device: str, clients: int = 1) -> tuple[int, int]:
-    """(processes, threads each) for `repetitions` of one run: repetitions first, threads with what is left.
+    """(processes, threads of each) for `repetitions` of one run: as many processes as possible, then threads.
 
-    The number depends on the machine's total memory, not on the memory that is free, so that it is the same every time.
+    The number depends on the machine's total memory, not on its free memory, so that it is the same every time.
     """
     from fedweave.models import parameter_count
 
     if device != "cpu" or "fork" not in multiprocessing.get_all_start_methods():
         return 1, max(1, cores())
     size = parameter_count(network)
-    # Fewer than two waves run at once: three repetitions on two cores end earlier side by side than two and then one.
-    wanted = repetitions if repetitions < 2 * cores() else cores()
-    fitting = total_memory() // (COPIES * 4 * clients * max(1, size))
-    workers = max(1, min(wanted, fitting))
+    # Below twice the cores, all repetitions run at once: on two cores, three at once end earlier than two and then one.
+    useful = repetitions if repetitions < 2 * cores() else cores()
+    possible = total_memory() // (COPIES * 4 * clients * max(1, size))
+    workers = max(1, min(useful, possible))
     return workers, 1 if size < SMALL else max(1, cores() // workers)
 
 
 class Inbox:
-    """Messages of forked processes to the one that made this; None is no message.
+    """Receives messages of forked processes in the process that created it; None is no message.
 
-    Every process has a pipe of its own, whose other end it alone holds: one that is killed while it writes keeps no
-    other process waiting, neither for a lock nor for the rest of a message.
+    Every process has its own pipe. So a process that is killed while it writes does not block the others: they wait
+    neither for a lock nor for the rest of a message.
     """
 
     def __init__(self, receive: Callable[[Any], None]) -> None:
@@ -74,13 +74,13 @@ class Inbox:
         self._writer: Connection | None = None
 
     def open_pipe(self) -> Connection:
-        """The way in for a process that is about to be forked; to be closed here once it is."""
+        """The writing end for a process that is to be forked; this process closes it after the fork."""
         reader, writer = multiprocessing.Pipe(duplex=False)
         self.readers.append(reader)
         return writer
 
     def set_writer(self, writer: Connection) -> None:
-        """In a forked process: post to `writer` from now on."""
+        """In a forked process: send messages to `writer` from now on."""
         self._writer = writer
 
     def post(self, message: Any) -> None:
@@ -93,7 +93,7 @@ class Inbox:
             self._writer.send(message)
 
     def receive_pending(self) -> None:
-        """Receive what has arrived."""
+        """Receive all messages that have arrived."""
         for reader in self.readers:
             for message in _read_messages(reader):
                 self._receive(message)
@@ -101,7 +101,7 @@ class Inbox:
 
 
 def _read_messages(reader: Connection) -> Iterator[Any]:
-    """Messages that lie in a pipe; closes it at its end, which may be within a message."""
+    """The messages in a pipe; closes the pipe at its end, which may be within a message."""
     try:
         while reader.poll():
             yield reader.recv()
@@ -112,10 +112,10 @@ def _read_messages(reader: Connection) -> Iterator[Any]:
 def run_processes(
     job: Callable[[T], object], items: Sequence[T], workers: int, start: str = "fork", inbox: Inbox | None = None
 ) -> None:
-    """Run `job` on every item in processes of its own, `workers` at a time; what it returns or raises is dropped.
+    """Run `job` on every item in a process of its own, `workers` at a time; what it returns or raises is ignored.
 
-    For work that leaves its result in a file and that the caller can take up again in its own process, where an error
-    then shows. Children die with the caller, however that ends.
+    For jobs that write their results to files, and that the caller can repeat in its own process, where an error then
+    shows. The processes end when the caller ends, for any reason.
 
     Args:
         start: how `multiprocessing` starts a process: "fork" shares the caller's memory; "spawn" is for a caller that
@@ -141,21 +141,21 @@ def run_processes(
 def _start_process(
     context: Any, job: Callable[[T], object], item: T, inbox: Inbox | None
 ) -> multiprocessing.process.BaseProcess:
-    """A new process that does `job` on `item`."""
-    way_in = inbox and (inbox, inbox.open_pipe())
+    """A new process that runs `job` on `item`."""
+    writer = inbox.open_pipe() if inbox else None
     child: multiprocessing.process.BaseProcess = context.Process(
-        target=_run_in_child, args=(job, item, os.getpid(), way_in), daemon=True
+        target=_run_in_child, args=(job, item, os.getpid(), inbox, writer), daemon=True
     )
     with _block_interrupts():
         child.start()
-    if way_in:
-        way_in[1].close()  # the process has the other copy
+    if writer:
+        writer.close()  # the new process has its own copy
     return child
 
 
 @contextmanager
 def _block_interrupts() -> Iterator[None]:
-    """A process that is started here never hears of Ctrl-C, of which it would print a traceback: its parent ends it."""
+    """A process that is started in this block ignores Ctrl-C, so it prints no traceback; its parent ends it."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -167,12 +167,14 @@ def _block_interrupts() -> Iterator[None]:
 
 
 @contextmanager
-def run_in_background(job: Callable[[], object], lost: Callable[[], object]) -> Iterator[None]:
-    """Do `job` in a forked process while the block runs, and wait for it at the end of the block; an error in the block
-    ends it. With one core only, or where no process forks, the job is done after the block.
+def run_in_background(job: Callable[[], object], on_failure: Callable[[], object]) -> Iterator[None]:
+    """Run `job` in a forked process while the block runs, and wait for it at the end of the block.
+
+    An error in the block ends the process. With one core, or where processes cannot fork, `job` runs after the block.
 
     Args:
-        lost: is called at the end where the process was killed, or `job` raised an exception, which the process prints.
+        on_failure: called at the end if the process was killed, or if `job` raised an exception, which the process
+            prints.
     """
     if cores() < 2 or "fork" not in multiprocessing.get_all_start_methods():
         yield
@@ -188,14 +190,14 @@ def run_in_background(job: Callable[[], object], lost: Callable[[], object]) -> 
         process.kill()
         process.join()
     if process.exitcode:
-        lost()
+        on_failure()
 
 
 def gather(jobs: Sequence[Callable[[], T]]) -> list[T]:
-    """What every job returns (plain data, as JSON has it), in order; the jobs run on all cores, in forked processes.
+    """The results of all jobs (plain data, as in JSON), in order; the jobs run on all cores, in forked processes.
 
     Raises:
-        Exception: what the first job raised that cannot be done in this process either.
+        Exception: that of the first job that fails in this process too.
     """
     workers = min(cores(), len(jobs))
     if workers < 2 or "fork" not in multiprocessing.get_all_start_methods():
@@ -204,21 +206,21 @@ def gather(jobs: Sequence[Callable[[], T]]) -> list[T]:
         parts = min(len(jobs), PARTS * workers)
 
         def run_part(part: int) -> None:
-            whole = Path(folder, f"{part}.part")
-            whole.write_text(json.dumps([job() for job in jobs[part::parts]]), encoding="utf-8")
-            whole.rename(Path(folder, str(part)))  # so that what a kill cuts off is not there
+            unfinished = Path(folder, f"{part}.part")
+            unfinished.write_text(json.dumps([job() for job in jobs[part::parts]]), encoding="utf-8")
+            unfinished.rename(Path(folder, str(part)))  # so that the name exists only for a complete file
 
         run_processes(run_part, range(parts), workers)
         return _merge_results([Path(folder, str(part)) for part in range(parts)], jobs)
 
 
 def _merge_results(files: Sequence[Path], jobs: Sequence[Callable[[], T]]) -> list[T]:
-    """The results of all jobs from the files of each part; what is not there is done here."""
+    """The results of all jobs from the files of the parts; the jobs of a missing file run here."""
     results: list[T | None] = [None] * len(jobs)
     for part, file in enumerate(files):
-        mine = jobs[part :: len(files)]
-        own = [job() for job in mine] if not file.is_file() else json.loads(file.read_text(encoding="utf-8"))
-        results[part :: len(files)] = own
+        part_jobs = jobs[part :: len(files)]
+        is_done = file.is_file()
+        results[part :: len(files)] = json.loads(file.read_text("utf-8")) if is_done else [job() for job in part_jobs]
     return cast(list[T], results)
 
 
@@ -240,19 +242,19 @@ def die_with_parent(number: int = signal.SIGTERM) -> None:
 
 
 def _run_bound_to_parent(job: Callable[[], object], parent: int) -> None:
-    """Do `job` in a process that ends with its parent."""
+    """Run `job` in a process that ends with its parent."""
     die_with_parent(signal.SIGKILL)
-    if os.getppid() != parent:  # which ended while this process was starting
+    if os.getppid() != parent:  # the parent has ended while this process was starting
         os._exit(1)
     job()
 
 
 def _run_in_child(
-    job: Callable[[T], object], item: T, parent: int, way_in: tuple[Inbox, Connection] | None = None
+    job: Callable[[T], object], item: T, parent: int, inbox: Inbox | None, writer: Connection | None
 ) -> None:
-    if way_in:
-        way_in[0].set_writer(way_in[1])
+    if inbox and writer:
+        inbox.set_writer(writer)
     try:
         _run_bound_to_parent(partial(job, item), parent)
     except Exception:
-        os._exit(1)  # the caller meets the same error when it takes the work up
+        os._exit(1)  # the caller gets the same error when it repeats the job

@@ -1,7 +1,7 @@
-"""What the reported models say of validation and test rows, on disk, so that another metric needs no training.
+"""Predictions of the reported models for validation and test rows, on disk, so that another metric needs no training.
 
-predictions-SEED.npz: `client`, `row`, `test` [R], `targets` and `outputs` [R, ...]: one entry a row. controls.npz: the
-same of rules without a model, of test rows; `names` [K], `outputs` [K, R, ...].
+predictions-SEED.npz has `client`, `row`, `test` [R], `targets` and `outputs` [R, ...], with one entry for each row.
+controls.npz has the same for test rows and rules without a model, with `names` [K] and `outputs` [K, R, ...].
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,13 +22,13 @@ from fedweave.runs.history import History, select_rows
 from fedweave.runs.preparation import PreparedRun
 from fedweave.tensors import trees
 
-LARGEST = 2**25  # bytes of the outputs of a repetition: as float32 if they fit, else as float16, else none
+LARGEST = 2**25  # most bytes of the outputs of a repetition: as float32 if they fit, else as float16, else not stored
 FILES = ("predictions-*.npz", "controls.npz")
 WEIGHTED = "none: test rows count by weight, which only the metric of the task does"
 
 
 class PredictionTable(NamedTuple):
-    """What is in a file: of rules [K, R, ...], of a model [R, ...]."""
+    """The content of a file; outputs are [R, ...] for a model and [K, R, ...] for rules."""
 
     client: np.ndarray
     row: np.ndarray
@@ -38,34 +38,39 @@ class PredictionTable(NamedTuple):
 
 
 def of_models(prepared: PreparedRun, history: History, seed: int) -> dict[str, list[ClientPredictions]] | None:
-    """ "val" and "test" -> the answers of every evaluated client at the reported round; None where no round can be
-    chosen.
+    """ "val" and "test" -> predictions of every evaluated client in the reported round.
+
+    None if no round can be chosen.
     """
     if not history.snapshot or select_rows(history, prepared) is None:
         return None
     models = trees.tree_map(lambda t: t.to(prepared.device), history.snapshot["models"])
-    there = len(tree_leaves(models)[0])  # fewer in a round before the newcomers joined
-    positions = prepared.federation.sample[:there]
-    who = evaluation_cohort(prepared.federation, seed, history.snapshot["round"], positions=positions)
+    count = len(tree_leaves(models)[0])  # fewer in a round before the newcomers joined
+    positions = prepared.federation.sample[:count]
+    cohort = evaluation_cohort(prepared.federation, seed, history.snapshot["round"], positions=positions)
     with torch.no_grad():
-        return predict_clients(prepared.method, models, prepared.executor, who)
+        return predict_clients(prepared.method, models, prepared.executor, cohort)
 
 
-def build_table(made: Mapping[str, list[ClientPredictions]], clients: Sequence[int]) -> PredictionTable:
-    """Answers of `clients` as one table; validation rows first."""
-    pairs = [(part == "test", i, one) for part, mine in made.items() for i, one in zip(clients, mine, strict=False)]
-    lengths = [len(one.rows) for _, _, one in pairs]
+def build_table(predictions: Mapping[str, list[ClientPredictions]], clients: Sequence[int]) -> PredictionTable:
+    """Predictions of `clients` as one table; validation rows first."""
+    entries = [
+        (part == "test", i, answer)
+        for part, of_part in predictions.items()
+        for i, answer in zip(clients, of_part, strict=False)
+    ]
+    lengths = [len(answer.rows) for _, _, answer in entries]
     return PredictionTable(
-        np.repeat(np.array([i for _, i, _ in pairs], dtype=np.int32), lengths),
-        np.concatenate([one.rows for _, _, one in pairs]),
-        np.repeat(np.array([test for test, _, _ in pairs]), lengths),
-        np.concatenate([one.targets for _, _, one in pairs]),
-        np.concatenate([one.outputs for _, _, one in pairs]),
+        np.repeat(np.array([i for _, i, _ in entries], dtype=np.int32), lengths),
+        np.concatenate([answer.rows for _, _, answer in entries]),
+        np.repeat(np.array([test for test, _, _ in entries]), lengths),
+        np.concatenate([answer.targets for _, _, answer in entries]),
+        np.concatenate([answer.outputs for _, _, answer in entries]),
     )
 
 
 def choose_precision(values: int) -> str:
-    """The type in which so many outputs are stored; "none: ..." where they are too many."""
+    """The type in which this many outputs are stored; "none: ..." if they are too many."""
     for name in ("float32", "float16"):
         if values * np.dtype(name).itemsize <= LARGEST:
             return name
@@ -79,43 +84,41 @@ def write(path: Path, table: PredictionTable, dtype: str, **more: Any) -> None:
 
 
 def has_test_weights(prepared: PreparedRun) -> bool:
-    """Whether test rows count by the client's own distribution of classes."""
+    """Whether test rows have weights by the client's own distribution of classes."""
     return "test_weight" in prepared.federation.own
 
 
 def of_controls(prepared: PreparedRun, width: int = 0) -> dict[str, list[ClientPredictions]]:
-    """Rule -> its answers on the test rows of every evaluated client.
+    """Rule -> its predictions for the test rows of every evaluated client.
 
     Args:
-        width: least number of classes of the outputs.
+        width: smallest number of classes of the outputs.
     """
-    made: dict[str, list[ClientPredictions]] = {}
+    answers: dict[str, list[ClientPredictions]] = {}
     for data in _evaluated_clients(prepared):
         rows = data.test[data.test >= 0]
         task = prepared.method.task
         targets = task.in_unit(task.targets(data, rows), data).cpu().numpy()
         for name, outputs in control_outputs(task, data, rows).items():
-            wide = _pad_classes(task.in_unit(outputs, data), width).cpu().numpy()
-            made.setdefault(name, []).append(ClientPredictions(rows.cpu().numpy(), targets, wide))
-    return made
+            padded = _pad_classes(task.in_unit(outputs, data), width).cpu().numpy()
+            answers.setdefault(name, []).append(ClientPredictions(rows.cpu().numpy(), targets, padded))
+    return answers
 
 
 def control_values(splits: Sequence[PreparedRun]) -> dict[str, list[float]]:
-    """Rule -> the metric of every evaluated client's test rows, as models are scored; the mean over the run's
-    `splits`.
-    """
+    """Rule -> the metric of every evaluated client's test rows, as for models; the mean over the run's `splits`."""
     if all(split is splits[0] for split in splits):
         return _control_values(splits[0])
-    each = [_control_values(split) for split in splits]
-    return {name: np.mean([values[name] for values in each], axis=0).tolist() for name in each[0]}
+    split_values = [_control_values(split) for split in splits]
+    return {name: np.mean([values[name] for values in split_values], axis=0).tolist() for name in split_values[0]}
 
 
 def _control_values(prepared: PreparedRun) -> dict[str, list[float]]:
     task = prepared.method.task
     if task.scoring is not None:
         return {
-            name: [task.scoring.value(task.targets_are, a.targets, a.outputs) for a in mine]
-            for name, mine in of_controls(prepared).items()
+            name: [task.scoring.value(task.targets_are, answer.targets, answer.outputs) for answer in answers]
+            for name, answers in of_controls(prepared).items()
         }
     values: dict[str, list[float]] = {}
     for data in _evaluated_clients(prepared):
@@ -131,8 +134,8 @@ def score_pooled_rows(metric: Metric, kind: str, table: PredictionTable) -> floa
 
 
 def _evaluated_clients(prepared: PreparedRun) -> list[Any]:
-    who = evaluation_cohort(prepared.federation, 0, 0, positions=prepared.federation.sample)
-    return [who.client_data(i) for i in range(len(who))]
+    cohort = evaluation_cohort(prepared.federation, 0, 0, positions=prepared.federation.sample)
+    return [cohort.client_data(i) for i in range(len(cohort))]
 
 
 def _pad_classes(outputs: Tensor, width: int) -> Tensor:

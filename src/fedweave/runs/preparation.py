@@ -1,4 +1,4 @@
-"""A run's objects, built once: method, data, executor, settings and device; everything else is handed them."""
+"""The objects of a run, built once: method, data, executor, settings and device. All other code receives them."""
 
 import os
 from collections.abc import Callable
@@ -29,8 +29,8 @@ from fedweave.runs.dependent_clients import check_equal_units
 from fedweave.runs.parallel import keep_memory
 from fedweave.study.spec import Run
 
-CHECKED = 8  # rows that a user's model is checked on
-LARGE_TABLE = 2**31  # bytes of the models of all clients from which on their tables lie in files
+CHECKED_ROWS = 8  # on which a user's model is checked
+LARGE_TABLE = 2**31  # bytes of the models of all clients above which their tables are stored in files
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,14 @@ class PreparedRun:
         run: its specification.
         method, federation: on their device.
         executor: maps the clients' work.
-        settings: of the engine, with seed 0; a repetition puts in its own.
+        settings: of the engine, with seed 0; a repetition replaces the seed by its own.
         device: where tensors are.
         point: the evaluation point that is reported, "pre" or "post".
-        note: what the data set says of itself.
+        note: the note of the data set.
         names, group_names: of clients and of groups, or none.
         units: unit of each client, or none.
-        split: where the task has several, seed of a repetition -> the objects of its split; these are of the first.
+        split: if the task has several splits: seed of a repetition -> the objects of its split. These objects are
+            those of the first split.
     """
 
     run: Run
@@ -69,26 +70,26 @@ class PreparedRun:
 
     @property
     def has_mapped_tables(self) -> bool:
-        """Whether tables of all clients lie in memory-mapped files: as `train.store` says, else if they are large."""
+        """Whether tables of all clients are in memory-mapped files: by `train.store`, or by their size if it is auto."""
         if self.run.train.store != "auto" or self.method.pools:
             return self.run.train.store == "mapped"
         return 4 * parameter_count(self.method.task.template) * self.federation.clients > LARGE_TABLE
 
     @property
     def rounds(self) -> int:
-        """Of one repetition, all stages of the method together."""
+        """Number of rounds of one repetition, over all stages of the method."""
         return sum(stage.rounds for stage in self.method.stages(self.run.train.rounds))
 
 
 def prepare(
     run: Run, dataset: Dataset, partition: Partition, model: Callable[[], ClientModel] | None = None
 ) -> PreparedRun:
-    """Build the objects of `run`, and set this process up for it; everything that can be refused is refused here.
+    """Build the objects of `run`, and prepare this process for it. All checks that need no training are made here.
 
-    Where the task has several splits, `partition` is the first one, and a repetition's own is dealt when it is needed.
+    If the task has several splits, `partition` is the first one. The others are made when they are needed.
 
     Args:
-        model: makes client models, in place of the one that the task names.
+        model: makes client models, instead of the model that the task names.
 
     Raises:
         BadInput: as the functions of `assembly`.
@@ -101,15 +102,13 @@ def prepare(
 
     @cache
     def prepare_for_seed(seed: int) -> PreparedRun:
-        # A seed that is none of the run's, as of a bench, takes the first split.
-        own = splits[run.seeds.index(seed)] if seed in run.seeds else splits[0]
-        if own is splits[0]:
+        # A seed that is none of the run's, such as that of a benchmark, has the first split.
+        split = splits[run.seeds.index(seed)] if seed in run.seeds else splits[0]
+        if split is splits[0]:
             return replace(first, run=run)
-        dealt = data.partition(dataset, **own)
-        check_equal_units(
-            run.key, {split["seed"]: made.units for split, made in ((splits[0], partition), (own, dealt))}
-        )
-        return replace(_prepare_split(_replace_partition(run, own), dataset, dealt, model, sample), run=run)
+        split_partition = data.partition(dataset, **split)
+        check_equal_units(run.key, {splits[0]["seed"]: partition.units, split["seed"]: split_partition.units})
+        return replace(_prepare_split(_replace_partition(run, split), dataset, split_partition, model, sample), run=run)
 
     return replace(first, run=run, split=prepare_for_seed)
 
@@ -120,14 +119,14 @@ def check_validation(run: Run, method: Method, federation: Federation) -> None:
     Raises:
         BadInput: naming a client and the way out.
     """
-    held = (federation.val >= 0).any(1)
-    empty = (~held).nonzero().flatten().tolist()
+    has_val = (federation.val >= 0).any(1)
+    empty = (~has_val).nonzero().flatten().tolist()
     if empty and method.needs_validation:
         raise BadInput(
             f"runs.{run.key}: client {empty[0]} has no validation rows, {method.needs_validation}; "
             "or give every client some in partition.split"
         )
-    if not held[federation.sample].any() and run.evaluate.select != "last":
+    if not has_val[federation.sample].any() and run.evaluate.select != "last":
         which = "evaluated client" if run.evaluate.clients else "client"
         raise BadInput(
             f"runs.{run.key}: evaluate.select: {run.evaluate.select} needs validation rows, but no {which} has any; "
@@ -136,7 +135,7 @@ def check_validation(run: Run, method: Method, federation: Federation) -> None:
 
 
 def check_memory(prepared: PreparedRun) -> None:
-    """Refuse an evaluation of so many clients that their models (as sent, and before and after training) do not fit.
+    """Refuse an evaluation of more clients than fit into memory, with their models as sent, before and after training.
 
     Raises:
         BadInput: naming the setting, and how many clients would fit.
@@ -181,16 +180,16 @@ def _prepare_split(
         )
     if control := graph_controls.build(run, method, federation, partition.names):
         method = replace(method, control=control)
-    made = PreparedRun(
+    prepared = PreparedRun(
         run, method, federation.to(device), assembly.build_executor(run, method, device),
         assembly.build_settings(run), device, assembly.evaluation_point(run), dataset.note, partition.names,
         partition.group_names, partition.units,
     )  # fmt: skip
-    if made.has_mapped_tables:
-        check_memory(made)
+    if prepared.has_mapped_tables:
+        check_memory(prepared)
     if model is None:
-        _try_plug_in(made, dataset, partition)
-    return made
+        _try_plug_in(prepared, dataset, partition)
+    return prepared
 
 
 def _try_plug_in(prepared: PreparedRun, dataset: Dataset, partition: Partition) -> None:
@@ -205,5 +204,5 @@ def try_model(task: Task, dataset: Dataset, partition: Partition, name: str, exe
     Raises:
         BadInput: as `check_model`.
     """
-    rows = torch.from_numpy(to_float32(dataset.x[partition.train[0][:CHECKED]]))
+    rows = torch.from_numpy(to_float32(dataset.x[partition.train[0][:CHECKED_ROWS]]))
     check_model(task, rows, dataset.outputs, name, isinstance(executor, Batched))

@@ -1,4 +1,4 @@
-"""Repetitions of a run: drive the engine, record each round, continue from a checkpoint after a kill."""
+"""Repetitions of a run: run the engine, record each round, continue from a checkpoint after an interruption."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ __all__ = [
     "select_rows",
 ]
 
-HOSTILE = 1000  # scale of an attack from which on it is to blame for a training that diverges
+LARGE_SCALE = 1000  # of an attack, from which on the attack is taken as the reason of a training that diverges
 
 
 def iterate_reports(
@@ -41,10 +41,10 @@ def iterate_reports(
     """The reports of one repetition.
 
     Args:
-        tables: where tables of all clients lie; by default in memory, or in files for as long as this goes on.
+        tables: the storage of the tables of all clients; by default memory, or temporary files if they are large.
 
     Raises:
-        Diverged: when no client of a round got anywhere, so that the training loss is no number.
+        Diverged: no upload of a round was accepted, so that the training loss is no number.
     """
     prepared = prepared.for_seed(seed)
     with nullcontext(tables) if tables else open_storage(None, prepared, seed) as tables:
@@ -60,12 +60,12 @@ def iterate_reports(
 
 
 def _suggest_change(run: Run) -> str:
-    """What to change after training has diverged: noise that outweighs every weight of a model, or the step size."""
+    """What to change after training has diverged: too much noise, a strong attack, or the step size."""
     privacy, attack = run.train.privacy or {}, run.task.attack or {}
     if (deviation := privacy.get("noise", 0.0) * privacy.get("clip", 0.0)) >= 1:
         settings = f"train.privacy.noise ({privacy['noise']}) or train.privacy.clip ({privacy['clip']})"
         return f"lower {settings}: noise {deviation:g} is added"
-    if (attack.get("scale") or 0.0) >= HOSTILE:
+    if (attack.get("scale") or 0.0) >= LARGE_SCALE:
         return f"lower tasks.{run.name}.attack.scale ({attack['scale']}), or set train.robust"
     return f"lower train.lr ({run.train.lr}) or set train.clip"
 
@@ -90,7 +90,7 @@ def run_repetition(
 
 
 def _compile_steps(prepared: PreparedRun) -> None:
-    """Compile the steps of the first stage in this process, from which repetitions fork; its first round is dropped."""
+    """Compile the steps of the first stage in this process, before repetitions fork; its first round is not used."""
     if isinstance(prepared.executor, Batched) and prepared.executor.compiled:
         next(iterate_reports(prepared, prepared.run.seeds[0]))
 
@@ -107,8 +107,8 @@ def run_repetitions(
     Args:
         progress: called with every report, in the process that trains.
         receive: called in this process with what `progress` returns, unless that is None.
-        most_threads: of each of several processes. A process forks safely into ones with several threads only while it
-            has not used several itself.
+        most_threads: most threads of each of several processes. A process may fork into processes with several threads
+            only while it has used one thread itself.
     """
     check_writable(checkpoints)
     workers, threads = allocate_workers(

@@ -1,4 +1,4 @@
-"""Statistics over clients and seeds, the choice of the round that is reported, and what a collaboration graph shows."""
+"""Statistics over clients and seeds, and the choice of the round that is reported."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,7 +12,7 @@ LEAKY = "best_test_round"
 
 
 class Summary(NamedTuple):
-    """A metric over clients: unweighted mean, standard deviation (ddof 0: all clients are there), worst tenth."""
+    """A metric over clients: unweighted mean, standard deviation (ddof 0, as all clients are included), worst tenth."""
 
     mean: float
     client_std: float
@@ -62,12 +62,12 @@ def select(
 ) -> np.ndarray | None:
     """Row of `val` [R, N] to report for each client: int64 [N], positions along R (use `rounds[...]` for the round).
 
-    None where no row can be chosen: every one lacks a finite value of some client that has one elsewhere. A training
-    can end so in part of its clients, which makes no input bad.
+    None if no row can be chosen: in every row, a client that has a finite value elsewhere has none. This happens if
+    training fails for some clients, and is no error of the input.
 
     `best_val_round` takes the row with the best unweighted mean over clients, `per_client_best_val` the best row of
     each client, `last` the highest round. Ties go to the earliest round. A row with a non-finite value is never chosen
-    by a best-of rule; clients without any finite value (no validation rows) do not vote and follow the common row.
+    by a best-of rule. Clients without any finite value (no validation rows) have no vote and get the common row.
     `best_test_round` reads `test` [R, N] instead: leakage, for a column of its own, never for a headline.
 
     Raises:

@@ -1,4 +1,4 @@
-"""A finished run's models outside the federation, which answer as any of its clients would."""
+"""A finished run's models outside of the federation, which predict as any of its clients would."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -30,13 +30,13 @@ MODELS, GRAPHS = "models-*.pt", "graphs.npz"
 
 @dataclass(frozen=True)
 class DeployedModels:
-    """The models of all clients and repetitions, with what they need to answer.
+    """The models of all clients and repetitions, with what they need to predict.
 
     Attributes:
         method: knows how its models predict.
         models: seed -> models [K, ...] of the evaluated clients.
-        graphs: of subgraph clients, (edges [2, E], weights [E]) each; empty for other kinds.
-        span: of series, time steps of an input; 0 for other kinds.
+        graphs: (edges [2, E], weights [E]) of every subgraph client; empty for other kinds of data.
+        span: time steps of an input of a series; 0 for other kinds of data.
         clients: [K] the clients that `models` are of; None: of all.
     """
 
@@ -47,7 +47,7 @@ class DeployedModels:
     clients: tuple[int, ...] | None = None
 
     def answer(self, x: np.ndarray, client: int = 0, seed: int | None = None) -> np.ndarray:
-        """What the model of `client` says of inputs as it was trained on: scaled as its task scales them.
+        """The prediction of the model of `client` for inputs that are scaled as its task scales them.
 
         Args:
             x: images [B, c, h, w]; features of all nodes of the client's subgraph [V, F]; windows [B, T, 2] of values
@@ -92,7 +92,7 @@ class DeployedModels:
         return seed
 
     def outputs(self, model: Tree, x: Tensor, client: int) -> Tensor:
-        """What one model of the method says of inputs, as `answer`."""
+        """The outputs of one model for inputs as those of `answer`."""
         arrays, rows = self._arrays(x, client)
         none = rows[:0]
         data = ClientData(arrays, [], none, none, none, torch.tensor(0), 0, torch.tensor(0.0), False)
@@ -126,7 +126,7 @@ def deploy(
     graphs: list[tuple[Tensor, Tensor]],
     model: Callable[[], ClientModel] | None = None,
 ) -> DeployedModels:
-    """The models of a run with what they need to answer.
+    """The models of a run with what they need to predict.
 
     Args:
         info: of run.json.
@@ -140,17 +140,19 @@ def deploy(
     """
     run, (dataset, partition) = parse_run(info), _build_placeholders(facts)
     method = assembly.build_method(run, tasks.build_task(run, dataset, partition, model=model))
-    stacked = {int(path.stem.removeprefix("models-")): load_tensors(path)["models"] for path in models.glob(MODELS)}
+    models_by_seed = {
+        int(path.stem.removeprefix("models-")): load_tensors(path)["models"] for path in models.glob(MODELS)
+    }
     span = sum(partition.layout.get(k, 0) for k in SPAN)
     clients = tuple(map(int, info["evaluated"])) if info.get("evaluated") else None
-    return DeployedModels(method, dict(sorted(stacked.items())), graphs, span, clients)
+    return DeployedModels(method, dict(sorted(models_by_seed.items())), graphs, span, clients)
 
 
 SPAN = ("window", "horizon")
 
 
 def parse_run(info: dict[str, Any]) -> Run:
-    """The run as run.json tells it."""
+    """The run that run.json describes."""
     task, method = dict(info["spec"]["task"]), dict(info["spec"]["method"])
     return Run(
         info["study"],
@@ -184,7 +186,7 @@ def _build_placeholders(facts: dict[str, Any]) -> tuple[Dataset, Partition]:
 
 
 def read_graphs(path: Path) -> list[tuple[Tensor, Tensor]]:
-    """What `write_graphs` has written, as `normalise_graphs`; empty where there is no file."""
+    """The graphs that `write_graphs` has written, as `normalise_graphs` returns them; empty if there is no file."""
     if not path.is_file():
         return []
     stored = read_npz(path)

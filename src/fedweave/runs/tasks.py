@@ -36,7 +36,7 @@ def build_task(
 
 
 def _replace_metric(run: Run, partition: Partition, task: Task, outputs: int) -> Task:
-    """`task` with the metric that the run asks for, unless that is its own."""
+    """`task` with the metric that the run asks for, if it is not the default one."""
     name, where = run.task.metric, f"tasks.{run.name}.metric"
     if name is None or check_fit(name, task.targets_are, where).name == task.metric:
         return task
@@ -49,21 +49,21 @@ def _replace_metric(run: Run, partition: Partition, task: Task, outputs: int) ->
 def _build_default_task(
     run: Run, dataset: Dataset, partition: Partition, dtype: torch.dtype, model: Callable[[], ClientModel] | None
 ) -> Task:
-    """What the run's clients learn, scored by the metric of its own."""
+    """What the run's clients learn, with the default metric of the task."""
     options = dict(run.task.model)
-    name, half = options.pop("name"), _product_precision(run)
+    name, products = options.pop("name"), _product_precision(run)
     try:
         if dataset.kind == "series":
             window, horizon = partition.layout["window"], partition.layout["horizon"]
             forecast = Forecast(
-                model or partial(build, name, (window, 2), horizon, **options), dtype, half, window, horizon
+                model or partial(build, name, (window, 2), horizon, **options), dtype, products, window, horizon
             )
             return _check_output_shape(forecast, torch.zeros(1, window + horizon, 2, dtype=dtype), horizon)
         shape = tuple(dataset.x.shape[1:])
-        built = model or partial(build, name, shape, dataset.outputs, categories=dataset.categories, **options)
+        build_model = model or partial(build, name, shape, dataset.outputs, categories=dataset.categories, **options)
         if dataset.kind == "graph":
-            return NodeClassification(built, dtype)
-        rows = _build_row_task(dataset, built, run, dtype)
+            return NodeClassification(build_model, dtype)
+        rows = _build_row_task(dataset, build_model, run, dtype)
         return _check_output_shape(rows, torch.zeros(1, *shape, dtype=dtype), dataset.outputs)
     except (RuntimeError, TypeError, ValueError, KeyError) as error:
         reason = str(error).splitlines()[0]
@@ -77,17 +77,22 @@ def _product_precision(run: Run) -> torch.dtype | None:
     return torch.bfloat16 if run.train.precision == "bfloat16" else None
 
 
-def _build_row_task(dataset: Dataset, built: Callable[[], ClientModel], run: Run, dtype: torch.dtype) -> Task:
+def _build_row_task(dataset: Dataset, build_model: Callable[[], ClientModel], run: Run, dtype: torch.dtype) -> Task:
     """What is learnt of rows: classes, numbers, or the next steps of windows."""
     augment = run.train.augment or 0
-    settings: dict[str, Any] = {"build": built, "dtype": dtype, "products": _product_precision(run), "augment": augment}
+    settings: dict[str, Any] = {
+        "build": build_model,
+        "dtype": dtype,
+        "products": _product_precision(run),
+        "augment": augment,
+    }
     if dataset.targets is None:
         return RowClassification(**settings)
     return RowForecast(**settings, channels=dataset.channels) if dataset.channels else RowRegression(**settings)
 
 
 def _check_fit(run: Run, dataset: Dataset, named: bool = True) -> None:
-    """Refuse a model, if it is `named`, or a setting of its training that is not made for `dataset`."""
+    """Refuse a setting of training, or a `named` model, that does not fit `dataset`."""
     name, graph = run.task.model["name"], dataset.kind == "graph"
     if run.task.targets not in (None, dataset.targets_are):
         raise BadInput(f"tasks.{run.name}.targets: {run.task.targets}, but {dataset.name} has {dataset.targets_are}")
@@ -108,7 +113,7 @@ def _check_fit(run: Run, dataset: Dataset, named: bool = True) -> None:
 
 
 def _check_output_shape(task: Task, example: Tensor, outputs: int) -> Task:
-    """`task`, once its model has answered an example input."""
+    """`task`, after a check of its model's output for an example input."""
     with torch.no_grad():
         shape = tuple(task.call(task.init(0), example).shape)
     if shape != (1, outputs):
