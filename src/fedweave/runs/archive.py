@@ -10,15 +10,16 @@ import numpy as np
 import torch
 
 from fedweave.federation.executors import describe
-from fedweave.federation.records import EdgeValue
 from fedweave.files import atomic_path, remove_temporary_files, save_tensors, write_atomic, write_table
 from fedweave.models import parameter_count
 from fedweave.runs import assembly, federations, predictions
 from fedweave.runs.dependent_clients import find_parts
-from fedweave.runs.history import SPLITS, Diagnostic, DroppedUpload, History, RoundCost, pad_scores, select_rows
+from fedweave.runs.history import ROWS, SPLITS, History, pad_scores, select_rows
 from fedweave.runs.preparation import PreparedRun
 
-# Files of a run that not every method writes
+# Table of a run -> the attribute of a history with its rows.
+TABLES = {"rounds.csv": "ledger", "dropped.csv": "dropped", "edges.csv": "edges", "diagnostics.csv": "diagnostics"}
+# Files that not every run has.
 PARTS = (
     "models-*.pt",
     "state-*.pt",
@@ -60,16 +61,10 @@ def write(
                 folder / f"models-{seed}.pt", {"round": history.snapshot["round"], "models": history.snapshot["models"]}
             )
     _write_evaluations(folder / "evaluations.parquet", histories, prepared.federation.sample.tolist())
-    costs = ([seed, *row] for seed, history in histories.items() for row in history.ledger)
-    write_table(folder / "rounds.csv", ("seed", *RoundCost._fields), costs)
-    dropped = [[seed, *row] for seed, history in histories.items() for row in history.dropped]
-    if dropped:
-        write_table(folder / "dropped.csv", ("seed", *DroppedUpload._fields), dropped)
-    edges = [[seed, *row] for seed, history in histories.items() for row in history.edges]
-    if edges:
-        write_table(folder / "edges.csv", ("seed", *EdgeValue._fields), edges)
-    diagnostics = ([seed, *row] for seed, history in histories.items() for row in history.diagnostics)
-    write_table(folder / "diagnostics.csv", ("seed", *Diagnostic._fields), diagnostics)
+    for file, name in TABLES.items():
+        rows = [[seed, *row] for seed, history in histories.items() for row in getattr(history, name)]
+        if rows or file not in PARTS:
+            write_table(folder / file, ("seed", *ROWS[name]._fields), rows)
     for name, path in (others or {}).items():
         path.replace(folder / name)
     prediction_record = _write_predictions(folder, prepared, histories) if answers is None else answers

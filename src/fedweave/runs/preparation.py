@@ -70,7 +70,7 @@ class PreparedRun:
 
     @property
     def has_mapped_tables(self) -> bool:
-        """Whether tables of all clients are in memory-mapped files: by `train.store`, or by their size if it is auto."""
+        """Whether tables of all clients are in memory-mapped files: by `train.store`, or by size if it is auto."""
         if self.run.train.store != "auto" or self.method.pools:
             return self.run.train.store == "mapped"
         return 4 * parameter_count(self.method.task.template) * self.federation.clients > LARGE_TABLE

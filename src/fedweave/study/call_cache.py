@@ -1,4 +1,4 @@
-"""Results of calls about files, which stay in memory for as long as no file changes."""
+"""A cache of calls that read files, for a block of code in which no file changes."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +11,9 @@ _RESULTS: ContextVar[dict[tuple[object, ...], Any] | None] = ContextVar("results
 
 @contextmanager
 def cache_calls() -> Iterator[None]:
-    """A block in which no file changes, so that `call_once` keeps results; a block in another one has its results."""
+    """A block in which no file changes, so that `call_once` keeps results. An inner block uses those
+    of the outer block.
+    """
     if _RESULTS.get() is not None:
         yield
         return
@@ -23,7 +25,7 @@ def cache_calls() -> Iterator[None]:
 
 
 def call_once(function: Callable[..., T], *arguments: object) -> T:
-    """What `function` returns for `arguments`; in a block of `cache_calls` it is called once for the same ones."""
+    """The result of `function` for `arguments`; in a block of `cache_calls` it is called once for equal arguments."""
     results = _RESULTS.get()
     if results is None:
         return function(*arguments)

@@ -1,8 +1,9 @@
 """The catalogue of studies.
 
-A study file, in `studies/` or elsewhere, is an overlay on `studies/base.yaml` (one task per data set) and on the
-methods' settings; a task that names its data set may also be defined in full. The base's `controls` join every task.
-Figures that are drawn from the runs of a table name it under `like`. `expand` makes the full params.yaml of a study.
+A study file, in `studies/` or elsewhere, changes `studies/base.yaml` (one task per data set) and the methods'
+settings. A task that names its data set may also be defined in full. The `controls` of the base are added to every
+task. A figure that uses the runs of a table names the table's study under `like`. `expand` makes the full params.yaml
+of a study.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -27,11 +28,11 @@ def studies(folder: Path = STUDIES) -> dict[str, Path]:
     }
 
 
-def find_file(name: str, folder: Path = STUDIES, above: str = "") -> Path:
+def find_file(name: str, folder: Path = STUDIES, named_by: str = "") -> Path:
     """The file of the study `name`: of the catalogue, or a path that ends in .yaml.
 
     Args:
-        above: the study file that names it, to which a path is relative.
+        named_by: the study file that names it, to which a path is relative; empty if none does.
 
     Raises:
         BadInput: there is none.
@@ -40,8 +41,8 @@ def find_file(name: str, folder: Path = STUDIES, above: str = "") -> Path:
         if name.lower().endswith((".yaml", ".yml")):
             raise BadInput(f"{name}: a study file ends in .yaml or .yml, in small letters; rename it")
         entries = studies(folder)
-        return entries[choose(name, entries, f"{above}: like" if above else "study")]
-    file = Path(above).parent / name
+        return entries[choose(name, entries, f"{named_by}: like" if named_by else "study")]
+    file = Path(named_by).parent / name
     check_regular(file)
     if not file.is_file():
         raise BadInput(f"{file}: not found; name a study file, or a study from: fedweave list studies")
@@ -49,19 +50,19 @@ def find_file(name: str, folder: Path = STUDIES, above: str = "") -> Path:
 
 
 def title(name: str) -> str:
-    """What a study is called in results: its name in the catalogue, or its file's name without the ending."""
+    """The name of a study in results: its name in the catalogue, or the name of its file without the ending."""
     return Path(name).stem if name.endswith((".yaml", ".yml")) else name
 
 
 def overlay(name: str, folder: Path = STUDIES, above: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The study file `name` on top of the studies that it is `like`; if it names tasks, only these are taken over.
+    """The study file `name`, merged over the studies that it is `like`. If it names tasks, only these are inherited.
 
     Args:
         name: of the catalogue, or the path of a file that ends in .yaml.
         above: the files that were read on the way to this one.
 
     Raises:
-        BadInput: for an unknown study, one that is like itself, or one whose blocks are none.
+        BadInput: for an unknown study, one that is like itself, or one whose blocks are no mappings.
     """
     path = find_file(name, folder, above[-1] if above else "")
     file = str(path) if name.endswith((".yaml", ".yml")) else f"studies/{name}.yaml"
@@ -71,15 +72,19 @@ def overlay(name: str, folder: Path = STUDIES, above: tuple[str, ...] = ()) -> d
         own["uses"] = plugins.resolve_paths(own["uses"], file, path.parent)
     like, inherited = own.pop("like", []), dict[str, Any]()
     for other in [like] if isinstance(like, str) else like:
-        # A file has many spellings: its own path, and one from the folder of each file that names it.
+        # Resolved, because one file has many paths: relative to the folder of each file that names it.
         if find_file(other, folder, file).resolve() in {
-            one.resolve() for one in (*map(_resolver(folder), above), path)
+            parent.resolve() for parent in (*map(_resolver(folder), above), path)
         }:
             way = " -> ".join([*map(_shorten, (*above, file)), other])
             raise BadInput(f"{file}: like: {other!r} is like this study itself ({way}); name another")
         inherited = merge(inherited, overlay(other, folder, (*above, file)))
-    theirs, named = inherited.pop("tasks", {}), own.get("tasks")
-    tasks = theirs if named is None else {key: merge(theirs.get(key, {}), block or {}) for key, block in named.items()}
+    inherited_tasks, own_tasks = inherited.pop("tasks", {}), own.get("tasks")
+    tasks = (
+        inherited_tasks
+        if own_tasks is None
+        else {key: merge(inherited_tasks.get(key, {}), block or {}) for key, block in own_tasks.items()}
+    )
     if not tasks:
         raise BadInput(f"{file}: tasks: missing; name them, or say like: <a study>")
     return {**merge({**inherited, "ablate": {}} if inherited else {}, own), "tasks": tasks}
@@ -90,7 +95,7 @@ def _shorten(file: str) -> str:
 
 
 def _resolver(folder: Path) -> Callable[[str], Path]:
-    """Study file as messages call it -> its path."""
+    """A function from the name of a study file in messages to its path."""
     return lambda file: folder / file.removeprefix("studies/") if file.startswith("studies/") else Path(file)
 
 
@@ -106,17 +111,15 @@ def expand(name: str, folder: Path = STUDIES, uses: Collection[str] = ()) -> dic
     own = overlay(name, folder)
     used = own.pop("uses", {}) | plugins.resolve_paths(list(uses), "--uses")
     plugins.load(used.values())
-    named = {"study": title(name), "about": own.pop("about", ""), **({"uses": used} if used else {})}
-    return named | (
-        {key: value for key, value in own.items() if key != "study"}
-        if "runs" in own
-        else _build_blocks(name, own, folder)
-    )
+    head = {"study": title(name), "about": own.pop("about", ""), **({"uses": used} if used else {})}
+    if "runs" in own:  # the file is a full params.yaml already
+        return head | {key: value for key, value in own.items() if key != "study"}
+    return head | _build_blocks(name, own, folder)
 
 
 def _build_blocks(name: str, own: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """The rest of params.yaml: tasks on top of the base's, runs, and the settings and spaces of their methods."""
-    # Not above: they load torch, and who only lists studies does without.
+    # Imported here, because these modules load torch, which a list of studies does not need.
     from fedweave.methods import METHODS
     from fedweave.study.search_spaces import derive_space
 
@@ -134,18 +137,19 @@ def _build_blocks(name: str, own: Mapping[str, Any], folder: Path) -> dict[str, 
             if f"{key}-{suffix}" in runs:
                 raise BadInput(f"{file}: tasks.{key}.methods: two entries make the run '{key}-{suffix}'; rename one")
             runs[f"{key}-{suffix}"] = {"task": key, **item, **({"set": fixed} if fixed else {})}
-    used = sorted({item["method"] for item in runs.values()})
+    used_methods = sorted({item["method"] for item in runs.values()})
     defaults = {
-        m: {setting.name: setting.default for setting in METHODS[choose(m, METHODS, file)].settings()} for m in used
+        m: {setting.name: setting.default for setting in METHODS[choose(m, METHODS, file)].settings()}
+        for m in used_methods
     }
     tune = merge({**base.get("tune", {}), "spaces": {m: derive_space(m) for m in METHODS}}, own.get("tune", {}))
-    spaces = {m: (tune["spaces"] or {}).get(m, {}) for m in used} if tune.get("trials") else {}
+    spaces = {m: (tune["spaces"] or {}).get(m, {}) for m in used_methods} if tune.get("trials") else {}
     return {
         "seeds": own.get("seeds", base.get("seeds", [0, 1, 2])),
         "datasets": sorted({task["dataset"] for task in tasks.values()}),
         "tasks": tasks,
         "runs": runs,
-        "methods": {m: merge(defaults[m], own.get("methods", {}).get(m) or {}) for m in used},
+        "methods": {m: merge(defaults[m], own.get("methods", {}).get(m) or {}) for m in used_methods},
         "tune": {**tune, "spaces": spaces},
         "ablate": own.get("ablate", {}),
     }
@@ -154,22 +158,22 @@ def _build_blocks(name: str, own: Mapping[str, Any], folder: Path) -> dict[str, 
 def list_methods(block: Mapping[str, Any], study: Mapping[str, Any], base: Mapping[str, Any]) -> list[Any]:
     """The methods of a task: the `controls` of `base` that it does not name, then its own.
 
-    A study whose numbers nobody compares says so: `without_controls: <the reason>`.
+    A study whose numbers are not compared has no controls: `without_controls: <the reason>`.
     """
     own = block["methods"]
-    named = [suffix for suffix, item in map(_parse_entry, own) if item["method"] == suffix]
-    wanted = [] if "without_controls" in study else base.get("controls", [])
-    return [*(control for control in wanted if control not in named), *own]
+    plain = [suffix for suffix, item in map(_parse_entry, own) if item["method"] == suffix]
+    controls = [] if "without_controls" in study else base.get("controls", [])
+    return [*(control for control in controls if control not in plain), *own]
 
 
 def _parse_entry(entry: Any) -> tuple[str, dict[str, Any]]:
-    """An entry of a task's methods as (end of the run's name, what the run is)."""
+    """An entry of a task's methods as (end of the run's name, the entry of the run)."""
     suffix, item = next(iter(entry.items())) if isinstance(entry, Mapping) else (entry, {})
     return suffix, {"method": item.get("method", suffix), **({"set": item["set"]} if "set" in item else {})}
 
 
 def _check_blocks(own: Mapping[str, Any], file: str) -> None:
-    """Refuse what cannot be laid over another study."""
+    """Refuse blocks that cannot be merged with those of another study."""
     like = own.get("like", [])
     if not isinstance(like, str | list) or not all(isinstance(name, str) for name in like):
         raise BadInput(f"{file}: like: {own['like']!r} is not the name of a study, nor a list of names")
@@ -185,13 +189,13 @@ def _check_blocks(own: Mapping[str, Any], file: str) -> None:
 
 
 def _check_keys(file: str, own: Mapping[str, Any], methods: Collection[str]) -> None:
-    """Refuse what a study file would otherwise leave out without a word."""
+    """Refuse entries of a study file that would be ignored without a message."""
     for key in own:
         choose(key, WORDS, file)
     if not isinstance(reason := own.get("without_controls", "-"), str) or not reason:
         raise BadInput(f"{file}: without_controls: {format_value(reason)} must say in words why nothing is compared")
-    named = {"methods": own.get("methods", {}), "tune.spaces": own.get("tune", {}).get("spaces") or {}}
-    for where, block in named.items():
+    blocks = {"methods": own.get("methods", {}), "tune.spaces": own.get("tune", {}).get("spaces") or {}}
+    for where, block in blocks.items():
         for method in block:
             choose(method, methods, f"{file}: {where}")
     for key, block in own["tasks"].items():
@@ -202,43 +206,45 @@ def _check_keys(file: str, own: Mapping[str, Any], methods: Collection[str]) -> 
 
 
 def select_runs(content: Mapping[str, Any], tasks: Collection[str], methods: Collection[str]) -> list[str]:
-    """The runs of a full params.yaml that belong to one of `tasks` and one of `methods`; none named means all.
+    """The runs of a full params.yaml that belong to one of `tasks` and one of `methods`; empty means all.
 
     A method is named as in the study: `fedavg`, or the name of a variant such as `fedpub-detached`.
 
     Raises:
-        BadInput: a task or method that the study has not, or no run that belongs to both.
+        BadInput: a task or method that the study does not have, or no run that belongs to both.
     """
-    named = {run: (item["task"], run.removeprefix(f"{item['task']}-")) for run, item in content["runs"].items()}
-    wanted = [{choose(name, {pair[at] for pair in named.values()}, option) for name in names}
-              for at, (option, names) in enumerate((("--task", tasks), ("--method", methods)))]  # fmt: skip
-    files = [
+    pairs = {run: (item["task"], run.removeprefix(f"{item['task']}-")) for run, item in content["runs"].items()}
+    for name in tasks:
+        choose(name, {task for task, _ in pairs.values()}, "--task")
+    for name in methods:
+        choose(name, {method for _, method in pairs.values()}, "--method")
+    selected = [
         run
-        for run, pair in named.items()
-        if all(not names or name in names for name, names in zip(pair, wanted, strict=True))
+        for run, (task, method) in pairs.items()
+        if (not tasks or task in tasks) and (not methods or method in methods)
     ]
-    if not files:
+    if not selected:
         raise BadInput(
             f"--method: {', '.join(methods)} not in {', '.join(tasks)} of {content['study']}; "
             "fedweave study show has the runs"
         )
-    return files
+    return selected
 
 
 def restrict_runs(content: Mapping[str, Any], runs: Collection[str]) -> dict[str, Any]:
-    """A full params.yaml with only `runs` and what they need; other results are left out of its tables."""
+    """A full params.yaml with only `runs` and what they need; its tables have no other results."""
     chosen = {run: item for run, item in content["runs"].items() if run in runs}
     tasks = {
         key: block for key, block in content["tasks"].items() if any(item["task"] == key for item in chosen.values())
     }
-    used = {item["method"] for item in chosen.values()}
-    spaces = {method: space for method, space in content["tune"]["spaces"].items() if method in used}
+    used_methods = {item["method"] for item in chosen.values()}
+    spaces = {method: space for method, space in content["tune"]["spaces"].items() if method in used_methods}
     return {
         **content,
         "datasets": sorted({task["dataset"] for task in tasks.values()}),
         "tasks": tasks,
         "runs": chosen,
-        "methods": {method: block for method, block in content["methods"].items() if method in used},
+        "methods": {method: block for method, block in content["methods"].items() if method in used_methods},
         "tune": {**content["tune"], "spaces": spaces},
         "ablate": {name: block for name, block in content["ablate"].items() if block["run"] in chosen},
     }

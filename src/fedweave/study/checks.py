@@ -1,4 +1,4 @@
-"""What can be refused before any data are touched: names, types, ranges, and settings that contradict each other."""
+"""Checks that need no data: names, types, ranges, and settings that contradict each other."""
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -60,20 +60,18 @@ def _list_models(kind: str) -> list[str]:
 
 
 def _check_kinds(task: TaskSpec, where: str) -> None:
-    """Refuse a model, a partition rule or a normalisation that does not fit the kind of the data set, if it is known
-    before loading.
-    """
+    """Refuse a model, partition rule or normalisation that does not fit the kind of the data set, if that is known."""
     kind = data.KINDS.get(task.dataset)
     if kind is None:
         return
     rules = sorted(name for name in data.PARTITIONS if kind in partitions.TRAITS[name].kinds)
-    for key, name, fitting in (
+    for key, name, fits in (
         ("model.name", task.model["name"], _list_models(kind)),
         ("partition.name", task.partition["name"], rules),
         ("normalize", parse_options(task.normalize)[0], FITTING[kind]),
     ):
-        if name not in fitting:
-            _refuse(f"{where}.{key}: {name!r} does not fit {task.dataset} ({kind}); choices: {', '.join(fitting)}")
+        if name not in fits:
+            _refuse(f"{where}.{key}: {name!r} does not fit {task.dataset} ({kind}); choices: {', '.join(fits)}")
 
 
 def _check_references(task: TaskSpec, where: str) -> None:
@@ -118,7 +116,7 @@ def _check_integer(value: object, low: int, high: int, where: str) -> None:
 
 
 def check_splits(run: Run, trials: int, where: str) -> None:
-    """Refuse several splits of a task where something is decided for all of them, or repetitions do not match them.
+    """Refuse several splits of a task with another number of seeds, or with a setting that one value decides for all.
 
     Raises:
         BadInput: naming the setting and the way out.
@@ -126,14 +124,14 @@ def check_splits(run: Run, trials: int, where: str) -> None:
     seeds = run.task.partition.get("seeds")
     if seeds is None:
         return
-    here = f"{where}: tasks.{run.name}.partition.seeds: {format_value(seeds)}"
+    prefix = f"{where}: tasks.{run.name}.partition.seeds: {format_value(seeds)}"
     if len(seeds) != len(run.seeds):
-        own = format_value([*run.seeds])
-        _refuse(f"{here}: {len(seeds)} splits, but {len(run.seeds)} seeds {own}; give one seed per split")
+        run_seeds = format_value([*run.seeds])
+        _refuse(f"{prefix}: {len(seeds)} splits, but {len(run.seeds)} seeds {run_seeds}; give one seed per split")
     if trials:
-        _refuse(f"{here}: values tuned on one split have seen test rows of the others; set tune.trials: 0")
+        _refuse(f"{prefix}: values tuned on one split have seen test rows of the others; set tune.trials: 0")
     if run.task.attack:
-        _refuse(f"{here}: who attacks depends on the seed of the partition; give one seed, or no attack")
+        _refuse(f"{prefix}: who attacks depends on the seed of the partition; give one seed, or no attack")
 
 
 def check_samples(runs: Sequence[Run], where: str) -> None:
@@ -145,11 +143,11 @@ def check_samples(runs: Sequence[Run], where: str) -> None:
     first: dict[str, Run] = {}
     for run in runs:
         other = first.setdefault(run.name, run)
-        mine, theirs = run.evaluate.clients, other.evaluate.clients
-        if mine != theirs:
+        clients, other_clients = run.evaluate.clients, other.evaluate.clients
+        if clients != other_clients:
             _refuse(
-                f"{where}: runs.{run.key}: evaluate.clients: {mine}, but runs.{other.key} has {theirs}; methods of one "
-                f"task are compared on the same clients, so set it in tasks.{run.name}.evaluate"
+                f"{where}: runs.{run.key}: evaluate.clients: {clients}, but runs.{other.key} has {other_clients}; "
+                f"methods of one task are compared on the same clients, so set it in tasks.{run.name}.evaluate"
             )
 
 
@@ -172,7 +170,7 @@ def check_budget(run: Run, where: str) -> None:
 
 
 def check_uploads(run: Run, method: Method, where: str, capabilities: frozenset[str]) -> None:
-    """Refuse attacks and defences that the method, or the task with its `capabilities`, has nothing for."""
+    """Refuse attacks, defences and options of averaging that fit neither the method nor the task's `capabilities`."""
     kind = (run.task.attack or {}).get("kind")
     if kind in ON_EMBEDDINGS and not method.embeds:
         _refuse(
@@ -206,8 +204,9 @@ def check_uploads(run: Run, method: Method, where: str, capabilities: frozenset[
 
 
 def _check_buffers(run: Run, method: Method, where: str, capabilities: frozenset[str]) -> None:
-    """Statistics are averaged only if the model has some, with the model, and without noise: a variance must be
-    positive.
+    """Refuse averages of BatchNorm statistics without BatchNorm, without a mean of models, or with noise.
+
+    With noise, a variance could become negative.
     """
     if "batch_norm" not in capabilities:
         _refuse(f"{where}: model {run.task.model['name']} has no BatchNorm with its settings; leave it out")

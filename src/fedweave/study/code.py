@@ -1,9 +1,9 @@
-"""Which files a computation depends on, by the imports in their text, and a digest of what they say to the interpreter.
+"""The files that a computation depends on, by the imports in their text, and a digest of their code.
 
-No code is run for it. A module imports what its import statements name, wherever they stand; names that only a type
-checker sees do not count. Where a package passes on a name of another module, the other module counts and the package
-does not: the tables of methods, data sets, models and partitions import their entries by file name, so an entry is a
-dependency of those who use it.
+No code is run for it. A module depends on what its import statements name, at any place of the file, but not on names
+that only a type checker reads. If a package exports a name of another module, the dependency is the other module, not
+the package. The tables of methods, data sets, models and partitions import their entries by file name, so an entry is a
+dependency only of the code that uses it.
 """
 
 import ast
@@ -24,13 +24,13 @@ Reference = tuple[str, tuple[str, ...]]  # a module by its dotted name, and what
 
 
 class SourceFile(NamedTuple):
-    """What is read of one file.
+    """The facts that are read from one file.
 
     Attributes:
         digest: of its code without comments, docstrings, formatting and the texts of error messages.
-        uses: what it imports and looks up in the imported.
-        exports: names that it imports from elsewhere, also those for type checkers only, which are imported on use.
-        defines: names that it makes itself.
+        uses: what it imports, and takes from imported modules.
+        exports: names that it imports from other modules, also those for type checkers only, which are imported on use.
+        defines: names that it defines itself.
     """
 
     digest: str
@@ -40,11 +40,11 @@ class SourceFile(NamedTuple):
 
 
 class Root(NamedTuple):
-    """A folder in which plug-ins lie, as in `sys.path`.
+    """A folder with plug-ins, as in `sys.path`.
 
     Attributes:
-        folder: where they lie.
-        names: of the modules at its top that are plug-ins; empty for all. Installed packages lie beside others.
+        folder: the folder.
+        names: of the modules at its top that are plug-ins; empty for all. Installed packages are beside other packages.
     """
 
     folder: Path
@@ -56,7 +56,7 @@ def find_dependencies(of: Iterable[Path], roots: Iterable[Root] = ()) -> tuple[P
 
     Args:
         of: files in the package, or below one of `roots`.
-        roots: where plug-ins lie.
+        roots: the folders of plug-ins.
 
     Raises:
         BadInput: a file cannot be read or is no Python.
@@ -64,7 +64,7 @@ def find_dependencies(of: Iterable[Path], roots: Iterable[Root] = ()) -> tuple[P
     places = (Root(PACKAGE.parent, frozenset({PACKAGE.name})), *(Root(r.folder.resolve(), r.names) for r in roots))
     seen: set[Path] = set()
     waiting = [Path(file).resolve() for file in of]
-    with cache_calls():  # quick enough for no file to change
+    with cache_calls():  # takes so little time that no file changes meanwhile
         while waiting:
             file = waiting.pop()
             if file not in seen:
@@ -74,9 +74,9 @@ def find_dependencies(of: Iterable[Path], roots: Iterable[Root] = ()) -> tuple[P
 
 
 def digest(files: Iterable[Path]) -> str:
-    """A hash of the code in `files`, the same wherever they lie: no comments, docstrings, formatting and messages.
+    """A hash of the code in `files`, without comments, docstrings, formatting and messages. Folders have no influence.
 
-    Of a file that is no Python every byte counts.
+    Of a file that is no Python, every byte counts.
 
     Raises:
         BadInput: a file cannot be read or is no Python.
@@ -86,20 +86,20 @@ def digest(files: Iterable[Path]) -> str:
 
 
 def label(file: Path) -> str:
-    """The name of a file in a list: below the package with its folders, elsewhere with the folder that it lies in."""
+    """The name of a file in a list: with its folders below the package, elsewhere with its own folder only."""
     file = file.resolve()
     return str(file.relative_to(PACKAGE.parent) if file.is_relative_to(PACKAGE) else Path(file.parent.name, file.name))
 
 
 def read_source(file: Path) -> SourceFile:
-    """What `file` says, read once for as long as it is not changed.
+    """The facts of `file`, which is read again only after a change.
 
     Raises:
         BadInput: it cannot be read or is no Python.
     """
     try:
-        about = file.stat()
-        return _parse_source(file, about.st_mtime_ns, about.st_size)
+        stat = file.stat()
+        return _parse_source(file, stat.st_mtime_ns, stat.st_size)
     except SyntaxError as error:
         raise BadInput(f"{file}: line {error.lineno}: {error.msg}; correct that line") from error
     except (OSError, ValueError) as error:
@@ -135,8 +135,8 @@ def _bindings(node: ast.Import | ast.ImportFrom, file: Path) -> Iterator[tuple[s
     """Name in the file -> what an import statement binds to it."""
     if isinstance(node, ast.Import):
         for alias in node.names:
-            top = alias.name.split(".")[0]
-            yield (alias.asname, (alias.name, ())) if alias.asname else (top, (top, ()))
+            package = alias.name.split(".")[0]
+            yield (alias.asname, (alias.name, ())) if alias.asname else (package, (package, ()))
         return
     base = _absolute_name(node, file)
     for alias in node.names:
@@ -163,7 +163,7 @@ def _package_names(folder: Path) -> list[str]:
 
 
 def _uses(node: ast.AST, names: dict[str, Reference], file: Path) -> Iterator[Reference]:
-    """What a node imports, or takes from an imported module by its dots."""
+    """What a node imports, or takes from an imported module by a dotted name."""
     if isinstance(node, ast.Import):
         yield from ((alias.name, ()) for alias in node.names if alias.name != "fedweave")
     elif isinstance(node, ast.ImportFrom):
@@ -181,7 +181,7 @@ def _uses(node: ast.AST, names: dict[str, Reference], file: Path) -> Iterator[Re
 
 
 def _defined_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """Names that a module makes."""
+    """Names that a module defines."""
     for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
@@ -192,35 +192,35 @@ def _defined_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
 def _direct_imports(file: Path, places: tuple[Root, ...]) -> tuple[Path, ...]:
     """The files that `file` imports itself, and outside of the package those of the packages it lies in."""
     inside = file.is_relative_to(PACKAGE)
-    # A file of the package has no neighbours by their bare names.
-    beside = () if inside or any(file.parent == place.folder for place in places) else (Root(file.parent),)
+    # A plug-in may import the files of its own folder by their bare names; a file of the package does not.
+    own_folder = () if inside or any(file.parent == place.folder for place in places) else (Root(file.parent),)
     files = [
         path
         for use in call_once(read_source, file).uses
-        for path in _resolve_reference(*use, (*beside, *places), frozenset())
+        for path in _resolve_reference(*use, (*own_folder, *places), frozenset())
     ]
     above = file.parent / "__init__.py"
     return (*files, above) if not inside and above.is_file() else tuple(files)
 
 
 def _resolve_reference(
-    module: str, attributes: tuple[str, ...], places: tuple[Root, ...], above: frozenset[Reference]
+    module: str, attributes: tuple[str, ...], places: tuple[Root, ...], visited: frozenset[Reference]
 ) -> Iterator[Path]:
     """The files behind what is taken from a module; none for what lies outside of `places`."""
     file = call_once(_find_module, module, places)
-    if file is None or (module, attributes) in above:
+    if file is None or (module, attributes) in visited:
         return
     if not attributes or file.name != "__init__.py":
         if file.is_file() and not (file.name == "__init__.py" and file.is_relative_to(PACKAGE) and not attributes):
             yield file
         return
     content = call_once(read_source, file) if file.is_file() else SourceFile("", (), {}, frozenset())
-    elsewhere = content.exports.get(attributes[0], (module, (attributes[0],)))
-    if elsewhere != (module, (attributes[0],)) and attributes[0] not in content.defines:
-        other, names = elsewhere
-        yield from _resolve_reference(other, (*names, *attributes[1:]), places, above | {(module, attributes)})
+    origin = content.exports.get(attributes[0], (module, (attributes[0],)))
+    if origin != (module, (attributes[0],)) and attributes[0] not in content.defines:
+        other_module, names = origin
+        yield from _resolve_reference(other_module, (*names, *attributes[1:]), places, visited | {(module, attributes)})
     elif call_once(_find_module, f"{module}.{attributes[0]}", places):
-        yield from _resolve_reference(f"{module}.{attributes[0]}", attributes[1:], places, above)
+        yield from _resolve_reference(f"{module}.{attributes[0]}", attributes[1:], places, visited)
     elif file.is_file() and attributes[0] in content.defines:
         yield file
 

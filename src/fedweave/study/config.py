@@ -22,7 +22,7 @@ LARGEST_WHOLE = 2**31 - 1  # of a whole number without a bound of its own
 LARGEST_REAL = 1e30  # of any other number: its square is still finite in float64, and it is in float32
 DEEPEST = 64  # levels of a YAML file; the parser itself crashes at some ten thousand
 MOST_NODES = 1_000_000  # values of a YAML file; those behind an alias count at every use
-LONGEST_PROBLEM = 200  # characters of what the parser says
+LONGEST_PROBLEM = 200  # characters of a message of the parser
 MOST_SEEDS = 1000
 MOST_BYTES = 16 * 2**20  # of a YAML file
 
@@ -55,12 +55,12 @@ def construct(cls: type[T], block: object, key: str, **fixed: object) -> T:
 
 @cache
 def _hints(cls: type) -> Mapping[str, Any]:
-    """The types of a class's fields, which Python works out from their texts at every call."""
+    """The types of a class's fields; cached, because Python evaluates their texts at every call."""
     return types.MappingProxyType(get_type_hints(cls))
 
 
 def _block_name(key: str) -> str:
-    """What a file calls the block with the address `key`: its last word."""
+    """The name of the block with the address `key` in its file: the last word."""
     return re.split(r"[.:] ?", key)[-1] if re.search(r": |[.]\w+[.]", key) else key
 
 
@@ -81,7 +81,7 @@ def check_value(value: object, hint: Any, key: str, most: float | None = None) -
 
 
 def check_numbers(value: object, key: str) -> None:
-    """Refuse numbers that no setting can mean: not finite, or too large for the arithmetic behind them.
+    """Refuse numbers that no setting can have: not finite, or too large for computations with them.
 
     Raises:
         BadInput: naming `key` and the value.
@@ -128,7 +128,7 @@ def _fits(value: object, hint: Any) -> bool:
     if origin is Literal:
         return value in get_args(hint)
     if hint is float:
-        # A whole number is finite, and too large for `isfinite` where a float cannot hold it.
+        # A whole number is finite. `isfinite` fails for one that is too large for a float.
         return (
             isinstance(value, int | float)
             and not isinstance(value, bool)
@@ -172,7 +172,7 @@ def _coerce(value: object, hint: Any) -> object:
 
 
 def read_yaml(path: Path, empty: dict[str, Any] | None = None) -> dict[str, Any]:
-    """A YAML mapping; `empty`, if given, is what a file without content means.
+    """A YAML mapping; `empty`, if given, is the value of a file without content.
 
     Raises:
         BadInput: for a missing, unreadable or malformed file, or one that names a key twice.
@@ -225,18 +225,18 @@ def _parse_yaml(text: str) -> Any:
 
 
 def _describe_error(error: Exception) -> str:
-    """What the parser found, in one line."""
+    """The error of the parser, in one line."""
     mark = getattr(error, "problem_mark", None)
     place = f", line {mark.line + 1}" if mark else ""
     problem = (str(getattr(error, "problem", None) or error).splitlines() or [type(error).__name__])[0]
-    if twice := re.match(r"found duplicate key (.*) with value", problem):
-        return f"not YAML{place}: the key {twice[1]} occurs twice in its mapping; remove or rename one"
+    if duplicate := re.match(r"found duplicate key (.*) with value", problem):
+        return f"not YAML{place}: the key {duplicate[1]} occurs twice in its mapping; remove or rename one"
     return f"not YAML{place}: {problem[:LONGEST_PROBLEM]}; correct that line"
 
 
 def _check_depth(events: Iterable[Any]) -> None:
-    """Refuse, while the file is read, what nests too deeply for the parser's own recursion, and too many seeds."""
-    depth, seeds, before = 0, -1, ""  # how deep it is, how many seeds of a list came (-1 outside), what came before
+    """Refuse values that nest too deeply for the parser's own recursion, and too many seeds, while the file is read."""
+    depth, seeds, before = 0, -1, ""  # `seeds`: number of seeds so far in a list of seeds, -1 outside of one
     for event in events:
         kind = type(event).__name__
         if seeds >= 0:
@@ -252,7 +252,7 @@ def _check_depth(events: Iterable[Any]) -> None:
 
 
 def _count_values(value: Any, above: tuple[tuple[str, int], ...], counts: dict[int, int]) -> int:
-    """Values in `value`, aliases included; `above` are the keys and identities on the way to it."""
+    """Number of values in `value`, aliases included; `above` are the keys and identities of the blocks around it."""
     where = ".".join(key for key, _ in above) or "the whole file"
     if value is None or isinstance(value, bool | int | float | str):
         return 1

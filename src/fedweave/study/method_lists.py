@@ -10,7 +10,7 @@ WORDS = ("method", "set")  # of a variant
 
 
 def check_entries(methods: object, where: str) -> None:
-    """Refuse what is no list of methods and variants.
+    """Refuse a value that is no list of methods and variants.
 
     Raises:
         BadInput: naming the entry and what to write.
@@ -22,7 +22,7 @@ def check_entries(methods: object, where: str) -> None:
 
 
 def _check_entry(entry: object, where: str) -> None:
-    """Refuse what is neither the name of a method nor one variant: {name: {method: ..., set: {...}}}."""
+    """Refuse an entry that is neither the name of a method nor one variant: {name: {method: ..., set: {...}}}."""
     if isinstance(entry, Mapping) and len(entry) != 1:
         raise BadInput(f"{where}: {format_value(entry)} must be one variant; start each with a dash")
     name, item = next(iter(entry.items())) if isinstance(entry, Mapping) else (entry, {})
@@ -35,10 +35,10 @@ def _check_entry(entry: object, where: str) -> None:
 
 
 def _check_key(word: Any, item: Mapping[Any, Any], name: str, where: str) -> None:
-    """Refuse a word of a variant that is none; a setting of its method belongs below `set`."""
+    """Refuse an unknown key of a variant; a setting of its method belongs below `set`."""
     if word in WORDS:
         return
-    from fedweave.methods import METHODS  # not above: it loads torch, and who only lists studies does without
+    from fedweave.methods import METHODS  # imported here, because it loads torch, which a list of studies does not need
 
     method = METHODS.get(str(item.get("method", name)))
     settings = {"train", "evaluate", *(setting.name for setting in (method.settings() if method else ()))}

@@ -1,8 +1,7 @@
 """Methods, data sets, models and partitions of users: files and folders that a study uses, and installed packages.
 
 A plug-in is a Python file, or a folder of them, whose definitions are decorated with `@fw.method("name")`,
-`@fw.dataset`,
-`@fw.model` or `@fw.partition`. It is imported by its own name, from the folder that it lies in.
+`@fw.dataset`, `@fw.model` or `@fw.partition`. It is imported by its own name, from its folder.
 """
 
 import importlib
@@ -21,14 +20,15 @@ from fedweave.errors import BadInput, format_value
 from fedweave.study.code import Root
 
 GROUP = "fedweave.plugins"  # of entry points, by which an installed package says that it is a plug-in
-OWN = "fedweave"  # the name under which dvc.yaml has this package itself
+OWN = "fedweave"  # the name of this package itself, which dvc.yaml uses
 WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 
-_loaded: dict[Path, tuple[bool, tuple[str, ...]]] = {}  # place -> (whether it is of a package, names of its modules)
+# File or folder -> (whether it belongs to an installed package, names of its modules)
+_loaded: dict[Path, tuple[bool, tuple[str, ...]]] = {}
 
 
 def roots() -> tuple[Root, ...]:
-    """The folders in which the plug-ins of this process lie."""
+    """The folders that contain the plug-ins of this process."""
     return tuple(
         Root(place.parent, frozenset({place.stem}) if packaged else frozenset())
         for place, (packaged, _) in _loaded.items()
@@ -41,11 +41,11 @@ def list_loaded() -> dict[Path, tuple[str, ...]]:
 
 
 def load(uses: Iterable[Path | str] = ()) -> None:
-    """Import the plug-ins of installed packages and those at the paths `uses`; what is imported already stays.
+    """Import the plug-ins of installed packages and those at the paths `uses`. Modules are imported once only.
 
     Raises:
-        BadInput: a path is not there, a plug-in cannot be imported, or it enters what is wrong or has the name of
-        another.
+        BadInput: a path does not exist, a plug-in cannot be imported or has the name of another module, or what it
+            registers is wrong.
     """
     packages = find_installed()
     for name, place in packages.items():
@@ -59,7 +59,7 @@ def load(uses: Iterable[Path | str] = ()) -> None:
 
 
 def load_if_missing(name: object, table: Mapping[str, object]) -> None:
-    """Import the plug-ins of installed packages where `table` has no `name`; who names what is there pays nothing.
+    """Import the plug-ins of installed packages if `table` has no `name`; otherwise nothing is imported.
 
     Raises:
         BadInput: as `load`.
@@ -71,7 +71,7 @@ def load_if_missing(name: object, table: Mapping[str, object]) -> None:
 def find_installed() -> dict[str, Path]:
     """Plug-ins of installed packages: name of the module at the top -> file, or folder of a package."""
     packages = {}
-    # An installation changes the folder that it goes to.
+    # The times are part of the key of the cache: an installation changes the folder that it writes to.
     for name in _entry_point_modules(
         tuple((Path(place).absolute(), _modification_time(Path(place))) for place in sys.path)
     ):
@@ -84,12 +84,12 @@ def find_installed() -> dict[str, Path]:
 
 @lru_cache(maxsize=1)
 def _entry_point_modules(_places: tuple[tuple[Path, int], ...]) -> tuple[str, ...]:
-    """Modules at the top of installed plug-ins, which is to read a file of every package."""
+    """Top modules of installed plug-ins; cached, because this reads a file of every package."""
     return tuple(sorted({entry.module.partition(".")[0] for entry in entry_points(group=GROUP)}))
 
 
 def _modification_time(place: Path) -> int:
-    """When a folder was last changed, in nanoseconds; 0 if it is not there."""
+    """Time of the last change of a folder, in nanoseconds; 0 if it does not exist."""
     try:
         return place.stat().st_mtime_ns
     except OSError:
@@ -101,10 +101,10 @@ def resolve_paths(uses: object, where: str, folder: Path = Path()) -> dict[str, 
 
     Args:
         uses: a list of paths, relative to `folder`, or a mapping of names to paths.
-        where: the file that says so.
+        where: the file with the block, for messages.
 
     Raises:
-        BadInput: it is neither, a path is not there, or two have one name.
+        BadInput: `uses` is neither, a path does not exist, or two plug-ins have one name.
     """
     check_names(uses, where)
     entries = list(uses.values()) if isinstance(uses, Mapping) else uses
@@ -117,18 +117,18 @@ def resolve_paths(uses: object, where: str, folder: Path = Path()) -> dict[str, 
     for key, path in zip(keys, entries, strict=True):
         place = (folder / path).resolve()
         _check_path(place, path, where)
-        here = Path.cwd()
+        current = Path.cwd()
         name = place.stem if place.is_file() else place.name
         if key not in (None, name):
             raise BadInput(f"{where}: uses.{key}: {path} is imported as {name!r}; write {name}: {path}")
-        text = str(place.relative_to(here)) if place.is_relative_to(here) else str(place)
+        text = str(place.relative_to(current)) if place.is_relative_to(current) else str(place)
         if origins.setdefault(name, text) != text:
             raise BadInput(f"{where}: uses: {origins[name]} and {text} have one name; rename one of them")
     return origins
 
 
 def check_names(uses: object, where: str) -> None:
-    """Refuse names of plug-ins that cannot be imported; DVC makes paths from them.
+    """Refuse names of plug-ins that cannot be imported, as DVC makes paths from the names.
 
     Raises:
         BadInput: naming the first of them.
@@ -141,7 +141,7 @@ def check_names(uses: object, where: str) -> None:
 
 
 def _check_path(place: Path, text: str, where: str) -> None:
-    """Refuse what cannot be imported by its name."""
+    """Refuse a path that does not exist, has no Python file, or cannot be imported by its name."""
     if not place.exists():
         raise BadInput(f"{where}: uses: {text}: not there ({place}); paths are relative to the file that names them")
     python = place.suffix == ".py" if place.is_file() else any(place.glob("*.py"))
@@ -157,7 +157,7 @@ def _check_path(place: Path, text: str, where: str) -> None:
 def _load_path(place: Path, text: str) -> None:
     _check_path(place, text, "plug-in")
     if str(place.parent) not in sys.path:
-        sys.path.append(str(place.parent))  # also for processes that are started anew
+        sys.path.append(str(place.parent))  # also for processes that this one starts
     importlib.invalidate_caches()
     names = _module_names(place, place.stem if place.is_file() else place.name)
     _import(names, place, "take it out of uses")
@@ -194,12 +194,12 @@ def _check_origin(module: ModuleType, name: str, place: Path) -> None:
 
 
 def _describe_error(error: BaseException, place: Path) -> tuple[str, str]:
-    """(file and line of the plug-in, what is wrong there)."""
+    """(file and line of the plug-in, the error)."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_shorten(error.filename)}, line {error.lineno}", f"SyntaxError: {error.msg}"
-    below = place if place.is_dir() else place.parent
+    folder = place if place.is_dir() else place.parent
     frames = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(below)
+        frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(folder)
     ]
     where = f"{_shorten(frames[-1].filename)}, line {frames[-1].lineno}" if frames else _shorten(str(place))
     if isinstance(error, SystemExit):

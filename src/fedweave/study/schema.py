@@ -18,8 +18,8 @@ Selection = Literal["best_val_round", "per_client_best_val", "last"]
 class TrainSpec:
     """Budget and local optimiser of a task.
 
-    The bounds leave room for every published protocol, and none for a slip of the pen that would only fail after hours:
-    a rate or decay above 1000 overflows within a few steps, and nobody trains 10,000 epochs a round.
+    The bounds allow every published protocol, and refuse typing errors that would only fail after hours. A rate or
+    decay above 1000 overflows within a few steps, and nobody trains 10,000 epochs a round.
     """
 
     rounds: Annotated[int, AtLeast(1), AtMost(1_000_000), "T, rounds of communication"]
@@ -76,7 +76,7 @@ class TrainSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateSpec:
-    """When and how models are judged."""
+    """When and how models are evaluated."""
 
     every: Annotated[int, AtLeast(1), "rounds between evaluations"] = 1
     select: Annotated[Selection, "how the reported round is chosen; always from validation data"] = "best_val_round"
@@ -130,7 +130,7 @@ class TuneSpec:
 
     @property
     def budget(self) -> dict[str, Any]:
-        """What decides the trials of a search, apart from its space, as JSON has it."""
+        """The settings of a search apart from its space, as in JSON."""
         return {name: getattr(self, name) for name in ("trials", "share", "seeds", "sampler", "objectives")}
 
 

@@ -1,4 +1,4 @@
-"""Search spaces: what is searched for of a run, and what can be refused of it before any trial."""
+"""Search spaces: the parameters of a search and their values, checked before any trial."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,8 +31,9 @@ def derive_space(method: str) -> dict[str, dict[str, Any]]:
 
 
 def entries(study: Study, key: str) -> dict[str, Any]:
-    """The declared entries for a run; what the run itself sets is not searched for, and nothing where another run's
-    search gives the values (`find_source_run`).
+    """The declared entries for a run, without the settings that the run itself fixes.
+
+    Empty if the search of another run gives the values (`find_source_run`).
     """
     if find_source_run(study, key) != key:
         return {}
@@ -42,22 +43,24 @@ def entries(study: Study, key: str) -> dict[str, Any]:
 
 
 def find_source_run(study: Study, key: str) -> str:
-    """The run whose search gives the values of the run `key`: itself, or for a control of the graph the run that is
-    equal to it but for a graph of its own. So a learned graph and its controls differ in the graph alone.
+    """The run whose search gives the values of the run `key`, by default itself.
+
+    For a control of the graph, it is the run with the same settings and a graph of the method itself. So a learned
+    graph and its controls differ in the graph alone.
     """
-    mine = study.run(key)
-    if not _has_control(mine):
+    run = study.run(key)
+    if not _has_control(run):
         return key
-    for other, item in study.runs.items():
-        if (item.task, item.method) == (study.runs[key].task, mine.method):
-            theirs = study.run(other)
-            if not _has_control(theirs) and _settings_without_graph(theirs) == _settings_without_graph(mine):
-                return other
+    for other_key, item in study.runs.items():
+        if (item.task, item.method) == (study.runs[key].task, run.method):
+            other = study.run(other_key)
+            if not _has_control(other) and _settings_without_graph(other) == _settings_without_graph(run):
+                return other_key
     return key
 
 
 def select_values(study: Study, key: str, best: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The tuned values of a run, out of the best values that searches found for their runs."""
+    """The tuned values of a run; `best` has the best values of the searches, by run."""
     source = find_source_run(study, key)
     return {name: value for name, value in best.get(source, {}).items() if source == key or name != "graph"}
 
@@ -71,7 +74,7 @@ def _settings_without_graph(run: Run) -> tuple[Any, ...]:
 
 
 def declared_values(study: Study, key: str) -> dict[str, Any]:
-    """The values that a run has without tuning, for the parameters of its space: always the first trial."""
+    """The values of a run without tuning, for the parameters of its space. They are always the first trial."""
     run = study.run(key)
     settings = METHODS[run.method].__dataclass_fields__
     values = {name: run.options.get(name, getattr(settings.get(name), "default", None)) for name in entries(study, key)}
@@ -81,13 +84,13 @@ def declared_values(study: Study, key: str) -> dict[str, Any]:
 
 
 def describe_search(study: Study, key: str) -> dict[str, Any]:
-    """What a search of a run depends on besides its budget: each parameter's entry and value without tuning."""
+    """The settings of a run's search besides its budget: each parameter's entry and its value without tuning."""
     values = declared_values(study, key)
     return {name: {"entry": entry, "declared": values[name]} for name, entry in entries(study, key).items()}
 
 
 def check(study: Study, where: str) -> None:
-    """Refuse spaces of unknown methods and parameters, and those that hold no value, or not the declared one.
+    """Refuse spaces of unknown methods and parameters, without any value, or without the declared value.
 
     Raises:
         BadInput: naming the entry, its value and the way out.
@@ -108,7 +111,7 @@ def check(study: Study, where: str) -> None:
 
 
 def _parameters(method: str) -> dict[str, Setting]:
-    """What may be searched for; the rounds may not, of which a trial trains the declared share."""
+    """The settings that a search may vary: all but the rounds, of which a trial trains the declared share."""
     solver = {f"train.{setting.name}": setting for setting in describe(TrainSpec) if setting.name != "rounds"}
     return solver | {setting.name: setting for setting in METHODS[method].settings()}
 
@@ -122,20 +125,20 @@ def _values(entry: Any, where: str, sampler: str) -> list[Any]:
         if not values or not all(value is None or isinstance(value, bool | int | float | str) for value in values):
             raise BadInput(f"{where}.choices: {values!r} must be numbers, texts, true, false or null, at least one")
         return values
-    range_ = construct(Range, entry, where)
-    if range_.low > range_.high:
-        raise BadInput(f"{where}: low {range_.low:g} is above high {range_.high:g}; swap them")
-    if range_.log and range_.low <= 0:
-        raise BadInput(f"{where}: log needs numbers above 0, and low is {range_.low:g}; raise it, or leave log out")
-    if range_.step is not None and (range_.log or range_.step <= 0):
-        raise BadInput(f"{where}: step {range_.step:g} must be above 0 and without log; change it, or leave it out")
+    bounds = construct(Range, entry, where)
+    if bounds.low > bounds.high:
+        raise BadInput(f"{where}: low {bounds.low:g} is above high {bounds.high:g}; swap them")
+    if bounds.log and bounds.low <= 0:
+        raise BadInput(f"{where}: log needs numbers above 0, and low is {bounds.low:g}; raise it, or leave log out")
+    if bounds.step is not None and (bounds.log or bounds.step <= 0):
+        raise BadInput(f"{where}: step {bounds.step:g} must be above 0 and without log; change it, or leave it out")
     if sampler == "grid":
         raise BadInput(f"{where}: {entry!r} is a range, and tune.sampler grid takes choices; give some, or use tpe")
     return [entry["low"], entry["high"]]
 
 
 def _check_ranges(study: Study, key: str, where: str) -> None:
-    """A range is widened to hold the value that the run has without tuning, so there must be one that it can hold."""
+    """Refuse ranges that cannot contain the value without tuning; the search widens a range to contain that value."""
     values = declared_values(study, key)
     for name, entry in entries(study, key).items():
         value = values[name]

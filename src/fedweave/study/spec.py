@@ -23,7 +23,7 @@ LETTERS = "letters (a-z, A-Z), digits, - and _, at most 100, and no - at the sta
 LONGEST_STUDY = 150  # characters of a study's name with its slashes
 OWN_FOLDERS = ("ablations", "metrics", "runs", "tuned")  # in the folder of a study
 UNRECORDED = ("executor", "chunk", "store", "device", "checkpoint")  # settings of `train` that change no result
-DEFAULTS = {"client_optimizer": "fresh", "averaging": "size"}  # which a run's record leaves out
+DEFAULTS = {"client_optimizer": "fresh", "averaging": "size"}  # values that a run's record leaves out
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Run:
         task = {k: v for k, v in asdict(self.task).items() if k not in ("train", "evaluate", "published")}
         task = {k: v for k, v in task.items() if k not in ("metric", "targets") or v is not None}
         train = {k: v for k, v in asdict(self.train).items() if k not in UNRECORDED}
-        train = {k: v for k, v in train.items() if v is not None or k == "clip"}  # what is off is not there
+        train = {k: v for k, v in train.items() if v is not None or k == "clip"}  # settings that are off are left out
         train = {k: v for k, v in train.items() if DEFAULTS.get(k) != v}
         return {
             "task": task,
@@ -73,7 +73,7 @@ class Run:
         }
 
     def fingerprint(self) -> str:
-        """A hash of `resolved`, the same for the same computation."""
+        """A hash of `specification`, the same for the same computation."""
         return hashlib.sha256(json.dumps(self.specification(), sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -90,7 +90,7 @@ class Study:
     tune: TuneSpec
     ablate: dict[str, dict[str, Any]]
     uses: tuple[str, ...] = ()
-    file: str = ""  # that was read, for messages; empty where none was
+    file: str = ""  # the file that was read, for messages; empty if there is none
 
     def run(self, key: str, tuned: Mapping[str, Any] | None = None, extra: Mapping[str, Any] | None = None) -> Run:
         """The run `key`; later layers win: task, method block, `tuned`, the run's own `set`, `extra`.
@@ -101,10 +101,10 @@ class Study:
         file = self.file or str(PARAMS)
         item, where = self.runs[choose(key, self.runs, f"{file}: runs")], f"{file}: runs.{key}"
         task = self.tasks[item.task]
-        own = nest(item.set, f"{where}.set: ")
-        layers = [self.methods.get(item.method) or {}, nest(tuned or {}), own, nest(extra or {})]
-        first = f"{file}: tasks.{item.task}" if self.file else where
-        places = {block: f"{first}.{block}" for block in ("train", "evaluate")}
+        run_settings = nest(item.set, f"{where}.set: ")
+        layers = [self.methods.get(item.method) or {}, nest(tuned or {}), run_settings, nest(extra or {})]
+        task_where = f"{file}: tasks.{item.task}" if self.file else where
+        places = {block: f"{task_where}.{block}" for block in ("train", "evaluate")}
         options: dict[str, Any] = {}
         train, evaluate = dict(task.train), dict(task.evaluate)
         for layer in layers:
@@ -147,7 +147,7 @@ def nest(settings: Mapping[str, Any], where: str = "") -> dict[str, Any]:
 
 
 def file_of(where: str) -> str:
-    """The study file with which `where` begins; params.yaml where it begins with none."""
+    """The study file with which `where` begins; params.yaml if it begins with none."""
     file = where.partition(": ")[0]
     return file if file.endswith((".yaml", ".yml")) else str(PARAMS)
 
@@ -173,8 +173,8 @@ def parse(raw: Mapping[str, Any], where: str = "params.yaml") -> Study:
     runs = {key: construct(RunEntry, block, f"{where}: runs.{key}") for key, block in raw["runs"].items()}
     tune = construct(TuneSpec, raw.get("tune", {}), f"{where}: tune")
     _check_seeds(tune.seeds, f"{where}: tune.seeds")
-    if both := {*tune.seeds} & {*raw["seeds"]}:
-        raise BadInput(f"{where}: tune.seeds: {format_value(sorted(both))} overlap the study's seeds; use others")
+    if shared := {*tune.seeds} & {*raw["seeds"]}:
+        raise BadInput(f"{where}: tune.seeds: {format_value(sorted(shared))} overlap the study's seeds; use others")
     if tune.objectives not in (["score"], ["score", "bytes"]):
         raise BadInput(f"{where}: tune.objectives: {format_value(tune.objectives)} must be [score] or [score, bytes]")
     for key, item in runs.items():
@@ -247,7 +247,7 @@ def _check_name(name: object, where: str) -> None:
 
 
 def _check_case(names: Iterable[str], where: str) -> None:
-    """Refuse names that some file systems take for one."""
+    """Refuse names that are the same on some file systems."""
     first_names: dict[str, str] = {}
     for name in names:
         if (other := first_names.setdefault(name.lower(), name)) != name:
@@ -257,15 +257,11 @@ def _check_case(names: Iterable[str], where: str) -> None:
 
 
 def _check_references(raw: Mapping[str, Any], where: str) -> None:
-    """Refuse values that DVC would put into a command or a path and that are no names: DVC reads params.yaml
-    unchecked.
-    """
+    """Refuse values that are no names, but that DVC uses in commands and paths: DVC does not check params.yaml."""
     for block, fields in {"tasks": ("dataset",), "runs": ("task", "method"), "ablate": ("run",)}.items():
         for name, entry in (raw.get(block) or {}).items():
             for field in fields if isinstance(entry, Mapping) else ():
-                if (
-                    isinstance(entry.get(field), str) and entry[field]
-                ):  # another type, or none, is refused where it is read
+                if isinstance(entry.get(field), str) and entry[field]:  # other values are refused where they are read
                     _check_name(entry[field], f"{where}: {block}.{name}.{field}")
     datasets = raw.get("datasets")
     for name in datasets if isinstance(datasets, list) else ():
@@ -279,16 +275,16 @@ def _check_study(study: object, where: str) -> None:
             f"{where}: study: {format_value(study)} is not a name; use {LETTERS}, and also dots and single slashes, "
             f"{LONGEST_STUDY} characters in all"
         )
-    if own := next((part for part in parts[1:] if part in OWN_FOLDERS), None):
+    if reserved := next((part for part in parts[1:] if part in OWN_FOLDERS), None):
         raise BadInput(
-            f"{where}: study: {study!r}: {own!r} is a folder of the results of {parts[0]!r}; use another name"
+            f"{where}: study: {study!r}: {reserved!r} is a folder of the results of {parts[0]!r}; use another name"
         )
 
 
 def _check_seeds(seeds: Sequence[object], where: str) -> None:
-    """Refuse no seeds, too many, the same twice, and what is no seed."""
-    good = 0 < len(seeds) <= MOST_SEEDS and all(type(seed) is int and 0 <= seed < 2**31 for seed in seeds)
-    if not good or len({*seeds}) < len(seeds):
+    """Refuse no seeds, too many, duplicates, and values that are no seeds."""
+    valid = 0 < len(seeds) <= MOST_SEEDS and all(type(seed) is int and 0 <= seed < 2**31 for seed in seeds)
+    if not valid or len({*seeds}) < len(seeds):
         rule = f"different whole numbers, at least 0 and below 2^31, between 1 and {MOST_SEEDS} of them"
         raise BadInput(f"{where}: {format_value(seeds)} must be {rule}")
 

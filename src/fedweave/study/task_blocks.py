@@ -1,4 +1,4 @@
-"""A task of a study file: what may stand in it, and how it lies over its base and its protocol."""
+"""A task of a study file: its allowed keys, and how it is merged with its base and its protocol."""
 
 import copy
 import dataclasses
@@ -14,20 +14,22 @@ EVERY_RULE = ("name", "clients", "seed", "seeds")  # of a partition
 
 
 def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with `overlay` on top; mappings are merged, everything else is replaced, also a search space of
-    another form."""
+    """`base` with the changes of `overlay`: mappings are merged, everything else is replaced.
+
+    A search space of another form is replaced too.
+    """
     merged = copy.deepcopy(dict(base))
     for key, value in overlay.items():
-        below = merged.get(key)
-        both = (
-            isinstance(value, Mapping) and isinstance(below, Mapping) and ("choices" in value) == ("choices" in below)
+        old = merged.get(key)
+        mergeable = (
+            isinstance(value, Mapping) and isinstance(old, Mapping) and ("choices" in value) == ("choices" in old)
         )
-        merged[key] = merge(merged[key], value) if both else copy.deepcopy(value)
+        merged[key] = merge(merged[key], value) if mergeable else copy.deepcopy(value)
     return merged
 
 
 def protocol_of(block: Mapping[str, Any], base: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The set-up that a task takes over by name: settings of the task, and of `methods` in their runs.
+    """The protocol that a task names: settings of the task, and of `methods` in their runs; empty if it names none.
 
     Raises:
         BadInput: an unknown name.
@@ -44,44 +46,49 @@ def resolve_task(
     The settings of its `protocol` come between the base's and its own.
 
     Raises:
-        BadInput: it is neither.
+        BadInput: the task is neither.
     """
     own_settings = {name: value for name, value in block.items() if name not in ADDED}
     own_settings = merge({name: value for name, value in protocol.items() if name != "methods"}, own_settings)
     if "base" not in block and key not in base and "dataset" in own_settings:
-        partition = own_settings.get("partition")
-        rule = partition.get("name") if isinstance(partition, Mapping) else None
+        rule = _mapping(own_settings, "partition").get("name")
         return {"dataset": own_settings["dataset"], "setting": rule or key, "normalize": "none", **own_settings}
     if "base" not in block and key not in base:
-        near = (
+        way_out = (
             "; define it with dataset, partition, model and train, "
             f"or say base: <one of {', '.join(sorted(base)) or 'none'}>"
         )
-        raise BadInput(f"{file}: tasks.{key}: is no task of base.yaml and names no dataset{near}")
-    below = base[choose(block.get("base", key), base, f"{file}: tasks.{key}.base")]
-    return merge(_drop_partition_options(below, own_settings), own_settings)
+        raise BadInput(f"{file}: tasks.{key}: is no task of base.yaml and names no dataset{way_out}")
+    base_task = base[choose(block.get("base", key), base, f"{file}: tasks.{key}.base")]
+    return merge(_drop_partition_options(base_task, own_settings), own_settings)
 
 
-def _drop_partition_options(below: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`below`, where `own` names another partition rule than it: without the settings that this rule does not have.
+def _drop_partition_options(base_task: Mapping[str, Any], settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`base_task`; if `settings` names another partition rule, without the options that this rule does not have.
 
-    Its `setting`, which is how tables call the partition, becomes the name of the rule.
+    Then its `setting`, which is the name of the partition in tables, becomes the name of the rule.
     """
-    from fedweave.data import PARTITIONS, default_options  # not above, as in `catalogue`
+    from fedweave.data import PARTITIONS, default_options  # imported here, as in `catalogue`
 
-    old, new = (part if isinstance(part := block.get("partition"), Mapping) else {} for block in (below, own))
+    old, new = (_mapping(block, "partition") for block in (base_task, settings))
     rule = str(new.get("name"))
     if "name" not in old or rule == old["name"] or rule not in PARTITIONS:
-        return below
-    kept = {name: value for name, value in old.items() if name in (*EVERY_RULE, *default_options(rule))}
-    return {**below, "partition": kept, "setting": rule}
+        return base_task
+    options = {name: value for name, value in old.items() if name in (*EVERY_RULE, *default_options(rule))}
+    return {**base_task, "partition": options, "setting": rule}
+
+
+def _mapping(block: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """The entry `key` of `block`; an empty mapping if there is none or it is another type, which is refused later."""
+    value = block.get(key)
+    return value if isinstance(value, Mapping) else {}
 
 
 def check_keys(block: Mapping[str, Any], where: str) -> None:
-    """Refuse unknown words of a task.
+    """Refuse unknown keys of a task.
 
     Raises:
-        BadInput: naming the word, and those that there are.
+        BadInput: naming the key and all valid ones.
     """
     for word in block:
         choose(word, WORDS, where)
@@ -93,9 +100,9 @@ def check_protocol(task: Mapping[str, Any], block: Mapping[str, Any], protocol: 
     Raises:
         BadInput: naming the protocol, its model and the data set.
     """
-    from fedweave.study.checks import model_misfit  # not above, as in `catalogue`
+    from fedweave.study.checks import model_misfit  # imported here, as in `catalogue`
 
-    theirs, used = (part if isinstance(part := of.get("model"), Mapping) else {} for of in (protocol, task))
-    model = str(theirs.get("name"))
-    if model == used.get("name") and (misfit := model_misfit(str(task.get("dataset")), model)):
+    protocol_model, task_model = (_mapping(settings, "model") for settings in (protocol, task))
+    model = str(protocol_model.get("name"))
+    if model == task_model.get("name") and (misfit := model_misfit(str(task.get("dataset")), model)):
         raise BadInput(f"{where}.protocol: {block['protocol']!r}: its model {misfit}; leave it out, or set model.name")

@@ -1,4 +1,4 @@
-"""What the block of an ablation declares: named variants of a run, one factor, or a grid of several."""
+"""The variants of an ablation: declared by name, or as a grid of one or several factors."""
 
 from collections.abc import Mapping
 from itertools import product
@@ -13,10 +13,10 @@ MOST_VARIANTS = 1000
 
 
 def expand(block: Any, where: str) -> dict[str, Any]:
-    """{"run", "variants"} of a block that declares variants, or a grid whose every combination is one.
+    """{"run", "variants"} of a block that declares variants, or a grid whose combinations are the variants.
 
-    Settings are those of a run, and `partition.*` and `model.*` of its task. The variants of a grid are named after
-    their set: "depth = 2, k = 3".
+    Settings are those of a run, and `partition.*` and `model.*` of its task. A variant of a grid is named after its
+    settings: "depth = 2, k = 3".
 
     Raises:
         BadInput: neither or both, an empty grid, or a factor with fewer than two values.
@@ -49,11 +49,11 @@ def expand(block: Any, where: str) -> dict[str, Any]:
             f"{where}.grid: {format_value(count)} combinations; a grid may have {MOST_VARIANTS}, so leave out values"
         )
     for name, values in grid.items():
-        for at, value in enumerate(values):
-            if any(value == other or str(value) == str(other) for other in values[:at]):
+        for index, value in enumerate(values):
+            if any(value == other or str(value) == str(other) for other in values[:index]):
                 raise BadInput(f"{where}.grid.{name}: {format_value(value)} occurs twice; remove one")
-    combined = (dict(zip(grid, values, strict=True)) for values in product(*grid.values()))
-    return {"run": str(block["run"]), "variants": {name_variant(settings): settings for settings in combined}}
+    combinations = (dict(zip(grid, values, strict=True)) for values in product(*grid.values()))
+    return {"run": str(block["run"]), "variants": {name_variant(settings): settings for settings in combinations}}
 
 
 def name_variant(settings: Mapping[str, Any]) -> str:
