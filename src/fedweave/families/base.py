@@ -1,6 +1,6 @@
-"""Families of methods: what a server keeps, and what a client keeps. A leaf combines one of each.
+"""Families of methods: what a server keeps, and what a client keeps. A method combines one of each.
 
-Servers: `GlobalModel` (one model), `ClientModels` (the last model of every client), and in `generated.py`
+Servers: `GlobalModel` (one model), `ClientModels` (the last model of every client), and in `generated_models.py`
 `GeneratedModels` (parameters φ from which every client's model is generated).
 Clients: `SplitClient` (a private part of the model, by parameter name).
 """
@@ -22,7 +22,7 @@ from fedweave.tensors.trees import Params, Tree
 
 
 class SplitClient(Method):
-    """The client trains what it receives together with its private part, uploads the one and keeps the other.
+    """The client trains what it receives together with its private part, uploads the first and keeps the second.
 
     BatchNorm buffers are private (unless `bn_buffers: average`): a received model overwrites trainable parameters only.
     """
@@ -50,8 +50,8 @@ class SplitClient(Method):
 
     def received(self, shared: Tree, own: Tree) -> Params:
         """The part of the model that came from the server; by default all parameters that were sent (`sent`)."""
-        for_all, own = self.sent(shared, own)
-        return {**for_all, **own}
+        common, own = self.sent(shared, own)
+        return {**common, **own}
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         model = self.personalize(shared, own, client, data)
@@ -63,7 +63,7 @@ class SplitClient(Method):
 
 
 def check_local_names(method: Method) -> None:
-    """Refuse a method that keeps names at the client that its task's model does not have: they would be passed over.
+    """Refuse a method that keeps names at the client that its task's model does not have, as they would be ignored.
 
     Raises:
         BadInput: naming the hook, the name and the nearest one.
@@ -100,9 +100,9 @@ class GlobalModel(Method):
     def init(self, start: Start) -> Server:
         model = {**trees.omit(start.model, self.local_names), **self.extras(start)}
         solver = self.server_solver
-        return (
-            {"model": model} if solver is None else {"model": model, "optimizer": solver.init(self._parameters(model))}
-        )
+        if solver is None:
+            return {"model": model}
+        return {"model": model, "optimizer": solver.init(self._parameters(model))}
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         return server["model"], {}
@@ -117,21 +117,21 @@ class GlobalModel(Method):
         return {"model": {**mean, **model}, "optimizer": state}
 
     def _parameters(self, model: Params) -> Params:
-        """What an optimiser moves: BatchNorm statistics, where they are sent, take the mean.
+        """The entries that the optimiser changes: not BatchNorm statistics, of which the server takes the mean.
 
-        A method with several models puts a path before the names of the further ones, as "1/norm.running_mean".
+        A method with several models adds a path to the names of the further ones, such as "1/norm.running_mean".
         """
         return {name: value for name, value in model.items() if name.rpartition("/")[2] not in self.task.buffers}
 
 
 class ClientModels(Weaving):
-    """The server keeps every client's last model [N, ...] and weaves a personal mixture for each participant.
+    """The server keeps every client's last model [N, ...] and sends each participant its own mixture of them.
 
     State: {"models": [N, ...], "seen": bool [N], "round": rounds so far, "fixed": further state of a method}.
     """
 
     mixes = True
-    # Whether a client's row of weights is the same whoever else is asked for, so that many rows are made part by part.
+    # Whether a client's row of weights does not depend on the other rows, so that rows can be computed in parts.
     rowwise: ClassVar[bool] = False
 
     @abstractmethod
@@ -139,20 +139,21 @@ class ClientModels(Weaving):
         """Mixture weights [L, P, N]: row = participant, column = source."""
 
     def mixture(self, server: Server, ids: Tensor) -> Tensor:
-        """The weights [L, P, N] that models are mixed by: `weights`, or those of a control of the graph."""
+        """The weights [L, P, N] of the mixtures: `weights`, or those of a control of the graph."""
         return self.controlled(self.weights(server, ids), ids, usable_sources(server["seen"]))
 
     def begin(self, start: Start) -> Tree:
-        """The server's further state before round 0; tables lead with [N, ...]. By default nothing."""
+        """Further state of the server before round 0; tables have the shape [N, ...]. By default nothing."""
         return {}
 
     def remember(self, fixed: Tree, ids: Tensor, uploads: Tree, weights: Tensor) -> Tree:
-        """The server's further state after a round; by default unchanged."""
+        """Further state of the server after a round; by default unchanged."""
         return fixed
 
     def extra_downloads(self, server: Server, weights: Tensor, ids: Tensor) -> tuple[Tree, Tree]:
-        """Downloads in addition to the mixtures by `weights`: (a tree for all, a tree [P, ...] of their own); default:
-        none.
+        """Downloads in addition to the mixtures by `weights`: (a tree for all, a tree [P, ...] of their own).
+
+        By default none.
         """
         return {}, {}
 
@@ -167,8 +168,8 @@ class ClientModels(Weaving):
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         width = len(self.task.layers) * len(server["seen"])
-        sent = [self._download_part(server, some) for some in split_ids(ids, width, self.rowwise)]
-        return sent[0][0], trees.concat([own for _, own in sent])
+        parts = [self._download_part(server, part) for part in split_ids(ids, width, self.rowwise)]
+        return parts[0][0], trees.concat([own for _, own in parts])
 
     def _download_part(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         weights = self.mixture(server, ids)

@@ -21,8 +21,8 @@ class Bisection(Weaving, SplitClient):
     """The server keeps a partition of the clients and one model per cluster.
 
     Δ_k = θ_k − what client k received. A cluster whose members have ‖mean Δ‖ < ε1 and max ‖Δ‖ > ε2 splits; then every
-    member's model gains the mean of Δ over the participants of its (new) cluster. Under partial participation splits
-    look at every member's latest update, and members without any stay with the larger part. Newcomers join the largest
+    member's model gains the mean of Δ over the participants of its (new) cluster. Under partial participation, a split
+    uses every member's latest update, and members without any stay in the larger part. Newcomers join the largest
     cluster.
 
     State: {"models", "updates": rows [N, ...], "round", "labels": cluster of every client [N], "seen": bool [N]}, and
@@ -36,18 +36,18 @@ class Bisection(Weaving, SplitClient):
 
     @abstractmethod
     def part(self, server: Server, members: Tensor) -> Tensor | None:
-        """Boolean [n], one of the two parts of a cluster's `members` [n], all of them heard; None: it stays whole."""
+        """Bool [n], one of the two parts of a cluster's `members` [n], which all have sent updates; None: no split."""
 
     def observe(self, server: Server, ids: Tensor, updates: Params, weights: Tensor) -> Tree:
-        """Further state after the updates [P, ...] of clients `ids` came in; by default none."""
+        """Further state after the updates [P, ...] of clients `ids`; by default none."""
         return {}
 
     def state_after_splits(self, server: Server) -> Tree:
-        """Further state after a round in which clusters split; by default as it is."""
+        """Changes of the further state after a round in which clusters split; by default none."""
         return {}
 
     def client_weights(self, server: Server) -> Tensor:
-        """How much every client [N] counts in the mean of its cluster; by default alike."""
+        """The weight of every client [N] in the mean of its cluster; by default equal weights."""
         return torch.ones_like(server["seen"], dtype=torch.float64)
 
     def stages(self, rounds: int) -> list[Stage]:
@@ -71,17 +71,17 @@ class Bisection(Weaving, SplitClient):
         server = self._record(server, ids, uploads, weights)
         server = self._split(server) if int(server["round"]) >= self.first_split else server
         present = torch.zeros_like(server["seen"]).index_fill(0, ids, True)
-        own = self._shares(server, present)
-        share = self.controlled_row(own, all_ids(own), present, ahead=1) * present
+        learned = self._shares(server, present)
+        share = self.controlled_row(learned, all_ids(learned), present, ahead=1) * present
         models = trees.tree_map(torch.add, server["models"], trees.mix_rows(server["updates"], share))
         return {**server, "models": models, "round": server["round"] + 1}
 
     def admit(self, server: Server, enrolled: Tree, newcomers: int, start: Start) -> Server:
         largest = server["labels"].mode().values
-        host = (server["labels"] == largest).nonzero()[0]
+        member = (server["labels"] == largest).nonzero()[0]
         grown = trees.grow(server, self.init(start))
-        new = torch.arange(start.clients - newcomers, start.clients, device=host.device)
-        models = trees.put(grown["models"], new, trees.take(grown["models"], host.expand(newcomers)))
+        new = torch.arange(start.clients - newcomers, start.clients, device=member.device)
+        models = trees.put(grown["models"], new, trees.take(grown["models"], member.expand(newcomers)))
         return {**grown, "models": models, "labels": grown["labels"].index_fill(0, new, int(largest))}
 
     def collaboration(self, server: Server) -> Tensor:
@@ -94,24 +94,24 @@ class Bisection(Weaving, SplitClient):
         return row_shares((same & present) * self.client_weights(server))
 
     def _record(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
-        fresh = trees.sub(uploads["model"], trees.take(server["models"], ids))
-        updates, seen = trees.put(server["updates"], ids, fresh), server["seen"].index_fill(0, ids, True)
-        return {**server, "updates": updates, "seen": seen, **self.observe(server, ids, fresh, weights)}
+        new_updates = trees.sub(uploads["model"], trees.take(server["models"], ids))
+        updates, seen = trees.put(server["updates"], ids, new_updates), server["seen"].index_fill(0, ids, True)
+        return {**server, "updates": updates, "seen": seen, **self.observe(server, ids, new_updates, weights)}
 
     def _split(self, server: Server) -> Server:
         """The server after the splits of this round; the smaller part of a cluster gets a new label."""
         labels, updates = server["labels"], trees.to_matrix(server["updates"])
         for label in server["labels"].unique():
             members = (server["labels"] == label).nonzero().flatten()
-            heard = members[server["seen"][members]]
-            if len(members) <= self.min_size or len(heard) < 2 or not self._is_contradictory(updates[heard]):
+            known = members[server["seen"][members]]
+            if len(members) <= self.min_size or len(known) < 2 or not self._is_contradictory(updates[known]):
                 continue
-            second = self.part(server, heard)
+            second = self.part(server, known)
             if second is not None:
-                second = second if 2 * int(second.sum()) <= len(heard) else ~second
-                labels = labels.index_fill(0, heard[second], int(labels.max()) + 1)
-        split = bool((labels != server["labels"]).any())
-        return {**server, "labels": labels, **(self.state_after_splits(server) if split else {})}
+                second = second if 2 * int(second.sum()) <= len(known) else ~second
+                labels = labels.index_fill(0, known[second], int(labels.max()) + 1)
+        has_split = bool((labels != server["labels"]).any())
+        return {**server, "labels": labels, **(self.state_after_splits(server) if has_split else {})}
 
     def _is_contradictory(self, updates: Tensor) -> bool:
         return float(updates.mean(0).norm()) < self.eps1 and float(updates.norm(dim=1).max()) > self.eps2

@@ -35,7 +35,7 @@ class ClientDescriptors(Method):
 
     @property
     def _body(self) -> tuple[str, ...]:
-        # A recurrent decoder reads its own forecasts, so that its features depend on the head.
+        # A recurrent decoder reads its own forecasts, so its features depend on the head too.
         return self.task.params if self.task.template.reads == "series" else body(self.task)
 
     def embedding_network(self, size: int, start: Start) -> Params:
@@ -52,23 +52,23 @@ class ClientDescriptors(Method):
         return {**lower, **init_parameters(top, start.seed, dtype)}
 
     def describe(self, embed: Params, data: ClientData) -> Tensor:
-        """The vector [D]: of the first minibatch of the round, or of all training rows where nobody trains."""
+        """The vector [D] of the first minibatch of the round, or of all training rows if there is no training."""
         rows = next((rows for epoch in data.plan for rows in epoch), data.train)
-        places, real = rows.clamp(min=0), (rows >= 0).to(self.task.dtype)
-        x = self._targets(data, places)
+        indices, is_row = rows.clamp(min=0), (rows >= 0).to(self.task.dtype)
+        x = self._targets(data, indices)
         if self.reads == "targets":
             outputs = F.linear(x, embed["weight"], embed["bias"])
         else:
-            x = torch.cat([self._features(embed, data, places), x], -1)
+            x = torch.cat([self._features(embed, data, indices), x], -1)
             hidden = F.relu(F.linear(x, embed["0.weight"], embed["0.bias"]))
             outputs = F.linear(hidden, embed["1.weight"], embed["1.bias"])
-        return (outputs * real[:, None]).sum(0) / real.sum().clamp(min=1)
+        return (outputs * is_row[:, None]).sum(0) / is_row.sum().clamp(min=1)
 
     def _features(self, embed: Params, data: ClientData, rows: Tensor) -> Tensor:
         """Features [B, D] of `rows`."""
         like = next(iter(embed.values()))
-        fresh = {name: value.to(like.device) for name, value in self.task.template.named_buffers()}
-        model = {**fresh, **{name: embed[f"{BODY}{name}"] for name in self._body}}
+        buffers = {name: value.to(like.device) for name, value in self.task.template.named_buffers()}
+        model = {**buffers, **{name: embed[f"{BODY}{name}"] for name in self._body}}
         parts = [self.task.forward(model, data, part, method="features") for part in rows.split(CHUNK)]
         # A model of series has features per step.
         return torch.cat(parts).reshape(len(rows), -1, head_shape(self.task)[1]).mean(1)
@@ -88,7 +88,7 @@ class ClientDescriptors(Method):
         return architecture(TargetHypernetwork, size, self._shapes, width=self.width, hidden=self.hidden)
 
     def models(self, hyper: Params, vectors: Tensor, scale: Tensor) -> Params:
-        """Models [P, ...] from vectors [P, D]; `scale` is (m, s), or zeros for those of every vector."""
+        """Models [P, ...] from vectors [P, D]; `scale` is (m, s), or zeros for the moments of each vector."""
         mean, deviation = torch.where(scale.any(), scale[:, None], moments(vectors.detach()))
         z = (vectors - mean[:, None]) / deviation.clamp(min=1e-6)[:, None]
         return self.hypernetwork(vectors.shape[1]).run(hyper, z)

@@ -1,4 +1,4 @@
-"""Shared code of methods in which a vector describes a client's subgraph to the server."""
+"""Shared code of methods in which clients send a vector that describes their subgraph."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -29,12 +29,12 @@ def random_blocks(seed: int, blocks: int, size: int, density: float, features: i
     Returns:
         {"x": [V, features], "edges": [3, E], "weight": [E]}, as a GCN reads them.
     """
-    g, n = stream(seed), blocks * size
+    generator, n = stream(seed), blocks * size
     pairs = np.stack(np.triu_indices(n, 1))
-    exists = (g.random(pairs.shape[1]) < density) & (pairs[0] // size == pairs[1] // size)
+    exists = (generator.random(pairs.shape[1]) < density) & (pairs[0] // size == pairs[1] // size)
     chosen = torch.from_numpy(pairs[:, exists])
     edges, weight = gcn_norm(torch.cat([chosen, chosen.flip(0)], 1), n, dtype)
-    return {"x": torch.from_numpy(g.standard_normal((n, features))).to(dtype), "edges": edges, "weight": weight}
+    return {"x": torch.from_numpy(generator.standard_normal((n, features))).to(dtype), "edges": edges, "weight": weight}
 
 
 def unit_vectors(first: int, count: int, size: int) -> Tensor:
@@ -52,7 +52,7 @@ def unit_vectors(first: int, count: int, size: int) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddedClient(Method):
-    """The client trains what it receives together with its own classifier, whose optimiser it never resets.
+    """The client trains what it receives together with its own classifier, whose optimiser is never reset.
 
     It uploads everything but the classifier, and its embedding x_i [D], the mean over nodes of the last graph layer:
     first on joining, after training a model of its own, then in every `refresh`-th round. State: {"model": classifier
@@ -82,8 +82,8 @@ class EmbeddedClient(Method):
     @property
     def trained_names(self) -> tuple[str, ...]:
         """Names of the parameters that local training moves."""
-        still = () if self.generated == "body" else self._biases
-        return tuple(name for name in self.task.params if name not in still)
+        fixed = () if self.generated == "body" else self._biases
+        return tuple(name for name in self.task.params if name not in fixed)
 
     @property
     def _grouped_solver(self) -> GroupedSolver:

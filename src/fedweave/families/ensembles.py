@@ -8,7 +8,7 @@ from fedweave.tensors.trees import Params
 
 
 def initial_models(task: Task, start: Start, count: int) -> list[Params]:
-    """The common initial model, and `count` − 1 further ones that are drawn independently of it."""
+    """The common initial model, and `count` − 1 further models that are drawn independently."""
     drawn = [task.init(start.seed + i) for i in range(1, count)]
     return [start.model, *({name: value.to(start.model[name]) for name, value in model.items()} for model in drawn)]
 
@@ -19,7 +19,7 @@ def join_models(models: Sequence[Params]) -> Params:
 
 
 def split_models(params: Params, count: int) -> list[Params]:
-    """The `count` models that `join_models` has made one; other entries belong to the first one."""
+    """The inverse of `join_models`: `count` models; entries without a number belong to the first one."""
     models: list[Params] = [{} for _ in range(count)]
     for key, value in params.items():
         number, slash, name = key.partition("/")

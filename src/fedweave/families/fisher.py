@@ -27,7 +27,7 @@ def fisher_trace(task: Task, model: Params, data: ClientData, plan: Sequence[Ten
 
 @dataclass(frozen=True)
 class _SquaredNorms(Solver):
-    """Adds up the squared norms of gradients and moves nothing."""
+    """Adds up the squared norms of gradients and changes no parameter."""
 
     def init(self, params: Params) -> Tree:
         return {"trace": next(iter(params.values())).new_zeros(())}

@@ -1,4 +1,4 @@
-"""A family whose server makes all parameters of a model in one wide layer, from which its step is taken."""
+"""A family whose server makes all parameters of a model in one wide last layer."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class FlatHead(GeneratedModels):
 
     @abstractmethod
     def run_network(self, phi: Tree, fixed: Tree, ids: Tensor, method: Literal["forward", "hidden_features"]) -> Any:
-        """Models of clients `ids` ("forward"), or what the last layer reads, [P, D] ("hidden_features")."""
+        """Models of clients `ids` ("forward"), or the input of the last layer, [P, D] ("hidden_features")."""
 
     @property
     def generated_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -33,15 +33,15 @@ class FlatHead(GeneratedModels):
         return models
 
     def gradient(self, server: Server, ids: Tensor, uploads: Tree) -> tuple[Tree, Params]:
-        if type(self).generate is not FlatHead.generate:  # a subclass makes models in its own way
+        if type(self).generate is not FlatHead.generate:  # a subclass that generates models in another way
             return super().gradient(server, ids, uploads)
         phi, fixed, start = server["phi"], server["fixed"], self.sent_models(server, ids)
         vector = self.cotangent(start, uploads)
         head = {name: value for name, value in phi.items() if name.startswith(HEAD)}
-        narrow, wide = pull_back_heads(
+        rest_gradient, head_gradient = pull_back_heads(
             lambda phi: self.run_network(phi, fixed, ids, "hidden_features"),
             trees.omit(phi, head),
             head,
             [trees.to_matrix({name: vector[name] for name in self.generated_shapes})],
         )
-        return {name: {**narrow, **wide}[name] for name in phi}, start
+        return {name: {**rest_gradient, **head_gradient}[name] for name in phi}, start

@@ -20,7 +20,7 @@ from fedweave.tensors.trees import Params, Tree
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratedModels(Method):
-    """The server keeps learnables φ and fixed state, generates every client's model and learns from how it was trained.
+    """The server keeps learnable φ and fixed state, generates every client's model, and learns from the trained models.
 
     State: {"phi": φ, "optimizer": its state, "fixed": data such as last models or a graph}.
     `server_sign` "descent" moves what is generated towards what was trained; "literal" is the opposite, as several
@@ -29,7 +29,7 @@ class GeneratedModels(Method):
 
     server_sign: Annotated[Literal["descent", "literal"], "literal moves away from what was trained"] = "descent"
 
-    # Whether a client's model and gradient are the same whoever else takes part, so that many are made part by part.
+    # Whether a client's model and gradient do not depend on other participants, so that they can be computed in parts.
     rowwise: ClassVar[bool] = False
 
     @property
@@ -46,9 +46,7 @@ class GeneratedModels(Method):
         """θ̄ [P, ...] for clients `ids`; differentiable in φ."""
 
     def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
-        """The fixed state after a round in which `start` [P, ...] was sent and `uploads` came back; by default the
-        same.
-        """
+        """The fixed state after a round with downloads `start` [P, ...] and `uploads`; by default unchanged."""
         return fixed
 
     def attach(self, server: Server, ids: Tensor) -> Tree:
@@ -68,7 +66,7 @@ class GeneratedModels(Method):
         )
 
     def sent_models(self, server: Server, ids: Tensor) -> Params:
-        """θ̄ [P, ...] of clients `ids`: what they were sent in this round, or generated anew where nobody kept it."""
+        """θ̄ [P, ...] of clients `ids`: the downloads of this round, or generated again if they were not stored."""
         own = sent_downloads.find(server, ids)
         if own is not None:
             return trees.select(own, self.task.params)
@@ -76,15 +74,15 @@ class GeneratedModels(Method):
             return self.generate(server["phi"], server["fixed"], ids)
 
     def _gradient(self, server: Server, ids: Tensor, uploads: Tree) -> tuple[Tree, Params]:
-        """`gradient`, summed over parts of many clients."""
-        some = split_ids(
+        """`gradient`, computed in parts of the clients and summed."""
+        parts = split_ids(
             torch.arange(len(ids), device=ids.device), self.values_per_client(server["fixed"]), self.rowwise
         )
-        if len(some) == 1:
+        if len(parts) == 1:
             return self.gradient(server, ids, uploads)
-        made = [self.gradient(server, ids[part], trees.take(uploads, part)) for part in some]
-        total = reduce(partial(trees.tree_map, torch.add), (gradient for gradient, _ in made))
-        return total, trees.concat([start for _, start in made])
+        results = [self.gradient(server, ids[part], trees.take(uploads, part)) for part in parts]
+        total = reduce(partial(trees.tree_map, torch.add), (gradient for gradient, _ in results))
+        return total, trees.concat([start for _, start in results])
 
     def regularise(self, phi: Tree, fixed: Tree) -> Tree:
         """Gradient of an additional server-side loss, in the form of φ or of a part of it; by default none."""
@@ -95,7 +93,7 @@ class GeneratedModels(Method):
         return phi
 
     def add_rows(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
-        """(φ, fixed) with rows for the last `newcomers` of `start.clients` clients; by default nothing has rows."""
+        """(φ, fixed) with rows for the last `newcomers` of `start.clients` clients; by default they have no rows."""
         return phi, fixed
 
     def assemble(self, phi: Tree, fixed: Tree) -> Server:
@@ -110,23 +108,21 @@ class GeneratedModels(Method):
         return {**fresh, "optimizer": trees.grow(server["optimizer"], fresh["optimizer"])}
 
     def values_per_client(self, fixed: Tree) -> int:
-        """Numbers that `generate` makes on the way to one client's model, by which `rowwise` methods divide clients."""
+        """Size of what `generate` computes for one client, by which clients are divided into parts if `rowwise`."""
         return 1
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         with torch.no_grad():
-            some = split_ids(ids, self.values_per_client(server["fixed"]), self.rowwise)
-            models = trees.concat([self.generate(server["phi"], server["fixed"], part) for part in some])
+            parts = split_ids(ids, self.values_per_client(server["fixed"]), self.rowwise)
+            models = trees.concat([self.generate(server["phi"], server["fixed"], part) for part in parts])
             return {}, {**models, **self.attach(server, ids)}
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
         fixed = server["fixed"]
         gradient, start = self._gradient(server, ids, uploads)
-        step = (
-            trees.flatten_paths(gradient)
-            if self.server_sign == "descent"
-            else {name: -value for name, value in trees.flatten_paths(gradient).items()}
-        )
+        step = trees.flatten_paths(gradient)
+        if self.server_sign == "literal":
+            step = {name: -value for name, value in step.items()}
         penalty = trees.flatten_paths(self.regularise(server["phi"], fixed))
         step = {name: value + penalty[name] if name in penalty else value for name, value in step.items()}
         phi, optimizer = step_out_of_place(

@@ -27,13 +27,13 @@ NETWORKS = ("classifier", "generator")
 
 
 class ImpairedSubgraph(NamedTuple):
-    """A subgraph some of whose nodes are hidden.
+    """A subgraph with hidden nodes.
 
     Attributes:
         hidden: [V].
         edges: [E] the edges between visible nodes.
-        missing: [V] how many hidden neighbours a visible node has.
-        lost: [V, S] which they are; slots beyond `missing` hold anything.
+        missing: [V] number of hidden neighbours of a visible node.
+        lost: [V, S] the hidden neighbours; slots after the first `missing` ones have no meaning.
     """
 
     hidden: Tensor
@@ -48,7 +48,7 @@ def non_loop_edges(data: ClientData) -> Tensor:
 
 
 def impair(data: ClientData, share: float, most: int, key: Tensor) -> ImpairedSubgraph:
-    """Hide a `share` of the validation nodes, drawn by `key`, and note up to `most` hidden neighbours per node."""
+    """Hide a `share` of the validation nodes, drawn by `key`, and record up to `most` hidden neighbours per node."""
     edges, nodes = data.arrays["edges"], len(data.arrays["x"])
     rank = (
         dropout_keys.uniform(key, data.val.shape)
@@ -56,21 +56,23 @@ def impair(data: ClientData, share: float, most: int, key: Tensor) -> ImpairedSu
         .argsort(stable=True)
         .argsort(stable=True)
     )
-    chosen = rank < (share * (data.val >= 0).sum()).floor()
+    is_hidden = rank < (share * (data.val >= 0).sum()).floor()
     hidden = torch.zeros(nodes + 1, dtype=torch.int64, device=edges.device)
-    hidden = hidden.scatter_add(0, torch.where(chosen, data.val, nodes), chosen.to(torch.int64))[:nodes] > 0
+    hidden = hidden.scatter_add(0, torch.where(is_hidden, data.val, nodes), is_hidden.to(torch.int64))[:nodes] > 0
     source, target = hidden[edges[0]], hidden[edges[1]]
     first, count, sources = neighbours(edges, non_loop_edges(data) & source & ~target, nodes)
-    place = (first[:, None] + torch.arange(most, device=edges.device)).clamp(max=edges.shape[1] - 1)
-    return ImpairedSubgraph(hidden, non_loop_edges(data) & ~source & ~target, count, sources[place])
+    slots = (first[:, None] + torch.arange(most, device=edges.device)).clamp(max=edges.shape[1] - 1)
+    return ImpairedSubgraph(hidden, non_loop_edges(data) & ~source & ~target, count, sources[slots])
 
 
 def draw_bank(data: ClientData, size: int, most: int, key: Tensor) -> Tensor:
     """Features [size, most, F] of random neighbours of random nodes, with repetition; never of isolated nodes."""
     edges, x = data.arrays["edges"], data.arrays["x"]
     first, count, sources = neighbours(edges, non_loop_edges(data), len(x))
-    connected = torch.argsort((count == 0).to(torch.int64), stable=True)
-    nodes = connected[(dropout_keys.uniform(dropout_keys.fold(key, 0), (size,)) * (count > 0).sum()).floor().long()]
+    connected_first = torch.argsort((count == 0).to(torch.int64), stable=True)
+    nodes = connected_first[
+        (dropout_keys.uniform(dropout_keys.fold(key, 0), (size,)) * (count > 0).sum()).floor().long()
+    ]
     offset = (dropout_keys.uniform(dropout_keys.fold(key, 1), (size, most)) * count[nodes][:, None]).floor().long()
     return x[sources[(first[nodes][:, None] + offset).clamp(max=edges.shape[1] - 1)]]
 
@@ -88,65 +90,65 @@ def draw_neighbours(key: Tensor, identities: Tensor, bank: Tensor, nodes: int) -
         ],
         1,
     )
-    firsts = (torch.arange(n, device=bank.device) * size + draws) * t
-    return firsts[..., None] + torch.arange(t, device=bank.device)
+    first_slots = (torch.arange(n, device=bank.device) * size + draws) * t
+    return first_slots[..., None] + torch.arange(t, device=bank.device)
 
 
-def greedy_costs(slots: Sequence[Slot], stock: Tensor, places: Tensor, missing: Tensor) -> Tensor:
+def greedy_costs(slots: Sequence[Slot], table: Tensor, rows: Tensor, missing: Tensor) -> Tensor:
     """Per node, the sum over its generated neighbours of the smallest mean squared error to a true one: [V, M].
 
     Args:
         slots: generated neighbours.
-        stock, places: M choices of T true ones for every node are the rows stock[places], [R, F] and [V, M, T].
-        missing: [V] how many of a node's T count; nodes without any cost nothing.
+        table, rows: [R, F] and [V, M, T]; table[rows] has M choices of T true neighbours for every node.
+        missing: [V] how many of a node's T neighbours count; a node without any costs nothing.
     """
-    cost, lengths = stock.new_zeros(places.shape[:2]), stock.square().sum(-1)
-    valid = torch.arange(places.shape[-1], device=stock.device) < missing[:, None]
+    costs, lengths = table.new_zeros(rows.shape[:2]), table.square().sum(-1)
+    is_true = torch.arange(rows.shape[-1], device=table.device) < missing[:, None]
     for nodes, features, live in slots:
-        true = places[nodes]
+        true_rows = rows[nodes]
         squared = (
             features.square().sum(-1)[:, None, None]
-            + lengths[true]
-            - 2.0 * _dot_products(features, stock, true.flatten(1)).view_as(true)
+            + lengths[true_rows]
+            - 2.0 * _dot_products(features, table, true_rows.flatten(1)).view_as(true_rows)
         )
-        counted = valid[nodes][:, None]
+        is_counted = is_true[nodes][:, None]
         nearest = (
-            squared.clamp(min=0).masked_fill(~counted, torch.finfo(features.dtype).max).amin(-1) / features.shape[-1]
+            squared.clamp(min=0).masked_fill(~is_counted, torch.finfo(features.dtype).max).amin(-1) / features.shape[-1]
         )
-        cost = cost.index_add(0, nodes, torch.where(live[:, None] & counted.any(-1), nearest, 0.0))
-    return cost
+        costs = costs.index_add(0, nodes, torch.where(live[:, None] & is_counted.any(-1), nearest, 0.0))
+    return costs
 
 
-def _dot_products(features: Tensor, stock: Tensor, places: Tensor) -> Tensor:
-    """Products [L, K] of the rows of `features` [L, F] with the rows stock[places], for `places` [L, K]."""
-    return (features @ stock.T).gather(1, places) if is_mapped() else _DotProducts.apply(features, stock, places)
+def _dot_products(features: Tensor, table: Tensor, rows: Tensor) -> Tensor:
+    """Products [L, K] of the rows of `features` [L, F] with the rows table[rows], for `rows` [L, K]."""
+    return (features @ table.T).gather(1, rows) if is_mapped() else _DotProducts.apply(features, table, rows)
 
 
 class _DotProducts(torch.autograd.Function):
-    """`_dot_products` that never gathers rows: a bag's derivative by the weight of a row is their product.
+    """`_dot_products` without a copy of the rows: an embedding bag's derivative by a row's weight is their product.
 
-    No gradient in `stock`.
+    There is no gradient in `table`.
     """
 
     @staticmethod
-    def forward(ctx: Any, features: Tensor, stock: Tensor, places: Tensor) -> Tensor:
-        ctx.save_for_backward(stock, places)
-        bag = torch.arange(len(places), device=places.device)
-        owner, start = bag.repeat_interleave(places.shape[1]), bag * places.shape[1]
+    def forward(ctx: Any, features: Tensor, table: Tensor, rows: Tensor) -> Tensor:
+        ctx.save_for_backward(table, rows)
+        bag = torch.arange(len(rows), device=rows.device)
+        owner, start = bag.repeat_interleave(rows.shape[1]), bag * rows.shape[1]
         return torch.ops.aten._embedding_bag_per_sample_weights_backward(
-            features, stock, places.flatten(), start, owner, 0
-        ).view_as(places)
+            features, table, rows.flatten(), start, owner, 0
+        ).view_as(rows)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        stock, places = ctx.saved_tensors
-        return F.embedding_bag(places, stock, mode="sum", per_sample_weights=grad.contiguous()), None, None
+        table, rows = ctx.saved_tensors
+        return F.embedding_bag(rows, table, mode="sum", per_sample_weights=grad.contiguous()), None, None
 
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratedNeighbours(Method):
-    """Two networks per client: a GraphSAGE classifier on the mended subgraph, and the generator that mends it."""
+    """Two networks per client: a GraphSAGE classifier on the mended subgraph, and the generator of its neighbours."""
 
     task: NodeClassification
 
@@ -182,15 +184,17 @@ class GeneratedNeighbours(Method):
     def generate(
         self, generator: Params, data: ClientData, edges: Tensor, noise: Tensor, key: Tensor | None
     ) -> tuple[Tensor, tuple[Slot, ...]]:
-        """Numbers of missing neighbours [V], and as many neighbours."""
+        """Predicted numbers of missing neighbours [V], and these neighbours."""
         x, places, _ = self.task.inputs(data)
         return invoke(
             self.networks["generator"], generator, "forward", x, places, edges.to(self.task.dtype), noise=noise, key=key
         )
 
-    def mended(self, mine: Tree, data: ClientData) -> tuple[Slot, ...]:
-        """The neighbours that mend the client's subgraph; the same in every round."""
-        return self.generate(mine["generator"], data, non_loop_edges(data), dropout_keys.fold(mine["key"], 2), None)[1]
+    def generated_neighbours(self, state: Tree, data: ClientData) -> tuple[Slot, ...]:
+        """The neighbours that are added to the client's subgraph to mend it; the same in every round."""
+        return self.generate(state["generator"], data, non_loop_edges(data), dropout_keys.fold(state["key"], 2), None)[
+            1
+        ]
 
     def classify(
         self, classifier: Params, data: ClientData, edges: Tensor, slots: Sequence[Slot], key: Tensor | None = None
@@ -209,9 +213,9 @@ class GeneratedNeighbours(Method):
             key=key,
         )
 
-    def classifier_losses(self, mine: Tree, data: ClientData) -> RowLosses:
+    def classifier_losses(self, state: Tree, data: ClientData) -> RowLosses:
         """Cross-entropy on the mended subgraph."""
-        slots = self.mended(mine, data)
+        slots = self.generated_neighbours(state, data)
 
         def losses(model: Params, rows: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
             logits = self.classify(select_network(model, "classifier"), data, non_loop_edges(data), slots, key)
@@ -219,11 +223,12 @@ class GeneratedNeighbours(Method):
 
         return losses
 
-    def generator_losses(self, shared: Tree, own: Tree, mine: Tree, data: ClientData) -> RowLosses:
-        """The missing neighbours of the impaired subgraph, and cross-entropy on it when mended; `shared` has the "bank"
-        of all.
+    def generator_losses(self, shared: Tree, own: Tree, state: Tree, data: ClientData) -> RowLosses:
+        """Errors of the generated neighbours of the impaired subgraph, and cross-entropy with these neighbours.
+
+        `shared` has the "bank" of all clients.
         """
-        graph, bank = impair(data, self.hidden_share, self.most, dropout_keys.fold(mine["key"], 1)), shared["bank"]
+        graph, bank = impair(data, self.hidden_share, self.most, dropout_keys.fold(state["key"], 1)), shared["bank"]
 
         def losses(model: Params, rows: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
             degree, slots = self.generate(
@@ -239,10 +244,10 @@ class GeneratedNeighbours(Method):
             values = self.task.row_loss(logits[rows], self.task.targets(data, rows))
             values = values + F.smooth_l1_loss(degree[rows], graph.missing[rows].to(degree.dtype), reduction="none")
             errors = greedy_costs(slots, data.arrays["x"], graph.lost[:, None], graph.missing)[:, 0]
-            theirs = greedy_costs(
+            other_errors = greedy_costs(
                 slots, bank.flatten(0, 2), draw_neighbours(key, shared["ids"], bank, len(graph.missing)), graph.missing
             )
-            errors = errors + torch.where(shared["ids"] == own["id"], 0.0, theirs).sum(1)
+            errors = errors + torch.where(shared["ids"] == own["id"], 0.0, other_errors).sum(1)
             return (values + errors[rows] / self.most) / len(bank)
 
         return losses

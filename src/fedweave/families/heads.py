@@ -33,14 +33,14 @@ def one_hot(task: Task, data: ClientData, rows: Tensor) -> Tensor:
 
 
 def class_statistics(task: Task, model: Params, data: ClientData) -> Tree:
-    """What the client's training rows say about the features z of `model`, with p the shares of the m rows per class.
+    """Statistics of the features z of `model` on the client's m training rows, with p the shares of the classes.
 
     {"counts": [C], "means": μ_c [C, D], "h": p_c μ_c [C, D], "variance": V = (Σ p_c E‖z‖²_c − Σ p_c² ‖μ_c‖²) / m}.
     """
     z, labels = task.features(model, data, data.train), one_hot(task, data, data.train)
     counts = labels.sum(0)
-    p, filled = counts / counts.sum(), counts.clamp(min=1)
-    means, power = labels.T @ z / filled[:, None], labels.T @ z.square().sum(1) / filled
+    p, divisor = counts / counts.sum(), counts.clamp(min=1)
+    means, power = labels.T @ z / divisor[:, None], labels.T @ z.square().sum(1) / divisor
     variance = ((p * power).sum() - (p.square() * means.square().sum(1)).sum()) / counts.sum()
     return {"counts": counts, "means": means, "h": p[:, None] * means, "variance": variance}
 
@@ -69,12 +69,10 @@ def head_weights(variance: Tensor, h: Tensor, smallest: float = 1e-3) -> Tensor:
     from scipy.optimize import nnls
 
     v, flat = variance.double().cpu().clamp(min=0).sqrt().diag(), h.double().cpu().flatten(1)
-    one, target = (
-        torch.ones(1, len(v), dtype=torch.float64),
-        torch.zeros(len(v) + flat.shape[1] + 1, dtype=torch.float64),
-    )
+    ones = torch.ones(1, len(v), dtype=torch.float64)
+    target = torch.zeros(len(v) + flat.shape[1] + 1, dtype=torch.float64)
     target[-1] = 1.0
-    rows = [nnls(torch.cat([v, (own - flat).T, one]).numpy(), target.numpy())[0] for own in flat]
+    rows = [nnls(torch.cat([v, (own - flat).T, ones]).numpy(), target.numpy())[0] for own in flat]
     x = torch.stack([torch.from_numpy(row) for row in rows])
     alpha = x / x.sum(1, keepdim=True)
     alpha = alpha * (alpha >= smallest)

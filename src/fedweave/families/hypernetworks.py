@@ -47,16 +47,16 @@ def pull_back_heads(
 ) -> tuple[Tree, Params]:
     """`pull_back` of models that linear `heads` make of hidden(φ) [P, D]: (gradient in φ, gradient in `heads`).
 
-    The derivative of the heads needs no generated model, so none is made. Autograd does the small rest.
+    The derivative of the heads needs no generated model. Autograd computes only the rest, which is small.
     """
-    wide: Params = {}
+    head_gradients: Params = {}
 
     def slope(out: Params) -> Params:
-        slopes, back = backpropagate_heads(out["h"], heads, cotangents)
-        wide.update(slopes)
-        return {"h": back}
+        slopes, cotangent = backpropagate_heads(out["h"], heads, cotangents)
+        head_gradients.update(slopes)
+        return {"h": cotangent}
 
-    return pull_back(lambda phi: {"h": hidden(phi)}, phi, slope)[0], wide
+    return pull_back(lambda phi: {"h": hidden(phi)}, phi, slope)[0], head_gradients
 
 
 def draw_vectors(seed: int, ids: Tensor, size: int, like: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ GRAPH = "auto: given if there is one, else knn, as learned; or a control in its 
 
 @dataclass(frozen=True, kw_only=True)
 class Hypernetwork(SplitClient, GeneratedModels):
-    """One hypernetwork for all clients: the code z_i of client i becomes its model (pFedHN, GHN, SHN).
+    """One hypernetwork for all clients, which turns the code z_i of client i into its model (pFedHN, GHN, SHN).
 
     The loss is ½ Σ_i ‖θ̄_i − θ_i‖² / P over the P participants, summed over parameters; one step a round of one
     optimiser over all of φ, so momentum and weight decay also move the vectors of absent clients, as in
@@ -117,19 +117,21 @@ class Hypernetwork(SplitClient, GeneratedModels):
             z = self.codes(phi, fixed)[ids]
             return self.hypernetwork(z.shape[1]).run(phi["hyper"], z, method="trunk")
 
-        rest = {**phi, "hyper": trees.omit(hyper, heads)}
-        gradient, wide = pull_back_heads(trunk, rest, heads, [vector[name] for name in self._shapes])
-        both = {**gradient["hyper"], **wide}
-        return {**gradient, "hyper": {name: both[name] for name in hyper}}, start
+        phi_without_heads = {**phi, "hyper": trees.omit(hyper, heads)}
+        gradient, head_gradients = pull_back_heads(
+            trunk, phi_without_heads, heads, [vector[name] for name in self._shapes]
+        )
+        hyper_gradient = {**gradient["hyper"], **head_gradients}
+        return {**gradient, "hyper": {name: hyper_gradient[name] for name in hyper}}, start
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
         if not self.sequential:
             return super().aggregate(server, ids, uploads, weights)
-        moved = trees.sub(uploads["model"], self.sent_models(server, ids))
-        for place in torch.arange(len(ids), device=ids.device).split(1):
-            # What a client learnt, θ_i − θ̄_i, counts from the model that φ generates by now.
-            target = trees.tree_map(torch.add, self.sent_models(server, ids[place]), trees.take(moved, place))
-            server = super().aggregate(server, ids[place], {"model": target}, weights[place])
+        changes = trees.sub(uploads["model"], self.sent_models(server, ids))
+        for position in torch.arange(len(ids), device=ids.device).split(1):
+            # A client's change θ_i − θ̄_i is added to the model that φ generates after the steps so far.
+            target = trees.tree_map(torch.add, self.sent_models(server, ids[position]), trees.take(changes, position))
+            server = super().aggregate(server, ids[position], {"model": target}, weights[position])
         return server
 
     def portrait(self, server: Server) -> Tensor:
@@ -141,14 +143,12 @@ class Hypernetwork(SplitClient, GeneratedModels):
         like = next(iter(start.model.values()))
         size = self.embedding_size or 1 + start.clients // 4
         rows = {"embedding": draw_vectors(start.seed, start.ids, size, like)}
-        return (
-            rows
-            if self.embedding == "table"
-            else {**rows, "lift": init_parameters(lambda: nn.Linear(size, size), start.seed, like.dtype)}
-        )
+        if self.embedding == "table":
+            return rows
+        return {**rows, "lift": init_parameters(lambda: nn.Linear(size, size), start.seed, like.dtype)}
 
     def client_vectors(self, phi: Tree) -> Tensor:
-        """The vectors [N, D] as the network sees them."""
+        """The vectors [N, D] that the network reads."""
         if self.embedding == "table":
             return phi["embedding"]
         return F.linear(F.relu(phi["embedding"]), phi["lift"]["weight"], phi["lift"]["bias"])
@@ -195,9 +195,9 @@ class WarmUp(TableHypernetwork):
 class GraphHypernetwork(Weaving, Hypernetwork):
     """Vectors X from a first stage, a graph between clients, and an encoder that mixes X along it into codes.
 
-    Stage 1 trains a plain hypernetwork and X. Then the graph is made (or taken as given), X freezes, and encoder and
-    hypernetwork start anew; the budget of rounds is the sum of both stages. `single_stage` leaves stage 1 out, for
-    graphs that are given: one that is made from vectors as drawn says nothing.
+    Stage 1 trains a plain hypernetwork and X. Then the graph is made from X (or given), X is fixed, and encoder and
+    hypernetwork start again; the budget of rounds is the sum of both stages. `single_stage` leaves stage 1 out. It is
+    for given graphs: a graph that is made from untrained vectors has no meaning.
     """
 
     graph: Annotated[str, graph_values(*GRAPHS), Choices(("knn", "cosine")), GRAPH] = "auto"
@@ -251,7 +251,7 @@ class GraphHypernetwork(Weaving, Hypernetwork):
         return self.encoder(x.shape[1]).run(phi["encoder"], x, fixed["edges"], key=fixed.get("key"))
 
     def portrait(self, server: Server) -> Tensor:
-        # Without its key an encoder leaves nothing out: what describes clients does not depend on a round's dropout.
+        # Without its key, an encoder has no dropout: the portrait must not depend on the dropout of a round.
         return super().portrait({**server, "fixed": trees.omit(server["fixed"], ["key"])})
 
     def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
@@ -270,18 +270,18 @@ class GraphHypernetwork(Weaving, Hypernetwork):
 
     def add_rows(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
         old = {**fixed, **phi}["x"]
-        # Nobody knows a newcomer yet: it starts from the mean vector.
+        # Nothing is known of a newcomer, so it starts from the mean vector.
         x = torch.cat([old, old.mean(0, keepdim=True).expand(newcomers, -1)])
-        holder = phi if self.train_x else fixed
-        grown = {**holder, "x": x}
-        joined = {**(fixed if self.train_x else grown), "edges": self.edges(x, start)}
-        return (grown if self.train_x else phi), joined
+        owner = phi if self.train_x else fixed
+        owner_with_rows = {**owner, "x": x}
+        new_fixed = {**(fixed if self.train_x else owner_with_rows), "edges": self.edges(x, start)}
+        return (owner_with_rows if self.train_x else phi), new_fixed
 
     def diagnostics(self, server: Server) -> dict[str, Tensor]:
         return smoothness(self.portrait(server), server["fixed"]["edges"])
 
     def collaboration(self, server: Server) -> Tensor:
-        """Neighbours and oneself in equal shares; the same for every layer."""
+        """Equal weights on the neighbours and on the client itself; the same for every layer."""
         edges, x = server["fixed"]["edges"], {**server["fixed"], **server["phi"]}["x"]
         adjacency = torch.eye(len(x), dtype=x.dtype, device=x.device).index_put((edges[0], edges[1]), x.new_ones(()))
         return row_shares(adjacency).expand(len(self.task.layers), -1, -1)

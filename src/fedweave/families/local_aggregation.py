@@ -1,4 +1,4 @@
-"""A family of clients that learn, entry by entry, how much of the global model to take (FedALA, FedAH)."""
+"""A family of clients that learn a weight of the global model for each of its entries (FedALA, FedAH)."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from fedweave.settings import AtLeast, AtMost, Between, LogSpace, NonNegative, R
 from fedweave.tensors import dropout_keys, trees
 from fedweave.tensors.trees import Params, Tree, is_mapped
 
-RECORD = 10  # losses whose spread decides whether the weights have settled
+RECORD = 10  # number of last losses whose standard deviation shows whether the weights have converged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,20 +67,20 @@ class LocalAggregation(GlobalModel):
     def _aggregate_locally(
         self, shared: Params, client: ClientState, data: ClientData
     ) -> tuple[Params, Params, Tensor]:
-        """(model to start from, W, whether W has been trained until it settled)."""
-        own, weights = client["model"], client["weights"]
+        """(model to start from, W, whether W has been trained until it converged)."""
+        local, weights = client["model"], client["weights"]
         if data.round == 0:
-            return {**own, **shared}, weights, client["started"]
-        gap = {name: shared[name] - own[name] for name in self.aggregated_names}
+            return {**local, **shared}, weights, client["started"]
+        gap = {name: shared[name] - local[name] for name in self.aggregated_names}
 
         def mixture(weights: Params) -> Params:
-            return {name: own[name] + gap[name] * weights[name] for name in weights}
+            return {name: local[name] + gap[name] * weights[name] for name in weights}
 
-        visible, batches = replace(data, padded=is_mapped()), self._batches(data)
-        objective = self.task.objective(visible)
+        masked, batches = replace(data, padded=is_mapped()), self._batches(data)
+        objective = self.task.objective(masked)
 
         def gradient(weights: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Tree, Params]:
-            return value_and_grad(lambda p: objective({**own, **shared, **p}, rows, key), mixture(weights))
+            return value_and_grad(lambda p: objective({**local, **shared, **p}, rows, key), mixture(weights))
 
         def one_epoch(weights: Params, epoch: int) -> tuple[Params, Tensor]:
             last = next(iter(gap.values())).new_zeros(())
@@ -91,23 +91,23 @@ class LocalAggregation(GlobalModel):
             return weights, last
 
         trained = self._train_weights(weights, client["started"], one_epoch)
-        moved = torch.stack([(g != 0).any() for g in gap.values()]).any()
-        return {**own, **shared, **mixture(trained)}, trained, client["started"] | moved
+        differs = torch.stack([(g != 0).any() for g in gap.values()]).any()
+        return {**local, **shared, **mixture(trained)}, trained, client["started"] | differs
 
     def _train_weights(
         self, weights: Params, started: Tensor, one_epoch: Callable[[Params, int], tuple[Params, Tensor]]
     ) -> Params:
         losses: list[Tensor] = []
-        going = torch.ones_like(started)
+        active = torch.ones_like(started)
         for epoch in range(self.start_epochs):
             if epoch > 0:
-                going = going & ~started
+                active = active & ~started
             if epoch > RECORD:
-                going = going & (torch.stack(losses[-RECORD:]).std(correction=0) >= self.threshold)
-            if not is_mapped() and not going:
+                active = active & (torch.stack(losses[-RECORD:]).std(correction=0) >= self.threshold)
+            if not is_mapped() and not active:
                 break
             new, loss = one_epoch(weights, epoch)
-            weights = _where(going, new, weights)
+            weights = _where(active, new, weights)
             losses.append(loss)
         return weights
 
@@ -118,12 +118,12 @@ class LocalAggregation(GlobalModel):
         count = (share * data.size).floor().clamp(min=1)
         offset = (dropout_keys.uniform(data.key, ()).to(count) * (data.size - count + 1)).floor().long()
         size = self.training.batch_size
-        if self.training.drop_last and size:  # as in training: BatchNorm cannot learn from the one row that may be left
+        if self.training.drop_last and size:  # as in training, because BatchNorm cannot learn from a batch of one row
             count = torch.where(count >= size, count - count % size, count)
-        place = torch.arange(width, device=data.train.device)
-        rows = torch.where(place < count, data.train[(offset + place).clamp(max=len(data.train) - 1)], -1)
+        position = torch.arange(width, device=data.train.device)
+        rows = torch.where(position < count, data.train[(offset + position).clamp(max=len(data.train) - 1)], -1)
         return remove_padding(rows).split(size or width)
 
 
-def _where(chosen: Tensor, new: Tree, old: Tree) -> Tree:
-    return trees.tree_map(lambda a, b: torch.where(chosen, a, b), new, old)
+def _where(condition: Tensor, new: Tree, old: Tree) -> Tree:
+    return trees.tree_map(lambda a, b: torch.where(condition, a, b), new, old)

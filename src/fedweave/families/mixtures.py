@@ -26,9 +26,9 @@ from fedweave.tensors.trees import Params, Tree
 
 @dataclass(frozen=True, kw_only=True)
 class LearnedMixtures(Weaving, SplitClient, GeneratedModels):
-    """The server keeps every client's last model; φ says how to mix them.
+    """The server keeps every client's last model and mixes them by weights that depend on φ.
 
-    State: fixed = {"models": [N, ...]}. Plain gradient descent on φ, so that rows of absent clients keep their bits.
+    State: fixed = {"models": [N, ...]}. Plain gradient descent on φ, so that the rows of absent clients do not change.
     """
 
     server_lr: Annotated[Rate, "step size on φ"] = 0.005
@@ -44,7 +44,7 @@ class LearnedMixtures(Weaving, SplitClient, GeneratedModels):
         """α [L, P, N] (or [1, P, N] for all layers alike) of clients `ids`, differentiable in φ."""
 
     def retained_layers(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor | None:
-        """Layers [P, L] that clients `ids` keep as they are instead of a mixture; by default none."""
+        """Layers [P, L] of which clients `ids` keep their own instead of a mixture; by default none."""
         return None
 
     def enlarge(self, phi: Tree, newcomers: int, start: Start) -> Tree:
@@ -72,20 +72,21 @@ class LearnedMixtures(Weaving, SplitClient, GeneratedModels):
         }
 
     def generate(self, phi: Tree, fixed: Tree, ids: Tensor) -> Params:
-        woven, retained = (
-            self.mix_models(self.alpha(phi, fixed, ids), fixed["models"]),
-            self.retained_layers(phi, fixed, ids),
-        )
+        mixtures = self.mix_models(self.alpha(phi, fixed, ids), fixed["models"])
+        retained = self.retained_layers(phi, fixed, ids)
         if retained is None:
-            return woven
+            return mixtures
         # One column per layer, spread over the layer's parameters.
-        stays = {
+        is_retained = {
             name: column for column, names in zip(retained.T, self.task.layers.values(), strict=True) for name in names
         }
-        held = trees.take(fixed["models"], ids)
-        if self.learns_from_retained:  # the value is what is held, the derivative that of the mixture
-            held = {name: value + (woven[name] - woven[name].detach()) for name, value in held.items()}
-        return {name: torch.where(trees.column(stays[name], value), held[name], value) for name, value in woven.items()}
+        own = trees.take(fixed["models"], ids)
+        if self.learns_from_retained:  # the value of the own model, with the derivative of the mixture
+            own = {name: value + (mixtures[name] - mixtures[name].detach()) for name, value in own.items()}
+        return {
+            name: torch.where(trees.column(is_retained[name], value), own[name], value)
+            for name, value in mixtures.items()
+        }
 
     def gradient(self, server: Server, ids: Tensor, uploads: Tree) -> tuple[Tree, Params]:
         if type(self).generate is not LearnedMixtures.generate:  # a subclass makes models in its own way
@@ -127,26 +128,26 @@ class LearnedMixtures(Weaving, SplitClient, GeneratedModels):
         retained = self.retained_layers(server["phi"], server["fixed"], ids)
         if retained is None:
             return alpha
-        # A client gets nothing of a layer that it retains, whatever weights the server has learned.
+        # A client receives no mixture of a layer that it retains, so all its weight is on itself.
         return torch.where(retained.T[..., None], torch.eye(len(ids)).to(alpha), alpha)
 
 
 def newcomer_mask(newcomers: int, start: Start) -> Tree:
-    """The entry of the fixed state that says who has no model yet: the last `newcomers` clients."""
+    """The entry of the fixed state with the clients that have no model yet: the last `newcomers` ones."""
     places = torch.arange(start.clients, device=start.ids.device)
     return {"without_upload": places >= start.clients - newcomers}
 
 
 def update_newcomer_mask(fixed: Tree, ids: Tensor) -> Tree:
-    """The entry of `newcomer_mask` once clients `ids` have uploaded; none where nobody ever joined."""
-    before = fixed.get("without_upload")
-    return {} if before is None else {"without_upload": before.index_fill(0, ids, False)}
+    """The entry of `newcomer_mask` after uploads of clients `ids`; none if no client has joined during the run."""
+    mask = fixed.get("without_upload")
+    return {} if mask is None else {"without_upload": mask.index_fill(0, ids, False)}
 
 
 def available_sources(fixed: Tree) -> Tensor | None:
-    """Which clients have a model to learn from [N], or None for all."""
-    before = fixed.get("without_upload")
-    return None if before is None else ~before
+    """Clients that have a model to learn from, bool [N]; None for all."""
+    mask = fixed.get("without_upload")
+    return None if mask is None else ~mask
 
 
 def mask_newcomers(alpha: Tensor, ids: Tensor, fixed: Tree) -> Tensor:
@@ -159,13 +160,13 @@ def mask_newcomers(alpha: Tensor, ids: Tensor, fixed: Tree) -> Tensor:
         return alpha
     itself = (ids[:, None] == torch.arange(len(without_upload), device=ids.device)).to(alpha)
     mixture = row_shares(alpha.masked_fill(without_upload, 0.0))
-    alone = without_upload[ids][:, None] | ~mixture.any(-1, keepdim=True)
-    return torch.where(alone, itself, mixture)
+    only_itself = without_upload[ids][:, None] | ~mixture.any(-1, keepdim=True)
+    return torch.where(only_itself, itself, mixture)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerwiseHypernetworks(LearnedMixtures):
-    """A vector and a hypernetwork of its own per client, whose output is the client's mixture (pFedLA).
+    """A vector and a hypernetwork for each client; the output of the network is the client's mixture (pFedLA).
 
     φ: {"vector": [N, E], "network": [N, ...]}.
     """
@@ -197,17 +198,15 @@ class LayerwiseHypernetworks(LearnedMixtures):
         return architecture(LayerWeights, clients, layers, relu_norm=self.relu_norm, **sizes)
 
     def _draw_learnables(self, start: Start, like: Tensor) -> Tree:
-        """New φ: a network depends on its client's identity, and a row of its heads on the identity of the row's
-        source.
-        """
+        """New φ: a network depends on its client's identity, a row of its heads on the identity of the source."""
         ids = start.ids.cpu()
-        everybody = int(ids.max()) + 1
-        networks = [init_parameters(self._network(everybody), start.seed + i, like.dtype) for i in ids.tolist()]
+        identities = int(ids.max()) + 1
+        networks = [init_parameters(self._network(identities), start.seed + i, like.dtype) for i in ids.tolist()]
         networks_by_client = {
             "vector": draw_vectors(start.seed, ids, self.vector_size, like),
             "network": trees.stack(networks),
         }
-        split = _split_by_source(networks_by_client, everybody)
+        split = _split_by_source(networks_by_client, identities)
         chosen = {
             name: value[:, :, ids] if name.startswith("heads") else value for name, value in split["network"].items()
         }

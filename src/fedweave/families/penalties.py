@@ -16,7 +16,7 @@ from fedweave.settings import LogSpace, Weight
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree
 
-SMOOTH = 1e-4  # below this, a distance may be rounding alone, and a parabola takes its place
+SMOOTH = 1e-4  # a distance below this may come from rounding alone, so that a parabola replaces it
 BANDWIDTHS = (10.0, 15.0, 20.0, 50.0)  # of the kernels of `discrepancy`, as in the code of FedCP
 
 
@@ -32,9 +32,9 @@ class ProximalClient(SplitClient):
 
 
 class ProximalMixtures(ClientModels):
-    """A client that goes on from its own model, with (λ / 2α_K) ‖w − u‖² added to the loss; u: its mixture.
+    """A client that continues from its own model, with (λ / 2α_K) ‖w − u‖² added to the loss; u: its mixture.
 
-    Nothing is added in a client's first round, where u is undefined, nor with `detached`.
+    Nothing is added in a client's first round, where u is not defined, or with `detached`.
     """
 
     alpha: float
@@ -60,7 +60,7 @@ def norm(tensors: Iterable[Tensor]) -> Tensor:
 
 
 def smooth_norm(tensors: Iterable[Tensor]) -> Tensor:
-    """`norm`, but a parabola below `SMOOTH`, whose gradient falls to 0: rounding alone must not pull anywhere."""
+    """`norm`, but a parabola below `SMOOTH`, whose gradient falls to 0, so that rounding errors have no effect."""
     gaps = list(tensors)
     exact = norm(gaps)
     return torch.where(exact > SMOOTH, exact, sum(g.square().sum() for g in gaps) / (2 * SMOOTH) + SMOOTH / 2)
@@ -92,11 +92,11 @@ def add_cosine_term(loss: Loss, direction: Params, weight: Tensor | float, scale
 
 def discrepancy(x: Tensor, y: Tensor, mask: Tensor | None) -> Tensor:
     """Squared maximum mean discrepancy of two samples [B, D] under a sum of Gaussian kernels exp(−‖·‖² / 2a)."""
-    share = torch.ones_like(x[:, 0]) if mask is None else mask.to(x.dtype)
-    share = share / share.sum().clamp(min=1)
+    weights = torch.ones_like(x[:, 0]) if mask is None else mask.to(x.dtype)
+    weights = weights / weights.sum().clamp(min=1)
 
     def kernel(a: Tensor, b: Tensor) -> Tensor:
         squared = a.square().sum(1)[:, None] + b.square().sum(1) - 2.0 * a @ b.T
-        return share @ sum(torch.exp(-0.5 * squared / width) for width in BANDWIDTHS) @ share
+        return weights @ sum(torch.exp(-0.5 * squared / width) for width in BANDWIDTHS) @ weights
 
     return kernel(x, x) + kernel(y, y) - 2.0 * kernel(x, y)

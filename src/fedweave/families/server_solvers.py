@@ -14,7 +14,7 @@ from fedweave.tensors.trees import Params, Tree
 Rule = Literal["adam", "yogi", "adagrad"]
 Choice = Literal["sgd", "adam", "yogi", "adagrad"]
 
-# What each optimiser reads, and its value where none is set: the paper's, and rates from the middle of its best ones.
+# Settings of each optimiser and their defaults: those of the paper; rates are in the middle of its best ones.
 SETTINGS: dict[Choice, dict[str, float]] = {
     "sgd": {"server_lr": 1.0, "server_momentum": 0.9},
     "adam": {"server_lr": 0.01, "server_momentum": 0.9, "server_beta2": 0.99, "server_tau": 1e-3},
@@ -28,7 +28,7 @@ class AdaptiveSolver(Solver):
     """x ← x − η m / (√v + τ), the adaptive step of Algorithm 2; m ← β1 m + (1 − β1) g, and v by the rule.
 
     adagrad: v ← v + g². adam: v ← β2 v + (1 − β2) g². yogi: v ← v − (1 − β2) g² sign(v − g²). m begins at 0 and v at
-    τ², and nothing corrects their bias, as in the paper.
+    τ², and their bias is not corrected, as in the paper.
     """
 
     rule: Rule
@@ -63,15 +63,15 @@ def server_optimizer(rule: Choice | None, settings: Mapping[str, float | None], 
     Raises:
         BadInput: a setting is given that `rule` does not read.
     """
-    chosen = {name: value for name, value in settings.items() if value is not None}
-    for name, value in chosen.items():
+    given = {name: value for name, value in settings.items() if value is not None}
+    for name, value in given.items():
         if rule is None or name not in SETTINGS[rule]:
-            readers = ", ".join(other for other, read in SETTINGS.items() if name in read)
+            readers = ", ".join(other for other, options in SETTINGS.items() if name in options)
             raise BadInput(
                 f"{where}.{name}: {value:g} is read by server_optimizer: {readers}, not by {rule or 'the mean'}; "
                 "set one of them, or leave it out"
             )
-    return None if rule is None else solver(rule, **{**SETTINGS[rule], **chosen})
+    return None if rule is None else solver(rule, **{**SETTINGS[rule], **given})
 
 
 def solver(

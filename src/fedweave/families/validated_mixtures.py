@@ -26,10 +26,10 @@ Gradient = Literal["client_grad", "delta", "simulated", "spsa"]
 class ValidatedMixtures(LearnedMixtures):
     """Mixtures that learn from held-out losses (pFedGAT); one step a round on the *sum* of the clients' losses.
 
-    `gat_grad` says what is uploaded in addition to the model, and so where the gradient of φ comes from:
+    `gat_grad` decides what is uploaded in addition to the model, from which the gradient of φ follows:
     client_grad: the loss and its gradient, which give the exact one.
-    simulated: the same, counted as the one scalar that is possible only in a single process.
-    delta: nothing; it is (θ̄ − θ) / (lr · steps), where momentum lets a step count for more (`_plain_steps`).
+    simulated: the same, but only the loss counts as traffic, which is possible in a single process only.
+    delta: nothing; the gradient is (θ̄ − θ) / (lr · steps), where a step with momentum counts more (`_plain_steps`).
     spsa: the losses at the models of φ ± c u, by simultaneous perturbation (Spall, 1992).
     State: fixed gains {"key": of this round's probes}.
     """
@@ -68,11 +68,11 @@ class ValidatedMixtures(LearnedMixtures):
         if self.gat_grad != "spsa":
             return {}
         phi, fixed = server["phi"], server["fixed"]
-        ends = [
+        perturbed = [
             trees.tree_map(lambda p, u, c=c: p + c * u, phi, self.direction(phi, fixed, k))
             for k, c in self._perturbations()
         ]
-        models = [self.generate(end, fixed, ids) for end in ends]
+        models = [self.generate(perturbed_phi, fixed, ids) for perturbed_phi in perturbed]
         return {"probes": trees.tree_map(lambda *rows: torch.stack(rows, dim=1), *models)}
 
     def received(self, shared: Tree, own: Tree) -> Params:
@@ -84,17 +84,20 @@ class ValidatedMixtures(LearnedMixtures):
         held_out = _split_rows(data.test if self.leaks else data.val)
         total = torch.stack([self._row_weights(data, rows).sum() for rows in held_out]).sum().clamp(min=1e-12)
 
-        def share(params: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
+        def weighted_loss(params: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
             weights, places = self._row_weights(data, rows), rows.clamp(min=0)
             values = self.task.row_loss(self.task.forward(params, data, places), self.task.targets(data, places))
             return torch.where(weights > 0, values * weights, 0.0).sum() / total, {}
 
         if self.gat_grad == "spsa":
             with torch.no_grad():
-                at = [{**model, **trees.at(own["probes"], k)} for k, _ in enumerate(self._perturbations())]
-                losses = [torch.stack([share(params, rows, data.key)[0] for rows in held_out]).sum() for params in at]
+                models = [{**model, **trees.at(own["probes"], k)} for k, _ in enumerate(self._perturbations())]
+                losses = [
+                    torch.stack([weighted_loss(params, rows, data.key)[0] for rows in held_out]).sum()
+                    for params in models
+                ]
                 return {"losses": torch.stack(losses)}
-        value, gradient = total_gradient(share, model, held_out, data.key, self.task.params)
+        value, gradient = total_gradient(weighted_loss, model, held_out, data.key, self.task.params)
         return {"loss": value, "gradient": gradient}
 
     def cotangent(self, start: Params, uploads: Tree) -> Params:
@@ -118,7 +121,7 @@ class ValidatedMixtures(LearnedMixtures):
         return total, self.sent_models(server, ids)
 
     def traffic(self, shared: Tree, own: Tree, uploads: Tree, participants: int) -> tuple[int, int]:
-        # The server set the number of steps itself.
+        # The number of steps is not sent, because the server has set it.
         unsent = ("steps", "gradient") if self.gat_grad == "simulated" else ("steps",)
         return trees.nbytes(own), trees.nbytes(trees.omit(uploads, unsent))
 
@@ -133,19 +136,19 @@ class ValidatedMixtures(LearnedMixtures):
         )
 
     def _perturbations(self) -> list[tuple[int, float]]:
-        """(probe, ± c) of every additional model that is sent."""
+        """(probe, ± c) of every additional model in a download."""
         return [(k, c) for k in range(self.probes) for c in (self.perturbation, -self.perturbation)]
 
     def _row_weights(self, data: ClientData, rows: Tensor) -> Tensor:
         """Weight [B] of held-out rows: 0 for padding; a shared test set counts by the client's own labels."""
-        real = (rows >= 0).to(self.task.dtype)
+        is_row = (rows >= 0).to(self.task.dtype)
         if not self.leaks or "test_weight" not in data.arrays:
-            return real
-        return real * data.arrays["test_weight"][self.task.targets(data, rows.clamp(min=0))]
+            return is_row
+        return is_row * data.arrays["test_weight"][self.task.targets(data, rows.clamp(min=0))]
 
 
 def _plain_steps(steps: Tensor, momentum: float) -> Tensor:
-    """How many steps without momentum move as far as `steps` under it, on a constant gradient.
+    """Number of steps without momentum that move as far as `steps` with momentum, on a constant gradient.
 
     Σ_{k ≤ K} (1 + μ + … + μ^{k−1}) = (K − μ (1 − μ^K) / (1 − μ)) / (1 − μ).
     """

@@ -1,4 +1,4 @@
-"""The trait of methods with a collaboration graph: a study may replace the learned graph by a control."""
+"""The base class of methods with a collaboration graph, which a study may replace by a control."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -12,20 +12,20 @@ from fedweave.federation.protocol import Method
 from fedweave.settings import Words
 from fedweave.tensors.trees import Params
 
-CELLS = 2**25  # weights of a graph that are in memory at once
+CELLS = 2**25  # most weights of a graph that are in memory at once
 
 
 def graph_values(*own: str) -> Words:
     """Values of `graph`: graphs of a method's `own`, and the controls."""
-    return Words((*own, *PLAIN), {name: what.upper() for name, what in STORED.items()})
+    return Words((*own, *PLAIN), {name: source.upper() for name, source in STORED.items()})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Weaving(Method):
-    """A method whose server weighs clients against each other.
+    """A method whose server has weights between clients.
 
-    Every weight passes through `controlled` (or `controlled_row`, `controlled_edges`) between the place where it is
-    learned and the place where it is used, in `download`, `aggregate` and `collaboration` alike.
+    Every weight passes through `controlled` (or `controlled_row`, `controlled_edges`) after it is learned and before it
+    is used, in `download`, `aggregate` and `collaboration` alike.
     """
 
     graph: Annotated[str, graph_values("learned"), "learned, or a control in its place"] = "learned"
@@ -34,7 +34,7 @@ class Weaving(Method):
     own_graphs: ClassVar[tuple[str, ...]] = ("learned",)
 
     def controlled(self, weights: Tensor, ids: Tensor, available: Tensor | None = None) -> Tensor:
-        """The weights [L, P, N] that clients `ids` get: those learned, or those of the control.
+        """The weights [L, P, N] of clients `ids`: those that were learned, or those of the control.
 
         Args:
             available: [N] sources that have a model; by default all.
@@ -51,7 +51,7 @@ class Weaving(Method):
         """`controlled` for one matrix [P, N] of the whole model.
 
         Args:
-            ahead: 1 where the weights are made and used at the end of a round, as its graph is recorded after it.
+            ahead: 1 for weights that are made and used at the end of a round, because their graph is recorded after it.
         """
         if self.control is None:
             return weights
@@ -63,19 +63,19 @@ class Weaving(Method):
 
 
 def usable_sources(seen: Tensor) -> Tensor:
-    """Sources [N] to learn from: clients that were heard (`seen` [N]), or all before anyone was."""
+    """Sources, bool [N]: clients that have uploaded (`seen` [N]), or all clients before the first upload."""
     return seen | ~seen.any()
 
 
 def all_ids(like: Tensor) -> Tensor:
-    """Ids [N] of all the clients that a table `like` [N, ...] has."""
+    """Ids [N] of all clients of a table `like` [N, ...]."""
     return torch.arange(len(like), device=like.device)
 
 
 def split_ids(ids: Tensor, width: int, rowwise: bool) -> tuple[Tensor, ...]:
-    """`ids` [P] in parts with no more than `CELLS` weights each, `width` weights a client, or all of them together.
+    """`ids` [P] in parts of at most `CELLS` weights, with `width` weights per client; one part if not `rowwise`.
 
     Args:
-        rowwise: whether what is made of a client does not depend on the others that it is made with.
+        rowwise: whether the result of a client does not depend on the other clients of its part.
     """
     return ids.split(max(1, CELLS // width)) if rowwise else (ids,)
