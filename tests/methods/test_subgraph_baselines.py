@@ -258,7 +258,7 @@ def test_fedsage_phases() -> None:
         run(made("fedsage", "nodes", generator_rounds=30), NODES, Settings(rounds=30, seed=SEED, every=30), Batched())
     )
     late = trees.at(begin(method, NODES, SEED, Loop()).clients, 0)
-    assert not method.mended(late, evaluation_cohort(NODES, SEED, 0).client_data(0)), (
+    assert not method.added_neighbours(late, evaluation_cohort(NODES, SEED, 0).client_data(0)), (
         "whoever has no generator mends nothing"
     )
     assert longer[-1].loss < 0.7 * longer[0].loss

@@ -190,7 +190,7 @@ class GeneratedNeighbours(Method):
             self.networks["generator"], generator, "forward", x, places, edges.to(self.task.dtype), noise=noise, key=key
         )
 
-    def generated_neighbours(self, state: Tree, data: ClientData) -> tuple[Slot, ...]:
+    def added_neighbours(self, state: Tree, data: ClientData) -> tuple[Slot, ...]:
         """The neighbours that are added to the client's subgraph to mend it; the same in every round."""
         return self.generate(state["generator"], data, non_loop_edges(data), dropout_keys.fold(state["key"], 2), None)[
             1
@@ -215,7 +215,7 @@ class GeneratedNeighbours(Method):
 
     def classifier_losses(self, state: Tree, data: ClientData) -> RowLosses:
         """Cross-entropy on the mended subgraph."""
-        slots = self.generated_neighbours(state, data)
+        slots = self.added_neighbours(state, data)
 
         def losses(model: Params, rows: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
             logits = self.classify(select_network(model, "classifier"), data, non_loop_edges(data), slots, key)

@@ -65,9 +65,9 @@ class APFL(GlobalModel):
 
     def _adapt(self, alpha: Tensor, v: Params, w: Params, objective: Loss, data: ClientData) -> Tensor:
         mixed, first = self._mixture(alpha, v, w), [next(iter(data.plan[0]))]
-        slope = total_gradient(objective, mixed, first, data.key, self.task.params)[1]
-        turn = sum(((v[name] - w[name]) * g).sum() for name, g in slope.items())
-        return (alpha - self.solver.lr * turn).clamp(0.0, 1.0)
+        gradient = total_gradient(objective, mixed, first, data.key, self.task.params)[1]
+        derivative = sum(((v[name] - w[name]) * g).sum() for name, g in gradient.items())
+        return (alpha - self.solver.lr * derivative).clamp(0.0, 1.0)
 
     def _loss(self, objective: Loss, alpha: Tensor) -> Loss:
         """The loss of v̄, whose gradient in w is that of w's own loss."""
@@ -75,10 +75,11 @@ class APFL(GlobalModel):
         def joint_loss(model: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
             w = {name: value for name, value in model.items() if not name.startswith(OWN)}
             v = {name: model[OWN + name] for name in w}
-            common, buffers = objective(w, rows, key)
+            global_loss, buffers = objective(w, rows, key)
             fixed = {name: value.detach() for name, value in w.items()}
             value, own = objective(self._mixture(alpha, v, fixed), rows, key)
-            return value + common - common.detach(), {**buffers, **{OWN + name: b for name, b in own.items()}}
+            both = {**buffers, **{OWN + name: buffer for name, buffer in own.items()}}
+            return value + global_loss - global_loss.detach(), both
 
         return joint_loss
 

@@ -24,9 +24,9 @@ class Central(SplitClient, GlobalModel):
 
     @property
     def statistics(self) -> tuple[str, ...]:
-        """None: BatchNorm statistics are those of the pooled rows, as everything in the model."""
+        """None: BatchNorm statistics are those of the pooled rows, like the whole model."""
         return ()
 
     def traffic(self, shared: Tree, own: Tree, uploads: Tree, participants: int) -> tuple[int, int]:
-        """Nothing: models stay where the rows are, and a ledger of models does not count rows."""
+        """None: the model stays where the rows are, and traffic counts models, not rows."""
         return 0, 0

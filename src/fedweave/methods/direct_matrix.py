@@ -37,8 +37,8 @@ class DirectMatrix(ValidatedMixtures):
         return {"matrix": matrix if self.rows == "logits" else matrix + 1.0 / start.clients}
 
     def weights(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
-        chosen = phi["matrix"][ids]
-        return (torch.softmax(chosen, -1) if self.rows == "logits" else chosen)[None]
+        rows = phi["matrix"][ids]
+        return (torch.softmax(rows, -1) if self.rows == "logits" else rows)[None]
 
     def constrain(self, phi: Tree) -> Tree:
         return phi if self.rows == "logits" else {"matrix": simplex_projection(phi["matrix"])}

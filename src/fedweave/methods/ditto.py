@@ -40,8 +40,8 @@ class Ditto(GlobalModel):
         return {"personal": model, "buffers": trees.select(model, self.local_names)}
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
-        pulled = add_proximal_term(self.task.objective(data), trees.omit(shared, self.task.buffers), self.lam)
-        personal = self.descend(client["personal"], data, loss=pulled, epochs=slice(0, self._personal_epochs))
+        personal_loss = add_proximal_term(self.task.objective(data), trees.omit(shared, self.task.buffers), self.lam)
+        personal = self.descend(client["personal"], data, loss=personal_loss, epochs=slice(0, self._personal_epochs))
         fit = self.descend({**shared, **client["buffers"]}, data)
         state = {"personal": personal.model, "buffers": trees.select(fit.model, self.local_names)}
         return Update({"model": trees.omit(fit.model, self.local_names)}, state, personal.model, personal.loss)

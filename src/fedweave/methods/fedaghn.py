@@ -69,7 +69,7 @@ class FedAGHN(Weaving, SplitClient, GeneratedModels):
         return self.mix_models(self.alpha(phi, fixed, ids), fixed["models"])
 
     def alpha(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
-        """The weights [L, P, N] that models are mixed by."""
+        """The weights [L, P, N] of the mixtures."""
         alpha = self.controlled(self.attention(phi, fixed, ids), ids, available_sources(fixed))
         return mask_newcomers(alpha, ids, fixed)
 
@@ -94,16 +94,16 @@ class FedAGHN(Weaving, SplitClient, GeneratedModels):
         return {**phi, "p": phi["p"].clamp(min=0.0)}
 
     def add_rows(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
-        fresh_phi, fresh = self.begin(start)
+        new_phi, new_fixed = self.begin(start)
         tables = ("models", "updates")
-        table, state = trees.grow((phi, trees.select(fixed, tables)), (fresh_phi, trees.select(fresh, tables)))
+        table, state = trees.grow((phi, trees.select(fixed, tables)), (new_phi, trees.select(new_fixed, tables)))
         return table, {**self._state(state["models"], state["updates"]), **newcomer_mask(newcomers, start)}
 
     def collaboration(self, server: Server) -> Tensor:
         return self.alpha(server["phi"], server["fixed"], all_ids(server["phi"]["p"]))
 
     def _state(self, models: Params, updates: Params, before: Tensor | None = None, ids: Tensor | None = None) -> Tree:
-        """Fixed state; the updates' cosines [L, N, N] of very many clients are made when they are needed."""
+        """Fixed state; the updates' cosines [L, N, N] of very many clients are not stored but computed when needed."""
         state, layers = {"models": models, "updates": updates}, [*self.task.layers.values()]
         if not is_recordable(len(layers), len(next(iter(models.values())))):
             return state

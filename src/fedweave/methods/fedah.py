@@ -35,5 +35,5 @@ class FedAH(LocalAggregation):
         return self.head_epochs + self.training.epochs
 
     def fit(self, model: Params, data: ClientData) -> Fit:
-        headed = self.descend(model, data, self.task.head, epochs=slice(0, self.head_epochs))
-        return self.descend(headed.model, data, body(self.task), epochs=slice(self.head_epochs, self.epochs))
+        head_fit = self.descend(model, data, self.task.head, epochs=slice(0, self.head_epochs))
+        return self.descend(head_fit.model, data, body(self.task), epochs=slice(self.head_epochs, self.epochs))

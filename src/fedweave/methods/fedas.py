@@ -30,13 +30,13 @@ from fedweave.settings import Epochs, LogSpace, Rate
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree, is_mapped
 
-ALIGNMENT, TRACE = 4, 5  # streams of the client's key
+ALIGNMENT, TRACE = 4, 5  # random streams of the client's key
 
 
 @method("fedas")
 @dataclass(frozen=True, kw_only=True)
 class FedAS(Method):
-    """A shared body that is aligned to every client's last one, averaged by how much clients have learnt."""
+    """A shared body that every client aligns to its last one, averaged by how much clients have learnt."""
 
     align_epochs: Annotated[Epochs, "epochs of alignment before local training; 0: none"] = 1
     align_lr: Annotated[Rate, LogSpace(0.001, 0.1), "learning rate of the alignment"] = 0.01
@@ -66,7 +66,7 @@ class FedAS(Method):
         return Update(upload, fit.model, fit.model, fit.loss)
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
-        # Noise can make a trace negative, and no client's gradient may be left.
+        # Noise can make a trace negative, and all traces can be 0.
         counts = uploads["trace"].clamp(min=1e-12) if self.weights == "fisher" else weights
         return {"model": trees.weighted_mean(uploads["model"], counts)}
 
@@ -76,13 +76,13 @@ class FedAS(Method):
             return received
         plan = [self._epoch(data, ALIGNMENT, epoch) for epoch in range(self.align_epochs)]
         arrays = trees.omit(data.arrays, ("class_weight",))
-        visible = replace(data, arrays=arrays, plan=plan, padded=is_mapped())
-        losses = self._alignment(visible, class_statistics(self.task, client, data)["means"])
+        alignment_data = replace(data, arrays=arrays, plan=plan, padded=is_mapped())
+        losses = self._alignment(alignment_data, class_statistics(self.task, client, data)["means"])
         fit = self.descend(
             received,
-            visible,
+            alignment_data,
             body(self.task),
-            loss=self.task.objective(visible, losses),
+            loss=self.task.objective(alignment_data, losses),
             epochs=slice(0, self.align_epochs),
             solver=SGD(lr=self.align_lr),
             phase="alignment",
@@ -94,12 +94,12 @@ class FedAS(Method):
 
         def losses(model: Params, rows: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
             z, y = self.task.forward(model, data, rows, key, mask, method="features"), self.task.targets(data, rows)
-            real = torch.ones_like(z[:, 0]) if mask is None else mask.to(z)
-            of_class = (one_hot(self.task, data, rows) * real[:, None]).sum(0).clamp(min=1)
-            return (z - means[y]).square().mean(-1) * real.sum() / of_class[y]
+            is_row = torch.ones_like(z[:, 0]) if mask is None else mask.to(z)
+            class_counts = (one_hot(self.task, data, rows) * is_row[:, None]).sum(0).clamp(min=1)
+            return (z - means[y]).square().mean(-1) * is_row.sum() / class_counts[y]
 
         return losses
 
     def _epoch(self, data: ClientData, *purpose: int) -> Sequence[Tensor]:
-        """Batches of the training rows in an order of its own: rows may be stored by class or time."""
+        """Batches of the training rows in random order, because rows may be stored by class or time."""
         return shuffled_batches(data, self.training.batch_size, self.training.drop_last, *purpose)

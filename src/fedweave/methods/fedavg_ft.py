@@ -1,7 +1,7 @@
 """FedAvg-FT: FedAvg whose clients deploy the model after their local training of the round.
 
 Server and traffic as FedAvg. No extra training: the fine-tuned model is the one the client uploads (as in the public
-code of FedAGHN, songjiarui00/FedAGHN). The control that every weaving method has to beat.
+code of FedAGHN, songjiarui00/FedAGHN). The control that every method with a collaboration graph has to beat.
 """
 
 from dataclasses import dataclass

@@ -57,14 +57,14 @@ class FedEM(GlobalModel):
             self.descend(model, data, loss=self.task.objective(data, self._losses(share, data)))
             for model, share in zip(models, shares, strict=True)
         ]
-        after, loss = join_models([fit.model for fit in fits]), torch.stack([fit.loss for fit in fits]).sum()
+        components, loss = join_models([fit.model for fit in fits]), torch.stack([fit.loss for fit in fits]).sum()
         private = {
-            "buffers": trees.select(after, client["buffers"]),
+            "buffers": trees.select(components, client["buffers"]),
             "weights": weights,
             "trained": torch.ones_like(client["trained"]),
         }
-        upload = trees.omit(after, client["buffers"])
-        return Update({"model": upload}, private, {"components": after, "weights": weights}, loss)
+        upload = trees.omit(components, client["buffers"])
+        return Update({"model": upload}, private, {"components": components, "weights": weights}, loss)
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Tree:
         components, weights, trained = {**shared, **client["buffers"]}, client["weights"], client["trained"]
@@ -82,11 +82,11 @@ class FedEM(GlobalModel):
 
     def _expect(self, models: list[Params], weights: Tensor, data: ClientData) -> tuple[Tensor, Tensor]:
         """(q [M, R] of the training rows, 0 where they are padding; the new weights π [M])."""
-        targets, real = self.task.targets(data, data.train.clamp(min=0)), data.train >= 0
+        targets, is_row = self.task.targets(data, data.train.clamp(min=0)), data.train >= 0
         outputs = (self.task.predict(model, data, data.train) for model in models)
         losses = torch.stack([self.task.row_loss(out, targets) for out in outputs])
-        shares = (weights.log()[:, None] - losses).softmax(0) * real
-        return shares, shares.sum(1) / real.sum()
+        shares = (weights.log()[:, None] - losses).softmax(0) * is_row
+        return shares, shares.sum(1) / is_row.sum()
 
     def _losses(self, shares: Tensor, data: ClientData) -> RowLosses:
         """The task's loss of a row times its share [R] of the training rows."""

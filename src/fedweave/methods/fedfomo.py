@@ -83,9 +83,9 @@ class FedFomo(Weaving):
         return self._mix(own, client, row_shares(self._scores(own, client, data).clamp(min=0)))
 
     def traffic(self, shared: Tree, own: Tree, uploads: Tree, participants: int) -> tuple[int, int]:
-        one = trees.nbytes(uploads["model"]) // participants
-        models = int(own["live"].sum()) + (participants if "mixture" in own else 0)
-        return one * models + trees.nbytes(own["live"]), trees.nbytes(uploads)
+        model_bytes = trees.nbytes(uploads["model"]) // participants
+        count = int(own["live"].sum()) + (participants if "mixture" in own else 0)
+        return model_bytes * count + trees.nbytes(own["live"]), trees.nbytes(uploads)
 
     def admit(self, server: Server, enrolled: Tree, newcomers: int, start: Start) -> Server:
         return trees.grow(server, self.init(start))
@@ -96,13 +96,13 @@ class FedFomo(Weaving):
 
     def picks(self, server: Server, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Sources [P, M] of clients `ids`, best slots first, and which of them hold a model [P, M]."""
-        base, who = dropout_keys.fold(server["key"], server["round"]), server["ids"][ids]
-        draws = dropout_keys.fold(base, who[:, None], server["ids"][None, :]) & LARGEST
+        base, identities = dropout_keys.fold(server["key"], server["round"]), server["ids"][ids]
+        draws = dropout_keys.fold(base, identities[:, None], server["ids"][None, :]) & LARGEST
         epsilon = (self.epsilon - self.decay * server["round"]).clamp(min=0.0)
-        free = server["seen"] & (ids[:, None] != torch.arange(len(server["ids"]), device=ids.device))
+        available = server["seen"] & (ids[:, None] != torch.arange(len(server["ids"]), device=ids.device))
         slots = -1 - torch.arange(min(self.models, len(server["ids"]) - 1), device=ids.device)
-        explores = (dropout_keys.fold(base, who[:, None], slots) & LARGEST) < epsilon * LARGEST
-        return best_sources(server["affinity"][ids], free, draws, explores)
+        explores = (dropout_keys.fold(base, identities[:, None], slots) & LARGEST) < epsilon * LARGEST
+        return best_sources(server["affinity"][ids], available, draws, explores)
 
     def _scores(self, own: Tree, client: ClientState, data: ClientData) -> Tensor:
         """(L(θ) − L(θ_j)) / ‖θ_j − θ‖ [M] on the validation rows; 0 for empty slots."""

@@ -61,10 +61,9 @@ class FedGTA(ClientModels):
         return {name: table.index_copy(0, ids, uploads[name]) for name, table in fixed.items()}
 
     def weights(self, server: Server, ids: Tensor) -> Tensor:
-        alike = cosines(server["fixed"]["moments"]) > self.threshold
-        partners = (alike | ~server["seen"][:, None] | torch.eye(len(alike), dtype=torch.bool, device=alike.device))[
-            ids
-        ]
+        is_similar = cosines(server["fixed"]["moments"]) > self.threshold
+        itself = torch.eye(len(is_similar), dtype=torch.bool, device=is_similar.device)
+        partners = (is_similar | ~server["seen"][:, None] | itself)[ids]
         # Noise may make a confidence negative, and a subgraph without edges has none: it still counts for itself.
         shares = row_shares(partners * usable_sources(server["seen"]) * server["fixed"]["confidence"].clamp(min=1e-9))
         return shares.expand(len(self.task.layers), -1, -1)
@@ -84,23 +83,24 @@ class FedGTA(ClientModels):
         """M [orders · C, or twice as many] and H [] of a client whose model is `model`."""
         x, edges, weight = self.task.inputs(data)
         with torch.no_grad():
-            soft = self.task.call(model, (x, edges, weight)).softmax(-1)
-        training, real = self._training_nodes(data), data.arrays["nodes"].to(soft)
-        labels = (data.arrays["y"][:, None] == torch.arange(soft.shape[1], device=soft.device)).to(soft)
-        first = spread = torch.where(training, labels, soft)
+            probabilities = self.task.call(model, (x, edges, weight)).softmax(-1)
+        training, is_node = self._training_nodes(data), data.arrays["nodes"].to(probabilities)
+        classes = torch.arange(probabilities.shape[1], device=probabilities.device)
+        labels = (data.arrays["y"][:, None] == classes).to(probabilities)
+        y0 = y = torch.where(training, labels, probabilities)
         for _ in range(self.steps):
-            spread = self.alpha * propagate(spread, edges, weight) + (1 - self.alpha) * first
-            spread = torch.where(training, spread + first, spread)
-        sharp, flat = (torch.where(training, labels, (spread / t).softmax(-1)) for t in (1.0, self.temperature))
-        degree = propagate(real[:, None], edges, non_loop_edges(data).to(soft))[:, 0]
-        smooth = (exp(-1) - torch.special.entr(flat)).sum(-1)
-        return self._moments(sharp, real), (degree * smooth * real).sum()
+            y = self.alpha * propagate(y, edges, weight) + (1 - self.alpha) * y0
+            y = torch.where(training, y + y0, y)
+        sharp, flat = (torch.where(training, labels, (y / t).softmax(-1)) for t in (1.0, self.temperature))
+        degree = propagate(is_node[:, None], edges, non_loop_edges(data).to(probabilities))[:, 0]
+        smoothness = (exp(-1) - torch.special.entr(flat)).sum(-1)
+        return self._moments(sharp, is_node), (degree * smoothness * is_node).sum()
 
-    def _moments(self, labels: Tensor, real: Tensor) -> Tensor:
-        """Moments [orders · C, or twice as many] of labels [V, C] over the nodes that are `real` [V]."""
+    def _moments(self, labels: Tensor, is_node: Tensor) -> Tensor:
+        """Moments [orders · C, or twice as many] of labels [V, C] over the nodes that are `is_node` [V]."""
 
         def mean(values: Tensor) -> Tensor:
-            return (values * real[:, None]).sum(0) / real.sum()
+            return (values * is_node[:, None]).sum(0) / is_node.sum()
 
         orders = range(1, self.orders + 1)
         raw, central = ([mean(x**p) for p in orders] for x in (labels, labels - mean(labels)))
@@ -110,6 +110,6 @@ class FedGTA(ClientModels):
     def _training_nodes(self, data: ClientData) -> Tensor:
         """Boolean [V, 1]."""
         nodes = len(data.arrays["y"])
-        place = torch.where(data.train >= 0, data.train, nodes)
-        marks = torch.zeros(nodes + 1, dtype=torch.int64, device=place.device)
-        return marks.scatter_add(0, place, torch.ones_like(place))[:nodes, None] > 0
+        position = torch.where(data.train >= 0, data.train, nodes)
+        counts = torch.zeros(nodes + 1, dtype=torch.int64, device=position.device)
+        return counts.scatter_add(0, position, torch.ones_like(position))[:nodes, None] > 0

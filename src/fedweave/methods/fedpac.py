@@ -51,11 +51,9 @@ class FedPAC(Weaving):
     @property
     def head_solver(self) -> Solver:
         """The optimiser of the head."""
-        return (
-            SGD(lr=self.head_lr, momentum=self.head_momentum, weight_decay=self.head_decay)
-            if self.head_lr
-            else self.solver
-        )
+        if not self.head_lr:
+            return self.solver
+        return SGD(lr=self.head_lr, momentum=self.head_momentum, weight_decay=self.head_decay)
 
     def init(self, start: Start) -> Server:
         classes, width = head_shape(self.task)
@@ -77,10 +75,10 @@ class FedPAC(Weaving):
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         model = self.personalize(shared, own, client, data)
-        headed = self.descend(model, data, self.task.head, epochs=slice(0, self.head_epochs), solver=self.head_solver)
+        head_fit = self.descend(model, data, self.task.head, epochs=slice(0, self.head_epochs), solver=self.head_solver)
         losses = aligned_losses(self.task, data, shared["prototypes"], shared["known"], self.lam)
-        aligned, second = self.task.objective(data, losses), slice(self.head_epochs, self.epochs)
-        fit = self.descend(headed.model, data, body(self.task), epochs=second, loss=aligned)
+        aligned, body_epochs = self.task.objective(data, losses), slice(self.head_epochs, self.epochs)
+        fit = self.descend(head_fit.model, data, body(self.task), epochs=body_epochs, loss=aligned)
         before, after = (class_statistics(self.task, m, data) for m in (model, fit.model))
         statistics = {**trees.select(before, ("h", "variance")), **trees.select(after, ("means", "counts"))}
         upload = {

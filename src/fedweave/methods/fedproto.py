@@ -65,12 +65,12 @@ class FedProto(Method):
         return Update(upload, fit.model, self.personalize(shared, own, fit.model, data), fit.loss)
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
-        present = (uploads["counts"] > 0.5).to(uploads["counts"])  # with noise, a count may be anything
+        present = (uploads["counts"] > 0.5).to(uploads["counts"])  # noise can make a count fractional or negative
         counts = present * uploads["counts"] if self.weighted else present
         mean = torch.einsum("pc,pcd->cd", counts / counts.sum(0).clamp(min=1e-12), uploads["prototypes"])
-        new = present.any(0)
-        prototypes = torch.where(new[:, None], mean, server["prototypes"])
-        return {"prototypes": prototypes, "defined": server["defined"] | new}
+        is_updated = present.any(0)
+        prototypes = torch.where(is_updated[:, None], mean, server["prototypes"])
+        return {"prototypes": prototypes, "defined": server["defined"] | is_updated}
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Tree:
         defined = shared["defined"]
@@ -88,7 +88,7 @@ class FedProto(Method):
 
     def traffic(self, shared: Tree, own: Tree, uploads: Tree, participants: int) -> tuple[int, int]:
         """Prototypes of the classes that have one; which classes these are, and their rows, for all classes."""
-        one = trees.nbytes(shared["prototypes"][0])
-        down = participants * (int(shared["defined"].sum()) * one + trees.nbytes(shared["defined"]))
+        size = trees.nbytes(shared["prototypes"][0])
+        down = participants * (int(shared["defined"].sum()) * size + trees.nbytes(shared["defined"]))
         # Under privacy all counts are noise, and all classes are sent.
-        return down, int((uploads["counts"] != 0).sum()) * one + trees.nbytes(uploads["counts"])
+        return down, int((uploads["counts"] != 0).sum()) * size + trees.nbytes(uploads["counts"])

@@ -75,8 +75,8 @@ class FedPub(ClientModels):
         return similarity.softmax(-1).expand(len(self.task.layers), -1, -1)
 
     def traffic(self, shared: Tree, own: Tree, uploads: Tree, participants: int) -> tuple[int, int]:
-        first = participants - int(own["active"].sum())
-        return trees.nbytes(own["mixture"]) + first * trees.nbytes(shared["proxy"]), trees.nbytes(uploads)
+        new_clients = participants - int(own["active"].sum())
+        return trees.nbytes(own["mixture"]) + new_clients * trees.nbytes(shared["proxy"]), trees.nbytes(uploads)
 
     def join(self, model: Params) -> ClientState:
         return {
@@ -90,22 +90,22 @@ class FedPub(ClientModels):
         solver = GroupedSolver(solvers=rules, group=TwoGroups(tuple(client["masks"]), "mask", ""))
         start = {**own["mixture"], **client["buffers"], **client["masks"]}
         fit = self.descend(start, data, names, loss=loss, solver=solver)
-        after, masks = trees.omit(fit.model, client["masks"]), trees.select(fit.model, client["masks"])
-        deployed = self._prune(after, masks)
+        model, masks = trees.omit(fit.model, client["masks"]), trees.select(fit.model, client["masks"])
+        deployed = self._prune(model, masks)
         proxy = tuple(shared["proxy"][name] for name in ("x", "edges", "weight"))
         embedding = self.task.call(deployed, proxy, "embed").mean(0)
-        upload = {"model": trees.omit(after, self.local_names), "embedding": embedding}
-        return Update(upload, {"buffers": trees.select(after, self.local_names), "masks": masks}, deployed, fit.loss)
+        upload = {"model": trees.omit(model, self.local_names), "embedding": embedding}
+        return Update(upload, {"buffers": trees.select(model, self.local_names), "masks": masks}, deployed, fit.loss)
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         return self._prune({**own["mixture"], **client["buffers"]}, client["masks"])
 
     def _prune(self, model: Params, masks: Params) -> Params:
-        live = {name.removeprefix("mask/"): m * (m.abs() >= self.lam1) for name, m in masks.items()}
-        return {**model, **{name: model[name] * m for name, m in live.items()}}
+        pruned = {name.removeprefix("mask/"): m * (m.abs() >= self.lam1) for name, m in masks.items()}
+        return {**model, **{name: model[name] * m for name, m in pruned.items()}}
 
     def _loss(self, anchor: Params, data: ClientData) -> Loss:
-        objective, pull = self.task.objective(data), self.lam2 if data.round else 0.0
+        objective, lam2 = self.task.objective(data), self.lam2 if data.round else 0.0
 
         def loss(model: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
             masks = {name: model[f"mask/{name}"] for name in self.matrices}
@@ -113,8 +113,8 @@ class FedPub(ClientModels):
             value, buffers = objective({**plain, **{name: plain[name] * m for name, m in masks.items()}}, rows, key)
             if self.detached:
                 return value, buffers
-            sparse = sum(m.abs().sum() for m in masks.values())
-            near = sum((plain[name] - a).norm() for name, a in anchor.items())
-            return value + self.lam1 * sparse + pull * near, buffers
+            sparsity = sum(m.abs().sum() for m in masks.values())
+            distance = sum((plain[name] - a).norm() for name, a in anchor.items())
+            return value + self.lam1 * sparsity + lam2 * distance, buffers
 
         return loss

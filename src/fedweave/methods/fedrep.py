@@ -38,5 +38,5 @@ class FedRep(SplitClient, GlobalModel):
 
     def fit(self, model: Params, received: Params, data: ClientData) -> Fit:
         first = self.epochs - self.training.epochs
-        headed = self.descend(model, data, self.task.head, epochs=slice(0, first))
-        return self.descend(headed.model, data, body(self.task), epochs=slice(first, self.epochs))
+        head_fit = self.descend(model, data, self.task.head, epochs=slice(0, first))
+        return self.descend(head_fit.model, data, body(self.task), epochs=slice(first, self.epochs))

@@ -48,10 +48,11 @@ class FedRoD(GlobalModel):
             (*self.task.params, *private),
             loss=self.task.objective(data, self._losses(data)),
         )
-        after, model = ({name: fit.model[f"private/{name}"] for name in self.task.head}, trees.omit(fit.model, private))
-        state = {"local": trees.select(model, self.local_names), "private": after}
+        model = trees.omit(fit.model, private)
+        private_head = {name: fit.model[f"private/{name}"] for name in self.task.head}
+        state = {"local": trees.select(model, self.local_names), "private": private_head}
         return Update(
-            {"model": trees.omit(model, self.local_names)}, state, {"model": model, "private": after}, fit.loss
+            {"model": trees.omit(model, self.local_names)}, state, {"model": model, "private": private_head}, fit.loss
         )
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Tree:

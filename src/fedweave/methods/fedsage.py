@@ -50,12 +50,12 @@ class FedSage(neighbours.GeneratedNeighbours):
         return round + 1 >= self.generator_rounds
 
     def init(self, start: Start) -> Server:
-        fresh = {
+        networks = {
             name: init_parameters(partial(self.build, name), start.seed + i, self.task.dtype)
             for i, name in enumerate(NETWORKS)
         }
         return {
-            **fresh,
+            **networks,
             "bank": start.enrolled,
             "seen": torch.zeros(start.clients, dtype=torch.bool),
             "ids": start.ids.clone(),
@@ -81,15 +81,15 @@ class FedSage(neighbours.GeneratedNeighbours):
         return shared["classifier"], {}
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
-        mine, learning = self._client_state(shared, own, client, data), data.round < self.generator_rounds
-        trained = NETWORKS if learning else NETWORKS[:1]
-        model = {f"{name}/{n}": p for name in trained for n, p in mine[name].items()}
-        losses = self.generator_losses(shared, own, mine, data) if learning else self.classifier_losses(mine, data)
+        state, learning = self._client_state(shared, own, client, data), data.round < self.generator_rounds
+        networks = NETWORKS if learning else NETWORKS[:1]
+        model = {f"{name}/{n}": p for name in networks for n, p in state[name].items()}
+        losses = self.generator_losses(shared, own, state, data) if learning else self.classifier_losses(state, data)
         phase = "generators" if learning else "classifier"
         fit = self.descend(model, data, tuple(model), loss=self.task.objective(data, losses), phase=phase)
-        state = {**mine, **{name: neighbours.select_network(fit.model, name) for name in trained}}
-        upload = {"model": state["classifier"]} if self.uploads_in(data.round) else {}
-        return Update(upload, state, {**state, "mend": torch.ones_like(own["seen"]) & (not learning)}, fit.loss)
+        new_state = {**state, **{name: neighbours.select_network(fit.model, name) for name in networks}}
+        upload = {"model": new_state["classifier"]} if self.uploads_in(data.round) else {}
+        return Update(upload, new_state, {**new_state, "mend": torch.ones_like(own["seen"]) & (not learning)}, fit.loss)
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
         mean = trees.weighted_mean(uploads["model"], torch.ones_like(weights)) if uploads else server["classifier"]
@@ -97,12 +97,12 @@ class FedSage(neighbours.GeneratedNeighbours):
         return {**server, "classifier": mean, "seen": seen, "round": server["round"] + 1}
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Tree:
-        mine = self._client_state(trees.omit(shared, ["generator"]), own, client, data)
-        return {**mine, "mend": torch.ones_like(own["seen"]) & (data.round >= self.generator_rounds)}
+        state = self._client_state(trees.omit(shared, ["generator"]), own, client, data)
+        return {**state, "mend": torch.ones_like(own["seen"]) & (data.round >= self.generator_rounds)}
 
     def predict(self, model: Tree, data: ClientData, rows: Tensor) -> Tensor:
         with torch.no_grad():
-            slots = tuple(slot._replace(live=slot.live & model["mend"]) for slot in self.mended(model, data))
+            slots = tuple(slot._replace(live=slot.live & model["mend"]) for slot in self.added_neighbours(model, data))
             return self.classify(model["classifier"], data, neighbours.non_loop_edges(data), slots)[rows.clamp(min=0)]
 
     def admit(self, server: Server, enrolled: Tree, newcomers: int, start: Start) -> Server:
@@ -116,5 +116,5 @@ class FedSage(neighbours.GeneratedNeighbours):
         """The client's networks and constant key; a new client takes the server's, finally all take its classifier."""
         latest = {**trees.select(shared, NETWORKS), "key": data.key}
         chosen = trees.tree_map(lambda a, b: torch.where(own["seen"], a, b), trees.select(client, latest), latest)
-        mine = {**client, **chosen}
-        return mine if data.round < self.generator_rounds else {**mine, "classifier": shared["classifier"]}
+        state = {**client, **chosen}
+        return state if data.round < self.generator_rounds else {**state, "classifier": shared["classifier"]}

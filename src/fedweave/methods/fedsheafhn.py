@@ -57,10 +57,10 @@ class FedSheafHN(Weaving, EmbeddedClient, FlatHead):
 
     @property
     def server_solver(self) -> Solver:
-        on = float(self.server_learning)
+        factor = float(self.server_learning)
         solvers = {
-            "theta": Adam(lr=on * self.lr_theta, weight_decay=self.decay_theta),
-            "phi": Adam(lr=on * self.lr_phi),
+            "theta": Adam(lr=factor * self.lr_theta, weight_decay=self.decay_theta),
+            "phi": Adam(lr=factor * self.lr_phi),
         }
         return GroupedSolver(solvers=solvers, group=lambda name: "theta" if name.startswith("encoder.") else "phi")
 
@@ -85,8 +85,8 @@ class FedSheafHN(Weaving, EmbeddedClient, FlatHead):
         return {"x": trees.put(fixed["x"], ids, new), "key": key}
 
     def add_rows(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
-        free = {name: add_newcomers(value, newcomers) for name, value in phi.items() if name == "attention.matrix"}
-        return {**phi, **free}, {
+        attention = {name: add_newcomers(value, newcomers) for name, value in phi.items() if name == "attention.matrix"}
+        return {**phi, **attention}, {
             **fixed,
             "x": torch.cat([fixed["x"], self._vectors(enrolled["embedding"], *fixed["x"].shape)]),
         }

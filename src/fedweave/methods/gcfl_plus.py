@@ -80,8 +80,8 @@ def warping_distances(x: Tensor) -> Tensor:
         cost = (x[:, i, None, None] - x).square()
         new = torch.full_like(total, torch.inf)
         for j in range(x.shape[1]):
-            before = torch.minimum(torch.minimum(total[..., j], total[..., j + 1]), new[..., j])
-            new[..., j + 1] = cost[..., j] + before
+            smallest = torch.minimum(torch.minimum(total[..., j], total[..., j + 1]), new[..., j])
+            new[..., j + 1] = cost[..., j] + smallest
         total = new
     return total[..., -1].sqrt()
 

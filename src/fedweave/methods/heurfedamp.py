@@ -48,11 +48,11 @@ class HeurFedAMP(ProximalMixtures):
 
     def weights(self, server: Server, ids: Tensor) -> Tensor:
         origin = server["fixed"]["initial"] if self.origin == "initial" else None
-        alike = model_cosines(server["models"], origin, ids)
-        itself = torch.arange(alike.shape[1], device=ids.device) == ids[:, None]
-        # A client without others has nobody to share 1 − ω with and keeps it.
-        without = itself | ~usable_sources(server["seen"])
-        others = (self.sigma * alike).masked_fill(without, -torch.inf).softmax(-1).nan_to_num()
+        cosines = model_cosines(server["models"], origin, ids)
+        itself = torch.arange(cosines.shape[1], device=ids.device) == ids[:, None]
+        # A client without any other source keeps the weight 1 − ω for itself.
+        excluded = itself | ~usable_sources(server["seen"])
+        others = (self.sigma * cosines).masked_fill(excluded, -torch.inf).softmax(-1).nan_to_num()
         xi = (1.0 - self.omega) * others
         return (xi + itself * (1.0 - xi.sum(-1, keepdim=True))).expand(len(self.task.layers), -1, -1)
 

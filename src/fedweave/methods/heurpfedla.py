@@ -44,11 +44,11 @@ class HeurpFedLA(LayerwiseHypernetworks):
     def retained_layers(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
         # The method's own weights, so that a control of the graph changes what is mixed and not what is retained.
         alpha = mask_newcomers(self.weights(phi, fixed, ids), ids, fixed).detach()
-        own = alpha[:, torch.arange(len(ids), device=ids.device), ids].T
+        self_weights = alpha[:, torch.arange(len(ids), device=ids.device), ids].T
         rankable = [self.rank_bn or not set(names) <= set(self.task.norms) for names in self.task.layers.values()]
-        ranked = own.masked_fill(~torch.tensor(rankable, device=own.device), -torch.inf)
+        ranked = self_weights.masked_fill(~torch.tensor(rankable, device=self_weights.device), -torch.inf)
         best = ranked.argsort(dim=1, descending=True, stable=True)[:, : min(self.retain, sum(rankable))]
-        return torch.zeros_like(own, dtype=torch.bool).scatter(1, best, True)
+        return torch.zeros_like(self_weights, dtype=torch.bool).scatter(1, best, True)
 
     def attach(self, server: Server, ids: Tensor) -> Tree:
         return {"retained": self.retained_layers(server["phi"], server["fixed"], ids)}
@@ -61,19 +61,20 @@ class HeurpFedLA(LayerwiseHypernetworks):
         return update._replace(client=update.model)
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
-        # The server's copy of a retained layer is not sent: noise, clipping or an attack may have changed it.
-        stays = {
+        # Not the server's copy of a retained layer, which noise, clipping or an attack may have changed.
+        is_retained = {
             name: retained
             for names, retained in zip(self.task.layers.values(), own["retained"], strict=True)
             for name in names
         }
         received = trees.omit(own, ("retained",))
-        return {**client, **{name: torch.where(stays[name], client[name], value) for name, value in received.items()}}
+        mixture = {name: torch.where(is_retained[name], client[name], value) for name, value in received.items()}
+        return {**client, **mixture}
 
     def traffic(self, shared: Tree, own: Tree, uploads: Tree, participants: int) -> tuple[int, int]:
         down = {
-            name: value[~stays]
-            for names, stays in zip(self.task.layers.values(), own["retained"].T, strict=True)
+            name: value[~is_retained]
+            for names, is_retained in zip(self.task.layers.values(), own["retained"].T, strict=True)
             for name, value in trees.select(own, names).items()
         }
         return trees.nbytes(down), trees.nbytes(uploads)

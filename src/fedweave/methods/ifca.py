@@ -104,5 +104,5 @@ class IFCA(Method):
     def _fit(self, model: Params, data: ClientData) -> Fit:
         if self.averaging == "models":
             return self.descend(model, data)
-        whole = replace(data, plan=[[remove_padding(data.train)]], padded=is_mapped())
-        return self.descend(model, whole, epochs=slice(0, 1))
+        full_batch = replace(data, plan=[[remove_padding(data.train)]], padded=is_mapped())
+        return self.descend(model, full_batch, epochs=slice(0, 1))

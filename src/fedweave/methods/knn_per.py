@@ -53,26 +53,25 @@ class KnnPer(GlobalModel):
         return self._memory({**shared, **client}, data)
 
     def predict(self, model: Tree, data: ClientData, rows: Tensor) -> Tensor:
-        near, own = self._votes(model, data, rows)
-        return model["mix"] * near + (1.0 - model["mix"]) * own
+        p_knn, p_model = self._votes(model, data, rows)
+        return model["mix"] * p_knn + (1.0 - model["mix"]) * p_model
 
     def _memory(self, model: Params, data: ClientData) -> Tree:
-        stored = {
+        memory = {
             "model": model,
             "features": self.task.features(model, data, data.train),
             "labels": self.task.targets(data, data.train.clamp(min=0)),
             "real": data.train >= 0,
         }
-        near, own = self._votes(stored, data, data.val)
-        return {**stored, "mix": self._best_mix(near, own, data)}
+        p_knn, p_model = self._votes(memory, data, data.val)
+        return {**memory, "mix": self._best_mix(p_knn, p_model, data)}
 
-    def _best_mix(self, near: Tensor, own: Tensor, data: ClientData) -> Tensor:
+    def _best_mix(self, p_knn: Tensor, p_model: Tensor, data: ClientData) -> Tensor:
         if self.mix >= 0:
-            return torch.full_like(near[0, 0], self.mix)
-        grid = torch.linspace(0, 1, 101, dtype=near.dtype, device=near.device)
-        hits = (grid[:, None, None] * near + (1 - grid)[:, None, None] * own).argmax(-1) == self.task.targets(
-            data, data.val.clamp(min=0)
-        )
+            return torch.full_like(p_knn[0, 0], self.mix)
+        grid = torch.linspace(0, 1, 101, dtype=p_knn.dtype, device=p_knn.device)
+        mixtures = grid[:, None, None] * p_knn + (1 - grid)[:, None, None] * p_model
+        hits = mixtures.argmax(-1) == self.task.targets(data, data.val.clamp(min=0))
         return grid[(hits & (data.val >= 0)).sum(-1).argmax()]
 
     def _votes(self, memory: Tree, data: ClientData, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -80,11 +79,10 @@ class KnnPer(GlobalModel):
         logits = self.task.predict(memory["model"], data, rows)
         z = self.task.features(memory["model"], data, rows)
         distance = torch.cdist(z, memory["features"]).square().masked_fill(~memory["real"], torch.inf)
-        nearest, which = distance.topk(min(self.k, distance.shape[1]), largest=False)
+        nearest, neighbours = distance.topk(min(self.k, distance.shape[1]), largest=False)
         classes = torch.arange(logits.shape[-1], device=logits.device)
-        onehot = (memory["labels"][which][..., None] == classes).to(logits.dtype)
+        onehot = (memory["labels"][neighbours][..., None] == classes).to(logits.dtype)
         if self.rule == "original":
-            return (torch.softmax(-nearest / (z.shape[-1] * self.scale), -1)[..., None] * onehot).sum(
-                -2
-            ), logits.softmax(-1)
+            weights = torch.softmax(-nearest / (z.shape[-1] * self.scale), -1)
+            return (weights[..., None] * onehot).sum(-2), logits.softmax(-1)
         return torch.softmax((torch.exp(-nearest)[..., None] * onehot).sum(-2), -1), logits.softmax(-1)

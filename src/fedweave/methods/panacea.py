@@ -52,8 +52,8 @@ class Panacea(GraphHypernetwork):
         def loss(phi: Tree) -> Tree:
             return {"loss": self.generator_weight * self.reconstruction(phi, fixed)}
 
-        part = trees.omit(phi, ["hyper"])  # the graph depends on the codes alone
-        return pull_back(loss, part, lambda out: {"loss": torch.ones_like(out["loss"])})[0]
+        phi_of_codes = trees.omit(phi, ["hyper"])  # the graph depends on the codes alone
+        return pull_back(loss, phi_of_codes, lambda out: {"loss": torch.ones_like(out["loss"])})[0]
 
     def reconstruction(self, phi: Tree, fixed: Tree) -> Tensor:
         """Mean cross-entropy of the graph over ordered pairs of different clients."""
@@ -63,7 +63,7 @@ class Panacea(GraphHypernetwork):
             (edges[0], edges[1]), z.new_ones(())
         )
         pairs = ~torch.eye(len(z), dtype=torch.bool, device=z.device)
-        linked = adjacency[pairs]
-        rarity = (len(linked) - linked.sum()) / linked.sum().clamp(min=1.0)
-        losses = F.binary_cross_entropy_with_logits((z @ z.T)[pairs], linked, pos_weight=rarity, reduction="sum")
-        return losses / max(1, len(linked))
+        targets = adjacency[pairs]
+        rarity = (len(targets) - targets.sum()) / targets.sum().clamp(min=1.0)
+        losses = F.binary_cross_entropy_with_logits((z @ z.T)[pairs], targets, pos_weight=rarity, reduction="sum")
+        return losses / max(1, len(targets))

@@ -67,7 +67,8 @@ class PeFLL(ClientDescriptors, SplitClient, GeneratedModels):
         return self.models(phi["hyper"], fixed["embeddings"][ids], fixed["scale"])
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
-        _ = self.hypernetwork(server["fixed"]["embeddings"].shape[1]).meta_module  # made here, as clients may be mapped
+        # The network is built here, because clients may run under vmap.
+        _ = self.hypernetwork(server["fixed"]["embeddings"].shape[1]).meta_module
         return {**server["phi"], "scale": server["fixed"]["scale"]}, {}
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
@@ -80,8 +81,8 @@ class PeFLL(ClientDescriptors, SplitClient, GeneratedModels):
             models = self.models(shared["hyper"], vector[None], shared["scale"])
             return -sum((models[name][0] * value).sum() for name, value in update.items()), {"embedding": vector}
 
-        _, sent, gradient = value_and_grad(surrogate_loss, shared["embed"])
-        upload = {"update": update, "embedding": sent["embedding"].detach(), "gradient": gradient}
+        _, outputs, gradient = value_and_grad(surrogate_loss, shared["embed"])
+        upload = {"update": update, "embedding": outputs["embedding"].detach(), "gradient": gradient}
         return Update(upload, trees.select(fit.model, self.local_names), fit.model, fit.loss)
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
@@ -93,15 +94,15 @@ class PeFLL(ClientDescriptors, SplitClient, GeneratedModels):
         def generate_models(hyper: Params) -> Params:
             return self.models(hyper, uploads["embedding"], server["fixed"]["scale"])
 
-        against = trees.tree_map(lambda value: -value / len(ids), uploads["update"])
-        hyper, start = pull_back(generate_models, server["phi"]["hyper"], lambda start: against)
+        cotangent = trees.tree_map(lambda value: -value / len(ids), uploads["update"])
+        hyper, start = pull_back(generate_models, server["phi"]["hyper"], lambda start: cotangent)
         # In the order of φ, in which an optimiser goes through it.
         return {"embed": trees.tree_map(lambda g: g.mean(0), uploads["gradient"]), "hyper": hyper}, start
 
     def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
         vectors, scale = uploads["embedding"], fixed["scale"]
-        first = torch.stack([row.mean() for row in moments(vectors)])
-        scale = torch.where(scale.any(), scale, first)
+        first_scale = torch.stack([row.mean() for row in moments(vectors)])
+        scale = torch.where(scale.any(), scale, first_scale)
         return {"embeddings": fixed["embeddings"].index_copy(0, ids, vectors), "scale": scale}
 
     def add_rows(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:

@@ -56,9 +56,9 @@ class Envelope(Solver):
         theta = {
             name: p - self.lr * (grads[name] + self.lam * (p - w[name]) + self.mu * p) for name, p in params.items()
         }
-        moved = self.outer.step(w, {name: self.lam * (w[name] - theta[name]) for name in w}, state["outer"])
-        due = taken % self.steps == 0
-        w, outer = trees.tree_map(lambda a, b: torch.where(due, a, b), moved, (w, state["outer"]))
+        outer_step = self.outer.step(w, {name: self.lam * (w[name] - theta[name]) for name in w}, state["outer"])
+        is_last = taken % self.steps == 0
+        w, outer = trees.tree_map(lambda a, b: torch.where(is_last, a, b), outer_step, (w, state["outer"]))
         return theta, {"w": w, "outer": outer, "taken": taken}
 
     def step_(self, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:

@@ -71,7 +71,7 @@ class Scaffold(GlobalModel):
         return Update(upload, state, fit.model, fit.loss)
 
     def acknowledge(self, client: ClientState, upload: Tree, sent: Tree) -> ClientState:
-        # c stays the mean of the c_i only if clients count what the server got.
+        # c stays the mean of the c_i only if clients add what the server received.
         error = trees.sub(sent["control"], upload["control"])
         return {**client, "control": trees.tree_map(torch.add, client["control"], error)}
 
@@ -94,11 +94,11 @@ class Scaffold(GlobalModel):
         batches = [*data.plan[0]]
         rows = torch.stack([(batch >= 0).sum() for batch in batches]).sum()
 
-        def share(params: Params, batch: Tensor, key: Tensor) -> tuple[Tensor, Params]:
+        def batch_loss(params: Params, batch: Tensor, key: Tensor) -> tuple[Tensor, Params]:
             value, buffers = objective(params, batch, key)
             return value * (batch >= 0).sum().to(value) / rows, buffers
 
-        return total_gradient(share, model, batches, data.key, self.task.params)[1]
+        return total_gradient(batch_loss, model, batches, data.key, self.task.params)[1]
 
 
 def correct_gradient(loss: Loss, correction: Params) -> Loss:

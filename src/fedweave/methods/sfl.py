@@ -102,8 +102,8 @@ class SFL(ClientModels):
         first, second = (draw_vectors(seed, ids, self.node_size, like) for seed in seeds[:2])
         network = architecture(AntisymmetricGraph, len(ids), self.node_size, saturation=self.saturation)
         solver = SGD(lr=self.fit_lr, weight_decay=self.fit_decay)
-        drawn = {**init_parameters(network, seeds[2], thetas.dtype), "first": first, "second": second}
-        params = trees.tree_map(lambda t: t.to(thetas), drawn)
+        initial = {**init_parameters(network, seeds[2], thetas.dtype), "first": first, "second": second}
+        params = trees.tree_map(lambda t: t.to(thetas), initial)
         for _ in range(self.fit_steps):
             grads = value_and_grad(lambda p: (F.mse_loss(F.normalize(network.run(p)), target), {}), params)[2]
             params, _ = solver.step(params, grads, {})
