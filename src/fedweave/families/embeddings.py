@@ -121,5 +121,5 @@ class EmbeddedClient(Method):
         return {"model": trees.select(fit.model, self.local_names), "moments": fit.state["head"]}
 
     def _embedding_upload(self, model: Params, data: ClientData) -> dict[str, Tensor]:
-        due = self.refresh and data.round and data.round % self.refresh == 0
-        return {"embedding": self.task.embedding(model, data)} if due else {}
+        is_refreshed = self.refresh and data.round and data.round % self.refresh == 0
+        return {"embedding": self.task.embedding(model, data)} if is_refreshed else {}

@@ -9,8 +9,8 @@ from fedweave.tensors.trees import Params
 
 def initial_models(task: Task, start: Start, count: int) -> list[Params]:
     """The common initial model, and `count` − 1 further models that are drawn independently."""
-    drawn = [task.init(start.seed + i) for i in range(1, count)]
-    return [start.model, *({name: value.to(start.model[name]) for name, value in model.items()} for model in drawn)]
+    further = [task.init(start.seed + i) for i in range(1, count)]
+    return [start.model, *({name: value.to(start.model[name]) for name, value in params.items()} for params in further)]
 
 
 def join_models(models: Sequence[Params]) -> Params:

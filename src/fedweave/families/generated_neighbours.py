@@ -33,13 +33,13 @@ class ImpairedSubgraph(NamedTuple):
         hidden: [V].
         edges: [E] the edges between visible nodes.
         missing: [V] number of hidden neighbours of a visible node.
-        lost: [V, S] the hidden neighbours; slots after the first `missing` ones have no meaning.
+        hidden_neighbours: [V, S] the hidden neighbours; slots after the first `missing` ones have no meaning.
     """
 
     hidden: Tensor
     edges: Tensor
     missing: Tensor
-    lost: Tensor
+    hidden_neighbours: Tensor
 
 
 def non_loop_edges(data: ClientData) -> Tensor:
@@ -243,7 +243,7 @@ class GeneratedNeighbours(Method):
             )
             values = self.task.row_loss(logits[rows], self.task.targets(data, rows))
             values = values + F.smooth_l1_loss(degree[rows], graph.missing[rows].to(degree.dtype), reduction="none")
-            errors = greedy_costs(slots, data.arrays["x"], graph.lost[:, None], graph.missing)[:, 0]
+            errors = greedy_costs(slots, data.arrays["x"], graph.hidden_neighbours[:, None], graph.missing)[:, 0]
             other_errors = greedy_costs(
                 slots, bank.flatten(0, 2), draw_neighbours(key, shared["ids"], bank, len(graph.missing)), graph.missing
             )

@@ -73,9 +73,9 @@ class Timeline:
 
     def enrolments(self, rounds: int) -> int:
         """How often a founder has enrolled in the stages that began within `rounds` rounds."""
-        begun = [
+        stages = [
             stage
             for i, stage in enumerate(self.stages)
             if sum(s.rounds for s in self.stages[:i]) < rounds and (i == 0 or stage.handover)
         ]
-        return sum(type(stage.method).enrol is not Method.enrol for stage in begun)
+        return sum(type(stage.method).enrol is not Method.enrol for stage in stages)
