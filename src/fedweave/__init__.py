@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Name -> its module, and its name there where that differs. Imported when it is asked for, so that `import fedweave`
-# takes no time.
-_PLACES: dict[str, tuple[str, ...]] = {
+# Name -> its module, and its name in that module where it differs. A name is imported when it is first used, so that
+# `import fedweave` takes no time.
+_SOURCES: dict[str, tuple[str, ...]] = {
     "compare": ("fedweave.api.compare",),
     "fit": ("fedweave.api.compare",),
     "load": ("fedweave.api.compare",),
@@ -77,10 +77,10 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f"fedweave.{name}")
-    if name not in _PLACES:
+    if name not in _SOURCES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    place, *other = _PLACES[name]
-    return getattr(import_module(place), *(other or [name]))
+    module, *attribute = _SOURCES[name]
+    return getattr(import_module(module), *(attribute or [name]))
 
 
 def __dir__() -> list[str]:

@@ -1,20 +1,20 @@
-"""The exceptions a user is meant to read."""
+"""The exceptions that users see."""
 
 import difflib
 from collections.abc import Iterable
 
-NEAR = 4  # most names that are offered in place of one
-LONGEST = 4000  # characters of a message
+MOST_SUGGESTIONS = 4  # most names that a message suggests
+LONGEST_MESSAGE = 4000  # characters of a message
 LONGEST_VALUE = 200  # characters of a value in a message
 
 
 class BadInput(ValueError):
-    """A wrong key, value or file: one line that names it, its value and the way out."""
+    """A wrong key, value or file: one line that names it, its value and how to fix it."""
 
     def __init__(self, message: str) -> None:
-        # What a library says in passing may have lines
-        words = (_shorten(word, LONGEST_VALUE) for word in message.split())  # a path may have thousands of characters
-        super().__init__(_shorten(" ".join(words), LONGEST))
+        # A quoted error of a library may have several lines, and a path thousands of characters.
+        words = (_shorten(word, LONGEST_VALUE) for word in message.split())
+        super().__init__(_shorten(" ".join(words), LONGEST_MESSAGE))
 
 
 def format_value(value: object) -> str:
@@ -33,14 +33,14 @@ def _shorten(text: str, longest: int) -> str:
 
 
 class Diverged(RuntimeError):
-    """Training left the finite numbers; the message names run, seed, round and the way out."""
+    """Training gave numbers that are not finite; the message names run, seed, round and how to avoid it."""
 
 
 def choose(value: str, choices: Iterable[str], key: str, command: str = "") -> str:
     """Return `value` if it is one of `choices`.
 
     Args:
-        command: that lists all choices, where these are too many for a message.
+        command: shows all choices, where these are too many for a message.
 
     Raises:
         BadInput: naming `key`, the value, similar choices and all choices, or the command.
@@ -48,14 +48,17 @@ def choose(value: str, choices: Iterable[str], key: str, command: str = "") -> s
     options = sorted(choices)
     if value in options:
         return value
-    hint = suggest(str(value), options, NEAR if command else 1)
+    hint = suggest(str(value), options, MOST_SUGGESTIONS if command else 1)
     rest = f"all {len(options)} are listed by: {command}" if command else f"choices: {', '.join(options) or 'none'}"
     raise BadInput(f"{key}: {format_value(value)} is unknown; {hint}{rest}")
 
 
 def suggest(value: str, choices: Iterable[str], count: int = 1) -> str:
-    """A question for those of the `choices` that look like `value`, at most `count`, or hold it; "" if none does."""
-    options, typed = sorted(choices), value[:LONGEST_VALUE]
-    holding = [name for name in options if len(typed) > 1 and typed.lower() in name.lower()]
-    near = [*dict.fromkeys([*difflib.get_close_matches(typed, options, n=count), *holding])][:NEAR]
-    return f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+    """A question that suggests choices: at most `count` that are spelled like `value`, and those that contain it.
+
+    Empty if there is none.
+    """
+    options, text = sorted(choices), value[:LONGEST_VALUE]
+    containing = [name for name in options if len(text) > 1 and text.lower() in name.lower()]
+    suggestions = [*dict.fromkeys([*difflib.get_close_matches(text, options, n=count), *containing])][:MOST_SUGGESTIONS]
+    return f"did you mean {' or '.join(map(repr, suggestions))}? " if suggestions else ""

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there: written under a temporary name, synced, renamed, and the folder synced."""
+"""Files that are complete or not there: written under a temporary name, synced, renamed, and the folder synced."""
 
 import csv
 import errno
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Errors that the user can fix: a full disk, a quota, a size limit, a folder that is read-only, another's, or not a
-# folder.
+# Errors that the user can fix: a full disk, a quota, a size limit, a folder that is read-only or of another user, or a
+# path that is not a folder.
 USER_ERRORS = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "ENOTDIR",
                                          "EEXIST", "EISDIR",
                                          "ENAMETOOLONG", "ELOOP")}  # fmt: skip
@@ -32,7 +32,7 @@ def atomic_path(path: Path | str, mode: int = 0o644) -> Iterator[Path]:
     After a power cut `path` is the old file or the new one: the content is on the disk before the name changes.
 
     Args:
-        mode: of the file, from before it has content.
+        mode: of the file; it is set before the file has content.
 
     Raises:
         BadInput: the disk is full, or the folder cannot be written.
@@ -40,8 +40,8 @@ def atomic_path(path: Path | str, mode: int = 0o644) -> Iterator[Path]:
     path = Path(path)
     with _one_line_errors(path, {*USER_ERRORS, errno.ENOENT}):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
-        os.close(handle)
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
+        os.close(descriptor)
         temporary = Path(name)
     with _one_line_errors(path):
         try:
@@ -66,31 +66,32 @@ def user_errors() -> Iterator[None]:
     except OSError as error:
         if error.errno not in USER_ERRORS or error.filename is None:
             raise
-        way = "make sure that it and those above it are folders that can be written, and run this again"
-        raise BadInput(f"{error.filename}: cannot be used ({error.strerror}); {way}") from error
+        advice = "make sure that it and those above it are folders that can be written, and run this again"
+        raise BadInput(f"{error.filename}: cannot be used ({error.strerror}); {advice}") from error
 
 
 @contextmanager
 def _one_line_errors(path: Path, errors: Collection[int] = USER_ERRORS) -> Iterator[None]:
-    """Turn errors that the user can fix into one line; `errors` has their numbers.
+    """Turn errors that the user can fix into a one-line BadInput; `errors` has their numbers.
 
-    A folder such as /proc says that a new name in it "does not exist". Elsewhere that error is a defect of the program.
+    In a folder such as /proc, the error for a new name is "does not exist". Elsewhere that error is a defect of the
+    program.
     """
     try:
         yield
     except OSError as error:
         if error.errno not in errors:
             raise
-        way = f"free space, or make {path.parent} a folder that can be written, and run this again"
-        raise BadInput(f"{path}: cannot be written ({error.strerror}); {way}") from error
+        advice = f"free space, or make {path.parent} a folder that can be written, and run this again"
+        raise BadInput(f"{path}: cannot be written ({error.strerror}); {advice}") from error
 
 
 def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        os.fsync(descriptor)
     finally:
-        os.close(handle)
+        os.close(descriptor)
 
 
 def write_atomic(path: Path | str, content: bytes | str, mode: int = 0o644) -> None:
@@ -110,7 +111,7 @@ def write_table(path: Path | str, header: Sequence[str], rows: Iterable[Sequence
 
 
 def check_regular(path: Path | str) -> None:
-    """Refuse what is there and is no regular file: a pipe would wait for a writer for ever, a device may have no end.
+    """Refuse a path that exists and is no regular file: a pipe may wait for a writer for ever, a device may never end.
 
     Raises:
         BadInput: naming the path and what it is.
@@ -125,22 +126,22 @@ def check_regular(path: Path | str) -> None:
         raise BadInput(f"{path}: is {kind} and not a file; move it away, and run what writes the file again")
 
 
-def read(file: Path, reader: Callable[[Path], T], again: str) -> T:
-    """What `reader` makes of `file`.
+def read(file: Path, reader: Callable[[Path], T], advice: str) -> T:
+    """The result of `reader(file)`.
 
     Raises:
-        BadInput: naming the file and the way out, which is `again`.
+        BadInput: naming the file and `advice`, which says how to fix it.
     """
     check_regular(file)
     try:
         return reader(file)
-    except Exception as error:  # each format has its own dozen of exceptions for damaged files
+    except Exception as error:  # each format raises exceptions of its own for damaged files
         reason = (str(error).splitlines() or [""])[0]
-        raise BadInput(f"{file}: damaged ({type(error).__name__}: {reason}); {again}") from error
+        raise BadInput(f"{file}: damaged ({type(error).__name__}: {reason}); {advice}") from error
 
 
-def read_table(file: Path, columns: Sequence[str], again: str, **options: Any) -> "pd.DataFrame":
-    """A CSV file that was written whole and has `columns`; `options` are those of pandas.
+def read_table(file: Path, columns: Sequence[str], advice: str, **options: Any) -> "pd.DataFrame":
+    """The table of a complete CSV file that has `columns`; `options` are those of pandas.
 
     Raises:
         BadInput: as `read`.
@@ -152,11 +153,11 @@ def read_table(file: Path, columns: Sequence[str], again: str, **options: Any) -
         if not text.endswith("\n"):
             raise ValueError("it ends within a line")
         table = pd.read_csv(io.StringIO(text), **options)
-        if lacking := [name for name in columns if name not in table]:
-            raise ValueError(f"no column {', '.join(lacking)}")
+        if missing := [name for name in columns if name not in table]:
+            raise ValueError(f"no column {', '.join(missing)}")
         return table
 
-    return read(file, reader, again)
+    return read(file, reader, advice)
 
 
 def save_tensors(path: Path | str, content: Any, mode: int = 0o644) -> None:
@@ -179,21 +180,20 @@ def load_tensors(path: Path | str) -> Any:
 
 
 def check_writable(folder: Path | str) -> None:
-    """Make sure that `folder` is there and can be written, before hours are spent on what goes there.
+    """Make sure that `folder` exists and can be written, before hours are spent on results for it.
 
     Raises:
-        BadInput: naming the folder, the reason and the way out.
+        BadInput: naming the folder, the reason and how to fix it.
     """
     with _one_line_errors(Path(folder) / ".writable", errors={*USER_ERRORS, errno.ENOENT}):
         Path(folder).mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(
-            dir=folder, buffering=0
-        ) as probe:  # it has no name, so a kill leaves nothing behind
+        # A file without a name: a killed process leaves nothing behind.
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as probe:
             probe.write(b"\0")
 
 
 def remove_temporary_files(folder: Path, pattern: str = "*") -> None:
-    """Remove what killed writers of the files called `pattern` left; nobody else may be writing them."""
-    for left in folder.glob(f".{pattern}"):
+    """Remove temporary files of killed writers of `pattern`; no other process may be writing such files."""
+    for path in folder.glob(f".{pattern}"):
         with suppress(IsADirectoryError, PermissionError):
-            left.unlink()
+            path.unlink()

@@ -23,7 +23,7 @@ BINS = 15  # of the calibration error, as in Guo et al., 2017
 
 @dataclass(frozen=True)
 class Metric:
-    """How good outputs are.
+    """A metric: a function that says how good outputs are, and how tables and figures show its values.
 
     Attributes:
         name: in studies, tables and files.
@@ -51,12 +51,12 @@ class Metric:
             choose(kind, KINDS, f"metric {self.name}: kinds")
 
     def value(self, kind: str, targets: np.ndarray, outputs: np.ndarray) -> float:
-        """The metric of M rows; NaN without rows, or where an output is not finite.
+        """The value for M rows; NaN if there are none, or if an output is not finite.
 
         Args:
             kind: of the targets.
-            targets: [M] or [M, horizon]. Where a function fails on rows of one class, it is undefined there.
-            outputs: what a model says: scores or probabilities of classes [M, C], or values like `targets`.
+            targets: [M] or [M, horizon]. If a function fails on rows of one class, the value is NaN.
+            outputs: of a model: scores or probabilities of classes [M, C], or values like `targets`.
 
         Raises:
             BadInput: the function fails or gives no number.
@@ -69,7 +69,7 @@ class Metric:
             return float(self.function(targets, outputs))
         except Exception as error:  # a user's function can raise anything
             if kind == "classes" and len(np.unique(targets)) < 2:
-                return float("nan")  # as scorers of scikit-learn that need every class
+                return float("nan")  # such as a scorer of scikit-learn that needs every class
             reason = (str(error).splitlines() or [""])[0] or type(error).__name__
             raise BadInput(
                 f"metric {self.name}: fails on targets {[*targets.shape]} and outputs {[*outputs.shape]} ({reason}); "
@@ -86,8 +86,9 @@ class Metric:
             return
         rows = np.arange(4 * width) % width
         steps = np.cos(np.arange(4 * width * width).reshape(-1, width))
-        targets = rows if kind == "classes" else steps[:, 0] if kind == "numbers" else steps
-        self.value(kind, targets, steps if kind != "numbers" else steps[:, -1])
+        targets = {"classes": rows, "numbers": steps[:, 0], "forecasts": steps}[kind]
+        outputs = steps[:, -1] if kind == "numbers" else steps
+        self.value(kind, targets, outputs)
 
 
 FUNCTIONS: dict[str, Function] = {}
@@ -95,23 +96,23 @@ METRICS: dict[str, Metric] = {}
 
 
 def metric(name: str, **about: Any) -> Callable[[Function], Function]:
-    """Enter the decorated function (targets, outputs) -> number as the metric `name`.
+    """Register the decorated function (targets, outputs) -> number as the metric `name`.
 
     Args:
         name: of the metric.
         about: the other attributes of `Metric`: kinds, higher_is_better, unit, title, needs.
 
     Raises:
-        BadInput: on decorating what is no function, or a second one for the same name.
+        BadInput: the decorated object is no function, or another function has this name.
     """
     check_name("metric", name)
 
     def enter(function: Function) -> Function:
         if not callable(function):
             raise BadInput(f"metric {name!r}: {function!r} is no function; write one of (targets, outputs)")
-        made = Metric(name, function, **about)
+        entry = Metric(name, function, **about)
         register(FUNCTIONS, "metric", name, function)
-        METRICS[name] = made
+        METRICS[name] = entry
         return function
 
     return enter
@@ -123,11 +124,11 @@ def check_fit(name: str, kind: str, where: str) -> Metric:
     Raises:
         BadInput: an unknown metric, or one that does not fit.
     """
-    chosen = METRICS[choose(name, METRICS, where)]
-    if kind not in chosen.kinds:
-        fitting = ", ".join(sorted(other for other, one in METRICS.items() if kind in one.kinds))
-        raise BadInput(f"{where}: {name} does not fit {kind}; choices: {fitting}")
-    return chosen
+    entry = METRICS[choose(name, METRICS, where)]
+    if kind not in entry.kinds:
+        choices = ", ".join(sorted(other for other, one in METRICS.items() if kind in one.kinds))
+        raise BadInput(f"{where}: {name} does not fit {kind}; choices: {choices}")
+    return entry
 
 
 def unit(name: str) -> str:
@@ -136,21 +137,21 @@ def unit(name: str) -> str:
 
 
 def title(name: str) -> str:
-    """What an axis says of the metric `name`."""
+    """Title of an axis that shows the metric `name`."""
     return (METRICS[name].title or name) if name in METRICS else name
 
 
 def higher_is_better(name: str) -> bool:
-    """The direction of the metric `name`; upwards for one that is not defined here."""
+    """Whether larger values of the metric `name` are better; true for a metric that is not defined here."""
     return METRICS[name].higher_is_better if name in METRICS else True
 
 
 def probabilities(outputs: np.ndarray) -> np.ndarray:
-    """Probabilities [M, C] from what models say; some methods, such as kNN-Per, say probabilities already."""
+    """Probabilities [M, C] of model outputs; some methods, such as kNN-Per, return probabilities already."""
     if (outputs >= 0).all() and np.allclose(outputs.sum(1), 1, atol=1e-4):
         return outputs
-    raised = np.exp(outputs - outputs.max(1, keepdims=True))
-    return np.asarray(raised / raised.sum(1, keepdims=True))
+    exponentials = np.exp(outputs - outputs.max(1, keepdims=True))
+    return np.asarray(exponentials / exponentials.sum(1, keepdims=True))
 
 
 @metric("accuracy", kinds=("classes",), unit="%", title="accuracy, %")
@@ -208,8 +209,8 @@ def log_loss(targets: np.ndarray, outputs: np.ndarray) -> float:
     """Mean of minus the logarithm of the true class's probability, which is at least the smallest step of a float64."""
     from sklearn.metrics import log_loss as mean_loss
 
-    shares = outputs / outputs.sum(1, keepdims=True)
-    return float(mean_loss(targets, shares, labels=np.arange(outputs.shape[1])))
+    normalised = outputs / outputs.sum(1, keepdims=True)
+    return float(mean_loss(targets, normalised, labels=np.arange(outputs.shape[1])))
 
 
 @metric("calibration_error", kinds=("classes",), higher_is_better=False, title="expected calibration error")
@@ -218,9 +219,9 @@ def calibration_error(targets: np.ndarray, outputs: np.ndarray) -> float:
 
     Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, Eq. 3.
     """
-    confidence, right = outputs.max(1), outputs.argmax(1) == targets
-    place = np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
-    gaps = np.bincount(place, weights=right - confidence, minlength=BINS)
+    confidence, correct = outputs.max(1), outputs.argmax(1) == targets
+    bin_numbers = np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
+    gaps = np.bincount(bin_numbers, weights=correct - confidence, minlength=BINS)
     return float(np.abs(gaps).sum() / len(targets))
 
 

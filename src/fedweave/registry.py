@@ -1,4 +1,4 @@
-"""Tables of what a name in a study stands for: methods, data sets, models, partitions."""
+"""Registration of the names that studies use: methods, data sets, models, partitions."""
 
 import inspect
 import sys
@@ -9,7 +9,7 @@ from typing import Any
 
 from fedweave.errors import BadInput
 
-_places: dict[tuple[str, str], Path] = {}  # (kind, name) -> the file in which it was entered
+_files: dict[tuple[str, str], Path] = {}  # (kind, name) -> the file in which it was registered
 
 
 def check_name(kind: str, name: object) -> None:
@@ -23,7 +23,7 @@ def check_name(kind: str, name: object) -> None:
 
 
 def register(table: dict[str, Any], kind: str, name: str, entry: Callable[..., Any]) -> None:
-    """Enter a class or a function in `table`. What is defined anew, as in a notebook, replaces itself.
+    """Add a class or a function to `table`. A new definition of the same object, as in a notebook, replaces it.
 
     Raises:
         BadInput: something else has the name; the message names both files.
@@ -32,7 +32,7 @@ def register(table: dict[str, Any], kind: str, name: str, entry: Callable[..., A
         first, second = (definition(one)[0] for one in (table[name], entry))
         raise BadInput(f"{kind} {name!r} is defined twice, in {first} and in {second}; rename one of them")
     table[name] = entry
-    _places[kind, name] = Path(sys._getframe(2).f_code.co_filename)  # whose decorator has called this
+    _files[kind, name] = Path(sys._getframe(2).f_code.co_filename)  # the file with the decorator
 
 
 def definition(entry: Callable[..., Any]) -> tuple[str, ...]:
@@ -48,14 +48,14 @@ def definition(entry: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def users_file(entry: Callable[..., Any]) -> Path | None:
-    """The file of a class or function that a user wrote; None of one of ours, and of one without a file."""
-    place = Path(definition(entry)[0])
-    return place if place.is_file() and not place.is_relative_to(Path(__file__).resolve().parent) else None
+    """The file of a class or function that a user wrote; None for one of fedweave, and for one without a file."""
+    file = Path(definition(entry)[0])
+    return file if file.is_file() and not file.is_relative_to(Path(__file__).resolve().parent) else None
 
 
 def files(kind: str, name: str, entry: Callable[..., Any]) -> tuple[Path, ...]:
-    """The files that define what is entered as `name`: where it was entered, what made it, and the bases of a class."""
+    """The files behind the entry `name`: with the decorator, with the definition, and with the bases of a class."""
     parts = inspect.getmro(entry) if isinstance(entry, type) else (entry,)
-    places = [Path(place) for part in parts for place in definition(part)[::2]]
-    there = [_places[kind, name]] if (kind, name) in _places else []
-    return tuple(dict.fromkeys(place.resolve() for place in (*there, *places) if place.suffix == ".py"))
+    paths = [Path(path) for part in parts for path in definition(part)[::2]]
+    registered = [_files[kind, name]] if (kind, name) in _files else []
+    return tuple(dict.fromkeys(path.resolve() for path in (*registered, *paths) if path.suffix == ".py"))

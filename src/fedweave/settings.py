@@ -25,7 +25,7 @@ def _format_number(number: float) -> str:
 
 
 class Bound(ABC):
-    """What a number (or a word, see `Words`) must fulfil; its text completes "it must be"."""
+    """A condition on a number (or a word, see `Words`); its text completes "it must be"."""
 
     @abstractmethod
     def admits(self, value: Any) -> bool:
@@ -115,7 +115,7 @@ class Words(Bound):
 
 
 class Space(ABC):
-    """Where a search looks for a value."""
+    """The values that a search may try."""
 
     @abstractmethod
     def entry(self) -> dict[str, Any]:
@@ -172,7 +172,7 @@ class Choices(Space):
 
 @dataclass(frozen=True)
 class NotSearched(Space):
-    """No search, although the class above has a space for this setting."""
+    """No search, although the base class has a space for this setting."""
 
     def entry(self) -> dict[str, Any]:
         return {}
@@ -204,7 +204,7 @@ class Setting:
         type: its annotation without what `Annotated` adds.
         default: its value if none is given; `REQUIRED` if it has no default.
         bounds: which a number must fulfil, all of them.
-        space: where a search looks for it, or None if it does not.
+        space: the values that a search may try, or None for no search.
         meaning: one line; empty where nobody wrote one.
     """
 
@@ -217,7 +217,7 @@ class Setting:
 
     @property
     def range(self) -> str:
-        """Which values it takes, in words; empty where the type says it all."""
+        """The allowed values in words; empty where the type alone defines them."""
         if get_origin(self.type) is Literal:
             return ", ".join(map(str, get_args(self.type)))
         return ", ".join(map(str, self.bounds))
@@ -236,18 +236,18 @@ class Setting:
         """
         numbers: Sequence[Any] = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
         for number in numbers:
-            real = isinstance(number, int | float) and not isinstance(number, bool)
-            checked = [b for b in self.bounds if (isinstance(number, str) if isinstance(b, Words) else real)]
-            broken = [str(bound) for bound in checked if not bound.admits(number)]
-            if broken:
-                raise BadInput(f"{key}: {format_value(value)} is out of range; it must be {' and '.join(broken)}")
+            is_number = isinstance(number, int | float) and not isinstance(number, bool)
+            bounds = [b for b in self.bounds if (isinstance(number, str) if isinstance(b, Words) else is_number)]
+            violated = [str(bound) for bound in bounds if not bound.admits(number)]
+            if violated:
+                raise BadInput(f"{key}: {format_value(value)} is out of range; it must be {' and '.join(violated)}")
 
 
 @cache
 def describe(owner: type | Callable[..., Any]) -> tuple[Setting, ...]:
     """The settings of a dataclass, its fields, or of a function, its keyword-only parameters, in their order.
 
-    What a class does not say of a field that it declares again is as in the class above: bounds, space and meaning.
+    Where a class declares a field again, it inherits the bounds, the space and the meaning that it does not give.
     """
     types = get_type_hints(owner)
     if dataclasses.is_dataclass(owner):
@@ -272,13 +272,13 @@ def _default(source: dataclasses.Field[Any] | inspect.Parameter) -> Any:
     return source.default if source.default_factory is dataclasses.MISSING else source.default_factory()
 
 
-def _add_annotations(bare: Setting, annotations: list[Any]) -> Setting:
-    """`bare` with what its annotations add, those of the class itself last."""
-    bounds, space, meaning = bare.bounds, bare.space, bare.meaning
+def _add_annotations(setting: Setting, annotations: list[Any]) -> Setting:
+    """`setting` with what its annotations add; those of the class itself come last."""
+    bounds, space, meaning = setting.bounds, setting.space, setting.meaning
     for annotation in annotations:
         notes = annotation.__metadata__ if get_origin(annotation) is Annotated else ()
         bounds = tuple(note for note in notes if isinstance(note, Bound)) or bounds
         space = next((note for note in reversed(notes) if isinstance(note, Space)), space)
         meaning = next((note for note in reversed(notes) if isinstance(note, str)), meaning)
     space = None if isinstance(space, NotSearched) else space
-    return dataclasses.replace(bare, bounds=bounds, space=space, meaning=meaning)
+    return dataclasses.replace(setting, bounds=bounds, space=space, meaning=meaning)

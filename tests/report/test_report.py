@@ -223,11 +223,11 @@ def test_methods_in_colour_differ_in_every_task() -> None:
     names = [*REFERENCES, *(f"m{i:02d}" for i in range(28))]
     orders = {"first": [*names[3:], *names[:3]], "second": [*names[27:], *names[:27]]}
     parts = [pd.DataFrame({"task": task, "method": order, "mean": 50.0}) for task, order in orders.items()]
-    looks = plots.assign_styles(names, page_data.emphasised_methods(pd.concat(parts)))
+    styles = plots.assign_styles(names, page_data.emphasised_methods(pd.concat(parts)))
     for part in parts:
         bold = task_view.coloured_methods(part)
         assert len(bold) == 6
-        assert len({looks[name][1:] for name in bold}) == 6
+        assert len({styles[name][1:] for name in bold}) == 6
 
 
 @pytest.mark.parametrize("narrow", [False, True])

@@ -1,4 +1,4 @@
-"""Arguments of calls that are refused before any work: values of a kind that nothing could be made of."""
+"""Checks of arguments of calls, before any work: values of a wrong kind are refused."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -10,9 +10,9 @@ import numpy as np
 from fedweave.errors import BadInput, format_value
 from fedweave.study.spec import MOST_SEEDS
 
-KINDS = {"c": "complex numbers", "M": "dates", "m": "durations"}  # kinds of arrays that are no features or targets
-PARTS_OF = "give the real and the imaginary part as two columns"
-NUMBERS_OF = "give numbers, such as days or hours since the first"
+KINDS = {"c": "complex numbers", "M": "dates", "m": "durations"}  # kinds of arrays that cannot be features or targets
+COMPLEX_ADVICE = "give the real and the imaginary part as two columns"
+TIME_ADVICE = "give numbers, such as days or hours since the first"
 # The square of a number above this one is more than float32 can hold.
 LARGEST = 1.8e19
 
@@ -21,7 +21,7 @@ def as_seeds(seeds: Any) -> list[int]:
     """The seeds of a number of repetitions, or of a list.
 
     Raises:
-        BadInput: it is neither, or too many; a large number makes no list.
+        BadInput: it is neither, or there are too many.
     """
     if isinstance(seeds, int | np.integer) and not isinstance(seeds, bool):
         if seeds < 1:
@@ -31,12 +31,12 @@ def as_seeds(seeds: Any) -> list[int]:
         return [*range(int(seeds))]
     if isinstance(seeds, str | Mapping) or not isinstance(seeds, Iterable):
         raise BadInput(f"seeds: {format_value(seeds)} must be a number of repetitions, or a list of seeds")
-    listed = [*islice(seeds, MOST_SEEDS + 1)]
-    if not listed:
+    entries = [*islice(seeds, MOST_SEEDS + 1)]
+    if not entries:
         raise BadInput("seeds: the list is empty; give a number of repetitions such as 3, or seeds such as [0, 1, 2]")
-    if len(listed) > MOST_SEEDS:
+    if len(entries) > MOST_SEEDS:
         raise BadInput(f"seeds: the list has more than {MOST_SEEDS} seeds; give {MOST_SEEDS} or fewer")
-    return [seed.item() if isinstance(seed, np.integer) else seed for seed in listed]
+    return [seed.item() if isinstance(seed, np.integer) else seed for seed in entries]
 
 
 def as_mapping(value: Any, name: str, example: str) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def as_mapping(value: Any, name: str, example: str) -> dict[str, Any]:
 
 
 def check_callbacks(callbacks: Any) -> None:
-    """Refuse what is no list of functions.
+    """Refuse a value that is no list of functions.
 
     Raises:
         BadInput: naming the value.
@@ -64,7 +64,7 @@ def check_callbacks(callbacks: Any) -> None:
 
 
 def check_folder(folder: Any, name: str) -> None:
-    """Refuse what is no path of a folder, and an empty one.
+    """Refuse a value that is no path of a folder, and an empty path.
 
     Raises:
         BadInput: naming the argument and the value.
@@ -74,7 +74,7 @@ def check_folder(folder: Any, name: str) -> None:
 
 
 def check_text(value: Any, name: str, example: str) -> None:
-    """Refuse what is no text, and an empty one.
+    """Refuse a value that is no text, and an empty text.
 
     Raises:
         BadInput: naming the argument and the value.
@@ -84,7 +84,7 @@ def check_text(value: Any, name: str, example: str) -> None:
 
 
 def check_seed(seed: Any) -> None:
-    """Refuse what is no seed of a split.
+    """Refuse a value that is no seed of a split.
 
     Raises:
         BadInput: naming the value.
@@ -94,7 +94,7 @@ def check_seed(seed: Any) -> None:
 
 
 def check_path(path: Any, name: str) -> None:
-    """Refuse what is no path.
+    """Refuse a value that is no path.
 
     Raises:
         BadInput: naming the argument and the value.
@@ -109,43 +109,45 @@ def as_names(value: Any, name: str, least: int = 1) -> list[Any]:
     Raises:
         BadInput: it is neither.
     """
-    listed = [value] if isinstance(value, str) else [*value] if isinstance(value, Iterable) else None
-    if listed is None or len(listed) < least or not all(isinstance(one, str | int) for one in listed):
+    names = [value] if isinstance(value, str) else [*value] if isinstance(value, Iterable) else None
+    if names is None or len(names) < least or not all(isinstance(one, str | int) for one in names):
         raise BadInput(f"{name}: {format_value(value)} is no name of a column; give a text, or a list of texts")
-    return listed
+    return names
 
 
-def as_array(values: Any, name: str, way: str) -> np.ndarray:
+def as_array(values: Any, name: str, advice: str) -> np.ndarray:
     """An array of `values`.
 
     Raises:
         BadInput: its rows differ in length, or it holds complex numbers, dates or durations.
     """
     try:
-        made = np.asarray(values)
+        array = np.asarray(values)
     except ValueError as error:
-        raise BadInput(f"{name}: the rows have different lengths; {way}") from error
-    check_kind(made, name)
-    return made
+        raise BadInput(f"{name}: the rows have different lengths; {advice}") from error
+    check_kind(array, name)
+    return array
 
 
 def check_kind(values: np.ndarray, name: str) -> None:
-    """Refuse numbers that float32 would change without a word.
+    """Refuse values that a conversion to float32 would change without an error.
 
     Raises:
         BadInput: `values` are complex numbers, dates or durations.
     """
-    kind = "c" if values.dtype == object and _holds(values, lambda one: isinstance(one, complex)) else values.dtype.kind
+    kind = (
+        "c" if values.dtype == object and _contains(values, lambda one: isinstance(one, complex)) else values.dtype.kind
+    )
     if kind in KINDS:
-        raise BadInput(f"{name}: holds {KINDS[kind]}; {PARTS_OF if kind == 'c' else NUMBERS_OF}")
+        raise BadInput(f"{name}: holds {KINDS[kind]}; {COMPLEX_ADVICE if kind == 'c' else TIME_ADVICE}")
 
 
-def _holds(values: np.ndarray, wrong: Callable[[Any], bool]) -> bool:
-    return any(map(wrong, values.ravel()[:1000].tolist()))
+def _contains(values: np.ndarray, predicate: Callable[[Any], bool]) -> bool:
+    return any(map(predicate, values.ravel()[:1000].tolist()))
 
 
 def check_size(values: np.ndarray, name: str) -> None:
-    """Refuse finite numbers whose square is more than float32 can hold; infinite ones are somebody else's matter.
+    """Refuse finite numbers whose square is more than float32 can hold; infinite numbers are checked elsewhere.
 
     Raises:
         BadInput: naming the first such number and its row.
@@ -154,8 +156,8 @@ def check_size(values: np.ndarray, name: str) -> None:
         return
     large = np.isfinite(values) & (np.abs(values) > LARGEST)
     if large.any():
-        place = np.argwhere(large)[0]
+        index = np.argwhere(large)[0]
         raise BadInput(
-            f"{name}: {values[tuple(place)]:.6g} in row {int(place[0])} is too large to train with (at most "
+            f"{name}: {values[tuple(index)]:.6g} in row {int(index[0])} is too large to train with (at most "
             f"{LARGEST:g}, whose square float32 holds); divide the values by a power of ten, or drop that row"
         )

@@ -1,6 +1,6 @@
-"""What users give as arrays, checked and in the form that data sets have.
+"""Conversion of arrays of users into the form that data sets have, with checks.
 
-Every function raises `BadInput`, one line that names the argument and the way out.
+Every function raises `BadInput`, one line that names the argument and how to fix it.
 """
 
 import calendar
@@ -51,7 +51,7 @@ def as_times(values: Any, count: int) -> np.ndarray:
     """A time per row [M]: numbers as they are, dates and texts as nanoseconds.
 
     Raises:
-        BadInput: a time is missing, or a text that cannot be read as one, or in two ways.
+        BadInput: a time is missing, or a text cannot be read as a time, or can be read in two ways.
     """
     column = as_column(values, "time", count)
     if column.dtype.kind in "iub":
@@ -76,13 +76,13 @@ def as_times(values: Any, count: int) -> np.ndarray:
 
 
 def _has_day_first(values: list[Any]) -> bool:
-    """Whether dates such as 31.5.2024 have the day before the month; one number above 12 says it for all rows.
+    """Whether dates such as 31.5.2024 have the day before the month; one number above 12 decides for all rows.
 
     Raises:
-        BadInput: no row says it, or two rows contradict each other.
+        BadInput: no row decides, or two rows contradict each other.
     """
     texts = dict.fromkeys(value for value in values if isinstance(value, str))
-    dates = {text: (int(found[1]), int(found[2])) for text in texts if (found := re.match(DATE, text))}
+    dates = {text: (int(match[1]), int(match[2])) for text in texts if (match := re.match(DATE, text))}
     day_first, month_first = (next((text for text in dates if dates[text][i] > 12), None) for i in (0, 1))
     if day_first and month_first:
         raise BadInput(
@@ -108,7 +108,7 @@ def _check_missing_times(times: np.ndarray, missing: np.ndarray) -> np.ndarray:
 
 
 def as_classes(y: Any, count: int, least: int = 2) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Numbers of the classes [M] and their names, sorted; `least` or more."""
+    """Class numbers [M] and the sorted names of the classes, of which there must be at least `least`."""
     column = as_column(y, "y", count)
     check_kind(column, "y")
     if np.issubdtype(column.dtype, np.floating):
@@ -138,21 +138,21 @@ def as_clients(client: Any, count: int) -> tuple[np.ndarray, tuple[str, ...]]:
     names = tuple(map(str, distinct))
     if len({*names}) < len(names):
         raise BadInput("client: two ids have the same name, such as 1 and '1'; give them one type")
-    place = {one: i for i, one in enumerate(distinct)}
-    return np.array([place[one] for one in ids], dtype=np.int64), names
+    position = {one: i for i, one in enumerate(distinct)}
+    return np.array([position[one] for one in ids], dtype=np.int64), names
 
 
 def as_groups(group: Any, owner: np.ndarray, names: tuple[str, ...]) -> tuple[np.ndarray | None, tuple[str, ...]]:
     """Number of each client's group [N] and the groups' names."""
     if group is None:
         return None, ()
-    members = _names_by_client(group, "group", owner, names)
-    titles = tuple(sorted({*members}))
-    return np.array([titles.index(title) for title in members], dtype=np.int64), titles
+    group_of = _names_by_client(group, "group", owner, names)
+    group_names = tuple(sorted({*group_of}))
+    return np.array([group_names.index(name) for name in group_of], dtype=np.int64), group_names
 
 
 def as_units(unit: Any, owner: np.ndarray, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Name of each client's unit, such as a person; none without units."""
+    """Name of each client's unit, such as a person; empty without units."""
     if unit is None:
         return ()
     import pandas as pd
@@ -164,31 +164,31 @@ def as_units(unit: Any, owner: np.ndarray, names: tuple[str, ...]) -> tuple[str,
     return tuple(_names_by_client(unit, "unit", owner, names))
 
 
-def _names_by_client(values: Any, what: str, owner: np.ndarray, names: tuple[str, ...]) -> list[str]:
+def _names_by_client(values: Any, option: str, owner: np.ndarray, names: tuple[str, ...]) -> list[str]:
     """One name for each client [N], from a mapping or from one value a row."""
     if isinstance(values, Mapping):
-        members = {str(key): str(value) for key, value in values.items()}
+        name_of = {str(key): str(value) for key, value in values.items()}
     else:
-        column = as_column(np.asarray(values, dtype=object), what, len(owner))
+        column = as_column(np.asarray(values, dtype=object), option, len(owner))
         pairs = {(names[i], str(value)) for i, value in zip(owner, column, strict=True)}
-        members = dict(pairs)
-        if len(pairs) > len(members):
-            raise BadInput(f"{what}: a client is in two {what}s; give all rows of a client the same")
-    missing = [name for name in names if name not in members]
+        name_of = dict(pairs)
+        if len(pairs) > len(name_of):
+            raise BadInput(f"{option}: a client is in two {option}s; give all rows of a client the same")
+    missing = [name for name in names if name not in name_of]
     if missing:
-        raise BadInput(f"{what}: client {missing[0]!r} has none; name one for each client")
-    return [members[name] for name in names]
+        raise BadInput(f"{option}: client {missing[0]!r} has none; name one for each client")
+    return [name_of[name] for name in names]
 
 
 def as_relation(pairs: list[tuple[Any, Any]], names: tuple[str, ...]) -> np.ndarray:
     """Edges [2, R] of a given client graph in both directions, from pairs of names."""
-    place = {name: i for i, name in enumerate(names)}
-    unknown = next((one for pair in pairs for one in pair if str(one) not in place), None)
+    position = {name: i for i, name in enumerate(names)}
+    unknown = next((one for pair in pairs for one in pair if str(one) not in position), None)
     if unknown is not None:
         raise BadInput(f"relation: {unknown!r} is no client; clients: {', '.join(names[:10])}")
     if not pairs:
         raise BadInput("relation: has no pair; give such as [('a', 'b')], or leave it out")
-    return symmetrise_edges(np.array([[place[str(one)] for one in pair] for pair in pairs]).T, len(names))
+    return symmetrise_edges(np.array([[position[str(one)] for one in pair] for pair in pairs]).T, len(names))
 
 
 def check_classes(labels: np.ndarray, rows: Mapping[str, Any], classes: tuple[str, ...]) -> None:
@@ -200,11 +200,11 @@ def check_classes(labels: np.ndarray, rows: Mapping[str, Any], classes: tuple[st
     test, train = (
         np.bincount(labels[np.concatenate(rows[part])], minlength=len(classes)) for part in ("test", "train")
     )
-    new = np.flatnonzero((test > 0) & (train == 0))
-    if len(new):
-        which = ", ".join(repr(classes[c]) for c in new[:3]) + (", ..." if len(new) > 3 else "")
+    untrained = np.flatnonzero((test > 0) & (train == 0))
+    if len(untrained):
+        examples = ", ".join(repr(classes[c]) for c in untrained[:3]) + (", ..." if len(untrained) > 3 else "")
         raise BadInput(
-            f"y: test rows have labels that no training row has: {which}; give these more training rows, "
+            f"y: test rows have labels that no training row has: {examples}; give these more training rows, "
             "or leave their rows out"
         )
 
@@ -213,8 +213,8 @@ def as_graphs(graphs: Any) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray
     """Name of the client -> features [V, F], edges [2, E] in both directions and classes [V]."""
     if not isinstance(graphs, Iterable):
         raise BadInput(f"graphs: {format_value(graphs)} is no list of graphs; give (x, edge_index, y) of each client")
-    named = dict(graphs) if isinstance(graphs, Mapping) else {f"client {i}": graph for i, graph in enumerate(graphs)}
-    parts = {str(client): as_graph(graph, client) for client, graph in named.items()}
+    graph_of = dict(graphs) if isinstance(graphs, Mapping) else {f"client {i}": graph for i, graph in enumerate(graphs)}
+    parts = {str(client): as_graph(graph, client) for client, graph in graph_of.items()}
     widths = sorted({x.shape[1] for x, _, _ in parts.values()})
     if len(widths) != 1:
         raise BadInput(f"graphs: {len(parts)} of them, with {widths} features; give some, all with the same number")
@@ -247,8 +247,8 @@ def as_graph(graph: tuple[Any, Any, Any], client: str) -> tuple[np.ndarray, np.n
 
 
 def partition_block(dataset: Dataset, partition: Partition) -> dict[str, Any]:
-    """The partition block of a task whose rows are given: the data stand in it as a hash."""
-    rows = (mine for part in PARTS for mine in getattr(partition, part))
+    """The partition block of a task with given rows: it has a hash in place of the rows."""
+    rows = (client_rows for part in PARTS for client_rows in getattr(partition, part))
     relation = [] if partition.relation is None else [partition.relation]
     targets = dataset.labels if dataset.targets is None else dataset.targets
     units = [np.array(partition.units)] if partition.units else []
@@ -258,9 +258,9 @@ def partition_block(dataset: Dataset, partition: Partition) -> dict[str, Any]:
 
 def digest(arrays: Iterable[np.ndarray]) -> str:
     """A hash of the types, shapes and values of arrays."""
-    hashed = hashlib.sha256()
+    hasher = hashlib.sha256()
     for array in arrays:
         values = np.ascontiguousarray(array)
-        hashed.update(str((values.dtype, values.shape)).encode())
-        hashed.update(values.data if values.size else b"")
-    return hashed.hexdigest()[:16]
+        hasher.update(str((values.dtype, values.shape)).encode())
+        hasher.update(values.data if values.size else b"")
+    return hasher.hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""The control on pooled rows in a comparison: where it joins, and where it is refused."""
+"""The control that trains on pooled rows: when a comparison adds it, and when it is refused."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,24 +11,24 @@ from fedweave.study.spec import Study
 
 
 def add_control(
-    federation: Federation, named: dict[str, tuple[str, dict[str, Any]]], train: Mapping[str, Any]
+    federation: Federation, entries: dict[str, tuple[str, dict[str, Any]]], train: Mapping[str, Any]
 ) -> dict[str, tuple[str, dict[str, Any]]]:
-    """`named` with a control that trains on pooled rows, unless one is listed or the clients' rows cannot be pooled.
+    """`entries` with a control that trains on pooled rows, unless one is listed or the clients' rows cannot be pooled.
 
     Clients with graphs of their own have no common rows, and targets in units of each client have no common scale. A
     study of attacks, privacy or the server's optimiser is about uploads, of which pooled training has none.
     """
-    pooling = {name for name, cls in METHODS.items() if cls.pools and cls.__module__.startswith("fedweave.")}
-    listed = any(METHODS[method].pools for method, _ in named.values())
+    pooling_methods = {name for name, cls in METHODS.items() if cls.pools and cls.__module__.startswith("fedweave.")}
+    has_pooled = any(METHODS[method].pools for method, _ in entries.values())
     about_uploads = any(train.get(key) for key in ("privacy", "robust", "server_optimizer"))
-    if listed or about_uploads or federation.partition.nodes is not None or not _has_common_unit(federation):
-        return named
-    return {**named, **{name: (name, {}) for name in sorted(pooling) if name not in named}}
+    if has_pooled or about_uploads or federation.partition.nodes is not None or not _has_common_unit(federation):
+        return entries
+    return {**entries, **{name: (name, {}) for name in sorted(pooling_methods) if name not in entries}}
 
 
-def check_units(federation: Federation, named: Mapping[str, tuple[str, dict[str, Any]]], title: str) -> None:
+def check_units(federation: Federation, entries: Mapping[str, tuple[str, dict[str, Any]]], title: str) -> None:
     """Refuse training on pooled rows where rows have no common scale."""
-    pooled = [name for name, (method, _) in named.items() if METHODS[method].pools]
+    pooled = [name for name, (method, _) in entries.items() if METHODS[method].pools]
     if pooled and not _has_common_unit(federation):
         raise BadInput(
             f"{title}: {pooled[0]}: every client has its own offset and unit of the targets, so that rows cannot be "
@@ -48,4 +48,4 @@ def _has_common_unit(federation: Federation) -> bool:
     if federation.dataset.targets is None:
         return True
     numbers = fit_units(federation.dataset, federation.partition, federation.normalize)
-    return all(bool((of_clients == of_clients[:1]).all()) for of_clients in numbers)
+    return all(bool((values == values[:1]).all()) for values in numbers)

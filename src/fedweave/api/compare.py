@@ -15,9 +15,9 @@ from fedweave.api.arguments import check_callbacks, check_folder
 from fedweave.api.central_control import check_methods
 from fedweave.api.comparison import Comparison, MethodResult
 from fedweave.api.federation import Federation
-from fedweave.api.folder import results_folder
-from fedweave.api.folder import write_description as describe
-from fedweave.api.plan import Methods, Plan, plan
+from fedweave.api.folder import results_folder, write_description
+from fedweave.api.plan import Methods, Plan
+from fedweave.api.plan import plan as make_plan
 from fedweave.api.progress import Callback, ProgressBar, build_reporter, estimate, heading
 from fedweave.api.tuning import tune_runs
 from fedweave.errors import Diverged
@@ -30,7 +30,7 @@ from fedweave.runs import checkpoints as checkpoint_files
 from fedweave.study import search_spaces
 from fedweave.study.spec import Run
 
-WORTH_AN_ESTIMATE = 20  # rounds of all runs together, above which some more of them for an estimate do not matter
+MIN_ROUNDS_FOR_ESTIMATE = 20  # rounds of all runs together; with fewer, the rounds of an estimate would cost too much
 
 
 def compare(
@@ -77,7 +77,7 @@ def compare(
 
     Raises:
         BadInput: one line that names what is wrong, before any work.
-        Diverged: no method got anywhere.
+        Diverged: every method diverged.
 
     >>> import numpy as np
     >>> draws = np.random.default_rng(0)
@@ -86,7 +86,7 @@ def compare(
     >>> compare(federation, ["local", "fedavg"], rounds=2, seeds=1, progress=False)
     Comparison of 2 methods on 'own-data': 3 clients, 1 seed
     """
-    chosen = plan(
+    plan = make_plan(
         federation,
         methods,
         model=model,
@@ -99,13 +99,13 @@ def compare(
         name=name,
         train={"rounds": rounds, **train},
     )
-    check_methods(chosen.study)
-    folder, lost, temporary = _perform_in_folder(chosen, out, resume, progress, callbacks)
-    study = results.load_study(folder, chosen.study.runs)
-    done = Comparison(study, tuple(lost), temporary, chosen.inputs.model, federation)
-    for line in done.warnings:
+    check_methods(plan.study)
+    folder, messages, temporary = _perform_in_folder(plan, out, resume, progress, callbacks)
+    study = results.load_study(folder, plan.study.runs)
+    comparison = Comparison(study, tuple(messages), temporary, plan.inputs.model, federation)
+    for line in comparison.warnings:
         warnings.warn(line, stacklevel=2)
-    return done
+    return comparison
 
 
 def fit(
@@ -128,8 +128,8 @@ def fit(
     """Train one method once; arguments as in `compare`.
 
     Returns:
-        its result: `history` is a table of all scores, `graph()` says who learned from whom, `predict` answers with
-        the models of the clients.
+        its result: `history` is a table of all scores, `graph()` shows who learned from whom, `predict` uses the
+        models of the clients.
 
     >>> federation = Federation.from_dataset("digits", "dirichlet", clients=4, beta=0.5)
     >>> run = fit("fedavg", federation, rounds=2, progress=False)
@@ -137,7 +137,7 @@ def fit(
     ['method', 'seed', 'client', 'round', 'point', 'split', 'metric', 'value']
     """
     settings = {"rounds": rounds, **train}
-    chosen = plan(
+    plan = make_plan(
         federation,
         [method],
         model=model,
@@ -149,11 +149,11 @@ def fit(
         title="fit()",
         train=settings,
     )
-    folder, _, temporary = _perform_in_folder(chosen, out, resume, progress, callbacks)
-    run = results.load_run(folder / "runs" / next(iter(chosen.study.runs)))
-    alone = results.Study(name, folder, (run,), ())
-    done = Comparison(alone, (), temporary, chosen.inputs.model, federation)
-    return done[next(iter(done.methods))]
+    folder, _, temporary = _perform_in_folder(plan, out, resume, progress, callbacks)
+    run = results.load_run(folder / "runs" / next(iter(plan.study.runs)))
+    study = results.Study(name, folder, (run,), ())
+    comparison = Comparison(study, (), temporary, plan.inputs.model, federation)
+    return comparison[next(iter(comparison.methods))]
 
 
 def load(folder: Path | str) -> Comparison:
@@ -167,120 +167,118 @@ def load(folder: Path | str) -> Comparison:
 
 
 def _perform_in_folder(
-    chosen: Plan, out: Path | str | None, resume: bool, progress: bool, callbacks: Sequence[Callback]
+    plan: Plan, out: Path | str | None, resume: bool, progress: bool, callbacks: Sequence[Callback]
 ) -> tuple[Path, list[str], Any]:
-    """(folder of the results of a plan, what the user must know, the folder as an object that removes itself)."""
+    """(folder with the results of a plan, messages for the user, the temporary folder or None)."""
     check_callbacks(callbacks)
     with results_folder(out) as (folder, temporary):
-        return folder, perform(chosen, folder, resume, progress, callbacks), temporary
+        return folder, perform(plan, folder, resume, progress, callbacks), temporary
 
 
 def perform(
-    chosen: Plan,
+    plan: Plan,
     folder: Path,
     resume: bool = True,
     progress: bool = True,
     callbacks: Sequence[Callback] = (),
     drawn: bool = True,
 ) -> list[str]:
-    """Bring every run of a plan to its end in `folder`; returns what happened on the way that the user must know.
+    """Finish every run of a plan in `folder`; returns a message for each run that diverged.
 
     Args:
-        drawn: whether the folder also gets pictures of its data.
+        drawn: whether figures of the data are written too.
 
     Raises:
-        Diverged: no run got anywhere.
+        Diverged: every run diverged.
     """
-    describe(chosen.federation, folder, drawn)
-    keys = [key for key in chosen.study.runs if not (resume and is_finished(chosen, key, folder))]
+    write_description(plan.federation, folder, drawn)
+    keys = [key for key in plan.study.runs if not (resume and is_finished(plan, key, folder))]
     if not resume:
-        _remove_partial_results(chosen, folder)
-    lost: list[str] = []
-    left = {key for key, item in chosen.study.runs.items() if not METHODS[item.method].pools} or {*chosen.study.runs}
+        _remove_partial_results(plan, folder)
+    messages: list[str] = []
+    remaining = {key for key, item in plan.study.runs.items() if not METHODS[item.method].pools} or {*plan.study.runs}
     if not keys:
-        return lost
-    planned = sum(chosen.study.run(key).train.rounds for key in keys) * len(chosen.study.seeds)
-    bar, threads = ProgressBar(progress, planned, callbacks), torch.get_num_threads()
+        return messages
+    total_rounds = sum(plan.study.run(key).train.rounds for key in keys) * len(plan.study.seeds)
+    bar, threads = ProgressBar(progress, total_rounds, callbacks), torch.get_num_threads()
     try:
-        if progress and planned >= WORTH_AN_ESTIMATE:
-            first = repetition.prepare(chosen.study.run(keys[0]), *chosen.inputs)
-            bar.write(heading(chosen.study, estimate(first, chosen.study) * len(keys) / len(chosen.study.runs)))
-        best = tune_runs(chosen, folder, bar.show_tuning)
+        if progress and total_rounds >= MIN_ROUNDS_FOR_ESTIMATE:
+            first = repetition.prepare(plan.study.run(keys[0]), *plan.inputs)
+            bar.write(heading(plan.study, estimate(first, plan.study) * len(keys) / len(plan.study.runs)))
+        best = tune_runs(plan, folder, bar.show_tuning)
         for key in keys:
             try:
-                _train_run(chosen, chosen.study.run(key, best[key]), folder, bar)
+                _train_run(plan, plan.study.run(key, best[key]), folder, bar)
             except Diverged as error:
-                # An earlier result of this name has other settings: it must not stand in this one's place.
+                # An earlier result of this name has other settings: it must not be taken for this one.
                 (folder / "runs" / key / "run.json").unlink(missing_ok=True)
-                lost.append(str(error))
-                left.discard(key)
+                messages.append(str(error))
+                remaining.discard(key)
     finally:
         bar.close()
         torch.set_num_threads(threads)
-    if not left:
-        raise Diverged(lost[0])
-    return lost
+    if not remaining:
+        raise Diverged(messages[0])
+    return messages
 
 
-def _train_run(chosen: Plan, run: Run, folder: Path, bar: ProgressBar) -> None:
+def _train_run(plan: Plan, run: Run, folder: Path, bar: ProgressBar) -> None:
     """Train a run and write its folder."""
-    bench = repetition.prepare(run, *chosen.inputs)
-    short = run.key.removeprefix(f"{run.name}-")
-    bar.start_method(short, (bench.rounds - run.train.rounds) * len(run.seeds))
-    code = chosen.hash_code(run.key)  # before training: a file of a graph may change meanwhile
+    prepared = repetition.prepare(run, *plan.inputs)
+    name = run.key.removeprefix(f"{run.name}-")
+    bar.start_method(name, (prepared.rounds - run.train.rounds) * len(run.seeds))
+    code = plan.hash_code(run.key)  # before training, as a file of a graph may change meanwhile
     checkpoints = folder / ".fedweave" / code / "checkpoints"
-    place, report = folder / "runs" / run.key, build_reporter(short, bench)
+    run_folder, build_progress = folder / "runs" / run.key, build_reporter(name, prepared)
 
-    def note(seed: int, progress: Report) -> Any:
-        if progress.round == bench.rounds and run.evaluate.models:
-            newcomers.store_state(checkpoints, run, seed, progress.state)
-        return report(seed, progress)
+    def report_round(seed: int, report: Report) -> Any:
+        if report.round == prepared.rounds and run.evaluate.models:
+            newcomers.store_state(checkpoints, run, seed, report.state)
+        return build_progress(seed, report)
 
-    histories = repetition.run_repetitions(bench, checkpoints, note, bar.receive, most_threads=1)
-    (place / "run.json").unlink(missing_ok=True)
-    write_atomic(place / "code.json", json.dumps({"code": code}) + "\n")
-    archive.write(place, bench, histories, others=newcomers.find_stored_states(checkpoints, run))
+    histories = repetition.run_repetitions(prepared, checkpoints, report_round, bar.receive, most_threads=1)
+    (run_folder / "run.json").unlink(missing_ok=True)
+    write_atomic(run_folder / "code.json", json.dumps({"code": code}) + "\n")
+    archive.write(run_folder, prepared, histories, others=newcomers.find_stored_states(checkpoints, run))
     checkpoint_files.remove(checkpoints, run)
 
 
-def is_finished(chosen: Plan, key: str, folder: Path) -> bool:
+def is_finished(plan: Plan, key: str, folder: Path) -> bool:
     """Whether `folder` holds the run `key` as the plan wants it, trained by the same code."""
-    place = folder / "runs" / key
-    if not (place / "run.json").is_file():
+    run_folder = folder / "runs" / key
+    if not (run_folder / "run.json").is_file():
         return False
     try:
-        info = json.loads((place / "run.json").read_text(encoding="utf-8"))
-        code = json.loads((place / "code.json").read_text(encoding="utf-8"))["code"]
-        best = _read_best_values(chosen, key, folder)
+        info = json.loads((run_folder / "run.json").read_text(encoding="utf-8"))
+        code = json.loads((run_folder / "code.json").read_text(encoding="utf-8"))["code"]
+        best = _read_best_values(plan, key, folder)
     except (OSError, ValueError, KeyError, TypeError):
         return False
     if best is None:
         return False
-    run = chosen.study.run(key, best)
+    run = plan.study.run(key, best)
     return bool(
-        info.get("spec_hash") == run.fingerprint()
-        and info.get("seeds") == [*run.seeds]
-        and code == chosen.hash_code(key)
+        info.get("spec_hash") == run.fingerprint() and info.get("seeds") == [*run.seeds] and code == plan.hash_code(key)
     )
 
 
-def _read_best_values(chosen: Plan, key: str, folder: Path) -> dict[str, Any] | None:
-    """What an earlier search of the same space has found for a run; None where one is wanted and has not ended."""
-    study = chosen.study
+def _read_best_values(plan: Plan, key: str, folder: Path) -> dict[str, Any] | None:
+    """The values of a run from an earlier search of the same space; None where a search is needed and has not ended."""
+    study = plan.study
     source = search_spaces.find_source_run(study, key)
     if not study.tune.trials or not (spaces := search_spaces.describe_search(study, source)):
         return {}
-    place = folder / "tuned" / study.runs[key].task
-    record = json.loads((place / "trials" / f"{source}.json").read_text(encoding="utf-8"))
+    tuned_folder = folder / "tuned" / study.runs[key].task
+    record = json.loads((tuned_folder / "trials" / f"{source}.json").read_text(encoding="utf-8"))
     if record["budget"] != study.tune.budget or record["spaces"] != json.loads(json.dumps(spaces)):
         return None
     return search_spaces.select_values(study, key, {source: record["best"]})
 
 
-def _remove_partial_results(chosen: Plan, folder: Path) -> None:
+def _remove_partial_results(plan: Plan, folder: Path) -> None:
     """Remove what earlier calls have begun: searches, and checkpoints of the same runs."""
-    for key in chosen.study.runs:
-        place = folder / ".fedweave" / chosen.hash_code(key)
-        if chosen.study.tune.trials:
-            shutil.rmtree(place, ignore_errors=True)
-        checkpoint_files.remove(place / "checkpoints", chosen.study.run(key))
+    for key in plan.study.runs:
+        cache = folder / ".fedweave" / plan.hash_code(key)
+        if plan.study.tune.trials:
+            shutil.rmtree(cache, ignore_errors=True)
+        checkpoint_files.remove(cache / "checkpoints", plan.study.run(key))

@@ -54,7 +54,7 @@ class PairedTest:
 
     def __str__(self) -> str:
         verdict = f"{self.better} is significantly better" if self.better else "not significantly different"
-        # Where clients are dealt anew for every split, the test is one over splits
+        # Where every split assigns rows to clients anew, the test is over splits.
         over = f"{self.clients} clients" if self.splits == 1 else f"{self.splits} splits"
         return (
             f"{self.method} - {self.other}: {self.difference:+.4g} "
@@ -69,8 +69,8 @@ class Comparison:
 
     Attributes:
         study: the finished runs.
-        lost: a line for each method that diverged, where this call trained it.
-        temporary: the folder, where it goes with this object.
+        lost: a line for each method that diverged in this call.
+        temporary: the temporary folder of the results, which is removed with this object.
         model: makes the clients' models, where they have no name.
         federation: the clients, where they are in memory.
     """
@@ -86,8 +86,8 @@ class Comparison:
         seeds = len(run.seeds)
         where = f"{run.info['dataset']!r}" if len({r.task for r in self.study.runs}) == 1 else "several tasks"
         plural = "" if seeds == 1 else "s"
-        whole = "" if len(run.evaluated_clients) == len(self.clients) else f" of {len(self.clients)}"
-        clients = f"{len(run.evaluated_clients)}{whole} clients"
+        of_all = "" if len(run.evaluated_clients) == len(self.clients) else f" of {len(self.clients)}"
+        clients = f"{len(run.evaluated_clients)}{of_all} clients"
         return f"Comparison of {len(self.methods)} methods on {where}: {clients}, {seeds} seed{plural}"
 
     def _repr_html_(self) -> str:
@@ -114,8 +114,8 @@ class Comparison:
     @cached_property
     def runs(self) -> dict[str, Run]:
         """Name -> run. With several tasks a name begins with that of the task."""
-        alone = len({run.task for run in self.study.runs}) == 1
-        return {run.name.removeprefix(f"{run.task}-") if alone else run.name: run for run in self.study.runs}
+        one_task = len({run.task for run in self.study.runs}) == 1
+        return {run.name.removeprefix(f"{run.task}-") if one_task else run.name: run for run in self.study.runs}
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -185,13 +185,13 @@ class Comparison:
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
-        """What to know before believing the numbers."""
+        """Reasons why the numbers may mislead, one line each."""
         return (*self.lost, *collect_warnings(self))
 
     def controls(self) -> pd.DataFrame:
         """One row per control that is no method, best first: `kind` "control" or "not federated".
 
-        A rule without a model (most frequent class, training mean, last value) knows the training rows of each client
+        A rule without a model (most frequent class, training mean, last value) uses the training rows of each client
         and has no seeds. A model on the pooled rows of all clients is what privacy forbids. Neither is ranked or
         tested.
         """
@@ -199,7 +199,7 @@ class Comparison:
         return table if table["task"].nunique() > 1 else table.drop(columns=["task", "dataset", "setting"])
 
     def leaderboard(self) -> pd.DataFrame:
-        """One row per method, best first: rank, test score at the round that validation chose, what the tests say,
+        """One row per method, best first: rank, test score at the round that validation chose, results of tests,
         both evaluation points, spread, cost.
 
         `low` and `high` are the 95 % interval of the mean; `verdict` is against the leader: "best" (significantly ahead
@@ -207,7 +207,7 @@ class Comparison:
         if these controls are: "better", "worse", "same" or "undecided", with the 95 % interval of the difference in
         `vs_local_low` and `vs_local_high`. `pre` and `post` are the means as received and after local training, of
         which `point` is the reported one. `pooled` is the metric of all clients' test rows together. `controls` has
-        what no model is needed for.
+        the rules without a model.
         """
         return self._leaderboard.copy()
 
@@ -250,9 +250,9 @@ class Comparison:
         if pair[0].task != pair[1].task or method == other:
             raise BadInput(f"test: {method!r} and {other!r} must be two methods of one task")
         values = results.scores_by_method(pair, self.selected_scores)
-        renamed = {name: values[run.label] for name, run in zip((method, other), pair, strict=True)}
-        test = statistics.compare_pairs(renamed, [(method, other)], pair[0].higher_is_better, pair[0].has_splits)[0]
-        seeds, clients = len(renamed[method]), len(parts.common_clients(pair, self.selected_scores))
+        scores_of = {name: values[run.label] for name, run in zip((method, other), pair, strict=True)}
+        test = statistics.compare_pairs(scores_of, [(method, other)], pair[0].higher_is_better, pair[0].has_splits)[0]
+        seeds, clients = len(scores_of[method]), len(parts.common_clients(pair, self.selected_scores))
         numbers = (test.difference, test.low, test.high, test.p, test.p_seeds)
         splits = len(pair[0].info.get("splits") or [None])
         return PairedTest(

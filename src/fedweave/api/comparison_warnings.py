@@ -1,4 +1,4 @@
-"""What a user must know before believing a comparison."""
+"""Warnings: reasons why the numbers of a comparison may mislead."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -28,59 +28,61 @@ if TYPE_CHECKING:
     from fedweave.api.comparison import Comparison
 
 
-def collect_warnings(done: "Comparison") -> list[str]:
+def collect_warnings(comparison: "Comparison") -> list[str]:
     """One line each: training was too short, no method is above a control, clients are too small or too few.
 
     With several tasks a line begins with the name of its task.
     """
-    tasks = by_task(done.study)
+    tasks = by_task(comparison.study)
     if len(tasks) == 1:
         return [
-            *_find_unconverged_methods(done),
-            *_compare_with_controls(done),
-            *_find_uniform_graphs(done),
-            *_notes(done),
-            *_describe_test_power(done),
+            *_find_unconverged_methods(comparison),
+            *_compare_with_controls(comparison),
+            *_find_uniform_graphs(comparison),
+            *_notes(comparison),
+            *_describe_test_power(comparison),
         ]
-    parts = {task: replace(done, study=done.study._replace(runs=tuple(runs))) for task, runs in tasks.items()}
-    return [f"{task}: {line}" for task, part in parts.items() for line in collect_warnings(part)]
+    comparisons = {
+        task: replace(comparison, study=comparison.study._replace(runs=tuple(runs))) for task, runs in tasks.items()
+    }
+    return [f"{task}: {line}" for task, one in comparisons.items() for line in collect_warnings(one)]
 
 
-def _notes(done: "Comparison") -> list[str]:
-    """What is doubtful in the data; nothing where the stages of DVC wrote the results, whose report has it."""
-    if done.federation is not None:
-        return notes(done.federation)
-    return [*read_description(done.study.folder, done.study.runs[0].task).get("notes", ())]
+def _notes(comparison: "Comparison") -> list[str]:
+    """Warnings about the data; none where the stages of DVC wrote the results, whose report has them."""
+    if comparison.federation is not None:
+        return notes(comparison.federation)
+    return [*read_description(comparison.study.folder, comparison.study.runs[0].task).get("notes", ())]
 
 
-def _find_unconverged_methods(done: "Comparison") -> list[str]:
+def _find_unconverged_methods(comparison: "Comparison") -> list[str]:
     """Methods that have not converged, by the rule of the report."""
-    rows = [{"name": name, "seeds": len(run.seeds), **progress(run)} for name, run in done.runs.items()]
-    late = unconverged_rows(pd.DataFrame(rows)).to_dict("records")
-    names = [f"{row['name']} ({row['at_last']} of {row['seeds']} seeds)" for row in late]
+    rows = [{"name": name, "seeds": len(run.seeds), **progress(run)} for name, run in comparison.runs.items()]
+    unconverged = unconverged_rows(pd.DataFrame(rows)).to_dict("records")
+    names = [f"{row['name']} ({row['at_last']} of {row['seeds']} seeds)" for row in unconverged]
     if not names:
         return []
     return [f"the best validation round is the last one for {', '.join(names)}; more rounds may change the result"]
 
 
-def _find_uniform_graphs(done: "Comparison") -> list[str]:
-    """The methods whose graph has nearly one row for all clients, by the rule of the report."""
-    names = [name for name, run in done.runs.items() if _is_one_row(run)]
+def _find_uniform_graphs(comparison: "Comparison") -> list[str]:
+    """Methods whose graph has nearly the same row for all clients, by the rule of the report."""
+    names = [name for name, run in comparison.runs.items() if _is_one_row(run)]
     return [f"the rows of the graph of {name} are nearly identical: all clients get the same mixture" for name in names]
 
 
 def _is_one_row(run: results.Run) -> bool:
-    stored = results.graphs(run)
-    if stored is None or is_control(str(run.info["spec"]["method"].get("graph", ""))):
+    graphs = results.graphs(run)
+    if graphs is None or is_control(str(run.info["spec"]["method"].get("graph", ""))):
         return False
-    return quality(stored.weights[-1], None, None).get(VARIATION, np.nan) < ALIKE
+    return quality(graphs.weights[-1], None, None).get(VARIATION, np.nan) < ALIKE
 
 
-def _compare_with_controls(done: "Comparison") -> list[str]:
-    """The controls that no other method is above."""
-    board, higher = rename_methods(done.board, done.runs), done.study.runs[0].higher_is_better
-    lines = _compare_with_rules(done, board, higher)
-    is_local = board["run"].isin([run.name for run in done.study.runs if run.info["method"] == "local"])
+def _compare_with_controls(comparison: "Comparison") -> list[str]:
+    """The controls that no method is better than."""
+    board, higher = rename_methods(comparison.board, comparison.runs), comparison.study.runs[0].higher_is_better
+    lines = _compare_with_rules(comparison, board, higher)
+    is_local = board["run"].isin([run.name for run in comparison.study.runs if run.info["method"] == "local"])
     order = 1.0 if higher else -1.0
     local, others = (order * board[rows]["mean"].dropna() for rows in (is_local, ~is_local))
     if len(local) and len(others) and local.max() >= others.max():
@@ -88,10 +90,10 @@ def _compare_with_controls(done: "Comparison") -> list[str]:
     return lines
 
 
-def _compare_with_rules(done: "Comparison", board: pd.DataFrame, higher: bool) -> list[str]:
-    """The best rule without a model, where methods are not above it, and the clients that have no score."""
+def _compare_with_rules(comparison: "Comparison", board: pd.DataFrame, higher: bool) -> list[str]:
+    """The best rule without a model, if methods are not better than it, and the clients that have no score."""
     lines = []
-    rules = done.controls()
+    rules = comparison.controls()
     for rule in rules[rules["mean"].notna() & (rules["kind"] == RULE)].to_dict("records")[:1]:
         below = methods_not_above(board, rule, higher)
         metric = str(rule["metric"])
@@ -102,12 +104,12 @@ def _compare_with_rules(done: "Comparison", board: pd.DataFrame, higher: bool) -
             lines.append(f"no method is above the control {rule['control']!r}: {best} against {value}")
         elif below:
             lines.append(f"not above the control {rule['control']!r} ({value}): {join_names(below)}")
-    task, runs = done.study.runs[0].task, [*done.study.runs]
+    task, runs = comparison.study.runs[0].task, [*comparison.study.runs]
     return [*lines, *filter(None, (sampling_note(task, runs), missing_score_note(task, runs)))]
 
 
-def _describe_test_power(done: "Comparison") -> list[str]:
+def _describe_test_power(comparison: "Comparison") -> list[str]:
     """A line where not even agreement of all clients would be significant, or where clients count as one."""
-    runs = [*done.study.runs]
-    line = reason_without_power(runs, done.selected_scores) or describe_parts(runs, done.selected_scores)
+    runs = [*comparison.study.runs]
+    line = reason_without_power(runs, comparison.selected_scores) or describe_parts(runs, comparison.selected_scores)
     return [line] if line else []

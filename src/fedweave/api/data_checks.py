@@ -1,4 +1,4 @@
-"""Doubts about data: columns that give the label away or are misread, test rows that train too, names spelled twice."""
+"""Warnings about data: columns that reveal the label or are misread, test rows in training, similar names."""
 
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from fedweave.api.options import Arrangement
     from fedweave.api.tables import Column
 
-FEWEST = 50  # rows below which chance makes columns and rows look alike
-MOST = 20_000  # rows that are looked at
+MIN_ROWS = 50  # with fewer rows, columns and rows may be equal by chance
+MAX_ROWS = 20_000  # most rows that are checked
 BINS = 200  # intervals of a column of numbers
-ERROR = 0.01  # share of wrong guesses below which a column alone reveals the label
+MAX_ERROR = 0.01  # a column whose predictions have a smaller share of errors reveals the label
 CHUNK = 65_536  # rows that are hashed at once
 SAMPLE = 2000  # rows of which the chance of equal rows is estimated
-MOSTLY = 0.8  # share of numbers in a column of texts above which it was meant to have numbers alone
-CODES = 10  # most different numbers that may be codes of categories
-TOO_MANY = 3  # times as many equal rows as chance makes are duplicates
+MIN_NUMBER_SHARE = 0.8  # a column of texts with a larger share of numbers should have numbers alone
+MAX_CODES = 10  # up to so many different numbers may be codes of categories
+DUPLICATE_FACTOR = 3  # so many times more equal rows than by chance are duplicates
 
 
 def find_label_leakage(
@@ -31,30 +31,31 @@ def find_label_leakage(
 ) -> tuple[str, ...]:
     """A line for each column that alone predicts nearly every label of training rows.
 
-    The most frequent class of every value (or interval of numbers) is counted in one half of the rows and guessed in
-    the other half. A column reveals the label if at most 1 % of the guesses are wrong, and at most a tenth of those
-    that the most frequent class makes. Of numbers, if the means of its values explain 99 % of the variance.
+    The most frequent class of every value (or interval of numbers) is counted in one half of the rows and predicted
+    in the other half. A column reveals the label if at most 1 % of these predictions are wrong, and at most a tenth as
+    many as if the most frequent class were always predicted. It reveals a number if the means by value explain 99 % of
+    the variance.
     """
-    if len(train) < FEWEST:
+    if len(train) < MIN_ROWS:
         return ()
     if arrangement.labels is None:
         return _find_target_leakage(table, features, np.asarray(arrangement.numbers)[:, 0], train)
     labels = arrangement.labels
-    rows = stream(0, len(train)).permutation(train)[:MOST]
+    rows = stream(0, len(train)).permutation(train)[:MAX_ROWS]
     half, classes = len(rows) // 2, int(labels.max()) + 1
-    fit, held = labels[rows[:half]], labels[rows[half:]]
-    usual = np.bincount(fit, minlength=classes).argmax()
-    base = float((held != usual).mean())
+    fit_labels, check_labels = labels[rows[:half]], labels[rows[half:]]
+    most_frequent = np.bincount(fit_labels, minlength=classes).argmax()
+    base_error = float((check_labels != most_frequent).mean())
     lines = []
     for name in features:
         values = _bin_values(table[name].iloc[rows], half)
-        counts = np.bincount(values[:half] * classes + fit, minlength=(values.max() + 1) * classes)
+        counts = np.bincount(values[:half] * classes + fit_labels, minlength=(values.max() + 1) * classes)
         counts = counts.reshape(-1, classes)
-        guess = np.where(counts.any(1), counts.argmax(1), usual)
-        wrong = float((guess[values[half:]] != held).mean())
-        if wrong <= ERROR and wrong <= base / 10 and base > 0:
+        guesses = np.where(counts.any(1), counts.argmax(1), most_frequent)
+        error = float((guesses[values[half:]] != check_labels).mean())
+        if error <= MAX_ERROR and error <= base_error / 10 and base_error > 0:
             lines.append(
-                f"column {name!r} alone predicts {100 * (1 - wrong):.1f} % of the labels of training rows; "
+                f"column {name!r} alone predicts {100 * (1 - error):.1f} % of the labels of training rows; "
                 "if it is known only after the label, leave it out of features"
             )
     return tuple(lines)
@@ -63,17 +64,18 @@ def find_label_leakage(
 def _find_target_leakage(
     table: "pd.DataFrame", features: Sequence[str], targets: np.ndarray, train: np.ndarray
 ) -> tuple[str, ...]:
-    rows = stream(0, len(train)).permutation(train)[:MOST]
+    rows = stream(0, len(train)).permutation(train)[:MAX_ROWS]
     half = len(rows) // 2
-    fit, held = (part.astype(np.float64) for part in (targets[rows[:half]], targets[rows[half:]]))
+    fit_targets, check_targets = (part.astype(np.float64) for part in (targets[rows[:half]], targets[rows[half:]]))
     lines = []
     for name in features:
         values = _bin_values(table[name].iloc[rows], half)
         counts = np.bincount(values[:half], minlength=values.max() + 1)
-        sums = np.bincount(values[:half], weights=fit, minlength=values.max() + 1)
-        guess = np.where(counts > 0, sums / np.maximum(counts, 1), fit.mean())
-        share = 1 - np.square(guess[values[half:]] - held).sum() / max(np.square(held - fit.mean()).sum(), 1e-300)
-        if share >= 1 - ERROR:
+        sums = np.bincount(values[:half], weights=fit_targets, minlength=values.max() + 1)
+        guesses = np.where(counts > 0, sums / np.maximum(counts, 1), fit_targets.mean())
+        total = max(np.square(check_targets - fit_targets.mean()).sum(), 1e-300)
+        share = 1 - np.square(guesses[values[half:]] - check_targets).sum() / total
+        if share >= 1 - MAX_ERROR:
             lines.append(
                 f"column {name!r} alone explains {100 * share:.1f} % of the variance of the targets of training rows; "
                 "if it is known only after the target, leave it out of features"
@@ -96,14 +98,14 @@ def _bin_values(column: "pd.Series[Any]", half: int) -> np.ndarray:
 
 
 def find_misread_columns(table: "pd.DataFrame", columns: Iterable["Column"], rows: int) -> tuple[str, ...]:
-    """A line for each category that was meant to be numbers, or has so many values that nothing is learned from it.
+    """A line for each category that should be numbers, or has so many values that nothing is learned from it.
 
     Args:
         rows: of training.
     """
     lines = []
     for column in columns:
-        if column.levels and rows >= FEWEST:
+        if column.levels and rows >= MIN_ROWS:
             line = _texts_among_numbers(table[column.name], len(column.levels))
             if not line and len(column.levels) > rows / 2:
                 line = (
@@ -123,31 +125,31 @@ def _texts_among_numbers(column: "pd.Series[Any]", levels: int) -> str:
     texts = pd.Series([str(value) for value in counts.index], dtype=object)
     numbers = pd.to_numeric(texts, errors="coerce").notna().to_numpy()
     with_comma = ~numbers & pd.to_numeric(texts.str.replace(",", "."), errors="coerce").notna().to_numpy()
-    meant, sizes = numbers | with_comma, counts.to_numpy()
-    share = sizes[meant].sum() / max(sizes.sum(), 1)
-    if numbers.all() or share <= MOSTLY or meant.sum() <= CODES:
+    numeric, sizes = numbers | with_comma, counts.to_numpy()
+    share = sizes[numeric].sum() / max(sizes.sum(), 1)
+    if numbers.all() or share <= MIN_NUMBER_SHARE or numeric.sum() <= MAX_CODES:
         return ""
     first, others = int((~numbers).argmax()), int((~numbers).sum()) - 1  # the most frequent text, and the rest
     more = f" and {others} other texts" if others else ""
-    way = "write a point in place of the comma" if with_comma[first] else "make these empty"
+    advice = "write a point in place of the comma" if with_comma[first] else "make these empty"
     return (
         f"column {column.name!r}: {int(100 * share)} % of its values are numbers, and it is read as {levels} "
-        f"categories because of {texts[first]!r} ({sizes[first]} rows){more}; {way}"
+        f"categories because of {texts[first]!r} ({sizes[first]} rows){more}; {advice}"
     )
 
 
 def find_similar_names(kind: str, names: Sequence[str]) -> tuple[str, ...]:
-    """A line if names of `kind` are the same but for capitals, spaces at the ends, or the way an accent is stored."""
+    """A line if names of `kind` differ only in capitals, spaces at the ends, or the encoding of an accent."""
     groups: dict[str, list[str]] = {}
     for name in names:
         groups.setdefault(_normalize_unicode(name).strip().casefold(), []).append(name)
-    alike = [group for group in groups.values() if len(group) > 1]
-    if not alike:
+    similar = [group for group in groups.values() if len(group) > 1]
+    if not similar:
         return ()
-    more = f" (and {len(alike) - 1} more groups of names)" if len(alike) > 1 else ""
-    # Two ways to store an accent look the same, unless both are written out.
-    listed = " and ".join(map(repr if len({*map(_normalize_unicode, alike[0])}) > 1 else ascii, alike[0]))
-    return (f"{kind} {listed} differ only in spelling{more}; write them the same way if they are one",)
+    more = f" (and {len(similar) - 1} more groups of names)" if len(similar) > 1 else ""
+    # Two encodings of an accent look the same, so both are written in ASCII.
+    spellings = " and ".join(map(repr if len({*map(_normalize_unicode, similar[0])}) > 1 else ascii, similar[0]))
+    return (f"{kind} {spellings} differ only in spelling{more}; write them the same way if they are one",)
 
 
 def _normalize_unicode(name: str) -> str:
@@ -155,31 +157,31 @@ def _normalize_unicode(name: str) -> str:
 
 
 def find_duplicates(
-    dataset: Dataset, rows: Mapping[str, Sequence[np.ndarray]], whole: np.ndarray | None = None
+    dataset: Dataset, rows: Mapping[str, Sequence[np.ndarray]], complete: np.ndarray | None = None
 ) -> tuple[str, ...]:
     """A line if test rows are training rows too: the same features and the same class.
 
-    Nothing is said where most rows are the same as others, or where so many equal rows are likely by chance, as in a
-    table of a few categories: there it means nothing.
+    No line where most rows equal others, or where so many equal rows are likely by chance, as in a table of a few
+    categories.
 
     Args:
-        whole: whether a row has all its values [M]; others, which are filled in, are passed over.
+        complete: whether a row has all its values [M]; rows with filled-in values are not compared.
     """
-    if len(dataset.x) < FEWEST:
+    if len(dataset.x) < MIN_ROWS:
         return ()
     targets = dataset.y if dataset.targets is None else dataset.targets[:, 0].view(np.uint32)
     hashes = _hash_rows(dataset.x, np.asarray(targets))
-    chosen = [np.concatenate(rows[part]) for part in ("train", "test")]
-    chosen = [part if whole is None else part[whole[part]] for part in chosen]
-    train, test = (hashes[part] for part in chosen)
+    parts = [np.concatenate(rows[part]) for part in ("train", "test")]
+    parts = [part if complete is None else part[complete[part]] for part in parts]
+    train, test = (hashes[part] for part in parts)
     count = int(np.isin(test, train).sum())
     if not count or len(np.unique(train)) < len(train) / 2:
         return ()
-    alike = _collision_probability(dataset.x[chosen[0]], np.asarray(targets)[chosen[0]])
-    if count < TOO_MANY * len(test) * (1 - (1 - alike) ** len(train)):
+    collision = _collision_probability(dataset.x[parts[0]], np.asarray(targets)[parts[0]])
+    if count < DUPLICATE_FACTOR * len(test) * (1 - (1 - collision) ** len(train)):
         return ()
     return (
-        f"{count} of {len(chosen[1])} test rows are training rows too, with the same features and the same label; "
+        f"{count} of {len(parts[1])} test rows are training rows too, with the same features and the same label; "
         "drop duplicates before splitting",
     )
 
@@ -187,13 +189,13 @@ def find_duplicates(
 def _collision_probability(x: np.ndarray, targets: np.ndarray) -> float:
     """The probability that two rows are equal if their values are independent, estimated from pairs of SAMPLE rows."""
     order = stream(2, len(x)).permutation(len(x))[:SAMPLE]
-    pairs, chance = len(order) * (len(order) - 1), 1.0
+    pairs, probability = len(order) * (len(order) - 1), 1.0
     for column in (targets[order], *x[order].reshape(len(order), -1).T):
         counts = np.unique(column, return_counts=True)[1]
-        chance *= float((counts * (counts - 1)).sum() / pairs)
-        if not chance:  # a column of different numbers
+        probability *= float((counts * (counts - 1)).sum() / pairs)
+        if not probability:  # a column of different numbers
             break
-    return chance
+    return probability
 
 
 def _hash_rows(x: np.ndarray, labels: np.ndarray) -> np.ndarray:

@@ -47,7 +47,7 @@ how they are scaled; `requirements.txt` has the versions that it was made with.
 
 
 class Program(nn.Module):
-    """What a client's model says of scaled inputs, as a function of its weights by name."""
+    """A client's model as a function of its weights by name and of scaled inputs."""
 
     def __init__(self, models: DeployedModels, spec: Any, names: list[str], client: int) -> None:
         super().__init__()
@@ -65,21 +65,21 @@ def export(result: "MethodResult", target: Path, predictor: Predictor, client: A
     Raises:
         BadInput: an unknown client or seed, or a folder that holds something else.
     """
-    place = predictor.position(client)
-    name, seed = predictor.names[place], predictor.models.select_seed(seed)
+    position = predictor.position(client)
+    name, seed = predictor.names[position], predictor.models.select_seed(seed)
     if target.exists() and any(target.iterdir()) and not (target / exported_model.ABOUT).is_file():
         raise BadInput(f"export: {target} holds something else; choose an empty folder")
-    model = predictor.models.select_model(seed, place)
+    model = predictor.models.select_model(seed, position)
     weights, spec = flatten(model)
-    about = {**_describe_inputs(predictor, place), "client": name, "position": place, "seed": seed}
-    program = _export_program(predictor, spec, weights, place, about)
+    about = {**_describe_inputs(predictor, position), "client": name, "position": position, "seed": seed}
+    program = _export_program(predictor, spec, weights, position, about)
     if program is None and "code" in result.run.info["spec"]["task"]["model"]:
         raise BadInput(
             f"export: PyTorch cannot export {result.name}, whose model has no name; enter it with @fedweave.model"
         )
     check_writable(target)
-    for old in (exported_model.ABOUT, exported_model.PROGRAM, exported_model.WEIGHTS):
-        (target / old).unlink(missing_ok=True)
+    for file in (exported_model.ABOUT, exported_model.PROGRAM, exported_model.WEIGHTS):
+        (target / file).unlink(missing_ok=True)
     save_file(weights, target / exported_model.WEIGHTS)
     if program is None:
         (target / RUN).mkdir(exist_ok=True)
@@ -89,14 +89,13 @@ def export(result: "MethodResult", target: Path, predictor: Predictor, client: A
     about |= {"program": program is not None, "versions": _versions(about)}
     about |= {"method": result.run.label, "metric": result.run.info["metric"], "data": result.run.info["dataset"]}
     _write_files(target, about)
-    write_atomic(
-        target / exported_model.ABOUT, json.dumps(about, indent=1, default=str) + "\n"
-    )  # last: it makes it whole
+    # The last file: its presence marks a complete export.
+    write_atomic(target / exported_model.ABOUT, json.dumps(about, indent=1, default=str) + "\n")
     return target
 
 
 def flatten(model: Tree) -> tuple[dict[str, Tensor], Any]:
-    """(tensors of a model by name, the form that they had)."""
+    """(tensors of a model by name, the structure of the model's tree)."""
     pairs, spec = pytree.tree_flatten_with_path(model)
     named = {
         ".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path): value.detach()
@@ -136,32 +135,32 @@ def _describe_inputs(predictor: Predictor, client: int) -> dict[str, Any]:
 def _export_program(
     predictor: Predictor, spec: Any, weights: dict[str, Tensor], client: int, about: dict[str, Any]
 ) -> torch.export.ExportedProgram | None:
-    """The model as a program of PyTorch; None where PyTorch cannot make one that says the same."""
+    """The model as a program of PyTorch; None where PyTorch cannot make one with the same outputs."""
     module = Program(predictor.models, spec, [*weights], client)
     count = about["nodes"] or 3
     shape = about["shape"] if about["kind"] == "series" else predictor.about["stored"]
     x = torch.zeros(count, *shape)
-    rows = None if about["kind"] == "graph" else {0: torch.export.Dim("rows", min=2, max=exported_model.MOST)}
+    rows = None if about["kind"] == "graph" else {0: torch.export.Dim("rows", min=2, max=exported_model.MAX_ROWS)}
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
-            made = torch.export.export(
+            program = torch.export.export(
                 module, (weights, x), dynamic_shapes=(dict.fromkeys(weights), rows), strict=False
             )
-            more = x if rows is None else torch.zeros(exported_model.MOST, *shape)
-            same = torch.allclose(made.module()(weights, more), module(weights, more), atol=1e-6)
-    except Exception:  # what PyTorch cannot trace raises nearly anything
+            large_batch = x if rows is None else torch.zeros(exported_model.MAX_ROWS, *shape)
+            agrees = torch.allclose(program.module()(weights, large_batch), module(weights, large_batch), atol=1e-6)
+    except Exception:  # models that PyTorch cannot trace raise errors of any type
         return None
-    return made if same else None
+    return program if agrees else None
 
 
 def run_weights(folder: Path) -> Any:
     """A function of inputs [M, ...] where there is no program: the model, by the code of fedweave."""
     about = json.loads((folder / exported_model.ABOUT).read_text(encoding="utf-8"))
     models = packing.unpack(folder / RUN).models
-    stored, spec = flatten(models.select_model(about["seed"], about["position"]))
+    tensors, spec = flatten(models.select_model(about["seed"], about["position"]))
     weights = load_file(folder / exported_model.WEIGHTS)
-    tree = pytree.tree_unflatten([weights[name] for name in stored], spec)
+    tree = pytree.tree_unflatten([weights[name] for name in tensors], spec)
 
     def run(x: np.ndarray) -> np.ndarray:
         with torch.no_grad():
@@ -171,7 +170,7 @@ def run_weights(folder: Path) -> Any:
 
 
 def _versions(about: dict[str, Any]) -> dict[str, str]:
-    """Of the packages that the folder needs, and of fedweave."""
+    """Versions of the packages that the folder needs, and of fedweave and Python."""
     texts = any(column.get("buckets") or column.get("words") for column in about["columns"] or ())
     names = ("numpy", "pandas", "safetensors", "torch", *(["scikit-learn"] if texts else []))
     versions = {name: version(name).split("+")[0] for name in names}
@@ -183,15 +182,15 @@ def _write_files(target: Path, about: dict[str, Any]) -> None:
     (target / CODE).mkdir(exist_ok=True)
     shutil.copyfile(exported_model.__file__, target / CODE / f"{MODULE}.py")
     versions = about["versions"]
-    needed = [name for name in versions if name != "python" and (name != "fedweave" or not about["program"])]
-    pins = [f"{name}=={versions[name]}" for name in needed]
+    packages = [name for name in versions if name != "python" and (name != "fedweave" or not about["program"])]
+    pins = [f"{name}=={versions[name]}" for name in packages]
     rows = 'pd.read_csv("new.csv")' if about["columns"] else f"x  # [M, {', '.join(map(str, about['shape']))}]"
-    plain = {"label": about["method"], "client": about["client"], "data": about["data"], "rows": rows}
+    fields = {"label": about["method"], "client": about["client"], "data": about["data"], "rows": rows}
     listed = "".join(f"  - {pin}\n" for pin in pins)
     nested = "".join(f"      - {pin}\n" for pin in pins)
     texts = {
         "MLmodel": MLMODEL.format(module=MODULE, code=CODE, python=versions["python"]),
-        "README.md": README.format(**plain, code=CODE, module=MODULE, folder=target.name),
+        "README.md": README.format(**fields, code=CODE, module=MODULE, folder=target.name),
         "requirements.txt": "\n".join(pins) + "\n",
         "python_env.yaml": f"python: {versions['python']}\ndependencies:\n{listed}",
         "conda.yaml": f"dependencies:\n  - python={versions['python']}\n  - pip\n  - pip:\n{nested}name: fedweave\n",

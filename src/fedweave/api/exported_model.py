@@ -14,27 +14,27 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ABOUT, PROGRAM, WEIGHTS = "export.json", "program.pt2", "weights.safetensors"
-DATE = r"\s*(\d{1,2})[./-](\d{1,2})[./-]\d{2,4}(?!\d)"  # a few rows do not say which is the day, as all of training
-MOST = 2048  # rows that the program takes at once
+DATE = r"\s*(\d{1,2})[./-](\d{1,2})[./-]\d{2,4}(?!\d)"  # a few rows do not show which number is the day
+MAX_ROWS = 2048  # rows that the program takes at once
 
 
 class InputError(ValueError):
-    """Rows that the model cannot take: one line that says why."""
+    """Rows that the model cannot take: one line with the reason."""
 
 
 def unique_texts(column: "pd.Series[Any]") -> tuple[list[str], np.ndarray]:
-    """(different values as texts, place of each row's value among them [M]); the place of a missing one is -1.
+    """(different values as texts, position of each row's value among them [M]); -1 for a missing value.
 
     Raises:
         InputError: a value that is no number or text.
     """
     try:
-        places, values = column.factorize()
+        positions, values = column.factorize()
     except TypeError as error:
         raise InputError(
             f"table: column {column.name!r} holds lists or other objects; leave it out of features"
         ) from error
-    return [str(value) for value in values], np.asarray(places)
+    return [str(value) for value in values], np.asarray(positions)
 
 
 def as_numbers(column: "pd.Series[Any]", name: str) -> np.ndarray:
@@ -51,7 +51,7 @@ def as_numbers(column: "pd.Series[Any]", name: str) -> np.ndarray:
 
 
 def encode_column(column: "pd.Series[Any]", about: Mapping[str, Any], numbers: Sequence[Any]) -> np.ndarray:
-    """Float32 [M, width]: what a column of raw values becomes.
+    """Raw values of a column as inputs, float32 [M, width].
 
     Args:
         about: the fields of `fedweave.api.tables.Column`.
@@ -75,9 +75,9 @@ def encode_column(column: "pd.Series[Any]", about: Mapping[str, Any], numbers: S
 
 def level_codes(column: "pd.Series[Any]", levels: Sequence[str]) -> np.ndarray:
     """1 + the position of each row's value among `levels` [M], 0 where it is none of them."""
-    texts, places = unique_texts(column)
-    position = {level: i + 1 for i, level in enumerate(levels)}
-    return np.array([*(position.get(text, 0) for text in texts), 0], dtype=np.int64)[places]
+    texts, positions = unique_texts(column)
+    codes = {level: i + 1 for i, level in enumerate(levels)}
+    return np.array([*(codes.get(text, 0) for text in texts), 0], dtype=np.int64)[positions]
 
 
 def count_words(column: "pd.Series[Any]", vocabulary: Sequence[str], buckets: int) -> np.ndarray:
@@ -92,8 +92,8 @@ def count_words(column: "pd.Series[Any]", vocabulary: Sequence[str], buckets: in
     else:
         counter = HashingVectorizer(n_features=buckets, alternate_sign=False, dtype=np.float32)
     texts = column.astype(object).where(column.notna(), "").map(str)
-    made = counter.fit_transform(texts) if vocabulary else counter.transform(texts)
-    return np.asarray(made.toarray(), dtype=np.float32)
+    counts = counter.fit_transform(texts) if vocabulary else counter.transform(texts)
+    return np.asarray(counts.toarray(), dtype=np.float32)
 
 
 def last_window(table: "pd.DataFrame", columns: Sequence[Mapping[str, Any]], length: int) -> np.ndarray:
@@ -108,13 +108,13 @@ def last_window(table: "pd.DataFrame", columns: Sequence[Mapping[str, Any]], len
         raise InputError(f"table: {len(table)} rows, but the model reads the last {length}; give more")
     import pandas as pd
 
-    unclear = table[time][table[time].astype(str).str.match(DATE)]
-    if len(unclear):
-        raise InputError(f"table: column {time!r} has the time {unclear.iloc[0]!r}; write such as 2021-04-03")
+    ambiguous = table[time][table[time].astype(str).str.match(DATE)]
+    if len(ambiguous):
+        raise InputError(f"table: column {time!r} has the time {ambiguous.iloc[0]!r}; write such as 2021-04-03")
     order = table[time] if pd.api.types.is_numeric_dtype(table[time]) else pd.to_datetime(table[time], utc=True)
     latest = table.iloc[np.argsort(order.to_numpy(), kind="stable")[-length:]]
-    used = (column["name"] for column in columns if column["role"] == "value")
-    window = np.stack([as_numbers(latest[name], name) for name in used], axis=1)
+    names = (column["name"] for column in columns if column["role"] == "value")
+    window = np.stack([as_numbers(latest[name], name) for name in names], axis=1)
     if not np.isfinite(window).all():
         raise InputError(f"table: one of the last {length} rows has no value; fill it in")
     return window[None].astype(np.float32)
@@ -122,16 +122,16 @@ def last_window(table: "pd.DataFrame", columns: Sequence[Mapping[str, Any]], len
 
 def check_columns(table: "pd.DataFrame", names: Sequence[str]) -> None:
     """Refuse a table that lacks a column."""
-    lacking = [name for name in names if name not in table]
-    if lacking:
-        raise InputError(f"table: no column {lacking[0]!r}; it has {', '.join(map(str, table.columns))}")
+    missing = [name for name in names if name not in table]
+    if missing:
+        raise InputError(f"table: no column {missing[0]!r}; it has {', '.join(map(str, table.columns))}")
 
 
 class Model:
     """The model of one client: raw rows in, classes or numbers out.
 
     Attributes:
-        about: what export.json says: the data, the client, versions.
+        about: the content of export.json: the data, the client, versions.
     """
 
     def __init__(self, folder: Path | str) -> None:
@@ -151,8 +151,8 @@ class Model:
         import torch
 
         with torch.no_grad():
-            alone = len(x) == 1 and self.about["kind"] != "graph"
-            return np.asarray(program(self.weights, torch.cat([x, x]) if alone else x)[: len(x)])
+            is_single = len(x) == 1 and self.about["kind"] != "graph"
+            return np.asarray(program(self.weights, torch.cat([x, x]) if is_single else x)[: len(x)])
 
     def outputs(self, rows: Any) -> np.ndarray:
         """Scores of classes [M, C], or numbers [M, K] in the unit of the targets.
@@ -164,7 +164,7 @@ class Model:
             InputError: rows of another shape, a missing column, or a value that is no number.
         """
         x = self.inputs(rows)
-        parts = [x] if self.about["kind"] == "graph" else np.split(x, range(MOST, len(x), MOST))
+        parts = [x] if self.about["kind"] == "graph" else np.split(x, range(MAX_ROWS, len(x), MAX_ROWS))
         outputs = np.concatenate([self._run(np.ascontiguousarray(part)) for part in parts])
         offset, unit = (np.asarray(self.about[name], dtype=np.float32) for name in ("offset", "unit"))
         return outputs * unit + offset if len(unit) else outputs
@@ -180,7 +180,7 @@ class Model:
         """Probability of each class (columns); arguments and errors as of `outputs`.
 
         Raises:
-            InputError: the model knows no classes.
+            InputError: the model predicts no classes.
         """
         import pandas as pd
 
@@ -251,11 +251,11 @@ def as_table(rows: Any, columns: Sequence[Any]) -> "pd.DataFrame":
 
 
 def probabilities(outputs: np.ndarray) -> np.ndarray:
-    """Probabilities [M, C] from what models say; some methods, such as kNN-Per, say probabilities already."""
+    """Probabilities [M, C] of model outputs; some methods, such as kNN-Per, return probabilities already."""
     if (outputs >= 0).all() and np.allclose(outputs.sum(1), 1, atol=1e-4):
         return outputs
-    raised = np.exp(outputs - outputs.max(1, keepdims=True))
-    return np.asarray(raised / raised.sum(1, keepdims=True))
+    exponentials = np.exp(outputs - outputs.max(1, keepdims=True))
+    return np.asarray(exponentials / exponentials.sum(1, keepdims=True))
 
 
 def _load_without_program(folder: Path, about: Mapping[str, Any]) -> Any:
@@ -287,14 +287,14 @@ class PyfuncModel:
         del params
         outputs, classes = self.model.outputs(model_input), self.model.about["classes"]
         if classes:
-            shares = pd.DataFrame(probabilities(outputs), columns=classes)
-            shares.insert(0, "prediction", np.array(classes)[outputs.argmax(1)], allow_duplicates=True)
-            return shares
+            table = pd.DataFrame(probabilities(outputs), columns=classes)
+            table.insert(0, "prediction", np.array(classes)[outputs.argmax(1)], allow_duplicates=True)
+            return table
         if self.model.about["targets"] == "numbers":
             return pd.DataFrame({"prediction": outputs[:, 0]})
         return pd.DataFrame(outputs, columns=[f"step {i + 1}" for i in range(outputs.shape[1])])
 
 
 def _load_pyfunc(path: str) -> PyfuncModel:
-    """What `mlflow models serve` calls."""
+    """The entry point of `mlflow models serve`."""
     return PyfuncModel(Model(path))

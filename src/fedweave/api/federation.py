@@ -1,4 +1,4 @@
-"""A federation in memory: the rows of all clients, who owns them, and which of them train, validate and test."""
+"""A federation in memory: the rows of all clients, the client of each row, and the rows of each part."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,12 +29,13 @@ class Federation:
     Attributes:
         dataset: the features and classes of all rows.
         partition: which client holds which rows.
-        setting: how the clients are called in tables.
-        dealt: the partition as params.yaml would name it.
-        normalize: how features are scaled; numbers come from training rows.
+        setting: name of the partition in tables.
+        dealt: the block of the partition as in params.yaml.
+        normalize: how features are scaled, by statistics of training rows.
         shape: of one row as it was given.
         classes: names of the classes.
         preprocessing: how the rows of a table became vectors, or None.
+        notes: warnings about the data.
     """
 
     dataset: Dataset
@@ -75,7 +76,7 @@ class Federation:
             recording: of each row, such as a session: its rows stay in one part, or it is cut by `time` on its own.
             group: of each row, or {client: group}; for tables and figures alone.
             relation: a given graph of the clients, as pairs of names, a table of two columns, or its file.
-            val: share of the training rows that validates, where nothing else says which rows do.
+            val: share of the training rows that validates, where no other option gives validation rows.
             normalize: "none", "standard" (by channel or column, from all training rows), "standard_client" (from
                 those of the client) or "unit". Default: "none", of forecasts "standard".
             name: of the data in tables.
@@ -108,7 +109,7 @@ class Federation:
 
         Numbers are standardised by training rows, and a missing one becomes their median. A category has one column
         per value, in which a missing or new value is zero everywhere; or it is embedded by the clients' models, and a
-        missing or new value has a vector of its own. `describe` says what was done with each column.
+        missing or new value has a vector of its own. `describe` shows the preprocessing of each column.
 
         Args:
             table: one row per example; for forecasts (`window`, `horizon`) one per time step.
@@ -127,8 +128,8 @@ class Federation:
         >>> Federation.from_pandas(table, client="shop", label="late")
         Federation 'own-data': 2 clients, 20 rows of 1 value, 2 classes
         """
-        used = rows.TableOptions(features, embed, preprocess, text)
-        return cls(**rows.fields_from_table(table, client, label, used, row_options(options, TABLE_OPTIONS)))
+        table_options = rows.TableOptions(features, embed, preprocess, text)
+        return cls(**rows.fields_from_table(table, client, label, table_options, row_options(options, TABLE_OPTIONS)))
 
     @classmethod
     def from_file(cls, path: Path | str, *, client: str, label: str | Sequence[str], **options: Any) -> "Federation":
@@ -144,12 +145,12 @@ class Federation:
             BadInput: a file that cannot be read, and as `from_pandas` and `from_arrays`.
         """
         check_path(path, "path")
-        named = {"name": Path(path).name.split(".")[0] or "own-data", **options}
-        check_names(named, TABLE_OPTIONS)
+        arguments = {"name": Path(path).name.split(".")[0] or "own-data", **options}
+        check_names(arguments, TABLE_OPTIONS)
         if Path(path).suffix.lower() == reading.ARRAYS:
-            return cls(**rows.fields_from_named_arrays(reading.read_arrays(path), client, label, named))
+            return cls(**rows.fields_from_named_arrays(reading.read_arrays(path), client, label, arguments))
         return cls.from_pandas(
-            columns.read_used_columns(path, client, label, named), client=client, label=label, **named
+            columns.read_used_columns(path, client, label, arguments), client=client, label=label, **arguments
         )
 
     @classmethod
@@ -170,8 +171,8 @@ class Federation:
             BadInput: a file that is missing, damaged or of another size.
         """
         check_path(folder, "folder")
-        listed = images.list_files(folder) if table is None else reading.read_table(table)
-        return cls(**rows.fields_from_images(listed, file, client, label, Path(folder), size, row_options(options)))
+        files = images.list_files(folder) if table is None else reading.read_table(table)
+        return cls(**rows.fields_from_images(files, file, client, label, Path(folder), size, row_options(options)))
 
     @classmethod
     def from_huggingface(
@@ -226,7 +227,7 @@ class Federation:
         cls, name: str, partition: str | Mapping[str, Any], *, normalize: Any = "none", setting: str | None = None,
         root: Path | str = "data/raw", **options: Any,
     ) -> "Federation":  # fmt: skip
-        """A federation from a data set that fedweave knows; its files are downloaded to `root` if they are not there.
+        """A federation from a data set of fedweave; its files are downloaded to `root` if they are missing.
 
         Args:
             name: as in `fedweave list datasets`.
@@ -255,10 +256,10 @@ class Federation:
         dataset = data.load(name, root)
         if "clients" not in block and block.get("name") == "natural":
             block["clients"] = len(dataset.x) if dataset.owner is None else int(dataset.owner.max()) + 1
-        dealt = data.partition(dataset, **data.splits(block)[0])
+        client_partition = data.partition(dataset, **data.splits(block)[0])
         shape = (1,) if dataset.kind == "series" else dataset.x.shape[1:]
         classes = dataset.class_names or tuple(map(str, range(dataset.classes)))
-        return cls(dataset, dealt, setting or str(block["name"]), block, normalize, shape, classes)
+        return cls(dataset, client_partition, setting or str(block["name"]), block, normalize, shape, classes)
 
     @property
     def name(self) -> str:
@@ -282,14 +283,14 @@ class Federation:
         return overview.table(self)
 
     def describe(self) -> Text:
-        """What the federation holds and what was done to its features, as a text."""
+        """The content of the federation and the preprocessing of its features, as a text."""
         scaling = self.dataset.note or (f"scaling: {self.normalize}" if self.preprocessing is None else "")
         lines = [repr(self), *filter(None, [scaling]), *self.notes, *self.small_clients()]
         columns = [] if self.preprocessing is None else ["columns, as training rows say:", str(self.preprocessing)]
         return Text("\n".join([*lines, *columns, self.table.to_string(index=False)]))
 
     def small_clients(self) -> list[str]:
-        """A line where clients have so few test rows that their scores say little."""
+        """A line if clients have so few test rows that their scores are hardly reliable."""
         return overview.small_clients(self)
 
     def majority(self) -> np.ndarray | None:

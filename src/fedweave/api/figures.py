@@ -1,4 +1,4 @@
-"""Figures that show themselves in a notebook and can be saved."""
+"""Figures that a notebook displays and that can be saved."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,62 +37,65 @@ class Figure:
         return f"Figure {self.title!r}; save it with .save('figure.svg')"
 
     def _repr_html_(self) -> str:
-        hues = "".join(f"--s{i}:{color};" for i, color in enumerate(plots.LIGHT))
-        return f'<div style="{THEME};{hues}">{self.svg}</div>'
+        colors = "".join(f"--s{i}:{color};" for i, color in enumerate(plots.LIGHT))
+        return f'<div style="{THEME};{colors}">{self.svg}</div>'
 
 
 class ComparisonPlots:
     """Figures of a comparison."""
 
     def __init__(self, comparison: "Comparison") -> None:
-        self._of = comparison
+        self._comparison = comparison
 
     def curves(self, split: str = "test") -> Figure:
         """Mean over clients by round, every method at the point that it reports."""
         if split not in ("val", "test"):
             raise BadInput(f"split: {split!r} is unknown; choices: test, val")
-        done = self._of
-        points = {run.name: run.info["point"] for run in done.study.runs}
-        curves = results.curves(done.study)
+        comparison = self._comparison
+        points = {run.name: run.info["point"] for run in comparison.study.runs}
+        curves = results.curves(comparison.study)
         part = curves[(curves["split"] == split) & (curves["point"] == curves["run"].map(points))]
         return Figure(
-            f"{split} score by round", plots.convergence(rename_methods(part, done.runs), self._styles(), done.metric)
+            f"{split} score by round",
+            plots.convergence(rename_methods(part, comparison.runs), self._styles(), comparison.metric),
         )
 
     def clients(self) -> Figure:
         """The score of every client, one row per method."""
-        done = self._of
-        values = {name: done[name].scores.to_numpy() for name in done.scores()}
-        return Figure("score of every client", plots.client_spread(values, self._styles(), done.metric))
+        comparison = self._comparison
+        values = {name: comparison[name].scores.to_numpy() for name in comparison.scores()}
+        return Figure("score of every client", plots.client_spread(values, self._styles(), comparison.metric))
 
     def cost(self) -> Figure:
         """Score against traffic and time."""
-        done = self._of
+        comparison = self._comparison
         return Figure(
-            "score against cost", plots.cost(rename_methods(done.board, done.runs), self._styles(), done.metric)
+            "score against cost",
+            plots.cost(rename_methods(comparison.board, comparison.runs), self._styles(), comparison.metric),
         )
 
     def _styles(self) -> dict[str, plots.SeriesStyle]:
-        return plots.assign_styles(list(self._of.methods))
+        return plots.assign_styles(list(self._comparison.methods))
 
 
 class MethodPlots:
     """Figures of one method."""
 
     def __init__(self, result: "MethodResult") -> None:
-        self._of = result
+        self._result = result
 
     def graph(self, seed: int | None = None) -> Figure:
         """Who learns from whom, over rounds and layers; row = learner, column = source."""
-        graphs = self._of.graphs(seed)
+        graphs = self._result.graphs(seed)
         return Figure(
-            f"who learns from whom: {self._of.name}", plots.collaboration(graphs.weights, graphs.rounds, graphs.layers)
+            f"who learns from whom: {self._result.name}",
+            plots.collaboration(graphs.weights, graphs.rounds, graphs.layers),
         )
 
     def evolution(self, seed: int | None = None) -> Figure:
         """The weights between clients by round."""
-        graphs = self._of.graphs(seed)
+        graphs = self._result.graphs(seed)
         return Figure(
-            f"weights by round: {self._of.name}",
+            f"weights by round: {self._result.name}",
             plots.evolution(graphs.weights, graphs.rounds, graphs.layers, graphs.group),
         )

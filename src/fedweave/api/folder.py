@@ -1,4 +1,4 @@
-"""What a folder of results says about the data behind its runs: clients, classes, and how new rows become inputs."""
+"""The description of the data in a folder of results: clients, classes, and how new rows become inputs."""
 
 import json
 import shutil
@@ -32,8 +32,9 @@ RESULTS = (
 
 @contextmanager
 def results_folder(out: Any) -> Iterator[tuple[Path, Any]]:
-    """Context of a call that writes results: the folder `out`, or without one a folder that removes itself with the
-    object beside it (None where `out` is given).
+    """Context of a call that writes results: (folder, temporary folder or None).
+
+    The folder is `out`. Without `out` it is a temporary one, which is removed with the second object.
 
     Raises:
         BadInput: `out` is no path or cannot be written, before any work; or the disk is full.
@@ -53,20 +54,21 @@ def partition_folder(folder: Path, task: str) -> Path:
 
 
 def find_partitions(folder: Path) -> Path | None:
-    """Where the data of all tasks are described; None where the stages of DVC wrote the results, whose data lie in the
-    project.
+    """Where the data of all tasks are described; None where the stages of DVC wrote the results.
+
+    Their data are in the project.
     """
-    own = folder / "partitions"
-    return own if own.is_dir() else None
+    partitions = folder / "partitions"
+    return partitions if partitions.is_dir() else None
 
 
 def write_description(federation: Federation, folder: Path, drawn: bool = True) -> None:
-    """Describe a federation in `folder`, which may hold the runs of others too; with pictures if it is to be `drawn`.
+    """Describe a federation in `folder`, which may have runs on other data too; with figures of the data if `drawn`.
 
     Raises:
         BadInput: the folder holds runs of other data under this name.
     """
-    own = partition_folder(folder, federation.name)
+    target = partition_folder(folder, federation.name)
     majority = federation.majority()
     about = {
         "name": federation.name,
@@ -82,23 +84,23 @@ def write_description(federation: Federation, folder: Path, drawn: bool = True) 
     before, now = read_description(folder, federation.name), json.loads(text)
     if before and {**before, "notes": now["notes"]} != now:
         raise BadInput(
-            f"{own / ABOUT}: holds results of other data of the name {federation.name!r}; choose another folder "
+            f"{target / ABOUT}: holds results of other data of the name {federation.name!r}; choose another folder "
             "(out=, on the command line --out or --output), or give the data another name"
         )
-    write_atomic(own / ABOUT, text)
+    write_atomic(target / ABOUT, text)
     if federation.partition.nodes is not None:
-        serving.write_graphs(own / serving.GRAPHS, federation.partition)
+        serving.write_graphs(target / serving.GRAPHS, federation.partition)
     if drawn:
-        data.describe(own, federation.dataset, federation.partition)
+        data.describe(target, federation.dataset, federation.partition)
 
 
 def notes(federation: Federation) -> list[str]:
-    """What is doubtful in the data, one line each."""
+    """Warnings about the data, one line each."""
     return [*federation.notes, *federation.small_clients()]
 
 
 def copy(source: Path, target: Path, part: str) -> None:
-    """Copy results to `target`, whose earlier results go all at once: no moment shows a mixture.
+    """Copy results to `target` and replace its earlier results in one step, so that they are never mixed.
 
     Args:
         part: a folder that marks `target` as results of this kind.
@@ -106,23 +108,23 @@ def copy(source: Path, target: Path, part: str) -> None:
     Raises:
         BadInput: `target` holds something else, or `source` itself.
     """
-    source, place = source.resolve(), target.resolve()
-    if place == source:
+    source, destination = source.resolve(), target.resolve()
+    if destination == source:
         return
-    if source.is_relative_to(place):
+    if source.is_relative_to(destination):
         raise BadInput(f"save: {target} holds the results that are to be copied; choose an empty folder")
-    if place.exists() and any(place.iterdir()) and not (place / part).is_dir():
+    if destination.exists() and any(destination.iterdir()) and not (destination / part).is_dir():
         raise BadInput(f"save: {target} holds something else; choose an empty folder")
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{place.name}-", dir=place.parent) as aside:
-        shutil.copytree(source, Path(aside, "new"), ignore=shutil.ignore_patterns(".fedweave", Path(aside).name))
-        _copy_others(place, Path(aside, "new"))
-        _swap(Path(aside, "new"), place, Path(aside, "old"))
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{destination.name}-", dir=destination.parent) as staging:
+        shutil.copytree(source, Path(staging, "new"), ignore=shutil.ignore_patterns(".fedweave", Path(staging).name))
+        _copy_others(destination, Path(staging, "new"))
+        _swap(Path(staging, "new"), destination, Path(staging, "old"))
 
 
-def _copy_others(place: Path, new: Path) -> None:
+def _copy_others(destination: Path, new: Path) -> None:
     """Copy files and folders of the user, which lie beside earlier results, to `new`."""
-    others = place.iterdir() if place.exists() else ()
+    others = destination.iterdir() if destination.exists() else ()
     for path in others:
         if (new / path.name).exists() or any(path.match(pattern) for pattern in RESULTS):
             continue
@@ -132,20 +134,20 @@ def _copy_others(place: Path, new: Path) -> None:
             shutil.copy2(path, new / path.name, follow_symlinks=False)
 
 
-def _swap(new: Path, place: Path, old: Path) -> None:
-    """Put `new` in the place of what is at `place`, which moves to `old`, or back if that fails."""
-    if place.exists():
-        place.replace(old)
+def _swap(new: Path, destination: Path, old: Path) -> None:
+    """Put `new` in the place of what is at `destination`, which moves to `old`, or back if that fails."""
+    if destination.exists():
+        destination.replace(old)
     try:
-        new.replace(place)
+        new.replace(destination)
     except BaseException:
         if old.exists():
-            old.replace(place)
+            old.replace(destination)
         raise
 
 
 def read_description(folder: Path, task: str) -> dict[str, Any]:
-    """The description of a task; empty where the stages of DVC wrote the results, whose data lie in the project.
+    """The description of a task; empty where the stages of DVC wrote the results, as their data are in the project.
 
     Raises:
         BadInput: the file is damaged.
@@ -181,7 +183,7 @@ def describe_inputs(dataset: Dataset, partition: Partition, normalize: Any) -> d
 
 
 def scaling(about: Mapping[str, Any]) -> data.Scaling:
-    """The scaling that `describe_inputs` has noted."""
+    """The scaling that `describe_inputs` has described."""
     block = about["scaling"]
     subtracted, divisor = (np.asarray(block[name], dtype=np.float32) for name in ("subtracted", "divisor"))
     return data.Scaling(subtracted, divisor, bool(block["rows"]))
@@ -195,6 +197,6 @@ def columns(about: Mapping[str, Any]) -> Preprocessing | None:
 
 def hash_content(dataset: Dataset, partition: Partition) -> str:
     """A hash of all features, labels and rows."""
-    rows = (mine for part in PARTS for mine in getattr(partition, part))
+    rows = (client_rows for part in PARTS for client_rows in getattr(partition, part))
     optional = (array for array in (dataset.y, dataset.targets, dataset.time, dataset.edges) if array is not None)
     return digest([dataset.x, *optional, *rows, *(partition.nodes or ()), *(partition.edges or ())])

@@ -1,4 +1,4 @@
-"""Federations that forecast: series of the clients, cut into windows that know some steps and say the next ones."""
+"""Federations that forecast: series of the clients, cut into windows of known steps and the steps to forecast."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -55,33 +55,33 @@ def fields_from_steps(values: Any, others: Any, client: Any, options: RowOptions
     time = arrays.as_times(options.time, len(steps))
     recording = None if options.recording is None else arrays.as_column(options.recording, "recording", len(steps))
     series = _series(owner, recording)
-    made = _cut_windows(steps, width, series, time, names, owner, options)
-    parts = _split_windows(made, owner, None if recording is None else series, names, horizon, options)
-    arrangement = Arrangement(owner[made.first], names, None, (), parts, made.targets)
-    group, unit = (_select_windows(given, made.first) for given in (options.group, options.unit))
-    scaled = options.normalize or "standard"
-    of = "each client alone" if scaled == "standard_client" else "all clients together"
+    windows = _cut_windows(steps, width, series, time, names, owner, options)
+    parts = _split_windows(windows, owner, None if recording is None else series, names, horizon, options)
+    arrangement = Arrangement(owner[windows.first], names, None, (), parts, windows.targets)
+    group, unit = (_select_windows(entries, windows.first) for entries in (options.group, options.unit))
+    normalize = options.normalize or "standard"
+    scope = "each client alone" if normalize == "standard_client" else "all clients together"
     dataset = Dataset(
-        options.name, "images", arrays.as_images(made.x), None, 0, targets=made.targets,
-        channels=tuple(range(width)), note=NOTE.format(of) if scaled != "none" else "",
+        options.name, "images", arrays.as_images(windows.x), None, 0, targets=windows.targets,
+        channels=tuple(range(width)), note=NOTE.format(scope) if normalize != "none" else "",
     )  # fmt: skip
-    notes = () if not made.dropped else (f"{made.dropped} windows with a missing value are left out",)
+    notes = () if not windows.dropped else (f"{windows.dropped} windows with a missing value are left out",)
     return federation_fields(
-        dataset, arrangement, replace(options, group=group, unit=unit, normalize=scaled), made.x.shape[1:], notes
+        dataset, arrangement, replace(options, group=group, unit=unit, normalize=normalize), windows.x.shape[1:], notes
     )
 
 
 def _select_windows(values: Any, first: np.ndarray) -> Any:
-    """What is said of clients, of each window in place of each step."""
+    """Values per step as values per window; a mapping from clients stays as it is."""
     return values if values is None or isinstance(values, Mapping) else np.asarray(values, dtype=object)[first]
 
 
 def _channels(values: Any, name: str) -> np.ndarray:
-    given = as_array(values, name, "give each time step the same number of values")
-    if given.dtype.kind == "f":
-        check_size(given, name)
+    array = as_array(values, name, "give each time step the same number of values")
+    if array.dtype.kind == "f":
+        check_size(array, name)
     try:
-        steps = given.astype(np.float32)
+        steps = array.astype(np.float32)
     except (ValueError, TypeError) as error:
         raise BadInput(f"{name}: holds values that are no numbers ({error}); a series has numbers only") from error
     steps = steps[:, None] if steps.ndim == 1 else steps
@@ -91,16 +91,18 @@ def _channels(values: Any, name: str) -> np.ndarray:
 
 
 def _check_options(options: RowOptions) -> int:
-    """The horizon; refuses options that do not go together."""
+    """The horizon; options that do not fit each other are refused."""
     for name in ("window", "horizon", "stride"):
         value = getattr(options, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise BadInput(f"{name}: {value!r} must be a number of steps, 1 or more; forecasts need window and horizon")
     if options.time is None:
         raise BadInput("time: forecasts need the time of each row; give time")
-    unfit = {"target": options.target not in (None, "numbers"),
-             "split": isinstance(options.split, str) and options.split != "chronological"}  # fmt: skip
-    for name in (name for name, wrong in unfit.items() if wrong):
+    conflicts = {
+        "target": options.target not in (None, "numbers"),
+        "split": isinstance(options.split, str) and options.split != "chronological",
+    }
+    for name in (name for name, conflict in conflicts.items() if conflict):
         value = getattr(options, name)
         raise BadInput(f"{name}: {value!r} does not fit forecasts, which are numbers in a chronological split; drop it")
     if options.split is not None and not isinstance(options.split, str | Mapping):
@@ -132,29 +134,30 @@ def _cut_windows(
     pieces = []
     order = np.lexsort((time, series))
     for rows in np.split(order, np.flatnonzero(np.diff(series[order])) + 1):
-        who, span = names[owner[rows[0]]], window + horizon
+        name, span = names[owner[rows[0]]], window + horizon
         if (np.diff(time[rows]) == 0).any():
             raise BadInput(
-                f"time: client {who!r} has two rows of one time; give recording= where it has several series"
+                f"time: client {name!r} has two rows of one time; give recording= where it has several series"
             )
         if len(rows) < span:
             raise BadInput(
-                f"window: client {who!r} has a series of {len(rows)} steps, and a window and its horizon take {span}; "
+                f"window: client {name!r} has a series of {len(rows)} steps, and a window and its horizon take {span}; "
                 "make them shorter, or leave the series out"
             )
-        cut = np.lib.stride_tricks.sliding_window_view(steps[rows], span, axis=0)[::stride]  # [n, C, span]
+        windows = np.lib.stride_tricks.sliding_window_view(steps[rows], span, axis=0)[::stride]  # [n, C, span]
         start = np.arange(0, len(rows) - span + 1, stride)
-        whole = np.isfinite(cut[:, :, :window]).all((1, 2)) & np.isfinite(cut[:, :width, window:]).all((1, 2))
-        cut, start = cut[whole], start[whole]
-        x, y = cut[:, :, :window].transpose(0, 2, 1), cut[:, :width, window:].reshape(len(cut), -1)
-        pieces.append((x, y, rows[start], start, int((~whole).sum())))
+        known, next_steps = windows[:, :, :window], windows[:, :width, window:]
+        complete = np.isfinite(known).all((1, 2)) & np.isfinite(next_steps).all((1, 2))
+        windows, start = windows[complete], start[complete]
+        x, y = windows[:, :, :window].transpose(0, 2, 1), windows[:, :width, window:].reshape(len(windows), -1)
+        pieces.append((x, y, rows[start], start, int((~complete).sum())))
     parts = [*zip(*pieces, strict=True)]
     x, y, first, start = (np.concatenate(part) for part in parts[:4])
     return Windows(x, np.ascontiguousarray(y), first, start, sum(parts[4]))
 
 
 def _split_windows(
-    made: Windows,
+    windows: Windows,
     owner: np.ndarray,
     recording: np.ndarray | None,
     names: tuple[str, ...],
@@ -166,15 +169,15 @@ def _split_windows(
     gap = options.gap or least
     if gap < least:
         raise BadInput(f"gap: {gap}, but then windows of two parts forecast the same steps; at least {least}")
-    mine = owner[made.first]
-    missing = [name for i, name in enumerate(names) if not (mine == i).any()]
+    owner_of_window = owner[windows.first]
+    missing = [name for i, name in enumerate(names) if not (owner_of_window == i).any()]
     if missing:
         raise BadInput(f"window: client {missing[0]!r} has no window without a missing value; fill them in, or drop it")
-    of_split = replace(options, split="chronological", shares=_shares(options), gap=gap, recording=None, time=None)
-    settings = of_split.build_split_options(len(mine))._replace(
-        time=made.start, recording=None if recording is None else recording[made.first]
+    chronological = replace(options, split="chronological", shares=_shares(options), gap=gap, recording=None, time=None)
+    settings = chronological.build_split_options(len(owner_of_window))._replace(
+        time=windows.start, recording=None if recording is None else recording[windows.first]
     )
-    return split_rows(mine, mine, names, settings)
+    return split_rows(owner_of_window, owner_of_window, names, settings)
 
 
 def _shares(options: RowOptions) -> Any:

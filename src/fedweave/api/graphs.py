@@ -19,8 +19,8 @@ from fedweave.errors import BadInput
 
 def fields_from_graphs(graphs: Any, options: RowOptions) -> dict[str, Any]:
     """The fields of a federation of one graph (x, edges, y) per client."""
-    named = arrays.as_graphs(graphs)
-    parts = [*named.values()]
+    graph_of = arrays.as_graphs(graphs)
+    parts = [*graph_of.values()]
     sizes = [len(x) for x, _, _ in parts]
     first = np.cumsum([0, *sizes[:-1]])
     split = options.split
@@ -28,7 +28,7 @@ def fields_from_graphs(graphs: Any, options: RowOptions) -> dict[str, Any]:
         split = [part for labels_of_client in split for part in labels_of_client]
     owner = np.repeat(np.arange(len(parts)), sizes)
     labels = np.concatenate([y for _, _, y in parts])
-    arrangement = arrange(labels, owner, len(owner), replace(options, split=split), tuple(named))
+    arrangement = arrange(labels, owner, len(owner), replace(options, split=split), tuple(graph_of))
     edges = np.concatenate([pairs + start for (_, pairs, _), start in zip(parts, first, strict=True)], axis=1)
     return _fields(np.concatenate([x for x, _, _ in parts]), edges, arrangement, options, ())
 
@@ -49,13 +49,13 @@ def fields_from_tables(
         preprocessing: of the columns; default: fitted on the training rows.
     """
     table = read_table(nodes)
-    named = named_columns(table, options)
-    chosen = feature_columns(table, client, [label], features, {**named, "node": node})
-    if node in chosen:
+    option_columns = named_columns(table, options)
+    selected = feature_columns(table, client, [label], features, {**option_columns, "node": node})
+    if node in selected:
         raise BadInput(f"features: {node!r} is the node's own name, which says nothing of other nodes; leave it out")
-    options = replace(options, **{key: column_values(table, column) for key, column in named.items()})
+    options = replace(options, **{key: column_values(table, column) for key, column in option_columns.items()})
     arrangement = arrange(column_values(table, label), column_values(table, client), len(table), options)
-    preprocessing = preprocessing or fit_columns(table, chosen, arrangement.rows["train"], embed=False)
+    preprocessing = preprocessing or fit_columns(table, selected, arrangement.rows["train"], embed=False)
     pairs = _positions(edges, table[node].tolist())
     within = arrangement.owner[pairs[0]] == arrangement.owner[pairs[1]]
     dropped = int((~within).sum())
@@ -73,15 +73,15 @@ def _positions(edges: Any, ids: Sequence[Any]) -> np.ndarray:
     Raises:
         BadInput: two nodes have one name, or an edge has a node that is not there.
     """
-    place = {one: i for i, one in enumerate(ids)}
-    if len(place) < len(ids):
-        twice = next(one for i, one in enumerate(ids) if place[one] != i)
-        raise BadInput(f"nodes: {twice!r} is there twice; each node has one row")
+    position = {one: i for i, one in enumerate(ids)}
+    if len(position) < len(ids):
+        duplicate = next(one for i, one in enumerate(ids) if position[one] != i)
+        raise BadInput(f"nodes: {duplicate!r} is there twice; each node has one row")
     pairs = read_pairs(edges, "edges")
-    unknown = next((one for pair in pairs for one in pair if one not in place), None)
+    unknown = next((one for pair in pairs for one in pair if one not in position), None)
     if unknown is not None:
         raise BadInput(f"edges: {unknown!r} is no node; add its row, or drop its edges")
-    return np.array([[place[one] for one in pair] for pair in pairs], dtype=np.int64).reshape(-1, 2).T
+    return np.array([[position[one] for one in pair] for pair in pairs], dtype=np.int64).reshape(-1, 2).T
 
 
 def _fields(
@@ -98,10 +98,10 @@ def _fields(
         raise BadInput("y: nodes have classes; give whole numbers or names, or target='classes'")
     nodes = tuple(np.flatnonzero(owner == i) for i in range(count))
     local = np.empty(len(owner), dtype=np.int64)
-    for mine in nodes:
-        local[mine] = np.arange(len(mine))
+    for rows in nodes:
+        local[rows] = np.arange(len(rows))
     subgraphs = tuple(local[edges[:, owner[edges[0]] == i]] for i in range(count))
-    parts = {part: tuple(local[mine] for mine in arrangement.rows[part]) for part in PARTS}
+    parts = {part: tuple(local[rows] for rows in arrangement.rows[part]) for part in PARTS}
     dataset = Dataset(
         options.name, "graph", x, arrangement.labels, classes=len(arrangement.classes), edges=edges,
         class_names=arrangement.classes, columns=columns,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
-PARTS = {"validation": "val", "valid": "val", "dev": "val"}  # how others call a part
+PARTS = {"validation": "val", "valid": "val", "dev": "val"}  # other names of a part
 
 
 def list_files(folder: Path | str) -> "pd.DataFrame":
@@ -49,39 +49,40 @@ def load(images: Iterable[Any], root: Path, size: tuple[int, int] | None) -> np.
     arrays: list[np.ndarray] = []
     mode = ""
     for i, image in enumerate(images):
-        opened, what = _open_image(image, root, i)
-        mode = mode or ("L" if opened.mode in ("1", "L", "I", "I;16", "F") else "RGB")
-        converted = opened.convert(mode)
+        original, label = _open_image(image, root, i)
+        mode = mode or ("L" if original.mode in ("1", "L", "I", "I;16", "F") else "RGB")
+        converted = original.convert(mode)
         if size is not None:
             converted = converted.resize((size[1], size[0]))
         values = np.asarray(converted)
         values = values[None] if mode == "L" else values.transpose(2, 0, 1)
         if arrays and values.shape != arrays[0].shape:
             shapes = [" x ".join(map(str, one.shape[1:])) for one in (values, arrays[0])]
-            raise BadInput(f"{what}: is of {shapes[0]} pixels, the first image of {shapes[1]}; give size=(32, 32)")
+            raise BadInput(f"{label}: is of {shapes[0]} pixels, the first image of {shapes[1]}; give size=(32, 32)")
         arrays.append(values)
     return np.stack(arrays)
 
 
 def _open_image(image: Any, root: Path, row: int) -> tuple[Any, str]:
-    """(the image as PIL has it, how a message calls it)."""
+    """(the image as an object of PIL, its name in messages)."""
     from PIL import Image
 
-    what = f"image in row {row}"
+    label = f"image in row {row}"
     try:
         if isinstance(image, Mapping):  # how Hugging Face's data sets store images
             image = image["bytes"] if image.get("bytes") is not None else image["path"]
         if isinstance(image, str | Path):
-            what, path = str(root / image), root / image
+            label, path = str(root / image), root / image
             with Image.open(path) as file:
                 file.load()
-                return file, what
+                return file, label
         if isinstance(image, bytes):
-            return Image.open(io.BytesIO(image)), what
-        return image if isinstance(image, Image.Image) else Image.fromarray(np.asarray(image, dtype=np.uint8)), what
-    except Exception as error:  # decoders raise a dozen types for damaged files, among them that of an image too large
+            return Image.open(io.BytesIO(image)), label
+        return image if isinstance(image, Image.Image) else Image.fromarray(np.asarray(image, dtype=np.uint8)), label
+    # Decoders raise errors of many types for damaged files and for images that are too large.
+    except Exception as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise BadInput(f"{what}: cannot be read as an image ({reason})") from error
+        raise BadInput(f"{label}: cannot be read as an image ({reason})") from error
 
 
 def as_table(dataset: Any) -> "pd.DataFrame":

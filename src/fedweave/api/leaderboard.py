@@ -1,4 +1,4 @@
-"""The leaderboard of a comparison as one table: scores, what the tests say, both evaluation points, cost."""
+"""The leaderboard of a comparison as one table: scores, results of tests, both evaluation points, cost."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ from fedweave.results import MIB, Run
 from fedweave.results.marks import CONTROLS, add_marks, control_column, control_tests
 
 SCORES = ("rank", "method", "metric", "mean", "std", "low", "high", "seeds", "verdict")
-REST = ("pre", "post", "point", "pooled", "client_std", "worst10", "mib", "seconds")
+DETAILS = ("pre", "post", "point", "pooled", "client_std", "worst10", "mib", "seconds")
 
 
 def rank_methods(board: pd.DataFrame, significance: pd.DataFrame, runs: Mapping[str, Run]) -> pd.DataFrame:
@@ -22,13 +22,13 @@ def rank_methods(board: pd.DataFrame, significance: pd.DataFrame, runs: Mapping[
     """
     table = _add_control_intervals(add_marks(board, significance), significance)
     controls = [control_column(control) for control in CONTROLS if control in {*board["method"]}]
-    against = [name + end for name in controls for end in ("", "_low", "_high")]
+    against = [name + suffix for name in controls for suffix in ("", "_low", "_high")]
     table = rename_methods(table, runs).rename(columns={"mark": "verdict"})
     table["rank"] = table.groupby("task").cumcount() + 1
     table["point"] = table["run"].map({run.name: run.info["point"] for run in runs.values()})
     table["mib"] = (table["bytes_up"] + table["bytes_down"]) / MIB
     tasks = ["task"] if table["task"].nunique() > 1 else []
-    return table[[*tasks, *SCORES, *against, *REST]].reset_index(drop=True)
+    return table[[*tasks, *SCORES, *against, *DETAILS]].reset_index(drop=True)
 
 
 def rename_methods(table: pd.DataFrame, runs: Mapping[str, Run]) -> pd.DataFrame:
@@ -38,14 +38,16 @@ def rename_methods(table: pd.DataFrame, runs: Mapping[str, Run]) -> pd.DataFrame
 
 def _add_control_intervals(board: pd.DataFrame, significance: pd.DataFrame) -> pd.DataFrame:
     """`board` with the interval of the difference to every control."""
-    ends = {
-        control_column(control) + end: np.full(len(board), np.nan) for control in CONTROLS for end in ("_low", "_high")
+    intervals = {
+        control_column(control) + side: np.full(len(board), np.nan)
+        for control in CONTROLS
+        for side in ("_low", "_high")
     }
     for task in board["task"].unique():
         tests = significance[significance["task"] == task]
         for control in CONTROLS:
             for method, test in control_tests(tests, control).items():
-                here = (board["task"] == task) & (board["method"] == method)
-                for end in ("low", "high"):
-                    ends[f"{control_column(control)}_{end}"][here] = test[end]
-    return board.assign(**ends)
+                rows = (board["task"] == task) & (board["method"] == method)
+                for side in ("low", "high"):
+                    intervals[f"{control_column(control)}_{side}"][rows] = test[side]
+    return board.assign(**intervals)

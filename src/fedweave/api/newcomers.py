@@ -1,4 +1,4 @@
-"""Clients that join after training: their rows, prepared as those of training were, and the rounds that follow."""
+"""Clients that join after training: their rows, prepared like the rows of training, and further rounds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,8 +11,7 @@ import torch
 from fedweave import data, results
 from fedweave.api import arrays, graphs, rows
 from fedweave.api.federation import Federation
-from fedweave.api.folder import results_folder
-from fedweave.api.folder import write_description as describe
+from fedweave.api.folder import results_folder, write_description
 from fedweave.api.options import RowOptions, row_options
 from fedweave.api.tables import Preprocessing
 from fedweave.data import Dataset, Partition
@@ -55,7 +54,7 @@ class NewcomerData:
 
 
 def store_state(checkpoints: Path, run: Run, seed: int, state: State) -> None:
-    """Keep what the server and the clients know after the last round beside the checkpoints, unless it is very large.
+    """Store the state of the server and the clients after the last round beside the checkpoints, unless too large.
 
     The folder of the run may hold the results of an earlier training until this one is written.
     """
@@ -67,7 +66,7 @@ def store_state(checkpoints: Path, run: Run, seed: int, state: State) -> None:
 
 
 def find_stored_states(checkpoints: Path, run: Run) -> dict[str, Path]:
-    """What `store_state` has kept of a run: name of the file in its results -> where it lies."""
+    """The stored states of a run: name of the file in its results -> path beside the checkpoints."""
     files = {STATE.format(seed): _state_path(checkpoints, run, seed) for seed in run.seeds}
     return {name: file for name, file in files.items() if file.is_file()}
 
@@ -76,7 +75,7 @@ def _state_path(checkpoints: Path, run: Run, seed: int) -> Path:
     return checkpoints / f"{run.fingerprint()}-{STATE.format(seed)}"
 
 
-def add_newcomers(federation: Federation, arrivals: NewcomerData) -> Federation:
+def add_newcomers(federation: Federation, newcomer_data: NewcomerData) -> Federation:
     """`federation` with more clients behind the others; what was fitted on its training rows stays as it is.
 
     Raises:
@@ -85,117 +84,116 @@ def add_newcomers(federation: Federation, arrivals: NewcomerData) -> Federation:
     if federation.dataset.kind == "series" or federation.partition.test_weight is not None:
         raise BadInput(f"join: {federation.name} holds {federation.dataset.kind}; newcomers need rows of their own")
     graph = federation.dataset.kind == "graph"
-    fresh, encoded = (_encode_graphs if graph else _encode_rows)(federation, arrivals)
-    twice = [name for name in fresh.names if name in federation.names]
-    if twice:
-        raise BadInput(f"join: client {twice[0]!r} is there already; give newcomers other names")
-    partition = _extend_partition(federation, fresh)
-    dataset = _extend_dataset(federation, fresh, encoded)
+    newcomers, encoded = (_encode_graphs if graph else _encode_rows)(federation, newcomer_data)
+    duplicates = [name for name in newcomers.names if name in federation.names]
+    if duplicates:
+        raise BadInput(f"join: client {duplicates[0]!r} is there already; give newcomers other names")
+    partition = _extend_partition(federation, newcomers)
+    dataset = _extend_dataset(federation, newcomers, encoded)
     return replace(
         federation, dataset=dataset, partition=partition, dealt=arrays.partition_block(dataset, partition),
         normalize=_freeze_scaling(federation), preprocessing=_preprocessing(dataset), notes=(),
     )  # fmt: skip
 
 
-def _extend_partition(federation: Federation, fresh: Federation) -> Partition:
+def _extend_partition(federation: Federation, newcomers: Federation) -> Partition:
     """The partition with the newcomers' rows, or nodes, behind the others."""
-    count, old, new = len(federation.dataset.x), federation.partition, fresh.partition
+    count, old, new = len(federation.dataset.x), federation.partition, newcomers.partition
     if old.nodes is None:
         parts = {part: getattr(old, part) + tuple(rows + count for rows in getattr(new, part)) for part in PARTS}
     else:  # parts and edges number the nodes of a client
         parts = {part: getattr(old, part) + getattr(new, part) for part in (*PARTS, "edges")}
         parts["nodes"] = old.nodes + tuple(nodes + count for nodes in new.nodes or ())
-    units = _units(federation, fresh)
-    return Partition(**parts, relation=old.relation, names=federation.names + fresh.names, units=units)
+    units = _units(federation, newcomers)
+    return Partition(**parts, relation=old.relation, names=federation.names + newcomers.names, units=units)
 
 
-def _units(federation: Federation, fresh: Federation) -> tuple[str, ...]:
+def _units(federation: Federation, newcomers: Federation) -> tuple[str, ...]:
     """Units of all clients; a newcomer may be of the unit of another client.
 
     Raises:
         BadInput: only the newcomers have units, or only the others.
     """
-    old, new = federation.partition.units, fresh.partition.units
+    old, new = federation.partition.units, newcomers.partition.units
     if bool(old) != bool(new):
-        whose, way = ("training", "give unit= of the newcomers") if old else ("newcomers", "leave unit= out")
-        raise BadInput(f"join: only the clients of {whose} have units; {way}")
+        whose, advice = ("training", "give unit= of the newcomers") if old else ("newcomers", "leave unit= out")
+        raise BadInput(f"join: only the clients of {whose} have units; {advice}")
     return old + new
 
 
-def _options(federation: Federation, arrivals: NewcomerData) -> RowOptions:
+def _options(federation: Federation, newcomer_data: NewcomerData) -> RowOptions:
     """How the newcomers' rows are read and split; they need not have every class."""
-    return replace(row_options(arrivals.options), name=federation.name, least_classes=1)
+    return replace(row_options(newcomer_data.options), name=federation.name, least_classes=1)
 
 
-def _encode_graphs(federation: Federation, arrivals: NewcomerData) -> tuple[Federation, np.ndarray]:
+def _encode_graphs(federation: Federation, newcomer_data: NewcomerData) -> tuple[Federation, np.ndarray]:
     """The newcomers' graphs as a federation of their own, and their nodes as those of training were encoded."""
-    options = _options(federation, arrivals)
-    own = federation.preprocessing
-    if (own is None) != (arrivals.edges is None):
-        way = "no tables; leave edges= out" if own is None else "a table of nodes; give one, and edges="
-        raise BadInput(f"join: {federation.name} was made from {way}")
-    if own is None:
-        fresh = Federation(**graphs.fields_from_graphs(arrivals.rows, options))
-        return fresh, fresh.dataset.x
-    used, client, label = (
-        [column.name for column in own.columns],
-        arrivals.client or "client",
-        arrivals.label or "label",
+    options = _options(federation, newcomer_data)
+    preprocessing = federation.preprocessing
+    if (preprocessing is None) != (newcomer_data.edges is None):
+        advice = "no tables; leave edges= out" if preprocessing is None else "a table of nodes; give one, and edges="
+        raise BadInput(f"join: {federation.name} was made from {advice}")
+    if preprocessing is None:
+        newcomers = Federation(**graphs.fields_from_graphs(newcomer_data.rows, options))
+        return newcomers, newcomers.dataset.x
+    nodes, edges, node = newcomer_data.rows, newcomer_data.edges, newcomer_data.node
+    client, label = newcomer_data.client or "client", newcomer_data.label or "label"
+    features = [column.name for column in preprocessing.columns]
+    newcomers = Federation(
+        **graphs.fields_from_tables(nodes, edges, node, client, label, features, options, preprocessing)
     )
-    fresh = Federation(
-        **graphs.fields_from_tables(arrivals.rows, arrivals.edges, arrivals.node, client, label, used, options, own)
-    )
-    return fresh, fresh.dataset.x
+    return newcomers, newcomers.dataset.x
 
 
-def _encode_rows(federation: Federation, arrivals: NewcomerData) -> tuple[Federation, np.ndarray]:
+def _encode_rows(federation: Federation, newcomer_data: NewcomerData) -> tuple[Federation, np.ndarray]:
     """The newcomers as a federation of their own, and their rows as those of training were encoded."""
-    if arrivals.client is None or arrivals.label is None:
+    raw, client, label = newcomer_data.rows, newcomer_data.client, newcomer_data.label
+    if client is None or label is None:
         raise BadInput("join: rows need client= and label=, names of columns or one value for each row")
     task: dict[str, Any] = {"target": "numbers"} if federation.dataset.targets_are == "numbers" else {}
     channels = federation.dataset.channels
     if channels:
         task = {"window": federation.shape[0], "horizon": federation.dataset.outputs // len(channels)}
-    options = replace(_options(federation, arrivals), **task)
-    if federation.preprocessing is None and not hasattr(arrivals.rows, "columns"):
-        fresh = Federation(**rows.fields_from_arrays(arrivals.rows, arrivals.label, arrivals.client, options))
-        return fresh, fresh.dataset.x
-    used = [column["name"] for column in federation.dataset.columns if column.get("role") != "time"]
+    options = replace(_options(federation, newcomer_data), **task)
+    if federation.preprocessing is None and not hasattr(raw, "columns"):
+        newcomers = Federation(**rows.fields_from_arrays(raw, label, client, options))
+        return newcomers, newcomers.dataset.x
+    names = [column["name"] for column in federation.dataset.columns if column.get("role") != "time"]
     if federation.preprocessing is None:
-        others = rows.TableOptions(used[len(channels) :])
-        fresh = Federation(**rows.fields_from_table(arrivals.rows, arrivals.client, arrivals.label, others, options))
-        return fresh, fresh.dataset.x
-    own = federation.preprocessing
-    words = {c.name: list(c.words) or c.buckets for c in own.columns if c.is_text}
-    coded = any(column.coded for column in own.columns)
-    way = rows.TableOptions(used, coded or None, "client", words)
-    fresh = Federation(**rows.fields_from_table(arrivals.rows, arrivals.client, arrivals.label, way, options))
-    assert fresh.preprocessing is not None
-    pairs = zip(own.columns, fresh.preprocessing.columns, strict=True)
-    grown = Preprocessing(tuple(replace(old, own=old.own + new.own) if old.own else old for old, new in pairs))
-    owner = np.zeros(len(arrivals.rows), dtype=np.int64)
-    for i in range(len(fresh)):
-        owner[np.concatenate([getattr(fresh.partition, part)[i] for part in PARTS])] = len(federation) + i
-    return replace(fresh, preprocessing=grown), arrays.as_images(grown.encode(arrivals.rows, owner))
+        forecast_options = rows.TableOptions(names[len(channels) :])
+        newcomers = Federation(**rows.fields_from_table(raw, client, label, forecast_options, options))
+        return newcomers, newcomers.dataset.x
+    preprocessing = federation.preprocessing
+    words = {c.name: list(c.words) or c.buckets for c in preprocessing.columns if c.is_text}
+    coded = any(column.coded for column in preprocessing.columns)
+    table_options = rows.TableOptions(names, coded or None, "client", words)
+    newcomers = Federation(**rows.fields_from_table(raw, client, label, table_options, options))
+    assert newcomers.preprocessing is not None
+    pairs = zip(preprocessing.columns, newcomers.preprocessing.columns, strict=True)
+    extended = Preprocessing(tuple(replace(old, own=old.own + new.own) if old.own else old for old, new in pairs))
+    owner = np.zeros(len(raw), dtype=np.int64)
+    for i in range(len(newcomers)):
+        owner[np.concatenate([getattr(newcomers.partition, part)[i] for part in PARTS])] = len(federation) + i
+    return replace(newcomers, preprocessing=extended), arrays.as_images(extended.encode(raw, owner))
 
 
-def _extend_dataset(federation: Federation, fresh: Federation, encoded: np.ndarray) -> Dataset:
-    old, new = federation.dataset, fresh.dataset
+def _extend_dataset(federation: Federation, newcomers: Federation, encoded: np.ndarray) -> Dataset:
+    old, new = federation.dataset, newcomers.dataset
     if encoded.shape[1:] != old.x.shape[1:] or old.targets_are != new.targets_are or old.channels != new.channels:
         raise BadInput(
             f"join: rows of shape {[*encoded.shape[1:]]} with {new.targets_are}, but training had {[*old.x.shape[1:]]} "
             f"with {old.targets_are}"
         )
     x = np.concatenate([old.x, encoded])
-    columns = old.columns if fresh.preprocessing is None else tuple(fresh.preprocessing.as_data())
+    columns = old.columns if newcomers.preprocessing is None else tuple(newcomers.preprocessing.as_data())
     if old.targets is not None and new.targets is not None:
         return replace(old, x=x, targets=np.concatenate([old.targets, new.targets]), columns=columns)
-    unknown = [name for name in fresh.classes if name not in federation.classes]
+    unknown = [name for name in newcomers.classes if name not in federation.classes]
     if unknown:
         raise BadInput(f"join: class {unknown[0]!r} was not in training, so no model knows it; drop its rows")
-    place = np.array([federation.classes.index(name) for name in fresh.classes])
+    class_numbers = np.array([federation.classes.index(name) for name in newcomers.classes])
     edges = None if old.edges is None else np.concatenate([old.links, new.links + len(old.x)], axis=1)
-    return replace(old, x=x, y=np.concatenate([old.labels, place[new.labels]]), columns=columns, edges=edges)
+    return replace(old, x=x, y=np.concatenate([old.labels, class_numbers[new.labels]]), columns=columns, edges=edges)
 
 
 def _preprocessing(dataset: Dataset) -> Preprocessing | None:
@@ -203,54 +201,57 @@ def _preprocessing(dataset: Dataset) -> Preprocessing | None:
 
 
 def _freeze_scaling(federation: Federation) -> Any:
-    """The scaling of training with its numbers, so that newcomers change nothing of it."""
-    arrivals = federation.normalize
-    block = dict(arrivals) if isinstance(arrivals, Mapping) else {"name": arrivals}
+    """The scaling of training with its numbers, so that newcomers do not change it."""
+    normalize = federation.normalize
+    block = dict(normalize) if isinstance(normalize, Mapping) else {"name": normalize}
     if block["name"] == "standard":
-        scaling = data.fit_scaling(federation.dataset, federation.partition, arrivals)
+        scaling = data.fit_scaling(federation.dataset, federation.partition, normalize)
         pair = (part.ravel().astype(float).tolist() for part in (scaling.subtracted, scaling.divisor))
         block |= dict(zip(("mean", "std"), pair, strict=True))
     if federation.dataset.targets_are == "numbers" and block.get("targets", "pooled") == "pooled":
-        offset, unit = data.fit_units(federation.dataset, federation.partition, arrivals)
+        offset, unit = data.fit_units(federation.dataset, federation.partition, normalize)
         block["targets"] = {"offset": offset[0].astype(float).tolist(), "unit": unit[0].astype(float).tolist()}
-    return block if len(block) > 1 else arrivals
+    return block if len(block) > 1 else normalize
 
 
 def join(
-    result: "MethodResult", federation: Federation, arrivals: NewcomerData, rounds: int, freeze: bool, out: Any
+    result: "MethodResult", federation: Federation, newcomer_data: NewcomerData, rounds: int, freeze: bool, out: Any
 ) -> Any:
     """Further rounds with the newcomers; see `MethodResult.join`."""
     from fedweave.api.comparison import Comparison
 
     _check(result, federation, rounds)
-    grown = add_newcomers(federation, arrivals)
+    extended = add_newcomers(federation, newcomer_data)
     run = serving.parse_run(dict(result.run.info))
-    task = replace(run.task, metric=result.run.info["metric"], partition=dict(grown.dealt), normalize=grown.normalize)
-    before = result.run.info["spec"]["train"]["rounds"]
-    late = len(grown) - len(federation)
-    train = replace(run.train, rounds=before + rounds, newcomers=late, join_round=before, freeze=freeze)
-    prepared = repetition.prepare(
-        replace(run, task=task, train=train), grown.dataset, grown.partition, result.comparison.model
+    metric = result.run.info["metric"]
+    task = replace(run.task, metric=metric, partition=dict(extended.dealt), normalize=extended.normalize)
+    trained_rounds = result.run.info["spec"]["train"]["rounds"]
+    newcomer_count = len(extended) - len(federation)
+    train = replace(
+        run.train, rounds=trained_rounds + rounds, newcomers=newcomer_count, join_round=trained_rounds, freeze=freeze
     )
-    prepared = replace(prepared, federation=_set_evaluated_clients(prepared.federation, result.run, late))
+    prepared = repetition.prepare(
+        replace(run, task=task, train=train), extended.dataset, extended.partition, result.comparison.model
+    )
+    prepared = replace(prepared, federation=_set_evaluated_clients(prepared.federation, result.run, newcomer_count))
     with results_folder(out) as (folder, temporary):
         histories = {
             seed: _continue_training(prepared, seed, _load_state(result, seed, prepared, rounds)) for seed in run.seeds
         }
-        describe(grown, folder)
+        write_description(extended, folder)
         archive.write(folder / "runs" / run.key, prepared, histories)
     study = results.Study(run.study, folder, (results.load_run(folder / "runs" / run.key),), ())
-    done = Comparison(study, (), temporary, result.comparison.model, grown)
-    return done[next(iter(done.methods))]
+    comparison = Comparison(study, (), temporary, result.comparison.model, extended)
+    return comparison[next(iter(comparison.methods))]
 
 
-def _set_evaluated_clients(federation: Clients, run: results.Run, late: int) -> Clients:
+def _set_evaluated_clients(federation: Clients, run: results.Run, newcomer_count: int) -> Clients:
     """`federation` with the clients that are evaluated: those of the training, and all newcomers."""
     if "evaluated" not in run.info:
         return replace(federation, evaluated=None)
     evaluated = torch.zeros(federation.clients, dtype=torch.bool)
     evaluated[run.evaluated_clients] = True
-    evaluated[federation.clients - late :] = True
+    evaluated[federation.clients - newcomer_count :] = True
     return replace(federation, evaluated=evaluated)
 
 
@@ -271,7 +272,7 @@ def _check(result: "MethodResult", federation: Federation, rounds: int) -> None:
 
 
 def _load_state(result: "MethodResult", seed: int, prepared: PreparedRun, rounds: int) -> State:
-    """What the server and the clients knew after training.
+    """The state of the server and the clients after training.
 
     Raises:
         BadInput: it was not stored.

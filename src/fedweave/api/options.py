@@ -47,35 +47,35 @@ class RowOptions:
         return self.window is not None or self.horizon is not None
 
     def build_split_options(self, count: int) -> SplitOptions:
-        """What a split of `count` rows reads, checked."""
+        """The checked options of a split of `count` rows."""
         time = None if self.time is None else arrays.as_times(self.time, count)
         recording = None if self.recording is None else arrays.as_column(self.recording, "recording", count)
         return SplitOptions(self.split, self.shares, time, self.gap, recording, self.val, self.seed)
 
 
 TABLE_OPTIONS = ("features", "embed", "preprocess", "text")
-INTERNAL = ("least_classes",)  # which no user gives
+INTERNAL = ("least_classes",)  # options that users do not give
 
 
-def check_names(given: Iterable[str], more: Iterable[str] = ()) -> None:
-    """Refuse the name of an option that is none of rows, and none of `more`.
+def check_names(names: Iterable[str], others: Iterable[str] = ()) -> None:
+    """Refuse a name that is no option of rows and not in `others`.
 
     Raises:
         BadInput: with the nearest name.
     """
     known = [field.name for field in fields(RowOptions) if field.name not in INTERNAL]
-    for name in given:
-        choose(name, [*known, *more], "options")
+    for name in names:
+        choose(name, [*known, *others], "options")
 
 
-def row_options(given: Mapping[str, Any], more: Iterable[str] = ()) -> RowOptions:
-    """The options of rows that a call was given; `more` are names of others that it has.
+def row_options(options: Mapping[str, Any], others: Iterable[str] = ()) -> RowOptions:
+    """The options of rows that a call got; `others` are names of further options of the call.
 
     Raises:
         BadInput: an unknown name.
     """
-    check_names(given, more)
-    return RowOptions(**given)
+    check_names(options, others)
+    return RowOptions(**options)
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Arrangement:
 
 
 def arrange(y: Any, client: Any, count: int, options: RowOptions, names: tuple[str, ...] = ()) -> Arrangement:
-    """Rows given to clients and split.
+    """Assign rows to clients and split them.
 
     Args:
         client: who owns each row; a position in `names` where these are given.
@@ -117,7 +117,7 @@ def arrange(y: Any, client: Any, count: int, options: RowOptions, names: tuple[s
 
 
 def client_fields(arrangement: Arrangement, options: RowOptions) -> dict[str, Any]:
-    """What a partition says of its clients: names, groups, units and the given client graph."""
+    """The fields of a partition about its clients: names, groups, units and the given client graph."""
     members, groups = arrays.as_groups(options.group, arrangement.owner, arrangement.names)
     pairs = None if options.relation is None else read_pairs(options.relation, "relation")
     relation = None if pairs is None else arrays.as_relation(pairs, arrangement.names)
@@ -145,7 +145,7 @@ def partition_fields(
     notes: tuple[str, ...],
 ) -> dict[str, Any]:
     """The fields of a federation whose partition is given."""
-    spelled = (
+    spelling_notes = (
         *data_checks.find_similar_names("clients", arrangement.names),
         *data_checks.find_similar_names("classes", arrangement.classes),
     )
@@ -157,5 +157,5 @@ def partition_fields(
         "normalize": options.normalize or "none",
         "shape": tuple(shape),
         "classes": arrangement.classes,
-        "notes": (*notes, *spelled),
+        "notes": (*notes, *spelling_notes),
     }

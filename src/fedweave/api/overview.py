@@ -1,4 +1,4 @@
-"""What a federation says of itself: one line, and a table of its clients."""
+"""The summary of a federation: one line, and a table of its clients."""
 
 from typing import TYPE_CHECKING
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
     from fedweave.api.federation import Federation
 
-SMALL = 10  # test rows of a client below which its score is hardly more than chance
+MIN_TEST_ROWS = 10  # test rows of a client below which its score is hardly more than chance
 
 
-def summary(made: "Federation") -> str:
+def summary(federation: "Federation") -> str:
     """Clients, rows and targets."""
-    dataset = made.dataset
-    size = " x ".join(map(str, made.shape))
+    dataset = federation.dataset
+    size = " x ".join(map(str, federation.shape))
     rows = "nodes" if dataset.kind == "graph" else "windows" if dataset.channels else "rows"
     count = dataset.x.size if dataset.kind == "series" else len(dataset.x)
     unit = "value" if size == "1" else "values"
@@ -26,24 +26,26 @@ def summary(made: "Federation") -> str:
         content = (
             f", forecasts of {dataset.outputs // len(dataset.channels)} steps" if dataset.channels else ", numbers"
         )
-    return f"Federation {made.name!r}: {len(made)} clients, {count} {rows} of {size} {unit}{content}"
+    return f"Federation {federation.name!r}: {len(federation)} clients, {count} {rows} of {size} {unit}{content}"
 
 
-def table(made: "Federation") -> "pd.DataFrame":
+def table(federation: "Federation") -> "pd.DataFrame":
     """See `Federation.table`."""
     import pandas as pd
 
-    partition, dataset = made.partition, made.dataset
-    frame = pd.DataFrame({"client": made.names})
+    partition, dataset = federation.partition, federation.dataset
+    frame = pd.DataFrame({"client": federation.names})
     for part in PARTS:
-        frame[part] = [len(held) for held in getattr(partition, part)]
+        frame[part] = [len(rows) for rows in getattr(partition, part)]
     if dataset.y is not None:
-        counts = [np.bincount(_labels(made, i, "train"), minlength=dataset.classes) for i in range(len(made))]
+        labels = [_labels(federation, i, "train") for i in range(len(federation))]
+        counts = [np.bincount(values, minlength=dataset.classes) for values in labels]
         frame["classes"] = [int((count > 0).sum()) for count in counts]
         frame["most_frequent"] = [float(count.max() / count.sum()) for count in counts]
     if dataset.targets is not None:
-        trained = [dataset.targets[rows] for rows in partition.train]
-        frame["mean"], frame["std"] = [float(own.mean()) for own in trained], [float(own.std()) for own in trained]
+        targets = [dataset.targets[rows] for rows in partition.train]
+        frame["mean"] = [float(values.mean()) for values in targets]
+        frame["std"] = [float(values.std()) for values in targets]
     if partition.group is not None:
         titles = partition.group_names
         frame["group"] = [titles[g] if titles else int(g) for g in partition.group]
@@ -52,22 +54,25 @@ def table(made: "Federation") -> "pd.DataFrame":
     return frame
 
 
-def small_clients(made: "Federation") -> list[str]:
+def small_clients(federation: "Federation") -> list[str]:
     """See `Federation.small_clients`."""
-    few = [name for name, held in zip(made.names, made.partition.test, strict=True) if len(held) < SMALL]
-    examples = ", ".join(few[:3]) + (", ..." if len(few) > 3 else "")
-    text = f"{len(few)} of {len(made)} clients have fewer than {SMALL} test rows ({examples}); their scores say little"
-    return [text] if few else []
+    test_rows = zip(federation.names, federation.partition.test, strict=True)
+    small = [name for name, rows in test_rows if len(rows) < MIN_TEST_ROWS]
+    examples = ", ".join(small[:3]) + (", ..." if len(small) > 3 else "")
+    count = f"{len(small)} of {len(federation)} clients"
+    text = f"{count} have fewer than {MIN_TEST_ROWS} test rows ({examples}); their scores say little"
+    return [text] if small else []
 
 
-def majority(made: "Federation") -> np.ndarray | None:
+def majority(federation: "Federation") -> np.ndarray | None:
     """See `Federation.majority`."""
-    if made.dataset.y is None or made.partition.test_weight is not None or not any(map(len, made.partition.test)):
+    partition = federation.partition
+    if federation.dataset.y is None or partition.test_weight is not None or not any(map(len, partition.test)):
         return None
-    guesses = [np.bincount(_labels(made, i, "train")).argmax() for i in range(len(made))]
-    return np.array([100.0 * float((_labels(made, i, "test") == g).mean()) for i, g in enumerate(guesses)])
+    guesses = [np.bincount(_labels(federation, i, "train")).argmax() for i in range(len(federation))]
+    return np.array([100.0 * float((_labels(federation, i, "test") == g).mean()) for i, g in enumerate(guesses)])
 
 
-def _labels(made: "Federation", client: int, part: str) -> np.ndarray:
-    held, nodes = getattr(made.partition, part)[client], made.partition.nodes
-    return made.dataset.labels[held if nodes is None else nodes[client][held]]
+def _labels(federation: "Federation", client: int, part: str) -> np.ndarray:
+    rows, nodes = getattr(federation.partition, part)[client], federation.partition.nodes
+    return federation.dataset.labels[rows if nodes is None else nodes[client][rows]]

@@ -24,21 +24,21 @@ RUN, ABOUT = "run.json", "data.json"
 def pack(run: Run, folder: Path) -> "np.ndarray | pd.DataFrame | None":
     """Gather in `folder` what the models of `run` need to predict; returns raw rows of its first client as an example.
 
-    None where that cannot be: no models, a model without a name, or data that are not there any more.
+    None where that is not possible: no models, a model without a name, or data that do not exist any more.
     """
     models = sorted(run.folder.glob(serving.MODELS))
     if not models or "code" in run.info["spec"]["task"]["model"]:
         return None
     try:
-        about, _, source = prediction.read_inputs(run)
+        about, _, run_data = prediction.read_inputs(run)
     except BadInput:
         return None
     for file in (run.folder / RUN, *models):
         shutil.copy(file, folder)
     (folder / ABOUT).write_text(json.dumps(about, default=str), encoding="utf-8")
     if about["kind"] == "graph":
-        _pack_graphs(run, source, folder / serving.GRAPHS)
-    return build_example(about, source, run)
+        _pack_graphs(run, run_data, folder / serving.GRAPHS)
+    return build_example(about, run_data, run)
 
 
 def unpack(folder: Path) -> Predictor:
@@ -52,16 +52,15 @@ def unpack(folder: Path) -> Predictor:
     return prediction.build_predictor(info, about, folder, serving.read_graphs(folder / serving.GRAPHS), names)
 
 
-def _pack_graphs(run: Run, source: RunData | None, target: Path) -> None:
-    if source is not None:
-        serving.write_graphs(target, source.partition)
+def _pack_graphs(run: Run, run_data: RunData | None, target: Path) -> None:
+    if run_data is not None:
+        serving.write_graphs(target, run_data.partition)
     else:
         shutil.copy(results_folder.partition_folder(run.folder.parents[1], run.task) / serving.GRAPHS, target)
 
 
-def build_example(about: dict[str, Any], source: RunData | None, run: Run) -> "np.ndarray | pd.DataFrame":
-    """Rows as users send them: two test rows of the first client with a model, or blank ones where the arrays are not
-    at hand.
+def build_example(about: dict[str, Any], run_data: RunData | None, run: Run) -> "np.ndarray | pd.DataFrame":
+    """Rows as users send them: two test rows of the first client with a model, or zeros where the arrays are missing.
 
     Of a graph, the features of all nodes of that client; of a table, one typical row.
     """
@@ -71,12 +70,12 @@ def build_example(about: dict[str, Any], source: RunData | None, run: Run) -> "n
     if about["kind"] == "series":
         return np.zeros((2, sum(about["layout"][name] for name in serving.SPAN), 2), dtype=np.float32)
     if about["kind"] == "graph":
-        if source is not None and source.partition.nodes is not None:
-            return np.asarray(source.dataset.x[source.partition.nodes[first]])
+        if run_data is not None and run_data.partition.nodes is not None:
+            return np.asarray(run_data.dataset.x[run_data.partition.nodes[first]])
         graphs = serving.read_graphs(results_folder.partition_folder(run.folder.parents[1], run.task) / serving.GRAPHS)
         return np.zeros((int(graphs[first][0][0].max()) + 1, *about["stored"]), dtype=np.float32)
-    if source is not None:
-        return np.asarray(source.dataset.x[source.partition.test[first][:2]])
+    if run_data is not None:
+        return np.asarray(run_data.dataset.x[run_data.partition.test[first][:2]])
     return np.zeros((2, *about["shape"]), dtype=np.float32)
 
 

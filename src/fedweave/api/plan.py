@@ -1,4 +1,4 @@
-"""What a comparison will do: its study, and the data and the model that its tasks stand for."""
+"""The plan of a comparison: its study, and the data and the model of its tasks."""
 
 import hashlib
 import re
@@ -49,37 +49,36 @@ class Plan:
     title: str
 
     def hash_code(self, key: str) -> str:
-        """A hash of the code that the run `key` depends on, ours by its imports and the user's own, and of the file of
-        its graph.
+        """A hash of the code that the run `key` depends on (fedweave's and the user's) and of the file of its graph.
 
-        A process computes it once for a method, a model and a metric: it goes on with the code that it has imported.
+        A process computes the hash of the code once for a method, a model and a metric, as it does not reload modules.
         """
         run = self.study.run(key)
         model, metric = str(run.task.model["name"]), str(run.task.metric)
         parts = (METHODS[run.method], MODELS.get(model), METRICS.get(metric))
         entry = (run.method, model, metric, run.task.model.get("code"), *map(id, parts), *plugins.list_loaded())
-        if entry not in _CODES:
-            _CODES[entry] = (_hash_code(run), parts)
+        if entry not in _CODE_HASHES:
+            _CODE_HASHES[entry] = (_hash_code(run), parts)
         if not graph_files.files_of(run):
-            return _CODES[entry][0]
-        both = _CODES[entry][0] + dependencies.inputs_digest(run, None)
-        return hashlib.sha256(both.encode()).hexdigest()[:12]
+            return _CODE_HASHES[entry][0]
+        text = _CODE_HASHES[entry][0] + dependencies.inputs_digest(run, None)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-# What was asked for -> (hash, the objects of the key, so that no other object gets their ids).
-_CODES: dict[tuple[Any, ...], tuple[str, tuple[Any, ...]]] = {}
+# Arguments of `hash_code` -> (hash, the objects behind the ids in the key: no other object can get these ids).
+_CODE_HASHES: dict[tuple[Any, ...], tuple[str, tuple[Any, ...]]] = {}
 
 
 def _hash_code(run: Run) -> str:
     """A hash of the code behind a run, also where the method was defined in a notebook."""
     parts = METHODS[run.method].__mro__
-    own = [part for part in parts if part.__module__.split(".")[0] not in ("fedweave", "abc", "builtins")]
-    # The script or test in which a class stands says more than the class: of it the class alone counts.
-    places = (PACKAGE, *plugins.list_loaded())
-    ours = [file for file in dependencies.of_run(run) if any(map(file.is_relative_to, places))]
+    user_classes = [part for part in parts if part.__module__.split(".")[0] not in ("fedweave", "abc", "builtins")]
+    # Of a script or test that defines a class, only the source of the class counts.
+    folders = (PACKAGE, *plugins.list_loaded())
+    package_files = [file for file in dependencies.of_run(run) if any(map(file.is_relative_to, folders))]
     metric = METRICS.get(str(run.task.metric))
-    scored = [] if metric is None or metric.function.__module__.startswith("fedweave.") else [metric.function]
-    text = "".join([digest(ours), *map(source_of, [*own, *scored])])
+    functions = [] if metric is None or metric.function.__module__.startswith("fedweave.") else [metric.function]
+    text = "".join([digest(package_files), *map(source_of, [*user_classes, *functions])])
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -98,25 +97,25 @@ def plan(
     title: str = "compare()",
     train: Mapping[str, Any],
 ) -> Plan:
-    """Everything that can be refused of a comparison is refused here.
+    """The checked plan of a comparison; all bad input is refused here.
 
     Raises:
-        BadInput: one line that names the argument, its value and the way out.
+        BadInput: one line that names the argument, its value and how to fix it.
     """
     if not isinstance(federation, Federation):
         raise BadInput(f"{title}: {type(federation).__name__} is no federation; make one with Federation.from_arrays")
     check_text(name, "name", "comparison")
     block, adapter = _resolve_model(federation, model, head)
-    listed = resolve_methods(methods)
-    check_units(federation, listed, title)
-    named = add_control(federation, listed, train) if central else listed
+    entries = resolve_methods(methods)
+    check_units(federation, entries, title)
+    entries = add_control(federation, entries, train) if central else entries
     task = {**_task_block(federation, block, train, evaluate), "metric": register_metric(metric)}
     raw = {
         "study": name,
         "seeds": as_seeds(seeds),
         "tasks": {federation.name: task},
-        **_run_blocks(federation, named),
-        "tune": _tuning_block(tune, seeds, {method for method, _ in named.values()}),
+        **_run_blocks(federation, entries),
+        "tune": _tuning_block(tune, seeds, {method for method, _ in entries.values()}),
     }
     inputs = Inputs(federation.dataset, federation.partition, adapter)
     try:
@@ -125,21 +124,22 @@ def plan(
             _check_model(study, inputs, adapter)
         assembly.check(study, title, inputs)
     except BadInput as error:
-        # Nothing stands in a file here: what is wrong was an argument.
+        # Here nothing is read from a file: the wrong value is an argument.
         raise BadInput(_rewrite_message(str(error), federation, title)) from error
     return Plan(federation, study, inputs, title)
 
 
-def _run_blocks(federation: Federation, named: Mapping[str, tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+def _run_blocks(federation: Federation, entries: Mapping[str, tuple[str, dict[str, Any]]]) -> dict[str, Any]:
     """The blocks `runs` and `methods` of a study."""
     runs = {
-        _key(federation, n): {"task": federation.name, "method": m, "set": options} for n, (m, options) in named.items()
+        _key(federation, n): {"task": federation.name, "method": m, "set": options}
+        for n, (m, options) in entries.items()
     }
-    return {"runs": runs, "methods": {method: {} for method, _ in named.values()}}
+    return {"runs": runs, "methods": {method: {} for method, _ in entries.values()}}
 
 
 def _rewrite_message(message: str, federation: Federation, title: str) -> str:
-    """`message` with the name of the call or of its argument in place of the place in a file."""
+    """`message` with the name of the call or of its argument instead of the position in a file."""
     message = message.removeprefix(f"{title}: ") if f"tasks.{federation.name}.metric: " in message else message
     message = message.replace(f"tasks.{federation.name}.metric: ", "metric: ")
     return re.sub(r"params\.yaml: (methods|runs)\.", f"{title}: ", message)
@@ -160,36 +160,36 @@ def resolve_methods(methods: Methods) -> dict[str, tuple[str, dict[str, Any]]]:
     pairs = [*methods.items()] if isinstance(methods, Mapping) else [(None, one) for one in methods]
     if not pairs:
         raise BadInput("methods: the list is empty; name some, as ['local', 'fedavg', 'ditto']")
-    for given in methods if isinstance(methods, Mapping) else ():
-        check_text(given, "methods", "first")
+    for key in methods if isinstance(methods, Mapping) else ():
+        check_text(key, "methods", "first")
     entries = [(label, *_resolve_method(one)) for label, one in pairs]
-    counts = [method for _, method, _ in entries]
-    named: dict[str, tuple[str, dict[str, Any]]] = {}
+    method_names = [method for _, method, _ in entries]
+    by_name: dict[str, tuple[str, dict[str, Any]]] = {}
     for label, method, options in entries:
         suffix = "-".join(re.sub(r"[^\w-]", "_", f"{key}-{value}") for key, value in options.items())
-        name = label or (f"{method}-{suffix}" if counts.count(method) > 1 and suffix else method)
-        if name in named:
+        name = label or (f"{method}-{suffix}" if method_names.count(method) > 1 and suffix else method)
+        if name in by_name:
             raise BadInput(
                 f"methods: {name!r} is there twice; change a setting, or give names: {{'first': ..., 'second': ...}}"
             )
-        named[name] = (method, options)
-    return named
+        by_name[name] = (method, options)
+    return by_name
 
 
-def _resolve_method(one: Any) -> tuple[str, dict[str, Any]]:
-    if isinstance(one, str):
-        plugins.load_if_missing(one, METHODS)
-        return choose(one, METHODS, "methods"), {}
-    cls = one if isinstance(one, type) else type(one)
+def _resolve_method(entry: Any) -> tuple[str, dict[str, Any]]:
+    if isinstance(entry, str):
+        plugins.load_if_missing(entry, METHODS)
+        return choose(entry, METHODS, "methods"), {}
+    cls = entry if isinstance(entry, type) else type(entry)
     if not issubclass(cls, Method):
         raise BadInput(
-            f"methods: {one!r} is no method; give a name, or a method such as fedweave.methods.Ditto(lam=0.5)"
+            f"methods: {entry!r} is no method; give a name, or a method such as fedweave.methods.Ditto(lam=0.5)"
         )
     name = _register_method(cls)
-    if isinstance(one, type):
+    if isinstance(entry, type):
         return name, {}
-    run_sets = {f.name for f in fields(Method)}
-    options = {f.name: getattr(one, f.name) for f in fields(one) if f.name not in run_sets}
+    engine_fields = {f.name for f in fields(Method)}
+    options = {f.name: getattr(entry, f.name) for f in fields(entry) if f.name not in engine_fields}
     return name, {key: value for key, value in options.items() if value != cls.__dataclass_fields__[key].default}
 
 
@@ -201,11 +201,11 @@ def _register_method(cls: type[Method]) -> str:
     name = cls.__name__.lower()
     missing = sorted(getattr(cls, "__abstractmethods__", ()))
     if missing or "__dataclass_fields__" not in vars(cls) or not getattr(cls, "label", ""):
-        lacking = f"lacks {', '.join(missing)}" if missing else "is no frozen dataclass with a label"
-        raise BadInput(f"methods: {cls.__name__} {lacking}; decorate it with @dataclass(frozen=True, kw_only=True)")
-    there = METHODS.get(name)
-    if there is not None and (there.__module__, there.__qualname__) != (cls.__module__, cls.__qualname__):
-        raise BadInput(f"methods: {cls.__name__} has the name of {there.__module__}.{there.__name__}; rename the class")
+        problem = f"lacks {', '.join(missing)}" if missing else "is no frozen dataclass with a label"
+        raise BadInput(f"methods: {cls.__name__} {problem}; decorate it with @dataclass(frozen=True, kw_only=True)")
+    other = METHODS.get(name)
+    if other is not None and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+        raise BadInput(f"methods: {cls.__name__} has the name of {other.__module__}.{other.__name__}; rename the class")
     METHODS[name] = cls
     return name
 
@@ -234,21 +234,21 @@ def _task_block(
 
 
 def _tuning_block(tune: int | Mapping[str, Any], seeds: int | Sequence[int], methods: set[str]) -> dict[str, Any]:
-    """The tuning budget; its seeds are none of the comparison's."""
-    label: dict[str, Any] = dict(tune) if isinstance(tune, Mapping) else {"trials": tune}
-    used = as_seeds(seeds)
-    spare = next(seed for seed in range(1000, 2000 + len(used)) if seed not in used)
-    spaces = as_mapping(label.get("spaces"), "tune.spaces", "{'ditto': {'lam': {'choices': [0.1, 1]}}}")
-    return {"seeds": [spare], **label, "spaces": {**_default_spaces(methods), **spaces}}
+    """The block `tune`; its default seed is not a seed of the comparison."""
+    block: dict[str, Any] = dict(tune) if isinstance(tune, Mapping) else {"trials": tune}
+    used_seeds = as_seeds(seeds)
+    unused_seed = next(seed for seed in range(1000, 2000 + len(used_seeds)) if seed not in used_seeds)
+    spaces = as_mapping(block.get("spaces"), "tune.spaces", "{'ditto': {'lam': {'choices': [0.1, 1]}}}")
+    return {"seeds": [unused_seed], **block, "spaces": {**_default_spaces(methods), **spaces}}
 
 
 def _default_spaces(methods: set[str]) -> dict[str, Any]:
-    """What is searched for by default: the clients' learning rate, and what the methods' settings declare."""
+    """The default search spaces: the clients' learning rate, and the spaces that the methods' settings declare."""
     return {method: search_spaces.derive_space(method) for method in sorted(methods)}
 
 
 def _resolve_model(federation: Federation, model: Any, head: str | None) -> tuple[dict[str, Any], Adapter | None]:
-    """(model block of the task, maker of the models where they are the user's own)."""
+    """(model block of the task, adapter of a user's own model or None)."""
     graph = federation.dataset.kind == "graph"
     model = ("gcn" if graph else "gru" if federation.dataset.kind == "series" else "mlp") if model is None else model
     if isinstance(model, str | Mapping):
@@ -270,7 +270,7 @@ def _resolve_model(federation: Federation, model: Any, head: str | None) -> tupl
 
 
 def _check_model(study: Study, inputs: Inputs, adapter: Adapter) -> None:
-    """Try a user's model as the first run is going to train it."""
+    """Try a user's model in the way in which the first run will train it."""
     task, train = RowClassification(adapter), study.run(next(iter(study.runs))).train
     executor = choose_executor(train.executor, task.template, assembly.choose_device(train.device))
     try_model(task, inputs.dataset, inputs.partition, adapter.name, executor)

@@ -1,4 +1,4 @@
-"""Predictions of clients' own models for new rows, which are scaled as the rows of training were."""
+"""Predictions of clients' own models for new rows, which are scaled like the rows of training."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class RunData(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Predictor:
-    """The models of all clients of a run, with what makes inputs of new rows.
+    """The models of all clients of a run, and how new rows become their inputs.
 
     Attributes:
         models: of every client and seed.
@@ -70,9 +70,9 @@ class Predictor:
             BadInput: there is none of that name, or it was not evaluated, so that it has no stored model.
         """
         i = self.names.index(choose(str(client), self.names, "client"))
-        if self.names[i] not in (there := self.available):
+        if self.names[i] not in (stored := self.available):
             raise BadInput(
-                f"client: {client!r} is none of the {len(there)} clients that were evaluated (such as {there[0]!r}); "
+                f"client: {client!r} is none of the {len(stored)} clients that were evaluated (such as {stored[0]!r}); "
                 "only these have stored models; train again with a larger evaluate.clients, or without it"
             )
         return i
@@ -115,17 +115,17 @@ class Predictor:
 
     def _encode_windows(self, x: Any, scaling: data.Scaling, client: int) -> np.ndarray:
         """Windows of values and hours [M, window + horizon, 2]; what is to be forecast is left out."""
-        whole, layout = np.array(x, dtype=np.float32), self.about["layout"]
+        windows, layout = np.array(x, dtype=np.float32), self.about["layout"]
         window, span = layout["window"], layout["window"] + layout["horizon"]
-        if whole.ndim != 3 or whole.shape[1:] != (span, 2):
+        if windows.ndim != 3 or windows.shape[1:] != (span, 2):
             raise BadInput(
-                f"x: shape {[*whole.shape]}; give [M, {span}, 2], values and hours of {window} known steps and of "
+                f"x: shape {[*windows.shape]}; give [M, {span}, 2], values and hours of {window} known steps and of "
                 f"{layout['horizon']} to be forecast, whose values are ignored"
             )
-        whole[:, window:, 0] = 0
-        data.check_finite(whole, "x", "drop these windows, or fill them in")
-        whole[:, :window, 0] = scaling.apply_to_client(whole[:, :window, 0], client)
-        return whole
+        windows[:, window:, 0] = 0
+        data.check_finite(windows, "x", "drop these windows, or fill them in")
+        windows[:, :window, 0] = scaling.apply_to_client(windows[:, :window, 0], client)
+        return windows
 
 
 def load_predictor(run: Run, names: tuple[str, ...], model: Any = None) -> Predictor:
@@ -134,10 +134,10 @@ def load_predictor(run: Run, names: tuple[str, ...], model: Any = None) -> Predi
     Args:
         run: of a folder of results.
         names: of its clients.
-        model: what made its models, where they have no name: as it was given to `fit`, or an adapter.
+        model: the model as it was given to `fit`, or its adapter; only for models without a name.
 
     Raises:
-        BadInput: no models were kept, or what they need is not there.
+        BadInput: no models were stored, or what they need is missing.
     """
     if not any(run.folder.glob(serving.MODELS)):
         raise BadInput(
@@ -146,8 +146,8 @@ def load_predictor(run: Run, names: tuple[str, ...], model: Any = None) -> Predi
     plugins.load_if_missing(run.info["method"], METHODS)
     if run.info["method"] not in METHODS:
         raise BadInput(f"predict: the method {run.info['method']!r} is not defined here; import the file that has it")
-    about, pairs, _ = read_inputs(run)
-    return build_predictor(run.info, about, run.folder, pairs, names, _build_adapter(run.info, about, model))
+    about, graphs, _ = read_inputs(run)
+    return build_predictor(run.info, about, run.folder, graphs, names, _build_adapter(run.info, about, model))
 
 
 def build_predictor(
@@ -156,15 +156,15 @@ def build_predictor(
     models: Path,
     graphs: list[tuple[Tensor, Tensor]],
     names: tuple[str, ...],
-    made: Adapter | None = None,
+    adapter: Adapter | None = None,
 ) -> Predictor:
     """A predictor from its parts: run.json, the description of the data, the folder of the models, the graphs."""
     facts = {**about, "shape": about["stored"], "classes": len(about["classes"]), **about["layout"]}
-    return Predictor(serving.deploy(dict(info), facts, models, graphs, made), about, names)
+    return Predictor(serving.deploy(dict(info), facts, models, graphs, adapter), about, names)
 
 
 def _build_adapter(info: Mapping[str, Any], about: Mapping[str, Any], model: Any) -> Adapter | None:
-    """The maker of a run's models; None for those that have a name."""
+    """The adapter of a run's models; None for models with a name."""
     block = info["spec"]["task"]["model"]
     if "code" not in block:
         plugins.load_if_missing(block["name"], MODELS)
@@ -179,34 +179,37 @@ def _build_adapter(info: Mapping[str, Any], about: Mapping[str, Any], model: Any
         )
     shape = tuple(about["shape"])
     outputs = len(about["offset"][0]) if about.get("offset") else len(about["classes"])
-    made = adapt(model, shape, outputs, block["head"], len(shape) == 2)
-    if made.code != block["code"]:
-        raise BadInput(f"predict: model {made.name!r} is not the one that was trained; give that one, or train again")
-    return made
+    adapter = adapt(model, shape, outputs, block["head"], len(shape) == 2)
+    if adapter.code != block["code"]:
+        raise BadInput(
+            f"predict: model {adapter.name!r} is not the one that was trained; give that one, or train again"
+        )
+    return adapter
 
 
 def read_inputs(run: Run) -> tuple[dict[str, Any], list[tuple[Tensor, Tensor]], RunData | None]:
-    """How rows become inputs of a run's models, the graphs of its clients, and the arrays where they are at hand.
+    """(description of the data of a run, graphs of its clients, the arrays where they are available).
 
     Raises:
-        BadInput: neither the folder of results nor the project around it says so.
+        BadInput: neither the folder of results nor the project around it has the description.
     """
-    whole = run.folder.parents[1]
-    about = folder.read_description(whole, run.task)
+    study_folder = run.folder.parents[1]
+    about = folder.read_description(study_folder, run.task)
     if about:
-        return about, serving.read_graphs(folder.partition_folder(whole, run.task) / serving.GRAPHS), None
+        return about, serving.read_graphs(folder.partition_folder(study_folder, run.task) / serving.GRAPHS), None
     return _read_project_inputs(run)
 
 
 def _read_project_inputs(run: Run) -> tuple[dict[str, Any], list[tuple[Tensor, Tensor]], RunData]:
-    """What the stages of DVC know about the data of a run: the arrays in the folder `data` beside `results`."""
-    for above in run.folder.resolve().parents:
-        features, dealt = above / "data" / "features" / run.info["dataset"], above / "data" / "partitions" / run.task
-        if features.is_dir() and (dealt / "partition.npz").is_file():
-            dataset, partition = data.load_dataset(features), data.load_partition(dealt / "partition.npz")
+    """The data of a run from the stages of DVC: the arrays in the folder `data` beside `results`."""
+    for project in run.folder.resolve().parents:
+        features = project / "data" / "features" / run.info["dataset"]
+        file = project / "data" / "partitions" / run.task / "partition.npz"
+        if features.is_dir() and file.is_file():
+            dataset, partition = data.load_dataset(features), data.load_partition(file)
             about = folder.describe_inputs(dataset, partition, run.info["spec"]["task"].get("normalize", "none"))
-            pairs = serving.normalise_graphs(partition.edges or (), map(len, partition.nodes or ()))
-            return {**about, "name": dataset.name}, pairs, RunData(dataset, partition)
+            graphs = serving.normalise_graphs(partition.edges or (), map(len, partition.nodes or ()))
+            return {**about, "name": dataset.name}, graphs, RunData(dataset, partition)
     raise BadInput(
         f"{run.folder}: the data of task {run.task!r} are not there, whose scaling predictions need; "
         "run in the project: dvc repro partition"

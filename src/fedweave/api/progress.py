@@ -1,4 +1,4 @@
-"""What a comparison tells while it runs: a bar, an estimate of its duration, and reports for callbacks."""
+"""Progress of a comparison: a bar, an estimate of its duration, and records for callbacks."""
 
 import math
 import time
@@ -16,7 +16,7 @@ from fedweave.runs.parallel import allocate_workers
 from fedweave.runs.selection import finite_mean
 from fedweave.study.spec import Study
 
-TIMED = 2  # rounds behind an estimate; the first one also warms up
+TIMED_ROUNDS = 2  # rounds behind an estimate; the first one also warms up
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ Callback = Callable[[Progress], None]
 
 
 class ProgressBar:
-    """A progress bar over rounds; hands what happens to the callbacks."""
+    """A progress bar over rounds, which also calls the callbacks."""
 
     def __init__(self, visible: bool, total: int, callbacks: Sequence[Callback]) -> None:
         from tqdm import tqdm
@@ -59,16 +59,16 @@ class ProgressBar:
             self.bar.write(line)
 
     def show_tuning(self, ended: int, trials: int) -> None:
-        """Searches come before the rounds."""
+        """Show how many trials have ended; searches come before the rounds."""
         self.bar.set_description(f"tuning: {ended} of {trials} trials")
 
     def start_method(self, method: str, extra: int) -> None:
-        """One more method is about to run, for `extra` rounds above what was planned."""
+        """The next method starts; it takes `extra` rounds more than planned."""
         self.bar.set_description(method)
         self.bar.total += extra
 
     def receive(self, progress: Progress) -> None:
-        """A round is over."""
+        """Count a round that has ended, and pass it on to the callbacks."""
         self.bar.update()
         if progress.val is not None:
             if math.isfinite(value := finite_mean(progress.val)):
@@ -82,7 +82,7 @@ class ProgressBar:
 
 
 def build_reporter(method: str, prepared: repetition.PreparedRun) -> Callable[[int, Report], Progress]:
-    """Makes a small record of every round, which may cross processes."""
+    """A function that makes a small record of a round, which can be sent between processes."""
     point, rounds = prepared.point, prepared.rounds
 
     def build_progress(seed: int, report: Report) -> Progress:
@@ -95,13 +95,13 @@ def build_reporter(method: str, prepared: repetition.PreparedRun) -> Callable[[i
 def estimate(prepared: repetition.PreparedRun, study: Study) -> float:
     """Seconds that the runs and the trials of `study` will take, from some rounds of the run that `prepared` holds.
 
-    Methods differ, so this says minutes from hours and not more.
+    Methods differ in cost, so this is only the order of magnitude.
     """
     workers, _ = allocate_workers(
         prepared.method.network, len(study.seeds), prepared.device, prepared.federation.clients
     )
     with one_thread():
-        seconds = measure_rounds(prepared, prepared.run.seeds[0], TIMED)
+        seconds = measure_rounds(prepared, prepared.run.seeds[0], TIMED_ROUNDS)
     waves = -(-len(study.seeds) // workers)
     trials = study.tune.trials * study.tune.share * len(study.tune.seeds)
     last = seconds[-1] if seconds else float("nan")
@@ -123,19 +123,19 @@ def measure_rounds(prepared: repetition.PreparedRun, seed: int, count: int) -> l
     """Seconds of each of the first `count` rounds with their evaluation; fewer where training diverges."""
     seconds, reports = [], repetition.iterate_reports(prepared, seed)
     for _ in range(min(count, prepared.rounds)):
-        begun = time.perf_counter()
+        start = time.perf_counter()
         try:
             next(reports)
         except Diverged:
             break
-        seconds.append(time.perf_counter() - begun)
+        seconds.append(time.perf_counter() - start)
     return seconds
 
 
 def format_duration(seconds: float) -> str:
-    """About how long, in words.
+    """An approximate duration in words.
 
-    >>> duration(4), duration(700), duration(9000)
+    >>> format_duration(4), format_duration(700), format_duration(9000)
     ('a few seconds', 'about 12 min', 'about 2.5 h')
     """
     if not seconds >= 0:

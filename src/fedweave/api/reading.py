@@ -25,7 +25,7 @@ def read_table(source: Any, columns: Sequence[str] | None = None) -> "pd.DataFra
     A CSV file may have semicolons in place of commas, as spreadsheets write it where the decimal mark is a comma.
 
     Args:
-        columns: the only ones to read, which saves memory; default: all. One that the file lacks is passed over.
+        columns: the only ones to read, which saves memory; default: all. Names that the file lacks are ignored.
 
     Raises:
         BadInput: the file is missing, damaged, empty or of another kind.
@@ -48,7 +48,7 @@ def read_table(source: Any, columns: Sequence[str] | None = None) -> "pd.DataFra
                 )
             else:
                 table = _read_csv(path, "\t" if kind == ".tsv" else ",", columns)
-    except Exception as error:  # readers raise a dozen types for damaged files
+    except Exception as error:  # readers raise errors of many types for damaged files
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise BadInput(f"{path}: cannot be read as a table ({reason}); {_suggest_fix(error)}") from error
     if not len(table):
@@ -86,12 +86,12 @@ def read_arrays(source: Path | str) -> dict[str, np.ndarray]:
     path = _check_file(source)
     try:
         return read_npz(path)
-    except Exception as error:  # numpy and zipfile raise a dozen types for damaged files
+    except Exception as error:  # numpy and zipfile raise errors of many types for damaged files
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise BadInput(f"{path}: cannot be read as arrays ({reason}); save them with numpy.savez") from error
 
 
-def read_pairs(source: Any, what: str) -> list[tuple[Any, Any]]:
+def read_pairs(source: Any, option: str) -> list[tuple[Any, Any]]:
     """Pairs of a list, of the first two columns of a table, or of those of a file.
 
     Raises:
@@ -100,13 +100,13 @@ def read_pairs(source: Any, what: str) -> list[tuple[Any, Any]]:
     if isinstance(source, str | Path) or hasattr(source, "columns"):
         table = read_table(source)
         if table.shape[1] < 2 or table.iloc[:, :2].isna().to_numpy().any():
-            raise BadInput(f"{what}: needs two columns without missing entries, such as source and target")
+            raise BadInput(f"{option}: needs two columns without missing entries, such as source and target")
         return [*zip(table.iloc[:, 0].tolist(), table.iloc[:, 1].tolist(), strict=True)]
-    listed = [*source] if isinstance(source, Iterable) else [source]
-    bad = next((pair for pair in listed if not isinstance(pair, Collection) or len(pair) != 2), None)
-    if bad is not None:
-        raise BadInput(f"{what}: {format_value(bad)} is no pair; give such as [('a', 'b'), ('b', 'c')]")
-    return [tuple(pair) for pair in listed]
+    pairs = [*source] if isinstance(source, Iterable) else [source]
+    invalid = next((pair for pair in pairs if not isinstance(pair, Collection) or len(pair) != 2), None)
+    if invalid is not None:
+        raise BadInput(f"{option}: {format_value(invalid)} is no pair; give such as [('a', 'b'), ('b', 'c')]")
+    return [tuple(pair) for pair in pairs]
 
 
 def _check_file(source: Any) -> Path:
@@ -126,9 +126,9 @@ def _check_file(source: Any) -> Path:
 
 def _suggest_fix(error: Exception) -> str:
     """What the user can do about a table that cannot be read."""
-    ways = {
+    advice = {
         "UnicodeDecodeError": "save the file as UTF-8",
         "ParserError": "give every line as many fields as the header, and put fields with a comma in quotes",
         "EmptyDataError": "write a header and one line per row",
     }
-    return ways.get(type(error).__name__, "the file is damaged or not what its ending says; write or copy it again")
+    return advice.get(type(error).__name__, "the file is damaged or not what its ending says; write or copy it again")

@@ -1,4 +1,4 @@
-"""The result of one method: tidy tables, graphs, the clients' models and what these predict."""
+"""The result of one method: tidy tables, graphs, the clients' models and their predictions."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,12 +37,10 @@ class MethodResult:
     comparison: "Comparison"
 
     def __repr__(self) -> str:
-        with_rows = self._scores_by_seed.dropna(
-            axis="columns", how="all"
-        )  # clients without test rows never have a score
-        mean, metric = with_rows.to_numpy().mean(), self.run.info["metric"]
-        whole = "" if len(self.evaluated_clients) == len(self.clients) else f" of {len(self.clients)}"
-        clients = f"{len(self.evaluated_clients)}{whole} clients"
+        scores = self._scores_by_seed.dropna(axis="columns", how="all")  # clients without test rows have no score
+        mean, metric = scores.to_numpy().mean(), self.run.info["metric"]
+        of_all = "" if len(self.evaluated_clients) == len(self.clients) else f" of {len(self.clients)}"
+        clients = f"{len(self.evaluated_clients)}{of_all} clients"
         return f"{self.run.label}: {metric} {mean:.4g} over {clients}, {self.run.trained_rounds} rounds"
 
     @cached_property
@@ -69,7 +67,7 @@ class MethodResult:
 
     @property
     def diagnostics(self) -> pd.DataFrame:
-        """What the server says about itself: seed, round, name, value."""
+        """Diagnostics of the server: seed, round, name, value."""
         return self.run.diagnostics
 
     @property
@@ -82,8 +80,8 @@ class MethodResult:
         table = results.select_scores(self.run)
         if choose(split, ("test", "val"), "split") == "val":
             scores = self.run.evaluations
-            at = scores[(scores["point"] == self.run.info["point"]) & (scores["split"] == split)]
-            table = table.drop(columns="value").merge(at, how="left")[[*table.columns]]
+            rows = scores[(scores["point"] == self.run.info["point"]) & (scores["split"] == split)]
+            table = table.drop(columns="value").merge(rows, how="left")[[*table.columns]]
         return table.assign(client=np.array(self.clients, dtype=object)[table["client"]])
 
     @cached_property
@@ -109,13 +107,13 @@ class MethodResult:
         Raises:
             BadInput: the method has no graph.
         """
-        stored = results.graphs(self.run, seed)
-        if stored is None:
+        graphs = results.graphs(self.run, seed)
+        if graphs is None:
             raise BadInput(
                 f"graph: {self.name} keeps no collaboration graph; "
                 f"methods that do: {', '.join(self._methods_with_graphs())}"
             )
-        return stored
+        return graphs
 
     def graph(self, seed: int | None = None, round: int | None = None) -> pd.DataFrame:
         """Who learns from whom, averaged over layers: learners (rows) by sources (columns).
@@ -128,19 +126,19 @@ class MethodResult:
         Raises:
             BadInput: the method has no graph, or none is stored up to this round.
         """
-        stored = self.graphs(seed)
-        if round is not None and not stored.rounds[0] <= round <= stored.rounds[-1]:
+        graphs = self.graphs(seed)
+        if round is not None and not graphs.rounds[0] <= round <= graphs.rounds[-1]:
             raise BadInput(
-                f"round: {round} is not in {stored.rounds[0]} to {stored.rounds[-1]}, where graphs are stored"
+                f"round: {round} is not in {graphs.rounds[0]} to {graphs.rounds[-1]}, where graphs are stored"
             )
-        weights = stored.weights[-1 if round is None else stored.index_at(round)].mean(0)
+        weights = graphs.weights[-1 if round is None else graphs.index_at(round)].mean(0)
         return pd.DataFrame(weights, index=list(self.clients), columns=list(self.clients))
 
     def models(self, seed: int | None = None) -> dict[str, Any]:
         """Every evaluated client's model at the round that validation chose: name of the client -> tensors.
 
         Raises:
-            BadInput: no models were kept.
+            BadInput: no models were stored.
         """
         from fedweave.tensors import trees
 
@@ -151,24 +149,23 @@ class MethodResult:
         return {name: trees.at(stacked, i) for i, name in enumerate(self.evaluated_clients)}
 
     def predict(self, x: Any, client: Any, *, seed: int | None = None, model: Any = None) -> np.ndarray:
-        """What the own model of `client` says of new rows, which are scaled as those of training were.
+        """Predictions of the own model of `client` for new rows, which are scaled like those of training.
 
         The model is that of the round that validation chose.
 
         Args:
-            x: rows [M, ...] as they were given to the federation: of `from_pandas` a table with its columns, of which
-                forecasts read the last rows; of graphs
-                the features of all nodes of the client's graph [V, F]; of series values and hours
-                [M, window + horizon, 2], where values of the horizon are ignored.
+            x: rows [M, ...] as they were given to the federation. Of `from_pandas`: a table with its columns, of which
+                forecasts read the last rows. Of graphs: the features of all nodes of the client's graph [V, F]. Of
+                series: values and hours [M, window + horizon, 2], where values of the horizon are ignored.
             client: name of the client.
             seed: which repetition; default: the first.
-            model: what made the models, where they have no name and the results were loaded from a folder.
+            model: as it was given to `fit`, where it has no name and the results were loaded from a folder.
 
         Returns:
             names of classes [M], numbers [M], or forecasts [M, horizon]: numbers in the unit of the targets.
 
         Raises:
-            BadInput: an unknown client or seed, rows of another shape, or no models were kept.
+            BadInput: an unknown client or seed, rows of another shape, or no models were stored.
         """
         predictor = self._load_predictor(model)
         outputs = predictor.outputs(x, client, seed)
@@ -207,14 +204,15 @@ class MethodResult:
         """Let clients join after training, in the method's own way, and go on for some rounds.
 
         What was fitted on training rows (the scaling, the values of categories) stays as it is. The round of each
-        client is chosen by validation from those after the newcomers joined. These are judged by their own test rows.
+        client is chosen by validation from those after the newcomers joined. The newcomers are scored on their own
+        test rows.
 
         Args:
             rows: of the newcomers, as `Federation.from_pandas`, `from_arrays` or `from_graphs` takes them.
             client, label: names of columns, or one value for each row; graphs without a table need none.
             edges, node: as in `Federation.from_graphs`, of a table of nodes.
             rounds: after they joined.
-            freeze: the server learns nothing more, so newcomers fine-tune what it sends, and the others do not change.
+            freeze: the server does not learn any more: newcomers fine-tune what it sends, and the others do not change.
             federation: that of the training, where the results were loaded from a folder.
             out: folder for the results; default: one that goes with the returned object.
             options: of the newcomers' split: split, shares, time, gap, recording, val and seed.
@@ -227,12 +225,12 @@ class MethodResult:
         """
         from fedweave.api import newcomers
 
-        arrivals = newcomers.NewcomerData(rows, client, label, options, edges, node)
+        newcomer_data = newcomers.NewcomerData(rows, client, label, options, edges, node)
         federation = self.comparison.federation if federation is None else federation
         if federation is None:
             raise BadInput("join: the rows of training are not in memory; give federation= the one that was trained on")
-        made: MethodResult = newcomers.join(self, federation, arrivals, rounds, freeze, out)
-        return made
+        result: MethodResult = newcomers.join(self, federation, newcomer_data, rounds, freeze, out)
+        return result
 
     def _load_predictor(self, model: Any) -> Predictor:
         if model is not None:

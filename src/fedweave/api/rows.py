@@ -1,4 +1,4 @@
-"""Federations of independent rows: who owns which row, which rows train, and how columns become numbers."""
+"""Federations of independent rows: the client of each row, the parts, and how columns become numbers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ import numpy as np
 
 from fedweave.api import arrays, data_checks, forecasts, images
 from fedweave.api.arguments import as_names
-from fedweave.api.columns import PER_ROW, check_roles, column_values, feature_columns, named_columns
+from fedweave.api.columns import COLUMN_OPTIONS, check_roles, column_values, feature_columns, named_columns
 from fedweave.api.options import Arrangement, RowOptions, arrange, federation_fields
 from fedweave.api.tables import HASHED, fit_columns
 from fedweave.data import Dataset
@@ -18,15 +18,15 @@ from fedweave.errors import BadInput, choose
 if TYPE_CHECKING:
     import pandas as pd
 
-SCALED = {
+SCALING_NOTES = {
     "standard": "Features are scaled by the training rows of all clients together.",
     "standard_client": "Features are scaled by each client's own training rows.",
 }
-UNITS = {
+TARGET_NOTES = {
     "pooled": "Targets are scaled by the training rows of all clients together; scores are in their own unit.",
     "client": "Targets are scaled by each client's own training rows; scores are in their own unit.",
 }
-TEXT = "text"  # name of the column of a list of texts
+TEXT_COLUMN = "text"  # name of the column of a list of texts
 Words = Mapping[str, int | Sequence[str]]
 
 
@@ -48,18 +48,18 @@ class TableOptions:
         """
         return choose(self.preprocess, ("pooled", "client"), "preprocess") == "pooled"
 
-    def words(self, chosen: Sequence[str]) -> Words:
+    def words(self, features: Sequence[str]) -> Words:
         """Column of texts -> its words, or how many hashes.
 
         Raises:
             BadInput: a column that is no feature.
         """
-        listed = self.text
-        if not isinstance(listed, Mapping):
-            listed = dict.fromkeys(as_names(listed, "text", 0), HASHED)
-        vocabularies = dict(listed)
+        texts = self.text
+        if not isinstance(texts, Mapping):
+            texts = dict.fromkeys(as_names(texts, "text", 0), HASHED)
+        vocabularies = dict(texts)
         for name in vocabularies:
-            choose(name, chosen, "text")
+            choose(name, features, "text")
         return vocabularies
 
 
@@ -70,16 +70,16 @@ def fields_from_arrays(x: Any, y: Any, client: Any, options: RowOptions) -> dict
     if _are_texts(x):
         import pandas as pd
 
-        table = pd.DataFrame({TEXT: [*x], "client": [*client], "label": [*y]})
-        return fields_from_table(table, "client", "label", TableOptions([TEXT], text=[TEXT]), options)
+        table = pd.DataFrame({TEXT_COLUMN: [*x], "client": [*client], "label": [*y]})
+        return fields_from_table(table, "client", "label", TableOptions([TEXT_COLUMN], text=[TEXT_COLUMN]), options)
     values = arrays.as_features(x, options.name)
     arrangement = arrange(y, client, len(values), options)
-    named = options.normalize.get("name") if isinstance(options.normalize, Mapping) else options.normalize
-    own = "client" if named == "standard_client" else "pooled"
-    note = [SCALED.get(str(named), ""), *([UNITS[own]] if arrangement.numbers is not None else [])]
+    scaling = options.normalize.get("name") if isinstance(options.normalize, Mapping) else options.normalize
+    scope = "client" if scaling == "standard_client" else "pooled"
+    note = [SCALING_NOTES.get(str(scaling), ""), *([TARGET_NOTES[scope]] if arrangement.numbers is not None else [])]
     dataset = _build_dataset(arrays.as_images(values), arrangement, options, " ".join(filter(None, note)))
-    if arrangement.numbers is not None and own == "client":
-        options = replace(options, normalize={"name": named, "targets": own})
+    if arrangement.numbers is not None and scope == "client":
+        options = replace(options, normalize={"name": scaling, "targets": scope})
     notes = data_checks.find_duplicates(dataset, arrangement.rows)
     return federation_fields(dataset, arrangement, options, values.shape[1:], notes)
 
@@ -103,21 +103,21 @@ def fields_from_table(
     table: "pd.DataFrame", client: str, label: str | Sequence[str], columns: TableOptions, options: RowOptions
 ) -> dict[str, Any]:
     """The fields of a federation of a table."""
-    named = named_columns(table, options)
+    option_columns = named_columns(table, options)
     if options.is_forecast:
-        return _fields_from_series(table, client, label, columns, options, named)
+        return _fields_from_series(table, client, label, columns, options, option_columns)
     if not isinstance(label, str) and len(as_names(label, "label")) > 1:
         raise BadInput(f"label: {[*label]} are several columns, which only forecasts have; give window and horizon")
     target = str(as_names(label, "label")[0])
-    chosen = feature_columns(table, client, [target], columns.features, named)
-    options = replace(options, **{key: column_values(table, column) for key, column in named.items()})
+    selected = feature_columns(table, client, [target], columns.features, option_columns)
+    options = replace(options, **{key: column_values(table, column) for key, column in option_columns.items()})
     arrangement = arrange(column_values(table, target), column_values(table, client), len(table), options)
-    words = columns.words(chosen)
-    preprocessing = fit_columns(table, chosen, arrangement.rows["train"], columns.embed, columns.is_pooled, words)
+    words = columns.words(selected)
+    preprocessing = fit_columns(table, selected, arrangement.rows["train"], columns.embed, columns.is_pooled, words)
     encoded = preprocessing.encode(table, arrangement.owner)
     numbers, scaled = arrangement.numbers, "standard" if columns.is_pooled else "standard_client"
     has_numbers = any(not (column.levels or column.is_text) for column in preprocessing.columns)
-    sentences = [SCALED[scaled]] * has_numbers + [UNITS[columns.preprocess]] * (numbers is not None)
+    sentences = [SCALING_NOTES[scaled]] * has_numbers + [TARGET_NOTES[columns.preprocess]] * (numbers is not None)
     dataset = _build_dataset(
         arrays.as_images(encoded), arrangement, options, " ".join(sentences),
         categories=preprocessing.categories, columns=tuple(preprocessing.as_data()),
@@ -125,9 +125,9 @@ def fields_from_table(
     if numbers is not None and not columns.is_pooled:
         options = replace(options, normalize={"name": options.normalize or "none", "targets": "client"})
     train = np.concatenate(arrangement.rows["train"])
-    whole_rows = table[chosen].notna().all(axis=1).to_numpy()
+    whole_rows = table[selected].notna().all(axis=1).to_numpy()
     notes = (
-        *data_checks.find_label_leakage(table, chosen, arrangement, train),
+        *data_checks.find_label_leakage(table, selected, arrangement, train),
         *data_checks.find_duplicates(dataset, arrangement.rows, whole_rows),
         *data_checks.find_misread_columns(table, preprocessing.columns, len(train)),
     )
@@ -141,7 +141,7 @@ def _fields_from_series(
     label: str | Sequence[str],
     columns: TableOptions,
     options: RowOptions,
-    named: Mapping[str, str],
+    option_columns: Mapping[str, str],
 ) -> dict[str, Any]:
     """The fields of a federation of a table whose rows are time steps."""
     if columns.embed is not None or columns.text:
@@ -150,19 +150,20 @@ def _fields_from_series(
         )
     labels = as_names(label, "label")
     others = feature_columns(
-        table, client, labels, () if columns.features is None else columns.features, named, least=0
+        table, client, labels, () if columns.features is None else columns.features, option_columns, least=0
     )
-    options = replace(options, **{key: column_values(table, column) for key, column in named.items()})
+    options = replace(options, **{key: column_values(table, column) for key, column in option_columns.items()})
     if not columns.is_pooled:
         options = replace(options, normalize=options.normalize or "standard_client")
     channels = [
         table[name].to_numpy(dtype=object if table[name].dtype == object else None) for name in (*labels, *others)
     ]
-    values, rest = np.stack(channels[: len(labels)], 1), np.stack(channels[len(labels) :], 1) if others else None
-    fields = forecasts.fields_from_steps(values, rest, column_values(table, client), options)
+    values = np.stack(channels[: len(labels)], 1)
+    other_values = np.stack(channels[len(labels) :], 1) if others else None
+    fields = forecasts.fields_from_steps(values, other_values, column_values(table, client), options)
     roles = [{"name": name, "role": "value"} for name in (*labels, *others)]
-    if "time" in named:
-        roles.append({"name": named["time"], "role": "time"})
+    if "time" in option_columns:
+        roles.append({"name": option_columns["time"], "role": "time"})
         fields["dataset"] = replace(fields["dataset"], columns=tuple(roles))
     return fields
 
@@ -180,18 +181,18 @@ def fields_from_named_arrays(
     table_only = next((key for key in ("embed", "preprocess", "text") if key in arguments), None)
     if table_only:
         raise BadInput(f"{table_only}: is an option of tables, and this file holds arrays; leave it out")
-    named = {key: arguments[key] for key in PER_ROW if isinstance(arguments.get(key), str)}
-    named = {key: name for key, name in named.items() if key != "split" or name in stored}
+    option_arrays = {key: arguments[key] for key in COLUMN_OPTIONS if isinstance(arguments.get(key), str)}
+    option_arrays = {key: name for key, name in option_arrays.items() if key != "split" or name in stored}
     target = str(as_names(label, "label")[0])
-    check_roles(client, [target], named)
-    chosen = features if isinstance(features, str) else features[0] if features else "x"
-    alone = features is None and arguments.get("window") is not None and chosen not in stored
-    for name in (*([] if alone else [chosen]), client, target, *named.values()):
+    check_roles(client, [target], option_arrays)
+    feature_name = features if isinstance(features, str) else features[0] if features else "x"
+    without_features = features is None and arguments.get("window") is not None and feature_name not in stored
+    for name in (*([] if without_features else [feature_name]), client, target, *option_arrays.values()):
         if name not in stored:
             raise BadInput(f"arrays: there is no {name!r}; the file has {', '.join(stored)}")
-    arguments |= {key: stored[name] for key, name in named.items()}
+    arguments |= {key: stored[name] for key, name in option_arrays.items()}
     return fields_from_arrays(
-        None if alone else stored[chosen], stored[target], stored[client], RowOptions(**arguments)
+        None if without_features else stored[feature_name], stored[target], stored[client], RowOptions(**arguments)
     )
 
 
@@ -205,8 +206,8 @@ def fields_from_images(
     options: RowOptions,
 ) -> dict[str, Any]:
     """The fields of a federation of images that a column of a table names or holds."""
-    named = named_columns(table, options)
-    feature_columns(table, client, [label], [image], named)
-    options = replace(options, **{key: column_values(table, column) for key, column in named.items()})
+    option_columns = named_columns(table, options)
+    feature_columns(table, client, [label], [image], option_columns)
+    options = replace(options, **{key: column_values(table, column) for key, column in option_columns.items()})
     x = images.load(table[image].tolist(), root, size)
     return fields_from_arrays(x, column_values(table, label), column_values(table, client), options)

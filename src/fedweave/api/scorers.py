@@ -1,4 +1,4 @@
-"""What users give as a metric: a name, a metric, a function, or one of scikit-learn or torchmetrics."""
+"""Conversion of what users give as a metric: a name, a metric, a function, or one of scikit-learn or torchmetrics."""
 
 import inspect
 import re
@@ -14,12 +14,13 @@ from fedweave.metrics import METRICS, Metric
 from fedweave.registry import definition
 from fedweave.study import plugins
 
-UNNAMED = ("num_classes", "num_labels", "num_outputs", "validate_args")  # fixed by the data, or without effect
-WAY = "give a name, a function (targets, outputs) -> number, fw.Metric(...), or one of scikit-learn or torchmetrics"
+# Arguments of metrics of torchmetrics that are fixed by the data or have no effect.
+IGNORED_ARGUMENTS = ("num_classes", "num_labels", "num_outputs", "validate_args")
+ADVICE = "give a name, a function (targets, outputs) -> number, fw.Metric(...), or one of scikit-learn or torchmetrics"
 
 
 def register_metric(metric: Any) -> str | None:
-    """The name of a metric in `METRICS`, which it enters if it is a user's own; None for none.
+    """The name of a metric in `METRICS`, where a user's own is registered; None for None.
 
     Raises:
         BadInput: it is no metric, or a metric of another definition has its name.
@@ -29,19 +30,19 @@ def register_metric(metric: Any) -> str | None:
     if isinstance(metric, str):
         plugins.load_if_missing(metric, METRICS)
         return metric
-    made = metric if isinstance(metric, Metric) else _build_metric(metric)
-    registered = METRICS.get(made.name)
-    if registered is not None and registered != made and definition(registered.function) != definition(made.function):
+    entry = metric if isinstance(metric, Metric) else _build_metric(metric)
+    registered = METRICS.get(entry.name)
+    if registered is not None and registered != entry and definition(registered.function) != definition(entry.function):
         where = definition(registered.function)[0]
-        raise BadInput(f"metric: {made.name!r} is the name of another metric, in {where}; rename yours")
-    METRICS[made.name] = made
-    return made.name
+        raise BadInput(f"metric: {entry.name!r} is the name of another metric, in {where}; rename yours")
+    METRICS[entry.name] = entry
+    return entry.name
 
 
 def _build_metric(entry: Any) -> Metric:
-    """A metric of a function, or of a scorer, which asks an estimator for its answers."""
+    """A metric made of a function, of a scorer of scikit-learn, or of a metric of torchmetrics."""
     if isinstance(entry, type) or not callable(entry):
-        raise BadInput(f"metric: {entry!r} is no metric; {WAY}")
+        raise BadInput(f"metric: {entry!r} is no metric; {ADVICE}")
     if _is_scorer(entry):
         score = getattr(getattr(entry, "_score_func", None), "__name__", "scorer")
         return Metric(f"sklearn_{score}{_suffix(getattr(entry, '_kwargs', {}))}", SklearnFunction(entry))
@@ -63,7 +64,9 @@ def _suffix(options: Mapping[str, Any]) -> str:
 def _arguments(metric: Any) -> dict[str, Any]:
     """The arguments of a metric of torchmetrics that are not the defaults of its class."""
     signature = inspect.signature(type(metric).__init__).parameters
-    values = {name: getattr(metric, name, one.default) for name, one in signature.items() if name not in UNNAMED}
+    values = {
+        name: getattr(metric, name, one.default) for name, one in signature.items() if name not in IGNORED_ARGUMENTS
+    }
     plain = {name: value for name, value in values.items() if isinstance(value, int | float | str)}
     return {name: value for name, value in plain.items() if value != signature[name].default}
 
@@ -73,7 +76,7 @@ def _is_scorer(entry: Any) -> bool:
 
 
 class SklearnFunction:
-    """A scorer of scikit-learn as a function (targets, outputs): it is shown an estimator that has these outputs."""
+    """A scorer of scikit-learn as a function (targets, outputs): it gets an estimator that returns these outputs."""
 
     def __init__(self, scorer: Callable[..., float]) -> None:
         self.scorer = scorer
@@ -93,23 +96,23 @@ class SklearnFunction:
 
 
 class TorchmetricsFunction:
-    """A metric of torchmetrics as a function (targets, outputs): one update on all rows, from a new start.
+    """A metric of torchmetrics as a function (targets, outputs): reset, and one update on all rows.
 
     Binary metrics get the probability of the second class, others all outputs.
     """
 
     def __init__(self, metric: Any) -> None:
         self.metric = metric
-        self.__qualname__ = str(self._settings())  # two of other settings are two definitions
+        self.__qualname__ = str(self._settings())  # metrics with different settings are different definitions
 
     def __call__(self, targets: np.ndarray, outputs: np.ndarray) -> float:
         """The value."""
         binary = type(self.metric).__name__.startswith("Binary") and outputs.ndim == 2 and outputs.shape[1] == 2
-        answers = outputs[:, 1] if binary else outputs
+        predictions = outputs[:, 1] if binary else outputs
         self.metric.reset()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # rows of one class, at every evaluation of every client
-            self.metric.update(torch.from_numpy(np.array(answers)), torch.from_numpy(np.array(targets)))
+            self.metric.update(torch.from_numpy(np.array(predictions)), torch.from_numpy(np.array(targets)))
             return float(self.metric.compute())
 
     def _settings(self) -> tuple[Any, ...]:
@@ -125,11 +128,11 @@ class TorchmetricsFunction:
 
 
 def _estimator(classes: bool, width: int) -> Any:
-    """An estimator whose inputs are its answers."""
+    """An estimator that returns its inputs."""
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
     class IdentityClassifier(ClassifierMixin, BaseEstimator):
-        """Says its inputs [M, C], probabilities of classes."""
+        """Returns its inputs [M, C], probabilities of classes."""
 
         classes_ = np.arange(width)
 
@@ -145,7 +148,7 @@ def _estimator(classes: bool, width: int) -> Any:
             return True
 
     class IdentityRegressor(RegressorMixin, BaseEstimator):
-        """Says its inputs."""
+        """Returns its inputs."""
 
         def predict(self, x: np.ndarray) -> np.ndarray:
             """Values [M] or [M, horizon]."""

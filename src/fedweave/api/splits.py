@@ -11,7 +11,7 @@ from fedweave.tensors.random_streams import stream
 
 SHARES = {"train": 0.6, "val": 0.2, "test": 0.2}
 RULES = ("random", "stratified", "chronological", "grouped")
-FROM_TRAINING = 0.1  # share of the training rows that validates, where shares name no "val"
+DEFAULT_VAL_SHARE = 0.1  # share of the training rows that validates, where shares name no "val"
 Rows = tuple[np.ndarray, ...]
 
 
@@ -24,7 +24,7 @@ class SplitOptions(NamedTuple):
         time: of each row [M], or None.
         gap: rows between two parts in the order of time that are in none.
         recording: of each row [M], or None.
-        val: share of the training rows that validates, where nothing else says which rows do.
+        val: share of the training rows that validates, where no other option gives validation rows.
         seed: of a drawn split.
     """
 
@@ -52,10 +52,10 @@ def split_rows(owner: np.ndarray, y: np.ndarray | None, names: Sequence[str], op
     """
     rule, shares = _choose_rule(options, classes=y is not None)
     rows = _split_by_rule(owner, y, names, rule, shares, options) if rule else _given_parts(owner, names, options)
-    parts = [mine for part in PARTS for mine in rows[part]]
-    taken = np.bincount(np.concatenate(parts), minlength=len(owner))
-    if taken.max() > 1:  # whatever the rule was: a row in two parts makes every score wrong
-        raise BadInput(f"split: row {int(taken.argmax())} is in two parts; the parts must not overlap")
+    parts = [client_rows for part in PARTS for client_rows in rows[part]]
+    counts = np.bincount(np.concatenate(parts), minlength=len(owner))
+    if counts.max() > 1:  # checked for every rule: a row in two parts makes every score wrong
+        raise BadInput(f"split: row {int(counts.argmax())} is in two parts; the parts must not overlap")
     return rows
 
 
@@ -63,7 +63,7 @@ def _choose_rule(options: SplitOptions, classes: bool) -> tuple[str, Mapping[str
     """(the rule, or "" where the parts are given, the shares).
 
     Raises:
-        BadInput: options that do not go together.
+        BadInput: options that contradict each other.
     """
     split, shares = options.split, options.shares
     if isinstance(split, Mapping) and all(isinstance(share, int | float) for share in split.values()):
@@ -74,30 +74,30 @@ def _choose_rule(options: SplitOptions, classes: bool) -> tuple[str, Mapping[str
         raise BadInput(f"gap: {options.gap!r} must be a number of rows, 0 or more")
     if options.val is not None and (isinstance(options.val, bool) or not isinstance(options.val, int | float)):
         raise BadInput(f"val: {options.val!r} must be a share of the training rows, such as 0.2")
-    timed, recorded = options.time is not None, options.recording is not None
+    has_time, has_recording = options.time is not None, options.recording is not None
     if split is None:
-        split = "chronological" if timed else "grouped" if recorded else "stratified" if classes else "random"
+        split = "chronological" if has_time else "grouped" if has_recording else "stratified" if classes else "random"
     if not isinstance(split, str):
-        _refuse("the parts are given by split", shares=shares is not None, time=timed, recording=recorded,
+        _refuse("the parts are given by split", shares=shares is not None, time=has_time, recording=has_recording,
                 gap=bool(options.gap))  # fmt: skip
         return "", None
     if split not in RULES:
         raise BadInput(f"split: {split!r} is no rule and no column; rules: {', '.join(RULES)}")
-    if split == "chronological" and not timed:
+    if split == "chronological" and not has_time:
         raise BadInput("split: 'chronological' needs the time of each row; give time")
-    if split == "grouped" and not recorded:
+    if split == "grouped" and not has_recording:
         raise BadInput("split: 'grouped' needs the recording of each row (a patient, a session); give recording")
     if split == "stratified" and not classes:
         raise BadInput("split: 'stratified' keeps the mix of classes, and the targets are numbers; use 'random'")
     by_time = split == "chronological"
-    _refuse(f"split is {split!r}", time=timed and not by_time,
-            recording=recorded and split in ("random", "stratified"),
+    _refuse(f"split is {split!r}", time=has_time and not by_time,
+            recording=has_recording and split in ("random", "stratified"),
             gap=bool(options.gap) and not by_time)  # fmt: skip
     return split, shares
 
 
-def _refuse(because: str, **useless: bool) -> None:
-    option = next((name for name, there in useless.items() if there), None)
+def _refuse(because: str, **unused: bool) -> None:
+    option = next((name for name, given in unused.items() if given), None)
     if option:
         raise BadInput(
             f"{option}: {because}, which does not use it; leave one out, or give shares as split={{'train': 0.7, ...}}"
@@ -114,58 +114,63 @@ def _split_by_rule(
 ) -> dict[str, Rows]:
     """Every client's rows, split in the same way."""
     split = parse_split(
-        SHARES if shares is None else shares, FROM_TRAINING if options.val is None else options.val, tested=True
+        SHARES if shares is None else shares, DEFAULT_VAL_SHARE if options.val is None else options.val, tested=True
     )
     recording = None if options.recording is None else _recordings(options.recording, owner, names)
-    of_clients = _rows_by_client(np.arange(len(owner)), owner, len(names))
+    rows_by_client = _rows_by_client(np.arange(len(owner)), owner, len(names))
     parts: list[list[np.ndarray]] = []
-    for i, (rows, name) in enumerate(zip(of_clients, names, strict=True)):
-        who, draws = f"client {name!r}", stream(options.seed, i)
+    for i, (rows, name) in enumerate(zip(rows_by_client, names, strict=True)):
+        client, generator = f"client {name!r}", stream(options.seed, i)
         if rule == "chronological":
             times: Any = options.time
-            parts.append(_chronological_parts(rows, times, split, options.gap, recording, who))
+            parts.append(_chronological_parts(rows, times, split, options.gap, recording, client))
         elif rule == "grouped":
-            parts.append(_grouped_parts(rows, recording, split, draws, who))
+            parts.append(_grouped_parts(rows, recording, split, generator, client))
         elif rule == "random" or y is None:
-            parts.append(random_parts(rows, split, draws, who))
+            parts.append(random_parts(rows, split, generator, client))
         else:
-            parts.append(stratified_parts(rows, y, split, draws, who))
+            parts.append(stratified_parts(rows, y, split, generator, client))
     return {part: tuple(rows[k] for rows in parts) for k, part in enumerate(PARTS)}
 
 
 def _chronological_parts(
-    rows: np.ndarray, time: np.ndarray, split: Split, gap: int, recording: np.ndarray | None, who: str
+    rows: np.ndarray, time: np.ndarray, split: Split, gap: int, recording: np.ndarray | None, client: str
 ) -> list[np.ndarray]:
     """The first rows of a client, or of each of its recordings, train and the last ones test."""
     pieces: list[list[np.ndarray]] = []
-    for mine in [rows] if recording is None else [rows[recording[rows] == r] for r in np.unique(recording[rows])]:
-        ordered = mine[np.argsort(time[mine], kind="stable")]
+    parts = [rows] if recording is None else [rows[recording[rows] == r] for r in np.unique(recording[rows])]
+    for recording_rows in parts:
+        ordered = recording_rows[np.argsort(time[recording_rows], kind="stable")]
         usable = len(ordered) - 2 * gap
         if usable < 3:
             between = f" and two gaps of {gap}" if gap else ""
-            whole = "" if recording is None else " of one recording"
-            raise BadInput(f"split: {who} has {len(ordered)} rows{whole}, too few for train, val and test{between}")
-        train, held, _ = part_sizes(usable, split, who)
-        cuts = [train, train + gap, train + gap + held, train + 2 * gap + held]
+            of_recording = "" if recording is None else " of one recording"
+            raise BadInput(
+                f"split: {client} has {len(ordered)} rows{of_recording}, too few for train, val and test{between}"
+            )
+        train, val, _ = part_sizes(usable, split, client)
+        cuts = [train, train + gap, train + gap + val, train + 2 * gap + val]
         first, _, second, _, third = np.split(ordered, cuts)
         pieces.append([first, second, third])
     return [np.sort(np.concatenate(part)) for part in zip(*pieces, strict=True)]
 
 
 def _grouped_parts(
-    rows: np.ndarray, recording: Any, split: Split, draws: np.random.Generator, who: str
+    rows: np.ndarray, recording: Any, split: Split, generator: np.random.Generator, client: str
 ) -> list[np.ndarray]:
-    """Whole recordings in each part: one in random order goes where the most rows are missing."""
+    """Whole recordings in each part: each, in random order, goes to the part that lacks the most rows."""
     ids, counts = np.unique(recording[rows], return_counts=True)
     if len(ids) < len(PARTS):
-        raise BadInput(f"split: {who} has {len(ids)} recordings, too few for train, val and test; it takes 3 or more")
+        raise BadInput(
+            f"split: {client} has {len(ids)} recordings, too few for train, val and test; it takes 3 or more"
+        )
     missing = np.array(split) * len(rows)
-    place = np.zeros(len(ids), dtype=np.int64)
-    for turn, k in enumerate(draws.permutation(len(ids))):
+    part_of = np.zeros(len(ids), dtype=np.int64)
+    for step, k in enumerate(generator.permutation(len(ids))):
         # The first three make sure that no part stays empty.
-        place[k] = turn if turn < len(PARTS) else missing.argmax()
-        missing[place[k]] -= counts[k]
-    part = place[np.searchsorted(ids, recording[rows])]
+        part_of[k] = step if step < len(PARTS) else missing.argmax()
+        missing[part_of[k]] -= counts[k]
+    part = part_of[np.searchsorted(ids, recording[rows])]
     return [rows[part == k] for k in range(len(PARTS))]
 
 
@@ -196,16 +201,16 @@ def _rows_by_client(rows: np.ndarray, owner: np.ndarray, count: int) -> list[np.
 
 
 def _given_parts(owner: np.ndarray, names: Sequence[str], options: SplitOptions) -> dict[str, Rows]:
-    """Parts that the user names, with validation rows from the training ones where none is named."""
+    """Parts that the user gives; without validation rows, these are taken from the training rows."""
     split = options.split
     label = _labels_from_rows(split, len(owner)) if isinstance(split, Mapping) else _read_labels(split, len(owner))
     rows = {part: _rows_by_client(np.flatnonzero(label == part), owner, len(names)) for part in PARTS}
-    validated = any(len(held) for held in rows["val"])
+    has_val = any(len(client_rows) for client_rows in rows["val"])
     for i, name in enumerate(names):
         for part in PARTS:
-            if not len(rows[part][i]) and (validated or part != "val"):
+            if not len(rows[part][i]) and (has_val or part != "val"):
                 raise BadInput(f"split: client {name!r} has no row in {part!r}; leave the client out, or give it some")
-    rows = rows if validated else _add_validation_rows(rows, names, options.val, options.seed)
+    rows = rows if has_val else _add_validation_rows(rows, names, options.val, options.seed)
     return {part: tuple(rows[part]) for part in PARTS}
 
 
@@ -239,11 +244,11 @@ def _labels_from_rows(split: Mapping[str, Any], count: int) -> np.ndarray:
             raise BadInput(
                 f"split: {part!r} names row {rows.min() if rows.min() < 0 else rows.max()}; rows are 0 to {count - 1}"
             )
-        taken = rows[label[rows] != ""]
-        if len(taken) or len(np.unique(rows)) < len(rows):
-            which = int(taken[0]) if len(taken) else int(np.flatnonzero(np.bincount(rows) > 1)[0])
-            other = f"{label[which]!r} and {part!r}" if len(taken) else f"{part!r} twice"
-            raise BadInput(f"split: row {which} is in {other}; the parts must not overlap")
+        labelled = rows[label[rows] != ""]
+        if len(labelled) or len(np.unique(rows)) < len(rows):
+            row = int(labelled[0]) if len(labelled) else int(np.flatnonzero(np.bincount(rows) > 1)[0])
+            other = f"{label[row]!r} and {part!r}" if len(labelled) else f"{part!r} twice"
+            raise BadInput(f"split: row {row} is in {other}; the parts must not overlap")
         label[rows] = part
     return label
 
@@ -255,8 +260,8 @@ def _add_validation_rows(
         raise BadInput(
             f"split: no row is 'val' (val={val!r}); mark some, or give val=0.2 to take that share of the training rows"
         )
-    cut = [
-        random_parts(held, Split(1 - val, val, 0.0), stream(seed, i), f"client {names[i]!r}")
-        for i, held in enumerate(rows["train"])
+    parts = [
+        random_parts(client_rows, Split(1 - val, val, 0.0), stream(seed, i), f"client {names[i]!r}")
+        for i, client_rows in enumerate(rows["train"])
     ]
-    return {**rows, "train": [part[0] for part in cut], "val": [part[1] for part in cut]}
+    return {**rows, "train": [part[0] for part in parts], "val": [part[1] for part in parts]}

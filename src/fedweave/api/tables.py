@@ -1,4 +1,4 @@
-"""Columns of a pandas table as numbers: what is scaled, filled in and encoded is decided on training rows alone."""
+"""Columns of a pandas table as numbers: scaling, filling in and encoding are fitted on training rows alone."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedweave.api import exported_model
-from fedweave.api.arguments import KINDS, PARTS_OF, check_size
+from fedweave.api.arguments import COMPLEX_ADVICE, KINDS, check_size
 from fedweave.errors import BadInput
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LEVELS = 100  # most values of a category that has one column per value
-HASHED = 256  # values of a text column, unless the user says how many
-MOST_LEVELS = 100_000  # most values of a category that is embedded: each client's model has a vector for each
+MAX_ONE_HOT_LEVELS = 100  # most values of a category that has one column per value
+HASHED = 256  # default number of values of a text column
+MAX_EMBEDDED_LEVELS = 100_000  # most values of a category that is embedded: each client's model has a vector for each
 Numbers = tuple[float, float, float]
 
 
 @contextmanager
 def convert_input_errors() -> Iterator[None]:
-    """Rows that the portable code refuses are bad input."""
+    """Turn an InputError of the exported code into BadInput."""
     try:
         yield
     except exported_model.InputError as error:
@@ -30,7 +30,7 @@ def convert_input_errors() -> Iterator[None]:
 
 
 class Text(str):
-    """A text that shows as it is."""
+    """A text whose `repr` is the text itself."""
 
     __slots__ = ()
 
@@ -104,8 +104,8 @@ class Column:
     def __str__(self) -> str:
         filled = f"; {self.missing} missing in training" if self.missing else ""
         if self.is_text:
-            how = f"a vocabulary of {len(self.words)} words" if self.words else f"{self.buckets} hashes"
-            return f"{self.name}: text, counts of words by {how}{filled}"
+            method = f"a vocabulary of {len(self.words)} words" if self.words else f"{self.buckets} hashes"
+            return f"{self.name}: text, counts of words by {method}{filled}"
         if self.coded:
             return f"{self.name}: category, {len(self.levels)} values, embedded (others: one vector){filled}"
         if self.levels:
@@ -154,7 +154,7 @@ class Preprocessing:
 
     @classmethod
     def from_data(cls, columns: Sequence[Mapping[str, Any]]) -> "Preprocessing":
-        """What `as_data` has given."""
+        """The inverse of `as_data`."""
         return cls(tuple(_column(dict(column)) for column in columns))
 
     def __str__(self) -> str:
@@ -175,11 +175,11 @@ def fit_columns(
     pooled: bool = True,
     text: Mapping[str, int | Sequence[str]] | None = None,
 ) -> Preprocessing:
-    """Look at the training rows of the columns `features`.
+    """Fit the columns `features` on their training rows.
 
     Args:
         train: rows of each client.
-        embed: whether categories are coded for embeddings; None: those of more than `LEVELS` values.
+        embed: whether categories are coded for embeddings; None: those of more than `MAX_ONE_HOT_LEVELS` values.
         pooled: whether numbers are scaled by the training rows of all clients together, or of each client alone.
         text: column of texts -> how many hashes of words are counted, or the words.
 
@@ -187,7 +187,7 @@ def fit_columns(
         BadInput: a column without a value in training, a time, or a category of too many values.
     """
     rows = np.concatenate(train)
-    client = np.repeat(np.arange(len(train)), [len(mine) for mine in train])
+    client = np.repeat(np.arange(len(train)), [len(client_rows) for client_rows in train])
     texts = text or {}
     return Preprocessing(
         tuple(
@@ -206,7 +206,7 @@ def _fit_text(column: "pd.Series[Any]", name: str, option: int | Sequence[str]) 
         BadInput: no number of hashes, and no words.
     """
     missing = int(column.isna().sum())
-    if isinstance(option, int) and not isinstance(option, bool) and 2 <= option <= MOST_LEVELS:
+    if isinstance(option, int) and not isinstance(option, bool) and 2 <= option <= MAX_EMBEDDED_LEVELS:
         return Column(name, missing=missing, buckets=option)
     words = () if isinstance(option, int | str) else tuple(str(word).lower() for word in option)
     if not words or len({*words}) < len(words) or not all(words):
@@ -227,7 +227,7 @@ def _fit_column(column: "pd.Series[Any]", name: str, client: np.ndarray, embed: 
             f"table: column {name!r} is a time; make numbers of it (such as the hour), or leave it out of features"
         )
     if types.is_complex_dtype(column):
-        raise BadInput(f"table: column {name!r} holds {KINDS['c']}; {PARTS_OF}")
+        raise BadInput(f"table: column {name!r} holds {KINDS['c']}; {COMPLEX_ADVICE}")
     if types.is_numeric_dtype(column):
         return _fit_number(exported_model.as_numbers(column, name), name, client, pooled)
     return _fit_category(column, name, missing, embed)
@@ -240,7 +240,7 @@ def _fit_number(values: np.ndarray, name: str, client: np.ndarray, pooled: bool)
         raise BadInput(f"table: column {name!r} has no finite value in any training row; leave it out of features")
     median, mean, std = _moments(values, finite, None)
     parts = [] if pooled else np.split(np.arange(len(values)), np.flatnonzero(np.diff(client)) + 1)
-    own = tuple(_moments(values[mine], finite[mine], (median, mean, std)) for mine in parts)
+    own = tuple(_moments(values[indices], finite[indices], (median, mean, std)) for indices in parts)
     return Column(name, median, mean, std, missing=int((~finite).sum()), own=own)
 
 
@@ -262,9 +262,13 @@ def _moments(values: np.ndarray, finite: np.ndarray, all_clients: Numbers | None
 def _fit_category(column: "pd.Series[Any]", name: str, missing: int, embed: bool | None) -> Column:
     with convert_input_errors():
         levels = tuple(sorted({*exported_model.unique_texts(column)[0]}))
-    most = LEVELS if embed is False else MOST_LEVELS
+    most = MAX_ONE_HOT_LEVELS if embed is False else MAX_EMBEDDED_LEVELS
     if len(levels) > most:
-        way = "; group or drop them" + (", or use embed=True" if embed is False and len(levels) <= MOST_LEVELS else "")
+        advice = "; group or drop them" + (
+            ", or use embed=True" if embed is False and len(levels) <= MAX_EMBEDDED_LEVELS else ""
+        )
         count = f"{len(levels)} different values, more than {most}"
-        raise BadInput(f"table: column {name!r} has {count}{way}; for texts, text=[{name!r}]")
-    return Column(name, levels=levels, missing=missing, coded=len(levels) > LEVELS if embed is None else embed)
+        raise BadInput(f"table: column {name!r} has {count}{advice}; for texts, text=[{name!r}]")
+    return Column(
+        name, levels=levels, missing=missing, coded=len(levels) > MAX_ONE_HOT_LEVELS if embed is None else embed
+    )

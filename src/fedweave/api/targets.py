@@ -1,4 +1,4 @@
-"""What is to be predicted: classes, or numbers."""
+"""The targets of a prediction: classes, or numbers."""
 
 from typing import Any, NamedTuple
 
@@ -9,11 +9,11 @@ from fedweave.api.arrays import as_classes, as_column
 from fedweave.errors import BadInput, choose
 
 KINDS = ("classes", "numbers")
-MOST_WHOLE = 100  # different whole numbers above which it is not clear that they are classes
+MAX_INTEGER_CLASSES = 100  # with more different whole numbers it is not clear that they are classes
 
 
 class Targets(NamedTuple):
-    """Of all rows: numbers of classes [M] and their names, or numbers [M, 1]."""
+    """Targets of all rows: class numbers [M] and the names of the classes, or numbers [M, 1]."""
 
     labels: np.ndarray | None
     classes: tuple[str, ...]
@@ -30,7 +30,7 @@ def as_targets(y: Any, count: int, target: str | None = None, least: int = 2) ->
         least: different classes that there must be.
 
     Raises:
-        BadInput: a target is missing, no number where numbers are wanted, or it is not clear what is wanted.
+        BadInput: a target is missing, or no number where numbers are wanted, or it is not clear which kind is meant.
     """
     if target is not None:
         choose(target, KINDS, "target")
@@ -45,7 +45,7 @@ def as_targets(y: Any, count: int, target: str | None = None, least: int = 2) ->
         if (column != column.round()).any():
             return Targets(None, (), as_values(column))
     labels, classes = as_classes(column, count, least)
-    if target is None and column.dtype.kind in "iuf" and len(classes) > MOST_WHOLE:
+    if target is None and column.dtype.kind in "iuf" and len(classes) > MAX_INTEGER_CLASSES:
         raise BadInput(
             f"y: has {len(classes)} different whole numbers; say what they are: target='numbers' or target='classes'"
         )

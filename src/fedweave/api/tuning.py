@@ -1,4 +1,4 @@
-"""Searches of a comparison: the same that the stage `tune` makes, on data in memory."""
+"""Searches of a comparison: the same as in the stage `tune`, on data in memory."""
 
 import contextlib
 import io
@@ -28,7 +28,7 @@ def tune_runs(plan: Plan, folder: Path, show: Callable[[int, int], None]) -> dic
     study = plan.study
     if not study.tune.trials:
         return {key: {} for key in study.runs}
-    search, record_of = _import_search(study.tune.trials)
+    search, read_record = _import_search(study.tune.trials)
     keys = [key for key in study.runs if search_spaces.entries(study, key)]
     inputs = tuple(plan.inputs)
 
@@ -45,33 +45,34 @@ def tune_runs(plan: Plan, folder: Path, show: Callable[[int, int], None]) -> dic
     inbox = parallel.Inbox(receive)
 
     def perform(key: str) -> None:
-        search.run_search(study, key, inputs, root(key), lambda left: inbox.post((key, left)))
+        search.run_search(study, key, inputs, root(key), lambda remaining: inbox.post((key, remaining)))
 
-    waiting = [key for key, left in counts.items() if left]
+    waiting = [key for key, remaining in counts.items() if remaining]
     workers = min(parallel.cores(), study.tune.workers, len(waiting))
-    if workers > 1 and not torch.cuda.is_initialized():  # as by an estimate; no process that is forked can use it then
+    # A forked process cannot use CUDA once it is initialised, for instance by an estimate.
+    if workers > 1 and not torch.cuda.is_initialized():
         show(total - sum(counts.values()), total)
         parallel.run_processes(perform, waiting, workers, inbox=inbox)
     records = {}
     for key in keys:
-        perform(key)  # what the processes have left, if one of them died
+        perform(key)  # the trials that are left if one of the processes died
         with contextlib.redirect_stdout(io.StringIO()):
-            records[key] = record_of(search.open_search(study, key, inputs, root(key)))
-    found = {key: record["best"] for key, record in records.items()}
-    best = {key: search_spaces.select_values(study, key, found) for key in study.runs}
+            records[key] = read_record(search.open_search(study, key, inputs, root(key)))
+    best_by_source = {key: record["best"] for key, record in records.items()}
+    best = {key: search_spaces.select_values(study, key, best_by_source) for key in study.runs}
     for key, values in best.items():
         _write(folder / "tuned" / study.runs[key].task, key, values, records.get(key))
     return best
 
 
-def _write(place: Path, key: str, best: Mapping[str, Any], record: Mapping[str, Any] | None) -> None:
-    """Write what was found for a run, and the record of its search if there was one."""
-    trials = place / "trials" / f"{key}.json"
+def _write(folder: Path, key: str, best: Mapping[str, Any], record: Mapping[str, Any] | None) -> None:
+    """Write the best values of a run, and the record of its search if there was one."""
+    trials = folder / "trials" / f"{key}.json"
     if record is None:
         trials.unlink(missing_ok=True)  # of an earlier call that had a space
     else:
         write_atomic(trials, json.dumps(record, indent=2) + "\n")
-    write_atomic(place / f"{key}.json", json.dumps({"run": key, "best": best}, indent=2) + "\n")
+    write_atomic(folder / f"{key}.json", json.dumps({"run": key, "best": best}, indent=2) + "\n")
 
 
 def _import_search(trials: int) -> tuple[Any, Callable[[Any], dict[str, Any]]]:
@@ -80,6 +81,6 @@ def _import_search(trials: int) -> tuple[Any, Callable[[Any], dict[str, Any]]]:
         from fedweave.pipelines.searching import search
         from fedweave.pipelines.stages import tune
     except ImportError as error:
-        way = "pip install 'fedweave[pipeline]', or use tune=0"
-        raise BadInput(f"tune: {trials} trials need Optuna ({error}); {way}") from error
+        advice = "pip install 'fedweave[pipeline]', or use tune=0"
+        raise BadInput(f"tune: {trials} trials need Optuna ({error}); {advice}") from error
     return search, tune.search_record

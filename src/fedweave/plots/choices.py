@@ -130,8 +130,8 @@ def _curve(table: "pd.DataFrame", factor: str) -> "Figure":
     order = np.argsort(x, kind="stable")
     mean, std = (table[name].fillna(0.0).to_numpy()[order] for name in ("mean", "std"))
     axis.errorbar(range(len(x)), mean, yerr=std, color=SERIES[5], marker="o", markersize=5)
-    for at in np.flatnonzero(table["declared"].to_numpy()[order]):
-        _draw_ring(axis, float(at), mean[at])
+    for index in np.flatnonzero(table["declared"].to_numpy()[order]):
+        _draw_ring(axis, float(index), mean[index])
     axis.set_xticks(range(len(x)), [f"{x[i]:g}" for i in order])
     axis.set(xlabel=factor.rpartition(".")[2], title=title(table["metric"].iloc[0]))
     axis.margins(x=0.06)

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-NAMED = 60  # most clients whose names fit next to the rows
-LETTER = 0.54  # mean width of a letter by the size of its font
-BOLD = 1.3  # width of a bold letter in the widest of the usual fonts, by that mean
+MOST_NAMED = 60  # most clients whose names fit next to the rows
+LETTER_WIDTH = 0.54  # mean width of a letter, relative to the size of its font
+BOLD_FACTOR = 1.3  # width of a bold letter in the widest of the usual fonts, relative to that mean
 GROUP_FONT = 10.0
 
 
@@ -30,12 +30,18 @@ def graph(
     """
     order = group_order(group, len(weights))
     ordered = weights[np.ix_(order, order)]
-    cell = max(9.6, min(20.0, 330 / len(weights)), 150 / len(weights)) if len(weights) <= NAMED else 460 / len(weights)
+    cell = (
+        max(9.6, min(20.0, 330 / len(weights)), 150 / len(weights))
+        if len(weights) <= MOST_NAMED
+        else 460 / len(weights)
+    )
     font = min(9.5, 0.92 * cell)
-    labels = [str(names[i]) for i in order] if len(weights) <= NAMED else []
+    labels = [str(names[i]) for i in order] if len(weights) <= MOST_NAMED else []
     spans = [] if group is None else list(spans_of(group[order], group_names))
     figure, axis = _square_axes(
-        cell * len(weights), _text_width(labels) * font, BOLD * _text_width([name for *_, name in spans]) * GROUP_FONT
+        cell * len(weights),
+        _text_width(labels) * font,
+        BOLD_FACTOR * _text_width([name for *_, name in spans]) * GROUP_FONT,
     )
     _draw(axis, ordered)
     axis.set_xticks(range(len(labels)), labels, rotation=90, fontsize=font, color=INK)
@@ -67,8 +73,8 @@ def spans_of(group: np.ndarray, names: Sequence[str]) -> Iterator[tuple[int, int
 
 
 def _text_width(words: Sequence[str]) -> float:
-    """Width of the longest of `words`, by the size of its font."""
-    return LETTER * max(map(len, words), default=0)
+    """Width of the longest of `words`, relative to the size of its font."""
+    return LETTER_WIDTH * max(map(len, words), default=0)
 
 
 def _square_axes(side: float, names: float, groups: float) -> tuple["Figure", "Axes"]:

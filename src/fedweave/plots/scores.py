@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
     from fedweave.results.statistics import Ranking
 
-ROW = 13.5  # height in points of a method's name next to its line
-ROOM = 16  # most methods whose names all fit next to their lines
-WIDE = 10  # an error whose largest value is so many times its smallest one has a logarithmic axis
+ROW_HEIGHT = 13.5  # height in points of a method's name next to its line
+MOST_NAMES = 16  # most methods whose names all fit next to their lines
+LOG_RATIO = 10  # errors have a logarithmic axis if the largest is so many times the smallest
 
 
 @drawing
 def convergence(
     curves: "pd.DataFrame",
-    looks: Mapping[str, SeriesStyle],
+    styles: Mapping[str, SeriesStyle],
     metric: str,
     against: str = "round",
     bold: Collection[str] | None = None,
     narrow: bool = False,
 ) -> "Figure":
-    """Mean over clients by round, one line per method with a band of one std over seeds. The names stand at the ends of
-    the lines; a dotted line leads there from a run that had fewer rounds.
+    """Mean over clients by round, one line per method with a band of one std over seeds. The names are at the ends of
+    the lines; a dotted line joins the name and a run that had fewer rounds.
 
     Args:
         curves: columns method, round, mean, std of ONE task, point and split.
@@ -39,49 +39,49 @@ def convergence(
         narrow: for the screen of a phone, with the names of the methods in colour below.
     """
     methods = list(curves["method"].unique())
-    quiet = set() if bold is None else {*methods} - {*bold}
-    named = [method for method in methods if method not in quiet or (len(methods) <= ROOM and not narrow)]
-    figure, axes = panels(340, 300) if narrow else panels(860, max(360, 50 + ROW * len(named)))
+    grey = set() if bold is None else {*methods} - {*bold}
+    named = [method for method in methods if method not in grey or (len(methods) <= MOST_NAMES and not narrow)]
+    figure, axes = panels(340, 300) if narrow else panels(860, max(360, 50 + ROW_HEIGHT * len(named)))
     axis, ends, last = axes[0, 0], [], float(curves[against].max())
     for method, part in curves.groupby("method"):
-        ordered, look = part.sort_values("round"), looks[method]
-        _draw_line(axis, ordered, look, against, method in quiet)
+        ordered, style = part.sort_values("round"), styles[method]
+        _draw_line(axis, ordered, style, against, method in grey)
         if method in named:
-            at, mean = ordered[[against, "mean"]].iloc[-1]
-            ends.append((method, mean, look))
-            if at < last and not narrow:
-                _draw_leader_line(axis, (at, last), mean, MUTED if method in quiet else look.color, look.series)
+            end, mean = ordered[[against, "mean"]].iloc[-1]
+            ends.append((method, mean, style))
+            if end < last and not narrow:
+                _draw_leader_line(axis, (end, last), mean, MUTED if method in grey else style.color, style.series)
     axis.set(xlabel=against, title=title(metric))
     axis.xaxis.get_major_locator().set_params(integer=True)
     _set_y_axis(axis, *_value_range(curves, metric), metric)
     axis.margins(x=0)
     if narrow:
-        name_below(axis, [(method, looks[method]) for method in bold or methods if method in named])
+        name_below(axis, [(method, styles[method]) for method in bold or methods if method in named])
     else:
-        name_ends(axis, ends, quiet=quiet)
+        name_ends(axis, ends, grey=grey)
     return figure
 
 
-def _draw_line(axis: "Axes", part: "pd.DataFrame", look: SeriesStyle, against: str, quiet: bool) -> None:
+def _draw_line(axis: "Axes", part: "pd.DataFrame", style: SeriesStyle, against: str, grey: bool) -> None:
     """One method over its rounds: a line with a band, or a thin grey line."""
     x, mean, std = (part[c].to_numpy(dtype=float) for c in (against, "mean", "std"))
-    style: dict[str, Any] = (
-        {"color": MUTED, "linewidth": 0.9, "alpha": 0.55, "zorder": 1.5} if quiet else {"color": look.color}
+    options: dict[str, Any] = (
+        {"color": MUTED, "linewidth": 0.9, "alpha": 0.55, "zorder": 1.5} if grey else {"color": style.color}
     )
-    (line,) = axis.plot(x, mean, linestyle="-" if quiet else look.dash, **style)
-    line.set_gid(f"series-{look.series}-line")
-    if not quiet:
+    (line,) = axis.plot(x, mean, linestyle="-" if grey else style.dash, **options)
+    line.set_gid(f"series-{style.series}-line")
+    if not grey:
         band = axis.fill_between(
-            x, mean - np.nan_to_num(std), mean + np.nan_to_num(std), color=look.color, alpha=0.13, linewidth=0
+            x, mean - np.nan_to_num(std), mean + np.nan_to_num(std), color=style.color, alpha=0.13, linewidth=0
         )
-        band.set_gid(f"series-{look.series}-band")
+        band.set_gid(f"series-{style.series}-band")
     if x[-1] == x[0]:
-        axis.plot(x[-1:], mean[-1:], "o", markersize=5, **style)
+        axis.plot(x[-1:], mean[-1:], "o", markersize=5, **options)
 
 
-def _draw_leader_line(axis: "Axes", across: tuple[float, float], height: float, color: str, series: int) -> None:
+def _draw_leader_line(axis: "Axes", x_range: tuple[float, float], height: float, color: str, series: int) -> None:
     """A dotted line from the end of a curve to the right edge, where its name is."""
-    (line,) = axis.plot(across, [height, height], ":", color=color, linewidth=0.9, alpha=0.6)
+    (line,) = axis.plot(x_range, [height, height], ":", color=color, linewidth=0.9, alpha=0.6)
     line.set_gid(f"series-{series}-lead")
 
 
@@ -106,7 +106,7 @@ def _set_y_axis(axis: "Axes", low: float, high: float, metric: str) -> None:
     """Limits of the heights from `low` to `high`; logarithmic for an error that falls so far that the differences at
     the end would look like one line.
     """
-    if higher_is_better(metric) or low <= 0 or high < WIDE * low:
+    if higher_is_better(metric) or low <= 0 or high < LOG_RATIO * low:
         pad = 0.04 * (high - low) or 0.01 * abs(high) or 1.0
         axis.set_ylim(low - pad, high + pad)
         return
@@ -120,7 +120,7 @@ def _set_y_axis(axis: "Axes", low: float, high: float, metric: str) -> None:
 
 
 @drawing
-def client_spread(values: Mapping[str, np.ndarray], looks: Mapping[str, SeriesStyle], metric: str) -> "Figure":
+def client_spread(values: Mapping[str, np.ndarray], styles: Mapping[str, SeriesStyle], metric: str) -> "Figure":
     """Distribution over clients, one row per method: violin above, one tick per client below, the mean as a dot.
 
     Args:
@@ -129,17 +129,17 @@ def client_spread(values: Mapping[str, np.ndarray], looks: Mapping[str, SeriesSt
     figure, axes = panels(500, 46 + 32 * len(values))
     axis = axes[0, 0]
     for row, (method, scores) in enumerate(values.items()):
-        look, scores = looks[method], scores[np.isfinite(scores)]
+        style, scores = styles[method], scores[np.isfinite(scores)]
         if scores.size == 0:
             continue
         if scores.size > 3 and np.ptp(scores) > 0:
-            _draw_violin(axis, scores, row, look)
+            _draw_violin(axis, scores, row, style)
         ticks = np.stack([scores, scores, np.full_like(scores, np.nan)], axis=1).ravel()
         heights = np.tile([row + 0.08, row + 0.3, np.nan], scores.size)
-        (rug,) = axis.plot(ticks, heights, color=look.color, linewidth=1.3, alpha=0.75)
-        (dot,) = axis.plot(scores.mean(), row + 0.02, "o", color=look.color, markersize=6)
-        rug.set_gid(f"series-{look.series}-rug")
-        dot.set_gid(f"series-{look.series}-dot")
+        (rug,) = axis.plot(ticks, heights, color=style.color, linewidth=1.3, alpha=0.75)
+        (dot,) = axis.plot(scores.mean(), row + 0.02, "o", color=style.color, markersize=6)
+        rug.set_gid(f"series-{style.series}-rug")
+        dot.set_gid(f"series-{style.series}-dot")
     axis.set_yticks(range(len(values)), list(values), color=INK)
     axis.set_ylim(len(values) - 0.5, -0.62)
     axis.set_xlabel(f"{title(metric)}, per client")
@@ -147,27 +147,27 @@ def client_spread(values: Mapping[str, np.ndarray], looks: Mapping[str, SeriesSt
     return figure
 
 
-def _draw_violin(axis: "Axes", scores: np.ndarray, row: int, look: SeriesStyle) -> None:
+def _draw_violin(axis: "Axes", scores: np.ndarray, row: int, style: SeriesStyle) -> None:
     from scipy.stats import gaussian_kde
 
-    at = np.linspace(scores.min(), scores.max(), 80)
-    density = gaussian_kde(scores)(at)
-    body = axis.fill_between(at, row, row - 0.45 * density / density.max(), color=look.color, alpha=0.3, linewidth=0)
-    body.set_gid(f"series-{look.series}-violin")
+    x = np.linspace(scores.min(), scores.max(), 80)
+    density = gaussian_kde(scores)(x)
+    body = axis.fill_between(x, row, row - 0.45 * density / density.max(), color=style.color, alpha=0.3, linewidth=0)
+    body.set_gid(f"series-{style.series}-violin")
 
 
 @drawing
-def cost(board: "pd.DataFrame", looks: Mapping[str, SeriesStyle], metric: str) -> "Figure":
+def cost(board: "pd.DataFrame", styles: Mapping[str, SeriesStyle], metric: str) -> "Figure":
     """Score, traffic and time, a row for each method in the order of `board`: so every dot has its name, also where
-    methods send the same. Costs are logarithmic where their range asks for it.
+    methods send the same. Costs are logarithmic where their range is large.
     """
     figure, axes = panels(500, 56 + 18 * len(board), 1, 3, gaps=(3.0, 7.0), sharey=True)
     traffic = (board["bytes_up"] + board["bytes_down"]).to_numpy(dtype=float) / 2**20
     score, seconds = (board[name].to_numpy(dtype=float) for name in ("mean", "seconds"))
     std = np.nan_to_num(board["std"].to_numpy(dtype=float))
-    _draw_dots(axes[0, 0], score, board["method"], looks, std)
+    _draw_dots(axes[0, 0], score, board["method"], styles, std)
     for axis, x in ((axes[0, 1], traffic), (axes[0, 2], seconds)):
-        _draw_dots(axis, x, board["method"], looks, np.zeros(len(x)))
+        _draw_dots(axis, x, board["method"], styles, np.zeros(len(x)))
         _set_cost_axis(axis, x)
     for axis, label in zip(axes[0], (title(metric), "MiB sent, both ways", "seconds"), strict=True):
         axis.set_xlabel(label)
@@ -177,14 +177,14 @@ def cost(board: "pd.DataFrame", looks: Mapping[str, SeriesStyle], metric: str) -
 
 
 def _draw_dots(
-    axis: "Axes", x: np.ndarray, methods: "pd.Series", looks: Mapping[str, SeriesStyle], std: np.ndarray
+    axis: "Axes", x: np.ndarray, methods: "pd.Series", styles: Mapping[str, SeriesStyle], std: np.ndarray
 ) -> None:
     """A dot at `x` for each method, in its row, with a bar of `std` to both sides."""
-    for row, (method, at, spread) in enumerate(zip(methods, x, std, strict=True)):
-        look = looks[method]
-        bar = axis.errorbar(at, row, xerr=spread or None, fmt="o", color=look.color, markersize=7, linewidth=1)
+    for row, (method, value, spread) in enumerate(zip(methods, x, std, strict=True)):
+        style = styles[method]
+        bar = axis.errorbar(value, row, xerr=spread or None, fmt="o", color=style.color, markersize=7, linewidth=1)
         for part, artist in enumerate(a for a in (bar[0], *bar[2]) if a is not None):
-            artist.set_gid(f"series-{look.series}-{part}")
+            artist.set_gid(f"series-{style.series}-{part}")
     axis.margins(x=0.1)
 
 
@@ -199,7 +199,7 @@ def _set_cost_axis(axis: "Axes", x: np.ndarray) -> None:
 
 
 @drawing
-def sweep(points: "pd.DataFrame", looks: Mapping[str, SeriesStyle], metric: str, factor: str) -> "Figure":
+def sweep(points: "pd.DataFrame", styles: Mapping[str, SeriesStyle], metric: str, factor: str) -> "Figure":
     """Score against a number that settings differ in, one line per method with its std over seeds.
 
     Args:
@@ -208,24 +208,24 @@ def sweep(points: "pd.DataFrame", looks: Mapping[str, SeriesStyle], metric: str,
     figure, axes = panels(500, 290)
     axis, values = axes[0, 0], np.unique(points["x"])
     for method, part in points.groupby("method"):
-        look, part = looks[method], part.sort_values("x")
-        at = np.searchsorted(values, part["x"])
+        style, part = styles[method], part.sort_values("x")
+        positions = np.searchsorted(values, part["x"])
         bar = axis.errorbar(
-            at,
+            positions,
             part["mean"],
             yerr=part["std"].fillna(0.0),
-            color=look.color,
-            linestyle=look.dash,
+            color=style.color,
+            linestyle=style.dash,
             marker="o",
             markersize=5,
         )
         for number, artist in enumerate((bar[0], *bar[2])):
-            artist.set_gid(f"series-{look.series}-sweep{number}")
+            artist.set_gid(f"series-{style.series}-sweep{number}")
     axis.set_xticks(range(len(values)), [f"{value:g}" for value in values])
     axis.set(xlabel=factor, title=title(metric))
     axis.margins(x=0.04)
     last = points.loc[points.groupby("method")["x"].idxmax()]
-    name_ends(axis, [(row["method"], row["mean"], looks[row["method"]]) for row in last.to_dict("records")])
+    name_ends(axis, [(row["method"], row["mean"], styles[row["method"]]) for row in last.to_dict("records")])
     return figure
 
 
@@ -245,9 +245,9 @@ def critical_difference(ranking: "Ranking") -> "Figure":
     for tick in range(1, count + 1):
         axis.text(tick, -0.35, str(tick), ha="center", va="bottom", color=MUTED, fontsize=10)
         axis.plot([tick, tick], [0, -0.2], color=MUTED, linewidth=1)
-    for place, index in enumerate(order):
-        left = place < half
-        y, edge = depth + (place if left else count - 1 - place), 0.9 if left else count + 0.1
+    for position, index in enumerate(order):
+        left = position < half
+        y, edge = depth + (position if left else count - 1 - position), 0.9 if left else count + 0.1
         axis.plot([ranking.ranks[index]] * 2 + [edge], [0, y, y], color=MUTED, linewidth=1)
         name = f"{ranking.methods[index]}  {ranking.ranks[index]:.2f}"
         shift, side = (-5, "right") if left else (5, "left")

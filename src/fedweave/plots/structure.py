@@ -5,22 +5,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedweave.plots.graph import LETTER, NAMED
+from fedweave.plots.graph import LETTER_WIDTH, MOST_NAMED
 from fedweave.plots.style import HEAT, MUTED, SERIES, drawing, panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SHOWN = 5  # panels in one row of a figure
+MOST_PANELS = 5  # panels in one row of a figure
 SHAPES = ("o", "^", "s")  # of points on a map, one after every six groups
-LOOKS = 6 * len(SHAPES)  # most groups that look different on a map
-MAP, FONT = (450, 330), 8.0  # width and height of a map without its legend, and size of the names on it, in points
-QUIET: dict[str, Any] = {"color": MUTED, "linewidth": 0.9, "alpha": 0.7}
+MOST_STYLES = 6 * len(SHAPES)  # most groups that look different on a map
+MAP_SIZE = (450, 330)  # width and height of a map without its legend, in points
+FONT_SIZE = 8.0  # of the names on a map, in points
+GREY_LINE: dict[str, Any] = {"color": MUTED, "linewidth": 0.9, "alpha": 0.7}
 
 
-def spaced_indices(count: int, most: int = SHOWN) -> np.ndarray:
-    """At most `most` of `count` indices, first and last among them, evenly spread."""
+def spaced_indices(count: int, most: int = MOST_PANELS) -> np.ndarray:
+    """At most `most` of `count` indices, evenly spaced, with the first and the last."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
 
 
@@ -90,20 +91,20 @@ def evolution(
     weight are emphasised.
     """
     depths = spaced_indices(len(layers), 7) if len(layers) > 1 else np.empty(0, dtype=int)
-    panels_of = {"all layers": weights.mean(axis=1), **{str(layers[depth]): weights[:, depth] for depth in depths}}
-    columns = min(4, len(panels_of))
+    weights_of = {"all layers": weights.mean(axis=1), **{str(layers[depth]): weights[:, depth] for depth in depths}}
+    columns = min(4, len(weights_of))
     figure, axes = panels(
-        860, 210 * -(-len(panels_of) // columns), -(-len(panels_of) // columns), columns, sharex=True, sharey=True
+        860, 210 * -(-len(weights_of) // columns), -(-len(weights_of) // columns), columns, sharex=True, sharey=True
     )
-    for axis in axes.flat[len(panels_of) :]:
+    for axis in axes.flat[len(weights_of) :]:
         axis.axis("off")
-    named = _highest_lines(_lines(panels_of["all layers"], group, names))
-    for axis, (name, part) in zip(axes.flat, panels_of.items(), strict=False):
+    named = _highest_lines(_lines(weights_of["all layers"], group, names))
+    for axis, (name, part) in zip(axes.flat, weights_of.items(), strict=False):
         for label, line in _lines(part, group, names).items():
             style = (
                 {"color": SERIES[named.index(label)], "linewidth": 1.8, "label": label, "zorder": 3}
                 if label in named
-                else QUIET
+                else GREY_LINE
             )
             axis.plot(rounds, line, **style)
         axis.set_title(name)
@@ -153,7 +154,7 @@ def client_map(
     _draw_points(axis, places, np.full(len(places), len(SERIES) - 1) if group is None else group)
     axis.margins(x=0.12, y=0.07)
     _write_names(axis, places, names if len(names) == len(places) else [str(client) for client in range(len(places))])
-    if group is not None and 1 < len(group_names) <= LOOKS:
+    if group is not None and 1 < len(group_names) <= MOST_STYLES:
         for number, name in enumerate(group_names):
             axis.plot([], [], SHAPES[number // 6], color=SERIES[number % 6], markeredgewidth=0, label=name)
         figure.legend(
@@ -166,19 +167,21 @@ def client_map(
 def _draw_points(axis: "Axes", places: np.ndarray, group: np.ndarray) -> None:
     """Clients as points: six colours by group, with another shape after every six groups."""
     for number in np.unique(group):
-        look = {"marker": SHAPES[number // 6 % len(SHAPES)], "color": SERIES[number % 6]}
-        axis.plot(*places[group == number].T, **look, linestyle="", markersize=6, markeredgewidth=0, zorder=3)
+        style = {"marker": SHAPES[number // 6 % len(SHAPES)], "color": SERIES[number % 6]}
+        axis.plot(*places[group == number].T, **style, linestyle="", markersize=6, markeredgewidth=0, zorder=3)
 
 
 def _write_names(axis: "Axes", places: np.ndarray, names: Sequence[str]) -> None:
     """Names next to their points, as far as they fit."""
     low, span = places.min(0), np.ptp(places, axis=0)
-    size = np.array([MAP[0] / 1.24, MAP[1] / 1.14])  # without the margins
+    size = np.array([MAP_SIZE[0] / 1.24, MAP_SIZE[1] / 1.14])  # without the margins
     points = (places - low) / np.where(span > 0, span, 1.0) * size
-    for client, side in place_labels(points, [LETTER * FONT * len(name) for name in names], MAP[0] / 1.12):
+    for client, side in place_labels(
+        points, [LETTER_WIDTH * FONT_SIZE * len(name) for name in names], MAP_SIZE[0] / 1.12
+    ):
         axis.annotate(
             names[client], places[client], (-5 if side == "right" else 5, 0), textcoords="offset points", ha=side,
-            va="center", fontsize=FONT, color=MUTED,
+            va="center", fontsize=FONT_SIZE, color=MUTED,
         )  # fmt: skip
 
 
@@ -188,15 +191,17 @@ def place_labels(points: np.ndarray, widths: Sequence[float], right: float) -> l
     A name stands right of its point, or left of it, where it covers no point and no name before it and does not end
     beyond `right`. All lengths are in points of the page.
     """
-    taken: list[tuple[float, float, float]] = []  # left and right end, and height
+    spans: list[tuple[float, float, float]] = []  # left and right end, and height
     fits = []
     for client, ((x, y), width) in enumerate(zip(points, widths, strict=True)):
         for side, start in (("left", x + 5), ("right", x - 5 - width)):
             inside = -right * 0.1 <= start and start + width <= right
-            over = (abs(points[:, 1] - y) < FONT) & (points[:, 0] > start - 3) & (points[:, 0] < start + width + 3)
-            clear = not any(abs(y - h) < 1.1 * FONT and start < b and a < start + width for a, b, h in taken)
-            if inside and clear and not over.any():
-                taken.append((start, start + width, y))
+            covered = (
+                (abs(points[:, 1] - y) < FONT_SIZE) & (points[:, 0] > start - 3) & (points[:, 0] < start + width + 3)
+            )
+            is_free = not any(abs(y - h) < 1.1 * FONT_SIZE and start < b and a < start + width for a, b, h in spans)
+            if inside and is_free and not covered.any():
+                spans.append((start, start + width, y))
                 fits.append((client, side))
                 break
     return fits
@@ -206,8 +211,8 @@ def place_labels(points: np.ndarray, widths: Sequence[float], right: float) -> l
 def labels(counts: np.ndarray, names: Sequence[str], client_names: Sequence[str] = ()) -> "Figure":
     """Rows per client and label: [N, C] as dots whose area is the count, or as a heat map where there are many."""
     clients, classes = counts.shape
-    named = len(client_names) == clients <= NAMED
-    figure, axes = panels(500, float(np.clip(60 + 17 * classes, 150, 420)) + (70 if named else 0))
+    shows_names = len(client_names) == clients <= MOST_NAMED
+    figure, axes = panels(500, float(np.clip(60 + 17 * classes, 150, 420)) + (70 if shows_names else 0))
     axis = axes[0, 0]
     if counts.size <= 700:
         x, y = np.nonzero(counts)
@@ -222,10 +227,12 @@ def labels(counts: np.ndarray, names: Sequence[str], client_names: Sequence[str]
         axis.set_yticks(range(classes), [str(name) for name in names], fontsize=9)
     else:
         axis.imshow(shade(counts.T, np.quantile(counts[counts > 0], 0.99)), aspect="auto", interpolation="none")
-    if named:
+    if shows_names:
         axis.set_xticks(range(clients), client_names, rotation=90, fontsize=min(9.0, 360 / clients))
     else:
         axis.xaxis.get_major_locator().set_params(integer=True)
-    what = "number of the class" if all(str(name).isdigit() for name in names) else "class"
-    axis.set(xlabel="" if named else "client", title=what, xlim=(-0.6, clients - 0.4), ylim=(classes - 0.4, -0.6))
+    title = "number of the class" if all(str(name).isdigit() for name in names) else "class"
+    axis.set(
+        xlabel="" if shows_names else "client", title=title, xlim=(-0.6, clients - 0.4), ylim=(classes - 0.4, -0.6)
+    )
     return figure

@@ -1,4 +1,4 @@
-"""One look for every figure: small SVG whose colours are CSS variables, so one drawing serves light and dark pages.
+"""The style of all figures: small SVG whose colours are CSS variables, so one drawing serves light and dark pages.
 
 While drawing, each role has a placeholder colour; `to_svg` turns placeholders into variables. A series has one of six
 hues, distinct under red-green colour blindness (OKLab distance checked after Machado's simulation), and one of three
@@ -43,13 +43,12 @@ RC: dict[str, Any] = {
     "axes.titlelocation": "left", "axes.titlecolor": INK, "xtick.major.size": 0, "ytick.major.size": 0,
     "xtick.minor.size": 0, "ytick.minor.size": 0, "lines.linewidth": 1.8, "path.simplify_threshold": 0.3,
     "figure.dpi": 72, "savefig.dpi": 72, "axes.unicode_minus": False, "axes.formatter.useoffset": False,
-    "axes.titley": 1.0,  # the place of a title that is not searched for: a fifth of the time of a drawing
+    "axes.titley": 1.0,  # a fixed place of titles; searching for it takes a fifth of the time of a drawing
 }  # fmt: skip
 
 
-_LATER: ContextVar[list[Callable[[], str]] | None] = ContextVar(
-    "later", default=None
-)  # drawings that `draw_in_parallel` makes
+# Drawings that `draw_in_parallel` still has to make; None outside of it.
+_PENDING: ContextVar[list[Callable[[], str]] | None] = ContextVar("pending", default=None)
 
 
 class SeriesStyle(NamedTuple):
@@ -61,8 +60,8 @@ class SeriesStyle(NamedTuple):
 
 
 def assign_styles(methods: Sequence[str], first: Sequence[str] = ()) -> dict[str, SeriesStyle]:
-    """A look for each method, the same in every figure of a study: first those of `first`, in order, then the rest by
-    name.
+    """A style for each method, the same in every figure of a study: first the methods of `first`, in order, then the
+    others by name.
 
     Hues repeat after six methods with another dash, so `first` should be the methods that readers compare most.
     """
@@ -72,15 +71,15 @@ def assign_styles(methods: Sequence[str], first: Sequence[str] = ()) -> dict[str
 
 
 def drawing(draw: Callable[..., "Figure"]) -> Callable[..., str]:
-    """Turn a function that returns a Figure into one that returns inline SVG in the house style."""
+    """Turn a function that returns a Figure into one that returns inline SVG in the common style."""
 
     @wraps(draw)
     def wrapper(*args: Any, **options: Any) -> str:
-        later, job = _LATER.get(), partial(_draw_svg, draw, *args, **options)
-        if later is None:
+        pending, job = _PENDING.get(), partial(_draw_svg, draw, *args, **options)
+        if pending is None:
             return job()
-        later.append(job)
-        return f"\0{len(later) - 1}\0"
+        pending.append(job)
+        return f"\0{len(pending) - 1}\0"
 
     return wrapper
 
@@ -92,16 +91,16 @@ def _draw_svg(draw: Callable[..., "Figure"], *args: Any, **options: Any) -> str:
         return to_svg(draw(*args, **options), draw.__name__)
 
 
-def draw_in_parallel(make: Callable[[], str]) -> str:
-    """The text that `make` returns; the drawings in it are made at the end, on all cores."""
-    later: list[Callable[[], str]] = []
-    token = _LATER.set(later)
+def draw_in_parallel(render: Callable[[], str]) -> str:
+    """The text that `render` returns; the drawings in it are made at the end, on all cores."""
+    pending: list[Callable[[], str]] = []
+    token = _PENDING.set(pending)
     try:
-        text = make()
+        text = render()
     finally:
-        _LATER.reset(token)
-    # The first one is drawn here: what it imports and caches is then there for all.
-    drawings = [job() for job in later[:1]] + gather(later[1:])
+        _PENDING.reset(token)
+    # The first one is drawn in this process, so that the others share its imports and caches.
+    drawings = [job() for job in pending[:1]] + gather(pending[1:])
     return re.sub("\0(\\d+)\0", lambda match: drawings[int(match[1])], text)
 
 
@@ -160,8 +159,8 @@ def _font_size(match: re.Match[str]) -> str:
 
 
 def _round_numbers(match: re.Match[str]) -> str:
-    places = 3 if match[1] == "transform" else 1
-    numbers = re.sub(r"-?\d+\.\d+", lambda m: f"{float(m[0]):.{places}f}".rstrip("0").rstrip("."), match[2])
+    digits = 3 if match[1] == "transform" else 1
+    numbers = re.sub(r"-?\d+\.\d+", lambda m: f"{float(m[0]):.{digits}f}".rstrip("0").rstrip("."), match[2])
     return f'{match[1]}="{" ".join(numbers.split())}"'
 
 
@@ -185,11 +184,11 @@ def space_labels(targets: ArrayLike, gap: float, low: float, high: float) -> np.
     """Positions near `targets`, in the same order, at least `gap` from each other and inside [low, high] if they
     fit.
     """
-    places = np.asarray(targets, dtype=np.float64)
-    order = np.argsort(places, kind="stable")
-    steps = gap * np.arange(len(places))
-    fitted = _isotonic(places[order] - steps).clip(low, max(low, high - gap * (len(places) - 1)))
-    placed = np.empty_like(places)
+    positions = np.asarray(targets, dtype=np.float64)
+    order = np.argsort(positions, kind="stable")
+    steps = gap * np.arange(len(positions))
+    fitted = _isotonic(positions[order] - steps).clip(low, max(low, high - gap * (len(positions) - 1)))
+    placed = np.empty_like(positions)
     placed[order] = fitted + steps
     return placed
 
@@ -207,43 +206,49 @@ def _isotonic(values: np.ndarray) -> np.ndarray:
 
 
 def name_ends(
-    axes: "Axes", ends: Sequence[tuple[str, float, SeriesStyle]], size: float = 10.5, quiet: Collection[str] = ()
+    axes: "Axes", ends: Sequence[tuple[str, float, SeriesStyle]], size: float = 10.5, grey: Collection[str] = ()
 ) -> None:
-    """Write each label right of the axes at its y, moved so that no two overlap, with a line in its colour; grey if
-    `quiet`.
+    """Write each label right of the axes at its y, moved so that no two overlap, with a line in its colour.
+
+    Labels in `grey` are grey.
     """
     ends = [end for end in ends if np.isfinite(end[1])]
     low, high = axes.get_ylim()
     scale = axes.yaxis.get_transform()  # names are spread evenly on the page, on a logarithmic axis too
     bottom, top, *heights = scale.transform(np.array([low, high, *(end[1] for end in ends)], dtype=np.float64))
     gap = (top - bottom) * size * 1.2 / max(axes.get_window_extent().height, 1)
-    places = scale.inverted().transform(space_labels(heights, gap, bottom, top))
-    across = axes.get_yaxis_transform()
+    positions = scale.inverted().transform(space_labels(heights, gap, bottom, top))
+    transform = axes.get_yaxis_transform()
     per_point = 1.0 / max(axes.get_window_extent().width, 1)
-    for (label, y, look), at in zip(ends, places, strict=True):
+    for (label, y, style), height in zip(ends, positions, strict=True):
         options: dict[str, Any] = {
-            "color": MUTED if label in quiet else look.color,
+            "color": MUTED if label in grey else style.color,
             "clip_on": False,
-            "transform": across,
+            "transform": transform,
         }
-        start = np.clip(y, low, high)  # a diverged one would have a line far beyond the figure
-        (lead,) = axes.plot([1.0, 1.0 + 14 * per_point], [start, at], linewidth=0.6, alpha=0.6, **options)
-        (key,) = axes.plot(
-            1.0 + per_point * np.array([16, 32]), [at, at], linestyle="-" if label in quiet else look.dash, **options
+        start = np.clip(y, low, high)  # without this, a diverged method would have a line far outside of the figure
+        (lead,) = axes.plot([1.0, 1.0 + 14 * per_point], [start, height], linewidth=0.6, alpha=0.6, **options)
+        (sample,) = axes.plot(
+            1.0 + per_point * np.array([16, 32]),
+            [height, height],
+            linestyle="-" if label in grey else style.dash,
+            **options,
         )
-        ink = MUTED if label in quiet else INK
-        text = axes.text(1.0 + 36 * per_point, at, label, transform=across, fontsize=size, va="center", color=ink)
-        for part, artist in enumerate((lead, key, text)):
-            artist.set_gid(f"series-{look.series}-end{part}")
+        ink = MUTED if label in grey else INK
+        text = axes.text(
+            1.0 + 36 * per_point, height, label, transform=transform, fontsize=size, va="center", color=ink
+        )
+        for part, artist in enumerate((lead, sample, text)):
+            artist.set_gid(f"series-{style.series}-end{part}")
     axes.set_ylim(low, high)
 
 
-def name_below(axes: "Axes", looks: Sequence[tuple[str, SeriesStyle]], size: float = 10.5) -> None:
+def name_below(axes: "Axes", styles: Sequence[tuple[str, SeriesStyle]], size: float = 10.5) -> None:
     """Write each label below the axes, with a line in its colour."""
     from matplotlib.lines import Line2D
 
-    keys = [Line2D([], [], color=look.color, linestyle=look.dash) for _, look in looks]
+    samples = [Line2D([], [], color=style.color, linestyle=style.dash) for _, style in styles]
     axes.legend(
-        keys, [label for label, _ in looks], loc="upper left", bbox_to_anchor=(0.0, -0.16), ncols=2, fontsize=size,
+        samples, [label for label, _ in styles], loc="upper left", bbox_to_anchor=(0.0, -0.16), ncols=2, fontsize=size,
         frameon=False, labelcolor=INK, borderpad=0, handlelength=1.6, columnspacing=1.2,
     )  # fmt: skip

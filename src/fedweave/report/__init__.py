@@ -16,7 +16,7 @@ def build(
     Args:
         folder: results/<study>.
         partitions: folder with <task>/labels.csv and summary.json; by default data/partitions next to results/.
-        stale: names of runs whose settings differ from params.yaml by now; the page lists them.
+        stale: names of runs whose settings differ from those of params.yaml; the page lists them.
         metric: of the scores, from stored predictions; the page is report-METRIC.html. Default: that of the runs.
 
     Raises:
@@ -28,7 +28,7 @@ def build(
     from fedweave.report import page
 
     study = results.load_study(folder)
-    root = study.folder.resolve().parent.parent / "data" / "partitions"
+    default_root = study.folder.resolve().parent.parent / "data" / "partitions"
     environment = Environment(
         loader=PackageLoader("fedweave.report"),
         autoescape=True,
@@ -36,14 +36,16 @@ def build(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    dealt = Path(partitions or root)
+    partition_root = Path(partitions or default_root)
     study = results.rescore(study, metric) if metric else study
-    tables = results.compute_tables(study, dealt) if metric else results.load_tables(study, dealt)
+    tables = results.compute_tables(study, partition_root) if metric else results.load_tables(study, partition_root)
     template = environment.get_template("page.html")
     path = study.folder / (f"report-{metric}.html" if metric else "report.html")
     write_atomic(
         path,
-        make_ids_unique(plots.draw_in_parallel(lambda: template.render(page.context(study, tables, dealt, stale)))),
+        make_ids_unique(
+            plots.draw_in_parallel(lambda: template.render(page.context(study, tables, partition_root, stale)))
+        ),
     )
     return path
 
@@ -59,22 +61,22 @@ def draw_curves(folder: Path | str, partitions: Path | str | None = None) -> Pat
 
     study = results.load_study(folder)
     tables = results.load_tables(study, Path(partitions) if partitions else None)
-    looks = plots.assign_styles([run.label for run in study.runs], page.emphasised_methods(tables.board))
+    styles = plots.assign_styles([run.label for run in study.runs], page.emphasised_methods(tables.board))
     points = {run.name: run.info["point"] for run in study.runs}
-    drawn = tables.curves[
+    curves = tables.curves[
         (tables.curves["split"] == "test") & (tables.curves["point"] == tables.curves["run"].map(points))
     ]
-    whole = study.folder / "curves"
-    whole.mkdir(exist_ok=True)
-    for task, part in drawn.groupby("task"):
+    target = study.folder / "curves"
+    target.mkdir(exist_ok=True)
+    for task, part in curves.groupby("task"):
         bold = task_view.coloured_methods(tables.board[tables.board["task"] == task])
         metric = str(part["metric"].iloc[0])
-        plots.save(whole / f"{task}.svg", plots.convergence(part, looks, metric, bold=bold))
-    return whole
+        plots.save(target / f"{task}.svg", plots.convergence(part, styles, metric, bold=bold))
+    return target
 
 
 def make_ids_unique(page: str) -> str:
-    """`page` with ids of their own in drawings that are the same to the letter, as the ranks on two tasks may be."""
+    """`page` with unique ids in drawings with identical text, such as the ranks on two tasks."""
     count_of: Counter[str] = Counter()
 
     def add_suffix(drawing: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""Ablations as the page shows them: one card each, and one figure for methods that were varied in the same number."""
+"""Ablations as the page shows them: one card each, and one figure for methods that vary the same number."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ import pandas as pd
 from fedweave import plots
 from fedweave.plots import SeriesStyle
 from fedweave.report import optional_files
-from fedweave.report.board import STYLES
+from fedweave.report.board import CSS_CLASSES
 from fedweave.report.method_views import Figure
 from fedweave.results import EMPTY, Study, format_score
 from fedweave.results.marks import MEANING, SYMBOLS
@@ -38,17 +38,17 @@ class Ablation(NamedTuple):
 
 
 class Ablations(NamedTuple):
-    """All of a study."""
+    """All ablations of a study: a card for each, and figures over several methods."""
 
     cards: list[Ablation]
-    together: list[Figure]
+    sweeps: list[Figure]
 
 
-def views(study: Study, looks: Mapping[str, SeriesStyle]) -> Ablations:
+def views(study: Study, styles: Mapping[str, SeriesStyle]) -> Ablations:
     """The ablations of `study`."""
     table = optional_files.ablations(study.folder)
     cards = [_card(str(name), part) for name, part in table.groupby("ablation", sort=False)]
-    return Ablations(cards, list(_sweep_figures(table, looks)))
+    return Ablations(cards, list(_sweep_figures(table, styles)))
 
 
 def _card(name: str, part: pd.DataFrame) -> Ablation:
@@ -69,7 +69,7 @@ def _row(row: Mapping[str, object]) -> Variant:
         format_score(number["worst10"], np.nan, metric),
         (sign + change).replace("-", "\N{MINUS SIGN}") if tested else EMPTY,
         SYMBOLS[word],
-        STYLES.get(word, ""),
+        CSS_CLASSES.get(word, ""),
         f"{MEANING[word]}: [{number['low']:+.3g}, {number['high']:+.3g}], p = {number['p_adjusted']:.2g}"
         if tested
         else "",
@@ -77,12 +77,12 @@ def _row(row: Mapping[str, object]) -> Variant:
 
 
 def _outcome(verdict: str, number: Mapping[str, float]) -> str:
-    """The word for a test; the table has one only for a decided test, so the interval says which others are open."""
+    """The word for a test. The table has a verdict of decided tests only; the interval shows which others are open."""
     return verdict or ("undecided" if number["low"] > 0 or number["high"] < 0 else "same")
 
 
-def _sweep_figures(table: pd.DataFrame, looks: Mapping[str, SeriesStyle]) -> Iterable[Figure]:
-    """A figure for every task and number that at least two methods were varied in."""
+def _sweep_figures(table: pd.DataFrame, styles: Mapping[str, SeriesStyle]) -> Iterable[Figure]:
+    """A figure for every task and number that at least two methods vary."""
     parts: dict[tuple[str, str], list[pd.DataFrame]] = {}
     for _, part in table.groupby("ablation", sort=False):
         part = part[part["settings"] != "{}"]
@@ -96,8 +96,8 @@ def _sweep_figures(table: pd.DataFrame, looks: Mapping[str, SeriesStyle]) -> Ite
             parts.setdefault((str(part["task"].iloc[0]), name), []).append(part.assign(x=x))
     for (task, name), frames in parts.items():
         points = pd.concat(frames).drop_duplicates(["method", "x"])
-        if points["method"].nunique() > 1 and {*points["method"]} <= {*looks}:
+        if points["method"].nunique() > 1 and {*points["method"]} <= {*styles}:
             yield Figure(
                 f"{name.rpartition('.')[2]} on {task}",
-                plots.sweep(points, looks, str(points["metric"].iloc[0]), name.rpartition(".")[2]),
+                plots.sweep(points, styles, str(points["metric"].iloc[0]), name.rpartition(".")[2]),
             )

@@ -10,30 +10,30 @@ from fedweave.metrics import METRICS, unit
 from fedweave.results import POOLED, RULE, Study, Tables, by_task, format_score, methods_not_above, pooling_note
 from fedweave.results.verdicts import join_names
 
-SPELLED = 4  # most tasks that are described one by one
+MOST_TASKS = 4  # most tasks that are described one by one
 
 
 def control_warnings(study: Study, tables: Tables) -> tuple[list[str], bool]:
-    """What must be said first: which methods are not better than a rule without a model, and whether a leader is.
+    """(sentences on methods that are not better than a rule without a model, whether a leader is among them).
 
-    These are comparisons of numbers: a rule has no seeds, so no test and no claim belongs to it.
+    These are comparisons of numbers: a rule has no seeds, so there is no test.
     """
     sentences: list[tuple[str, bool]] = []
     for task, runs in by_task(study).items():
         board = tables.board[tables.board["task"] == task]
         rules = tables.controls[(tables.controls["task"] == task) & (tables.controls["kind"] == RULE)]
         sentences += _sentences(task, board, rules, runs[0].higher_is_better)
-    led = [task for task, leader in sentences if leader]
-    if len(led) > SPELLED:
+    leader_tasks = [task for task, leader in sentences if leader]
+    if len(leader_tasks) > MOST_TASKS:
         count = tables.board["task"].nunique()
-        line = f"ON {len(led)} OF {count} TASKS NO METHOD IS BETTER THAN A RULE WITHOUT A MODEL (table controls.csv)."
-        return [line], True
+        tasks = f"{len(leader_tasks)} OF {count} TASKS"
+        return [f"ON {tasks} NO METHOD IS BETTER THAN A RULE WITHOUT A MODEL (table controls.csv)."], True
     lines = [sentence for sentence, leader in sorted(sentences, key=lambda one: not one[1])]
-    return lines if len(lines) <= SPELLED else [line for line, leader in sentences if leader], bool(led)
+    return lines if len(lines) <= MOST_TASKS else [line for line, leader in sentences if leader], bool(leader_tasks)
 
 
 def _sentences(task: str, board: pd.DataFrame, rules: pd.DataFrame, higher: bool) -> Iterator[tuple[str, bool]]:
-    """(sentence, whether it is about the leader) on the best rule that some method is not better than."""
+    """(sentence, whether it is about the leader) on the best rule, if some method is not better than it."""
     finite = board[board["mean"].notna()]
     for rule in rules[rules["mean"].notna()].to_dict("records")[:1]:
         below = methods_not_above(finite, rule, higher)
@@ -56,27 +56,27 @@ def _sentences(task: str, board: pd.DataFrame, rules: pd.DataFrame, higher: bool
 
 
 def upper_bound(study: Study, tables: Tables) -> list[str]:
-    """How far the best method of each task is from one model on the pooled rows of all clients, or why none is there.
+    """The gap between the best method of each task and one model on the pooled rows of all clients, if there is one.
 
-    It is no method: it is not ranked or tested, and the sentence compares two numbers.
+    The pooled model is not ranked or tested; the sentence compares two numbers.
     """
     lines = [line for task, runs in by_task(study).items() if (line := pooling_note(task, runs))]
-    pools = tables.controls[(tables.controls["kind"] == POOLED) & tables.controls["mean"].notna()]
-    if pools["task"].nunique() > SPELLED:
-        above = sum(_gap(row, tables.board)[1] > 0 for row in pools.to_dict("records"))
+    pooled = tables.controls[(tables.controls["kind"] == POOLED) & tables.controls["mean"].notna()]
+    if pooled["task"].nunique() > MOST_TASKS:
+        above = sum(_gap(row, tables.board)[1] > 0 for row in pooled.to_dict("records"))
         lines.append(f"A model on pooled rows, which is not federated, is better than every method on {above} of "
-                     f"{pools['task'].nunique()} tasks.")  # fmt: skip
+                     f"{pooled['task'].nunique()} tasks.")  # fmt: skip
         return lines
-    for row in pools.to_dict("records"):
+    for row in pooled.to_dict("records"):
         best, gap = _gap(row, tables.board)
         if np.isfinite(gap):
             metric = str(row["metric"])
             size, score = (format_score(value, np.nan, metric) for value in (abs(gap), row["mean"]))
             size += " points" if unit(metric) else f" ({metric})"
-            place = "equal to it" if not gap else f"{size} {'worse' if gap > 0 else 'better'}"
+            comparison = "equal to it" if not gap else f"{size} {'worse' if gap > 0 else 'better'}"
             lines.append(
                 f"{row['task']}: {row['control']}, one model on the pooled rows of all clients, is not federated and "
-                f"has {score}{unit(metric)}; the best method, {best}, is {place}."
+                f"has {score}{unit(metric)}; the best method, {best}, is {comparison}."
             )
     return lines
 

@@ -1,4 +1,4 @@
-"""The leaderboard of one task as the page shows it: scores, intervals, what the tests say, and what it cost."""
+"""The leaderboard of one task as the page shows it: scores, intervals, results of tests, and costs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,11 +21,11 @@ GRAPHS = {
     VARIATION: "rows differ",
     EDGES: "weight ~ gain",
 }
-STYLES = {"better": "win", "worse": "loss", "undecided": "open", "same": "quiet"}
+CSS_CLASSES = {"better": "win", "worse": "loss", "undecided": "open", "same": "quiet"}
 
 
 class Cell(NamedTuple):
-    """One cell: its text, what it sorts by, its style and what the pointer shows."""
+    """One cell: its text, its key for sorting, its CSS class and its tooltip."""
 
     text: str
     key: float | str = ""
@@ -70,10 +70,10 @@ def columns_of(board: pd.DataFrame, runs: Sequence[Run]) -> list[tuple[str, str]
 
 
 def rows_of(
-    board: pd.DataFrame, runs: Sequence[Run], significance: pd.DataFrame, looks: Mapping[str, SeriesStyle]
+    board: pd.DataFrame, runs: Sequence[Run], significance: pd.DataFrame, styles: Mapping[str, SeriesStyle]
 ) -> Iterator[Row]:
     """A row for every run of `board`, in its order; `significance` has the tests of the task."""
-    marks, late = assign_marks(board, significance), {*results.unconverged_rows(board)["run"]}
+    marks, unconverged = assign_marks(board, significance), {*results.unconverged_rows(board)["run"]}
     ends = board[["low", "high"]].to_numpy(dtype=float)
     low, high = (np.nanmin(ends), np.nanmax(ends)) if np.isfinite(ends).any() else (0.0, 1.0)
     scale, leader = 100 / ((high - low) or 1.0), float(board["mean"].iloc[0])
@@ -91,7 +91,7 @@ def rows_of(
             control_column(control): _control_cell(tests_of.get(method), row["metric"])
             for control, tests_of in controls.items()
         }
-        cells |= {"gain": _gain_cell(row), "best": _best_round_cell(row, row["run"] in late)}
+        cells |= {"gain": _gain_cell(row), "best": _best_round_cell(row, row["run"] in unconverged)}
         cells["point"] = Cell({"pre": "received", "post": "trained"}.get(run.info["point"], ""))
         remark = (
             published.remark(run.reference, run.printed_label)
@@ -103,7 +103,7 @@ def rows_of(
             row["mean"],
         )
         interval = Cell(format_interval(a, b, row["metric"]))
-        yield Row(method, looks[method].series, marks[method], score, bar, interval, cells, remark)
+        yield Row(method, styles[method].series, marks[method], score, bar, interval, cells, remark)
 
 
 def _numbers(row: Mapping[str, Any], leader: float, tests: pd.DataFrame) -> dict[str, float]:
@@ -150,7 +150,7 @@ def with_minus_sign(text: str) -> str:
 
 
 def _control_cell(test: Mapping[str, Any] | None, metric: str) -> Cell:
-    """A test against a control: mark and difference; interval and p at the pointer."""
+    """A test against a control: mark and difference; interval and p in the tooltip."""
     word = outcome(test, test["method"]) if test else ""
     if not test or not word:
         return Cell("")
@@ -162,7 +162,7 @@ def _control_cell(test: Mapping[str, Any] | None, metric: str) -> Cell:
     return Cell(
         f"{SYMBOLS[word]} {format_difference(test['difference'], metric)}",
         float(test["difference"]),
-        STYLES[word],
+        CSS_CLASSES[word],
         title,
     )
 
@@ -174,14 +174,17 @@ def _gain_cell(row: Mapping[str, Any]) -> Cell:
     return Cell(f"{row['gain']:.0f} / {row['loss']:.0f}", row["gain"] - row["loss"], "", title)
 
 
-def _best_round_cell(row: Mapping[str, Any], late: bool) -> Cell:
+def _best_round_cell(row: Mapping[str, Any], is_unconverged: bool) -> Cell:
     if not np.isfinite(row["best_round"]):
         return Cell(EMPTY)
     title = (
         f"not converged: validation was best at the last round in {row['at_last']:.0f} of {row['seeds']:.0f} seeds"
-        if late
+        if is_unconverged
         else ""
     )
     return Cell(
-        f"{row['best_round']:.0f}" + (" (last)" if late else ""), row["best_round"], "loss" if late else "", title
+        f"{row['best_round']:.0f}" + (" (last)" if is_unconverged else ""),
+        row["best_round"],
+        "loss" if is_unconverged else "",
+        title,
     )

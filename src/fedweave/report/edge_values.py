@@ -1,4 +1,4 @@
-"""Runs that were asked for the value of edges (`evaluate.edges`) and have none."""
+"""Runs whose settings ask for the value of edges (`evaluate.edges`) but that have none."""
 
 from fedweave import results
 from fedweave.results import Run, Study
@@ -8,15 +8,17 @@ NEEDED = "at least three clients that receive mixtures of models and have valida
 
 
 def missing_edges_note(study: Study) -> tuple[str, ...]:
-    """One sentence that names them, by task where tasks differ; nothing where every run that was asked has values."""
-    lacking = {task: [run.label for run in runs if _lacks_edges(run)] for task, runs in results.by_task(study).items()}
-    if not any(lacking.values()):
+    """One sentence that names these runs, by task where tasks differ; empty if there are none."""
+    missing = {task: [run.label for run in runs if _lacks_edges(run)] for task, runs in results.by_task(study).items()}
+    if not any(missing.values()):
         return ()
-    alike = len({*map(tuple, lacking.values())}) == 1
-    named = {("" if alike else f"{task}: ") + ", ".join(labels): None for task, labels in lacking.items() if labels}
-    return (f"evaluate.edges measured nothing for {'; '.join(named)}. It needs {NEEDED}.",)
+    same_everywhere = len({*map(tuple, missing.values())}) == 1
+    phrases = {
+        ("" if same_everywhere else f"{task}: ") + ", ".join(labels): None for task, labels in missing.items() if labels
+    }
+    return (f"evaluate.edges measured nothing for {'; '.join(phrases)}. It needs {NEEDED}.",)
 
 
 def _lacks_edges(run: Run) -> bool:
-    asked = ((run.info.get("spec") or {}).get("evaluate") or {}).get("edges")
-    return bool(asked) and not (run.folder / FILE).is_file()
+    wanted = ((run.info.get("spec") or {}).get("evaluate") or {}).get("edges")
+    return bool(wanted) and not (run.folder / FILE).is_file()

@@ -1,6 +1,4 @@
-"""Tables and figures of what happens inside the methods of one task: weights, diagnostics, groups of clients,
-traffic.
-"""
+"""Tables and figures on the methods of one task: weights, diagnostics, groups of clients, traffic."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -17,7 +15,7 @@ KINDS = {"collab_weight_self": "oneself", "collab_weight_similar": "similar", "c
 
 
 class Figure(NamedTuple):
-    """A drawing with its caption, and the same for a narrow screen, where one was made."""
+    """A drawing with its caption, and a drawing for narrow screens, if there is one."""
 
     title: str
     svg: str
@@ -26,7 +24,7 @@ class Figure(NamedTuple):
 
 
 class TextTable(NamedTuple):
-    """A small table of text; numbers are aligned right."""
+    """A small table of text; numbers are aligned at the right."""
 
     title: str
     header: list[str]
@@ -34,14 +32,15 @@ class TextTable(NamedTuple):
     caption: str = ""
 
 
-def diagnostics(runs: Sequence[Run], looks: Mapping[str, SeriesStyle]) -> list[Figure]:
+def diagnostics(runs: Sequence[Run], styles: Mapping[str, SeriesStyle]) -> list[Figure]:
     """One figure for every diagnostic, a line for every run that has it."""
     parts = [run.diagnostics.assign(method=run.label) for run in runs if len(run.diagnostics)]
     if not parts:
         return []
     table = pd.concat(parts).groupby(["name", "method", "round"])["value"].agg(["mean", "std"]).reset_index()
     return [
-        Figure(str(name), plots.convergence(part, looks, str(name))) for name, part in table.groupby("name", sort=False)
+        Figure(str(name), plots.convergence(part, styles, str(name)))
+        for name, part in table.groupby("name", sort=False)
     ]
 
 

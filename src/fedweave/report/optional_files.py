@@ -23,7 +23,7 @@ ABLATION_COLUMNS = (
     *NUMBERS,
     "verdict",
 )
-COMMON = ("value", "reached", "rounds", "started", "seconds")  # columns of trials that are no hyper-parameters
+TRIAL_COLUMNS = ("value", "reached", "rounds", "started", "seconds")  # columns of trials that are no hyper-parameters
 BYTES = "bytes"  # one more, of searches with two objectives
 
 
@@ -31,13 +31,13 @@ class Tuning(NamedTuple):
     """One search.
 
     Attributes:
-        run, file: whose, and where it is stored.
+        run, file: the run of the search, and its file.
         trials: one row each: `value` (NaN for a pruned one), the best `reached`, `rounds`, `started`, `seconds`, with
             two objectives `bytes`, and a column per hyper-parameter.
         curves: of each trial, step -> the best validation value by then.
-        best, value: parameters of the trial that training takes, and its value.
-        place: the row of that trial.
-        budget: what every search of the study had.
+        best, value: parameters of the trial that training uses, and its value.
+        best_row: position of that trial in `trials`.
+        budget: of every search of the study.
         importance: share of the spread of values that a parameter explains.
     """
 
@@ -47,14 +47,14 @@ class Tuning(NamedTuple):
     curves: list[dict[int, float]]
     best: Mapping[str, Any]
     value: float
-    place: int
+    best_row: int
     budget: Mapping[str, Any]
     importance: Mapping[str, float]
 
     @property
     def names(self) -> list[str]:
         """The hyper-parameters."""
-        return [name for name in self.trials if name not in (*COMMON, BYTES)]
+        return [name for name in self.trials if name not in (*TRIAL_COLUMNS, BYTES)]
 
 
 def label_counts(path: Path) -> tuple[np.ndarray, list[str]] | None:
@@ -80,31 +80,33 @@ def tuning(folder: Path) -> list[Tuning]:
 
 
 def untuned_runs(folder: Path) -> set[str]:
-    """The runs of a study that has searches which had none: there is nothing in their search space."""
-    tried = {path.name for path in (folder / "tuned").glob("*/trials/*.json")}
-    return {path.stem for path in (folder / "tuned").glob("*/*.json") if path.name not in tried} if tried else set()
+    """Runs without a search in a study that has searches: their search space is empty."""
+    searched = {path.name for path in (folder / "tuned").glob("*/trials/*.json")}
+    if not searched:
+        return set()
+    return {path.stem for path in (folder / "tuned").glob("*/*.json") if path.name not in searched}
 
 
 def _search(path: Path) -> Tuning | None:
     trials, curves, facts = read(path, _read_search, "write it again from the search: dvc repro tune")
     if trials.empty or trials["value"].isna().all():
         return None
-    run, best, budget, importance, place = facts
+    run, best, budget, importance, best_row = facts
     trials = trials.astype({"value": float, "reached": float})
-    return Tuning(run, path, trials, curves, best, float(trials["value"].iloc[place]), place, budget, importance)
+    return Tuning(run, path, trials, curves, best, float(trials["value"].iloc[best_row]), best_row, budget, importance)
 
 
 def _read_search(path: Path) -> tuple[pd.DataFrame, list[dict[int, float]], tuple[Any, ...]]:
-    """What the stage `tune` wrote: trials, their curves, and what holds for the whole search."""
+    """A file of the stage `tune`: trials, their curves, and facts about the whole search."""
     stored = json.loads(path.read_text(encoding="utf-8"))
-    columns = [*COMMON, *([BYTES] if all(BYTES in trial for trial in stored["trials"]) else [])]
+    columns = [*TRIAL_COLUMNS, *([BYTES] if all(BYTES in trial for trial in stored["trials"]) else [])]
     trials = pd.DataFrame(
         [{**trial["params"], **{name: trial[name] for name in columns}} for trial in stored["trials"]]
     )
     curves = [{int(step): value for step, value in trial["curve"].items()} for trial in stored["trials"]]
     matches = (t["params"] == stored["best"] and t["value"] is not None for t in stored["trials"])
-    place = next((number for number, match in enumerate(matches) if match), 0)
-    return trials, curves, (*(stored[name] for name in ("run", "best", "budget", "importance")), place)
+    best_row = next((number for number, match in enumerate(matches) if match), 0)
+    return trials, curves, (*(stored[name] for name in ("run", "best", "budget", "importance")), best_row)
 
 
 def ablations(folder: Path) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""The page as data for its template: the study at a glance, its tasks, tuning, ablations, environment."""
+"""The page as data for its template: an overview, the tasks, tuning, ablations, environment."""
 
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -17,7 +17,7 @@ from fedweave.report.task_view import TaskView
 from fedweave.results import EMPTY, Run, Study, Tables, format_score, statistics
 from fedweave.results.marks import REFERENCES
 
-RANKED = 5  # fewest tasks for a diagram of ranks over tasks
+MIN_RANKED_TASKS = 5  # fewest tasks for a diagram of ranks over tasks
 
 
 class OverviewRow(NamedTuple):
@@ -48,36 +48,38 @@ class SearchView(NamedTuple):
 
 
 def context(study: Study, tables: Tables, partitions: Path, stale: Collection[str] = ()) -> dict[str, Any]:
-    """Names for the template."""
-    untried = optional_files.untuned_runs(study.folder)
-    looks = plots.assign_styles([run.label for run in study.runs], emphasised_methods(tables.board))
-    grouped = results.by_task(study)
+    """Variables of the template."""
+    untuned = optional_files.untuned_runs(study.folder)
+    styles = plots.assign_styles([run.label for run in study.runs], emphasised_methods(tables.board))
+    runs_by_task = results.by_task(study)
     views = [
-        task_view.view(task, runs, tables, looks, partitions, f"task-{i}")
-        for i, (task, runs) in enumerate(grouped.items())
+        task_view.view(task, runs, tables, styles, partitions, f"task-{i}")
+        for i, (task, runs) in enumerate(runs_by_task.items())
     ]
-    ranked = ranking_over_tasks(tables.ranks)
+    ranking = ranking_over_tasks(tables.ranks)
     return {
         "study": study.name,
         "tiles": _tiles(study, views),
         "summary": summary(study, tables),
         "views": views,
-        "glance": overview(tables.board, {task: view.marks for task, view in zip(grouped, views, strict=True)}, looks),
-        "ranking": ranked,
-        "rank_figure": plots.critical_difference(ranked) if ranked else "",
-        "sweeps": sweeps(tables.board, tables.cohorts, looks),
+        "overview": overview(
+            tables.board, {task: view.marks for task, view in zip(runs_by_task, views, strict=True)}, styles
+        ),
+        "ranking": ranking,
+        "rank_figure": plots.critical_difference(ranking) if ranking else "",
+        "sweeps": sweeps(tables.board, tables.cohorts, styles),
         "leak": _leak(tables),
         "splits": any(run.has_splits for run in study.runs),
         "unfinished": study.unfinished,
         "stale": stale,
         "searches": list(_searches(study)),
-        "untried": [run.name for run in study.runs if run.name in untried],
-        "ablations": ablations.views(study, looks),
+        "untuned": [run.name for run in study.runs if run.name in untuned],
+        "ablations": ablations.views(study, styles),
         "settings": [(run.name, run.label, list(_flatten(run.info.get("spec") or {}))) for run in study.runs],
         "machines": _machines(study.runs),
         "versions": _versions(study.runs),
-        "hues": {"light": plots.LIGHT, "dark": plots.DARK},
-        "looks": looks,
+        "colors": {"light": plots.LIGHT, "dark": plots.DARK},
+        "styles": styles,
         "unit": unit,
     }
 
@@ -85,7 +87,7 @@ def context(study: Study, tables: Tables, partitions: Path, stale: Collection[st
 def ranking_over_tasks(ranks: pd.DataFrame) -> statistics.Ranking | None:
     """The ranks of methods over tasks, if there are enough tasks for a diagram."""
     ranking = task_view.ranking(ranks)
-    return ranking if ranking and ranking.tasks >= RANKED else None
+    return ranking if ranking and ranking.tasks >= MIN_RANKED_TASKS else None
 
 
 def _tiles(study: Study, views: list[TaskView]) -> list[tuple[str, str]]:
@@ -93,19 +95,19 @@ def _tiles(study: Study, views: list[TaskView]) -> list[tuple[str, str]]:
     counts = [(len(views), "task"), (len({run.label for run in study.runs}), "method"), (len(study.runs), "run")]
     tiles = [(f"{count}", word + "s" * (count != 1)) for count, word in counts]
     seconds = sum(run.rounds["seconds"].sum() for run in study.runs)
-    spent = next(
+    duration = next(
         f"{seconds / size:.1f} {unit}"
         for size, unit in ((3600, "h"), (60, "min"), (1, "s"))
         if seconds >= size or size == 1
     )
-    spread = f"{min(seeds)}" if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)}"
-    return [*tiles, (spread, "seeds each" if seeds != {1} else "seed each"), (spent, "of training")]
+    seed_count = f"{min(seeds)}" if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)}"
+    return [*tiles, (seed_count, "seeds each" if seeds != {1} else "seed each"), (duration, "of training")]
 
 
 def emphasised_methods(board: pd.DataFrame) -> list[str]:
     """The methods that figures emphasise: the best three by mean rank, the controls, and the best three of each task.
 
-    In this order they get their looks, so that those of one figure differ.
+    Styles are assigned in this order, so that they differ within one figure.
     """
     methods = [name for name in _mean_ranks(board).sort_values(kind="stable").index if name not in REFERENCES]
     controls = [name for name in REFERENCES if name in set(board["method"])]
@@ -115,17 +117,18 @@ def emphasised_methods(board: pd.DataFrame) -> list[str]:
 
 def _mean_ranks(board: pd.DataFrame) -> pd.Series:
     """Method -> its rank averaged over the tasks that it ran on; NaN where it has no finite score."""
-    place = board.groupby("task").cumcount() + 1
-    return place.where(board["mean"].notna()).groupby(board["method"]).mean()
+    ranks = board.groupby("task").cumcount() + 1
+    return ranks.where(board["mean"].notna()).groupby(board["method"]).mean()
 
 
 def overview(
-    board: pd.DataFrame, marks: Mapping[str, Mapping[str, str]], looks: Mapping[str, SeriesStyle]
+    board: pd.DataFrame, marks: Mapping[str, Mapping[str, str]], styles: Mapping[str, SeriesStyle]
 ) -> list[OverviewRow]:
     """The study in one table, best mean rank first; ranks are averaged over the tasks that a method has a score on.
     Methods without a score on some task are below, because their ranks are of other tasks.
 
-    marks: task -> method -> its mark.
+    Args:
+        marks: task -> method -> its mark.
     """
     texts: dict[str, dict[str, tuple[str, str]]] = {}
     for row in board.to_dict("records"):
@@ -137,7 +140,7 @@ def overview(
         OverviewRow(
             f"{mean[m]:.1f}" if np.isfinite(mean[m]) else EMPTY,
             m,
-            looks[m].series,
+            styles[m].series,
             [texts[m].get(t, (EMPTY, "")) for t in marks],
             f"{count[m]} of {len(marks)} tasks" if count[m] < len(marks) else "",
         )
@@ -146,7 +149,7 @@ def overview(
 
 
 def _leak(tables: Tables) -> str:
-    """How much better the accuracies would look had rounds been picked on the test set."""
+    """How much larger the accuracies would be if rounds were selected on the test set."""
     both = tables.board.merge(tables.leaky[["run", "mean"]], on="run", suffixes=("", "_leaky"))
     both = both[both["metric"] == "accuracy"]
     gain = (both["mean_leaky"] - both["mean"]).dropna()
@@ -193,7 +196,7 @@ def _traffic_change(search: optional_files.Tuning) -> str:
     """MiB of the declared and of the best trial, where the search was about bytes too."""
     if optional_files.BYTES not in search.trials:
         return ""
-    first, best = (search.trials[optional_files.BYTES].iloc[place] / results.MIB for place in (0, search.place))
+    first, best = (search.trials[optional_files.BYTES].iloc[row] / results.MIB for row in (0, search.best_row))
     return f"{first:,.1f} → {best:,.1f}"
 
 

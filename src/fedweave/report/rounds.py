@@ -16,7 +16,7 @@ COSTS = {
 
 
 def round_figures(
-    curves: pd.DataFrame, runs: Sequence[Run], looks: Mapping[str, SeriesStyle], metric: str, bold: Collection[str]
+    curves: pd.DataFrame, runs: Sequence[Run], styles: Mapping[str, SeriesStyle], metric: str, bold: Collection[str]
 ) -> list[Figure]:  # fmt: skip
     """Scores as reported (each run at its own point), on validation, at all other points, and against costs; the first
     also for narrow screens.
@@ -39,17 +39,17 @@ def round_figures(
     ]
     first = parts["Test, as reported"]
     narrow = (
-        {"Test, as reported": plots.convergence(first, looks, metric, bold=bold, narrow=True)} if len(first) else {}
+        {"Test, as reported": plots.convergence(first, styles, metric, bold=bold, narrow=True)} if len(first) else {}
     )
     return [
-        Figure(title, plots.convergence(part, looks, metric, name, bold), caption, narrow.get(title, ""))
+        Figure(title, plots.convergence(part, styles, metric, name, bold), caption, narrow.get(title, ""))
         for title, part, name in series
         if len(part)
     ]
 
 
 def _cumulative_cost(run: Run) -> pd.DataFrame:
-    """What a run has cost by each round, averaged over seeds."""
+    """Traffic and time of a run up to each round, averaged over seeds."""
     totals = run.rounds.groupby("round")[["bytes_up", "bytes_down", "seconds"]].mean().cumsum()
     traffic = (totals["bytes_up"] + totals["bytes_down"]) / results.MIB
     columns = {"MiB sent so far, both ways": traffic, "seconds so far, without evaluation": totals["seconds"]}

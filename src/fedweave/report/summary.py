@@ -1,4 +1,4 @@
-"""A study in five lines of text, for the terminal and for the top of the page. They add nothing to the tables."""
+"""A study in five lines of text, for the terminal and for the top of the page. All of it is in the tables too."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,9 +18,9 @@ from fedweave.results import AUC, VARIATION, Study, Tables, format_score
 from fedweave.results.marks import REFERENCES, control_tests, outcome
 from fedweave.results.verdicts import join_names
 
-SPELLED = 4  # most tasks that are described one by one
-MOST_LATE = 40  # most runs that a warning names one by one
-RECOVERED, PARTLY = 0.9, 0.6  # least AUC of a graph that found the groups, and of one that found them in part
+MOST_TASKS = 4  # most tasks that are described one by one
+MOST_UNCONVERGED = 40  # most runs that a warning names one by one
+RECOVERED, PARTLY = 0.9, 0.6  # least AUC of a graph that shows the groups, or a part of them
 LEARNED = {
     "better": "the learned graph is significantly better than",
     "worse": "the learned graph is significantly worse than",
@@ -38,7 +38,7 @@ class Line(NamedTuple):
 
     @property
     def text(self) -> str:
-        """All in one."""
+        """All sentences as one text."""
         return " ".join(self.sentences)
 
 
@@ -49,18 +49,18 @@ def summary(study: Study, tables: Tables) -> list[Line]:
     """
     parts = {str(task): part.reset_index(drop=True) for task, part in tables.board.groupby("task", sort=False)}
     tests = {task: tables.significance[tables.significance["task"] == task] for task in parts}
-    loud = [sentence for task, part in parts.items() if (sentence := _control_as_good(task, part, tests[task]))]
-    below, alarm = control_warnings(study, tables)
-    about = [
+    control_sentences = [text for task, part in parts.items() if (text := _control_as_good(task, part, tests[task]))]
+    rule_sentences, leader_below_rule = control_warnings(study, tables)
+    notes = [
         line
         for task, runs in results.by_task(study).items()
         for line in (results.sampling_note(task, runs), results.missing_score_note(task, runs))
         if line
     ]
-    warnings = _summarise_warnings(loud, len(parts))
-    first = [*below, *warnings, *_leaders(parts, tests), *about, *upper_bound(study, tables)]
+    warnings = _summarise_warnings(control_sentences, len(parts))
+    first = [*rule_sentences, *warnings, *_leaders(parts, tests), *notes, *upper_bound(study, tables)]
     return [
-        Line("Who leads", _order_by_task(first, [*parts]), bool(loud) or alarm),
+        Line("Who leads", _order_by_task(first, [*parts]), bool(control_sentences) or leader_below_rule),
         *_unequal_rounds(study),
         Line("Against Local", tuple(_local_sentences(parts))),
         Line("True groups", tuple(_groups(study, tables.measures))),
@@ -72,7 +72,7 @@ def summary(study: Study, tables: Tables) -> list[Line]:
 
 
 def _order_by_task(sentences: Sequence[str], tasks: Sequence[str]) -> tuple[str, ...]:
-    """The sentences that are about all tasks, and then those of each task, in the order of the boards."""
+    """The sentences about all tasks, and then those about each task, in the order of `tasks`."""
 
     def place(sentence: str) -> int:
         return next((number for number, task in enumerate(tasks) if sentence.startswith(f"{task}: ")), -1)
@@ -82,20 +82,20 @@ def _order_by_task(sentences: Sequence[str], tasks: Sequence[str]) -> tuple[str,
 
 def _tuning(study: Study) -> tuple[str, ...]:
     """What tuning changed: a sentence for each task, if there are few tasks, since units differ between them."""
-    parts, whole = results.by_task(study), tuning.changes(study)
-    if len(whole) == 1 or not 1 < len(parts) <= SPELLED:
-        return whole
+    parts, sentences = results.by_task(study), tuning.changes(study)
+    if len(sentences) == 1 or not 1 < len(parts) <= MOST_TASKS:
+        return sentences
     return tuple(
         f"{task}: {' '.join(tuning.changes(study._replace(runs=tuple(runs))))}" for task, runs in parts.items()
     )
 
 
-def _summarise_warnings(loud: Sequence[str], tasks: int) -> list[str]:
-    """What must be said first: that a control does as well; a count where there are many tasks."""
-    if len(loud) <= SPELLED:
-        return list(loud)
+def _summarise_warnings(sentences: Sequence[str], tasks: int) -> list[str]:
+    """Warnings that no method is better than a control; a count where there are many tasks."""
+    if len(sentences) <= MOST_TASKS:
+        return list(sentences)
     return [
-        f"ON {len(loud)} OF {tasks} TASKS NO METHOD IS SIGNIFICANTLY BETTER THAN A CONTROL "
+        f"ON {len(sentences)} OF {tasks} TASKS NO METHOD IS SIGNIFICANTLY BETTER THAN A CONTROL "
         "(Local, FedAvg or FedAvg-FT)."
     ]
 
@@ -133,7 +133,7 @@ def _words_against(tests: pd.DataFrame, control: str) -> dict[str, str]:
 
 
 def _leaders(parts: Mapping[str, pd.DataFrame], tests: Mapping[str, pd.DataFrame]) -> Iterator[str]:
-    if len(parts) > SPELLED:
+    if len(parts) > MOST_TASKS:
         first = Counter(part["method"].iloc[0] for part in parts.values() if np.isfinite(part["mean"].iloc[0]))
         leaders = join_names([f"{name} leads on {count}" for name, count in first.most_common()])
         yield f"Of {len(parts)} tasks, {leaders}."
@@ -143,31 +143,31 @@ def _leaders(parts: Mapping[str, pd.DataFrame], tests: Mapping[str, pd.DataFrame
         if not np.isfinite(row["mean"]):
             yield f"{task}: no method reached a finite score."
             continue
-        led = tests[task][tests[task]["family"] == "leader"].to_dict("records")
+        leader_tests = tests[task][tests[task]["family"] == "leader"].to_dict("records")
         score = format_score(row["mean"], row["std"], row["metric"])
-        yield f"{task}: {row['method']} leads with {score}{unit(row['metric'])}, {_lead_phrase(led)}."
+        yield f"{task}: {row['method']} leads with {score}{unit(row['metric'])}, {_lead_phrase(leader_tests)}."
 
 
-def _lead_phrase(led: Sequence[Mapping[str, Any]]) -> str:
-    """From whom the leader differs significantly: the names, or the exceptions where these are fewer."""
-    behind = [test["other"] for test in led if outcome(test, test["method"]) == "better"]
-    rest = [test["other"] for test in led if test["other"] not in behind]
-    if not led:
+def _lead_phrase(tests: Sequence[Mapping[str, Any]]) -> str:
+    """The methods that the leader is significantly ahead of: their names, or the exceptions if these are fewer."""
+    behind = [test["other"] for test in tests if outcome(test, test["method"]) == "better"]
+    rest = [test["other"] for test in tests if test["other"] not in behind]
+    if not tests:
         return "with nothing to compare it with"
     if not behind:
         return (
-            f"not significantly ahead of any of the {len(led)} others"
-            if len(led) > 1
+            f"not significantly ahead of any of the {len(tests)} others"
+            if len(tests) > 1
             else f"not significantly ahead of {rest[0]}"
         )
     if not rest:
         return "significantly ahead of every other method"
-    count = f"significantly ahead of {len(behind)} of {len(led)} others"
+    count = f"significantly ahead of {len(behind)} of {len(tests)} others"
     return f"{count}, not of {join_names(rest, 'or')}" if len(rest) < len(behind) else f"{count} ({join_names(behind)})"
 
 
 def _unequal_rounds(study: Study) -> list[Line]:
-    """A warning where methods of a task trained for different numbers of rounds: a first stage comes on top."""
+    """A warning if methods of a task trained for different numbers of rounds; a first stage has additional ones."""
     sentences = []
     for task, runs in results.by_task(study).items():
         usual = Counter(run.trained_rounds for run in runs).most_common(1)[0][0]
@@ -186,7 +186,7 @@ def _local_sentences(parts: Mapping[str, pd.DataFrame]) -> Iterator[str]:
     measured = {task: part for task, part in parts.items() if part["gain"].notna().any() or part["vs_local"].any()}
     if not measured:
         yield "Local was not run, so nothing shows whether collaboration helps a client."
-    elif len(parts) > SPELLED:
+    elif len(parts) > MOST_TASKS:
         words = [word for part in parts.values() for word in part["vs_local"] if word]
         better, worse = words.count("better"), words.count("worse")
         yield f"{better} of {len(words)} runs are significantly better than Local, {worse} significantly worse."
@@ -223,12 +223,12 @@ def _groups(study: Study, measures: pd.DataFrame) -> Iterator[str]:
     rows = measures[measures["quantity"] == AUC]
     if rows.empty:
         yield "No task has both known groups and a method with a collaboration graph."
-    varied = measures[measures["quantity"] == VARIATION].set_index("run")["value"]
-    for place, (task, part) in enumerate(rows.groupby("task", sort=False)):
-        if place < SPELLED:
-            yield _group_recovery(str(task), part, varied, study)
-    if rows["task"].nunique() > SPELLED:
-        yield f"{rows['task'].nunique() - SPELLED} more tasks are in measures.csv."
+    variation = measures[measures["quantity"] == VARIATION].set_index("run")["value"]
+    for number, (task, part) in enumerate(rows.groupby("task", sort=False)):
+        if number < MOST_TASKS:
+            yield _group_recovery(str(task), part, variation, study)
+    if rows["task"].nunique() > MOST_TASKS:
+        yield f"{rows['task'].nunique() - MOST_TASKS} more tasks are in measures.csv."
 
 
 def _graph(run: results.Run) -> str:
@@ -237,13 +237,13 @@ def _graph(run: results.Run) -> str:
     return str(method.get("graph", "")) if isinstance(method, Mapping) else ""
 
 
-def _group_recovery(task: str, rows: pd.DataFrame, varied: pd.Series, study: Study) -> str:
+def _group_recovery(task: str, rows: pd.DataFrame, variation: pd.Series, study: Study) -> str:
     """Which graphs of a task show its groups; a graph with nearly identical rows shows none, at any AUC."""
     kinds: dict[str, list[str]] = {"found": [], "partly": [], "missed": [], "alike": []}
     for row in rows.sort_values("value", ascending=False, kind="stable").to_dict("records"):
         auc = row["value"]
         kind = "found" if auc >= RECOVERED else "partly" if auc >= PARTLY else "missed"
-        kinds["alike" if varied.get(row["run"], np.nan) < ALIKE else kind].append(f"{row['method']} {auc:.2f}")
+        kinds["alike" if variation.get(row["run"], np.nan) < ALIKE else kind].append(f"{row['method']} {auc:.2f}")
     sentences = {
         "found": "found by {}",
         "partly": "partly by {}",
@@ -275,7 +275,7 @@ def _describe_groups(study: Study, task: str) -> str:
     names = [] if run.group is None else run.group_names(run.group)
     return (
         f"the groups {join_names(names)}"
-        if 1 < len(names) <= SPELLED
+        if 1 < len(names) <= MOST_TASKS
         else f"the {len(names)} groups"
         if names
         else "the groups"
@@ -284,13 +284,13 @@ def _describe_groups(study: Study, task: str) -> str:
 
 def _convergence(board: pd.DataFrame) -> Line:
     """A warning that names every method whose best validation round is the last one."""
-    late = results.unconverged_rows(board)
-    if late.empty:
+    unconverged = results.unconverged_rows(board)
+    if unconverged.empty:
         return Line("Convergence", ("No run had its best validation round at the end in half of its seeds.",))
-    begin = "NOT CONVERGED, validation was best at the last round in at least half of the seeds"
-    if len(late) > MOST_LATE or board["task"].nunique() == 1:
-        many = f"{len(late)} of {len(board)} runs ({join_names(list(late['run']))})"
-        names = many if len(late) > MOST_LATE else ", ".join(late["method"])
-        return Line("Convergence", (f"{begin}: {names}. More rounds may help them.",), True)
-    of_tasks = [f"{task}: {', '.join(part['method'])}." for task, part in late.groupby("task", sort=False)]
-    return Line("Convergence", (f"{begin}. More rounds may help:", *of_tasks), True)
+    start = "NOT CONVERGED, validation was best at the last round in at least half of the seeds"
+    if len(unconverged) > MOST_UNCONVERGED or board["task"].nunique() == 1:
+        many = f"{len(unconverged)} of {len(board)} runs ({join_names(list(unconverged['run']))})"
+        names = many if len(unconverged) > MOST_UNCONVERGED else ", ".join(unconverged["method"])
+        return Line("Convergence", (f"{start}: {names}. More rounds may help them.",), True)
+    of_tasks = [f"{task}: {', '.join(part['method'])}." for task, part in unconverged.groupby("task", sort=False)]
+    return Line("Convergence", (f"{start}. More rounds may help:", *of_tasks), True)

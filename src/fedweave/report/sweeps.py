@@ -12,10 +12,10 @@ from fedweave.plots import SeriesStyle
 from fedweave.report.method_views import Figure
 
 NUMBER = re.compile(r"(?P<factor>.*?)(?P<x>\d+(?:\.\d+)?)(?: \[.*)?")
-FEWEST = 3  # settings that make a curve
+MIN_SETTINGS = 3  # settings that make a curve
 
 
-def sweeps(board: pd.DataFrame, cohorts: pd.DataFrame, looks: Mapping[str, SeriesStyle]) -> list[Figure]:
+def sweeps(board: pd.DataFrame, cohorts: pd.DataFrame, styles: Mapping[str, SeriesStyle]) -> list[Figure]:
     """A figure for every data set and factor with enough settings: over all clients, and over separate groups of
     them.
     """
@@ -23,10 +23,10 @@ def sweeps(board: pd.DataFrame, cohorts: pd.DataFrame, looks: Mapping[str, Serie
     if len(cohorts):
         reported = cohorts[cohorts["reported"]]
         parts.append(reported.assign(who=", " + reported["cohort"]))
-    return list(_curves(pd.concat(parts, ignore_index=True), looks))
+    return list(_curves(pd.concat(parts, ignore_index=True), styles))
 
 
-def _curves(table: pd.DataFrame, looks: Mapping[str, SeriesStyle]) -> Iterable[Figure]:
+def _curves(table: pd.DataFrame, styles: Mapping[str, SeriesStyle]) -> Iterable[Figure]:
     split = table["setting"].map(NUMBER.fullmatch)
     table = table[split.notna()].assign(
         factor=split.dropna().map(lambda m: m["factor"]), x=split.dropna().map(lambda m: float(m["x"]))
@@ -34,7 +34,9 @@ def _curves(table: pd.DataFrame, looks: Mapping[str, SeriesStyle]) -> Iterable[F
     table = table[table["mean"].notna()]
     for (dataset, factor, metric, who), part in table.groupby(["dataset", "factor", "metric", "who"], sort=False):
         part = part.drop_duplicates(["method", "x"])
-        if part["x"].nunique() >= FEWEST:
-            *place, name = str(factor).rstrip("/").split("/")
-            title = " ".join([str(dataset), "/".join(place)]).strip()
-            yield Figure(f"{title}: {name or 'setting'}{who}", plots.sweep(part, looks, str(metric), name or "setting"))
+        if part["x"].nunique() >= MIN_SETTINGS:
+            *prefix, name = str(factor).rstrip("/").split("/")
+            title = " ".join([str(dataset), "/".join(prefix)]).strip()
+            yield Figure(
+                f"{title}: {name or 'setting'}{who}", plots.sweep(part, styles, str(metric), name or "setting")
+            )

@@ -1,4 +1,4 @@
-"""What the page says about one task: its leaderboard, its verdict in a sentence, its figures."""
+"""The section of the page on one task: its leaderboard, its verdict in a sentence, its figures."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ import pandas as pd
 from fedweave import plots, results
 from fedweave.plots import SeriesStyle
 from fedweave.report import graphs, method_views, optional_files
-from fedweave.report.board import STYLES, Row, columns_of, rows_of
+from fedweave.report.board import CSS_CLASSES, Row, columns_of, rows_of
 from fedweave.report.graphs import GraphFigures
 from fedweave.report.method_views import POINTS, Figure, TextTable
 from fedweave.report.rounds import round_figures
@@ -19,7 +19,7 @@ from fedweave.results.marks import CONTROLS, MEANING, REFERENCES, SYMBOLS, assig
 from fedweave.results.verdicts import describe_test, join_names, reason_without_power, verdict
 
 BOLD = 3  # best methods that figures draw in colour, in addition to the controls
-WIDE = 30  # clients above which a collaboration graph takes the whole width
+WIDE = 30  # with more clients, a collaboration graph takes the whole width
 
 RULES = {
     "best_val_round": "round with the best mean validation score",
@@ -58,7 +58,7 @@ class TaskView(NamedTuple):
 
 
 def view(
-    task: str, runs: list[Run], tables: Tables, looks: Mapping[str, SeriesStyle], partitions: Path, anchor: str
+    task: str, runs: list[Run], tables: Tables, styles: Mapping[str, SeriesStyle], partitions: Path, anchor: str
 ) -> TaskView:
     """Everything the page shows about `task`."""
     board, significance = _task_rows(tables.board, task), _task_rows(tables.significance, task)
@@ -77,17 +77,17 @@ def view(
         metric=metric,
         higher_is_better=runs[0].higher_is_better,
         columns=columns_of(board, ordered),
-        rows=list(rows_of(board, ordered, significance, looks)),
+        rows=list(rows_of(board, ordered, significance, styles)),
         controls=_controls(_task_rows(tables.controls, task)),
-        curves=round_figures(curves, ordered, looks, metric, coloured_methods(board)),
-        clients=_clients(board, scores, looks, runs[0]),
-        cost=_cost(board, looks, metric),
+        curves=round_figures(curves, ordered, styles, metric, coloured_methods(board)),
+        clients=_clients(board, scores, styles, runs[0]),
+        cost=_cost(board, styles, metric),
         labels=_labels(partitions / task / "labels.csv", ordered[0]),
         graphs=list(graphs.graph_figures(ordered, tables.measures, tables.clients)),
         wide=len(ordered[0].client_names) > WIDE,
         evolution=list(graphs.evolution(ordered)),
         maps=list(graphs.maps(ordered)),
-        diagnostics=method_views.diagnostics(ordered, looks),
+        diagnostics=method_views.diagnostics(ordered, styles),
         grids=[grid for grid in (method_views.cohorts(cohorts), method_views.printed_quantities(measures)) if grid],
         shares=list(method_views.shares(measures)),
         pairs=_pairs(list(board["method"]), significance),
@@ -104,12 +104,9 @@ def coloured_methods(board: pd.DataFrame) -> list[str]:
 
 def _convergence_note(board: pd.DataFrame) -> list[str]:
     """A warning that names every method whose best validation round is the last one."""
-    late = list(results.unconverged_rows(board)["method"])
-    return (
-        [f"Not converged, validation was best at the last round in at least half of the seeds: {', '.join(late)}."]
-        if late
-        else []
-    )
+    unconverged = list(results.unconverged_rows(board)["method"])
+    start = "Not converged, validation was best at the last round in at least half of the seeds"
+    return [f"{start}: {', '.join(unconverged)}."] if unconverged else []
 
 
 def _task_rows(table: pd.DataFrame, task: str) -> pd.DataFrame:
@@ -141,15 +138,15 @@ def _facts(task: str, runs: list[Run]) -> list[tuple[str, str]]:
 
 def _tests(runs: list[Run], clients: pd.DataFrame) -> list[tuple[str, str]]:
     """Which test compares the methods, and which clients it counts as one."""
-    test, counted = describe_test(runs), parts.describe(runs, clients)
-    words = "; ".join(filter(None, (test, counted)))
+    test, parts_text = describe_test(runs), parts.describe(runs, clients)
+    words = "; ".join(filter(None, (test, parts_text)))
     return [("test" if test else "interval", words)] if words else []
 
 
 def _client_count(run: Run) -> str:
     """How many clients a task has, and how many of them are evaluated."""
-    whole, evaluated = len(run.client_names), len(run.evaluated_clients)
-    return str(whole) if evaluated == whole else f"{whole}, {evaluated} of them evaluated"
+    total, evaluated = len(run.client_names), len(run.evaluated_clients)
+    return str(total) if evaluated == total else f"{total}, {evaluated} of them evaluated"
 
 
 def _format_range(numbers: Iterable[int]) -> str:
@@ -163,10 +160,10 @@ def _controls(table: pd.DataFrame) -> list[tuple[str, str]]:
     return [(row["method"], row["score"]) for row in results.control_rows(table)]
 
 
-def _cost(board: pd.DataFrame, looks: Mapping[str, SeriesStyle], metric: str) -> Figure:
-    drawn = plots.cost(board, looks, metric)
+def _cost(board: pd.DataFrame, styles: Mapping[str, SeriesStyle], metric: str) -> Figure:
+    figure = plots.cost(board, styles, metric)
     caption = "Best score first. Costs are of one seed, over all rounds and clients, averaged over the seeds."
-    return Figure("Score against cost", drawn, caption)
+    return Figure("Score against cost", figure, caption)
 
 
 def _metric_notes(runs: list[Run]) -> list[str]:
@@ -199,7 +196,7 @@ def _notes(runs: list[Run], marks: Mapping[str, str], clients: pd.DataFrame) -> 
 
 
 def _incidents(runs: list[Run]) -> list[str]:
-    """What happened to uploads on their way: those that were dropped as broken, and what privacy they were given."""
+    """Notes on uploads: how many were dropped as broken, and which were differentially private."""
     dropped = [f"{run.label} {run.info['dropped']}" for run in runs if run.info.get("dropped")]
     private = [
         f"{run.label} ε = {run.info['epsilon']:.3g} at δ = {run.info['delta']:g}"
@@ -211,13 +208,13 @@ def _incidents(runs: list[Run]) -> list[str]:
 
 
 def _clients(
-    board: pd.DataFrame, scores: Mapping[str, np.ndarray], looks: Mapping[str, SeriesStyle], run: Run
+    board: pd.DataFrame, scores: Mapping[str, np.ndarray], styles: Mapping[str, SeriesStyle], run: Run
 ) -> Figure:
     """Scores of clients, one tick for each; where repetitions have splits of their own, for each of every split."""
     ticks = {name: scores[name].ravel() if run.has_splits else scores[name].mean(axis=0) for name in board["method"]}
     caption = "client of one split" if run.has_splits else "client, averaged over seeds"
     return Figure(
-        "Clients", plots.client_spread(ticks, looks, str(run.info["metric"])), f"Every tick is one {caption}."
+        "Clients", plots.client_spread(ticks, styles, str(run.info["metric"])), f"Every tick is one {caption}."
     )
 
 
@@ -261,7 +258,7 @@ def _pairs(methods: list[str], significance: pd.DataFrame) -> dict[str, Any]:
         for first, second in ((a, b), (b, a)):
             word = outcome(test, first)
             title = f"{a} \N{MINUS SIGN} {b}: {numbers}; {first} {MEANING.get(word, 'could not be tested')}"
-            square[first, second] = (SYMBOLS[word], STYLES.get(word, ""), title)
+            square[first, second] = (SYMBOLS[word], CSS_CLASSES.get(word, ""), title)
     controls = [control for control in CONTROLS if control_tests(significance, control)]
     return {
         "methods": methods,

@@ -13,7 +13,7 @@ ABSOLUTE = "(absolute)"  # the unit of a change of a score that is neither a sha
 
 
 def changes(study: Study) -> tuple[str, ...]:
-    """What tuning changed, and by how much, on validation data: of how many runs, the median, and the largest."""
+    """The changes of validation scores by tuning: for how many runs, the median, and the largest."""
     runs = {run.name: run for run in study.runs}
     searches = [search for search in optional_files.tuning(study.folder) if search.run in runs]
     if not searches:
@@ -22,7 +22,7 @@ def changes(study: Study) -> tuple[str, ...]:
     each = f"{trials[0]} trials" if len(trials) == 1 else f"{trials[0]} to {trials[-1]} trials"
     by_kind: dict[str, list[tuple[float, str]]] = {}
     for search in searches:
-        if search.place:
+        if search.best_row:
             change, kind = _change(search, runs[search.run].info)
             by_kind.setdefault(kind, []).append((change, search.run))
     changed = sum(map(len, by_kind.values()))
@@ -57,10 +57,10 @@ def _format_signed(value: float, digits: int = 1) -> str:
 
 
 def _traffic_sentence(searches: Sequence[optional_files.Tuning]) -> Iterator[str]:
-    """What the choice by bytes changed, where a search was about them."""
-    sent = [search.trials[optional_files.BYTES] for search in searches if optional_files.BYTES in search.trials]
-    places = [search.place for search in searches if optional_files.BYTES in search.trials]
-    shares = [100 * (column.iloc[place] / column.iloc[0] - 1) for column, place in zip(sent, places, strict=True)]
+    """The change of bytes by tuning, if bytes were an objective of a search."""
+    key = optional_files.BYTES
+    sent = [(search.trials[key], search.best_row) for search in searches if key in search.trials]
+    shares = [100 * (trials.iloc[row] / trials.iloc[0] - 1) for trials, row in sent]
     if shares:
         yield f"The bytes of a repetition changed by {_format_signed(_median(shares), 0)} % in the median."
 

@@ -1,4 +1,4 @@
-"""Reading a results folder and building its leaderboard."""
+"""Results: runs in a folder, their tables, tests and leaderboard."""
 
 from fedweave.federation.graph_quality import AUC, MEANING, VARIATION
 from fedweave.results.formats import AS_WRITTEN, EMPTY, format_interval, format_score

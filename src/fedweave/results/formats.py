@@ -1,4 +1,4 @@
-"""Scores as people read them, and how tables that pandas wrote are read again."""
+"""Scores as text, and options for reading tables that pandas wrote."""
 
 from typing import Any
 

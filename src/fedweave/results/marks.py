@@ -1,15 +1,15 @@
-"""Words and marks for what the tests say, which claim no more than the tests do."""
+"""Words and marks for the results of tests, which claim no more than the tests do."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
-# Every method is tested against each: training alone, and one model with local training
+# Every method is tested against each of them: local training, and one global model with local fine-tuning.
 CONTROLS = ("Local", "FedAvg-FT")
-REFERENCES = ("Local", "FedAvg", "FedAvg-FT")  # labels of runs that no method of the field should need to beat twice
+REFERENCES = ("Local", "FedAvg", "FedAvg-FT")  # labels of runs that are controls and not methods to compare
 SYMBOLS = {"better": "▲", "worse": "▽", "undecided": "?", "same": "≈", "": ""}
-MARKS = {"tied": "≈ ", "undecided": "? "}  # before the score, against the leader
+MARKS = {"tied": "≈ ", "undecided": "? "}  # before the score: the result of the test against the leader
 MEANING = {
     "better": "significantly better",
     "worse": "significantly worse",
@@ -30,10 +30,10 @@ def outcome(test: Mapping[str, Any], method: str) -> str:
 def assign_marks(board: pd.DataFrame, significance: pd.DataFrame) -> dict[str, str]:
     """Method -> its one mark against the leader of the task.
 
-    "best": leads, and significantly ahead of all others. "lead": leads, but not so. "tied": not significantly different
-    from the leader. "undecided": only one of the interval of the difference and the corrected test finds a difference,
-    or no test was possible. "behind": significantly behind the leader. "diverged": no finite score. "alone": nothing to
-    compare with.
+    "best": leads, and is significantly ahead of all others. "lead": leads, but is not significantly ahead of all.
+    "tied": not significantly different from the leader. "undecided": only one of the interval of the difference and the
+    corrected test finds a difference, or no test was possible. "behind": significantly behind the leader. "diverged":
+    no finite score. "alone": nothing to compare with.
     """
     tests = significance[significance["family"] == "leader"]
     words = {"better": "behind", "same": "tied"}
@@ -70,14 +70,14 @@ def control_column(control: str) -> str:
 
 
 def add_marks(board: pd.DataFrame, significance: pd.DataFrame) -> pd.DataFrame:
-    """The leaderboard with what the tests say: `mark` against the leader, and a column for every control."""
+    """The leaderboard with the results of the tests: `mark` against the leader, and a column for every control."""
     parts = []
     for task, part in board.groupby("task", sort=False):
         tests = significance[significance["task"] == task]
         marks = assign_marks(part, tests)
-        added = {"mark": part["method"].map(marks)}
+        columns = {"mark": part["method"].map(marks)}
         for control in CONTROLS:
             words = {method: outcome(test, method) for method, test in control_tests(tests, control).items()}
-            added[control_column(control)] = [words.get(method, "") for method in part["method"]]
-        parts.append(part.assign(**added))
+            columns[control_column(control)] = [words.get(method, "") for method in part["method"]]
+        parts.append(part.assign(**columns))
     return pd.concat(parts)

@@ -15,7 +15,7 @@ def scores_by_method(runs: Sequence[Run], table: pd.DataFrame) -> dict[str, np.n
 
 
 def part_numbers(runs: Sequence[Run]) -> Sequence[int] | None:
-    """Number of each client's part, as any of the `runs` of a task says it; None where each client is one alone."""
+    """Number of each client's part, which all `runs` of a task share; None where each client is a part of its own."""
     return next((run.info["sharing"] for run in runs if run.info.get("sharing")), None)
 
 
@@ -32,7 +32,7 @@ def average_parts(frames: Mapping[str, pd.DataFrame], sharing: Sequence[int] | N
     """
     clients = sorted(set.intersection(*(set(frame.columns) for frame in frames.values())))
     owner = sharing or range(max(clients, default=0) + 1)
-    # A list might be taken for names of columns
+    # An array, as pandas may take a list for names of columns.
     groups = np.array([owner[client] for client in clients], dtype=np.int64)
     return {label: frame[clients].T.groupby(groups).mean(skipna=False).T.to_numpy() for label, frame in frames.items()}
 
@@ -51,8 +51,8 @@ def describe(runs: Sequence[Run], table: pd.DataFrame) -> str:
     if parts is None:
         return ""
     clients = common_clients(runs, table)
-    who, what = _part_words(runs, parts)
-    return f"{who} count as one: {len(clients)} clients, {len({parts[client] for client in clients})} {what}"
+    members, unit = _part_words(runs, parts)
+    return f"{members} count as one: {len(clients)} clients, {len({parts[client] for client in clients})} {unit}"
 
 
 def _part_words(runs: Sequence[Run], parts: Sequence[int]) -> tuple[str, str]:

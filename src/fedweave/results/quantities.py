@@ -35,19 +35,19 @@ CLIENT_ROUNDS = 750  # number of client updates behind the printed traffic of pF
 MIB = 2.0**20
 
 
-def measures(study: Study, chosen: pd.DataFrame, partitions: Path | None = None) -> pd.DataFrame:
+def measures(study: Study, selected: pd.DataFrame, partitions: Path | None = None) -> pd.DataFrame:
     """One row per run and quantity, with the printed value where the run may be compared with the paper.
 
     Args:
-        chosen: the table of `clients`: the round that selection chose for every run, seed and client.
+        selected: the table of `clients`: the selected round of every run, seed and client.
         partitions: folder with <task>/summary.json; without it sizes of data sets are left out.
     """
     rows: list[dict[str, Any]] = []
     for runs in by_task(study).values():
         for run in runs:
-            mine = chosen[chosen["run"] == run.name]
-            rows_of_run = [*_weights(run, mine), *_structure(run, mine), *_traffic(run)]
-            rows += [{**_run_columns(run), **row, "table": _printed_table(run, row["quantity"])} for row in rows_of_run]
+            run_scores = selected[selected["run"] == run.name]
+            run_rows = [*_weights(run, run_scores), *_structure(run, run_scores), *_traffic(run)]
+            rows += [{**_run_columns(run), **row, "table": _printed_table(run, row["quantity"])} for row in run_rows]
         rows += [
             {**_run_columns(runs[0]), "method": "", **row, "table": _printed_table(runs[0], row["quantity"])}
             for row in _sizes(runs[0], partitions)
@@ -56,7 +56,7 @@ def measures(study: Study, chosen: pd.DataFrame, partitions: Path | None = None)
 
 
 def _printed_table(run: Run, quantity: str) -> str:
-    """The printed table that the task is compared with, if it has the quantity at all."""
+    """The printed table that the task is compared with, if it has the quantity; else empty."""
     reference = run.reference
     if reference is None:
         return ""
@@ -77,7 +77,7 @@ def _run_columns(run: Run) -> dict[str, Any]:
     }
 
 
-def _weights(run: Run, chosen: pd.DataFrame) -> Iterable[dict[str, Any]]:
+def _weights(run: Run, selected: pd.DataFrame) -> Iterable[dict[str, Any]]:
     """Weights of oneself, of similar and of other clients (FedAGHN, Table 4), for clients in planted groups.
 
     Round t is trained from the graph that is stored after t − 1 rounds. "first" is the first graph that has seen an
@@ -85,7 +85,7 @@ def _weights(run: Run, chosen: pd.DataFrame) -> Iterable[dict[str, Any]]:
     """
     shares_by_part: dict[tuple[str, str, str], list[float]] = {}
     rounds: dict[str, list[int]] = {}
-    for seed, part in _reported_seeds(chosen):
+    for seed, part in _reported_seeds(selected):
         graph = graphs(run, seed)
         if graph is None or graph.group is None:
             return
@@ -108,30 +108,30 @@ def _weights(run: Run, chosen: pd.DataFrame) -> Iterable[dict[str, Any]]:
 
 
 def _final_round(run: Run, part: pd.DataFrame) -> int:
-    """The round after which the graph behind a seed's reported models is kept."""
+    """The round after which the graph behind a seed's reported models is stored."""
     return int(part["round"].max()) - (run.info["point"] == "post")
 
 
-def _reported_seeds(chosen: pd.DataFrame) -> list[tuple[int, pd.DataFrame]]:
+def _reported_seeds(selected: pd.DataFrame) -> list[tuple[int, pd.DataFrame]]:
     """(seed, its rows) of the seeds that report a round; one that has diverged reports none."""
-    return [(int(seed), part) for seed, part in chosen.groupby("seed") if part["round"].max() >= 0]
+    return [(int(seed), part) for seed, part in selected.groupby("seed") if part["round"].max() >= 0]
 
 
-def reported_graphs(run: Run, chosen: pd.DataFrame) -> list[tuple[Graphs, int]]:
+def reported_graphs(run: Run, selected: pd.DataFrame) -> list[tuple[Graphs, int]]:
     """The graphs of every seed, and the position of those behind the reported models; nothing for a run without graphs,
     and for seeds that have diverged.
 
     Args:
-        chosen: the rows of `clients` that belong to the run.
+        selected: the rows of `clients` that belong to the run.
     """
-    final_graphs = [(graphs(run, seed), _final_round(run, part)) for seed, part in _reported_seeds(chosen)]
+    final_graphs = [(graphs(run, seed), _final_round(run, part)) for seed, part in _reported_seeds(selected)]
     return [(graph, graph.index_at(final)) for graph, final in final_graphs if graph is not None]
 
 
-def _structure(run: Run, chosen: pd.DataFrame) -> Iterable[dict[str, Any]]:
-    """What the graph behind the reported models shows (`graph_quality`): averaged over layers, and in each layer."""
-    values_of: dict[tuple[str, str], list[float]] = {}
-    reported = reported_graphs(run, chosen)
+def _structure(run: Run, selected: pd.DataFrame) -> Iterable[dict[str, Any]]:
+    """Quality of the graph behind the reported models (`graph_quality`): averaged over layers, and of each layer."""
+    values_by_part: dict[tuple[str, str], list[float]] = {}
+    reported = reported_graphs(run, selected)
     for graph, index in reported:
         layers = graph.weights[index]
         parts = {"all": layers}
@@ -139,11 +139,11 @@ def _structure(run: Run, chosen: pd.DataFrame) -> Iterable[dict[str, Any]]:
             parts |= {name: layer[None] for name, layer in zip(graph.layers, layers, strict=True)}
         for part, weights in parts.items():
             for quantity, value in quality(weights, graph.group, graph.divergence).items():
-                values_of.setdefault((part, quantity), []).append(value)
+                values_by_part.setdefault((part, quantity), []).append(value)
     yield from _edges(run)
-    for (part, quantity), values in values_of.items():
-        when = float(np.mean([graph.rounds[index] for graph, index in reported]))
-        yield {"quantity": quantity, "part": part, "stage": "final", "round": when, **_summarise_seeds(values)}
+    for (part, quantity), values in values_by_part.items():
+        mean_round = float(np.mean([graph.rounds[index] for graph, index in reported]))
+        yield {"quantity": quantity, "part": part, "stage": "final", "round": mean_round, **_summarise_seeds(values)}
 
 
 def _edges(run: Run) -> Iterable[dict[str, Any]]:
@@ -156,9 +156,9 @@ def _edges(run: Run) -> Iterable[dict[str, Any]]:
     table = read_table(path, ("seed", "round", "learner", "source", "weight", "gain"), AGAIN)
     values = []
     for _, part in table.groupby("seed"):
-        ranked = part.groupby("learner")[["weight", "gain"]].rank()
-        each = ranked.groupby(part["learner"]).apply(lambda rows: rows["weight"].corr(rows["gain"]))
-        values.append(float(each.mean()))
+        ranks = part.groupby("learner")[["weight", "gain"]].rank()
+        correlations = ranks.groupby(part["learner"]).apply(lambda rows: rows["weight"].corr(rows["gain"]))
+        values.append(float(correlations.mean()))
     finite = [value for value in values if np.isfinite(value)]
     if finite:
         yield {
@@ -215,14 +215,16 @@ def _traffic(run: Run) -> Iterable[dict[str, Any]]:
 
 
 def _updates(run: Run) -> np.ndarray:
-    """How many clients took part in each row of `run.rounds`; newcomers are there from the round in which they join."""
+    """How many clients took part in each row of `run.rounds`; newcomers count from the round in which they join."""
     from fedweave.federation.schedule import sample_size  # imports torch
 
     train, clients, rounds = run.info["spec"]["train"], run.info["clients"], run.rounds["round"]
     founders = clients - train.get("newcomers", 0)
     warm_up = max(0, rounds.max() - train.get("rounds", rounds.max()))  # its rounds come before those of the method
-    early = rounds <= warm_up + train.get("join_round", 0)
-    return np.where(early, sample_size(train["participation"], founders), sample_size(train["participation"], clients))
+    before_join = rounds <= warm_up + train.get("join_round", 0)
+    return np.where(
+        before_join, sample_size(train["participation"], founders), sample_size(train["participation"], clients)
+    )
 
 
 def _sizes(run: Run, partitions: Path | None) -> Iterable[dict[str, Any]]:
@@ -233,9 +235,9 @@ def _sizes(run: Run, partitions: Path | None) -> Iterable[dict[str, Any]]:
     if run.reference is None:
         return
     path = partitions / run.task / "summary.json" if partitions else None
-    again = f"make the partition again: dvc repro partition@{run.task}"
+    advice = f"make the partition again: dvc repro partition@{run.task}"
     facts = (
-        read(path, lambda file: sizes(json.loads(file.read_text(encoding="utf-8"))), again)
+        read(path, lambda file: sizes(json.loads(file.read_text(encoding="utf-8"))), advice)
         if path and path.is_file()
         else {}
     )
@@ -258,7 +260,7 @@ def sizes(summary: Mapping[str, Any]) -> dict[str, float]:
     return numbers | ({"num_classes": len(summary["labels"][0])} if summary.get("labels") else {})
 
 
-def cohorts(study: Study, chosen: pd.DataFrame) -> pd.DataFrame:
+def cohorts(study: Study, selected: pd.DataFrame) -> pd.DataFrame:
     """Test scores of separate groups of clients (newcomers, attackers, the rest), at both points and the selected
     round.
     """
@@ -280,11 +282,11 @@ def cohorts(study: Study, chosen: pd.DataFrame) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for run in study.runs:
         tests = run.evaluations[run.evaluations["split"] == "test"]
-        picked = chosen[chosen["run"] == run.name][["seed", "client", "round"]]
+        rounds = selected[selected["run"] == run.name][["seed", "client", "round"]]
         for name, members in (run.info.get("cohorts") or {}).items():
             for point, part in tests[tests["client"].isin(members)].groupby("point"):
-                reported = part.merge(picked, on=["seed", "client", "round"])
-                # A seed that has diverged reports no round; without it the mean would be of the lucky ones.
+                reported = part.merge(rounds, on=["seed", "client", "round"])
+                # A seed that has diverged reports no round. It counts as NaN, as a mean without it would be too good.
                 score = _summarise_seeds(reported.groupby("seed")["value"].mean().reindex(run.seeds).tolist())
                 labels = {
                     "metric": run.info["metric"],

@@ -1,7 +1,7 @@
-"""Controls that no method competes with: rules without a model, and one model trained on the pooled rows of all.
+"""Controls that are not ranked: rules without a model, and one model trained on the pooled rows of all clients.
 
-A rule is what the most frequent class, the training mean or the last value would score. The pooled model is no
-federated learning: it is the upper bound that privacy forbids.
+A rule predicts the most frequent class, the training mean or the last value. The pooled model is not federated
+learning: it is an upper bound that privacy forbids.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,7 +30,7 @@ def controls(study: Study) -> pd.DataFrame:
     for task, runs in by_task(study).items():
         run = next((run for run in runs if run.info.get("controls")), None)
         parts = [] if run is None else [_row(run, *rule) for rule in run.info["controls"].items()]
-        parts += [_pooled_row(one) for one in study.pooled if one.task == task]
+        parts += [_pooled_row(pooled_run) for pooled_run in study.pooled if pooled_run.task == task]
         order = -1.0 if runs[0].higher_is_better else 1.0
         rows += sorted(parts, key=lambda row: (np.isnan(row["mean"]), order * row["mean"]))
     return pd.DataFrame(rows, columns=COLUMNS)
@@ -64,7 +64,7 @@ def _pooled_row(run: Run) -> dict[str, Any]:
 
 
 def pooling_note(task: str, runs: list[Run]) -> str:
-    """A sentence where the rows of a task cannot be pooled, so that this control is absent; else empty."""
+    """A sentence if the rows of a task cannot be pooled, so that this control is missing; else empty."""
     if runs[0].info.get("poolable", True):
         return ""
     return f"{task}: no model on pooled rows is shown as a control: every client has a graph of its own."
@@ -81,19 +81,21 @@ def unscored_clients(run: Run) -> list[str]:
 
 
 def missing_score_note(task: str, runs: list[Run]) -> str:
-    """A sentence on the clients that have no score by the metric; empty where all have one."""
+    """A sentence that names the clients without a score by the metric; empty if all have one."""
     names, metric = unscored_clients(runs[0]), str(runs[0].info["metric"])
     if not names:
         return ""
     needs = METRICS[metric].needs if metric in METRICS else ""
-    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} others" if len(names) > 5 else "")
-    why = f", which needs {needs}" if needs else ""
+    examples = ", ".join(names[:5]) + (f" and {len(names) - 5} others" if len(names) > 5 else "")
+    reason = f", which needs {needs}" if needs else ""
     count = len(runs[0].evaluated_clients)
-    return f"{task}: {len(names)} of {count} clients have no {metric}{why}: {shown}. No mean or test includes them."
+    return (
+        f"{task}: {len(names)} of {count} clients have no {metric}{reason}: {examples}. No mean or test includes them."
+    )
 
 
 def sampling_note(task: str, runs: list[Run]) -> str:
-    """A sentence where scores are those of a sample of the clients; empty where all are evaluated."""
+    """A sentence if only a sample of the clients is evaluated; else empty."""
     count, total = len(runs[0].evaluated_clients), len(runs[0].client_names)
     return "" if count == total else f"{task}: evaluated on {count} of {total} clients, the same for all methods."
 

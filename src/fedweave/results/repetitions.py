@@ -14,12 +14,12 @@ class MeanEstimate(NamedTuple):
 
 
 def estimate_mean(values: np.ndarray) -> MeanEstimate:
-    """How sure the mean of `values` [S, N] is, if both seeds and clients are drawn at random.
+    """The mean of `values` [S, N] and its standard error, if both seeds and clients are drawn at random.
 
     A linear mixed model with a random effect of each repetition (seed and split), of each client, and their
     interaction: the variance of the mean is (MS_seeds + MS_clients − MS_rest) / S N, its degrees of freedom are
     Satterthwaite's, as in the quasi-F test of Clark, "The language-as-fixed-effect fallacy" (1973). One seed leaves the
-    variance between clients, and one client that between seeds. Where clients are dealt anew for every split,
+    variance between clients, and one client that between seeds. Where every split assigns rows to clients anew,
     MS_clients is about MS_rest, and the variance is that between splits.
     """
     mean = float(values.mean())
@@ -28,16 +28,18 @@ def estimate_mean(values: np.ndarray) -> MeanEstimate:
     if min(values.shape) < 2:
         return MeanEstimate(mean, float(values.std(ddof=1) / np.sqrt(values.size)), values.size - 1.0)
     seeds, clients = values.shape
-    rows, columns = values.mean(1) - mean, values.mean(0) - mean
-    rest = values - mean - rows[:, None] - columns
-    free = np.array([seeds - 1, clients - 1, (seeds - 1) * (clients - 1)])
-    squares = np.array([clients * (rows**2).sum(), seeds * (columns**2).sum(), (rest**2).sum()]) / free
-    # A negative component counts as none: the mean is at least as uncertain as over seeds alone, or clients alone.
-    whole = max(squares @ [1, 1, -1], *squares[:2])
-    signs = np.array([1, 1, 1]) if whole == squares @ [1, 1, -1] else squares[:2].argmax() == np.arange(3)
-    if whole <= 0:
-        return MeanEstimate(mean, 0.0, float(free[0]))
-    return MeanEstimate(mean, float(np.sqrt(whole / values.size)), float(whole**2 / (signs * squares**2 / free).sum()))
+    seed_effects, client_effects = values.mean(1) - mean, values.mean(0) - mean
+    residuals = values - mean - seed_effects[:, None] - client_effects
+    freedoms = np.array([seeds - 1, clients - 1, (seeds - 1) * (clients - 1)])
+    squares = np.array([clients * (seed_effects**2).sum(), seeds * (client_effects**2).sum(), (residuals**2).sum()])
+    mean_squares = squares / freedoms
+    # A negative variance component counts as zero: the mean is at least as uncertain as over seeds or clients alone.
+    total = max(mean_squares @ [1, 1, -1], *mean_squares[:2])
+    signs = np.array([1, 1, 1]) if total == mean_squares @ [1, 1, -1] else mean_squares[:2].argmax() == np.arange(3)
+    if total <= 0:
+        return MeanEstimate(mean, 0.0, float(freedoms[0]))
+    freedom = float(total**2 / (signs * mean_squares**2 / freedoms).sum())
+    return MeanEstimate(mean, float(np.sqrt(total / values.size)), freedom)
 
 
 def interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:
@@ -48,8 +50,8 @@ def interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:
     from scipy.special import stdtrit
 
     mean, error, freedom = estimate_mean(np.atleast_2d(np.asarray(values, dtype=np.float64)))
-    half = 0.0 if error == 0 else float(stdtrit(freedom, (1 + level) / 2)) * error
-    return mean - half, mean + half
+    margin = 0.0 if error == 0 else float(stdtrit(freedom, (1 + level) / 2)) * error
+    return mean - margin, mean + margin
 
 
 def mixed_model_test(first: np.ndarray, second: np.ndarray) -> float:
@@ -77,8 +79,8 @@ def t_test_over_seeds(first: np.ndarray, second: np.ndarray) -> float:
     return _two_sided_p(estimate_mean(difference[:, None])) if difference.any() else 1.0
 
 
-def _two_sided_p(of: MeanEstimate) -> float:
+def _two_sided_p(estimate: MeanEstimate) -> float:
     """Student's test of mean 0; a difference without any spread is certain."""
     from scipy.special import stdtr
 
-    return float(2 * stdtr(of.freedom, -abs(of.mean) / of.error)) if of.error else 0.0
+    return float(2 * stdtr(estimate.freedom, -abs(estimate.mean) / estimate.error)) if estimate.error else 0.0

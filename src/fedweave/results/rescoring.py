@@ -28,12 +28,12 @@ def rescore(study: Study, metric: str) -> Study:
     for run in study.all_runs:
         check_fit(metric, _kind(run), f"{run.name}: metric")
     parts = (study.runs, study.leaky, study.pooled)
-    runs, leaky, pools = (tuple(_rescore_run(run, METRICS[metric]) for run in part) for part in parts)
-    return study._replace(runs=runs, leaky=leaky, pooled=pools)
+    runs, leaky, pooled = (tuple(_rescore_run(run, METRICS[metric]) for run in part) for part in parts)
+    return study._replace(runs=runs, leaky=leaky, pooled=pooled)
 
 
 def predictions(run: Run, seed: int) -> PredictionTable | None:
-    """What the reported models of a repetition said; None where the file is missing.
+    """Predictions of the reported models of a repetition; None where the file is missing.
 
     Raises:
         BadInput: a damaged file.
@@ -49,15 +49,15 @@ def _read_predictions(path: Path) -> PredictionTable | None:
     if not path.is_file():
         return None
     arrays = read(path, read_npz, AGAIN)
-    if lacking := {*PredictionTable._fields} - {*arrays}:
-        raise BadInput(f"{path}: not readable (no {', '.join(sorted(lacking))}); {AGAIN}")
+    if missing := {*PredictionTable._fields} - {*arrays}:
+        raise BadInput(f"{path}: not readable (no {', '.join(sorted(missing))}); {AGAIN}")
     return PredictionTable(*(arrays[name] for name in PredictionTable._fields))
 
 
 def _rescore_run(run: Run, metric: Metric) -> Run:
     if metric.name == run.info["metric"]:
         return run
-    kind, picked = _kind(run), select_scores(run)
+    kind, selected = _kind(run), select_scores(run)
     if not any((run.folder / f"predictions-{seed}.npz").is_file() for seed in run.seeds):
         reason = str(run.info.get("predictions") or "none: they are of an older version").removeprefix("none: ")
         raise BadInput(
@@ -65,29 +65,29 @@ def _rescore_run(run: Run, metric: Metric) -> Run:
             f"train it again with metric: {metric.name}, or with evaluate.predictions: true"
         )
     tables = {seed: predictions(run, seed) for seed in run.seeds}
-    rows = [row for seed, table in tables.items() for row in _rows(run, metric, kind, seed, table, picked)]
-    whole = {seed: score_pooled_rows(metric, kind, table) for seed, table in tables.items() if table is not None}
+    rows = [row for seed, table in tables.items() for row in _rows(run, metric, kind, seed, table, selected)]
+    pooled = {seed: score_pooled_rows(metric, kind, table) for seed, table in tables.items() if table is not None}
     info = {
         **run.info,
         "metric": metric.name,
         "higher_is_better": metric.higher_is_better,
-        "select": "last",  # the one round that is there
+        "select": "last",  # the only round with predictions
         "selected_by": run.info.get("selected_by") or run.info["metric"],
-        "pooled": whole,
+        "pooled": pooled,
         "controls": _controls(run, metric, kind),
     }
     return replace(run, info=info, evaluations=pd.DataFrame(rows, columns=[*KEYS, "value"]))
 
 
 def _rows(
-    run: Run, metric: Metric, kind: str, seed: int, table: PredictionTable | None, picked: pd.DataFrame
+    run: Run, metric: Metric, kind: str, seed: int, table: PredictionTable | None, selected: pd.DataFrame
 ) -> Iterator[tuple[Any, ...]]:
     """Scores of every client and part in one repetition, at the latest round that one of them reports."""
-    rounds = picked[picked["seed"] == seed]["round"]
+    rounds = selected[selected["seed"] == seed]["round"]
     for test in (False, True):
         for client in run.evaluated_clients:
-            mine = np.zeros(0, bool) if table is None else (table.client == client) & (table.test == test)
-            value = np.nan if table is None else metric.value(kind, table.targets[mine], table.outputs[mine])
+            rows = np.zeros(0, bool) if table is None else (table.client == client) & (table.test == test)
+            value = np.nan if table is None else metric.value(kind, table.targets[rows], table.outputs[rows])
             yield seed, max(int(rounds.max()), 1), run.info["point"], "test" if test else "val", client, value
 
 
@@ -100,6 +100,6 @@ def _controls(run: Run, metric: Metric, kind: str) -> dict[str, list[float]]:
     names = read(path, read_npz, AGAIN)["names"].tolist()
     rows = [table.client == client for client in run.evaluated_clients]
     return {
-        str(name): [metric.value(kind, table.targets[mine], outputs[mine]) for mine in rows]
+        str(name): [metric.value(kind, table.targets[client_rows], outputs[client_rows]) for client_rows in rows]
         for name, outputs in zip(names, table.outputs, strict=True)
     }

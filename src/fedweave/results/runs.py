@@ -18,13 +18,12 @@ from fedweave.files import read, read_table
 from fedweave.results import published
 from fedweave.runs import selection
 
-AGAIN = "train the run again"  # the way out for every damaged file
+AGAIN = "train the run again"  # the advice for every damaged file
 KEYS = ("seed", "round", "point", "split", "client")
-_WHOLE, _TEXT = ("int64", "int32"), ("string", "large_string")
-COLUMNS = dict(zip((*KEYS, "value"), (_WHOLE, _WHOLE, _TEXT, _TEXT, _WHOLE, ("double",)), strict=True))
-MOST_ROWS = (
-    50_000_000  # a few bytes can claim any number of equal rows; a thousand clients and rounds make 6,000,000 a seed
-)
+_INTEGER, _TEXT = ("int64", "int32"), ("string", "large_string")
+COLUMNS = dict(zip((*KEYS, "value"), (_INTEGER, _INTEGER, _TEXT, _TEXT, _INTEGER, ("double",)), strict=True))
+# A file of a few bytes can declare any number of equal rows. A thousand clients and rounds have 6,000,000 rows a seed.
+MOST_ROWS = 50_000_000
 NEEDED = ("run", "task", "dataset", "setting", "method", "metric", "higher_is_better", "point", "select")
 
 
@@ -38,7 +37,7 @@ class Run:
     rounds: pd.DataFrame
     diagnostics: pd.DataFrame  # seed, round, name, value; empty for a run without any
     machine: pd.DataFrame  # time and the machine's load while it was trained; empty for a run without any
-    twin: bool = False  # another run of the task carries the same printed label
+    shares_label: bool = False  # another run of the task has the same printed label
 
     @property
     def name(self) -> str:
@@ -53,7 +52,7 @@ class Run:
     @property
     def label(self) -> str:
         """The method's name in tables, unique within the task."""
-        return f"{self.printed_label} [{self.name}]" if self.twin else self.printed_label
+        return f"{self.printed_label} [{self.name}]" if self.shares_label else self.printed_label
 
     @property
     def printed_label(self) -> str:
@@ -131,11 +130,12 @@ class Run:
 
     @cached_property
     def shortfall(self) -> str:
-        """Why no printed number may be shown for this run; empty where it may, or where none is declared."""
+        """Why no printed number may be shown for this run; empty if it may be shown, or if none is declared."""
         if not self.reference:
             return ""
         declared = self.info.get("spec", {}).get("train", {}).get("rounds", self.trained_rounds)
-        return published.shortfall(self.reference, min(self.trained_rounds, declared))  # a warm-up's rounds come on top
+        # Rounds of a warm-up are additional to the declared ones.
+        return published.shortfall(self.reference, min(self.trained_rounds, declared))
 
 
 class Study(NamedTuple):
@@ -160,16 +160,16 @@ def load_run(folder: Path | str) -> Run:
     """Read one run.
 
     Raises:
-        BadInput: a missing file, key or column, a double row, or a headline selected on test.
+        BadInput: a missing file, key or column, a duplicate row, or a round that was selected on test data.
     """
     folder = Path(folder)
     for name in ("run.json", "evaluations.parquet", "rounds.csv"):
         if not (folder / name).is_file():
             raise BadInput(f"{folder / name}: missing; train the run again")
     info = read(folder / "run.json", lambda file: dict(json.loads(file.read_text(encoding="utf-8"))), AGAIN)
-    lacking = [key for key in NEEDED if key not in info]
-    if lacking:
-        raise BadInput(f"{folder / 'run.json'}: no {', '.join(lacking)}; train the run again")
+    missing = [key for key in NEEDED if key not in info]
+    if missing:
+        raise BadInput(f"{folder / 'run.json'}: no {', '.join(missing)}; train the run again")
     choose(
         info["select"], [rule for rule in selection.RULES if rule != selection.LEAKY], f"{folder / 'run.json'}: select"
     )
@@ -196,10 +196,10 @@ def _read_parquet(path: Path) -> pd.DataFrame:
 
     with pq.ParquetFile(path) as file:
         types = {field.name: str(field.type) for field in file.schema_arrow}
-        if absent := [column for column in COLUMNS if column not in types]:
-            raise ValueError(f"no column {', '.join(absent)}")
-        if strange := [column for column, choices in COLUMNS.items() if types[column] not in choices]:
-            raise ValueError(f"column {strange[0]} is of type {types[strange[0]]}")
+        if missing := [column for column in COLUMNS if column not in types]:
+            raise ValueError(f"no column {', '.join(missing)}")
+        if wrong := [column for column, choices in COLUMNS.items() if types[column] not in choices]:
+            raise ValueError(f"column {wrong[0]} is of type {types[wrong[0]]}")
         if file.metadata.num_rows > MOST_ROWS:
             raise ValueError(f"{file.metadata.num_rows} rows")
         return file.read(list(COLUMNS)).to_pandas()
@@ -230,25 +230,25 @@ def load_study(folder: Path | str, only: Collection[str] | None = None) -> Study
     folders = sorted(
         path for path in (folder / "runs").glob("*") if path.is_dir() and (only is None or path.name in only)
     )
-    done = [path for path in folders if (path / "run.json").is_file()]
-    if not done:
+    finished = [path for path in folders if (path / "run.json").is_file()]
+    if not finished:
         raise BadInput(f"{folder / 'runs'}: no finished run; train one first")
-    runs = [load_run(path) for path in done]
+    runs = [load_run(path) for path in finished]
     labels = [(run.task, run.printed_label) for run in runs]
-    runs = [replace(run, twin=labels.count(key) > 1) for run, key in zip(runs, labels, strict=True)]
+    runs = [replace(run, shares_label=labels.count(key) > 1) for run, key in zip(runs, labels, strict=True)]
     runs.sort(key=lambda run: (run.task, run.name))
     leaky, pooled = tuple(run for run in runs if run.leaks), tuple(run for run in runs if run.pools)
-    fair = tuple(run for run in runs if not (run.leaks or run.pools))
-    if not fair:
-        what = "test rows or on pooled rows" if pooled else "test rows"
+    comparable = tuple(run for run in runs if not (run.leaks or run.pools))
+    if not comparable:
+        rows = "test rows or on pooled rows" if pooled else "test rows"
         raise BadInput(
-            f"{folder / 'runs'}: every run trains on {what}, and there is nothing to compare; add one that does not"
+            f"{folder / 'runs'}: every run trains on {rows}, and there is nothing to compare; add one that does not"
         )
     return Study(
         str(runs[0].info.get("study", folder.name)),
         folder,
-        fair,
-        tuple(p.name for p in folders if p not in done),
+        comparable,
+        tuple(p.name for p in folders if p not in finished),
         leaky,
         pooled,
     )

@@ -42,19 +42,19 @@ def _select_seed_scores(run: Run, rule: str, seed: int, rows: pd.DataFrame) -> p
     rounds = tables["val"].index.intersection(tables["test"].index)
     test = tables["test"].loc[rounds]
     val = tables["val"].reindex(index=rounds, columns=test.columns)
-    value, picked = np.full(test.shape[1], np.nan), np.full(test.shape[1], -1)
+    value, selected_rounds = np.full(test.shape[1], np.nan), np.full(test.shape[1], -1)
     index = selection.select(val.to_numpy(), rounds, rule, run.higher_is_better, test.to_numpy())
     if index is not None:
         value = test.to_numpy()[index, np.arange(test.shape[1])]
-        picked = rounds.to_numpy()[index]
-    return pd.DataFrame({"seed": seed, "client": test.columns, "round": picked, "value": value})
+        selected_rounds = rounds.to_numpy()[index]
+    return pd.DataFrame({"seed": seed, "client": test.columns, "round": selected_rounds, "value": value})
 
 
 def validation_scores(run: Run) -> pd.DataFrame:
     """Validation value of every seed and client (columns) at the round that a run reports; NaN where it diverged."""
     scores = _scores_at_point(run)
-    picked = select_scores(run).drop(columns="value")
-    merged = picked.merge(scores[scores["split"] == "val"], on=["seed", "client", "round"], how="left")
+    selected = select_scores(run).drop(columns="value")
+    merged = selected.merge(scores[scores["split"] == "val"], on=["seed", "client", "round"], how="left")
     return merged.pivot(index="seed", columns="client", values="value")
 
 
@@ -62,18 +62,18 @@ def validation_means(runs: Mapping[str, Run]) -> dict[str, float]:
     """Name -> mean of `validation_scores` over seeds and clients, for the `runs` of one task; NaN for one that has
     diverged in a seed.
 
-    Clients without a value in any run have no say.
+    Clients without a value in any run are left out.
     """
     tables = {name: validation_scores(run) for name, run in runs.items()}
-    measured = sorted({client for table in tables.values() for client in table.columns[table.notna().any()]})
+    scored = sorted({client for table in tables.values() for client in table.columns[table.notna().any()]})
     return {
-        name: float(table.reindex(columns=measured).to_numpy().mean()) if measured else math.nan
+        name: float(table.reindex(columns=scored).to_numpy().mean()) if scored else math.nan
         for name, table in tables.items()
     }
 
 
 def best_first(means: Mapping[str, float], higher_is_better: bool) -> list[str]:
-    """Names by their means, best first; those without a number come last."""
+    """Names sorted by their means, best first; names with NaN come last."""
     order = -1.0 if higher_is_better else 1.0
     return sorted(means, key=lambda name: (math.isnan(means[name]), order * means[name]))
 
@@ -85,10 +85,10 @@ def clients(study: Study, rule: str | None = None) -> pd.DataFrame:
     """
     parts = []
     for run in study.runs:
-        about, names = {"run": run.name, "task": run.task, "method": run.label}, run.client_names
-        part = select_scores(run, rule).assign(**about)
+        columns, names = {"run": run.name, "task": run.task, "method": run.label}, run.client_names
+        part = select_scores(run, rule).assign(**columns)
         part["name"] = [names[client] for client in part["client"]]
-        parts.append(part[[*about, "seed", "client", "name", "round", "value"]])
+        parts.append(part[[*columns, "seed", "client", "name", "round", "value"]])
     return drop_unscored_clients(pd.concat(parts, ignore_index=True))
 
 
@@ -97,8 +97,8 @@ def drop_unscored_clients(table: pd.DataFrame) -> pd.DataFrame:
     are.
     """
     has_score = table["value"].notna().groupby([table["task"], table["client"]]).transform("any")
-    measured = has_score.groupby(table["task"]).transform("any")
-    return table[has_score | ~measured].reset_index(drop=True)
+    scored = has_score.groupby(table["task"]).transform("any")
+    return table[has_score | ~scored].reset_index(drop=True)
 
 
 def score_matrix(table: pd.DataFrame, run: str) -> pd.DataFrame:
@@ -110,7 +110,7 @@ def best_rounds(run: Run) -> np.ndarray:
     """Per seed, the round with the best mean validation score and the last evaluated one, [S, 2]; NaN without a finite
     one.
 
-    Always by the mean over clients, even if the run selects otherwise: the question is whether more rounds would have
+    Always by the mean over clients, even if the run selects otherwise: this shows whether more rounds would have
     helped.
     """
     val = _scores_at_point(run)
@@ -130,7 +130,7 @@ def progress(run: Run) -> dict[str, float]:
     """`best_round`: the best validation round, averaged over seeds; `at_last`: the number of seeds where it is the last
     one.
 
-    A run that was evaluated in one round only says nothing about its progress: `at_last` is 0.
+    A run that was evaluated in only one round does not show its progress: `at_last` is 0.
     """
     rounds_by_seed = best_rounds(run)
     rounds = _scores_at_point(run)["round"].nunique()
@@ -140,7 +140,7 @@ def progress(run: Run) -> dict[str, float]:
 
 
 def unconverged_rows(board: pd.DataFrame) -> pd.DataFrame:
-    """Rows of a leaderboard without convergence: in at least half of the seeds the best validation round is the last
-    one.
+    """Rows of a leaderboard that have not converged: the best validation round is the last one in half of the seeds or
+    more.
     """
     return board[(board["at_last"] > 0) & (2 * board["at_last"] >= board["seeds"])]

@@ -1,4 +1,4 @@
-"""What a run stored of the server: who learned from whom, and its vectors of the clients.
+"""What a run stored of the server: the collaboration graphs, and the vectors by which it describes clients.
 
 A missing file is no error.
 """
@@ -16,7 +16,7 @@ from fedweave.results.runs import AGAIN, Run
 
 
 class Graphs(NamedTuple):
-    """Who learned from whom in one seed.
+    """The collaboration graphs of one seed: who learned from whom.
 
     Attributes:
         seed: of the repetition.
@@ -26,7 +26,7 @@ class Graphs(NamedTuple):
         group: [N] planted groups of the clients, or None.
         divergence: [N, N] how much the training targets of two clients differ, or None.
 
-    A graph that is the same for every layer is kept once (L = 1).
+    A graph that is the same for every layer is stored once (L = 1).
     """
 
     seed: int
@@ -37,12 +37,12 @@ class Graphs(NamedTuple):
     divergence: np.ndarray | None = None
 
     def index_at(self, round: int) -> int:
-        """Position of the last kept graph that is not after `round`, or of the first one."""
+        """Position of the last stored graph that is not after `round`, or of the first one."""
         return max(0, int(np.searchsorted(self.rounds, round, side="right")) - 1)
 
 
 class Portrait(NamedTuple):
-    """What the server knew clients by in one seed at the end: vectors [N, D], planted groups [N]."""
+    """The vectors [N, D] by which the server describes clients at the end of one seed, and planted groups [N]."""
 
     seed: int
     round: int
@@ -70,8 +70,8 @@ def graphs(run: Run, seed: int | None = None) -> Graphs | None:
         return None
     clients = weights.shape[-1]
     divergence = arrays.get("divergence")
-    fits = divergence is not None and divergence.shape == (clients, clients)
-    return Graphs(seed, rounds, weights, layers, _group(run, arrays, clients), divergence if fits else None)
+    is_square = divergence is not None and divergence.shape == (clients, clients)
+    return Graphs(seed, rounds, weights, layers, _group(run, arrays, clients), divergence if is_square else None)
 
 
 def portrait(run: Run, seed: int | None = None) -> Portrait | None:

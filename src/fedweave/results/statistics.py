@@ -1,4 +1,4 @@
-"""Who is better, and how sure are we: paired tests, intervals and ranks over clients, seeds and tasks.
+"""Comparison of methods: paired tests, intervals and ranks over clients, seeds and tasks.
 
 Demsar, "Statistical Comparisons of Classifiers over Multiple Data Sets", JMLR 7 (2006): ranks, Friedman and Nemenyi;
 Westfall and Young, "Resampling-Based Multiple Testing" (1993), for the correction over clients;
@@ -19,8 +19,8 @@ from fedweave.tensors.random_streams import stream
 
 ALPHA = 0.05
 
-ENUMERATED = 13  # pairs up to which all sign flips are listed
-DRAWN = 10_000  # sign flips drawn beyond, the observed signs among them
+MOST_ENUMERATED = 13  # up to so many pairs, all sign flips are used
+RANDOM_FLIPS = 10_000  # random sign flips for more pairs, the observed signs among them
 
 
 class Comparison(NamedTuple):
@@ -46,7 +46,7 @@ class Comparison(NamedTuple):
 
 
 class Ranking(NamedTuple):
-    """Average ranks [M] over T tasks (1 is best), Friedman's p, and the difference that Nemenyi's test asks for."""
+    """Average ranks [M] over T tasks (1 is best), Friedman's p, and the critical difference of Nemenyi's test."""
 
     methods: tuple[str, ...]
     ranks: np.ndarray
@@ -68,7 +68,7 @@ def signed_rank(first: np.ndarray, second: np.ndarray) -> float:
     if not difference.any():
         return 1.0
     difference = difference[difference != 0]
-    if len(difference) > ENUMERATED:
+    if len(difference) > MOST_ENUMERATED:
         from scipy.stats import wilcoxon
 
         return float(wilcoxon(difference).pvalue)
@@ -81,7 +81,7 @@ def step_down(differences: np.ndarray) -> np.ndarray:
     """Two-sided p [K] of K paired tests on the same clients, corrected so that the chance of any false result is p.
 
     Westfall and Young's step-down maximum. When no method differs, a client's row of `differences` [N, K] could equally
-    have the opposite sign, all K at once. So tests with equal results cost nothing: with ten clients a leader can be
+    have the opposite sign, all K at once. So tests with equal results cost no power: with ten clients a leader can be
     significantly better than thirty methods, where Holm's smallest p would be 30 · 2 / 2^10. The statistic is Student's
     t, not the signed rank: of hundreds of pairs some always have the same sign at every client, by a small amount, and
     no rank statistic can be larger than that. All 2^N sign flips are used up to 13 clients, and 10,000 random ones
@@ -103,9 +103,9 @@ def step_down(differences: np.ndarray) -> np.ndarray:
 @lru_cache(maxsize=4)
 def _sign_flips(count: int) -> np.ndarray:
     """Signs [B, count] in ±1, the observed ones (all +1) among them."""
-    if count <= ENUMERATED:
+    if count <= MOST_ENUMERATED:
         return 1.0 - 2.0 * ((np.arange(2**count)[:, None] >> np.arange(count)) & 1)
-    signs = stream(count).choice([-1.0, 1.0], size=(DRAWN, count))
+    signs = stream(count).choice([-1.0, 1.0], size=(RANDOM_FLIPS, count))
     signs[0] = 1.0
     return signs
 
@@ -142,7 +142,7 @@ def compare_pairs(
 
     Clients are the pairs of the test, after averaging each client over its seeds. `better` names the winner where p,
     corrected over all given pairs (`step_down`), is below 0.05 and the interval of the difference leaves out zero.
-    So clients that agree because of a few lucky seeds are not enough. Otherwise it is empty.
+    Otherwise it is empty: clients that agree because of a few seeds are not enough.
 
     Args:
         splits: every seed has a split of its own. Then client 3 of one split is not client 3 of another, and the test
@@ -156,21 +156,21 @@ def compare_pairs(
     raw = np.array(
         [mixed_model_test(values[a], values[b]) if splits else signed_rank(means[a], means[b]) for a, b in pairs]
     )
-    seeds = [t_test_over_seeds(np.asarray(values[a]), np.asarray(values[b])) for a, b in pairs]
-    alone = len(pairs) < 2
+    p_seeds = [t_test_over_seeds(np.asarray(values[a]), np.asarray(values[b])) for a, b in pairs]
+    is_single = len(pairs) < 2
     if splits:
         adjusted = holm(raw)
     else:
-        adjusted = raw if alone else np.fmax(raw, step_down(np.stack([means[a] - means[b] for a, b in pairs], 1)))
+        adjusted = raw if is_single else np.fmax(raw, step_down(np.stack([means[a] - means[b] for a, b in pairs], 1)))
     comparisons = [_comparison(*pair, values, means, higher_is_better) for pair in pairs]
     return [
         _add_p_values(c, *map(float, p))
-        for c, p in zip(comparisons, np.stack([raw, adjusted, seeds, holm(seeds)], 1), strict=True)
+        for c, p in zip(comparisons, np.stack([raw, adjusted, p_seeds, holm(p_seeds)], 1), strict=True)
     ]
 
 
 def _add_p_values(c: Comparison, p: float, adjusted: float, seeds: float, seeds_adjusted: float) -> Comparison:
-    """A comparison with its p values and what they say."""
+    """A comparison with its p values, `better` and `undecided`."""
     excludes_zero = c.low * c.high > 0
     better = c.better if adjusted < ALPHA and excludes_zero else ""
     undecided = (excludes_zero or adjusted < ALPHA) and not better and adjusted == adjusted
@@ -182,13 +182,13 @@ def _add_p_values(c: Comparison, p: float, adjusted: float, seeds: float, seeds_
 def _comparison(
     a: str, b: str, values: Mapping[str, np.ndarray], means: Mapping[str, np.ndarray], higher: bool
 ) -> Comparison:
-    """The difference and its interval, still without a test: `better` is who is ahead."""
-    difference, nothing = means[a] - means[b], float("nan")
+    """The difference and its interval, still without a test: `better` is the method that is ahead."""
+    difference, nan = means[a] - means[b], float("nan")
     paired = values[a] - values[b] if np.shape(values[a]) == np.shape(values[b]) else difference
     gain = float(difference.mean() if higher else -difference.mean())
-    # A mean that a few clients carry may point the other way than the ranks that are tested.
-    ahead = (a if gain > 0 else b) if difference.mean() * _signed_ranks(difference).sum() > 0 else ""
-    return Comparison(a, b, float(difference.mean()), *interval(paired), nothing, nothing, ahead, nothing, nothing)
+    # A mean that depends on a few clients may have another sign than the ranks that are tested.
+    better = (a if gain > 0 else b) if difference.mean() * _signed_ranks(difference).sum() > 0 else ""
+    return Comparison(a, b, float(difference.mean()), *interval(paired), nan, nan, better, nan, nan)
 
 
 def leader(values: Mapping[str, np.ndarray], higher_is_better: bool) -> str | None:
@@ -216,7 +216,10 @@ def compare_to_controls(
     """
     present = [control for control in controls if control in values]
     pairs = [
-        (name, control) for place, control in enumerate(present) for name in values if name not in present[: place + 1]
+        (name, control)
+        for position, control in enumerate(present)
+        for name in values
+        if name not in present[: position + 1]
     ]
     return compare_pairs(values, pairs, higher_is_better, splits) if pairs else []
 
@@ -260,11 +263,11 @@ def friedman(table: np.ndarray) -> float:
     from scipy.special import chdtrc
 
     tasks, count = table.shape
-    tied = sum(float((n**3 - n).sum()) for n in (np.unique(row, return_counts=True)[1] for row in table))
-    whole = 1 - tied / (tasks * count * (count**2 - 1))
-    if whole <= 0:
+    ties = sum(float((n**3 - n).sum()) for n in (np.unique(row, return_counts=True)[1] for row in table))
+    correction = 1 - ties / (tasks * count * (count**2 - 1))
+    if correction <= 0:
         return 1.0
-    statistic = 12 * tasks / (count * (count + 1)) * float(((table.mean(0) - (count + 1) / 2) ** 2).sum()) / whole
+    statistic = 12 * tasks / (count * (count + 1)) * float(((table.mean(0) - (count + 1) / 2) ** 2).sum()) / correction
     return float(chdtrc(count - 1, statistic))
 
 

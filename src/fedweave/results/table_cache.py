@@ -1,4 +1,4 @@
-"""The tables of a study as `write` left them, read instead of computed again."""
+"""The tables of a study as `write` stored them, which are read instead of computed again."""
 
 from pathlib import Path
 
@@ -12,18 +12,22 @@ from fedweave.results.runs import Study
 from fedweave.results.tables import COLUMNS, FILES, Tables, compute_tables
 
 AGAIN = "make it again with: dvc repro evaluate"
-# Columns of names, which stay text even where they look like numbers or are empty.
-TEXT = (
+# Columns of names, which are text even where they look like numbers or are empty.
+TEXT_COLUMNS = (
     "run", "task", "dataset", "setting", "method", "name", "other", "better", "mark", *map(control_column, CONTROLS),
     "quantity", "part", "stage", "table", "cohort", "control", "kind",
 )  # fmt: skip
-
-
-COMPLETE = {"board": COLUMNS, "significance": ["undecided"], "clients": ["name"], "controls": ["control", "kind"]}
+# Field of `Tables` -> columns without which the file is of an older version.
+REQUIRED_COLUMNS = {
+    "board": COLUMNS,
+    "significance": ["undecided"],
+    "clients": ["name"],
+    "controls": ["control", "kind"],
+}
 
 
 def load_tables(study: Study, partitions: Path | None = None) -> Tables:
-    """The tables as `read_stored_tables`, or else what `compute_tables` computes.
+    """The tables of `read_stored_tables`, or else of `compute_tables`.
 
     Raises:
         BadInput: a stored table is damaged.
@@ -32,7 +36,7 @@ def load_tables(study: Study, partitions: Path | None = None) -> Tables:
 
 
 def read_stored_tables(study: Study) -> Tables | None:
-    """The stored tables, if they are complete, of this version, younger than every run and of the same metric.
+    """The stored tables, if they are complete, of this version, newer than every run and by the same metric.
 
     Raises:
         BadInput: a stored table is damaged.
@@ -42,21 +46,21 @@ def read_stored_tables(study: Study) -> Tables | None:
     if rescored or not all(file.is_file() for file in files.values()):
         return None
     runs = [run.folder / name for run in study.all_runs for name in ("run.json", "evaluations.parquet", "rounds.csv")]
-    read = {field: _read(file) for field, file in files.items()}
-    if any(not {*names} <= {*read[field]} for field, names in COMPLETE.items()):
-        return None  # written before these columns were there
+    tables = {field: _read(file) for field, file in files.items()}
+    if any(not {*names} <= {*tables[field]} for field, names in REQUIRED_COLUMNS.items()):
+        return None  # written by a version without these columns
     oldest = min(file.stat().st_mtime_ns for file in files.values())
-    if oldest < max(file.stat().st_mtime_ns for file in runs) or {*read["clients"]["run"]} != {
+    if oldest < max(file.stat().st_mtime_ns for file in runs) or {*tables["clients"]["run"]} != {
         run.name for run in study.runs
     }:
         return None
-    return Tables(**{**read, "board": _add_run_columns(read["board"], study, files["board"])})
+    return Tables(**{**tables, "board": _add_run_columns(tables["board"], study, files["board"])})
 
 
 def _read(file: Path) -> pd.DataFrame:
     needed = ("control",) if file.stem == FILES["controls"] else ("method",)
-    table = read_table(file, needed, AGAIN, dtype=dict.fromkeys(TEXT, "str"), **AS_WRITTEN)
-    return table.fillna({name: "" for name in TEXT if name in table})
+    table = read_table(file, needed, AGAIN, dtype=dict.fromkeys(TEXT_COLUMNS, "str"), **AS_WRITTEN)
+    return table.fillna({name: "" for name in TEXT_COLUMNS if name in table})
 
 
 def _add_run_columns(board: pd.DataFrame, study: Study, file: Path) -> pd.DataFrame:

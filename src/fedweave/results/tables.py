@@ -38,8 +38,8 @@ FILES = {
 class Tables(NamedTuple):
     """Everything that is computed from the runs; `board` is the leaderboard with `run` and `task` in front.
 
-    `leaky` is what must not be compared: scores at rounds chosen on test data, and runs that trained on it. `controls`
-    are rules without a model.
+    `leaky` must not be compared: scores at rounds chosen on test data, and runs that trained on it. `controls` are
+    rules without a model.
     """
 
     board: pd.DataFrame
@@ -57,23 +57,23 @@ def _score(run: Run, table: pd.DataFrame) -> dict[str, Any]:
     values = score_matrix(table, run.name).to_numpy()
     about = {"run": run.name, "task": run.task, "dataset": run.info["dataset"], "setting": run.info["setting"]}
     numbers = {"seeds": len(values), **selection.summarise_run(values, run.higher_is_better)._asdict()}
-    whole = [*(run.info.get("pooled") or {}).values()]
-    pooled = float(np.mean(whole)) if len(whole) == len(values) else np.nan
+    pooled_values = [*(run.info.get("pooled") or {}).values()]
+    pooled = float(np.mean(pooled_values)) if len(pooled_values) == len(values) else np.nan
     return {**about, "method": run.label, "metric": run.info["metric"], **numbers, "pooled": pooled}
 
 
 def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     """One row per run, best first within each task; columns `run`, `task` and those of the leaderboard.
 
-    `std` is over seeds (ddof 1); `pooled` is the metric of all clients' test rows together, averaged over seeds, and so
-    are `client_std` and `worst10`; bytes and seconds are totals of a
-    run, averaged over seeds. `low` and `high` are the 95 % interval of the mean (over seeds and clients).
-    `best_round` and `at_last` say when validation was best (`progress`). The columns of the tests are left empty
+    `std` is over seeds (ddof 1). `pooled` is the metric of all clients' test rows together, averaged over seeds.
+    `client_std` and `worst10` are averaged over seeds too. Bytes and seconds are totals of a run, averaged over seeds.
+    `low` and `high` are the 95 % interval of the mean (over seeds and clients).
+    `best_round` and `at_last` show when validation was best (`progress`). The columns of the tests are left empty
     (`add_marks` fills them). Printed numbers are filled only where the run had the paper's full budget.
     """
     rows = []
     scores = {task: scores_by_method(runs, table) for task, runs in by_task(study).items()}
-    helped = {name: counts for runs in by_task(study).values() for name, counts in gains(runs, table).items()}
+    gain_counts = {name: counts for runs in by_task(study).values() for name, counts in gains(runs, table).items()}
     for run in study.runs:
         printed = None
         if run.reference and not run.shortfall:
@@ -83,7 +83,7 @@ def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
         low, high = statistics.interval(scores[run.task][run.label])
         about = {
             "study": study.name, **_score(run, table), "low": low, "high": high,
-            **points(run, table), **progress(run), **helped.get(run.name, {}),
+            **points(run, table), **progress(run), **gain_counts.get(run.name, {}),
         }  # fmt: skip
         rows.append({**about, **run.totals.to_dict(), **printed_numbers, "order": order})
     frame = pd.DataFrame(rows).reindex(columns=["run", "task", *COLUMNS, "order"])
@@ -96,11 +96,11 @@ def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     return frame.drop(columns="order").astype(dict.fromkeys(numbers, "float64"))
 
 
-def points(run: Run, chosen: pd.DataFrame) -> dict[str, float]:
+def points(run: Run, selected: pd.DataFrame) -> dict[str, float]:
     """The mean over clients and seeds at both points in the reported rounds: "pre" is of models as received, "post"
     after local training; NaN for a point that was not evaluated, and where a client has no finite score there.
     """
-    rounds = chosen[chosen["run"] == run.name][["seed", "client", "round"]]
+    rounds = selected[selected["run"] == run.name][["seed", "client", "round"]]
     if (rounds["round"] < 0).any():
         return dict.fromkeys(("pre", "post"), np.nan)
     tests = run.evaluations[run.evaluations["split"] == "test"]
@@ -132,13 +132,11 @@ def significance(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     for task, runs in by_task(study).items():
         scores, higher = scores_by_method(runs, table), runs[0].higher_is_better
         splits = runs[0].has_splits
-        pairs = statistics.compare_all_pairs(scores, higher, splits)
+        pairs, graph_pairs = statistics.compare_all_pairs(scores, higher, splits), graph_control_pairs(runs)
         families = {
             "leader": statistics.leader_comparisons(pairs, statistics.leader(scores, higher)),
             "controls": statistics.compare_to_controls(scores, CONTROLS, higher, splits),
-            "graph": statistics.compare_pairs(scores, twins, higher, splits)
-            if (twins := graph_control_pairs(runs))
-            else [],
+            "graph": statistics.compare_pairs(scores, graph_pairs, higher, splits) if graph_pairs else [],
             "pairs": pairs,
         }
         rows += [{"task": task, "family": family, **c._asdict()} for family, part in families.items() for c in part]
@@ -149,12 +147,12 @@ def graph_control_pairs(runs: Sequence[Run]) -> list[tuple[str, str]]:
     """(label with the learned graph, label with a control in its place) of runs that are equal but for their graph."""
     pairs = []
     for run in runs:
-        mine = _separate_graph(run)
-        if mine is None or is_control(mine[0]):
+        learned = _separate_graph(run)
+        if learned is None or is_control(learned[0]):
             continue
         for other in runs:
-            theirs = _separate_graph(other)
-            if theirs is not None and is_control(theirs[0]) and theirs[1] == mine[1]:
+            control = _separate_graph(other)
+            if control is not None and is_control(control[0]) and control[1] == learned[1]:
                 pairs.append((run.label, other.label))
     return pairs
 
@@ -209,11 +207,11 @@ def compute_tables(study: Study, partitions: Path | None = None) -> Tables:
 
 
 def add_graph_quality(board: pd.DataFrame, measures: pd.DataFrame) -> pd.DataFrame:
-    """The leaderboard with what each run's collaboration graph shows, averaged over layers and seeds."""
-    whole = measures[(measures["part"] == "all") & measures["quantity"].isin(list(graph_quality.MEANING))]
-    values = whole.pivot_table(index="run", columns="quantity", values="value")
-    added = {name: board["run"].map(values[name]) if name in values else np.nan for name in graph_quality.MEANING}
-    return board.assign(**added).astype(dict.fromkeys(graph_quality.MEANING, "float64"))
+    """The leaderboard with the quality of each run's collaboration graph, averaged over layers and seeds."""
+    averages = measures[(measures["part"] == "all") & measures["quantity"].isin(list(graph_quality.MEANING))]
+    values = averages.pivot_table(index="run", columns="quantity", values="value")
+    columns = {name: board["run"].map(values[name]) if name in values else np.nan for name in graph_quality.MEANING}
+    return board.assign(**columns).astype(dict.fromkeys(graph_quality.MEANING, "float64"))
 
 
 def leaky_scores(study: Study) -> pd.DataFrame:

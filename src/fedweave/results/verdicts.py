@@ -1,4 +1,4 @@
-"""Sentences about who is better, which claim no more than the test does."""
+"""Sentences on which method is better, which claim no more than the test does."""
 
 from collections.abc import Mapping, Sequence
 
@@ -20,15 +20,15 @@ __all__ = [
     "verdict",
 ]
 
-SIGNED = "Wilcoxon's signed-rank test over clients"
-MIXED = "linear mixed model over seeds, splits and clients"
+SIGNED_RANK_TEST = "Wilcoxon's signed-rank test over clients"
+MIXED_MODEL_TEST = "linear mixed model over seeds, splits and clients"
 
-NAMED = 6  # most names in a sentence
-FEW = 3  # most methods behind the leader that are named
+MOST_NAMES = 6  # most names in a sentence
+MOST_BEHIND = 3  # most methods behind the leader that are named
 
 
 def verdict(board: pd.DataFrame, marks: Mapping[str, str]) -> str:
-    """The outcome in one sentence that claims no more than the test does."""
+    """The outcome of a task in one sentence."""
     leader = next((method for method, mark in marks.items() if mark in ("best", "lead")), board["method"].iloc[0])
     if board["mean"].isna().all():
         return "No method reached a finite score."
@@ -75,20 +75,22 @@ def describe_splits(runs: Sequence[Run]) -> str:
     seeds = runs[0].info.get("splits") or []
     if not seeds:
         return ""
-    named = ", ".join(map(str, seeds[:NAMED])) + (", …" if len(seeds) > NAMED else "")
-    return f"{len(seeds)} splits ({named})" + (f": {MIXED}" if len(runs) > 1 else "")
+    numbers = ", ".join(map(str, seeds[:MOST_NAMES])) + (", …" if len(seeds) > MOST_NAMES else "")
+    return f"{len(seeds)} splits ({numbers})" + (f": {MIXED_MODEL_TEST}" if len(runs) > 1 else "")
 
 
 def describe_test(runs: Sequence[Run]) -> str:
     """Which test compares the `runs` of a task, and its splits if it has several; empty for one run on one split."""
-    return describe_splits(runs) or (SIGNED if len(runs) > 1 else "")
+    return describe_splits(runs) or (SIGNED_RANK_TEST if len(runs) > 1 else "")
 
 
 def _join_or_count(methods: Sequence[str]) -> str:
-    return join_names(methods) if len(methods) <= FEW else f"{len(methods)} other methods"
+    return join_names(methods) if len(methods) <= MOST_BEHIND else f"{len(methods)} other methods"
 
 
 def join_names(names: Sequence[str], word: str = "and") -> str:
     """At most six names as words: "a, b and c", "a, b, c, d, e and 3 others"."""
-    words = list(names) if len(names) <= NAMED else [*names[: NAMED - 1], f"{len(names) - NAMED + 1} others"]
+    words = (
+        list(names) if len(names) <= MOST_NAMES else [*names[: MOST_NAMES - 1], f"{len(names) - MOST_NAMES + 1} others"]
+    )
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {word} {words[-1]}"

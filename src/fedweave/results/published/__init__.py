@@ -1,6 +1,6 @@
-"""Numbers printed in the papers, as data; never mixed with a run that had less than the paper's budget.
+"""Numbers printed in the papers, as data; they are never compared with a run that had less than the paper's budget.
 
-The tables keep the printed values, inconsistencies included. `std` is over runs, in `shn` over clients.
+The tables have the values as printed, with their inconsistencies. `std` is over runs, in `shn` over clients.
 """
 
 import csv
@@ -59,7 +59,7 @@ class Row(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """The printed column that a task is compared with; `full` says that the task declares the paper's whole budget."""
+    """The printed column that a task is compared with; `full`: the task declares the paper's whole budget."""
 
     paper: str
     table: str
@@ -74,7 +74,7 @@ class Reference(NamedTuple):
 
 
 class PrintedValue(NamedTuple):
-    """A printed value in the unit of our metric, and what is known to be odd about it."""
+    """A printed value in the unit of our metric, and a remark on known inconsistencies."""
 
     mean: float
     std: float
@@ -139,7 +139,7 @@ def paper_rounds(reference: Reference) -> int:
 
 
 def shortfall(reference: Reference, rounds: int) -> str:
-    """Why a run of `rounds` must not be compared with the printed column; empty when it may."""
+    """Why a run of `rounds` must not be compared with the printed column; empty if it may be compared."""
     full = paper_rounds(reference)
     if rounds < full:
         return f"trained {rounds} of the {full} rounds of {reference.title}"
@@ -148,8 +148,8 @@ def shortfall(reference: Reference, rounds: int) -> str:
 
 def column(reference: Reference) -> tuple[Row, ...]:
     """All rows printed in the column, of any method and metric."""
-    place = (reference.table, reference.dataset, reference.setting)
-    return tuple(row for row in rows(reference.paper) if (row.table, row.dataset, row.setting) == place)
+    key = (reference.table, reference.dataset, reference.setting)
+    return tuple(row for row in rows(reference.paper) if (row.table, row.dataset, row.setting) == key)
 
 
 def lookup(reference: Reference, label: str, metric: str) -> PrintedValue | None:
@@ -164,13 +164,13 @@ def lookup(reference: Reference, label: str, metric: str) -> PrintedValue | None
 
 
 def is_same_method(label: str, printed: str) -> bool:
-    """Whether `label` and the `printed` label name one method."""
+    """Whether `label` and the `printed` label are of the same method."""
     ours, theirs = canonical_label(label), canonical_label(printed)
     return ours == theirs or theirs in ALIASES.get(ours, ())
 
 
 def remark(reference: Reference, label: str) -> str:
-    """What is known to be odd about a method's printed numbers in this table; empty for most."""
+    """A remark on known inconsistencies of a method's printed numbers in this table; empty for most methods."""
     for row in _read("remarks.csv"):
         applies = all(row[key] in ("", getattr(reference, key)) for key in ("paper", "table", "dataset"))
         if applies and is_same_method(label, row["method"]):
