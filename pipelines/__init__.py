@@ -1,16 +1,16 @@
-"""The edges: one thin command per DVC stage; the only place that knows Prefect, MLflow, Optuna and DVC."""
+"""Stages, commands and services around the library: the only part that imports Prefect, MLflow, Optuna and DVC."""
 
 import os
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-# Where the project may be: a folder with dvc.yaml, the current one or the checkout of this code
-PLACES = (Path.cwd(), HERE.parent)
-ROOT = next((place for place in PLACES if (place / "dvc.yaml").is_file()), Path.cwd())
+# The project is the current folder or the checkout of this code: the first one with a dvc.yaml.
+FOLDERS = (Path.cwd(), HERE.parent)
+ROOT = next((folder for folder in FOLDERS if (folder / "dvc.yaml").is_file()), Path.cwd())
 
 
 def template(name: str) -> Path:
-    """A file of a project as it is delivered: inside of the package where it is installed, else of the checkout."""
+    """The file `name` that a new project begins with: from the installed package, or from the checkout."""
     return next(file for file in (HERE / "project" / name, HERE.parent / name) if file.is_file())
 
 
@@ -22,4 +22,4 @@ def _environment(file: Path) -> dict[str, str]:
 
 
 os.environ.update(_environment(ROOT / ".env"))
-os.environ.update(_environment(template(".env")))  # what the project leaves out
+os.environ.update(_environment(template(".env")))  # defaults for what the project does not set

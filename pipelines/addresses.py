@@ -13,13 +13,13 @@ from fedweave.errors import BadInput, format_value
 
 LOOPBACK = "127.0.0.1"
 SQLITE = "sqlite:///"
-VERSION = "alembic_version"  # the table that names the version of all others
-HEALTH = 5.0  # seconds for a server of MLflow to answer
-ABSENT = (502, 503, 504)  # what a gateway says in place of a server
+VERSION_TABLE = "alembic_version"  # the table that names the version of all others
+ANSWER_TIMEOUT = 5.0  # seconds for a server of MLflow to answer
+GATEWAY_ERRORS = (502, 503, 504)  # HTTP codes by which a gateway reports that its server is absent
 
 
 def start_command(name: str, **variables: object) -> str:
-    """What a user types for `make NAME`, with variables; a project outside of a checkout has no Makefile."""
+    """The command line for `make NAME` with variables; outside of a checkout, without its Makefile, `fedweave NAME`."""
     words = [f"{variable}={value}" for variable, value in variables.items()]
     in_checkout = Path("Makefile").is_file() and Path("src", "fedweave").is_dir()
     return " ".join(["make", name, *words] if in_checkout else [*words, "fedweave", name])
@@ -31,11 +31,11 @@ def bound_host() -> str:
 
 
 def reachable_host() -> str:
-    """The address at which this machine reaches them: of a server on all addresses, loopback."""
+    """The address at which this machine reaches the servers of `make ui`; loopback if they listen on all addresses."""
     host = bound_host()
     try:
         address = ipaddress.ip_address(host)
-    except ValueError:  # a name
+    except ValueError:  # a host's name
         return host
     if not address.is_unspecified:
         return host
@@ -62,7 +62,7 @@ def _port(variable: str, default: int) -> int:
     """The port that an environment variable names.
 
     Raises:
-        BadInput: it names none.
+        BadInput: its value is no port.
     """
     text = os.environ.get(variable) or str(default)
     if not re.fullmatch(r"[0-9]{1,5}", text) or not 1 <= int(text) <= 65535:
@@ -86,11 +86,12 @@ def connection_error(api: str) -> str:
         return str(error) or type(error).__name__
 
 
-def check_prefect(api: str, way: str = "") -> str:
-    """`api` without a slash at its end, where a Prefect server answers.
+def check_prefect(api: str, alternative: str = "") -> str:
+    """The address `api` without a slash at its end, after a Prefect server has answered there.
 
     Args:
-        way: another way out than to start one.
+        api: address of the server's API.
+        alternative: end of the error message, with what the user can do instead of starting a server.
 
     Raises:
         BadInput: nobody answers there.
@@ -98,7 +99,8 @@ def check_prefect(api: str, way: str = "") -> str:
     address = api.rstrip("/")
     if reason := connection_error(address):
         raise BadInput(
-            f"PREFECT_API_URL: no Prefect server answers at {address} ({reason}); start one: {start_command('ui')}{way}"
+            f"PREFECT_API_URL: no Prefect server answers at {address} ({reason}); "
+            f"start one: {start_command('ui')}{alternative}"
         )
     return address
 
@@ -109,13 +111,16 @@ def mlflow_address() -> str:
 
 
 def external_store() -> str:
-    """The address of the tracking server that has the records; empty where they are in a store of this machine."""
+    """The address of MLflow's tracking server; empty where the store is a file or database of this machine."""
     store = os.environ.get("MLFLOW_TRACKING_URI", "")
     return store.rstrip("/") if store.startswith(("http://", "https://")) else ""
 
 
 def page(experiment: str, run: str = "") -> str:
-    """The runs of an experiment, or one of them, below MLflow's address; its default page is about language models."""
+    """The page of an experiment or of one of its runs, relative to MLflow's address.
+
+    The query selects MLflow's page for machine learning: its default page is about language models.
+    """
     return f"#/experiments/{experiment}/runs{run and '/' + run}?workflowType=machine_learning"
 
 
@@ -126,29 +131,31 @@ def is_own(store: str) -> bool:
 
 
 def check_store(uri: str, study: str = "") -> None:
-    """Refuse a server that does not answer, and a database that SQLite cannot read or that another version of MLflow
-    wrote: MLflow would try for minutes, and then print a traceback.
+    """Refuse a server that does not answer, and a database that is damaged or of another version of MLflow.
+
+    MLflow itself would try for minutes, and then print a traceback.
 
     Args:
-        study: for the way out; default: all of them.
+        uri: of the tracking store.
+        study: the study that the error message tells the user to log later; default: all.
 
     Raises:
         BadInput: naming the server or the file, the reason and the way out.
     """
-    again = f"fedweave log {study}".strip()
+    log_command = f"fedweave log {study}".strip()
     if not is_reachable(uri):
-        raise BadInput(f"MLFLOW_TRACKING_URI: no server answers at {uri}; start it, or log later: {again}")
+        raise BadInput(f"MLFLOW_TRACKING_URI: no server answers at {uri}; start it, or log later: {log_command}")
     if uri.startswith(SQLITE) and file_of(uri).exists():
-        _check_file(file_of(uri), again)
+        _check_file(file_of(uri), log_command)
 
 
 def file_of(uri: str) -> Path:
-    """The file or folder that a tracking store is."""
+    """The file or folder of a tracking store that is no server."""
     return Path(uri.removeprefix(SQLITE).removeprefix("file://").partition("?")[0])
 
 
 def is_reachable(uri: str) -> bool:
-    """Whether the server at `uri` says anything within `HEALTH` seconds; true for a store that is no server."""
+    """Whether the server at `uri` answers within `ANSWER_TIMEOUT` seconds; true for a store that is no server."""
     if not uri.startswith("http"):
         return True
     from http.client import HTTPException
@@ -157,40 +164,43 @@ def is_reachable(uri: str) -> bool:
     from urllib.request import urlopen
 
     try:
-        urlopen(f"{uri.rstrip('/')}/health", timeout=HEALTH).close()
+        urlopen(f"{uri.rstrip('/')}/health", timeout=ANSWER_TIMEOUT).close()
     except HTTPError as error:
-        return error.code not in ABSENT
+        return error.code not in GATEWAY_ERRORS
     except URLError as error:
-        return isinstance(error.reason, SSLError)  # MLflow may be told to trust it
+        return isinstance(error.reason, SSLError)  # MLflow may have a setting to trust its certificate
     except (OSError, ValueError, HTTPException):
         return False
     return True
 
 
-def _check_file(file: Path, again: str) -> None:
+def _check_file(file: Path, log_command: str) -> None:
     try:
         with closing(sqlite3.connect(file)) as database:
             tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master").fetchall()}
-            versions = database.execute(f"SELECT version_num FROM {VERSION}") if VERSION in tables else ()
-            written = {version for (version,) in versions}
+            versions = database.execute(f"SELECT version_num FROM {VERSION_TABLE}") if VERSION_TABLE in tables else ()
+            present = {version for (version,) in versions}
     except sqlite3.DatabaseError as error:
-        if "locked" not in str(error):  # by another writer, for whom MLflow waits
+        if "locked" not in str(error):  # MLflow waits for a writer that has locked the database
             raise BadInput(
-                f"{file}: no database for MLflow ({error}); move it away, then make a new one: {again}"
+                f"{file}: no database for MLflow ({error}); move it away, then make a new one: {log_command}"
             ) from error
         return
-    if written and written != (_expected_versions() or written):
-        raise BadInput(f"{file}: written by another version of MLflow; move it away, then: {again}")
+    if present and present != (_expected_versions() or present):
+        raise BadInput(f"{file}: written by another version of MLflow; move it away, then: {log_command}")
 
 
 @cache
 def _expected_versions() -> set[str]:
-    """The version of the tables that the MLflow of this environment writes, from the files of its migrations; MLflow
-    would take two seconds to tell. Empty where they do not say it.
+    """The version of the tables that the installed MLflow writes, as a set of one; empty where it is unknown.
+
+    It is read from the files of MLflow's migrations, because an import of MLflow takes two seconds.
     """
     mlflow = find_spec("mlflow")
-    places = mlflow.submodule_search_locations or () if mlflow else ()
-    files = [file for place in places for file in Path(place, "store/db_migrations/versions").glob("*.py")]
-    steps = "\n".join(file.read_text(encoding="utf-8") for file in files)
-    last = {*re.findall(r'^revision = "(\w+)"', steps, re.M)} - {*re.findall(r'^down_revision = "(\w+)"', steps, re.M)}
-    return last if len(last) == 1 else set()
+    folders = mlflow.submodule_search_locations or () if mlflow else ()
+    files = [file for folder in folders for file in Path(folder, "store/db_migrations/versions").glob("*.py")]
+    migrations = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    newest = {*re.findall(r'^revision = "(\w+)"', migrations, re.M)} - {
+        *re.findall(r'^down_revision = "(\w+)"', migrations, re.M)
+    }
+    return newest if len(newest) == 1 else set()

@@ -1,5 +1,6 @@
-"""Whether the package on which the stages of DVC depend is the one that runs: in a project of `fedweave init` a link
-leads to it, and another environment has another.
+"""Whether the package on which DVC's stages depend is the package that runs.
+
+A project of `fedweave init` has a link to the package, and another environment may have another package.
 """
 
 # ruff: noqa: PTH100, PTH110, PTH114, PTH120
@@ -12,7 +13,7 @@ PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def difference() -> str:
-    """What is wrong with the link, in one line; empty where nothing is, or where it leads to another host's folder."""
+    """What is wrong with the link, in one line; empty where it is right, and where its target is on another host."""
     if not os.path.islink(LINK) or not os.path.exists(LINK):
         return ""
     linked, running = os.path.realpath(LINK), os.path.realpath(PACKAGE)

@@ -1,4 +1,4 @@
-"""Load of the machine while a stage trains, in a limited number of rows for any duration."""
+"""Load of the machine while a stage trains, in at most `MAX_ROWS` rows for any duration."""
 
 import sys
 import threading
@@ -13,8 +13,8 @@ import psutil
 
 from fedweave.files import write_table
 
-MOST = 256  # rows: when there are more, every second one goes and the next ones come half as often
-FIRST = 1.0  # seconds between the first rows
+MAX_ROWS = 256  # with more rows, every second one is removed, and the pause between new ones is doubled
+FIRST_PAUSE = 1.0  # seconds between the first rows
 MIB = 2.0**20
 
 
@@ -22,23 +22,23 @@ MIB = 2.0**20
 def record_load() -> Iterator[list[dict[str, float]]]:
     """Rows of `sample`, taken by a thread while the block runs, and one at its end."""
     rows: list[dict[str, float]] = []
-    over = threading.Event()
-    _read_safely(_cpu)  # the first call has nothing to compare with
-    thread = threading.Thread(target=_watch, args=(rows, over), daemon=True)
+    stop = threading.Event()
+    _read_safely(_cpu)  # psutil measures since the previous call, so that the first call returns nothing useful
+    thread = threading.Thread(target=_watch, args=(rows, stop), daemon=True)
     thread.start()
     try:
         yield rows
     finally:
-        over.set()
+        stop.set()
         thread.join()
         rows.append(sample())
 
 
-def _watch(rows: list[dict[str, float]], over: threading.Event) -> None:
-    pause = FIRST
-    while not over.wait(pause):
+def _watch(rows: list[dict[str, float]], stop: threading.Event) -> None:
+    pause = FIRST_PAUSE
+    while not stop.wait(pause):
         rows.append(sample())
-        if len(rows) > MOST:
+        if len(rows) > MAX_ROWS:
             del rows[::2]
             pause *= 2
 
@@ -70,8 +70,8 @@ def _memory() -> dict[str, float]:
 
 def _process() -> dict[str, float]:
     """Memory of this process and its children."""
-    mine, total = psutil.Process(), 0
-    for process in (mine, *mine.children(recursive=True)):
+    root, total = psutil.Process(), 0
+    for process in (root, *root.children(recursive=True)):
         with suppress(psutil.NoSuchProcess):
             total += process.memory_info().rss
     return {"process_memory_usage_megabytes": total / MIB}
@@ -82,13 +82,13 @@ def _disk() -> dict[str, float]:
 
 
 def _network() -> dict[str, float]:
-    net = psutil.net_io_counters()  # None on a machine without a network
-    received = {"network_receive_megabytes": net.bytes_recv / MIB}
-    return {**received, "network_transmit_megabytes": net.bytes_sent / MIB}
+    counters = psutil.net_io_counters()  # None on a machine without a network
+    received = {"network_receive_megabytes": counters.bytes_recv / MIB}
+    return {**received, "network_transmit_megabytes": counters.bytes_sent / MIB}
 
 
 def _gpus() -> dict[str, float]:
-    """Memory and load of the GPUs that this process uses; looking must not be what starts CUDA."""
+    """Memory and load of the GPUs that this process uses; a measurement must not initialise CUDA."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return {}

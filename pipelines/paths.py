@@ -1,4 +1,4 @@
-"""Where things lie, relative to the project folder."""
+"""Paths of data, results and state, relative to the project folder."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ RAW = Path("data/raw")
 FEATURES = Path("data/features")
 PARTITIONS = Path("data/partitions")
 RESULTS = Path("results")
-STATE = Path(".fedweave")  # what survives a stage: checkpoints, journals of searches, compiled steps
+STATE = Path(".fedweave")  # files that stages keep between runs: checkpoints, journals of searches, compiled steps
 PACKAGE = Path(fedweave.__file__).parent
 CODE = Path("data/code")  # digests of code: of packages, and of what data sets and partitions depend on
 
@@ -23,12 +23,12 @@ def current_study() -> str:
 
 
 def tuning_result(study: str, task: str, run: str) -> Path:
-    """What tuning found for a run."""
+    """The file with the settings that tuning chose for a run."""
     return RESULTS / study / "tuned" / task / f"{run}.json"
 
 
 def trials(study: str, task: str, run: str) -> Path:
-    """The trials of a search."""
+    """The file with the trials of a search."""
     return RESULTS / study / "tuned" / task / "trials" / f"{run}.json"
 
 
@@ -38,5 +38,5 @@ def run(study: str, key: str) -> Path:
 
 
 def code(study: str) -> Path:
-    """Digests of the code that the stages of a study depend on."""
+    """The folder with digests of the code that the stages of a study depend on."""
     return RESULTS / study / "code"

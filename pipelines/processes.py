@@ -1,4 +1,4 @@
-"""Child processes that never outlive their parent, and the one way in for the stages that run as such."""
+"""Child processes that never outlive their parent, and the entry point of the stages, which run as such processes."""
 
 import atexit
 import os
@@ -22,12 +22,12 @@ GRACE = 10.0  # seconds between asking a process group to end and killing it
 
 
 class ChildProcesses:
-    """Child processes of one owner: they end with it, and after its `end` it starts no more."""
+    """Child processes of one owner: they end with it, and after `end` it starts no further ones."""
 
     def __init__(self) -> None:
         self._running: set[subprocess.Popen[str]] = set()
         self._starting = threading.Lock()
-        self._ended_trials = threading.Event()
+        self._ended = threading.Event()
 
     @contextmanager
     def start(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
@@ -38,7 +38,7 @@ class ChildProcesses:
             InterruptedError: `end` was called.
         """
         with self._starting:
-            if self._ended_trials.is_set():
+            if self._ended.is_set():
                 raise InterruptedError("ended")
             process = _start(command, env or {})
             self._running.add(process)
@@ -51,21 +51,21 @@ class ChildProcesses:
     @property
     def has_ended(self) -> bool:
         """Whether `end` was called."""
-        return self._ended_trials.is_set()
+        return self._ended.is_set()
 
     def pause(self, seconds: float) -> None:
-        """Wait, for a thread that looks after something else than a child.
+        """Wait in a thread that does not wait for a child; `end` interrupts it.
 
         Raises:
             InterruptedError: `end` was called.
         """
-        if self._ended_trials.wait(seconds):
+        if self._ended.wait(seconds):
             raise InterruptedError("ended")
 
     def end(self) -> None:
         """End all of them; may be called from another thread than the ones that wait for their child."""
         with self._starting:
-            self._ended_trials.set()
+            self._ended.set()
         for process in tuple(self._running):
             _signal_group(process, signal.SIGTERM)
         for process in tuple(self._running):
@@ -75,18 +75,19 @@ class ChildProcesses:
 def wait_measured(process: subprocess.Popen[str]) -> tuple[int, float]:
     """Wait for a child; returns its exit code and its peak memory in MiB.
 
-    The memory is that of its largest process, and at least what this process has, of which it began as a fork.
+    The memory is that of the child's largest process. It is at least that of this process, of which the child is a
+    fork.
     """
     try:
         _, status, usage = os.wait4(process.pid, 0)
-    except ChildProcessError:  # a handler of a signal has ended it, and waited for it
+    except ChildProcessError:  # a signal handler has ended the child and waited for it
         return process.wait(), 0.0
     process.returncode = os.waitstatus_to_exitcode(status)
     return process.returncode, usage.ru_maxrss / 1024
 
 
 def search_path() -> str:
-    """PATH with the folder of this interpreter first: the `python` of a stage is that of this environment."""
+    """PATH with the folder of this interpreter first, so that stages run the `python` of this environment."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
@@ -105,7 +106,7 @@ def _start(command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[s
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End `process` and everything it started: politely, then after `GRACE` seconds by force."""
+    """End `process` and everything that it started: by SIGTERM, and after `GRACE` seconds by SIGKILL."""
     _signal_group(process, signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):
         process.wait(GRACE)
@@ -123,10 +124,10 @@ def _exit_on_signal(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def run_main(main: Callable[..., None], *failures: type[Exception]) -> NoReturn:
-    """Run a stage's `main` with the command line's words as arguments, then exit.
+    """Run a stage's `main` with the arguments of the command line, then exit.
 
-    Bad input ends with one line and exit code 2, an exception of `failures` with one line and 3. A stage ends with
-    the process that started it: an orphan would go on and overwrite the outputs of the next attempt.
+    Bad input ends with one line and exit code 2, an exception of `failures` with one line and exit code 3. A stage
+    ends with the process that started it: an orphan would go on and overwrite the outputs of the next attempt.
     """
     die_with_parent()
     signal.signal(signal.SIGTERM, _exit_on_signal)
@@ -148,14 +149,14 @@ def run_main(main: Callable[..., None], *failures: type[Exception]) -> NoReturn:
 
 
 def record_time(event: str) -> None:
-    """Say when `event` of this stage was, for `benchmarks.startup`, where the environment asks for it."""
+    """Append the time of `event` of this stage to the file FEDWEAVE_TIMES, if it is set, for `benchmarks.startup`."""
     if file := os.environ.get("FEDWEAVE_TIMES"):
         with Path(file).open("a", encoding="utf-8") as notes:
             notes.write(f"{Path(sys.argv[0]).stem} {event} {time.time()}\n")
 
 
 def exit_process(code: int | str | None) -> NoReturn:
-    """Exit as `sys.exit(code)` does, with threads and exit functions, but without clearing the interpreter.
+    """Exit as `sys.exit(code)` does, with the ends of threads and exit functions, but without freeing objects.
 
     Freeing every object of PyTorch one by one takes 0.7 s; the kernel frees them at once.
     """

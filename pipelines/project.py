@@ -1,4 +1,4 @@
-"""The folder as a project of DVC."""
+"""The current folder as a project of DVC: its repository, and the plug-ins that params.yaml names."""
 
 import os
 from pathlib import Path
@@ -17,12 +17,12 @@ WAYS = "make it one of git (git init), or tell DVC that it has no git (dvc confi
 
 
 def used_plugins() -> Any:
-    """The plug-ins that params.yaml of this folder names, as it names them."""
+    """The block `uses` of params.yaml in this folder, as it is written there; empty without one."""
     return (read_yaml(PARAMS).get("uses") or {}) if PARAMS.is_file() else {}
 
 
 def plugin_paths() -> dict[str, str]:
-    """The plug-ins that params.yaml of this folder names: name -> path."""
+    """Name -> path of the plug-ins that params.yaml in this folder names."""
     return plugins.resolve_paths(used_plugins(), str(PARAMS))
 
 
@@ -32,10 +32,10 @@ def load_plugins() -> None:
 
 
 def repository(wait: bool = False) -> "Repo":
-    """DVC's view of the current folder; `wait` lets it wait for a lock that another process holds.
+    """DVC's repository in the current folder; with `wait` it waits for a lock that another process holds.
 
     Raises:
-        BadInput: the folder is no project, or git's records are missing, as in an unpacked archive of the code, or its
+        BadInput: the folder is no project; it is no checkout of git, such as an unpacked archive of the code; or its
             stages depend on another package than the one that runs.
     """
     if line := linked.difference():

@@ -1,15 +1,15 @@
-"""Files that commands write and users may change: the first line has a sum, by which a changed file is kept."""
+"""Files that commands write and users may change: a checksum in the first line shows whether somebody changed them."""
 
 import hashlib
 
 
 def sign(about: str, body: str) -> str:
-    """`body` below a line that says `about` and holds its sum."""
+    """`body` below a comment line with the text `about` and the checksum of `body`."""
     return f"# {about} {_mark(body)}\n{body}"
 
 
 def is_unchanged(text: str) -> bool:
-    """Whether `text` is, letter for letter, what `sign` returned."""
+    """Whether `text` is exactly what `sign` returned."""
     first, _, body = text.partition("\n")
     return first.endswith(_mark(body))
 

@@ -30,8 +30,8 @@ from fedweave.pipelines.mlflow_records import stamp
 from fedweave.pipelines.mlflow_records.synchronise import watch_results
 from fedweave.pipelines.processes import ChildProcesses, run_main
 
-PATIENCE = 600.0  # seconds for a server to answer: on a busy machine its imports alone take minutes
-NEWS = 20.0  # seconds between two lines that say what is waited for
+START_TIMEOUT = 600.0  # seconds for a server to answer: on a busy machine its imports alone take minutes
+MESSAGE_INTERVAL = 20.0  # seconds between two lines about a server that does not answer yet
 
 
 class Server(NamedTuple):
@@ -44,14 +44,17 @@ class Server(NamedTuple):
 
 
 def servers() -> tuple[Server, ...]:
-    """MLflow's server, unless the store is one elsewhere, and Prefect's: at ports that MLFLOW_PORT and PREFECT_PORT may
-    change, on loopback or on the address UI_HOST.
+    """MLflow's server, unless the store is another server, and Prefect's server.
+
+    MLFLOW_PORT and PREFECT_PORT set their ports. They listen on loopback, or on the address UI_HOST.
     """
     host, run = bound_host(), (sys.executable, "-m")
     mlflow, prefect = mlflow_port(), prefect_port()
-    # The page asks where it came from, not at the port that Prefect has by default; a busy disk is waited for.
-    own = {"PREFECT_UI_API_URL": "/api", "PREFECT_API_DATABASE_TIMEOUT": "60"}
-    flows = Server("Prefect", prefect, (*run, *f"prefect server start --host {host} --port {prefect}".split()), own)
+    # By a relative address the page calls the server that it came from, at any port. The timeout is for a busy disk.
+    environment = {"PREFECT_UI_API_URL": "/api", "PREFECT_API_DATABASE_TIMEOUT": "60"}
+    flows = Server(
+        "Prefect", prefect, (*run, *f"prefect server start --host {host} --port {prefect}".split()), environment
+    )
     if external_store():
         return (flows,)
     store = ("--backend-store-uri", os.environ["MLFLOW_TRACKING_URI"])
@@ -69,29 +72,29 @@ def main() -> None:
         BadInput: a port is in use, MLflow's store is damaged or does not answer, or a server does not start; the line
             has its last output.
     """
-    ours = servers()
+    own_servers = servers()
     check_store(os.environ["MLFLOW_TRACKING_URI"])
-    for server in ours:
+    for server in own_servers:
         if _is_reachable(server.port):
             other = start_command("ui", **{f"{server.name.upper()}_PORT": server.port + 1})
             raise BadInput(f"port {server.port} is taken; choose another: {other}")
     with ExitStack() as stack:
-        running = [stack.enter_context(ChildProcesses().start(server.command, server.env)) for server in ours]
+        running = [stack.enter_context(ChildProcesses().start(server.command, server.env)) for server in own_servers]
         outputs = [_drain(process) for process in running]
         if store := external_store():
             print(f"{'MLflow':8} {store}", flush=True)
-        for server, process, words in zip(ours, running, outputs, strict=True):
-            _wait_for(server, process, words)
+        for server, process, lines in zip(own_servers, running, outputs, strict=True):
+            _wait_for(server, process, lines)
             print(f"{server.name:8} {url(server.port)}", flush=True)
-        _print_summary("both" if len(ours) > 1 else "it")
+        _print_summary("both" if len(own_servers) > 1 else "it")
         watch_results(Path("results"), threading.Event())
         while all(process.poll() is None for process in running):
             time.sleep(0.5)
-    raise BadInput("a server ended by itself; its last output: " + " | ".join(words[-1] for words in outputs if words))
+    raise BadInput("a server ended by itself; its last output: " + " | ".join(lines[-1] for lines in outputs if lines))
 
 
 def _print_summary(servers: str) -> None:
-    """Where the runs are, who reaches the `servers`, and how they end."""
+    """Print where the runs are, who can reach the `servers`, and how to end them."""
     for what, runs in _run_links():
         print(f"{what}: {runs}", flush=True)
     if bound_host() != LOOPBACK:
@@ -103,8 +106,9 @@ def _print_summary(servers: str) -> None:
 
 
 def _run_links() -> Iterator[tuple[str, str]]:
-    """The tasks of the current study and the other studies that MLflow knows, and where their runs are: its first page
-    is about language models.
+    """(title, link) for each task of the current study and each other study in MLflow.
+
+    The links lead to MLflow's pages for machine learning: its first page is about language models.
     """
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
@@ -131,7 +135,7 @@ def _is_reachable(port: int) -> bool:
 
 
 def _drain(process: Popen[str]) -> list[str]:
-    """The lines that `process` prints, kept up to date: an unread pipe would block it."""
+    """The last lines of `process`, which a thread reads on: a full pipe would block the process."""
     lines: list[str] = []
 
     def read() -> None:
@@ -144,22 +148,27 @@ def _drain(process: Popen[str]) -> list[str]:
     return lines
 
 
-def _wait_for(server: Server, process: Popen[str], words: list[str]) -> None:
-    """Wait until `server` answers on its port; a line now and then says that it is still awaited.
+def _wait_for(server: Server, process: Popen[str], lines: list[str]) -> None:
+    """Wait until `server` answers on its port; every `MESSAGE_INTERVAL` seconds a line says that it is starting.
+
+    Args:
+        server: the server.
+        process: its process.
+        lines: the last lines of its output, for error messages.
 
     Raises:
-        BadInput: it ended, or did not answer in `PATIENCE` seconds.
+        BadInput: it ended, or did not answer within `START_TIMEOUT` seconds.
     """
-    begun, news = time.monotonic(), NEWS
+    start, next_message = time.monotonic(), MESSAGE_INTERVAL
     while not _is_reachable(server.port):
-        waited, last = time.monotonic() - begun, words[-1] if words else "no word"
+        waited, last_line = time.monotonic() - start, lines[-1] if lines else "no word"
         if process.poll() is not None:
-            raise BadInput(f"{server.name} did not start: {last}")
-        if waited > PATIENCE:
-            raise BadInput(f"{server.name} does not answer on port {server.port} after {waited:.0f} s: {last}")
-        if waited > news:
+            raise BadInput(f"{server.name} did not start: {last_line}")
+        if waited > START_TIMEOUT:
+            raise BadInput(f"{server.name} does not answer on port {server.port} after {waited:.0f} s: {last_line}")
+        if waited > next_message:
             print(f"{server.name:8} is starting ({waited:.0f} s)", flush=True)
-            news += NEWS
+            next_message += MESSAGE_INTERVAL
         time.sleep(0.2)
 
 

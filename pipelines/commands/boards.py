@@ -1,4 +1,4 @@
-"""Boards of whole studies in the docs, from docs/boards/<study>.csv and <study>.controls.csv.
+"""Leaderboards of whole studies in the docs, from docs/boards/<study>.csv and <study>.controls.csv.
 
 python -m fedweave.pipelines.commands.boards STUDY...    copy results/<study>/leaderboard.csv and controls.csv, then
 rewrite the pages
@@ -26,12 +26,12 @@ COLUMNS = {
     "post": "after training", "worst10": "worst 10 %", "vs_local": "vs Local", "vs_fedavg_ft": "vs FedAvg-FT",
     "gain": "gain / loss", "mib": "MiB",
 }  # fmt: skip
-AGAIN = "git restore brings it back"
+RESTORE_HINT = "git restore brings it back"
 OUTCOMES = ("vs_local", "vs_fedavg_ft", "mark")  # empty where no test was possible
 
 
 def main(*studies: str) -> None:
-    """Take the boards of `studies` into docs/boards and rewrite the pages that show boards.
+    """Copy the leaderboards of `studies` to docs/boards and rewrite the pages that show leaderboards.
 
     Raises:
         BadInput: a study without results.
@@ -45,7 +45,7 @@ def main(*studies: str) -> None:
 
 
 def copy_board(study: str) -> None:
-    """Copy the board of `study`, and its controls, with six digits.
+    """Copy the leaderboard of `study` and its controls to docs/boards, with six digits.
 
     Raises:
         BadInput: the study has no leaderboard.
@@ -61,30 +61,30 @@ def copy_board(study: str) -> None:
 
 
 def fill_blocks(page: str) -> str:
-    """The text of a page with the boards of today in its blocks."""
+    """The text of a page with the current leaderboards in its blocks."""
     return BLOCK.sub(lambda match: match[1] + board(match[2], match[3]) + match[4], page)
 
 
 def board(study: str, task: str) -> str:
-    """The board of a task as Markdown: methods, best first, then controls.
+    """The leaderboard of a task as Markdown: methods, best first, then controls.
 
     Raises:
-        BadInput: nobody has taken the board of `study`, or it has no such task.
+        BadInput: docs/boards has no leaderboard of `study`, or the leaderboard has no such task.
     """
-    rows, rules = (_rows(FOLDER / f"{study}{ending}", task) for ending in FILES)
-    cells = [*results.leaderboard_rows(rows), *results.control_rows(rules)]
+    rows, controls = (_rows(FOLDER / f"{study}{ending}", task) for ending in FILES)
+    cells = [*results.leaderboard_rows(rows), *results.control_rows(controls)]
     return "".join(map(_line, [COLUMNS, dict.fromkeys(COLUMNS, "--:") | {"method": "---"}, *cells]))
 
 
 def _rows(source: Path, task: str) -> pd.DataFrame:
     if not source.is_file():
         raise BadInput(f"{source}: not there; take it with: python -m fedweave.pipelines.commands.boards STUDY")
-    rows = read_table(source, ("dataset", "setting", "mean"), AGAIN, **results.AS_WRITTEN)
+    rows = read_table(source, ("dataset", "setting", "mean"), RESTORE_HINT, **results.AS_WRITTEN)
     rows = rows.assign(**{key: rows[key].fillna("") for key in OUTCOMES if key in rows})
-    named = rows["task"] if "task" in rows else rows["dataset"]
-    if task not in named.to_numpy():
-        raise BadInput(f"{source}: has no task {task!r}, only {', '.join(sorted(set(named)))}")
-    return rows[named == task]
+    tasks = rows["task"] if "task" in rows else rows["dataset"]
+    if task not in tasks.to_numpy():
+        raise BadInput(f"{source}: has no task {task!r}, only {', '.join(sorted(set(tasks)))}")
+    return rows[tasks == task]
 
 
 def _line(cells: Mapping[str, str]) -> str:

@@ -1,6 +1,6 @@
-"""The table of claims at the head of docs/reproduction.md: its words and its numbers are apart.
+"""The table of claims at the head of docs/reproduction.md, made from its texts and its numbers.
 
-The words stand in docs/reproduction/claims.yaml. Each number there is a question in braces, in the language of
+The texts are in docs/reproduction/claims.yaml. Each number there is a question in braces, in the language of
 `fedweave.pipelines.commands.questions`. Its p values are corrected by Holm's method over all tests of the table.
 """
 
@@ -36,31 +36,31 @@ def table() -> str:
     Raises:
         BadInput: a question of an unknown form, or one that no row answers.
     """
-    corrected = p_values()
+    p_corrected = p_values()
     lines = [f"| {' | '.join(COLUMNS.values())} |\n", "|---" * len(COLUMNS) + "|\n"]
     for claim in _claims():
-        cells = (QUESTION.sub(partial(_answer, corrected), str(claim.get(name) or results.EMPTY)) for name in COLUMNS)
+        cells = (QUESTION.sub(partial(_answer, p_corrected), str(claim.get(name) or results.EMPTY)) for name in COLUMNS)
         lines.append(f"| {' | '.join(' '.join(cell.split()) for cell in cells)} |\n")
     return "".join(lines)
 
 
 def p_values() -> dict[tuple[str, ...], float]:
-    """The arguments of every question for p in the table -> p, corrected over all of them by Holm's method."""
+    """Arguments of every question for a p value in the table -> p value, corrected over all by Holm's method."""
     texts = (str(text) for claim in _claims() for text in claim.values())
-    asked = (questions.parts(question) for text in texts for question in QUESTION.findall(text))
-    tests = [*dict.fromkeys(tuple(arguments) for kind, *arguments in asked if kind == "p")]
-    raw = [questions.ask(" | ".join(("p", *test))).values[0] for test in tests]
-    return dict(zip(tests, map(float, statistics.holm(raw)), strict=True))
+    split_questions = (questions.parts(question) for text in texts for question in QUESTION.findall(text))
+    tests = [*dict.fromkeys(tuple(arguments) for kind, *arguments in split_questions if kind == "p")]
+    uncorrected = [questions.ask(" | ".join(("p", *test))).values[0] for test in tests]
+    return dict(zip(tests, map(float, statistics.holm(uncorrected)), strict=True))
 
 
 def _claims() -> list[dict[str, str]]:
     return read_yaml(WORDS)["claims"]
 
 
-def _answer(corrected: Mapping[tuple[str, ...], float], match: re.Match[str]) -> str:
+def _answer(p_corrected: Mapping[tuple[str, ...], float], match: re.Match[str]) -> str:
     kind, *arguments = questions.parts(match[1])
     if kind == "p":
-        value = corrected[tuple(arguments)]
+        value = p_corrected[tuple(arguments)]
         return "< 0.001" if value < 0.001 else f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
     try:
         return str(questions.ask(match[1]))
@@ -69,15 +69,15 @@ def _answer(corrected: Mapping[tuple[str, ...], float], match: re.Match[str]) ->
 
 
 def client_rows(study: results.Study) -> pd.DataFrame:
-    """Scores by method, client and seed in the form that is stored beside a study's table.
+    """Scores by method, client and seed, with the columns `CLIENT_COLUMNS`, as they are stored beside a study's table.
 
-    `part` is the number of the part to which a client belongs, where clients share test nodes or are of one unit, and
-    the client's own number elsewhere. Tests take the clients of one part as one.
+    `part` is the number of a client's part where clients share test nodes or belong to one unit, and the client's own
+    number elsewhere. Tests take the clients of one part as one.
     """
     clients = results.clients(study)
-    about = results.board(study, clients)[["run", "dataset", "setting", "metric"]].drop_duplicates("run")
-    sharing = {run.name: results.part_numbers(runs) for runs in results.by_task(study).values() for run in runs}
-    owners = (sharing[run] for run in clients["run"])
-    parts = [owner[client] if owner else client for owner, client in zip(owners, clients["client"], strict=True)]
-    rows = clients.assign(part=parts).merge(about, on="run")[list(CLIENT_COLUMNS)]
+    settings = results.board(study, clients)[["run", "dataset", "setting", "metric"]].drop_duplicates("run")
+    part_of_client = {run.name: results.part_numbers(runs) for runs in results.by_task(study).values() for run in runs}
+    lookups = (part_of_client[run] for run in clients["run"])
+    parts = [lookup[client] if lookup else client for lookup, client in zip(lookups, clients["client"], strict=True)]
+    rows = clients.assign(part=parts).merge(settings, on="run")[list(CLIENT_COLUMNS)]
     return rows.sort_values([*CLIENT_COLUMNS[:3], "seed", "client"], kind="stable", ignore_index=True)

@@ -1,4 +1,4 @@
-"""`fedweave cluster`: a study on SLURM, from the login node, with nothing left running there."""
+"""`fedweave cluster`: a study on SLURM, from the login node, where no process stays between the commands."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ from fedweave.pipelines.commands import studies
 if TYPE_CHECKING:
     from fedweave.pipelines.scheduling.submissions import Submission
 
-POLL = 10.0  # seconds between two looks at the queue
+POLL = 10.0  # seconds between two queries of the queue
 STYLES = {"finished": "green", "failed": "red", "ended": "red", "running": "cyan", "waiting": ""}
 
 app = typer.Typer(help="A study on a SLURM cluster: submit, status, collect, cancel.", no_args_is_help=True)
@@ -36,17 +36,17 @@ def submit(study: Study = "", force: studies.Force = False) -> None:
     if study:
         submissions.check_none_open(study)
         with studies.switch_study(study, None, None, None, force):
-            pass  # the stages that run here have locks of their own
+            pass  # the lock ends here: the stages that run on this machine take locks of their own
     submission = submissions.submit(cluster)
     name = submission.study if submission else study or _current_study()
     if submission is None:
         out.print(f"{name}: all training is up to date; the rest: dvc repro", soft_wrap=True)
         return
     arrays = Counter(job.job.partition("_")[0] for job in submission.jobs)
-    where = "SLURM" if submission.executor == "slurm" else "this machine"
+    place = "SLURM" if submission.executor == "slurm" else "this machine"
     jobs = "one job" if len(arrays) == 1 else f"{len(arrays)} jobs"
     out.print(
-        f"{name}: {len(submission.jobs)} stages in {jobs} of {where}: {', '.join(sorted(arrays))}", soft_wrap=True
+        f"{name}: {len(submission.jobs)} stages in {jobs} of {place}: {', '.join(sorted(arrays))}", soft_wrap=True
     )
     out.print(f"next: fedweave cluster status {name}; then: fedweave cluster collect {name}", soft_wrap=True)
 
@@ -56,11 +56,8 @@ def status(study: Study = "") -> None:
     """How far every stage of STUDY is; without STUDY, of all that is submitted."""
     from fedweave.pipelines.scheduling import collection, submissions
 
-    for submission in (
-        [_open_submission(study)]
-        if study
-        else list(map(_open_submission, submissions.studies())) or [_open_submission("")]
-    ):
+    names = [study] if study else submissions.studies() or [""]
+    for submission in list(map(_open_submission, names)):
         table = Table(box=None, pad_edge=False, header_style="bold")
         for name in ("stage", "job", "state", "detail"):
             table.add_column(name, no_wrap=name != "detail", overflow="fold")
@@ -82,33 +79,33 @@ def collect(
     submission = _open_submission(study)
     if wait:
         submissions.wait(submission, POLL)
-    done = collection.collect(submission)
-    out.print(f"{submission.study}: {len(done.committed)} stages committed", soft_wrap=True)
-    if done.active:
-        out.print(f"{len(done.active)} still wait or run: fedweave cluster status {submission.study}", soft_wrap=True)
-    if done.failed:
-        way = f"see above; what to do next: fedweave cluster submit {submission.study}"
-        for line in done.failed:
+    result = collection.collect(submission)
+    out.print(f"{submission.study}: {len(result.committed)} stages committed", soft_wrap=True)
+    if result.active:
+        out.print(f"{len(result.active)} still wait or run: fedweave cluster status {submission.study}", soft_wrap=True)
+    if result.failed:
+        hint = f"see above; what to do next: fedweave cluster submit {submission.study}"
+        for line in result.failed:
             print(line, file=sys.stderr)
-        raise BadInput(f"{submission.study}: {len(done.failed)} stages did not succeed; {way}")
-    if not done.active:
+        raise BadInput(f"{submission.study}: {len(result.failed)} stages did not succeed; {hint}")
+    if not result.active:
         _finish(submission.study)
 
 
 def _finish(study: str) -> None:
-    """Run what is left of the study here, unless it would train: a stage can have become stale since."""
+    """Run the remaining stages here, unless one of them trains: it became stale after the submission."""
     from fedweave.pipelines.scheduling import planning
     from fedweave.pipelines.scheduling.dvc_graph import stale_stages
     from fedweave.study.config import read_yaml
     from fedweave.study.spec import PARAMS
 
-    away = planning.split(stale_stages(), read_yaml(PARAMS))[1]
-    if away:
-        out.print(f"{len(away)} stages are left to train; next: fedweave cluster submit {study}", soft_wrap=True)
+    stages = planning.split(stale_stages(), read_yaml(PARAMS))[1]
+    if stages:
+        out.print(f"{len(stages)} stages are left to train; next: fedweave cluster submit {study}", soft_wrap=True)
         return
-    code = subprocess.run([sys.executable, "-m", "fedweave.pipelines.launching.reproduce"], check=False).returncode
-    if code:
-        raise typer.Exit(code)
+    exit_code = subprocess.run([sys.executable, "-m", "fedweave.pipelines.launching.reproduce"], check=False).returncode
+    if exit_code:
+        raise typer.Exit(exit_code)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""Options that say what a file of one's own holds: those of `fedweave compare` and `fedweave import`."""
+"""Options of `fedweave compare`, `recommend` and `import` that describe the content of a user's file."""
 
 import re
 from pathlib import Path
@@ -48,7 +48,7 @@ def output_path(path: str) -> Path:
 def parse_options(
     *, label: str, features: str, shares: str, text: str, val: float | None, embed: bool | None, **plain: Any
 ) -> dict[str, Any]:
-    """Arguments of `Federation.from_file`; what was left out takes the default there.
+    """Arguments of `Federation.from_file`, without those that the user has left out.
 
     Raises:
         BadInput: shares that are no three numbers, or a vocabulary that is not there.
@@ -66,15 +66,18 @@ def split_words(text: str) -> list[str]:
 
 
 def _parse_texts(text: str) -> dict[str, Any]:
-    """Column of texts -> number of hashes, or the words of a file with one in each line."""
+    """Column of texts -> number of hashes, or the words of a vocabulary file."""
     from fedweave.api.tables import HASHED
 
     texts: dict[str, Any] = {}
     for part in split_words(text):
-        name, _, how = part.partition("=")
-        texts[name] = (
-            HASHED if not how else int(how) if re.fullmatch("[0-9]{1,9}", how) else _read_vocabulary(Path(how))
-        )
+        name, _, encoding = part.partition("=")
+        if not encoding:
+            texts[name] = HASHED
+        elif re.fullmatch("[0-9]{1,9}", encoding):
+            texts[name] = int(encoding)
+        else:
+            texts[name] = _read_vocabulary(Path(encoding))
     return texts
 
 
@@ -88,10 +91,10 @@ def _read_vocabulary(path: Path) -> list[str]:
 
 
 def _parse_shares(text: str) -> dict[str, float]:
-    """Shares of the parts.
+    """Part -> its share; empty for an empty text.
 
     Raises:
-        BadInput: no three numbers.
+        BadInput: the text is not three numbers.
     """
     try:
         numbers = [float(word) for word in split_words(text)]

@@ -20,7 +20,7 @@ def table(study: str) -> str:
     is significant.
 
     Raises:
-        BadInput: a study without pairs.
+        BadInput: docs/reproduction/differences.yaml has no pairs for the study.
     """
     pairs = read_yaml(PAIRS)
     columns = {title: tuple(pair.split(" - ")) for title, pair in pairs[choose(study, pairs, str(PAIRS))].items()}

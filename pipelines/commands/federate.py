@@ -55,19 +55,19 @@ def export(
     exporting.check_target(to, data)
     dataset, partition = assembly.load_inputs(chosen)
     check_partition(chosen, dataset, partition)
-    made = exporting.export(chosen, dataset, partition, to, seed, secure)
-    out.print(f"{to}: {made.run.method} on {made.run.name}, {len(made.clients)} clients, specification {made.hash}",
-              soft_wrap=True)  # fmt: skip
+    result = exporting.export(chosen, dataset, partition, to, seed, secure)
+    about = f"{len(result.clients)} clients, specification {result.hash}"
+    out.print(f"{to}: {result.run.method} on {result.run.name}, {about}", soft_wrap=True)
     if data is not None:
         exporting.write_client_files(exporting.prepare(chosen, dataset, partition, seed).federation, data)
         out.print(f"{data}: one file for each client, which belongs on its host alone", soft_wrap=True)
 
 
 def check_partition(run: "Run", dataset: "Dataset", partition: "Partition") -> None:
-    """Refuse a partition that was dealt with other settings than params.yaml has now, or from other data.
+    """Refuse a partition that was made with other settings than params.yaml has now, or from other data.
 
     Raises:
-        BadInput: naming the task, and what deals it again.
+        BadInput: naming the task and the command that makes the partition again.
     """
     from fedweave import data
     from fedweave.pipelines.stages.partition import digest
@@ -76,10 +76,11 @@ def check_partition(run: "Run", dataset: "Dataset", partition: "Partition") -> N
     expected = data.partition(dataset, **settings)
     if digest(expected) == digest(partition):
         return
-    counts = f"{partition.clients} clients, but params.yaml asks for {expected.clients}"
-    same = f"{partition.clients} clients with other rows than params.yaml asks for"
-    what = same if partition.clients == expected.clients else counts
-    raise BadInput(f"data/partitions/{run.name}: {what}; deal it again: dvc repro partition@{run.name}")
+    if partition.clients == expected.clients:
+        difference = f"{partition.clients} clients with other rows than params.yaml asks for"
+    else:
+        difference = f"{partition.clients} clients, but params.yaml asks for {expected.clients}"
+    raise BadInput(f"data/partitions/{run.name}: {difference}; deal it again: dvc repro partition@{run.name}")
 
 
 @app.command()
@@ -100,7 +101,7 @@ def simulate(
     words = ["simulate", str(folder), "--data", str(files), "--out", str(to)]
     command = [str(flower_python()), "-m", "fedweave.deployment", *words]
     sys.stdout.flush()
-    os.execv(command[0], command)  # in place of this process, so that signals reach what has to end its programs
+    os.execv(command[0], command)  # it replaces this process, so that signals reach it and it can end its programs
 
 
 def flower_python() -> Path:

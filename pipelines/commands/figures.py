@@ -1,4 +1,4 @@
-"""Whether the figures in the sentences of docs/reproduction.md are those of the files beside it.
+"""A check that the figures in the sentences of docs/reproduction.md agree with the files beside it.
 
 docs/reproduction/figures.yaml names the source of every figure. Under a section's heading and the opening words of a
 paragraph it has the paragraph's figures in their order:
@@ -7,12 +7,12 @@ paragraph it has the paragraph's figures in their order:
     1.4 to 38 = range gap | cora20 | Local | all
     259 = stated | data | words of a node of Photo
 
-What stands behind the equals sign is a question in the language of `fedweave.pipelines.commands.questions`; the file's
-block `short` abbreviates its parts. The answer, rounded to the decimals of the sentence, must be the figure.
-`p corrected` is a p value as the table of claims has it. Where no committed file has the figure, `stated`, one of the
-file's `kinds` and a remark stand there.
+After the equals sign there is a question in the language of `fedweave.pipelines.commands.questions`; the file's block
+`short` abbreviates its parts. The answer, rounded to the decimals of the sentence, must be the figure. `p corrected` is
+a p value as in the table of claims. Where no committed file has the figure, there is `stated`, one of the file's
+`kinds` and a remark instead.
 
-Every number counts as a figure but those in names and counts: Table 1, CIFAR-100, 20 clients, 100 rounds.
+Every number is a figure, except those in names and counts: Table 1, CIFAR-100, 20 clients, 100 rounds.
 """
 
 import re
@@ -39,14 +39,14 @@ NAME = re.compile(
 
 
 class Entry(NamedTuple):
-    """A line of figures.yaml: figures as they are written, and the parts of their question."""
+    """A line of figures.yaml: figures as they are written in the page, and the parts of their question."""
 
     figures: list[str]
     parts: list[str]
 
 
 def problems(page: str) -> list[str]:
-    """One line for every figure of `page` without a source, and for every one that differs from its source.
+    """One line for every figure of `page` that has no source, and for every figure that differs from its source.
 
     Raises:
         BadInput: a question of an unknown form, or one that no row answers.
@@ -67,7 +67,7 @@ def problems(page: str) -> list[str]:
 
 
 def figures(page: str) -> dict[tuple[str, str], list[str]]:
-    """(heading, text) of every paragraph that has figures -> the figures as they are written."""
+    """(heading, text) of every paragraph with figures -> its figures as they are written."""
     heading, prose = "", {}
     for paragraph in re.split(r"\n\s*\n", NOT_PROSE.sub("", page)):
         text = " ".join(paragraph.split())
@@ -89,11 +89,11 @@ def _parse_entry(line: str, sources: Mapping[str, Any]) -> Entry:
 
 
 def _differences(numbers: list[str], entries: list[Entry]) -> Iterator[str]:
-    """What is wrong with the `numbers` of a paragraph."""
-    names = [figure for entry in entries for figure in entry.figures]
-    for place, (figure, source) in enumerate(zip([*numbers, "none"], [*names, "none"], strict=False), start=1):
+    """One line for each difference between the `numbers` of a paragraph and its entries."""
+    expected = [figure for entry in entries for figure in entry.figures]
+    for position, (figure, source) in enumerate(zip([*numbers, "none"], [*expected, "none"], strict=False), start=1):
         if figure != source:
-            yield f"figure {place} is {figure} in the page and {source} in {SOURCES}"
+            yield f"figure {position} is {figure} in the page and {source} in {SOURCES}"
             return
     for entry in entries:
         if entry.parts[0] != STATED and (answer := _rounded_answer(entry)) != [*map(_decimal, entry.figures)]:

@@ -1,4 +1,4 @@
-"""The tables of docs/graphs.md: does a method find the true graph, and does its graph help?
+"""The tables of docs/graphs.md: whether a method recovers the true graph, and whether its graph improves scores.
 
 python -m fedweave.pipelines.commands.graph_tables take    copy what the tables need from results/graphs to
 docs/boards, then rewrite the page
@@ -28,11 +28,11 @@ from fedweave.pipelines.processes import run_main
 STUDY = "graphs"
 PAGE = Path("docs/graphs.md")
 BLOCK = re.compile(r"(<!-- graphs: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)  # task
-FOUND = 0.9  # AUC from which on a graph shows the groups
+AUC_THRESHOLD = 0.9  # smallest AUC at which a graph counts as showing the true groups
 CONTROLS = ("uniform", "shuffled", "oracle")
 COLUMNS = ("method", "score", "AUC", "round", "rows differ", "weight ~ gain", *(f"minus {word}" for word in CONTROLS))
 MEASURES = {"group_auc": ".2f", "row_variation": ".2f", "edge_value_correlation": "+.2f"}
-MARKS = {True: " **(!)**", False: ""}
+SIGNIFICANCE_MARKS = {True: " **(!)**", False: ""}
 
 
 def main(action: str = "") -> None:
@@ -51,7 +51,7 @@ def main(action: str = "") -> None:
 
 
 def copy_results() -> None:
-    """Copy the board, the tests of graphs and the curves of AUC, with six digits; tasks that were not run stay.
+    """Copy the leaderboard, the tests of graphs and the curves of AUC, with six digits; rows of other tasks stay.
 
     Raises:
         BadInput: the study has no results.
@@ -67,7 +67,7 @@ def copy_results() -> None:
     for ending, part in {"": board, ".tests": tests, ".rounds": pd.DataFrame(_curves(study))}.items():
         target = boards.FOLDER / f"{STUDY}{ending}.csv"
         if target.is_file():
-            stored = read_table(target, ("task",), boards.AGAIN)
+            stored = read_table(target, ("task",), boards.RESTORE_HINT)
             part = pd.concat([stored[~stored["task"].isin(set(tasks.values()))], part])
         write_atomic(target, part.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
 
@@ -75,9 +75,9 @@ def copy_results() -> None:
 def _curves(study: results.Study) -> Iterator[dict[str, Any]]:
     for run in study.runs:
         learned = not is_control(str(run.info["spec"]["method"].get("graph", "")))
-        graphs = [kept for seed in run.seeds if learned and (kept := results.graphs(run, seed)) is not None]
+        graphs = [stored for seed in run.seeds if learned and (stored := results.graphs(run, seed)) is not None]
         for i, round in enumerate(graphs[0].rounds if graphs else ()):
-            areas = [_mean_auc(kept, i) for kept in graphs]
+            areas = [_mean_auc(stored, i) for stored in graphs]
             yield {"task": run.task, "method": run.label, "round": round, "auc": float(np.mean(areas))}
 
 
@@ -88,7 +88,7 @@ def _mean_auc(graphs: results.Graphs, i: int) -> float:
 
 
 def fill_blocks(page: str) -> str:
-    """The text of a page with the tables of today in its blocks."""
+    """The text of a page with the current tables in its blocks."""
     return BLOCK.sub(lambda match: match[1] + table(match[2]) + match[3], page)
 
 
@@ -99,7 +99,7 @@ def table(task: str) -> str:
         BadInput: the study has no such task.
     """
     board, tests, curves = (
-        read_table(boards.FOLDER / f"{STUDY}{ending}.csv", needed, boards.AGAIN)
+        read_table(boards.FOLDER / f"{STUDY}{ending}.csv", needed, boards.RESTORE_HINT)
         for ending, needed in {
             "": ("task", "mean"), ".tests": ("task", "other"), ".rounds": ("task", "auc"),
         }.items()
@@ -114,31 +114,31 @@ def table(task: str) -> str:
 
 
 def _cells(row: Mapping[str, Any], tests: pd.DataFrame, curves: pd.DataFrame) -> tuple[str, ...]:
-    own = tests[tests["method"] == row["method"]].set_index("other")
-    minus = [
-        next((_difference(test) for other, test in own.iterrows() if str(other).endswith(f"-{word}]")), "–")
+    method_tests = tests[tests["method"] == row["method"]].set_index("other")
+    differences = [
+        next((_difference(test) for other, test in method_tests.iterrows() if str(other).endswith(f"-{word}]")), "–")
         for word in CONTROLS
     ]
-    area, varied, gain = (_number(row[key], form) for key, form in MEASURES.items())
+    area, variation, gain = (_number(row[key], spec) for key, spec in MEASURES.items())
     curve = curves[curves["method"] == row["method"]]
-    return str(row["method"]), f"{row['mean']:.1f}", area, first_stable_round(curve), varied, gain, *minus
+    return str(row["method"]), f"{row['mean']:.1f}", area, first_stable_round(curve), variation, gain, *differences
 
 
 def first_stable_round(curve: pd.DataFrame) -> str:
-    """The round after which the AUC of a `curve` stays at `FOUND` or above; a dash where it ends below."""
+    """The first round from which on the AUC of a `curve` is at least `AUC_THRESHOLD`; a dash if it ends below."""
     curve = curve[curve["auc"].notna()]
-    below = curve.loc[curve["auc"] < FOUND, "round"]
+    below = curve.loc[curve["auc"] < AUC_THRESHOLD, "round"]
     later = curve.loc[curve["round"] > below.max(), "round"] if len(below) else curve["round"]
     return str(later.min()) if len(later) else "–"
 
 
 def _difference(test: Mapping[str, Any]) -> str:
     ends = " to ".join(_number(test[name], "+.1f") for name in ("low", "high"))
-    return f"{_number(test['difference'], '+.1f')} ({ends}){MARKS[pd.notna(test['better'])]}"
+    return f"{_number(test['difference'], '+.1f')} ({ends}){SIGNIFICANCE_MARKS[pd.notna(test['better'])]}"
 
 
-def _number(value: Any, form: str) -> str:
-    return "–" if pd.isna(value) else format(value, form).replace("-", "\N{MINUS SIGN}")
+def _number(value: Any, spec: str) -> str:
+    return "–" if pd.isna(value) else format(value, spec).replace("-", "\N{MINUS SIGN}")
 
 
 if __name__ == "__main__":

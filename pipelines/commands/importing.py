@@ -1,4 +1,4 @@
-"""`fedweave import`: a file of one's own as a data set and a study of the project in this folder."""
+"""`fedweave import`: a user's file as a data set and a study of the project in this folder."""
 
 import hashlib
 import re
@@ -15,7 +15,7 @@ import fedweave as fw
 from fedweave.api.plan import GRAPH, ROWS
 from fedweave.errors import BadInput
 from fedweave.files import write_atomic
-from fedweave.pipelines.commands import data_options as own
+from fedweave.pipelines.commands import data_options as opt
 from fedweave.pipelines.commands import studies
 from fedweave.study.catalogue import STUDIES
 
@@ -55,11 +55,11 @@ out = Console(markup=False, highlight=False)
 
 
 def import_(
-    file: own.File, client: own.Client, label: own.Label, name: own.Name = "", features: own.Features = "",
-    target: own.Target = "", text: own.Text = "", window: own.Window = 0, horizon: own.Horizon = 0,
-    stride: own.Stride = 0, split: own.Split = "", shares: own.Shares = "", time: own.Time = "", gap: own.Gap = 0,
-    recording: own.Recording = "", group: own.Group = "", unit: own.Unit = "", relation: own.Relation = "",
-    val: own.Val = None, normalize: own.Normalize = "", preprocess: own.Preprocess = "", embed: own.Embed = None,
+    file: opt.File, client: opt.Client, label: opt.Label, name: opt.Name = "", features: opt.Features = "",
+    target: opt.Target = "", text: opt.Text = "", window: opt.Window = 0, horizon: opt.Horizon = 0,
+    stride: opt.Stride = 0, split: opt.Split = "", shares: opt.Shares = "", time: opt.Time = "", gap: opt.Gap = 0,
+    recording: opt.Recording = "", group: opt.Group = "", unit: opt.Unit = "", relation: opt.Relation = "",
+    val: opt.Val = None, normalize: opt.Normalize = "", preprocess: opt.Preprocess = "", embed: opt.Embed = None,
     methods: Annotated[str, typer.Option(help="of the study, with commas")] = "local,fedavg,fedavg_ft,ditto",
     rounds: Annotated[int, typer.Option(help="of training")] = 50,
     seeds: Annotated[int, typer.Option(help="repetitions")] = 3,
@@ -75,32 +75,37 @@ def import_(
     name = name or file.name.split(".")[0].lower()
     if not NAME.fullmatch(name):
         raise BadInput(f"--name: {name!r} must begin with a letter a-z, then letters a-z, digits, - and _, at most 50")
-    options = own.parse_options(
+    options = opt.parse_options(
         label=label, features=features, target=target, text=text, window=window, horizon=horizon, stride=stride,
         split=split, shares=shares, time=time, gap=gap, recording=recording, group=group, unit=unit,
         relation=_read_pairs(relation), val=val, normalize=normalize, preprocess=preprocess, embed=embed, name=name,
     )  # fmt: skip
-    made = fw.Federation.from_file(file, client=client, **options)
-    written = write_plugin(file, made, {"client": client, **options}, force)
-    budget: dict[str, Any] = {"rounds": rounds, "seeds": seeds, "metric": metric, "methods": own.split_words(methods)}
-    place = _write_study(made, budget, written, force)
+    federation = fw.Federation.from_file(file, client=client, **options)
+    plugin = write_plugin(file, federation, {"client": client, **options}, force)
+    budget: dict[str, Any] = {"rounds": rounds, "seeds": seeds, "metric": metric, "methods": opt.split_words(methods)}
+    study_file = _write_study(federation, budget, plugin, force)
     studies.use(name, force=force)
-    out.print(f"{made!r}; {written} and {place} say how; next: dvc repro", soft_wrap=True)
+    out.print(f"{federation!r}; {plugin} and {study_file} say how; next: dvc repro", soft_wrap=True)
 
 
-def write_plugin(file: Path, made: fw.Federation, options: dict[str, Any], force: bool = False) -> Path:
+def write_plugin(file: Path, federation: fw.Federation, options: dict[str, Any], force: bool = False) -> Path:
     """Copy the file into the project and write the plug-in that reads it; returns its path.
 
     Raises:
-        BadInput: a plug-in of this name is there and was not written here, or was changed.
+        BadInput: another plug-in of this name is there, or the user has changed it.
     """
-    copy = FOLDER / f"{made.name}{''.join(file.suffixes[-2:]).lower()}"
-    plugin = FOLDER / f"own_{made.name.replace('-', '_')}.py"
+    copy = FOLDER / f"{federation.name}{''.join(file.suffixes[-2:]).lower()}"
+    plugin = FOLDER / f"own_{federation.name.replace('-', '_')}.py"
     sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
-    listing = pformat(options, width=100, sort_dicts=False)
-    about = f"{file.name}: {options['label']} of {len(made)} clients."
+    option_text = pformat(options, width=100, sort_dicts=False)
+    summary = f"{file.name}: {options['label']} of {len(federation)} clients."
     code = CODE.format(
-        name=made.name, sha256=sha256, options=listing, file=copy.name, about=about, kind=made.dataset.kind
+        name=federation.name,
+        sha256=sha256,
+        options=option_text,
+        file=copy.name,
+        about=summary,
+        kind=federation.dataset.kind,
     )
     _check_unchanged(plugin, code, force)
     FOLDER.mkdir(exist_ok=True)
@@ -110,33 +115,33 @@ def write_plugin(file: Path, made: fw.Federation, options: dict[str, Any], force
     return plugin
 
 
-def _write_study(made: fw.Federation, budget: dict[str, Any], plugin: Path, force: bool) -> Path:
-    """Write the study file of the data set."""
-    place = STUDIES / f"{made.name}.yaml"
-    numeric = made.dataset.targets is not None
-    defaults = GRAPH if made.dataset.kind == "graph" else ROWS
+def _write_study(federation: fw.Federation, budget: dict[str, Any], plugin: Path, force: bool) -> Path:
+    """Write the study file of the data set; returns its path."""
+    file = STUDIES / f"{federation.name}.yaml"
+    numeric = federation.dataset.targets is not None
+    defaults = GRAPH if federation.dataset.kind == "graph" else ROWS
     task = {
-        "dataset": made.name,
+        "dataset": federation.name,
         "setting": "own",
-        "normalize": made.normalize,
-        **({"targets": made.dataset.targets_are} if numeric else {}),
+        "normalize": federation.normalize,
+        **({"targets": federation.dataset.targets_are} if numeric else {}),
         **({"metric": budget["metric"]} if budget["metric"] else {}),
-        "partition": {"name": f"{made.name}-rows", "clients": len(made), "seed": 0},
-        "model": {"name": "gcn" if made.dataset.kind == "graph" else "mlp"},
+        "partition": {"name": f"{federation.name}-rows", "clients": len(federation), "seed": 0},
+        "model": {"name": "gcn" if federation.dataset.kind == "graph" else "mlp"},
         "train": {"rounds": budget["rounds"], **defaults},
         "methods": budget["methods"],
     }
     content = {
-        "about": f"Methods on {made.name}, imported from a file.",
+        "about": f"Methods on {federation.name}, imported from a file.",
         "uses": [f"../{plugin.as_posix()}"],
         "seeds": [*range(budget["seeds"])],
-        "tasks": {made.name: task},
+        "tasks": {federation.name: task},
         "tune": {"trials": 0},
     }
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
-    _check_unchanged(place, text, force)
-    write_atomic(place, text)
-    return place
+    _check_unchanged(file, text, force)
+    write_atomic(file, text)
+    return file
 
 
 def _check_unchanged(path: Path, text: str, force: bool) -> None:
@@ -145,7 +150,7 @@ def _check_unchanged(path: Path, text: str, force: bool) -> None:
 
 
 def _read_pairs(relation: str) -> Any:
-    """The pairs of a given client graph, which then stand in the plug-in."""
+    """The pairs of clients in the file `relation`, which are written into the plug-in; "" without a file."""
     from fedweave.api.reading import read_pairs
 
     return read_pairs(relation, "--relation") if relation else ""

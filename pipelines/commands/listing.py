@@ -1,4 +1,4 @@
-"""What `fedweave list` shows: a header, and a row for each name."""
+"""The tables of `fedweave list`: each is a header and a row for each name."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,8 +11,9 @@ from fedweave.errors import BadInput, choose
 from fedweave.study import catalogue
 
 
-def _summary(thing: object) -> str:
-    return ((thing.__doc__ or "").strip().splitlines() or ["-"])[0].rstrip(".")
+def _summary(documented: object) -> str:
+    """The first line of a docstring, without its full stop; a dash where there is none."""
+    return ((documented.__doc__ or "").strip().splitlines() or ["-"])[0].rstrip(".")
 
 
 def methods() -> list[tuple[Any, ...]]:
@@ -32,32 +33,32 @@ def settings(what: str, name: str) -> list[tuple[Any, ...]]:
     """The settings of a method or a model.
 
     Raises:
-        BadInput: there is none of this name, or `what` has no settings.
+        BadInput: `name` is unknown, or `what` has no settings.
     """
     from fedweave import models
     from fedweave.methods import METHODS
 
     if what == "methods":
-        described = METHODS[choose(name, METHODS, "fedweave list methods")].settings()
+        entries = METHODS[choose(name, METHODS, "fedweave list methods")].settings()
     elif what == "models":
-        described = models.settings(choose(name, models.MODELS, "fedweave list models"))
+        entries = models.settings(choose(name, models.MODELS, "fedweave list models"))
     else:
         raise BadInput(f"fedweave list {what}: {name!r}: settings are listed of methods and models; leave it out")
     return [
         ("name", "default", "values", "search", "meaning"),
-        *((s.name, s.default, s.range or "-", s.space or "-", s.meaning) for s in described),
+        *((s.name, s.default, s.range or "-", s.space or "-", s.meaning) for s in entries),
     ]
 
 
 def datasets() -> list[tuple[Any, ...]]:
-    """Every data set, and whether its files are here."""
+    """Every data set, and whether its files are in data/raw."""
     from fedweave import data
 
-    here = {name for name in data.DATASETS if data.find_intact_files(name, Path("data/raw"))}
+    present = {name for name in data.DATASETS if data.find_intact_files(name, Path("data/raw"))}
     loaders = {n: getattr(f, "func", f) for n, f in data.DATASETS.items()}
     return [
         ("name", "files", "what it is"),
-        *((n, "here" if n in here else "fetched on use", _summary(f)) for n, f in loaders.items()),
+        *((n, "here" if n in present else "fetched on use", _summary(f)) for n, f in loaders.items()),
     ]
 
 
@@ -72,7 +73,7 @@ def models() -> list[tuple[Any, ...]]:
 
 
 def partitions() -> list[tuple[Any, ...]]:
-    """Every rule that deals rows to clients."""
+    """Every rule that distributes rows over clients."""
     from fedweave import data
 
     return [("name", "options"), *((n, ", ".join(data.default_options(n)) or "-") for n in data.PARTITIONS)]
@@ -85,7 +86,7 @@ def studies() -> list[tuple[Any, ...]]:
 
 
 def show(out: Console, rows: Sequence[Sequence[Any]]) -> None:
-    """Print `rows` below their header: in a terminal as wide as it is, elsewhere one whole line each, for grep."""
+    """Print `rows`, of which the first is the header: as a table in a terminal, elsewhere one line each, for grep."""
     header, *body = [[*map(str, row)] for row in rows]
     if not out.is_terminal:
         out.print(*_lines([header, *body]), sep="\n", soft_wrap=True, highlight=False)

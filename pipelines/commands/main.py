@@ -1,4 +1,4 @@
-"""The command line: look at what there is, run one method, switch studies, build the report."""
+"""The command line `fedweave`: its commands, and how errors end them."""
 
 import sys
 from collections.abc import Callable
@@ -49,8 +49,8 @@ app.command()(workers.worker)
 out = Console(markup=False)  # labels have [brackets]
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         out.print(f"fedweave {__version__}", highlight=False)
         raise typer.Exit
 
@@ -94,15 +94,15 @@ def list_(
     """List what can be used; outside of a terminal, such as in a pipe, one line each."""
     if what != "studies":
         plugins.load(plugins.resolve_paths(uses or [], "--uses").values())
-    rows = {
+    listings = {
         "methods": listing.methods,
         "datasets": listing.datasets,
         "models": listing.models,
         "partitions": listing.partitions,
         "studies": listing.studies,
     }
-    listed = rows[choose(what, rows, "fedweave list")]
-    listing.show(out, listing.settings(what, name) if name else listed())
+    listing_function = listings[choose(what, listings, "fedweave list")]
+    listing.show(out, listing.settings(what, name) if name else listing_function())
 
 
 if __name__ == "__main__":

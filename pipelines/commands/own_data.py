@@ -1,4 +1,4 @@
-"""`fedweave compare` and `fedweave predict`: methods on a file of the user's own data, and what their models say."""
+"""`fedweave compare`, `predict` and `export`: methods on a user's file, predictions of their models, and the models."""
 
 import sys
 import warnings
@@ -10,19 +10,19 @@ import typer
 
 import fedweave as fw
 from fedweave.errors import BadInput, choose
-from fedweave.pipelines.commands import data_options as own
+from fedweave.pipelines.commands import data_options as opt
 from fedweave.pipelines.commands.single_run import parse_pairs
 from fedweave.pipelines.commands.studies import Uses
 from fedweave.pipelines.stages import terminal
 from fedweave.study import plugins
 
 app = typer.Typer()
-# Arguments of fw.compare and fw.recommend that are options of the commands -> how to give them.
-WORDS = ("methods", "model", "rounds", "seeds", "metric", "out", "name", "tune", "resume", "budget", "traffic")
-OPTIONS = {"federation": "the argument FILE", "settings": "--settings", **{word: f"--{word}" for word in WORDS},
+# Arguments of fw.compare and fw.recommend that --set does not take -> the option of the commands for them.
+OPTION_NAMES = ("methods", "model", "rounds", "seeds", "metric", "out", "name", "tune", "resume", "budget", "traffic")
+OPTIONS = {"federation": "the argument FILE", "settings": "--settings", **{word: f"--{word}" for word in OPTION_NAMES},
            "evaluate": "such as evaluate.every=5"}  # fmt: skip
 Out = Annotated[
-    Path, typer.Option(parser=own.output_path, help="folder for the results, which `fedweave predict` and fw.load read")
+    Path, typer.Option(parser=opt.output_path, help="folder for the results, which `fedweave predict` and fw.load read")
 ]
 Methods = Annotated[str, typer.Option(help="names from `fedweave list methods`, with commas")]
 Model = Annotated[str, typer.Option(help="of the clients, a name from `fedweave list models`")]
@@ -34,13 +34,13 @@ Settings = Annotated[
 
 @app.command()
 def compare(
-    file: own.File, client: own.Client, label: own.Label, out: Out,
-    methods: Methods = "local,fedavg,fedavg_ft,ditto", features: own.Features = "", target: own.Target = "",
-    text: own.Text = "", window: own.Window = 0, horizon: own.Horizon = 0, stride: own.Stride = 0,
-    split: own.Split = "", shares: own.Shares = "", time: own.Time = "", gap: own.Gap = 0,
-    recording: own.Recording = "", group: own.Group = "", unit: own.Unit = "", relation: own.Relation = "",
-    val: own.Val = None, normalize: own.Normalize = "", preprocess: own.Preprocess = "", embed: own.Embed = None,
-    name: own.Name = "", model: Model = "mlp",
+    file: opt.File, client: opt.Client, label: opt.Label, out: Out,
+    methods: Methods = "local,fedavg,fedavg_ft,ditto", features: opt.Features = "", target: opt.Target = "",
+    text: opt.Text = "", window: opt.Window = 0, horizon: opt.Horizon = 0, stride: opt.Stride = 0,
+    split: opt.Split = "", shares: opt.Shares = "", time: opt.Time = "", gap: opt.Gap = 0,
+    recording: opt.Recording = "", group: opt.Group = "", unit: opt.Unit = "", relation: opt.Relation = "",
+    val: opt.Val = None, normalize: opt.Normalize = "", preprocess: opt.Preprocess = "", embed: opt.Embed = None,
+    name: opt.Name = "", model: Model = "mlp",
     rounds: Annotated[int, typer.Option(help="of training")] = 50,
     seeds: Annotated[int, typer.Option(help="repetitions")] = 3,
     tune: Annotated[int, typer.Option(help="trials of a search for each method's settings")] = 0,
@@ -54,7 +54,7 @@ def compare(
     Example: fedweave compare flights.csv --client dest --label late --time time_hour --out flights/
     """
     plugins.load(plugins.resolve_paths(uses or [], "--uses").values())
-    data = own.parse_options(
+    data = opt.parse_options(
         label=label, features=features, target=target, text=text, window=window, horizon=horizon, stride=stride,
         split=split, shares=shares, time=time, gap=gap, recording=recording, group=group, unit=unit,
         relation=relation, val=val, normalize=normalize, preprocess=preprocess, embed=embed, name=name,
@@ -63,12 +63,12 @@ def compare(
     federation = fw.Federation.from_file(file, client=client, **data)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # they are printed below the leaderboard
-        done = fw.compare(
-            federation, own.split_words(methods), model={"name": model, **options}, rounds=rounds, seeds=seeds,
+        comparison = fw.compare(
+            federation, opt.split_words(methods), model={"name": model, **options}, rounds=rounds, seeds=seeds,
             tune=tune, out=out, resume=resume, evaluate=evaluate or None, **train,
         )  # fmt: skip
-    done.save(out)
-    show(done)
+    comparison.save(out)
+    show(comparison)
 
 
 @app.command()
@@ -80,7 +80,7 @@ def predict(
     seed: Annotated[int | None, typer.Option(help="which repetition; default: the first")] = None,
     features: Annotated[str, typer.Option(help="of NPZ: the array of rows")] = "x",
     output: Annotated[
-        Path | None, typer.Option(parser=own.output_path, help="CSV to write; default: the terminal")
+        Path | None, typer.Option(parser=opt.output_path, help="CSV to write; default: the terminal")
     ] = None,
     uses: Uses = None,
 ) -> None:
@@ -110,7 +110,7 @@ def predict(
 @app.command()
 def export(
     folder: Annotated[Path, typer.Argument(help="of `fedweave compare`")],
-    target: Annotated[Path, typer.Argument(parser=own.output_path, help="a new folder")],
+    target: Annotated[Path, typer.Argument(parser=opt.output_path, help="a new folder")],
     client: Annotated[str, typer.Option(help="whose model")],
     method: Annotated[str, typer.Option(help="default: the one with the best validation score")] = "",
     seed: Annotated[int | None, typer.Option(help="which repetition; default: the first")] = None,
@@ -125,14 +125,14 @@ def export(
 
 
 def load_result(folder: Path, method: str, uses: list[str] | None) -> fw.MethodResult:
-    """The result of `method` in a folder of `fedweave compare`; of the best one by validation where it is empty."""
+    """The result of `method` in a folder of `fedweave compare`; without a name, of the best method by validation."""
     plugins.load(plugins.resolve_paths(uses or [], "--uses").values())
-    done = fw.load(folder)
-    return done[choose(method, done.methods, "--method")] if method else done.best()
+    comparison = fw.load(folder)
+    return comparison[choose(method, comparison.methods, "--method")] if method else comparison.best()
 
 
 def _prediction_table(result: fw.MethodResult, rows: Any, client: str, seed: int | None) -> Any:
-    """A table with a prediction per row: a class and the probability of each, a number, or the steps of a forecast."""
+    """A table with a row for each prediction: the class and all probabilities, a number, or the steps of a forecast."""
     import pandas as pd
 
     if result.run.info.get("targets", "classes") != "classes":
@@ -140,24 +140,27 @@ def _prediction_table(result: fw.MethodResult, rows: Any, client: str, seed: int
         if values.ndim == 1:
             return pd.DataFrame({"prediction": values})
         return pd.DataFrame(values, columns=[f"step {i + 1}" for i in range(values.shape[1])])
-    shares = result.predict_proba(rows, client, seed=seed).reset_index(drop=True)
-    shares.insert(0, "prediction", [str(shares.columns[i]) for i in shares.to_numpy().argmax(1)])
-    return shares
+    probabilities = result.predict_proba(rows, client, seed=seed).reset_index(drop=True)
+    probabilities.insert(0, "prediction", [str(probabilities.columns[i]) for i in probabilities.to_numpy().argmax(1)])
+    return probabilities
 
 
-def show(done: fw.Comparison) -> None:
-    """The leaderboard, the summary in sentences, what to know before believing it, and where the report is."""
+def show(comparison: fw.Comparison) -> None:
+    """Print the leaderboard, the summary in sentences, warnings, and the path of the report."""
     from fedweave import results
     from fedweave.api.folder import find_partitions
     from fedweave.pipelines.stages import leaderboard
     from fedweave.report.summary import summary
 
-    screen, tables = terminal.console(), results.load_tables(done.study, find_partitions(done.study.folder))
-    leaderboard.print_boards(screen, done.study, tables, reasons=False)
-    leaderboard.print_summary(screen, summary(done.study, tables))
-    for line in done.warnings:
-        screen.print(f"warning: {line}", soft_wrap=True, highlight=False)
-    screen.print(f"{done.report()} shows everything", soft_wrap=True)
+    console, tables = (
+        terminal.console(),
+        results.load_tables(comparison.study, find_partitions(comparison.study.folder)),
+    )
+    leaderboard.print_boards(console, comparison.study, tables, reasons=False)
+    leaderboard.print_summary(console, summary(comparison.study, tables))
+    for line in comparison.warnings:
+        console.print(f"warning: {line}", soft_wrap=True, highlight=False)
+    console.print(f"{comparison.report()} shows everything", soft_wrap=True)
 
 
 def _check_settings(values: Mapping[str, Any]) -> None:
@@ -175,13 +178,17 @@ def _check_settings(values: Mapping[str, Any]) -> None:
 
 
 def split_settings(settings: list[str], metric: str = "") -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """(settings of the training with the metric, options of the model, settings of the evaluation) of --set and
-    --metric.
+    """(settings of the training, options of the model, settings of the evaluation) from the options --set and --metric.
+
+    The metric is among the settings of the training.
     """
     values = parse_pairs(settings)
     _check_settings(values)
     blocks: dict[str, dict[str, Any]] = {"train": {}, "model": {}, "evaluate": {}}
     for key, value in values.items():
         block, _, name = key.partition(".")
-        blocks[block if name and block in blocks else "train"][name if name and block in blocks else key] = value
+        if name and block in blocks:
+            blocks[block][name] = value
+        else:
+            blocks["train"][key] = value
     return {**blocks["train"], **({"metric": metric} if metric else {})}, blocks["model"], blocks["evaluate"]

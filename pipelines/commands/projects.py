@@ -1,4 +1,4 @@
-"""`fedweave init`: a project of one's own, outside of a checkout of fedweave."""
+"""`fedweave init`: a project of the user, outside of a checkout of fedweave."""
 
 import re
 import shlex
@@ -17,18 +17,18 @@ from fedweave.pipelines import signed_files, template
 from fedweave.study import plugins
 from fedweave.study.code import PACKAGE
 
-LAUNCHER = "python -IS pipelines/launching/launcher.py"
-STAGE = "python -m fedweave.pipelines.launching.launcher"
-CHECKOUT = "      - pipelines/stages/leaderboard.py\n"  # a dependency that only a checkout has
-PACKAGES = "packages.yaml"  # the same on every machine, so that git may have it: DVC reads it of other commits too
-WRITTEN = "Written by `fedweave init`, which renews it as long as nobody changes it."
-LINKS = Path(".fedweave", "packages")  # to where the packages lie on this machine
+CHECKOUT_STAGE_COMMAND = "python -IS pipelines/launching/launcher.py"
+STAGE_COMMAND = "python -m fedweave.pipelines.launching.launcher"
+CHECKOUT_DEPENDENCY = "      - pipelines/stages/leaderboard.py\n"  # a dependency that only a checkout has
+PACKAGES = "packages.yaml"  # the same on every machine, so that git can store it: DVC reads it from other commits too
+SIGNATURE = "Written by `fedweave init`, which renews it as long as nobody changes it."
+LINKS = Path(".fedweave", "packages")  # folder of links to the packages on this machine
 COPIED = ("prefect.yaml", ".env", "studies/base.yaml")
-SIGNED = ("dvc.yaml", "prefect.yaml")  # which change with fedweave, unless the user has changed them; all others stay
+SIGNED = ("dvc.yaml", "prefect.yaml")  # `fedweave init` updates these unless the user has changed them; others stay
 
 out = Console(markup=False, highlight=False)
 
-STUDY = """# Methods on handwritten digits: a study of about a minute. `fedweave study run first` runs it.
+FIRST_STUDY = """# Methods on handwritten digits: a study of about a minute. `fedweave study run first` runs it.
 about: Three methods on handwritten digits.
 seeds: [0, 1]
 # uses: [mybench/]   # your own methods, data sets, models and partitions; see README.md
@@ -40,7 +40,7 @@ tasks:
 
 tune: {trials: 0}
 """
-IGNORED = """# data, results and caches: reproducible by `dvc repro`, stored by DVC
+GITIGNORE = """# data, results and caches: reproducible by `dvc repro`, stored by DVC
 /data/
 /results/
 /.fedweave/
@@ -107,7 +107,7 @@ def init(folder: Annotated[Path, typer.Argument(help="a new folder, or one of a 
     if (folder / "pyproject.toml").is_file() and (folder / "src" / "fedweave").is_dir():
         raise BadInput(f"{folder}: is a checkout of fedweave, which is a project already; name another folder")
     for name, text in contents().items():
-        _complete(folder / name, text, renewed=name in SIGNED)
+        _complete(folder / name, text, renew=name in SIGNED)
     write_packages(folder)
     _init_dvc(folder, _init_git(folder))
     if not (folder / "params.yaml").exists():
@@ -118,12 +118,12 @@ def init(folder: Annotated[Path, typer.Argument(help="a new folder, or one of a 
     )
 
 
-def _complete(file: Path, text: str, renewed: bool) -> None:
-    """Write `file` where there is none, or where an earlier `fedweave init` wrote it and it is to be renewed."""
-    now = file.read_text(encoding="utf-8") if file.exists() else None
-    if now is None or (renewed and (signed_files.is_unchanged(now) or text.endswith(f"\n{now}"))):
+def _complete(file: Path, text: str, renew: bool) -> None:
+    """Write `file` if it is missing; with `renew`, also if the user has not changed it since `fedweave init`."""
+    current = file.read_text(encoding="utf-8") if file.exists() else None
+    if current is None or (renew and (signed_files.is_unchanged(current) or text.endswith(f"\n{current}"))):
         write_atomic(file, text)
-    elif renewed and now != text:
+    elif renew and current != text:
         out.print(
             f"{file}: has changes of your own and stays; move it away to get that of this fedweave", soft_wrap=True
         )
@@ -132,66 +132,67 @@ def _complete(file: Path, text: str, renewed: bool) -> None:
 def is_separate() -> bool:
     """Whether the current folder is a project outside of a checkout."""
     stages = Path("dvc.yaml")
-    return stages.is_file() and STAGE in stages.read_text(encoding="utf-8")
+    return stages.is_file() and STAGE_COMMAND in stages.read_text(encoding="utf-8")
 
 
 def write_packages(folder: Path = Path(), uses: Collection[str] = ()) -> None:
-    """Name fedweave and the packages with plug-ins, on whose code DVC's stages depend, and link to where they lie on
-    this machine.
+    """Write packages.yaml, and links to the packages on this machine: fedweave and the packages with plug-ins.
+
+    DVC's stages depend on their code.
 
     Args:
         folder: of the project.
-        uses: names that params.yaml has itself.
+        uses: plug-ins that params.yaml names itself; they are left out.
     """
     packages = {"fedweave": PACKAGE, **plugins.find_installed()}
-    named = [name for name in packages if name not in uses]
-    for name in named:
+    names = [name for name in packages if name not in uses]
+    for name in names:
         _link(folder / LINKS / name, Path(packages[name]))
-    text, file = "uses:\n" + "".join(f"  {name}: {LINKS / name}\n" for name in named), folder / PACKAGES
+    text, file = "uses:\n" + "".join(f"  {name}: {LINKS / name}\n" for name in names), folder / PACKAGES
     if not file.is_file() or file.read_text(encoding="utf-8") != text:
         write_atomic(file, text)
 
 
-def _link(link: Path, place: Path) -> None:
-    """Let `link` lead to `place`, whatever it was before."""
-    if not link.is_symlink() or link.readlink() != place:
+def _link(link: Path, target: Path) -> None:
+    """Make `link` a link to `target`, whatever it was before."""
+    if not link.is_symlink() or link.readlink() != target:
         link.parent.mkdir(parents=True, exist_ok=True)
         link.unlink(missing_ok=True)
-        link.symlink_to(place)
+        link.symlink_to(target)
 
 
 def contents() -> dict[str, str]:
-    """The files of a project by their names, but for params.yaml."""
-    copied = {name: template(name).read_text(encoding="utf-8") for name in COPIED}
-    copied["prefect.yaml"] = re.sub(
-        r"pipelines/scheduling/flows\.py:(\w+)", r"fedweave.pipelines.scheduling.flows.\1", copied["prefect.yaml"]
+    """Name -> text of the files of a new project, without params.yaml."""
+    texts = {name: template(name).read_text(encoding="utf-8") for name in COPIED}
+    texts["prefect.yaml"] = re.sub(
+        r"pipelines/scheduling/flows\.py:(\w+)", r"fedweave.pipelines.scheduling.flows.\1", texts["prefect.yaml"]
     )
     stages = template("dvc.yaml").read_text(encoding="utf-8")
-    stages = stages.replace(LAUNCHER, STAGE).replace(CHECKOUT, "")
-    lines = f"vars:\n  - {PACKAGES}  # fedweave and packages with plug-ins; `fedweave init .` writes it\n"
-    stages = re.sub(r"vars:\n.*\n", lines, stages)
+    stages = stages.replace(CHECKOUT_STAGE_COMMAND, STAGE_COMMAND).replace(CHECKOUT_DEPENDENCY, "")
+    package_vars = f"vars:\n  - {PACKAGES}  # fedweave and packages with plug-ins; `fedweave init .` writes it\n"
+    stages = re.sub(r"vars:\n.*\n", package_vars, stages)
     signed = {
-        name: signed_files.sign(WRITTEN, text)
-        for name, text in {**copied, "dvc.yaml": stages}.items()
+        name: signed_files.sign(SIGNATURE, text)
+        for name, text in {**texts, "dvc.yaml": stages}.items()
         if name in SIGNED
     }
-    return {**copied, **signed, "README.md": README, ".gitignore": IGNORED, "studies/first.yaml": STUDY,
+    return {**texts, **signed, "README.md": README, ".gitignore": GITIGNORE, "studies/first.yaml": FIRST_STUDY,
             ".dvcignore": "__pycache__\n*.py[co]\n.venv\n.prefect\n.git\nmlruns\n"}  # fmt: skip
 
 
 def _init_git(folder: Path) -> bool:
-    """Make the folder one of git, unless it is inside of one; False where there is no git.
+    """Make the folder a repository of git, unless it is inside of one; False if git is not installed.
 
-    DVC compares with what git has, and needs it for experiments.
+    DVC compares with commits of git, and needs git for experiments.
     """
-    if any((place / ".git").exists() for place in (folder.resolve(), *folder.resolve().parents)):
+    if any((parent / ".git").exists() for parent in (folder.resolve(), *folder.resolve().parents)):
         return True
     git = shutil.which("git")
     return git is not None and subprocess.run([git, "init", "--quiet", str(folder)], check=False).returncode == 0
 
 
 def _init_dvc(folder: Path, in_git: bool) -> None:
-    """Make the folder one of DVC, which sends no statistics; a folder below that of git is one of its own."""
+    """Make the folder a repository of DVC that sends no statistics; of its own if it is inside of git's repository."""
     from dvc.repo import Repo
 
     if not (folder / ".dvc" / "config").is_file():
@@ -201,7 +202,7 @@ def _init_dvc(folder: Path, in_git: bool) -> None:
 
 
 def _write_first_params(folder: Path) -> None:
-    """params.yaml of the first study, as `fedweave study use first` writes it."""
+    """Write params.yaml of the first study, as `fedweave study use first` does."""
     from fedweave.pipelines.commands.studies import dump
     from fedweave.study.catalogue import expand
 

@@ -1,7 +1,8 @@
 """Questions about the numbers beside docs/reproduction.md, and their answers.
 
-A number on that page is a question to the files in docs/reproduction, to the printed tables or to a study's set-up.
-The parts of a question are separated by bars, such as `mean | fedsheafhn/table1 | cora, disjoint/clients10 | Local`:
+Each number on that page is the answer to a question about the files in docs/reproduction, the printed tables or a
+study's set-up. Bars separate the parts of a question, such as
+`mean | fedsheafhn/table1 | cora, disjoint/clients10 | Local`:
 
     mean, std | study | setting | method           our score; its standard deviation over seeds
     above, below | study | setting | method        ours minus printed; printed minus ours
@@ -59,16 +60,16 @@ class Answer:
     values: tuple[float, ...]
     digits: int = 1
     signed: bool = False
-    joint: str = " to "
+    separator: str = " to "
     rounding: str = ROUND_HALF_UP
 
     def __str__(self) -> str:
         sign = "+" if self.signed else ""
         numbers = [number + 0 for number in self.round_to([self.digits])]  # + 0 makes -0.0 of 0.0
-        return self.joint.join(f"{number:{sign if number else ''}.{self.digits}f}" for number in numbers)
+        return self.separator.join(f"{number:{sign if number else ''}.{self.digits}f}" for number in numbers)
 
     def round_to(self, digits: Sequence[int]) -> list[Decimal]:
-        """The numbers with `digits` decimals each; one entry is for all of them."""
+        """The numbers, rounded to `digits` decimals each; a single entry of `digits` holds for all of them."""
         places = digits if len(digits) > 1 else [*digits] * len(self.values)
         exact = [Decimal(f"{value:.6g}") for value in self.values]  # files keep six digits
         return [number.quantize(Decimal(1).scaleb(-n), self.rounding) for number, n in zip(exact, places, strict=True)]
@@ -95,27 +96,29 @@ def ask(question: str) -> Answer:
 
 
 def parts(question: str) -> list[str]:
-    """What stands between the bars of a question."""
+    """The parts of a question, between its bars."""
     return [part.strip() for part in question.split("|")]
 
 
 def _select_rows(board: Board, keys: str, *methods: str) -> Iterator[tuple[Row, ...]]:
-    """The rows of every combination of the settings and methods that are asked for."""
+    """The rows of every combination of the settings and methods in a question."""
     for pattern in map(str.strip, keys.split(";")):
         matches = [key for key in board if fnmatchcase(key, pattern)]
         for key in matches or [choose(pattern, board, "setting")]:
-            here = board[key]
-            lists = [_methods(here, text, any_setting="*" in pattern) for text in methods]
-            yield from (tuple(here[name] for name in names) for names in product(*lists) if len({*names}) == len(names))
+            group = board[key]
+            names_of = [_methods(group, text, any_setting="*" in pattern) for text in methods]
+            yield from (
+                tuple(group[name] for name in names) for names in product(*names_of) if len({*names}) == len(names)
+            )
 
 
-def _methods(here: Collection[str], text: str, any_setting: bool) -> list[str]:
+def _methods(group: Collection[str], text: str, any_setting: bool) -> list[str]:
     names = [name.strip() for name in text.removeprefix("all but ").split(";")]
     if text == "all":
-        return [*here]
+        return [*group]
     if text.startswith("all but "):
-        return [name for name in here if name not in [choose(other, here, "method") for other in names]]
-    return [name for name in names if name in here or (not any_setting and choose(name, here, "method"))]
+        return [name for name in group if name not in [choose(other, group, "method") for other in names]]
+    return [name for name in names if name in group or (not any_setting and choose(name, group, "method"))]
 
 
 def _column(read: Callable[[str], Board], name: str, signed: bool = False) -> Callable[..., Answer]:
@@ -139,27 +142,27 @@ def _difference(read: Callable[[str], Board]) -> Callable[..., Answer]:
 def _change(read: Callable[[str], Board]) -> Callable[..., Answer]:
     def answer(table: str, keys: str, other: str, method: str) -> Answer:
         board = read(table)
-        before = [*_select_rows(board, other, method)]
-        if len(before) != 1:
-            raise BadInput(f"{len(before)} rows for {other!r} and {method!r}; one is needed")
-        start = before[0][0]["mean"]
+        reference_rows = [*_select_rows(board, other, method)]
+        if len(reference_rows) != 1:
+            raise BadInput(f"{len(reference_rows)} rows for {other!r} and {method!r}; one is needed")
+        reference = reference_rows[0][0]["mean"]
         return _scores(
-            [(row["mean"] - start, row["metric"]) for (row,) in _select_rows(board, keys, method)], signed=True
+            [(row["mean"] - reference, row["metric"]) for (row,) in _select_rows(board, keys, method)], signed=True
         )
 
     return answer
 
 
 def _scores(numbers: Sequence[tuple[float, str]], signed: bool = False) -> Answer:
-    """Thousandths of our squared errors have two decimals, all other scores one."""
+    """The answer for (score, metric) pairs: squared errors, in thousandths, have two decimals, other scores one."""
     digits = 2 if any(metric == "mse" for _, metric in numbers) else 1
     return Answer(tuple(value for value, _ in numbers), digits, signed)
 
 
 def _count_first(studies: str, method: str) -> Answer:
     groups = [group for group in rows(studies).values() if method in group]
-    ahead = [_best_method(group) == method for group in groups]
-    return Answer((sum(ahead), len(groups)), 0, joint=" of ")
+    wins = [_best_method(group) == method for group in groups]
+    return Answer((sum(wins), len(groups)), 0, separator=" of ")
 
 
 def _best_method(group: Group) -> str:
@@ -206,15 +209,15 @@ def _count_better(studies: str, control: str) -> Answer:
         if method != control
     ]
     significant = statistics.holm([p_value(*test) for test in tests]) < statistics.ALPHA
-    found = [_is_better(*test) for test, found in zip(tests, significant, strict=True) if found]
-    return Answer((sum(found), len(tests)), 0, joint=" of ")
+    better = [_is_better(*test) for test, is_significant in zip(tests, significant, strict=True) if is_significant]
+    return Answer((sum(better), len(tests)), 0, separator=" of ")
 
 
 def _is_better(study: str, key: str, method: str, other: str) -> bool:
-    """Whether a method is better than another by its mean, with an interval that leaves out zero."""
-    here = rows(study)[key]
+    """Whether a method has a better mean than another, and the interval of the difference excludes zero."""
+    group = rows(study)[key]
     low, high = _interval(study, key, method, other).values
-    return low * high > 0 and _best_method({name: here[name] for name in (other, method)}) == method
+    return low * high > 0 and _best_method({name: group[name] for name in (other, method)}) == method
 
 
 def _value(table: str, key: str, column: str) -> Answer:

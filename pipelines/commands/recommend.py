@@ -1,4 +1,4 @@
-"""`fedweave recommend`: should these clients collaborate, with which method, and what should each of them deploy?"""
+"""`fedweave recommend`: whether clients should collaborate, with which method, and what each of them should deploy."""
 
 from typing import Annotated
 
@@ -8,7 +8,7 @@ from rich.table import Table
 import fedweave as fw
 from fedweave.errors import BadInput
 from fedweave.metrics import unit
-from fedweave.pipelines.commands import data_options as own
+from fedweave.pipelines.commands import data_options as opt
 from fedweave.pipelines.commands import own_data
 from fedweave.pipelines.commands.studies import Uses
 from fedweave.pipelines.stages import terminal
@@ -23,14 +23,14 @@ Traffic = Annotated[str, typer.Option(help="bytes that a training may send, such
 
 @app.command()
 def recommend(
-    file: own.File, client: own.Client, label: own.Label, out: own_data.Out,
+    file: opt.File, client: opt.Client, label: opt.Label, out: own_data.Out,
     budget: Budget = "10min", traffic: Traffic = "",
     methods: Annotated[str, typer.Option(help="that race, with commas; default: one or two of each family")] = "",
-    features: own.Features = "", target: own.Target = "", text: own.Text = "", window: own.Window = 0,
-    horizon: own.Horizon = 0, stride: own.Stride = 0, split: own.Split = "", shares: own.Shares = "",
-    time: own.Time = "", gap: own.Gap = 0, recording: own.Recording = "", group: own.Group = "", unit: own.Unit = "",
-    relation: own.Relation = "", val: own.Val = None, normalize: own.Normalize = "",
-    preprocess: own.Preprocess = "", embed: own.Embed = None, name: own.Name = "", model: own_data.Model = "mlp",
+    features: opt.Features = "", target: opt.Target = "", text: opt.Text = "", window: opt.Window = 0,
+    horizon: opt.Horizon = 0, stride: opt.Stride = 0, split: opt.Split = "", shares: opt.Shares = "",
+    time: opt.Time = "", gap: opt.Gap = 0, recording: opt.Recording = "", group: opt.Group = "", unit: opt.Unit = "",
+    relation: opt.Relation = "", val: opt.Val = None, normalize: opt.Normalize = "",
+    preprocess: opt.Preprocess = "", embed: opt.Embed = None, name: opt.Name = "", model: own_data.Model = "mlp",
     rounds: Annotated[int, typer.Option(help="of a full training")] = 50,
     seeds: Annotated[int, typer.Option(help="repetitions of the last comparison")] = 3,
     points: Annotated[int, typer.Option("--settings", help="settings of each method that race")] = 3,
@@ -43,7 +43,7 @@ def recommend(
     Example: fedweave recommend flights.csv --client dest --label late --time time_hour --budget 10min --out advice/
     """
     plugins.load(plugins.resolve_paths(uses or [], "--uses").values())
-    data = own.parse_options(
+    data = opt.parse_options(
         label=label, features=features, target=target, text=text, window=window, horizon=horizon, stride=stride,
         split=split, shares=shares, time=time, gap=gap, recording=recording, group=group, unit=unit,
         relation=relation, val=val, normalize=normalize, preprocess=preprocess, embed=embed, name=name,
@@ -54,7 +54,7 @@ def recommend(
         raise BadInput(f"--set evaluate.{name}: a race sets its evaluation itself; leave it out, or use compare")
     federation = fw.Federation.from_file(file, client=client, **data)
     advice = fw.recommend(
-        federation, own.split_words(methods) or None, budget=None if budget == "none" else budget,
+        federation, opt.split_words(methods) or None, budget=None if budget == "none" else budget,
         traffic=traffic or None, model={"name": model, **options}, rounds=rounds, seeds=seeds, settings=points,
         out=out, **train,
     )  # fmt: skip
@@ -62,7 +62,7 @@ def recommend(
 
 
 def show(advice: fw.Recommendation) -> None:
-    """The methods, the answers in sentences, and where the page is."""
+    """Print the methods, the answers in sentences, and the path of the page."""
     console = terminal.console()
     console.print(board(advice), "")
     for line in advice.lines:
@@ -74,7 +74,7 @@ def show(advice: fw.Recommendation) -> None:
 
 
 def board(advice: fw.Recommendation) -> Table:
-    """The finalists and controls, best validation first; the recommended one is bold."""
+    """The finalists and controls, best validation score first; the recommended method is bold."""
     metric = str(advice.facts["metric"])
     table = Table(title=f"test {metric}{unit(metric)}", title_justify="left", box=None, header_style="bold")
     for title in ("method", "settings", "test", "to the leader", "verdict", "MiB", "seconds"):

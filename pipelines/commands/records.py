@@ -1,4 +1,4 @@
-"""Commands on what studies leave behind: reports, searches, and the record in MLflow."""
+"""Commands for the results of studies: reports, searches, and the record in MLflow."""
 
 from typing import Annotated
 
@@ -19,7 +19,7 @@ def report(
     from fedweave.pipelines.stages import report as stage
 
     folder = paths.RESULTS / study
-    if study and (folder / "partitions").is_dir():  # no stage makes the tables of what `fedweave run` has written
+    if study and (folder / "partitions").is_dir():  # a folder of `fedweave run`, for which no stage makes the tables
         fw.load(folder).save(folder)
     if metric:
         stage.build_with_metric(study, metric)

@@ -1,6 +1,6 @@
-"""Our numbers beside the printed ones: by study in docs/reproduction.md, by method in docs/methods.
+"""Our numbers beside the numbers that papers print: by study in docs/reproduction.md, by method in docs/methods.
 
-The rows come from docs/reproduction/<study>.csv.
+The rows are in docs/reproduction/<study>.csv.
 
 python -m fedweave.pipelines.commands.reproduction STUDY...    copy results/<study>/leaderboard.csv, then rewrite
 the pages
@@ -29,7 +29,7 @@ PAGE = Path("docs/reproduction.md")
 METHODS = Path("docs/methods")
 TABLES = PAGE.with_suffix("")
 BLOCK = re.compile(r"(<!-- (study|method|claims|numbers|differences): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
-SHOWN = (
+COLUMNS = (
     "dataset",
     "setting",
     "method",
@@ -42,17 +42,17 @@ SHOWN = (
     "seeds",
 )
 VERDICTS = ("mark", *map(marks.control_column, marks.CONTROLS), "gain", "loss", "low", "high")
-KEPT = "git restore brings it back"
+RESTORE_HINT = "git restore brings it back"
 HEADER = "| data set, setting | method | ours | printed | difference | seeds |\n|---|---|--:|--:|--:|--:|\n"
 
 
 def main(*studies: str) -> None:
-    """Take the leaderboards of `studies` into docs/reproduction and rewrite the tables of the page.
+    """Copy the leaderboards of `studies` to docs/reproduction and rewrite the tables of the pages.
 
-    It prints which figures in the page's sentences are not those of the files.
+    It prints the figures in the page's sentences that differ from the files.
 
     Raises:
-        BadInput: a study that lies beside no paper, or whose leaderboard is missing or damaged.
+        BadInput: a study that belongs to no paper, or whose leaderboard is missing or damaged.
     """
     papers = [name for name in catalogue.studies() if name.split("/")[0] in published.PAPERS]
     for study in studies:
@@ -68,16 +68,16 @@ def main(*studies: str) -> None:
 
 
 def fill_blocks(page: str) -> str:
-    """The text of a page with the tables of today in its blocks."""
-    made = {
+    """The text of a page with the current tables in its blocks."""
+    tables = {
         "study": table, "method": method_table, "claims": lambda name: claims.table(), "numbers": number_table,
         "differences": differences.table,
     }  # fmt: skip
-    return BLOCK.sub(lambda match: match[1] + made[match[2]](match[3]) + match[4], page)
+    return BLOCK.sub(lambda match: match[1] + tables[match[2]](match[3]) + match[4], page)
 
 
 def merge_board(study: str) -> None:
-    """Lay the rows of a study's leaderboard over those that docs/reproduction/<study>.csv has already.
+    """Merge the rows of a study's leaderboard into docs/reproduction/<study>.csv; new rows replace old ones.
 
     Raises:
         BadInput: the study has no leaderboard.
@@ -85,11 +85,11 @@ def merge_board(study: str) -> None:
     source, target = paths.RESULTS / study / "leaderboard.csv", TABLES / f"{study}.csv"
     if not source.is_file():
         raise BadInput(f"{source}: not there yet; make it with: fedweave study use {study} && dvc repro")
-    rows = read_table(source, SHOWN, "make it again with: dvc repro evaluate")
+    rows = read_table(source, COLUMNS, "make it again with: dvc repro evaluate")
     if target.is_file():
-        both = pd.concat([read_table(target, SHOWN, KEPT), rows])
-        rows = both.drop_duplicates(["dataset", "setting", "method"], keep="last")
-    # Verdicts are about the rows of one leaderboard, and rows of several are put together here.
+        merged = pd.concat([read_table(target, COLUMNS, RESTORE_HINT), rows])
+        rows = merged.drop_duplicates(["dataset", "setting", "method"], keep="last")
+    # Verdicts compare the rows of one leaderboard, but these rows may come from several.
     rows = rows.drop(columns=[*VERDICTS], errors="ignore").sort_values(["dataset", "setting", "method"], kind="stable")
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(target, rows.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
@@ -97,28 +97,29 @@ def merge_board(study: str) -> None:
 
 
 def _merge_clients(study: str) -> None:
-    """Keep the scores of every client and seed, compressed: a later test needs no new run."""
+    """Store the scores of every client and seed, compressed, so that a later test needs no new run."""
     if not (paths.RESULTS / study / "runs").is_dir():
         return
     target, new = TABLES / f"{study}{CLIENTS}", claims.client_rows(results.load_study(paths.RESULTS / study))
     if target.is_file():
         old, names = pd.read_csv(target), ["dataset", "setting", "method"]
-        again = old.merge(new[names].drop_duplicates(), on=names, how="left", indicator=True)["_merge"] == "both"
-        new = pd.concat([old[~again.to_numpy()], new]).sort_values([*names, "seed", "client"], kind="stable")
+        replaced = old.merge(new[names].drop_duplicates(), on=names, how="left", indicator=True)["_merge"] == "both"
+        new = pd.concat([old[~replaced.to_numpy()], new]).sort_values([*names, "seed", "client"], kind="stable")
     text = new.to_csv(index=False, lineterminator="\n", float_format="%.6g")
     write_atomic(target, gzip.compress(text.encode(), mtime=0))  # the same rows are the same bytes
 
 
 def number_table(name: str) -> str:
-    """A table of other numbers than scores, docs/reproduction/<name>.csv, as Markdown; its column `key` stays out."""
+    """A table of other numbers than scores, docs/reproduction/<name>.csv, as Markdown, without its column `key`."""
     rows = pd.read_csv(TABLES / f"{name}.csv", dtype=str, keep_default_na=False).drop(columns="key")
     lines = [rows.columns, ["---", *["--:"] * (len(rows.columns) - 1)], *rows.to_numpy()]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
 def table(study: str) -> str:
-    """The rows of a study as Markdown: a list of one setting, and of several as papers print them, methods in rows and
-    data sets or settings in columns.
+    """The rows of a study as Markdown.
+
+    One setting is a list. Several settings are tables as in papers: methods in rows, data sets or settings in columns.
     """
     rows = pd.DataFrame(_rows(study))
     tables, columns = sorted(("dataset", "setting"), key=lambda name: rows[name].nunique())
@@ -128,16 +129,16 @@ def table(study: str) -> str:
 
 
 def _matrix(name: str, columns: str, rows: pd.DataFrame) -> str:
-    """Rows in the order of their mean ranks over the columns."""
+    """A table of methods by settings or data sets, with methods in the order of their mean ranks over the columns."""
     ranks = rows.groupby(columns)["order"].rank().groupby(rows["method"]).mean().sort_values(kind="stable")
     rows = rows.assign(cell=[*map(_cell, rows.to_dict("records"))])
     names = sorted(rows[columns].unique(), key=_natural_sort_key)
     cells = rows.pivot(index="method", columns=columns, values="cell").fillna(results.EMPTY).loc[ranks.index, names]
-    common = f"{commonpath(names)}/" if len(names) > 1 else "/"  # of settings, such as disjoint/clients10
-    short = [column.removeprefix(common) for column in names]
+    prefix = f"{commonpath(names)}/" if len(names) > 1 else "/"  # of settings, such as disjoint/clients10
+    labels = [column.removeprefix(prefix) for column in names]
     seeds = " to ".join(map(str, sorted({rows["seeds"].min(), rows["seeds"].max()})))
-    head = f"{name}{', ' + common[:-1] if short != names else ''} ({seeds} seed{'s' if seeds != '1' else ''})"
-    lines = [(head, *short), ("---", *["--:"] * len(short)), *cells.itertuples(name=None)]
+    head = f"{name}{', ' + prefix[:-1] if labels != names else ''} ({seeds} seed{'s' if seeds != '1' else ''})"
+    lines = [(head, *labels), ("---", *["--:"] * len(labels)), *cells.itertuples(name=None)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
@@ -147,7 +148,7 @@ def _natural_sort_key(name: str) -> list[str]:
 
 
 def _cell(row: dict) -> str:
-    """Ours, and what is printed in parentheses."""
+    """Our score, and the printed one in parentheses."""
     ours = results.format_score(row["mean"], row["spread"], row["metric"])
     if np.isnan(row["published_mean"]):
         return ours
@@ -156,7 +157,7 @@ def _cell(row: dict) -> str:
 
 
 def method_table(label: str) -> str:
-    """The rows of a method and its variants in all studies as Markdown, or a sentence where there is none."""
+    """The rows of a method and its variants in all studies as Markdown, or a sentence if there are none."""
     stored = [path for path in sorted(TABLES.rglob("*.csv")) if "." not in path.stem]
     studies = [str(path.relative_to(TABLES).with_suffix("")) for path in stored]
     rows = [row for study in studies for row in _rows(study) if row["method"].partition(" [")[0] == label]
@@ -167,7 +168,7 @@ def _rows(study: str) -> list[dict]:
     """The rows of a study, best first within a setting; "spread" is the standard deviation that its paper prints.
 
     Raises:
-        BadInput: a page asks for a study whose rows nobody has taken.
+        BadInput: docs/reproduction has no rows of the study.
     """
     source = TABLES / f"{study}.csv"
     if not source.is_file():
@@ -175,14 +176,14 @@ def _rows(study: str) -> list[dict]:
             f"{source}: not there, but a page has its block; run the study, then: "
             f"python -m fedweave.pipelines.commands.reproduction {study}"
         )
-    rows = read_table(source, SHOWN, KEPT)
+    rows = read_table(source, COLUMNS, RESTORE_HINT)
     rows["spread"] = rows["client_std" if study.split("/")[0] in published.STD_OVER_CLIENTS else "std"]
     rows["order"] = rows["mean"].where(rows["metric"] == "mse", -rows["mean"])
     return rows.sort_values(["dataset", "setting", "order"], kind="stable").to_dict("records")
 
 
 def _is_different(row: dict) -> bool:
-    """Whether ours differs from print by more than two standard deviations; not with one seed, which has none."""
+    """Whether our score differs from the printed one by more than two standard deviations; never with one seed."""
     gap, deviation = row["mean"] - row["published_mean"], np.hypot(row["spread"], np.nan_to_num(row["published_std"]))
     return bool(abs(gap) > 2 * deviation)
 
@@ -193,8 +194,8 @@ def _line(row: dict) -> str:
     printed = results.format_score(row["published_mean"], row["published_std"], row["metric"])
     gap = row["mean"] - row["published_mean"]
     difference = f"{gap:+.2f}" if row["metric"] == "accuracy" else f"{gap:+.2e}"
-    shown = results.EMPTY if np.isnan(gap) else f"**{difference}**" if _is_different(row) else difference
-    return f"| {row['dataset']}, {row['setting']} | {row['method']} | {ours} | {printed} | {shown} | {row['seeds']} |\n"
+    cell = results.EMPTY if np.isnan(gap) else f"**{difference}**" if _is_different(row) else difference
+    return f"| {row['dataset']}, {row['setting']} | {row['method']} | {ours} | {printed} | {cell} | {row['seeds']} |\n"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`fedweave ui` and `fedweave flow`: what `make ui` and `make flow` do in a checkout, for every project."""
+"""`fedweave ui` and `fedweave flow`: the commands `make ui` and `make flow` of a checkout, for every project."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from typing import NoReturn
 import typer
 
 app = typer.Typer()
-PASSED = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
 @app.command()
@@ -19,7 +19,7 @@ def ui() -> None:
     _exec_module("fedweave.pipelines.ui")
 
 
-@app.command(context_settings=PASSED)
+@app.command(context_settings=PASS_THROUGH)
 def flow(context: typer.Context) -> None:
     """Reproduce a study, scheduled by Prefect.
 

@@ -20,12 +20,12 @@ from fedweave.pipelines.commands.studies import Uses
 from fedweave.study import catalogue, config, plugins, spec
 
 RAW = Path("data/raw")
-CHOSEN = {
+SELECTION_RULES = {
     "best_val_round": "chosen by validation",
     "per_client_best_val": "chosen by validation for each client",
     "last": "the last one",
 }
-SCORED = {"pre": "as received, before local training", "post": "after local training"}
+EVALUATION_POINTS = {"pre": "as received, before local training", "post": "after local training"}
 out = Console(markup=False)  # labels have [brackets]
 
 
@@ -60,19 +60,19 @@ def run(
         chosen.task.dataset, chosen.task.partition, normalize=chosen.task.normalize, setting=chosen.task.setting,
         root=RAW,
     )  # fmt: skip
-    trained: list[fw.Progress] = []
+    reports: list[fw.Progress] = []
     result = fw.fit(
         METHODS[method](**chosen.options), federation, model=chosen.task.model, seed=seed,
-        evaluate=asdict(chosen.evaluate), out=output, resume=resume, callbacks=[trained.append], name=chosen.study,
+        evaluate=asdict(chosen.evaluate), out=output, resume=resume, callbacks=[reports.append], name=chosen.study,
         **asdict(chosen.train),
     )  # fmt: skip
     _show(result, seed)
-    if not trained:
+    if not reports:
         out.print("it was trained before, with the same settings and code; --no-resume trains it again", soft_wrap=True)
 
 
 def build_run(method: str, dataset: str, rounds: int, seed: int, settings: list[str]) -> spec.Run:
-    """A run from command-line words, checked like a study before anything is downloaded.
+    """A run from the options of the command line, checked like a study before anything is downloaded.
 
     Raises:
         BadInput: one line that names the option, its value and the way out.
@@ -107,16 +107,16 @@ def build_run(method: str, dataset: str, rounds: int, seed: int, settings: list[
 
 
 def _task(dataset: str) -> dict[str, Any]:
-    """The task of a data set in studies/base.yaml; of one of a plug-in, a task without partition.
+    """The task of a data set in studies/base.yaml; for a data set of a plug-in, a task without a partition.
 
     Raises:
         BadInput: an unknown data set.
     """
     from fedweave.data import DATASETS
 
-    own = catalogue.STUDIES / "base.yaml"
-    base = spec.read_yaml(own if own.is_file() else template("studies/base.yaml"))
-    # The tasks without a data set are what papers' tasks have in common.
+    file = catalogue.STUDIES / "base.yaml"
+    base = spec.read_yaml(file if file.is_file() else template("studies/base.yaml"))
+    # The tasks without a data set hold what the tasks of a paper have in common.
     tasks: dict[str, Any] = {name: task for name, task in base["tasks"].items() if "dataset" in task}
     if dataset in DATASETS and dataset not in tasks:
         return {
@@ -138,7 +138,7 @@ def _check_partition(chosen: spec.Run, dataset: str) -> None:
 
 
 def parse_pairs(settings: list[str]) -> dict[str, Any]:
-    """Settings of the command line by name.
+    """Name -> value of the options --set.
 
     Raises:
         BadInput: one is no name=value, or a name is given twice.
@@ -161,33 +161,35 @@ def parse_pairs(settings: list[str]) -> dict[str, Any]:
 
 
 def _download(dataset: str) -> None:
-    """The files of a data set, with a bar for each."""
+    """Download the files of a data set, with a progress bar for each."""
     from fedweave import data
 
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
-    with Progress(*columns, console=out, transient=True) as bar:
-        lines: dict[str, Any] = {}
+    with Progress(*columns, console=out, transient=True) as progress:
+        bars: dict[str, Any] = {}
 
         def show(name: str, done: int, total: int | None) -> None:
-            if name not in lines:
-                lines[name] = bar.add_task(name)
-            bar.update(lines[name], completed=done, total=total)
+            if name not in bars:
+                bars[name] = progress.add_task(name)
+            progress.update(bars[name], completed=done, total=total)
 
         data.download(dataset, RAW, progress=show)
 
 
 def _describe_scores(result: fw.MethodResult) -> str:
-    """Which round the scores are of, what chose it, and whether the models had been trained locally after it."""
+    """The round of the scores, how it was chosen, and whether the models were trained locally after it."""
     rounds = result.select_scores()["round"]
     first, last = rounds.min(), rounds.max()
     if last < 0:
         return "no round has a finite score of every client"
     which = f"round {first}" if first == last else f"rounds {first} to {last}"
-    return f"{which}, {CHOSEN[result.run.info['select']]}; scored {SCORED[result.run.info['point']]}"
+    return (
+        f"{which}, {SELECTION_RULES[result.run.info['select']]}; scored {EVALUATION_POINTS[result.run.info['point']]}"
+    )
 
 
 def _show(result: fw.MethodResult, seed: int) -> None:
-    """A table of the scores at the round that validation chose, and where the files are."""
+    """Print the scores at the round that validation chose, the costs, and the path of the files."""
     from fedweave.runs.selection import summarise
 
     info: Mapping[str, Any] = result.run.info

@@ -1,4 +1,4 @@
-"""The numbers in docs/reproduction and the printed ones, each file read once.
+"""The numbers in docs/reproduction and those that papers print. Each file is read once.
 
 Scores are in the unit of the page: accuracies in percent, squared errors in thousandths.
 """
@@ -16,8 +16,8 @@ from fedweave.results import published
 FOLDER = Path("docs/reproduction")
 CLIENTS = ".clients.csv.gz"  # ending of the file with the scores of every client
 SCORES = ("mean", "std", "published_mean", "published_std")
-METRICS = ("accuracy", "mse", "test_acc_pct", "test_mse_x1e-3")  # the name of a row has every other metric in it
-UNITS = {"mse": 1e3}  # of the page, by metric; all others are as in the files
+METRICS = ("accuracy", "mse", "test_acc_pct", "test_mse_x1e-3")  # any other metric is a part of its row's name
+UNITS = {"mse": 1e3}  # metric -> factor from the files' unit to the page's; 1 for all others
 Row = dict[str, Any]
 Group = dict[str, Row]  # by method
 Board = dict[str, Group]  # by "data set, setting"
@@ -38,8 +38,8 @@ def rows(studies: str) -> Board:
 
 
 @lru_cache(maxsize=64)
-def _rows(path: Path, changed: int) -> Board:
-    frame = _read(path, changed)
+def _rows(path: Path, modified: int) -> Board:
+    frame = _read(path, modified)
     unit = frame["metric"].map(UNITS).fillna(1.0)
     frame = frame.assign(**{name: frame[name] * unit for name in SCORES})
     above = frame["mean"] - frame["published_mean"]
@@ -70,8 +70,10 @@ def _add_row(board: Board, key: str, method: str, row: Row) -> None:
 
 
 def client_scores(study: str, key: str) -> dict[str, np.ndarray]:
-    """Method -> scores [seeds, clients] in one setting, in the unit of the page. Clients that share test nodes, or are
-    of one unit, are one column, their mean, as tests take columns to be independent.
+    """Method -> scores [seeds, clients] in one setting, in the unit of the page.
+
+    Clients that share test nodes, or belong to one unit, are one column with their mean, because tests take columns to
+    be independent.
     """
     scores = _read_client_scores(*_locate(f"{study}{CLIENTS}"), key)
     metrics = {row["metric"] for row in rows(study).get(key, {}).values()}
@@ -80,23 +82,23 @@ def client_scores(study: str, key: str) -> dict[str, np.ndarray]:
 
 
 @lru_cache(maxsize=64)
-def _read_client_scores(path: Path, changed: int, key: str) -> dict[str, np.ndarray]:
-    scores = _read(path, changed)
-    of_key = scores[scores["dataset"] + ", " + scores["setting"] == key]
+def _read_client_scores(path: Path, modified: int, key: str) -> dict[str, np.ndarray]:
+    scores = _read(path, modified)
+    setting_scores = scores[scores["dataset"] + ", " + scores["setting"] == key]
     return {
         str(method): rows.groupby(["seed", "part"])["value"].mean(skipna=False).unstack("part").to_numpy()
-        for method, rows in of_key.groupby("method")
+        for method, rows in setting_scores.groupby("method")
     }
 
 
 def cell(table: str, key: str, column: str) -> str:
-    """The text in a further table of numbers, in the row `key`."""
+    """The text of a cell in docs/reproduction/<table>.csv, in the row `key`."""
     values = _read(*_locate(f"{table}.csv"), text=True).set_index("key")
     return str(values.loc[choose(key, values.index, table), choose(column, values.columns, table)])
 
 
 def _locate(name: str) -> tuple[Path, int]:
-    """A file and when it was changed, so that it is read once."""
+    """The path of a file and its time of modification [ns]: a changed file gets a new entry in the caches."""
     path = FOLDER / name
     if not path.is_file():
         raise BadInput(f"{path} is not there; take its study: python -m fedweave.pipelines.commands.reproduction")
@@ -104,5 +106,5 @@ def _locate(name: str) -> tuple[Path, int]:
 
 
 @lru_cache(maxsize=64)
-def _read(path: Path, changed: int, text: bool = False) -> pd.DataFrame:
+def _read(path: Path, modified: int, text: bool = False) -> pd.DataFrame:
     return pd.read_csv(path, dtype=str, keep_default_na=False) if text else pd.read_csv(path)

@@ -1,4 +1,4 @@
-"""`fedweave study`: which study params.yaml holds, whole or a part of it."""
+"""`fedweave study`: show, select and run a study, or a part of it, by writing params.yaml."""
 
 import os
 import re
@@ -57,17 +57,17 @@ def use(name: Name, task: Tasks = None, method: Methods = None, uses: Uses = Non
 @app.command()
 def run(name: Name, task: Tasks = None, method: Methods = None, uses: Uses = None, force: Force = False) -> None:
     """Write params.yaml for NAME, or a part of it, bring its results up to date, and print the leaderboard."""
-    addresses.mlflow_address()  # is linked when all is done: refuse a wrong port now
+    addresses.mlflow_address()  # refuse a wrong port now; the link to MLflow is printed at the end only
     command = [sys.executable, "-m", "fedweave.pipelines.launching.reproduce"]
     with switch_study(name, task, method, uses, force) as (content, lock):
         _warn_of_store(str(content["study"]))
-        done = subprocess.run(command, env=locking.pass_to_child(lock), pass_fds=(lock,), check=False)
-    if done.returncode:
-        raise typer.Exit(done.returncode)
+        process = subprocess.run(command, env=locking.pass_to_child(lock), pass_fds=(lock,), check=False)
+    if process.returncode:
+        raise typer.Exit(process.returncode)
 
 
 def _warn_of_store(study: str) -> None:
-    """Say before hours of work that its results cannot be logged; they are made all the same."""
+    """Print a warning before hours of work if its results cannot be logged; the study runs nevertheless."""
     try:
         addresses.check_store(os.environ.get("MLFLOW_TRACKING_URI", ""), study)
     except BadInput as error:
@@ -78,10 +78,10 @@ def _warn_of_store(study: str) -> None:
 def switch_study(
     name: str, tasks: list[str] | None, methods: list[str] | None, uses: list[str] | None, force: bool
 ) -> Iterator[tuple[dict[str, Any], int]]:
-    """Write params.yaml; what it holds, and the handle of the folder's lock, which ends with the block.
+    """Write params.yaml; gives its content and the handle of the folder's lock, which is held during the block.
 
     Raises:
-        BadInput: the study is not sound, another run is active here, or params.yaml has changes that would be lost.
+        BadInput: the study is not valid, another run is active here, or params.yaml has changes that would be lost.
     """
     content = check_study(name, tasks, methods, uses)
     try:
@@ -97,11 +97,11 @@ def switch_study(
 
 def _write(content: dict[str, Any], force: bool) -> None:
     if spec.PARAMS.is_file() and not force:
-        now = spec.read_yaml(spec.PARAMS)
-        if now != content and not _is_unchanged() and not _is_from_catalogue(now):
+        before = spec.read_yaml(spec.PARAMS)
+        if before != content and not _is_unchanged() and not _is_from_catalogue(before):
             raise BadInput(
-                f"params.yaml: differs from the study {now.get('study')!r} it names; save it as studies/<name>.yaml, "
-                "or add --force"
+                f"params.yaml: differs from the study {before.get('study')!r} it names; "
+                "save it as studies/<name>.yaml, or add --force"
             )
     write_atomic(spec.PARAMS, dump(content))
     if projects.is_separate():
@@ -111,10 +111,10 @@ def _write(content: dict[str, Any], force: bool) -> None:
 def check_study(
     name: str, tasks: list[str] | None, methods: list[str] | None, uses: list[str] | None = None
 ) -> dict[str, Any]:
-    """What `select_study` returns, once everything in it is known to be sound that can be known without data.
+    """What `select_study` returns, after every check that needs no data.
 
     Raises:
-        BadInput: as `select_study`, or the first thing in the study that cannot run.
+        BadInput: as `select_study`, or for the first part of the study that cannot run.
     """
     from fedweave.pipelines.stages import graphs
     from fedweave.runs import assembly
@@ -145,26 +145,26 @@ def select_study(
 
 
 def _packages(content: dict[str, Any]) -> dict[str, Any]:
-    """In a checkout, params.yaml names the packages with plug-ins; elsewhere `projects.write_packages` does."""
+    """In a checkout, the block `uses` with the packages with plug-ins; else `projects.write_packages` names them."""
     packages = {name: str(place) for name, place in plugins.find_installed().items()}
     return {"uses": {**packages, **content.get("uses", {})}} if packages and not projects.is_separate() else {}
 
 
 def _is_unchanged() -> bool:
-    """Whether params.yaml is, letter for letter, what was written here; the study's own file may have changed since."""
+    """Whether params.yaml is exactly as this command wrote it; the study's own file may have changed since."""
     return signed_files.is_unchanged(spec.PARAMS.read_text(encoding="utf-8"))
 
 
-def _is_from_catalogue(now: dict[str, Any]) -> bool:
-    """Whether params.yaml is a study of the catalogue, or a part of one, as it was written."""
-    if now.get("study") not in catalogue.studies() or not isinstance(now.get("runs"), dict):
+def _is_from_catalogue(content: dict[str, Any]) -> bool:
+    """Whether `content`, of params.yaml, is that of a study of the catalogue or of a part of one."""
+    if content.get("study") not in catalogue.studies() or not isinstance(content.get("runs"), dict):
         return False
-    whole = catalogue.expand(now["study"])
-    return now in (whole, catalogue.restrict_runs(whole, now["runs"]))
+    study = catalogue.expand(content["study"])
+    return content in (study, catalogue.restrict_runs(study, content["runs"]))
 
 
 def dump(content: dict[str, Any]) -> str:
-    """params.yaml as text: blocks down to the entries, which stay on one line each."""
+    """The text of params.yaml: a block for each key, and one line for each entry of a block."""
     parts = []
     for key, value in content.items():
         if isinstance(value, dict) and value and key not in ("tune", "tasks"):
@@ -181,7 +181,7 @@ def dump(content: dict[str, Any]) -> str:
 
 
 def _to_yaml(value: dict[str, Any], flow: bool | None, width: int) -> str:
-    """`value` as `read_yaml` and DVC read it."""
+    """YAML that `read_yaml` and DVC read as `value`."""
     import yaml
 
     class PlainDumper(yaml.SafeDumper):

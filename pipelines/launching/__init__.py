@@ -1,1 +1,1 @@
-"""Start of stages: a launcher without imports, and the fork server that it asks."""
+"""Start of stages: a launcher that imports the standard library only, and the fork server that it calls."""

@@ -1,5 +1,6 @@
-"""The end of `make repro`: prints the leaderboard that the stage `report` left, brings MLflow up to date, prints links
-and the time that all took; without importing what made them, where nothing has changed.
+"""The end of `make repro`: print the leaderboard of the stage `report`, bring MLflow up to date, print links and time.
+
+Where nothing has changed, it imports none of the code that makes the leaderboard and the record in MLflow.
 """
 
 import os
@@ -15,23 +16,23 @@ from fedweave.pipelines.mlflow_records import stamp, synchronise
 from fedweave.pipelines.stages import text_styles
 
 
-def main(begun: str = "") -> None:
-    """Finish a reproduction of params.yaml's study that began at `begun`, in seconds since 1970."""
+def main(start: str = "") -> None:
+    """Finish a reproduction of params.yaml's study; `start` is when it began, in seconds since 1970."""
     study = paths.current_study()
     folder = Path("results", study)
     show(folder / "leaderboard.txt")
-    # What the stage `report` has just told is not tried again.
-    if study and stamp.last_failure(study) < float(begun or "inf"):
+    # A failure during this reproduction was reported by the stage `report`, and is not tried again.
+    if study and stamp.last_failure(study) < float(start or "inf"):
         synchronise.run_in_subprocess(folder, study)
     if study and not stamp.last_failure(study) and is_reachable(os.environ.get(synchronise.STORE, "")):
         for task, link in stamp.links(study).items():
             print(f"{task} in MLflow ({start_command('ui')}): {mlflow_address()}/{link}")
-    if begun:
-        print(f"all in {format_duration(time.time() - float(begun))}")
+    if start:
+        print(f"all in {format_duration(time.time() - float(start))}")
 
 
 def show(file: Path) -> None:
-    """Print the leaderboard; where it is not there, build it."""
+    """Print the leaderboard in `file`; build it if the file is missing."""
     sys.stdout.flush()
     if not file.is_file():
         os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-m", "fedweave.pipelines.stages.leaderboard"])

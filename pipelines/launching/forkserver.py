@@ -1,9 +1,9 @@
 """Fork server of the stages: it has imported what every stage needs, and runs each stage as a fork of itself.
 
 DVC stays the scheduler: the launcher, which DVC starts, requests a stage and waits. The server ends with the process
-that it was started for, and a stage ends with the process that asked for it. It runs no code but the one on disk: when
-a file that it has imported changes, it ends and the next stage starts another. It computes nothing itself, so that no
-pool of threads of PyTorch and no GPU is in use when it forks.
+that it was started for, and a stage ends with the process that requested it. The server runs only the code that is on
+disk: when a file that it has imported changes, it ends, and the next stage starts another server. It computes nothing
+itself, so that no thread pool of PyTorch and no GPU is in use when it forks.
 """
 
 import gc
@@ -30,22 +30,20 @@ STAGES = (
 )  # fmt: skip
 PRELOADED = ("torch", "pandas", "pyarrow.parquet", "psutil", "fedweave.pipelines.stages.train")
 ARROW = "JE_ARROW_MALLOC_CONF"  # variable with settings of the allocator that Arrow brings
-IDLE = 120.0  # seconds without a stage after which the server ends
+IDLE_TIMEOUT = 120.0  # seconds without a stage after which the server ends
 GRACE = 3.0  # seconds between asking a stage to end and killing it
-PATIENCE = 5.0  # seconds that a client has to say what it wants
+REQUEST_TIMEOUT = 5.0  # seconds that a client has to send its request
 
-KEYS = {"token", "stage", "words", "parent", "cwd", "env", "umask", "ignored"}  # of a request
+REQUEST_KEYS = {"token", "stage", "words", "parent", "cwd", "env", "umask", "ignored"}
 
 
 class Job(NamedTuple):
-    """A running stage: its process, which leads a group, and the connection and the parent of the process that
-    requested it.
-    """
+    """A running stage, whose process leads a process group, and the client that requested it."""
 
     process: int
-    ended: int  # descriptor that becomes readable when the stage has ended
-    link: socket.socket
-    parent: int  # descriptor that becomes readable when the parent of the client has ended
+    exit_pidfd: int  # descriptor that becomes readable when the stage has ended
+    connection: socket.socket  # to the client
+    parent_pidfd: int  # descriptor that becomes readable when the parent of the client has ended
 
 
 class Server:
@@ -62,15 +60,15 @@ class Server:
         self.environment = initial_environment()
         self.selector = selectors.DefaultSelector()
         self.jobs: dict[int, Job] = {}
-        self.killing: dict[int, float] = {}  # process -> when it is killed, if it has not ended by then
+        self.kill_times: dict[int, float] = {}  # process -> time at which it is killed if it still runs
         self.listening = True
         self.quit = False
 
     def serve(self) -> None:
-        """Import, then serve until the owner ends, nobody asks any more, or the code on disk is another."""
-        before = stamps(project_files())
+        """Import, then serve until the owner ends, no request comes for `IDLE_TIMEOUT`, or the code on disk changes."""
+        project_stamps = stamps(project_files())
         preload()
-        self.code = stamps(imported_files()) | before
+        self.code = stamps(imported_files()) | project_stamps
         gc.collect()
         gc.freeze()
         self.selector.register(self.listener, selectors.EVENT_READ, self._accept)
@@ -81,16 +79,16 @@ class Server:
 
     def _step(self) -> None:
         now = time.monotonic()
-        wait = min([at - now for at in self.killing.values()], default=None if self.jobs else IDLE)
-        events = self.selector.select(None if wait is None else max(0.0, wait))
+        timeout = min([at - now for at in self.kill_times.values()], default=None if self.jobs else IDLE_TIMEOUT)
+        events = self.selector.select(None if timeout is None else max(0.0, timeout))
         for key, _ in events:
             current = self.selector.get_map().get(key.fd)
-            if current and current.data is key.data:  # an event before it may have ended its job
+            if current and current.data is key.data:  # an earlier event of this loop may have ended its job
                 key.data()
-        for process, at in tuple(self.killing.items()):
+        for process, at in tuple(self.kill_times.items()):
             if at <= time.monotonic():
                 _signal(process, signal.SIGKILL)
-                self.killing[process] = time.monotonic() + GRACE
+                self.kill_times[process] = time.monotonic() + GRACE
         if not events and not self.jobs:
             self._close()
 
@@ -98,7 +96,7 @@ class Server:
         self.quit = True
 
     def _close(self) -> None:
-        """Take no more stages; the next client starts another server."""
+        """Accept no more stages; the next client starts another server."""
         if self.listening:
             self.listening = False
             self.selector.unregister(self.listener)
@@ -107,22 +105,22 @@ class Server:
             self.listener.close()
 
     def _accept(self) -> None:
-        link, _ = self.listener.accept()
-        link.settimeout(PATIENCE)
+        connection, _ = self.listener.accept()
+        connection.settimeout(REQUEST_TIMEOUT)
         try:
-            user = int.from_bytes(link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)[4:8], sys.byteorder)
-            packet, streams, _, _ = socket.recv_fds(link, 1 << 20, 3)
+            user = int.from_bytes(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)[4:8], sys.byteorder)
+            packet, streams, _, _ = socket.recv_fds(connection, 1 << 20, 3)
         except OSError:
-            link.close()
+            connection.close()
             return
         try:
-            self._answer(link, user, packet, streams)
+            self._answer(connection, user, packet, streams)
         finally:
             for stream in streams:
                 os.close(stream)
 
-    def _answer(self, link: socket.socket, user: int, packet: bytes, streams: list[int]) -> None:
-        """Start the stage that `packet` asks for, or say why not."""
+    def _answer(self, connection: socket.socket, user: int, packet: bytes, streams: list[int]) -> None:
+        """Start the stage that `packet` requests; answer "started", "stale" or "refused"."""
         answer, request = b"refused", _parse_request(packet)
         if user == os.getuid() and request.get("token") == self.token and len(streams) == 3:
             if stamps(self.code) != self.code:
@@ -130,49 +128,49 @@ class Server:
                 answer = b"stale"
             elif self._is_compatible(request):
                 with suppress(OSError):
-                    self._start(link, request, streams)
+                    self._start(connection, request, streams)
                     answer = b"started"
         with suppress(OSError):
-            link.send(answer)
+            connection.send(answer)
         if answer != b"started":
-            link.close()
+            connection.close()
 
     def _is_compatible(self, request: dict[str, Any]) -> bool:
-        """Whether a fork of this process is what the client would have started."""
-        mine, requested = (fixed_variables(environment) for environment in (self.environment, request["env"]))
-        return request["stage"] in STAGES and mine == requested and request["cwd"] == str(Path.cwd())
+        """Whether a fork of this process is equivalent to a process that the client would start."""
+        own, client = (fixed_variables(environment) for environment in (self.environment, request["env"]))
+        return request["stage"] in STAGES and own == client and request["cwd"] == str(Path.cwd())
 
-    def _start(self, link: socket.socket, request: dict[str, Any], streams: list[int]) -> None:
+    def _start(self, connection: socket.socket, request: dict[str, Any], streams: list[int]) -> None:
         parent, server = os.pidfd_open(request["parent"]), os.getpid()
         process = os.fork()
         if not process:
-            self._run_in_fork(server, link, parent, request, streams)
+            self._run_in_fork(server, connection, parent, request, streams)
         with suppress(OSError):
             os.setpgid(process, process)
-        link.setblocking(False)
-        job = Job(process, os.pidfd_open(process), link, parent)
+        connection.setblocking(False)
+        job = Job(process, os.pidfd_open(process), connection, parent)
         self.jobs[process] = job
-        self.selector.register(job.ended, selectors.EVENT_READ, lambda: self._finish(job))
-        self.selector.register(link, selectors.EVENT_READ, lambda: self._forward_signals(job))
-        self.selector.register(parent, selectors.EVENT_READ, lambda: self._end(job, job.parent))
+        self.selector.register(job.exit_pidfd, selectors.EVENT_READ, lambda: self._finish(job))
+        self.selector.register(connection, selectors.EVENT_READ, lambda: self._forward_signals(job))
+        self.selector.register(parent, selectors.EVENT_READ, lambda: self._end(job, job.parent_pidfd))
 
     def _run_in_fork(
-        self, server: int, link: socket.socket, parent: int, request: dict[str, Any], streams: list[int]
+        self, server: int, connection: socket.socket, parent: int, request: dict[str, Any], streams: list[int]
     ) -> NoReturn:
-        """What the fork does: drop what is the server's, take what is the client's, run the stage."""
+        """In the fork: close the server's descriptors, inherit the client's environment, run the stage."""
         try:
             die_with_parent()
             if os.getppid() != server:
                 os._exit(1)
             self.selector.close()
             self.listener.close()
-            link.close()
+            connection.close()
             for job in self.jobs.values():
-                job.link.close()
+                job.connection.close()
             for descriptor in (
                 self.owner,
                 parent,
-                *(place for job in self.jobs.values() for place in (job.ended, job.parent)),
+                *(pidfd for job in self.jobs.values() for pidfd in (job.exit_pidfd, job.parent_pidfd)),
             ):
                 os.close(descriptor)
             inherit(request, streams)
@@ -181,9 +179,9 @@ class Server:
             os._exit(1)
 
     def _forward_signals(self, job: Job) -> None:
-        """Pass on the client's signals; a client that has ended ends its stage."""
+        """Send the client's signals on to its stage; end the stage of a client that has ended."""
         try:
-            numbers = job.link.recv(64)
+            numbers = job.connection.recv(64)
         except BlockingIOError:
             return
         except OSError:
@@ -191,67 +189,70 @@ class Server:
         for number in numbers:
             _signal(job.process, number)
         if not numbers:
-            self._end(job, job.link)
+            self._end(job, job.connection)
 
     def _end(self, job: Job, source: socket.socket | int) -> None:
-        """Ask a stage to end, once; `source` is what said so, and is not looked at again."""
+        """Send SIGTERM to a stage, once; `source` is the event's descriptor or socket, which is watched no more."""
         self.selector.unregister(source)
-        if job.process not in self.killing:
-            self.killing[job.process] = time.monotonic() + GRACE
+        if job.process not in self.kill_times:
+            self.kill_times[job.process] = time.monotonic() + GRACE
             _signal(job.process, signal.SIGTERM)
             _signal(job.process, signal.SIGCONT)
 
     def _finish(self, job: Job) -> None:
-        """Report how a stage ended; what it has left of its process group goes with it."""
+        """Report how a stage ended, and kill the rest of its process group."""
         _signal(job.process, signal.SIGKILL)
         _, status = os.waitpid(job.process, 0)
-        for place in (job.ended, job.link, job.parent):
+        for source in (job.exit_pidfd, job.connection, job.parent_pidfd):
             with suppress(KeyError):
-                self.selector.unregister(place)
+                self.selector.unregister(source)
         with suppress(OSError):
-            job.link.send(str(os.waitstatus_to_exitcode(status)).encode())
-        job.link.close()
-        os.close(job.ended)
-        os.close(job.parent)
-        self.killing.pop(job.process, None)
+            job.connection.send(str(os.waitstatus_to_exitcode(status)).encode())
+        job.connection.close()
+        os.close(job.exit_pidfd)
+        os.close(job.parent_pidfd)
+        self.kill_times.pop(job.process, None)
         del self.jobs[job.process]
 
     def _end_all(self) -> None:
-        """End what still runs, by force after `GRACE` seconds."""
+        """End the stages that still run, by SIGKILL after `GRACE` seconds, and remove the server's files."""
         self._close()
         for number in (signal.SIGTERM, signal.SIGCONT):
             for process in self.jobs:
                 _signal(process, number)
-        over = time.monotonic() + GRACE
-        while self.jobs and time.monotonic() < over:
-            with selectors.DefaultSelector() as waiting:
+        deadline = time.monotonic() + GRACE
+        while self.jobs and time.monotonic() < deadline:
+            with selectors.DefaultSelector() as selector:
                 for job in self.jobs.values():
-                    waiting.register(job.ended, selectors.EVENT_READ, job)
-                for key, _ in waiting.select(max(0.0, over - time.monotonic())):
+                    selector.register(job.exit_pidfd, selectors.EVENT_READ, job)
+                for key, _ in selector.select(max(0.0, deadline - time.monotonic())):
                     self._finish(key.data)
         for process in self.jobs:
             _signal(process, signal.SIGKILL)
-        for end in ("sock", "token", "lock"):
+        for ending in ("sock", "token", "lock"):
             with suppress(OSError):
-                Path(f"{self.path}.{end}").unlink()
+                Path(f"{self.path}.{ending}").unlink()
 
 
 def preload() -> None:
-    """Import what stages share, without a thread of its own: Arrow's allocator would start one, which no fork has."""
+    """Import what stages share, without starting a thread, because a fork has only the thread that forks.
+
+    Arrow's allocator would start one in the background.
+    """
     os.environ[ARROW] = "background_thread:false"
     for name in PRELOADED:
         importlib.import_module(name)
-    digest(find_dependencies(PACKAGE.rglob("*.py")))  # read once, forks look at changes only
+    digest(find_dependencies(PACKAGE.rglob("*.py")))  # fills a cache, so that forks read changed files only
     del os.environ[ARROW]
 
 
-def run_stage(name: str, words: list[str]) -> NoReturn:
+def run_stage(name: str, arguments: list[str]) -> NoReturn:
     """Run the stage `name` in this process, as `python -m pipelines.NAME` does."""
     from fedweave.pipelines.processes import exit_process, run_main
 
     try:
         module = importlib.import_module(f"fedweave.pipelines.stages.{name}")
-        sys.argv = [str(module.__file__), *words]
+        sys.argv = [str(module.__file__), *arguments]
         main: Callable[..., None] = module.main
         run_main(main, *getattr(module, "FAILURES", ()))
     except SystemExit as end:
@@ -262,12 +263,12 @@ def run_stage(name: str, words: list[str]) -> NoReturn:
 
 
 def _parse_request(packet: bytes) -> dict[str, Any]:
-    """What a client asks for; empty where it is not what `fedweave.pipelines.launching.launcher` sends."""
+    """The request in `packet`; empty if it is not of the form that `fedweave.pipelines.launching.launcher` sends."""
     try:
         request = dict(json.loads(packet))
     except (ValueError, TypeError):
         return {}
-    return request if KEYS <= request.keys() else {}
+    return request if REQUEST_KEYS <= request.keys() else {}
 
 
 def _signal(process: int, number: int) -> None:
@@ -281,7 +282,7 @@ def _start_time(process: int) -> str:
 
 
 def main(path: str) -> None:
-    """Serve on the socket that is this process's standard input."""
+    """Serve at `path`, on the listening socket that is this process's standard input."""
     listener = socket.socket(fileno=os.dup(0))
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)

@@ -1,4 +1,4 @@
-"""Whether the code on disk still is the code that a process has imported."""
+"""Stamps of files, which show whether the code on disk still is the code that a process has imported."""
 
 import sys
 from collections.abc import Iterable
@@ -11,20 +11,20 @@ Stamp = tuple[int, int, int]
 
 
 def stamps(files: Iterable[str]) -> dict[str, Stamp | None]:
-    """File -> when it was last changed, its size and its number; None where there is no such file."""
+    """File -> (time of modification [ns], size [bytes], inode); None for a missing file."""
     stamps_of: dict[str, Stamp | None] = {}
     for file in files:
         try:
-            about = Path(file).stat()
-            stamps_of[file] = (about.st_mtime_ns, about.st_size, about.st_ino)
+            status = Path(file).stat()
+            stamps_of[file] = (status.st_mtime_ns, status.st_size, status.st_ino)
         except OSError:
             stamps_of[file] = None
     return stamps_of
 
 
 def project_files() -> list[str]:
-    """The project's own code and the variables it sets, imported or not."""
-    sources = (path for part in (PACKAGE, Path(__file__).parent.parent) for path in part.rglob("*.py"))
+    """The files with the package's code and the project's .env, imported or not."""
+    sources = (path for folder in (PACKAGE, Path(__file__).parent.parent) for path in folder.rglob("*.py"))
     return [str(path) for path in (*sources, ROOT / ".env")]
 
 

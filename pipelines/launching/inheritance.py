@@ -1,4 +1,4 @@
-"""What a stage inherits from who starts it, and what a fork must therefore take over."""
+"""What a process inherits from its parent, and how a fork of the server takes it over from the client."""
 
 import os
 import signal
@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-# Variables that may differ from stage to stage, in addition to DVC's own
-OTHER = ("_", "SHLVL", "PWD", "OLDPWD", "CUDA_VISIBLE_DEVICES")
+# Environment variables that may differ from stage to stage, in addition to DVC's own
+VARYING = ("_", "SHLVL", "PWD", "OLDPWD", "CUDA_VISIBLE_DEVICES")
 
 
 def fixed_variables(environment: dict[str, str]) -> dict[str, str]:
@@ -16,20 +16,20 @@ def fixed_variables(environment: dict[str, str]) -> dict[str, str]:
 
 
 def _may_differ(name: str) -> bool:
-    return name in OTHER or name.startswith("DVC_")
+    return name in VARYING or name.startswith("DVC_")
 
 
 def initial_environment() -> dict[str, str]:
-    """What this process was started with, without what it has set itself since."""
+    """The environment that this process was started with, without its own later changes."""
     lines = (line.partition(b"=") for line in Path("/proc/self/environ").read_bytes().split(b"\0") if line)
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in lines}
 
 
 def inherit(request: dict[str, Any], streams: list[int]) -> None:
-    """Take streams, variables, umask and ignored signals of the client, and lead a process group."""
+    """Take over streams, variables, umask and ignored signals of the client, and lead a new process group."""
     os.setpgid(0, 0)
-    for place, stream in enumerate(streams):
-        os.dup2(stream, place)
+    for descriptor, stream in enumerate(streams):
+        os.dup2(stream, descriptor)
         os.close(stream)
     os.umask(request["umask"])
     for name in filter(_may_differ, tuple(os.environ)):

@@ -22,9 +22,9 @@ from contextlib import suppress
 from typing import NoReturn
 
 FOLDER = ".fedweave/forkserver"  # relative, because the path of a socket must be short
-OWNER = "FEDWEAVE_OWNER"  # environment: process with which the fork server ends; default: the parent of the stage
-LONGEST = 150_000  # bytes of a request: the kernel's limit for one packet is 212,992
-ATTEMPTS = 3  # a server of older code is replaced by a new one
+OWNER = "FEDWEAVE_OWNER"  # variable: number of the process with which the fork server ends; default: the parent
+MAX_REQUEST_BYTES = 150_000  # bytes of a request: the kernel's limit for one packet is 212,992
+ATTEMPTS = 3  # to reach a server: one of older code ends, and the next attempt starts a new one
 FORWARDED = (
     signal.SIGTERM,
     signal.SIGINT,
@@ -35,22 +35,22 @@ FORWARDED = (
     signal.SIGTSTP,
     signal.SIGCONT,
 )
-LOST = "error: the process that ran this stage was killed; run the stage again"
+LOST_MESSAGE = "error: the process that ran this stage was killed; run the stage again"
 
 
 def main() -> NoReturn:
-    """Run the stage that the command line names and end as it ends."""
-    name, *words = sys.argv[1:]
+    """Run the stage that the command line names, and exit as the stage does."""
+    name, *arguments = sys.argv[1:]
     _record_time("asked")
     _check_package()
     if sys.platform == "linux" and not os.environ.get("FEDWEAVE_DIRECT"):
         with suppress(OSError):
-            _run_in_server(name, words)
-    os.execv(sys.executable, [sys.executable, "-m", f"fedweave.pipelines.stages.{name}", *words])
+            _run_in_server(name, arguments)
+    os.execv(sys.executable, [sys.executable, "-m", f"fedweave.pipelines.stages.{name}", *arguments])
 
 
 def _check_package() -> None:
-    """Refuse to run a stage by another package than the one that DVC compares; a checkout has no link to one."""
+    """Refuse to run a stage with another package than the one that DVC checks; a checkout has no link to a package."""
     if os.path.islink(".fedweave/packages/fedweave"):
         from fedweave.pipelines import linked
 
@@ -59,7 +59,7 @@ def _check_package() -> None:
             sys.exit(2)
 
 
-def _run_in_server(name: str, words: list[str]) -> None:
+def _run_in_server(name: str, arguments: list[str]) -> None:
     """Run the stage in the fork server; returns without any effect if there is no server.
 
     Raises:
@@ -67,34 +67,34 @@ def _run_in_server(name: str, words: list[str]) -> None:
     """
     for _ in range(ATTEMPTS):
         path = _socket_path()
-        link = _connect(path)
+        connection = _connect(path)
         with open(f"{path}.token", encoding="ascii") as file:
             token = file.read()
-        if not _send(link, {"token": token, "stage": name, "words": words}):
+        if not _send(connection, {"token": token, "stage": name, "words": arguments}):
             return
-        answer = link.recv(64)
+        answer = connection.recv(64)
         if answer == b"started":
-            _follow(link)
+            _follow(connection)
         if answer != b"stale":
             return
 
 
 def _socket_path() -> str:
-    """The path of the owner's socket, in a folder that is this user's alone.
+    """The path of the owner's socket, without its ending, in a folder that only this user can access.
 
     Raises:
-        OSError: the folder is another's, or there is no such owner.
+        OSError: the folder belongs to another user, or there is no such owner.
     """
     os.makedirs(FOLDER, mode=0o700, exist_ok=True)
-    about = os.lstat(FOLDER)
-    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:
+    status = os.lstat(FOLDER)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise PermissionError(FOLDER)
     owner = int(os.environ.get(OWNER) or os.getppid())
     return f"{FOLDER}/{owner}-{_start_time(owner)}"
 
 
 def _start_time(process: int) -> str:
-    """When `process` started, in ticks since the machine did: with its number this names one process only."""
+    """When `process` started, in ticks since the machine's start. With its number this identifies a process."""
     with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
         return file.read().rpartition(")")[2].split()[19]
 
@@ -103,16 +103,16 @@ def _connect(path: str) -> socket.socket:
     """A connection to the server at `path`, which is started if it is not there."""
     with open(f"{path}.lock", "a", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            link.connect(f"{path}.sock")
+            connection.connect(f"{path}.sock")
         except (FileNotFoundError, ConnectionRefusedError):
             _start(path)
-            link.connect(f"{path}.sock")
-    user = int.from_bytes(link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)[4:8], sys.byteorder)
+            connection.connect(f"{path}.sock")
+    user = int.from_bytes(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)[4:8], sys.byteorder)
     if user != os.getuid():
         raise PermissionError(path)
-    return link
+    return connection
 
 
 def _start(path: str) -> None:
@@ -128,7 +128,7 @@ def _start(path: str) -> None:
         null = os.open(os.devnull, os.O_RDWR)
         actions = [
             (os.POSIX_SPAWN_DUP2, listener.fileno(), 0),
-            *((os.POSIX_SPAWN_DUP2, null, place) for place in (1, 2)),
+            *((os.POSIX_SPAWN_DUP2, null, descriptor) for descriptor in (1, 2)),
         ]
         command = [sys.executable, "-m", "fedweave.pipelines.launching.forkserver", path]
         os.posix_spawn(sys.executable, command, os.environ, file_actions=actions, setsid=True)
@@ -136,43 +136,44 @@ def _start(path: str) -> None:
 
 
 def _remove_stale_files() -> None:
-    """Remove what servers of processes that are no more have left."""
+    """Remove the files of servers whose owners have ended."""
     for name in os.listdir(FOLDER):
         owner, _, started = name.partition(".")[0].partition("-")
         try:
-            left = _start_time(int(owner)) != started
+            is_stale = _start_time(int(owner)) != started
         except (OSError, ValueError):
-            left = True
-        if left:
+            is_stale = True
+        if is_stale:
             with suppress(OSError):
                 os.unlink(f"{FOLDER}/{name}")
 
 
-def _send(link: socket.socket, request: dict[str, object]) -> bool:
-    """Send `request` with what a process inherits, standard streams included; False if it is too large for one
-    packet.
+def _send(connection: socket.socket, request: dict[str, object]) -> bool:
+    """Send `request` with everything that a process inherits; False if it is too large for one packet.
+
+    The standard streams are sent too, and from now on signals are sent on to the stage.
     """
     mask = os.umask(0o022)
     os.umask(mask)
     ignored = [int(number) for number in FORWARDED if signal.getsignal(number) == signal.SIG_IGN]
     inherited = {"parent": os.getppid(), "cwd": os.getcwd(), "env": dict(os.environ), "umask": mask, "ignored": ignored}
     packet = json.dumps(request | inherited).encode()
-    if len(packet) > LONGEST:
+    if len(packet) > MAX_REQUEST_BYTES:
         return False
     for number in set(FORWARDED) - set(ignored):
-        signal.signal(number, lambda number, _: _forward(link, number))
+        signal.signal(number, lambda number, _: _forward(connection, number))
     try:
-        socket.send_fds(link, [packet], [0, 1, 2])
+        socket.send_fds(connection, [packet], [0, 1, 2])
     except OSError:
         _restore_signals()
         return False
     return True
 
 
-def _forward(link: socket.socket, number: int) -> None:
+def _forward(connection: socket.socket, number: int) -> None:
     """Send a signal on to the stage, which ends before this process."""
     with suppress(OSError):
-        link.send(bytes([signal.SIGSTOP if number == signal.SIGTSTP else number]))
+        connection.send(bytes([signal.SIGSTOP if number == signal.SIGTSTP else number]))
     if number == signal.SIGTSTP:
         os.kill(os.getpid(), signal.SIGSTOP)
 
@@ -183,11 +184,11 @@ def _restore_signals() -> None:
             signal.signal(number, signal.SIG_DFL)
 
 
-def _follow(link: socket.socket) -> NoReturn:
+def _follow(connection: socket.socket) -> NoReturn:
     """Wait for the stage and end as it ended: with its exit code, or by the signal that killed it."""
-    answer = link.recv(64)
+    answer = connection.recv(64)
     if not answer:
-        sys.exit(LOST)
+        sys.exit(LOST_MESSAGE)
     code = int(answer)
     _record_time("ended")
     if code < 0:
@@ -198,11 +199,11 @@ def _follow(link: socket.socket) -> NoReturn:
 
 
 def _record_time(event: str) -> None:
-    """As `processes.record_time`, which is not for import here; "asked" is when this process started."""
+    """The same as `processes.record_time`, which takes too long to import; "asked" is when this process started."""
     if file := os.environ.get("FEDWEAVE_TIMES"):
-        begun = int(_start_time(os.getpid())) / os.sysconf("SC_CLK_TCK") - time.clock_gettime(time.CLOCK_BOOTTIME)
+        start = int(_start_time(os.getpid())) / os.sysconf("SC_CLK_TCK") - time.clock_gettime(time.CLOCK_BOOTTIME)
         with open(file, "a", encoding="utf-8") as notes:
-            notes.write(f"{sys.argv[1]} {event} {time.time() + (begun if event == 'asked' else 0.0)}\n")
+            notes.write(f"{sys.argv[1]} {event} {time.time() + (start if event == 'asked' else 0.0)}\n")
 
 
 if __name__ == "__main__":

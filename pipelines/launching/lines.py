@@ -1,5 +1,6 @@
-"""What `dvc repro` says: one line for each stage that it runs; meanwhile a progress line in a terminal, and elsewhere a
-line now and then.
+"""The output of `dvc repro` in short: one line for each stage that it runs.
+
+While a stage runs, a terminal shows a progress line, and other outputs get a line every `MESSAGE_INTERVAL` seconds.
 """
 
 import os
@@ -11,9 +12,9 @@ RUNNING = re.compile(r"Running stage '(.+)':$")
 RESTORED = re.compile(r"Stage '(.+)' is cached - skipping run")
 UNCHANGED = re.compile(r"Stage '(.+)' didn't change, skipping|'.+' didn't change, skipping")
 BLOCKS = {"uses": 1, "datasets": 1, "tasks": 2, "runs": 1, "ablate": 1}  # of params.yaml: stages for each entry
-SINGLE = 5  # stages that every study has: names, code of fedweave, sources, evaluate, report
-WIDEST = 120
-NEWS = 60.0  # seconds between two lines about a stage that goes on, where no terminal shows it
+SINGLE = 5  # stages that every study has once: names, code of fedweave, sources, evaluate, report
+MAX_WIDTH = 120
+MESSAGE_INTERVAL = 60.0  # seconds between two lines about a running stage, where the output is no terminal
 
 
 def count_stages(params: str) -> int:
@@ -30,7 +31,7 @@ def count_stages(params: str) -> int:
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds for people."""
+    """A duration in seconds as text, such as 4.2 s or 3 min 5 s."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     return f"{int(seconds) // 60} min {int(seconds) % 60} s"
@@ -38,22 +39,22 @@ def format_duration(seconds: float) -> str:
 
 def terminal_width(stream: TextIO) -> int:
     """The width of the terminal behind `stream`."""
-    return min(WIDEST, os.get_terminal_size(stream.fileno()).columns)
+    return min(MAX_WIDTH, os.get_terminal_size(stream.fileno()).columns)
 
 
 class ProgressView:
-    """The lines on `output`, and errors on `errors`; `total` stages are to come."""
+    """Writes lines to `output` and errors to `errors`; `total` is the expected number of stages."""
 
     def __init__(self, output: TextIO, errors: TextIO, total: int) -> None:
-        self._output, self._errors, self._squared_sum = output, errors, total
-        self._moving = output.isatty()  # a line that is written over and over
-        self._stage, self._begun, self._seen = "", 0.0, 0
+        self._output, self._errors, self._total = output, errors, total
+        self._is_terminal = output.isatty()  # where one line is overwritten again and again
+        self._stage, self._stage_start, self._count = "", 0.0, 0
         self._message = ""  # the last line of the stage
-        self._first = self._latest = time.monotonic()
+        self._start = self._last_print = time.monotonic()
         self._counts = dict.fromkeys(("ran", "restored", "unchanged"), 0)
 
     def show_output(self, line: str) -> None:
-        """A line of DVC or of a stage."""
+        """Process a line of DVC or of a stage."""
         if match := RUNNING.match(line):
             self._begin_stage(match[1])
         elif match := RESTORED.match(line):
@@ -67,58 +68,59 @@ class ProgressView:
             self._redraw(self._stage + self._message)
 
     def show_running(self) -> None:
-        """In a log or a pipe, a line now and then tells that the stage still runs."""
+        """In a log or a pipe, print from time to time that the stage still runs."""
         now = time.monotonic()
-        if self._stage and not self._moving and now - self._latest >= NEWS:
-            self._print(
-                f"{self._counter()} {self._stage} (running for {format_duration(now - self._begun)}){self._message}"
-            )
+        if self._stage and not self._is_terminal and now - self._last_print >= MESSAGE_INTERVAL:
+            duration = format_duration(now - self._stage_start)
+            self._print(f"{self._counter()} {self._stage} (running for {duration}){self._message}")
 
     def show_error(self, line: str) -> None:
-        """A line of their errors, shown as it is."""
+        """Print a line of the errors of DVC or of a stage as it is."""
         if line.strip():
             self._clear()
             print(line, file=self._errors, flush=True)
 
     def end(self, status: int) -> None:
-        """The last stage has ended, and DVC with it."""
+        """Print the summary, after DVC has ended with the exit code `status`."""
         if self._stage:
             self._finish_stage("failed" if status else "ran")
         self._clear()
         counts = ", ".join(f"{number} {word}" for word, number in self._counts.items() if number)
-        spent = format_duration(time.monotonic() - self._first)
+        duration = format_duration(time.monotonic() - self._start)
         if not status:
-            self._print(f"{self._seen} stages ({counts}) in {spent}")
+            self._print(f"{self._count} stages ({counts}) in {duration}")
         else:
-            self._print(f"stopped after {spent} ({counts or 'nothing ran'}); all output: .fedweave/repro.log")
+            self._print(f"stopped after {duration} ({counts or 'nothing ran'}); all output: .fedweave/repro.log")
 
     def _begin_stage(self, stage: str) -> None:
         if self._stage:
             self._finish_stage("ran")
-        self._stage, self._begun, self._message, self._seen = stage, time.monotonic(), "", self._seen + 1
-        self._latest = self._begun
-        self._squared_sum = max(self._squared_sum, self._seen)
+        self._stage, self._stage_start, self._message, self._count = stage, time.monotonic(), "", self._count + 1
+        self._last_print = self._stage_start
+        self._total = max(self._total, self._count)
         self._redraw(stage)
 
-    def _finish_stage(self, how: str) -> None:
-        spent = format_duration(time.monotonic() - self._begun) if how != "restored" else "restored"
-        self._counts[how] = self._counts.get(how, 0) + 1
+    def _finish_stage(self, outcome: str) -> None:
+        duration = format_duration(time.monotonic() - self._stage_start) if outcome != "restored" else "restored"
+        self._counts[outcome] = self._counts.get(outcome, 0) + 1
         self._clear()
-        self._print(f"{self._counter()} {self._stage:44} {'failed after ' if how == 'failed' else ''}{spent}".rstrip())
+        self._print(
+            f"{self._counter()} {self._stage:44} {'failed after ' if outcome == 'failed' else ''}{duration}".rstrip()
+        )
         self._stage = ""
 
     def _counter(self) -> str:
-        return f"{self._seen:{len(str(self._squared_sum))}}/{self._squared_sum}"
+        return f"{self._count:{len(str(self._total))}}/{self._total}"
 
     def _print(self, line: str) -> None:
-        self._latest = time.monotonic()
+        self._last_print = time.monotonic()
         print(line, file=self._output, flush=True)
 
     def _redraw(self, text: str) -> None:
-        if self._moving:
+        if self._is_terminal:
             width = terminal_width(self._output) - 1
             print(f"\r{self._counter()} {text}"[: width + 1], end="\x1b[K", file=self._output, flush=True)
 
     def _clear(self) -> None:
-        if self._moving:
+        if self._is_terminal:
             print("\r", end="\x1b[K", file=self._output, flush=True)

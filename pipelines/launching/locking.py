@@ -1,7 +1,7 @@
 """The lock of a folder: one command at a time writes params.yaml and dvc.lock, or runs stages between them.
 
-The kernel releases it when every process that has its handle has ended for any reason. A command hands it on to a
-process that it starts, by the number of the handle.
+The kernel releases the lock when every process that has its handle has ended, for any reason. A command passes the
+handle to a process that it starts, by its number.
 """
 
 # ruff: noqa: PTH103, PTH107, PTH116, PTH123
@@ -16,19 +16,19 @@ from contextlib import suppress
 FOLDER = ".fedweave"
 LOCK = f"{FOLDER}/repro.lock"
 DVC_LOCK = ".dvc/tmp/rwlock"  # JSON: which process reads and writes what
-HANDED = "FEDWEAVE_LOCK"  # environment: the number of an inherited handle
+HANDLE_VARIABLE = "FEDWEAVE_LOCK"  # environment variable: the number of an inherited handle
 BUSY = "another run is active in this folder (process {}); wait until it has ended, then start this one again"
 
 
 class LockError(Exception):
-    """Another command has the lock; the line names its process."""
+    """Another command has the lock; the message names its process."""
 
 
 def acquire() -> int:
-    """Be the only one in this folder, as long as the handle that this returns is open here or in a child.
+    """Take the lock of this folder; it is held as long as the returned handle is open here or in a child.
 
     Raises:
-        Busy: another one is.
+        LockError: another command has the lock, or DVC runs a stage.
     """
     if (handle := _inherited_handle()) is not None:
         return handle
@@ -45,13 +45,13 @@ def acquire() -> int:
 def pass_to_child(handle: int) -> dict[str, str]:
     """The environment of a child that inherits the lock."""
     os.set_inheritable(handle, True)
-    return {**os.environ, HANDED: str(handle)}
+    return {**os.environ, HANDLE_VARIABLE: str(handle)}
 
 
 def _inherited_handle() -> int | None:
-    """The handle that the parent has handed on; the children of this process get none without being asked."""
+    """The handle that the parent has passed; its variable is removed, so that children do not get the handle too."""
     with suppress(KeyError, ValueError, OSError):
-        handle = int(os.environ.pop(HANDED))
+        handle = int(os.environ.pop(HANDLE_VARIABLE))
         if os.path.samestat(os.fstat(handle), os.stat(LOCK)):
             return handle
     return None
@@ -65,24 +65,27 @@ def _lock_exclusively(handle: int) -> None:
     for process in _dvc_processes():
         raise LockError(BUSY.format(process))
     if sys.platform == "linux":
-        with suppress(FileNotFoundError):  # DVC would also respect a killed process that nobody has reaped
+        with suppress(FileNotFoundError):  # DVC would wait for a killed process as long as it is a zombie
             os.remove(DVC_LOCK)
     os.ftruncate(handle, 0)
     os.write(handle, str(os.getpid()).encode())
 
 
 def _dvc_processes() -> list[int]:
-    """Processes that run a stage by DVC itself or by a flow."""
+    """Numbers of the processes that hold DVC's lock, because DVC or a flow runs a stage."""
     with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
         with open(DVC_LOCK, encoding="utf-8") as file:
             locks = json.load(file)
-        holders = [*locks["write"].values(), *(one for many in locks["read"].values() for one in many)]
-        return sorted({one["pid"] for one in holders if _is_dvc(one["pid"])})
+        holders = [
+            *locks["write"].values(),
+            *(holder for holders_of_path in locks["read"].values() for holder in holders_of_path),
+        ]
+        return sorted({holder["pid"] for holder in holders if _is_dvc(holder["pid"])})
     return []
 
 
 def _is_dvc(process: int) -> bool:
-    """Whether `process` still is one that DVC's lock can mean: numbers of processes are used again."""
+    """Whether the process with this number is one of DVC: the system uses numbers again."""
     try:
         with open(f"/proc/{process}/cmdline", "rb") as file:
             return b"dvc" in file.read()

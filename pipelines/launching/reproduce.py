@@ -1,8 +1,8 @@
-"""The command of `make repro`: `python -IS pipelines/launching/reproduce.py [STUDY]`; one per folder, ended with
-`make`.
+"""The command of `make repro`: `python -IS pipelines/launching/reproduce.py [STUDY]`.
 
-It starts `dvc repro`, shows one line for each stage that it runs, and then becomes `board`. DVC ends with this process,
-and holds the lock (`locking`) as long as it lives. What DVC and the stages say is kept in .fedweave/repro.log.
+It starts `dvc repro`, shows one line for each stage that it runs, and is then replaced by `board`. Only one can run in
+a folder, and it ends with `make`. DVC ends with this process, and holds the lock (`locking`) as long as it runs. The
+output of DVC and the stages is stored in .fedweave/repro.log.
 """
 
 # ruff: noqa: PTH100, PTH114, PTH120, PTH123
@@ -39,15 +39,15 @@ def main(study: str = "") -> NoReturn:
         if status:
             sys.exit(os.waitstatus_to_exitcode(status))
     _check_package()
-    begun = time.time()
+    start = time.time()
     status = _follow(*_start([sys.executable, "-m", "dvc", "repro"]))
     if status:
         os._exit(status if status > 0 else 128 - status)
-    os.execv(sys.executable, [sys.executable, "-m", "fedweave.pipelines.launching.board", str(begun)])
+    os.execv(sys.executable, [sys.executable, "-m", "fedweave.pipelines.launching.board", str(start)])
 
 
 def _check_ports() -> None:
-    """Refuse what `addresses` would refuse when all work is done; this is the port of the links that `board` prints."""
+    """Refuse a wrong MLFLOW_PORT now; otherwise `board` would refuse it after all the work, when it prints links."""
     text = os.environ.get("MLFLOW_PORT") or "5000"
     if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65535):
         print(f"error: MLFLOW_PORT: {text[:100]!r} is no port; give 1 to 65535", file=sys.stderr)
@@ -55,7 +55,7 @@ def _check_ports() -> None:
 
 
 def _check_package() -> None:
-    """Refuse to compare with another package than the one that runs; only a project of one's own has a link to it."""
+    """Refuse to run with another package than the one that DVC checks; a checkout has no link to a package."""
     if os.path.islink(".fedweave/packages/fedweave"):
         from fedweave.pipelines import linked
 
@@ -65,37 +65,37 @@ def _check_package() -> None:
 
 
 def _start(command: list[str]) -> tuple[int, int, int]:  # noqa: RET503  # what is executed does not return
-    """Start `command`, which ends with this process; its number, and the pipes of its output and its errors."""
-    mine = os.getpid()
+    """Start `command`, which ends with this process; returns its number and the pipes of its output and errors."""
+    own_process = os.getpid()
     output, errors = os.pipe(), os.pipe()
     child = os.fork()
     if child:
         os.close(output[1])
         os.close(errors[1])
         return child, output[0], errors[0]
-    _end_with(mine)
+    _end_with(own_process)
     os.dup2(output[1], 1)
     os.dup2(errors[1], 2)
     os.execve(command[0], command, {**os.environ, "PYTHONUNBUFFERED": "1"})
 
 
 def _follow(child: int, output: int, errors: int) -> int:
-    """Show what `child` says until it ends; returns its exit code, below zero for a signal."""
+    """Show and log the output of `child` until it ends; returns its exit code, below zero for a signal."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all: this one ends after DVC
     with open("params.yaml", encoding="utf-8") as file:
         view = lines.ProgressView(sys.stdout, sys.stderr, lines.count_stages(file.read()))
-    selector, rest = selectors.DefaultSelector(), {output: b"", errors: b""}
+    selector, incomplete = selectors.DefaultSelector(), {output: b"", errors: b""}
     with open(LOG, "wb") as log:
         for pipe, show in ((output, view.show_output), (errors, view.show_error)):
             selector.register(pipe, selectors.EVENT_READ, show)
         while selector.get_map():
             view.show_running()
-            for key, _ in selector.select(lines.NEWS):
+            for key, _ in selector.select(lines.MESSAGE_INTERVAL):
                 content = os.read(key.fd, 65536)
                 log.write(content)
                 log.flush()
-                *whole, rest[key.fd] = (rest[key.fd] + content).split(b"\n")
-                for line in [*whole, *([] if content else [rest[key.fd]])]:
+                *complete, incomplete[key.fd] = (incomplete[key.fd] + content).split(b"\n")
+                for line in [*complete, *([] if content else [incomplete[key.fd]])]:
                     key.data(line.decode(errors="replace"))
                 if not content:
                     selector.unregister(key.fd)
@@ -105,7 +105,7 @@ def _follow(child: int, output: int, errors: int) -> int:
 
 
 def _end_with_parent() -> None:
-    """Let the kernel end this process, and what it becomes, when its parent ends (Linux; elsewhere nothing)."""
+    """Let the kernel end this process when its parent ends, also after `execv` (on Linux; elsewhere nothing)."""
     _end_with(os.getppid())
 
 

@@ -1,5 +1,7 @@
-"""What is logged of a study: a parent run per method and task with a child per seed, a parent per search with a child
-per trial, a parent per ablation with a child per variant.
+"""The runs in MLflow that show a study: parents and their children.
+
+A method on a task is a parent with a child for each seed, a search one with a child for each trial, and an ablation one
+with a child for each variant.
 """
 
 import json
@@ -10,7 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import matplotlib.backends.backend_svg  # noqa: F401  # here, as every forked process would import it for its pictures
+import matplotlib.backends.backend_svg  # noqa: F401  # imported before the forks, each of which needs it for pictures
 import numpy as np
 import pandas as pd
 from mlflow.data.code_dataset_source import CodeDatasetSource
@@ -31,8 +33,8 @@ TAGS = (
     "study", "task", "dataset", "setting", "method", "label", "point", "select", "spec_hash", "device", "processor",
     "note",
 )  # fmt: skip
-STEPS = 6  # most pictures that a run's graph steps through
-SQUARE = 240  # smallest width and height of such a picture, in pixels
+MAX_PICTURES = 6  # pictures of a run's graph over its rounds
+MIN_PICTURE_SIZE = 240  # smallest width and height of such a picture, in pixels
 HEADLINE = {"std": "std", "worst10": "worst10", "pre": "pre", "post": "post", "client_std": "client_std",
             "bytes_up": "bytes_up", "bytes_down": "bytes_down", "seconds": "seconds",
             "published": "published_mean"}  # fmt: skip
@@ -49,25 +51,25 @@ def units(study: Study, tables: Tables) -> Iterator[Unit]:
 
 
 def run_unit(run: Run, tables: Tables) -> Unit:
-    """A method on a task: the leaderboard's numbers and mean curves, a child for every seed."""
+    """A method on a task: the leaderboard's numbers, mean curves, and a child for every seed."""
     files = sorted(file for file in run.folder.iterdir() if not file.name.startswith("models-"))
-    numbers = headline(run, tables)
+    values = headline(run, tables)
     tags = _run_tags(run) | {"verdict": _verdicts(run, tables)[run.label]}
-    make = partial(_method_entry, run, tables, numbers, tags)
-    return Unit(run.name, writer.source_digest(*files), make, partial(_log_artifacts, run), numbers, tags)
+    make = partial(_method_entry, run, tables, values, tags)
+    return Unit(run.name, writer.source_digest(*files), make, partial(_log_artifacts, run), values, tags)
 
 
 def _verdicts(run: Run, tables: Tables) -> dict[str, str]:
-    mine = tables.board["task"] == run.task
-    return verdicts.assign_marks(tables.board[mine], tables.significance[tables.significance["task"] == run.task])
+    of_task = tables.board["task"] == run.task
+    return verdicts.assign_marks(tables.board[of_task], tables.significance[tables.significance["task"] == run.task])
 
 
 def headline(run: Run, tables: Tables) -> dict[str, float]:
-    """The numbers of the leaderboard, with the quality of the graph; NaN where it has none."""
+    """Name -> number of the leaderboard, with measures of the graph; NaN where there is none."""
     ranked = tables.board[tables.board["task"] == run.task].reset_index(drop=True)
     place, row = next((place, row) for place, row in enumerate(ranked.to_dict("records"), 1) if row["run"] == run.name)
     tests = tables.significance.query("task == @run.task and family == 'leader' and other == @run.label")
-    numbers = {
+    values = {
         str(run.info["metric"]): row["mean"],
         **{name: row[column] for name, column in HEADLINE.items()},
         **{name: row[name] for name in results.MEANING},
@@ -77,21 +79,21 @@ def headline(run: Run, tables: Tables) -> dict[str, float]:
         "p_adjusted": next(iter(tests["p_adjusted"]), np.nan),
         **{name: run.info[name] for name in ("dropped", "epsilon") if run.info.get(name) is not None},
     }
-    return {name: float(value) for name, value in numbers.items()}
+    return {name: float(value) for name, value in values.items()}
 
 
 def _run_tags(run: Run) -> dict[str, str]:
     return {name: str(run.info[name]) for name in TAGS if run.info.get(name)}
 
 
-def _method_entry(run: Run, tables: Tables, numbers: dict[str, float], tags: dict[str, str]) -> Entry:
-    ended = int((run.folder / "run.json").stat().st_mtime * 1000)
-    spent = (run.rounds.groupby("seed")["seconds"].sum() * 1000).astype(int)
-    ends = ended - int(spent.sum()) + spent.cumsum()
+def _method_entry(run: Run, tables: Tables, values: dict[str, float], tags: dict[str, str]) -> Entry:
+    end = int((run.folder / "run.json").stat().st_mtime * 1000)
+    durations = (run.rounds.groupby("seed")["seconds"].sum() * 1000).astype(int)
+    ends = end - int(durations.sum()) + durations.cumsum()
     children = (
         Entry(f"{run.name} seed {seed}", "seed", _run_tags(run) | {"seed": str(seed)}, {"seed": str(seed)},
               _seed_metrics(run, tables, seed),
-              int(ends[seed] - spent[seed]), int(ends[seed]))
+              int(ends[seed] - durations[seed]), int(ends[seed]))
         for seed in run.info["seeds"]
     )  # fmt: skip
     params = writer.flatten(run.info["spec"]) | {"seeds": str(list(run.info["seeds"]))}
@@ -100,31 +102,31 @@ def _method_entry(run: Run, tables: Tables, numbers: dict[str, float], tags: dic
         "method",
         tags,
         params,
-        _method_metrics(run, tables, numbers),
-        ended - int(spent.sum()),
-        ended,
+        _method_metrics(run, tables, values),
+        end - int(durations.sum()),
+        end,
         children,
     )
 
 
-def _method_metrics(run: Run, tables: Tables, numbers: dict[str, float]) -> Iterator[Metric]:
+def _method_metrics(run: Run, tables: Tables, values: dict[str, float]) -> Iterator[Metric]:
     """The leaderboard's numbers, the mean over seeds of every curve, and the machine's load."""
-    yield from (metric(name, value) for name, value in numbers.items())
+    yield from (metric(name, value) for name, value in values.items())
     yield from _curves(run, tables.curves[tables.curves["run"] == run.name], "mean")
     yield from _machine(run)
 
 
 def _machine(run: Run) -> Iterator[Metric]:
-    """What the machine did meanwhile, under the names that MLflow draws as system metrics."""
+    """The load of the machine during training, under the names that MLflow draws as system metrics."""
     for step, row in enumerate(run.machine.to_dict("records")):
-        at = int(row.pop("time") * 1000)
-        yield from (metric(f"system/{name}", value, step, at) for name, value in row.items())
+        milliseconds = int(row.pop("time") * 1000)
+        yield from (metric(f"system/{name}", value, step, milliseconds) for name, value in row.items())
 
 
 def _seed_metrics(run: Run, tables: Tables, seed: int) -> Iterator[Metric]:
-    """Curves, ledger and diagnostics by round, and the selected value of every client (its number as the step)."""
-    mine = run.evaluations[run.evaluations["seed"] == seed]
-    means = mine.groupby(["point", "split", "round"], as_index=False)["value"].mean()
+    """Curves, costs and diagnostics by round, and the reported value of every client, whose number is the step."""
+    evaluations = run.evaluations[run.evaluations["seed"] == seed]
+    means = evaluations.groupby(["point", "split", "round"], as_index=False)["value"].mean()
     yield from _curves(run, means, "value")
     for row in run.rounds[run.rounds["seed"] == seed].itertuples():
         for name in ("train_loss", "bytes_up", "bytes_down", "seconds"):
@@ -143,7 +145,7 @@ def _curves(run: Run, table: pd.DataFrame, column: str) -> Iterator[Metric]:
 
 
 def _log_artifacts(run: Run, store: Store, run_id: str) -> None:
-    """Everything that is no number: the data, the files, the graphs."""
+    """Log everything except numbers: the data, the files, the graphs."""
     store.client.log_inputs(run_id, [_dataset(run)])
     for path in sorted(run.folder.iterdir()):
         if not path.name.startswith("models-"):  # they are the logged model's, and large
@@ -151,26 +153,27 @@ def _log_artifacts(run: Run, store: Store, run_id: str) -> None:
     _log_graphs(store, run_id, run)
 
 
-_content_of_data = cache(writer.digest)  # which many runs share, and which may be large
+_content_of_data = cache(writer.digest)  # many runs share the files of a data set, which may be large
 
 
 def _dataset(run: Run) -> DatasetInput:
-    """The data set, partitioned as in the task, as MLflow's input of a run; the digest is of the files."""
+    """The data set and its partition as MLflow's input of a run; the digest is of their files."""
     name = str(run.info["dataset"])
     features = Path("data", "features", name)
-    dealt = Path("data", "partitions", run.task, "partition.npz")
-    digest = _content_of_data(*sorted(features.glob("*")), dealt)
+    partition = Path("data", "partitions", run.task, "partition.npz")
+    digest = _content_of_data(*sorted(features.glob("*")), partition)
     source = CodeDatasetSource({"stage": f"partition@{run.task}", "setting": run.info["setting"]})
     try:
-        source_data: Dataset = from_numpy(load_dataset(features).x, source, name=name, digest=digest)
+        content: Dataset = from_numpy(load_dataset(features).x, source, name=name, digest=digest)
     except BadInput:
-        source_data = MetaDataset(source, name, digest)  # type: ignore[abstract]  # MLflow makes these itself
-    return DatasetInput(source_data._to_mlflow_entity(), [InputTag("mlflow.data.context", "training")])
+        content = MetaDataset(source, name, digest)  # type: ignore[abstract]  # MLflow makes these itself
+    return DatasetInput(content._to_mlflow_entity(), [InputTag("mlflow.data.context", "training")])
 
 
 def _log_graphs(store: Store, run_id: str, run: Run) -> None:
-    """Who learned from whom: one picture for all layers, and one per layer and stored round, which MLflow shows as
-    steps.
+    """Log the collaboration graph: one picture of all layers, and one for each layer and stored round.
+
+    MLflow shows the pictures of rounds as steps.
     """
     graphs = results.graphs(run)
     if graphs is None:
@@ -179,79 +182,92 @@ def _log_graphs(store: Store, run_id: str, run: Run) -> None:
         picture = Path(folder, "collaboration.svg")
         plots.save(picture, plots.collaboration(graphs.weights, graphs.rounds, graphs.layers))
         store.client.log_artifact(run_id, str(picture))
-    whole = graphs.weights / max(float(graphs.weights.max()), 1e-12)
-    layers = {"all layers": whole.mean(axis=1)}
+    scaled = graphs.weights / max(float(graphs.weights.max()), 1e-12)
+    layers = {"all layers": scaled.mean(axis=1)}
     if len(graphs.layers) > 1:
-        layers |= {str(layer): whole[:, place] for place, layer in enumerate(graphs.layers)}
+        layers |= {str(layer): scaled[:, place] for place, layer in enumerate(graphs.layers)}
     for layer, weights in layers.items():
-        for place in plots.spaced_indices(len(graphs.rounds), STEPS):
+        for place in plots.spaced_indices(len(graphs.rounds), MAX_PICTURES):
             shade = (255 * weights[place].clip(0, 1)).astype(np.uint8)
-            square = np.ones([max(1, SQUARE // len(shade))] * 2, np.uint8)
+            square = np.ones([max(1, MIN_PICTURE_SIZE // len(shade))] * 2, np.uint8)
             store.client.log_image(
                 run_id, np.kron(shade, square), key=f"collaboration/{layer}", step=int(graphs.rounds[place])
             )
 
 
 def _search_units(study: Study, search: optional_files.Tuning) -> Iterator[Unit]:
-    """A search: its best value and what mattered, a child for every trial."""
+    """A search: its best value, the importance of each parameter, and a child for every trial."""
     run = next((run for run in study.runs if run.name == search.run), None)
     if run is None:
         return
-    about = {name: _run_tags(run)[name] for name in ("study", "task", "dataset", "setting", "method", "label")}
+    tags = {name: _run_tags(run)[name] for name in ("study", "task", "dataset", "setting", "method", "label")}
     value = f"validation_{run.info['metric']}"
 
     def entry() -> Entry:
-        begun, ended = (
+        start, end = (
             int(1000 * t)
             for t in (search.trials["started"].min(), (search.trials["started"] + search.trials["seconds"]).max())
         )
-        numbers = [
+        metrics = [
             metric(value, search.value),
             metric("trials", len(search.trials)),
             metric("pruned", search.trials["value"].isna().sum()),
         ]
-        numbers += [metric(f"importance/{name}", share) for name, share in search.importance.items()]
+        metrics += [metric(f"importance/{name}", share) for name, share in search.importance.items()]
         params = writer.flatten({"best": search.best, "budget": search.budget})
-        children = (_trial_entry(search, about, value, number) for number in range(len(search.trials)))
-        return Entry(f"{run.name} tuning", "tuning", about, params, numbers, begun, ended, children)
+        children = (_trial_entry(search, tags, value, number) for number in range(len(search.trials)))
+        return Entry(f"{run.name} tuning", "tuning", tags, params, metrics, start, end, children)
 
     yield Unit(f"tuning/{run.name}", writer.source_digest(search.file), entry)
 
 
-def _trial_entry(search: optional_files.Tuning, about: dict[str, str], value: str, number: int) -> Entry:
+def _trial_entry(search: optional_files.Tuning, tags: dict[str, str], value: str, number: int) -> Entry:
     row = search.trials.iloc[number]
-    begun = int(1000 * row["started"])
-    numbers = [
+    start = int(1000 * row["started"])
+    metrics = [
         metric(value, row["value"]),
         *(metric(f"{value}/reached", v, step) for step, v in search.curves[number].items()),
     ]
-    numbers += [metric("bytes", row["bytes"])] if "bytes" in row else []
-    tags = about | {"state": "pruned" if np.isnan(row["value"]) else "finished"}
+    metrics += [metric("bytes", row["bytes"])] if "bytes" in row else []
+    trial_tags = tags | {"state": "pruned" if np.isnan(row["value"]) else "finished"}
     params = writer.flatten({name: row[name] for name in search.names})
     return Entry(
-        f"{search.run} trial {number}", "trial", tags, params, numbers, begun, begun + int(1000 * row["seconds"])
+        f"{search.run} trial {number}", "trial", trial_tags, params, metrics, start, start + int(1000 * row["seconds"])
     )
 
 
 def _ablation_unit(study: Study, name: str, table: pd.DataFrame) -> Unit:
     """An ablation: a child for every variant, with its settings as parameters."""
     file = study.folder / "ablations" / name / "table.csv"
-    at = int(file.stat().st_mtime * 1000) if file.is_file() else int(datetime.now().timestamp() * 1000)
+    milliseconds = int(file.stat().st_mtime * 1000) if file.is_file() else int(datetime.now().timestamp() * 1000)
     first = table.iloc[0]
-    about = {"study": study.name, **{key: str(first[key]) for key in ("task", "method")}}
+    tags = {"study": study.name, **{key: str(first[key]) for key in ("task", "method")}}
 
     def variant(row: dict[str, Any]) -> Entry:
-        numbers = [
+        metrics = [
             metric(row["metric"], row["mean"]),
             *(metric(key, row[key]) for key in optional_files.NUMBERS if key != "mean"),
         ]
         return Entry(
-            f"{name}: {row['variant']}", "variant", about, writer.flatten(json.loads(row["settings"])), numbers, at, at
+            f"{name}: {row['variant']}",
+            "variant",
+            tags,
+            writer.flatten(json.loads(row["settings"])),
+            metrics,
+            milliseconds,
+            milliseconds,
         )
 
     def entry() -> Entry:
         return Entry(
-            name, "ablation", about, {"run": str(first["run"])}, (), at, at, map(variant, table.to_dict("records"))
+            name,
+            "ablation",
+            tags,
+            {"run": str(first["run"])},
+            (),
+            milliseconds,
+            milliseconds,
+            map(variant, table.to_dict("records")),
         )
 
     return Unit(f"ablation/{name}", writer.source_digest(file), entry)

@@ -1,4 +1,4 @@
-"""Whose runs are whose: several projects may write to one server, or to one database, and name their studies alike."""
+"""The name of this project in a shared store: projects that write to one server or database may have equal studies."""
 
 import getpass
 import os
@@ -14,7 +14,7 @@ from fedweave.pipelines import addresses
 from fedweave.pipelines.paths import STATE
 
 PROJECT = "project"  # tag of every run in a store that projects share
-FILE = STATE / "project"  # the project's name in such stores: its folder's when it was made, and a random end
+FILE = STATE / "project"  # the project's name: the name of its folder when the file was made, and a random suffix
 NAME = re.compile(r"[\w-]{1,60}")
 
 
@@ -22,16 +22,16 @@ def name_in_store(uri: str) -> str:
     """The name of this project in the store at `uri`; empty where the store is the project's own file.
 
     Raises:
-        BadInput: the file that keeps the name is damaged.
+        BadInput: the file with the name is damaged.
     """
     return "" if addresses.is_own(uri) else name()
 
 
 def name() -> str:
-    """The name of this project wherever projects meet.
+    """The name of this project on every shared server; it is made once.
 
     Raises:
-        BadInput: the file that keeps the name is damaged.
+        BadInput: the file with the name is damaged.
     """
     if not FILE.is_file():
         _write_name()
@@ -44,24 +44,24 @@ def name() -> str:
 
 
 def tags(name: str) -> Mapping[str, str]:
-    """What tells the runs of the project `name` from those of others, and people whom to ask; none in its own store."""
+    """Tags that distinguish the runs of the project `name`, and name user, host and folder; none in its own store."""
     if not name:
         return {}
     return {PROJECT: name, "user": _user(), "host": socket.gethostname(), "folder": str(Path.cwd())}
 
 
 def project_filter(name: str) -> str:
-    """The filter for the runs of the project `name`; in its own store all are."""
+    """MLflow's filter for the runs of the project `name`; empty in the project's own store."""
     return f"tags.{PROJECT} = '{name}'" if name else ""
 
 
 def _write_name() -> None:
-    """Write the name at once and only once, whoever else does the same at this moment."""
+    """Write the name atomically; if another process does so at the same time, the first one wins."""
     folder = re.sub(r"[^\w-]+", "-", Path.cwd().name, flags=re.ASCII).strip("-")[:40] or "project"
     FILE.parent.mkdir(parents=True, exist_ok=True)
-    end = uuid.uuid4().hex[:8]
-    draft = FILE.with_suffix(f".{end}")
-    draft.write_text(f"{folder}-{end}\n", encoding="utf-8")
+    suffix = uuid.uuid4().hex[:8]
+    draft = FILE.with_suffix(f".{suffix}")
+    draft.write_text(f"{folder}-{suffix}\n", encoding="utf-8")
     with suppress(FileExistsError):
         os.link(draft, FILE)
     draft.unlink()

@@ -1,4 +1,4 @@
-"""Models in MLflow: those of the best method of each task, under a name and an alias."""
+"""Registered models in MLflow: those of the best method of each task, with an alias."""
 
 import json
 import tempfile
@@ -24,7 +24,7 @@ from fedweave.study import plugins
 
 SERVED = Path(__file__).with_name("served_model.py")
 CODE = [str(files("fedweave"))]
-NEEDED = ("numpy", "pandas", "torch", "tqdm")  # what `fedweave.api.packing` imports, in addition to MLflow itself
+REQUIREMENTS = ("numpy", "pandas", "torch", "tqdm")  # what `fedweave.api.packing` imports, in addition to MLflow itself
 ALIAS = "best"
 DEFAULTS = {"client": "", "seed": -1}  # no client, which is refused; the first seed
 PLUGINS = "plugins.json"  # beside the models: modules to be imported before them
@@ -37,58 +37,59 @@ def log_model(store: Store, run: Run, run_id: str) -> str | None:
     """
     plugins.load_if_missing(run.info["method"], METHODS)
     if run.info["method"] not in METHODS or run.info["spec"]["task"]["model"].get("name") not in MODELS:
-        return None  # made by a plug-in that is not here, or by a model of one's own
-    ended = store.client.get_run(run_id).info.end_time
+        return None  # the method or the model is of a plug-in that is not here, or was given in Python
+    end = store.client.get_run(run_id).info.end_time
     with tempfile.TemporaryDirectory() as folder:
         example = packing.pack(run, Path(folder))
         if example is None:
             return None
-        used = plugins.list_loaded()
-        (Path(folder) / PLUGINS).write_text(json.dumps([name for names in used.values() for name in names]))
+        plugin_files = plugins.list_loaded()
+        (Path(folder) / PLUGINS).write_text(json.dumps([name for names in plugin_files.values() for name in names]))
         predictor = packing.unpack(Path(folder))
         client, seed = predictor.available[0], min(run.seeds)
-        answer = predictor.outputs(example, client, seed)
+        outputs = predictor.outputs(example, client, seed)
         with mlflow.start_run(run_id=run_id):
             logged = mlflow.pyfunc.log_model(
-                name=run.name, python_model=str(SERVED), artifacts={"run": folder}, code_paths=[*CODE, *map(str, used)],
-                input_example=(example, {"client": client, "seed": seed}),
-                signature=infer_signature(example, answer, DEFAULTS),
-                pip_requirements=[f"{package}=={version(package)}" for package in ("mlflow", *NEEDED)],
+                name=run.name, python_model=str(SERVED), artifacts={"run": folder},
+                code_paths=[*CODE, *map(str, plugin_files)], input_example=(example, {"client": client, "seed": seed}),
+                signature=infer_signature(example, outputs, DEFAULTS),
+                pip_requirements=[f"{package}=={version(package)}" for package in ("mlflow", *REQUIREMENTS)],
             )  # fmt: skip
-    store.client.set_terminated(run_id, "FINISHED", ended)  # which MLflow has set to now
+    store.client.set_terminated(run_id, "FINISHED", end)  # which MLflow has set to now
     return str(logged.model_id)
 
 
 def register_best_models(store: Store, tables: Tables, study: Study, logged: Mapping[str, str]) -> dict[str, str]:
-    """Log the models of each task's leader and point `<study>-<task>@best` to them; returns registered name -> version.
+    """Log the models of each task's leader, and let `<study>-<task>@best` refer to them; returns name -> version.
 
     In a store that projects share, a name begins with that of the project: `<project>-<study>-<task>@best`.
 
     Args:
+        store, tables, study: MLflow's store, and the study with its tables.
         logged: run -> id of its MLflow run.
     """
-    named, runs = {}, {run.name: run for run in study.runs}
-    for task, part in tables.board.groupby("task", sort=False):
-        leader = part.iloc[0]
+    versions, runs = {}, {run.name: run for run in study.runs}
+    for task, board in tables.board.groupby("task", sort=False):
+        leader = board.iloc[0]
         run, run_id = runs[leader["run"]], logged[leader["run"]]
         model = _find_model(store, run_id) or log_model(store, run, run_id)
         if model is not None:
             _log_scores(store, model, run_id, entries.headline(run, tables))
             text = verdicts.verdict(
-                part, verdicts.assign_marks(part, tables.significance[tables.significance["task"] == task])
+                board, verdicts.assign_marks(board, tables.significance[tables.significance["task"] == task])
             )
             name = "-".join(filter(None, (store.project, study.name, str(task)))).replace("/", "-").replace(":", "-")
-            named[name] = _set_alias(store, name, model, run_id, str(leader["method"]), text)
-    return named
+            versions[name] = _set_alias(store, name, model, run_id, str(leader["method"]), text)
+    return versions
 
 
-def _log_scores(store: Store, model: str, run_id: str, numbers: Mapping[str, float]) -> None:
+def _log_scores(store: Store, model: str, run_id: str, values: Mapping[str, float]) -> None:
     """Attach the leaderboard's numbers to a logged model, so that models can be ranked by them."""
     stored = {entry.key: entry.value for entry in store.client.get_logged_model(model).metrics or ()}
-    at = int(time.time() * 1000)
+    milliseconds = int(time.time() * 1000)
     changed = [
-        Metric(name, value, at, 0, model_id=model, run_id=run_id)
-        for name, value in numbers.items()
+        Metric(name, value, milliseconds, 0, model_id=model, run_id=run_id)
+        for name, value in values.items()
         if np.isfinite(value) and stored.get(name) != value
     ]
     if changed:
@@ -96,7 +97,7 @@ def _log_scores(store: Store, model: str, run_id: str, numbers: Mapping[str, flo
 
 
 def _find_model(store: Store, run_id: str) -> str | None:
-    """The model that is logged for a run; one whose writing failed, or was killed, is deleted."""
+    """The id of the model that is logged for a run, or None; models that were not written to their end are deleted."""
     ready = None
     for model in store.client.search_logged_models([store.experiment], f"source_run_id = '{run_id}'"):
         if model.status == LoggedModelStatus.READY:
@@ -106,8 +107,8 @@ def _find_model(store: Store, run_id: str) -> str | None:
     return ready
 
 
-def _set_alias(store: Store, name: str, model: str, run_id: str, method: str, text: str) -> str:
-    """Point the alias of the registered model `name` at `model`, of which there is one version."""
+def _set_alias(store: Store, name: str, model: str, run_id: str, method: str, description: str) -> str:
+    """Register `model` as a version of `name`, once, and set the alias to it; returns the version."""
     try:
         store.client.create_registered_model(name)
     except MlflowException as error:
@@ -119,8 +120,8 @@ def _set_alias(store: Store, name: str, model: str, run_id: str, method: str, te
     )
     if version.tags.get("method") != method:
         store.client.set_model_version_tag(name, version.version, "method", method)
-    if version.description != text:
-        store.client.update_model_version(name, version.version, text)
+    if version.description != description:
+        store.client.update_model_version(name, version.version, description)
     if ALIAS not in version.aliases:
         store.client.set_registered_model_alias(name, ALIAS, version.version)
     return str(version.version)

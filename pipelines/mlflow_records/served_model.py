@@ -44,43 +44,43 @@ class RequestError(MlflowException):
 
 
 class PersonalizedModel(PythonModel):
-    """Answers as the method's clients do."""
+    """Predicts as the personalized models of a method's clients do."""
 
     def load_context(self, context: PythonModelContext) -> None:
-        """Read what `packing.pack` gathered."""
+        """Load the models that `packing.pack` has written."""
         folder = Path(context.artifacts["run"])
         plugins = folder / "plugins.json"
         for name in json.loads(plugins.read_text(encoding="utf-8")) if plugins.is_file() else ():
-            import_module(name)  # defines methods and models, and was stored with the code of fedweave
-        self._load_predictor = packing.unpack(folder)
+            import_module(name)  # a plug-in with methods and models, stored with the code of fedweave
+        self._predictor = packing.unpack(folder)
         _refuse_unknown_parameters()
 
-    # This annotation is the one that MLflow accepts without a schema of its own; tables come as data frames.
+    # MLflow derives no schema from this annotation. Tables come as data frames.
     def predict(
         self, context: PythonModelContext, model_input: np.ndarray, params: dict[str, Any] | None = None
     ) -> np.ndarray:
         """Scores [M, C] of classes, or forecasts [M, horizon] in the unit of the series.
 
         Raises:
-            Refused: no client or an unknown one, an unknown seed, or rows of another shape.
+            RequestError: no client or an unknown one, an unknown seed, or rows of another shape.
         """
         parameters = params or {}
         client, seed = str(parameters.get("client", "")), int(parameters.get("seed", FIRST))
-        names, first = self._load_predictor.names, self._load_predictor.available[0]
+        names, first = self._predictor.names, self._predictor.available[0]
         if not client:
             raise RequestError(f"client: missing; give its name or number as a parameter; the first is {first!r}")
         if client not in names and client.isdecimal() and int(client) < len(names):
             client = names[int(client)]
         try:
-            return self._load_predictor.outputs(model_input, client, None if seed == FIRST else seed)
+            return self._predictor.outputs(model_input, client, None if seed == FIRST else seed)
         except BadInput as error:
             raise RequestError(str(error)) from error
 
 
 def _refuse_unknown_parameters() -> None:
-    """MLflow leaves out parameters that a model does not have, with a warning in its log; here they are an error.
+    """Make an unknown parameter an error, and allow a number as the client.
 
-    And a client may be a number, which MLflow takes for a wrong type.
+    MLflow itself ignores unknown parameters with a warning in its log, and refuses a number where the type is text.
     """
     inner = vars(sys.modules["mlflow.pyfunc"]).get("_enforce_params_schema")
     if inner is None or hasattr(inner, "fedweave"):

@@ -1,5 +1,6 @@
-"""Whether MLflow still holds what results/ says of a study, found without MLflow: two digests, compared with those of
-the last synchronisation.
+"""Whether MLflow is up to date with the results of a study, without an import of MLflow.
+
+Digests of the results, of the code and of MLflow's database are compared with those of the last synchronisation.
 """
 
 import hashlib
@@ -12,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(".fedweave", "mlflow")
-# What is logged of a study, relative to its folder; sizes and times of these files are compared, not their content.
+# Files that are logged of a study, relative to its folder; their sizes and times are compared, not their content.
 LOGGED = ("runs/*/*", "tuned/*/trials/*.json", "ablations/*/table.csv", "leaderboard.csv", "significance.csv")
-# All that a page of MLflow shows of an experiment. The UI writes into the same tables.
+# Everything that MLflow shows of an experiment. Changes that a user makes in the UI are in the same tables.
 QUERIES = (
     "SELECT experiment_id, lifecycle_stage FROM experiments WHERE name = ?",
     "SELECT r.run_uuid, r.name, r.status, r.lifecycle_stage FROM runs r JOIN experiments e USING (experiment_id) "
@@ -29,12 +30,13 @@ SQLITE = "sqlite:///"
 
 
 def is_current(folder: Path, study: str, uri: str) -> bool:
-    """Whether neither results/<study> nor its record has changed since `write`.
+    """Whether neither results/<study> nor its record in MLflow has changed since `write`.
 
-    A record that is no file of SQLite is taken to be as it was left.
+    A record that is no file of SQLite is assumed to be unchanged.
 
     Args:
         folder: results/<study>.
+        study: its name.
         uri: of the tracking store.
     """
     try:
@@ -45,7 +47,7 @@ def is_current(folder: Path, study: str, uri: str) -> bool:
 
 
 def links(study: str) -> dict[str, str]:
-    """Task -> where its runs are, below MLflow's address; empty where the study was never logged."""
+    """Task -> page of its runs, relative to MLflow's address; empty where the study was never logged."""
     try:
         return dict(json.loads(_stamp_file(study).read_text(encoding="utf-8"))["links"])
     except (OSError, ValueError, KeyError):
@@ -53,12 +55,13 @@ def links(study: str) -> dict[str, str]:
 
 
 def write(results: str, study: str, uri: str, links: Mapping[str, str]) -> None:
-    """Note what MLflow holds.
+    """Record that MLflow is up to date.
 
     Args:
         results: `results_digest` from before the files were read.
+        study: its name.
         uri: of the tracking store.
-        links: task -> where its runs are, below MLflow's address.
+        links: task -> page of its runs, relative to MLflow's address.
     """
     file = _stamp_file(study)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -69,13 +72,13 @@ def write(results: str, study: str, uri: str, links: Mapping[str, str]) -> None:
 
 
 def record_failure(study: str) -> None:
-    """Note that MLflow could not be brought up to date just now."""
+    """Record that MLflow could not be brought up to date at this moment."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     _failure_file(study).touch()
 
 
 def last_failure(study: str) -> float:
-    """When it could not, in seconds since 1970; 0 where nothing has failed since the last success."""
+    """The time of `record_failure`, in seconds since 1970; 0 if nothing has failed since the last success."""
     try:
         return _failure_file(study).stat().st_mtime
     except OSError:
@@ -91,7 +94,7 @@ def _stamp_file(study: str) -> Path:
 
 
 def results_digest(folder: Path) -> str:
-    """A digest of what is there to be logged."""
+    """A digest of the files of a study that are logged."""
     return _digest(_files(folder))
 
 
@@ -108,16 +111,16 @@ def _digest(lines: Iterator[str]) -> str:
 
 
 def _files(folder: Path) -> Iterator[str]:
-    """Name, size, time and number of every file that is logged; restoring a file changes its time or its number."""
+    """Name, size, time and inode of every file that is logged; restoring a file changes its time or its inode."""
     for pattern in LOGGED:
         for file in sorted(folder.glob(pattern)):
             with suppress(FileNotFoundError):
-                about = file.stat()
-                yield f"{file.relative_to(folder)} {about.st_size} {about.st_mtime_ns} {about.st_ino}"
+                status = file.stat()
+                yield f"{file.relative_to(folder)} {status.st_size} {status.st_mtime_ns} {status.st_ino}"
 
 
 def _code() -> Iterator[str]:
-    """What decides how a study is logged."""
+    """The code that decides how a study is logged."""
     for file in sorted(Path(__file__).parent.glob("*.py")):
         yield file.read_text(encoding="utf-8")
 
@@ -130,7 +133,7 @@ def _record_digest(study: str, uri: str) -> str:
     if not file.is_file():
         return ""
     try:
-        with closing(sqlite3.connect(file, timeout=10)) as base:
-            return _digest(repr(row) for query in QUERIES for row in base.execute(query, (study,)))
+        with closing(sqlite3.connect(file, timeout=10)) as database:
+            return _digest(repr(row) for query in QUERIES for row in database.execute(query, (study,)))
     except sqlite3.Error:  # damaged, or of another version: MLflow itself says what is wrong
         return ""

@@ -1,5 +1,6 @@
-"""MLflow brought up to date with results/: at the end of `make repro` and of flows, when the UI starts, in the stage
-`report`. Without any import of MLflow where nothing has changed.
+"""Synchronisation of MLflow with results/: at the end of `make repro` and of flows, in the stage `report` and the UI.
+
+Where nothing has changed, MLflow is not imported.
 """
 
 import json
@@ -40,16 +41,16 @@ def run_here(folder: Path, study: str) -> None:
 
 
 def report_failure(study: str, error: Exception) -> None:
-    """Say and note that MLflow could not be brought up to date; what the user can mend names the way out itself."""
+    """Print and record that MLflow could not be brought up to date; a `BadInput` already says what the user can do."""
     reason = str(error).partition("\n")[0]
-    more = f": {reason}" if isinstance(error, BadInput) else f" ({reason}); later: fedweave log {study}"
-    print(f"not logged to MLflow{more}", file=sys.stderr)
+    explanation = f": {reason}" if isinstance(error, BadInput) else f" ({reason}); later: fedweave log {study}"
+    print(f"not logged to MLflow{explanation}", file=sys.stderr)
     stamp.record_failure(study)
 
 
 @contextmanager
 def run_in_fork(folder: Path, study: str) -> Iterator[None]:
-    """Synchronise in a forked process while the block runs, which ends after it; a failure is one line."""
+    """Synchronise in a forked process while the block runs; the block ends after it. A failure is one line."""
 
     def report_loss() -> None:
         report_failure(study, RuntimeError("its process was lost"))
@@ -72,17 +73,17 @@ def run_in_subprocess(folder: Path, study: str) -> None:
 def watch_results(folder: Path, end: threading.Event, pause: float = 5.0) -> threading.Thread:
     """Keep MLflow up to date with every study under `folder` in the background, until `end` is set.
 
-    What DVC is writing at the moment is left alone until it has ended. What could not be logged is tried again when its
-    files have changed.
+    It waits while DVC writes or reads results. A study that could not be logged is tried again when its files have
+    changed.
     """
 
     def poll() -> None:
-        tried: dict[str, str] = {}
+        attempts: dict[str, str] = {}
         while not end.wait(pause):
             for study in _finished_studies(folder):
-                results = stamp.results_digest(folder / study)
-                if tried.get(study) != results and not _is_dvc_busy() and is_due(folder / study, study):
-                    tried[study] = results
+                digest = stamp.results_digest(folder / study)
+                if attempts.get(study) != digest and not _is_dvc_busy() and is_due(folder / study, study):
+                    attempts[study] = digest
                     run_in_subprocess(folder / study, study)
 
     thread = threading.Thread(target=poll, daemon=True)
@@ -97,7 +98,7 @@ def _finished_studies(folder: Path) -> Iterator[str]:
 
 
 def _is_dvc_busy() -> bool:
-    """Whether DVC notes that a process reads or writes something."""
+    """Whether DVC's lock file says that a process reads or writes something."""
     try:
         return any(json.loads(Path(".dvc", "tmp", "rwlock").read_text(encoding="utf-8")).values())
     except (OSError, ValueError, AttributeError):
@@ -107,5 +108,5 @@ def _is_dvc_busy() -> bool:
 if __name__ == "__main__":
     from fedweave.runs.parallel import die_with_parent
 
-    die_with_parent()  # what is cut off here is repaired by the next one
+    die_with_parent()  # the next synchronisation repairs one that was interrupted
     run_here(Path(sys.argv[1]), sys.argv[2])

@@ -1,6 +1,6 @@
-"""Results in MLflow: what a results folder says, as runs to browse and compare.
+"""Results in MLflow: the content of a results folder as runs to browse and compare.
 
-The files are the truth: the database may be deleted at any time, and `main` writes it again.
+The files are authoritative: the database may be deleted at any time, and `main` writes it again.
 """
 
 import fcntl
@@ -23,7 +23,7 @@ from fedweave.results import Study
 
 
 class StudyRecord(NamedTuple):
-    """A study in MLflow: the parents' run ids of its methods in the order of the runs' names, and what was done."""
+    """A study in MLflow: ids of the parent runs of its methods, ordered by run names, and counts of what was done."""
 
     ids: list[str]
     new: int
@@ -36,17 +36,16 @@ class StudyRecord(NamedTuple):
 
 
 def main(*studies: str) -> None:
-    """Bring MLflow up to date with `studies` (default: every one under results/), for example after the database was
-    deleted.
+    """Bring MLflow up to date with `studies`, by default every study under results/.
 
     Raises:
-        BadInput: a study that is not there, or has no finished run, or MLflow does not take it, or does not answer.
+        BadInput: a study is missing or has no finished run, or MLflow does not answer or refuses the study.
     """
     addresses.check_store(mlflow.get_tracking_uri(), " ".join(studies))
     folders = [RESULTS / name for name in studies] or sorted(
         {path.parents[2] for path in RESULTS.rglob("runs/*/run.json")}
     )
-    project.load_plugins()  # they define methods and models that are stored too
+    project.load_plugins()  # they define methods and models whose trained models are logged too
     if not folders:
         raise BadInput(f"{RESULTS}: no study with a finished run; reproduce one with: dvc repro")
     for folder in folders:
@@ -60,7 +59,7 @@ def main(*studies: str) -> None:
 
 
 def try_log_study(folder: Path) -> None:
-    """Bring MLflow up to date with results/<study>; a failure is one line only, because this can be repeated."""
+    """Bring MLflow up to date with results/<study>; a failure is one line only, because it can be repeated later."""
     try:
         print(f"MLflow: {log_study(folder)}", flush=True)
     except (BadInput, MlflowException, SQLAlchemyError, OSError) as error:
@@ -68,8 +67,9 @@ def try_log_study(folder: Path) -> None:
 
 
 def log_study(folder: Path | str, uri: str | None = None) -> StudyRecord:
-    """Let MLflow show what results/<study> says now: its finished runs, searches and ablations, and the models of the
-    leaders with their alias. What was replaced is kept and tagged as superseded.
+    """Bring MLflow up to date with results/<study>: finished runs, searches, ablations, and models of the leaders.
+
+    Runs that were replaced stay, with the tag "superseded".
 
     Args:
         folder: results/<study>.
@@ -79,7 +79,7 @@ def log_study(folder: Path | str, uri: str | None = None) -> StudyRecord:
         BadInput: no finished run, or a broken one.
     """
     with _lock():
-        before, study = stamp.results_digest(Path(folder)), results.load_study(folder)
+        digest, study = stamp.results_digest(Path(folder)), results.load_study(folder)
         store = writer.connect(study.name, uri)
         tables = results.load_tables(study)
         outcome = versions.synchronise(store, [*entries.units(study, tables)], whole=True)
@@ -87,7 +87,7 @@ def log_study(folder: Path | str, uri: str | None = None) -> StudyRecord:
         registry.register_best_models(store, tables, study, ids)
         views.describe(store, study, tables.board)
         links = {task: views.link(store, task) for task in results.by_task(study)}
-        stamp.write(before, study.name, mlflow.get_tracking_uri(), links)
+        stamp.write(digest, study.name, mlflow.get_tracking_uri(), links)
     return StudyRecord([*ids.values()], outcome.new, outcome.restored, outcome.superseded)
 
 
@@ -98,15 +98,15 @@ def log_run(folder: Path | str, uri: str | None = None) -> str:
         BadInput: a missing or broken file.
     """
     run = results.load_run(folder)
-    alone = Study(str(run.info["study"]), run.folder, (run,), ())
-    store = writer.connect(alone.name, uri)
-    unit = entries.run_unit(run, results.compute_tables(alone))
+    study = Study(str(run.info["study"]), run.folder, (run,), ())
+    store = writer.connect(study.name, uri)
+    unit = entries.run_unit(run, results.compute_tables(study))
     return versions.synchronise(store, [unit], whole=False).ids[run.name]
 
 
 @contextmanager
 def _lock() -> Iterator[None]:
-    """One synchronisation at a time: two would log everything twice."""
+    """Allow one synchronisation at a time: two would log everything twice."""
     STATE.mkdir(parents=True, exist_ok=True)
     with (STATE / "mlflow.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

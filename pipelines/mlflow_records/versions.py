@@ -1,5 +1,7 @@
-"""Which runs in MLflow show what results/ says now. A run that was replaced is kept, with the tag `record`
-"superseded", the reason and the commit; it is current again as soon as its files are back.
+"""Current and superseded runs in MLflow.
+
+A current run shows the results as they are now. A run whose results were replaced stays, with the value "superseded" of
+the tag `record`, the reason and the commit. It becomes current again when its files are restored.
 """
 
 import time
@@ -25,12 +27,12 @@ from fedweave.pipelines.mlflow_records.writer import (
 )
 from fedweave.runs.parallel import gather
 
-WHY = ("superseded.reason", "superseded.commit", "superseded.at")  # tags of a superseded run
-LISTED = 3  # most changed settings in a reason
+REASON_TAGS = ("superseded.reason", "superseded.commit", "superseded.at")  # tags of a superseded run
+MAX_LISTED = 3  # most changed settings in a reason
 
 
 class SynchronisationResult(NamedTuple):
-    """What a synchronisation did: the current run of every unit, and how many were new, taken back, and superseded."""
+    """The id of the current run of every unit, and how many runs were new, restored and superseded."""
 
     ids: Mapping[str, str]
     new: int
@@ -39,29 +41,31 @@ class SynchronisationResult(NamedTuple):
 
 
 def synchronise(store: Store, units: Sequence[Unit], whole: bool) -> SynchronisationResult:
-    """One current run for each of `units`, whatever was there before; safe to repeat after it was cut off.
+    """Make one current run for each of `units`, whatever was there before; it can be repeated after an interruption.
 
     Args:
-        whole: `units` are all that the experiment shows; runs of anything else are superseded.
+        store: MLflow's store.
+        units: what the runs show.
+        whole: `units` are everything that the experiment shows, so that runs of other units are superseded.
     """
-    wanted = {unit.name: unit for unit in units}
-    current = _match(_run_trees(store), wanted)
-    missing = [unit for unit in units if unit.name not in current]
-    gather([partial(writer.log, store, unit) for unit in missing])
-    families = _run_trees(store)
-    current = _match(families, wanted)
+    units_by_name = {unit.name: unit for unit in units}
+    current = _match(_run_trees(store), units_by_name)
+    new = [unit for unit in units if unit.name not in current]
+    gather([partial(writer.log, store, unit) for unit in new])
+    trees = _run_trees(store)
+    current = _match(trees, units_by_name)
     restored = superseded = 0
-    for family in families:
-        name = family.parent.data.tags[RUN]
-        if not family.is_whole:
-            _delete(store, family)
-        elif name in current and family.parent.info.run_id == current[name].parent.info.run_id:
-            restored += _restore(store, family)
-            _refresh(store, family.parent, wanted[name])
+    for tree in trees:
+        name = tree.parent.data.tags[RUN]
+        if not tree.is_whole:
+            _delete(store, tree)
+        elif name in current and tree.parent.info.run_id == current[name].parent.info.run_id:
+            restored += _restore(store, tree)
+            _refresh(store, tree.parent, units_by_name[name])
         elif name in current or whole:
-            superseded += _supersede(store, family, current.get(name))
-    ids = {name: str(family.parent.info.run_id) for name, family in current.items()}
-    return SynchronisationResult(ids, len(missing), restored, superseded)
+            superseded += _supersede(store, tree, current.get(name))
+    ids = {name: str(tree.parent.info.run_id) for name, tree in current.items()}
+    return SynchronisationResult(ids, len(new), restored, superseded)
 
 
 class _RunTree(NamedTuple):
@@ -77,24 +81,24 @@ class _RunTree(NamedTuple):
 
     @property
     def is_current(self) -> bool:
-        """Whether all of it is tagged so."""
+        """Whether all of its runs have the tag "current"."""
         return all(run.data.tags.get(RECORD) == CURRENT for run in (self.parent, *self.children))
 
     @property
     def ids(self) -> list[str]:
-        """Of all its runs."""
+        """The ids of all its runs, the parent first."""
         return [str(run.info.run_id) for run in (self.parent, *self.children)]
 
 
 def _run_trees(store: Store) -> list[_RunTree]:
-    """The runs of this project in the experiment, oldest first; a child without its parent counts as one cut off."""
+    """The runs of this project in the experiment, oldest first; a child without its parent is an incomplete tree."""
     runs = [run for run in _search_runs(store) if RUN in run.data.tags]
     children: dict[str, list[Logged]] = {}
     for run in runs:
         children.setdefault(run.data.tags.get(PARENT, ""), []).append(run)
     parents = children.pop("", [])
-    families = [_RunTree(run, children.pop(run.info.run_id, [])) for run in parents]
-    return families + [_RunTree(run, []) for lost in children.values() for run in lost]
+    trees = [_RunTree(run, children.pop(run.info.run_id, [])) for run in parents]
+    return trees + [_RunTree(run, []) for orphans in children.values() for run in orphans]
 
 
 def _search_runs(store: Store) -> list[Logged]:
@@ -114,71 +118,71 @@ def _search_runs(store: Store) -> list[Logged]:
     return runs
 
 
-def _match(families: Sequence[_RunTree], wanted: Mapping[str, Unit]) -> dict[str, _RunTree]:
-    """Name -> the family that shows the files as they are now; a current one before one that was superseded."""
+def _match(trees: Sequence[_RunTree], units: Mapping[str, Unit]) -> dict[str, _RunTree]:
+    """Name -> the tree that shows the files as they are now; a current tree before a superseded one."""
     matching: dict[str, _RunTree] = {}
-    for family in families:
-        tags = family.parent.data.tags
-        unit = wanted.get(tags[RUN])
-        same = unit is not None and family.is_whole and tags[DIGEST] == unit.mark
-        if same and (tags[RUN] not in matching or (family.is_current and not matching[tags[RUN]].is_current)):
-            matching[tags[RUN]] = family
+    for tree in trees:
+        tags = tree.parent.data.tags
+        unit = units.get(tags[RUN])
+        is_match = unit is not None and tree.is_whole and tags[DIGEST] == unit.digest
+        if is_match and (tags[RUN] not in matching or (tree.is_current and not matching[tags[RUN]].is_current)):
+            matching[tags[RUN]] = tree
     return matching
 
 
-def _delete(store: Store, family: _RunTree) -> None:
-    for model in store.client.search_logged_models(
-        [store.experiment], f"source_run_id = '{family.parent.info.run_id}'"
-    ):
+def _delete(store: Store, tree: _RunTree) -> None:
+    for model in store.client.search_logged_models([store.experiment], f"source_run_id = '{tree.parent.info.run_id}'"):
         store.client.delete_logged_model(model.model_id)
-    for run in reversed(family.ids):  # the parent is last: its children would not be found without it
+    for run in reversed(tree.ids):  # the parent is last, because children without their parent are not found
         store.client.delete_run(run)
 
 
-def _restore(store: Store, family: _RunTree) -> bool:
-    if family.is_current:
+def _restore(store: Store, tree: _RunTree) -> bool:
+    if tree.is_current:
         return False
-    for run in (*family.children, family.parent):
+    for run in (*tree.children, tree.parent):
         writer.set_tags(store, run.info.run_id, {RECORD: CURRENT})
-        for tag in WHY:
+        for tag in REASON_TAGS:
             if tag in run.data.tags:
                 store.client.delete_tag(run.info.run_id, tag)
     return True
 
 
-def _supersede(store: Store, family: _RunTree, successor: _RunTree | None) -> bool:
-    if family.parent.data.tags.get(RECORD) == SUPERSEDED:
+def _supersede(store: Store, tree: _RunTree, successor: _RunTree | None) -> bool:
+    if tree.parent.data.tags.get(RECORD) == SUPERSEDED:
         return False
-    reason = _reason(family.parent, successor.parent if successor else None)
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    why = dict(zip(WHY, (reason, store.provenance.get(COMMIT, "unknown"), now), strict=True))
-    for run in reversed(family.ids):  # the parent is last: it says that all of it is done
-        writer.set_tags(store, run, {RECORD: SUPERSEDED, **why})
+    reason = _reason(tree.parent, successor.parent if successor else None)
+    superseded_at = datetime.now(UTC).isoformat(timespec="seconds")
+    tags = dict(zip(REASON_TAGS, (reason, store.provenance.get(COMMIT, "unknown"), superseded_at), strict=True))
+    for run in reversed(tree.ids):  # the parent is last: its tag says that the whole tree is superseded
+        writer.set_tags(store, run, {RECORD: SUPERSEDED, **tags})
     return True
 
 
 def _reason(old: Logged, new: Logged | None) -> str:
-    """Which settings changed, in words."""
+    """A text that says which settings changed."""
     if new is None:
         return "not among the results any more"
     before, after = old.data.params, new.data.params
     names = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
-    changed = [f"{name}: {before.get(name, 'none')} -> {after.get(name, 'none')}" for name in names[:LISTED]]
-    rest = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    changed = [f"{name}: {before.get(name, 'none')} -> {after.get(name, 'none')}" for name in names[:MAX_LISTED]]
+    rest = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
     return ", ".join(changed) + rest if changed else "made again with the same settings"
 
 
 def _refresh(store: Store, run: Logged, unit: Unit) -> None:
-    """Bring numbers and tags up to date that depend on other runs too; a number that is no more becomes NaN."""
+    """Update numbers and tags that also depend on other runs, such as the rank; a missing number becomes NaN."""
     stored = run.data.metrics
     changed = {
         name: value
         for name, value in unit.numbers.items()
         if not np.array_equal(value, stored.get(name, np.nan), equal_nan=True)
     }
-    at = int(time.time() * 1000)
+    milliseconds = int(time.time() * 1000)
     if changed:
-        store.client.log_batch(run.info.run_id, [writer.metric(name, value, 0, at) for name, value in changed.items()])
+        store.client.log_batch(
+            run.info.run_id, [writer.metric(name, value, 0, milliseconds) for name, value in changed.items()]
+        )
     tags = {name: text for name, text in unit.tags.items() if run.data.tags.get(name) != text}
     if tags:
         writer.set_tags(store, run.info.run_id, tags)

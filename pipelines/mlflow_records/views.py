@@ -24,24 +24,24 @@ What a method's graph shows: `group_auc`, `group_precision`, `group_mass` (true 
 Across studies: choose several experiments, then filter by `tags.kind = 'method' AND tags.record = 'current' AND
 tags.dataset = '{dataset}'` and sort by `metrics.{metric}`.
 """
-SAVED = "mlflow.sharedViewState."  # tag of the experiment with a view that its page can open
-OTHERS = re.compile("-[0-9a-f]{8}$")  # the end of a project's name; the UI saves views too
-KIND = "mlflow.experimentKind"
-COLUMNS = ("std", "worst10", "rank", "bytes", "seconds", "pre", "post")  # beside score and verdict
-LONGEST = 5000  # characters of a tag of an experiment
+VIEW_TAG = "mlflow.sharedViewState."  # prefix of the tags of an experiment that hold saved views
+PROJECT_SUFFIX = re.compile("-[0-9a-f]{8}$")  # distinguishes views of projects from views that users save in the UI
+KIND_TAG = "mlflow.experimentKind"
+COLUMNS = ("std", "worst10", "rank", "bytes", "seconds", "pre", "post")  # in addition to score and verdict
+MAX_TAG_LENGTH = 5000  # characters of a tag of an experiment
 
 
 def describe(store: Store, study: Study, board: pd.DataFrame) -> None:
     """Bring the experiment's description and the saved views of its tasks up to date; `board` is the leaderboard."""
     tasks = results.by_task(study)
     stored = store.client.get_experiment(store.experiment).tags
-    shown = {task: link(store, task) for task in tasks} | other_views(store, stored)
-    links = ", ".join(f"[{name}]({address})" for name, address in shown.items())
+    views = {task: link(store, task) for task in tasks} | other_views(store, stored)
+    links = ", ".join(f"[{name}]({address})" for name, address in views.items())
     first = study.runs[0]
     about = ABOUT.format(links=links, dataset=first.info["dataset"], metric=first.info["metric"])
-    tags = {KIND: "custom_model_development", "mlflow.note.content": about[:LONGEST]}
+    tags = {KIND_TAG: "custom_model_development", "mlflow.note.content": about[:MAX_TAG_LENGTH]}
     tags |= {
-        SAVED + key(store, task): saved_view(store, runs, graph_measures(board[board["task"] == task]))
+        VIEW_TAG + key(store, task): saved_view(store, runs, graph_measures(board[board["task"] == task]))
         for task, runs in tasks.items()
     }
     for name, text in tags.items():
@@ -50,19 +50,23 @@ def describe(store: Store, study: Study, board: pd.DataFrame) -> None:
 
 
 def key(store: Store, task: str) -> str:
-    """The name of the task's view in addresses; each project of a shared store has its own."""
+    """The name of the task's view in addresses; projects in a shared store have different ones."""
     return quote("-".join(filter(None, (task, store.project))), safe="")
 
 
 def link(store: Store, task: str) -> str:
-    """All runs of a task that are current, below MLflow's address."""
+    """The page with all current runs of a task, relative to MLflow's address."""
     return _page(store, key(store, task))
 
 
 def other_views(store: Store, stored: Mapping[str, str]) -> dict[str, str]:
-    """Name -> address of the views of other projects, which are among the tags of an experiment that they share."""
-    keys = [name.removeprefix(SAVED) for name in stored if store.project and name.startswith(SAVED)]
-    return {unquote(key): _page(store, key) for key in keys if OTHERS.search(key) and not key.endswith(store.project)}
+    """Name -> address of the views of other projects, from the tags `stored` of an experiment that they share."""
+    keys = [name.removeprefix(VIEW_TAG) for name in stored if store.project and name.startswith(VIEW_TAG)]
+    return {
+        unquote(key): _page(store, key)
+        for key in keys
+        if PROJECT_SUFFIX.search(key) and not key.endswith(store.project)
+    }
 
 
 def _page(store: Store, view: str) -> str:
@@ -70,18 +74,18 @@ def _page(store: Store, view: str) -> str:
 
 
 def run_filter(store: Store, run: Run) -> str:
-    """The filter for the methods of a task, as this project has them."""
-    words = ("tags.kind = 'method'", f"tags.{RECORD} = '{CURRENT}'", f"tags.task = '{run.task}'")
-    return " AND ".join((*words, *filter(None, [owner.project_filter(store.project)])))
+    """MLflow's filter for this project's current runs of methods on the task of `run`."""
+    conditions = ("tags.kind = 'method'", f"tags.{RECORD} = '{CURRENT}'", f"tags.task = '{run.task}'")
+    return " AND ".join((*conditions, *filter(None, [owner.project_filter(store.project)])))
 
 
 def graph_measures(board: pd.DataFrame) -> list[str]:
-    """What was measured of the graphs of a task's methods."""
+    """The names of the measures that graphs of a task's methods have."""
     return [name for name in results.MEANING if board[name].notna().any()]
 
 
 def saved_view(store: Store, runs: list[Run], graphs: Sequence[str] = ()) -> str:
-    """The view of a task as MLflow stores it: filter, order, columns, among them those that were measured of graphs."""
+    """The view of a task as MLflow stores it: filter, order, and columns, with the measures `graphs` of graphs."""
     metric = str(runs[0].info["metric"])
     score, *others = (f"metrics.`{name}`" for name in (metric, *COLUMNS, *graphs))
     state = {
@@ -91,12 +95,12 @@ def saved_view(store: Store, runs: list[Run], graphs: Sequence[str] = ()) -> str
         "selectedColumns": [score, "tags.`verdict`", *others],
         "runsHiddenMode": "SHOW_ALL",
     }
-    made = max(int((run.folder / "run.json").stat().st_mtime * 1000) for run in runs)
-    whose = f", {store.project}" if store.project else ""
-    about = {
-        "name": f"methods on {runs[0].task}{whose}",
-        "createdAt": made,
-        "updatedAt": made,
+    milliseconds = max(int((run.folder / "run.json").stat().st_mtime * 1000) for run in runs)
+    suffix = f", {store.project}" if store.project else ""
+    view = {
+        "name": f"methods on {runs[0].task}{suffix}",
+        "createdAt": milliseconds,
+        "updatedAt": milliseconds,
         "state": json.dumps(state),
     }
-    return json.dumps(about)
+    return json.dumps(view)

@@ -1,6 +1,6 @@
 """Writing to MLflow: a run with its children, in as few calls as MLflow's limits allow.
 
-A parent gets the digest of its source files at the very end, so that a run that was cut off never counts as whole.
+A parent gets the digest of its source files at the very end, so that an interrupted run never counts as complete.
 """
 
 import hashlib
@@ -27,17 +27,23 @@ from fedweave.pipelines.mlflow_records import owner
 
 RUN, DIGEST, PARENT = "fedweave.run", "fedweave.digest", "mlflow.parentRunId"
 COMMIT = "mlflow.source.git.commit"
-RECORD = "record"  # tag: whether a run shows what results/ says now, or what it said before
+RECORD = "record"  # tag: whether a run shows the current results or earlier ones
 CURRENT, SUPERSEDED = "current", "superseded"
-FORMAT = "2"  # of what is logged of a run; a run of another format is logged again
-LONGEST = 500  # characters of a parameter; MLflow takes 6000, but nobody reads them
-BATCH, FEW = 1000, 100  # most metrics, and most parameters or tags, of one call
-PATIENCE = 120_000  # milliseconds that a connection waits for another one that writes
+FORMAT = "2"  # version of what is logged of a run; a run of another version is logged again
+MAX_PARAM_LENGTH = 500  # characters; MLflow accepts 6000, which are too long to read
+METRICS_PER_CALL, PARAMS_PER_CALL = 1000, 100  # MLflow's limits
+BUSY_TIMEOUT = 120_000  # milliseconds that a connection waits for another one that writes
 
 
 class Store(NamedTuple):
-    """Where runs are written: a client, an experiment and its name, the tags of code, data and project, and the
-    project's name, which is empty where the store is its own.
+    """Where runs are written.
+
+    Attributes:
+        client: MLflow's client.
+        experiment: id of the experiment.
+        name: of the experiment.
+        provenance: tags with the version of the code and the data, and with the project.
+        project: name of the project; empty where the store is the project's own.
     """
 
     client: MlflowClient
@@ -48,15 +54,15 @@ class Store(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A run to be: `begun` and `ended` are milliseconds since 1970."""
+    """A run to be logged; `start` and `end` are milliseconds since 1970."""
 
     name: str
     kind: str
     tags: Mapping[str, str]
     params: Mapping[str, str]
     metrics: Iterable[Metric]
-    begun: int
-    ended: int
+    start: int
+    end: int
     children: Iterable["Entry"] = ()
 
 
@@ -64,15 +70,15 @@ class Unit(NamedTuple):
     """What becomes one run with its children.
 
     Attributes:
-        name: of what it was made from; the same for all versions of it.
-        mark: a digest of the files behind it.
-        make: what to log.
-        finish: adds artifacts to the run with this id, before its digest makes it whole.
-        numbers, tags: what may change although the files behind it do not, such as its rank among others.
+        name: of the source, such as a run or a search; the same for all versions of it.
+        digest: of the source files.
+        make: returns what to log.
+        finish: adds artifacts to the run with the given id, before the digest marks the run as complete.
+        numbers, tags: values that may change although the source files do not, such as a rank.
     """
 
     name: str
-    mark: str
+    digest: str
     make: Callable[[], Entry]
     finish: Callable[[Store, str], None] = lambda store, run: None
     numbers: Mapping[str, float] = {}
@@ -80,14 +86,15 @@ class Unit(NamedTuple):
 
 
 def connect(experiment: str, uri: str | None = None) -> Store:
-    """The experiment, made where it is not there yet.
+    """A store for the experiment, which is created if it does not exist.
 
     Args:
+        experiment: its name.
         uri: of the tracking store; default: MLflow's own rules, above all MLFLOW_TRACKING_URI.
 
     Raises:
         BadInput: the store is a file that is no database, was written by another version of MLflow or in another
-            folder, or is a server that does not answer; or the file that keeps the project's name is damaged.
+            folder, or is a server that does not answer; or the file with the project's name is damaged.
     """
     logging.getLogger("mlflow").setLevel(logging.ERROR)  # it announces its migrations
     if uri:
@@ -98,18 +105,19 @@ def connect(experiment: str, uri: str | None = None) -> Store:
         event.listen(Engine, "connect", _configure_sqlite)
         os.register_at_fork(after_in_child=_forget_connections)
     client = MlflowClient()
-    before = client.get_experiment_by_name(experiment)
-    if before is not None and not project:
-        _check_place(before)
-    if before is not None and before.lifecycle_stage == "deleted":
-        client.restore_experiment(before.experiment_id)
+    existing = client.get_experiment_by_name(experiment)
+    if existing is not None and not project:
+        _check_place(existing)
+    if existing is not None and existing.lifecycle_stage == "deleted":
+        client.restore_experiment(existing.experiment_id)
     number = mlflow.set_experiment(experiment).experiment_id
     return Store(client, number, experiment, {**provenance(), **owner.tags(project)}, project)
 
 
 def _check_place(experiment: Experiment) -> None:
-    """Refuse the project's own record where its folder was moved or copied: files and models of its runs would be
-    looked for, and written, at the old place.
+    """Refuse the project's own record if the folder was moved or copied.
+
+    MLflow would read and write files and models of its runs in the old folder.
     """
     place = Path(experiment.artifact_location.removeprefix("file://"))
     by_default = place.is_absolute() and place.parts[-2:] == ("mlruns", experiment.experiment_id)
@@ -119,17 +127,18 @@ def _check_place(experiment: Experiment) -> None:
 
 
 def _configure_sqlite(connection: Any, _: Any) -> None:
-    """A write-ahead log: SQLite need not wait for the disk after each of a thousand entries, and loses no earlier
-    one. Several processes may write: each waits for the others.
+    """Use a write-ahead log, and let each of several writing processes wait for the others.
+
+    With the log SQLite need not wait for the disk after each of a thousand entries, and loses no earlier entry.
     """
     if isinstance(connection, sqlite3.Connection):
         connection.executescript(
-            f"PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA busy_timeout = {PATIENCE}"
+            f"PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA busy_timeout = {BUSY_TIMEOUT}"
         )
 
 
 def _forget_connections() -> None:
-    """A forked process makes connections of its own; those of its parent must not be used, nor closed."""
+    """Let a forked process make new connections; it must neither use nor close those of its parent."""
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
     for engine in SqlAlchemyStore._engine_map.values():
@@ -138,7 +147,7 @@ def _forget_connections() -> None:
 
 @cache
 def provenance() -> Mapping[str, str]:
-    """Git commit (with a mark if files differ from it) and a hash of dvc.lock; what is not there is left out."""
+    """Tags: git commit, with -dirty if files differ from it, and a hash of dvc.lock; missing ones are left out."""
     tags = {}
     git = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
     answer = subprocess.run(git, capture_output=True, text=True, check=False)
@@ -150,50 +159,52 @@ def provenance() -> Mapping[str, str]:
 
 
 def digest(*files: Path) -> str:
-    """A hash of the content of those of `files` that are there."""
-    content = hashlib.sha256()
+    """A hash of the content of those `files` that exist."""
+    hashed = hashlib.sha256()
     for file in files:
         if file.is_file():
-            content.update(file.read_bytes())
-    return content.hexdigest()[:16]
+            hashed.update(file.read_bytes())
+    return hashed.hexdigest()[:16]
 
 
 def source_digest(*files: Path) -> str:
-    """A digest of the files behind a run, and of how it is logged."""
+    """A digest of the source files of a run, with the version of what is logged."""
     return f"{digest(*files)}.{FORMAT}"
 
 
 def log(store: Store, unit: Unit) -> str:
-    """A new run of `unit` with its children; returns its id."""
+    """Log `unit` as a new run with its children; returns its id."""
     return _log_entry(store, unit.make(), {RUN: unit.name, RECORD: CURRENT, **store.provenance}, unit)
 
 
 def _log_entry(store: Store, entry: Entry, tags: Mapping[str, str], unit: Unit | None) -> str:
-    about = {**tags, **entry.tags, "kind": entry.kind}
-    run = str(store.client.create_run(store.experiment, entry.begun, about, entry.name).info.run_id)
+    entry_tags = {**tags, **entry.tags, "kind": entry.kind}
+    run = str(store.client.create_run(store.experiment, entry.start, entry_tags, entry.name).info.run_id)
     _write(store, run, entry.metrics, entry.params)
     if unit is not None:
         unit.finish(store, run)
     for child in entry.children:
         _log_entry(store, child, {**tags, PARENT: run}, None)
     if unit is not None:
-        store.client.set_tag(run, DIGEST, unit.mark)
-    store.client.set_terminated(run, "FINISHED", entry.ended)
+        store.client.set_tag(run, DIGEST, unit.digest)
+    store.client.set_terminated(run, "FINISHED", entry.end)
     return run
 
 
 def _write(store: Store, run: str, metrics: Iterable[Metric], params: Mapping[str, str]) -> None:
-    """All numbers of a run, in as few calls as MLflow's limits allow."""
+    """Write all numbers and parameters of a run, in as few calls as MLflow's limits allow."""
     finite = [metric for metric in metrics if math.isfinite(metric.value)]
     settings = [Param(name, value) for name, value in params.items()]
-    for at in range(0, max(len(finite), 1), BATCH):
-        store.client.log_batch(run, finite[at : at + BATCH], settings[:FEW] if not at else ())
-    for at in range(FEW, len(settings), FEW):
-        store.client.log_batch(run, params=settings[at : at + FEW])
+    for start in range(0, max(len(finite), 1), METRICS_PER_CALL):
+        store.client.log_batch(
+            run, finite[start : start + METRICS_PER_CALL], settings[:PARAMS_PER_CALL] if not start else ()
+        )
+    for start in range(PARAMS_PER_CALL, len(settings), PARAMS_PER_CALL):
+        store.client.log_batch(run, params=settings[start : start + PARAMS_PER_CALL])
 
 
 def set_tags(store: Store, run: str, tags: Mapping[str, str]) -> None:
-    """All of `tags` in one call."""
+    """Set all `tags` of a run in one call."""
     store.client.log_batch(run, tags=[RunTag(name, value) for name, value in tags.items()])
 
 
@@ -210,5 +221,5 @@ def flatten(block: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
             flat |= flatten(value, f"{prefix}{key}.")
         else:
             text = value if isinstance(value, str) else json.dumps(value, default=str)
-            flat[f"{prefix}{key}"] = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+            flat[f"{prefix}{key}"] = text if len(text) <= MAX_PARAM_LENGTH else text[: MAX_PARAM_LENGTH - 1] + "…"
     return flat

@@ -64,7 +64,7 @@ class RoundProgress:
         self._seeds, self._done = seeds, dict[str, float]()
 
     def update(self, line: str) -> None:
-        """Move the bar if `line` tells of a round."""
+        """Move the bar if `line` reports a round."""
         match = self.LINE.search(line)
         if match:
             seed, done, total = match.groups()
@@ -73,7 +73,7 @@ class RoundProgress:
 
 
 def publish(study: str) -> None:
-    """The leaderboard as a table, figures, and links to the runs of results/<study>, if there are results."""
+    """Create artifacts of results/<study>, if it has results: the leaderboard, figures, and links to its runs."""
     folder = paths.RESULTS / study
     create_link_artifact(addresses.mlflow_address(), link_text=f"the runs of {study} in MLflow", key="mlflow")
     if not (folder / "leaderboard.csv").is_file():
@@ -96,7 +96,7 @@ def publish(study: str) -> None:
 
 
 def _rows(tables: "Tables") -> Iterator[dict[str, str]]:
-    """A row for every run, best first on each task, with what the tests say; the report has the other columns."""
+    """A row for every run, best first on each task, with the results of the tests; the report has more columns."""
     from fedweave import results
     from fedweave.results.marks import CONTROLS, SYMBOLS, control_column
 
@@ -113,7 +113,7 @@ def _rows(tables: "Tables") -> Iterator[dict[str, str]]:
 
 
 def _splits(study: "Study") -> Iterator[str]:
-    """Which tasks have several splits, and the test over them."""
+    """A text for each task with several splits, with the test over them."""
     from fedweave import results
     from fedweave.results import verdicts
 
@@ -123,7 +123,7 @@ def _splits(study: "Study") -> Iterator[str]:
 
 
 def _key(name: str) -> str:
-    """`name` in the letters that keys of artifacts may have."""
+    """`name` as a key of an artifact: in lower-case letters, digits and hyphens."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
@@ -132,29 +132,29 @@ def _figures(study: "Study", tables: "Tables") -> Iterator[tuple[str, str]]:
     from fedweave import plots
     from fedweave.report import page, task_view
 
-    looks = plots.assign_styles([run.label for run in study.runs], page.emphasised_methods(tables.board))
+    styles = plots.assign_styles([run.label for run in study.runs], page.emphasised_methods(tables.board))
     for task, board in tables.board.groupby("task"):
         metric = board["metric"].iloc[0]
         curves = tables.curves[(tables.curves["run"].isin(board["run"])) & (tables.curves["split"] == "test")]
         points = {run.name: run.info["point"] for run in study.runs}
         curves = curves[curves["point"] == curves["run"].map(points)]
-        drawn = plots.convergence(curves, looks, metric, bold=task_view.coloured_methods(board))
-        yield _svg(drawn), f"{task}: test {metric} by round, as reported"
-        mine = (
+        figure = plots.convergence(curves, styles, metric, bold=task_view.coloured_methods(board))
+        yield _svg(figure), f"{task}: test {metric} by round, as reported"
+        client_means = (
             tables.clients[tables.clients["run"].isin(board["run"])]
             .groupby(["method", "client"], as_index=False)["value"]
             .mean()
         )
-        scores = {str(method): values["value"].to_numpy() for method, values in mine.groupby("method")}
+        scores = {str(method): values["value"].to_numpy() for method, values in client_means.groupby("method")}
         ordered = {method: scores[method] for method in board["method"]}
-        yield _svg(plots.client_spread(ordered, looks, metric)), f"{task}: {metric} of every client"
+        yield _svg(plots.client_spread(ordered, styles, metric)), f"{task}: {metric} of every client"
         labels = paths.PARTITIONS / str(task) / "labels.png"
         if labels.is_file():
             yield _data_url("image/png", labels.read_bytes()), f"{task}: rows of each label that a client holds"
 
 
 def _svg(drawing: str) -> str:
-    """An inline drawing as a standalone picture."""
+    """A data URL of a drawing as a standalone picture."""
     from fedweave import plots
 
     with tempfile.TemporaryDirectory() as folder:
@@ -168,22 +168,23 @@ def _data_url(kind: str, content: bytes) -> str:
 
 
 def _runs(study: str) -> Iterator["Run"]:
-    """This project's runs of `study` in MLflow's record, without single seeds; none of a damaged record, which
-    `evaluate` reported.
+    """This project's current runs of `study` in MLflow, without single seeds; none if MLflow's store is damaged.
+
+    The synchronisation has reported a damaged store.
     """
     from mlflow import MlflowClient, get_tracking_uri
 
     try:
         addresses.check_store(get_tracking_uri())
-        mine = owner.project_filter(owner.name_in_store(get_tracking_uri()))
+        own_runs = owner.project_filter(owner.name_in_store(get_tracking_uri()))
     except BadInput:
         return
     client = MlflowClient()
     experiment = client.get_experiment_by_name(study)
     if experiment is not None:
-        wanted = " AND ".join(filter(None, ["tags.record = 'current'", mine]))
+        conditions = " AND ".join(filter(None, ["tags.record = 'current'", own_runs]))
         runs = client.search_runs(
-            [experiment.experiment_id], wanted, order_by=["tags.`mlflow.runName`"], max_results=5000
+            [experiment.experiment_id], conditions, order_by=["tags.`mlflow.runName`"], max_results=5000
         )
         yield from (run for run in runs if PARENT not in run.data.tags)
 

@@ -1,4 +1,4 @@
-"""Tasks into jobs, by submitit: arrays of SLURM, or one process of this machine."""
+"""Submission of tasks as jobs, by submitit: array jobs of SLURM, or one process of this machine."""
 
 import io
 import json
@@ -18,9 +18,9 @@ from fedweave.pipelines.scheduling.planning import group_by_resources
 from fedweave.pipelines.scheduling.resources import FILE, Cluster, Resources
 from fedweave.pipelines.scheduling.stage_jobs import StageJob, StageTask
 
-SAID = re.compile(r"error: (.*)")
+SBATCH_ERROR = re.compile(r"error: (.*)")
 NAME = "fedweave"  # of the jobs in the queue
-SIGNAL = 60  # seconds before the limit of time at which a job is asked to stop
+SIGNAL = 60  # seconds before its time limit at which a job gets a signal to stop
 
 
 def submit(
@@ -37,62 +37,68 @@ def submit(
         cluster: cluster.yaml.
         tasks: by stage.
         needs: stage -> stages among `tasks`, in an order in which they can run.
-        kinds: stage -> (`train`, method).
+        kinds: stage -> (kind of stage, method), such as ("train", "ditto").
         folder: for the files of submitit, logs included.
-        record: keeps the number of the job of every stage that was submitted; called after every array.
+        record: stores the job of every stage that was submitted; called after every array.
 
     Raises:
         BadInput: SLURM refuses an array; what was submitted before it is cancelled.
     """
-    asked = {name: cluster.resources(*kinds[name]) for name in tasks}
+    resources = {name: cluster.resources(*kinds[name]) for name in tasks}
     if cluster.executor == "local":
-        record(_submit_local([tasks[name] for name in needs], list(asked.values()), folder))
+        record(_submit_local([tasks[name] for name in needs], list(resources.values()), folder))
         return
-    keys = {name: json.dumps(asdict(one), sort_keys=True) for name, one in asked.items()}
+    resource_keys = {name: json.dumps(asdict(requested), sort_keys=True) for name, requested in resources.items()}
     jobs: dict[str, str] = {}
-    for names in group_by_resources(tasks, needs, keys):
+    for names in group_by_resources(tasks, needs, resource_keys):
         executor = submitit.SlurmExecutor(folder, max_num_timeout=cluster.requeues)
-        executor.update_parameters(**_parameters(cluster, asked[names[0]], [jobs[need] for need in needs[names[0]]]))
+        executor.update_parameters(
+            **_parameters(cluster, resources[names[0]], [jobs[need] for need in needs[names[0]]])
+        )
         try:
-            with redirect_stderr(io.StringIO()):  # submitit repeats there what it raises
+            with redirect_stderr(io.StringIO()):  # submitit also prints what it raises
                 numbers = [job.job_id for job in executor.submit_array([StageJob([tasks[name]]) for name in names])]
         except FailedJobError as error:
             with suppress(BadInput):
                 slurm.cancel("slurm", list(jobs.values()))
                 record({})
-            said = SAID.findall(str(error))
-            raise BadInput(f"{FILE}: sbatch refuses {names[0]}: {' '.join(said) or error}; correct it there") from error
+            errors = SBATCH_ERROR.findall(str(error))
+            raise BadInput(
+                f"{FILE}: sbatch refuses {names[0]}: {' '.join(errors) or error}; correct it there"
+            ) from error
         jobs = {**jobs, **dict(zip(names, numbers, strict=True))}
         record(jobs)
 
 
-def _submit_local(tasks: Sequence[StageTask], asked: Sequence[Resources], folder: Path) -> dict[str, str]:
-    """One process of this machine runs all tasks, one after another."""
+def _submit_local(tasks: Sequence[StageTask], resources: Sequence[Resources], folder: Path) -> dict[str, str]:
+    """Run all tasks in one process of this machine, one after another; returns stage -> its number."""
     executor = submitit.LocalExecutor(folder)
-    gpus = max(one.gpus for one in asked)
-    executor.update_parameters(timeout_min=sum(one.minutes for one in asked), gpus_per_node=gpus, signal_delay_s=SIGNAL)
+    gpus = max(requested.gpus for requested in resources)
+    executor.update_parameters(
+        timeout_min=sum(requested.minutes for requested in resources), gpus_per_node=gpus, signal_delay_s=SIGNAL
+    )
     number = executor.submit(StageJob(tasks)).job_id
     return {task.stage: number for task in tasks}
 
 
-def _parameters(cluster: Cluster, asked: Resources, after: Sequence[str]) -> dict[str, Any]:
-    """The settings of an array in submitit's words."""
-    further: dict[str, Any] = {"requeue": True, "kill-on-invalid-dep": "yes", **asked.flags}
-    if asked.gib:
-        further["mem"] = f"{max(1, round(asked.gib * 1024))}M"
+def _parameters(cluster: Cluster, resources: Resources, dependencies: Sequence[str]) -> dict[str, Any]:
+    """The settings of an array job under submitit's names."""
+    flags: dict[str, Any] = {"requeue": True, "kill-on-invalid-dep": "yes", **resources.flags}
+    if resources.gib:
+        flags["mem"] = f"{max(1, round(resources.gib * 1024))}M"
     settings: dict[str, Any] = {
         "job_name": NAME,
-        "time": asked.minutes,
-        "cpus_per_task": asked.cpus,
+        "time": resources.minutes,
+        "cpus_per_task": resources.cpus,
         "array_parallelism": cluster.parallel,
         "stderr_to_stdout": True,
         "signal_delay_s": SIGNAL,
-        "additional_parameters": further,
+        "additional_parameters": flags,
     }
     optional = {
-        "partition": asked.partition,
-        "gpus_per_node": asked.gpus or None,
+        "partition": resources.partition,
+        "gpus_per_node": resources.gpus or None,
         "setup": list(cluster.setup) or None,
-        "dependency": f"afterok:{':'.join(sorted(set(after)))}" if after else None,
+        "dependency": f"afterok:{':'.join(sorted(set(dependencies)))}" if dependencies else None,
     }
     return settings | {name: value for name, value in optional.items() if value is not None}

@@ -1,4 +1,4 @@
-"""What came back from a cluster: how far each stage is, and one commit to DVC of all that have succeeded."""
+"""Progress of the stages of a submission, and the commit of their results to DVC."""
 
 import logging
 import re
@@ -16,7 +16,7 @@ from fedweave.study.config import read_yaml
 from fedweave.study.spec import PARAMS
 
 ROUND = re.compile(r"seed (\d+): round (\d+)/(\d+)")
-TAIL = 65536  # bytes of a log that are looked at
+TAIL_BYTES = 65536  # bytes at the end of a log that are searched for rounds
 WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED"}
 
 
@@ -27,7 +27,7 @@ class StageProgress(NamedTuple):
         job: the task and its job.
         state: finished, failed, ended, running or waiting; "ended" is without an outcome.
         detail: node, rounds, reason or error.
-        outcome: what came of it, if anything did.
+        outcome: the result, or None where there is none.
     """
 
     job: Job
@@ -37,16 +37,16 @@ class StageProgress(NamedTuple):
 
 
 def progress(submission: Submission) -> list[StageProgress]:
-    """How far every stage of `submission` is."""
-    states = submission.states()  # before the outcomes: a job that ends in between has one
+    """The progress of every stage of `submission`."""
+    states = submission.states()  # before the outcomes are read: a job that ends in between has an outcome
     return [_progress(submission, job, states.get(job.job)) for job in submission.jobs]
 
 
 def _progress(submission: Submission, job: Job, state: JobState | None) -> StageProgress:
     outcome, active = read_outcome(job.task), state is not None and state.is_active
     if outcome and not outcome.code:
-        again = f", restarts: {outcome.restarts}" if outcome.restarts else ""
-        detail = f"{outcome.node}, {outcome.seconds:.0f} s, {outcome.mib:.0f} MiB{again}"
+        restarts = f", restarts: {outcome.restarts}" if outcome.restarts else ""
+        detail = f"{outcome.node}, {outcome.seconds:.0f} s, {outcome.mib:.0f} MiB{restarts}"
         return StageProgress(job, "finished", detail, outcome)
     if outcome and not active:
         return StageProgress(job, "failed", outcome.message, outcome)
@@ -54,26 +54,23 @@ def _progress(submission: Submission, job: Job, state: JobState | None) -> Stage
         waiting = state.name in WAITING
         detail = state.reason if waiting else f"{state.node} {_rounds(submission, job)}".strip()
         return StageProgress(job, "waiting" if waiting else "running", detail, None)
-    said = (
-        "a stage that it needs failed"
-        if state and state.reason == NEVER
-        else state.name
-        if state
-        else "not in the queue"
-    )
-    return StageProgress(job, "ended", f"without an outcome ({said}); log: {log_file(submission, job)}", None)
+    if state is None:
+        reason = "not in the queue"
+    else:
+        reason = "a stage that it needs failed" if state.reason == NEVER else state.name
+    return StageProgress(job, "ended", f"without an outcome ({reason}); log: {log_file(submission, job)}", None)
 
 
 def log_file(submission: Submission, job: Job) -> Path:
-    """Where a job's words are."""
+    """The log of a job."""
     return submission.folder / "jobs" / f"{job.job}_0_log.out"
 
 
 def _rounds(submission: Submission, job: Job) -> str:
-    """The last round of every repetition that the log tells of."""
+    """The last round of every repetition in the log of a job, as text."""
     try:
         with log_file(submission, job).open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - TAIL))
+            file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
             text = file.read().decode(errors="replace")
     except OSError:
         return ""
@@ -82,7 +79,7 @@ def _rounds(submission: Submission, job: Job) -> str:
 
 
 class CollectionResult(NamedTuple):
-    """What `collect` did: stages committed, lines about the others, and stages that are still on their way."""
+    """What `collect` did: committed stages, lines about failed ones, and stages that still wait or run."""
 
     committed: list[str]
     failed: list[str]
@@ -90,7 +87,7 @@ class CollectionResult(NamedTuple):
 
 
 def collect(submission: Submission) -> CollectionResult:
-    """Commit every stage that has succeeded, all in one transaction of DVC; what failed can be submitted again.
+    """Commit every stage that has succeeded, under one lock of DVC; stages that failed can be submitted again.
 
     Raises:
         BadInput: params.yaml holds another study.
@@ -105,13 +102,13 @@ def collect(submission: Submission) -> CollectionResult:
     finished = {row.job.task.stage: row for row in rows if row.state == "finished"}
     committed, refused = commit([row.job.task for row in finished.values()])
     failed = [f"{row.job.task.stage}: {row.detail}" for row in rows if row.state in ("failed", "ended")]
-    going = [row.job for row in rows if row.state in ("running", "waiting")]
-    submissions.close(submission, going)
-    return CollectionResult(committed, [*failed, *refused], [job.task.stage for job in going])
+    active = [row.job for row in rows if row.state in ("running", "waiting")]
+    submissions.close(submission, active)
+    return CollectionResult(committed, [*failed, *refused], [job.task.stage for job in active])
 
 
 def commit(tasks: Sequence[StageTask]) -> tuple[list[str], list[str]]:
-    """Commit the outputs of `tasks` to DVC under one lock; returns (stages, lines about those that are refused)."""
+    """Commit the outputs of `tasks` to DVC under one lock; returns (stages, lines about outputs that are refused)."""
     from dvc.repo import lock_repo
 
     refused, committed = [], []
@@ -131,7 +128,7 @@ def commit(tasks: Sequence[StageTask]) -> tuple[list[str], list[str]]:
 
 
 def _refusal_reason(stage: object, task: StageTask) -> str:
-    """Why the outputs of `task` are not those of the stage as it is now; empty if they are."""
+    """Why the outputs of `task` do not belong to the stage as it is now; empty if they do."""
     outcome = read_outcome(task)
     if outcome is None or outcome.code:
         return "it has not succeeded"
@@ -142,5 +139,5 @@ def _refusal_reason(stage: object, task: StageTask) -> str:
 
 
 def _changed_path(digests: Iterable[tuple[str, str]]) -> str:
-    """The first path that is another one by now, or empty."""
+    """The first path whose content differs from its digest, or ""."""
     return next((path for path, known in digests if not Path(path).exists() or digest(Path(path)) != known), "")

@@ -1,4 +1,4 @@
-"""What DVC's ledger says: which stages are stale, and in what order they can run."""
+"""The stale stages of DVC's graph, in an order in which they can run."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from fedweave.study.spec import PARAMS, load, read_yaml
 
 
 class StaleStage(NamedTuple):
-    """A stage to run: its address, the stale stages it waits for, and whether it wants a GPU."""
+    """A stage to run: its address, the stale stages that it waits for, and whether it uses a GPU."""
 
     name: str
     needs: tuple[str, ...]
@@ -20,17 +20,17 @@ class StaleStage(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The stages to run, and how many there are with the unchanged ones."""
+    """The stages to run, and the number of all stages, with the unchanged ones."""
 
     stale: list[StaleStage]
     total: int
 
-    def summary(self, made: int) -> str:
-        """What is said after `made` stages were brought up to date."""
-        if not made:
+    def summary(self, updates: int) -> str:
+        """The message after `updates` stages were brought up to date."""
+        if not updates:
             return f"{self.total} stages unchanged"
-        rest = f", {self.total - made} unchanged" if made < self.total else ""
-        return f"{made} stages brought up to date{rest}"
+        rest = f", {self.total - updates} unchanged" if updates < self.total else ""
+        return f"{updates} stages brought up to date{rest}"
 
 
 def stale_stages(targets: Sequence[str] = ()) -> list[StaleStage]:
@@ -52,7 +52,7 @@ def plan(targets: Sequence[str] = ()) -> Plan:
         gpu = {stage.addressing for stage in repo.index.stages if (stage.meta or {}).get("gpu")}
         changed = repo.status()
     content = read_yaml(PARAMS) if PARAMS.is_file() else {}
-    if graph_settings.stored_graphs(content):  # what DVC keeps by its order alone
+    if graph_settings.stored_graphs(content):  # DVC's graph has no edge for them, only the order of stages
         from fedweave.pipelines.stages import graphs  # not above: it loads torch
 
         sources = graphs.replayed_runs(load(), str(PARAMS))

@@ -1,7 +1,7 @@
 """The Prefect flows: DVC's graph, one task per stale stage; training here, on workers, by Ray or by SLURM.
 
-DVC stays the ledger. A task runs `dvc repro -s STAGE`, so this route and a plain `dvc repro` write the same lock
-file, and either may go on where the other stopped. A worker elsewhere gets a stage as a work order.
+DVC records what is up to date. A task runs `dvc repro -s STAGE`, so that a flow and a plain `dvc repro` write the same
+lock file, and each can continue where the other stopped. A worker on another host gets a stage as a work order.
 """
 
 import argparse
@@ -42,17 +42,17 @@ from fedweave.pipelines.scheduling.pool import (
 )
 from fedweave.study import catalogue
 
-# What DVC says of an outcome that is not a run, and the name of the state that it becomes in the UI.
+# Words of DVC about a stage that did not run -> name of its state in the UI
 NOT_RUN = {"didn't change, skipping": "Unchanged", "is cached - skipping run": "Restored"}
 HINTS = ("To track the changes", "To enable auto staging", "Use `dvc push`", "git add", "dvc config core.auto")
-REFUSED = re.compile(r"exited with [23]\b")  # bad input and diverged training: the same again would end the same way
-MOST = 64  # stages elsewhere that a flow waits for at once
-RECALL = 120.0  # seconds for stages of an earlier flow to end
-PAUSE = 5  # seconds before a failed stage is tried again
+PERMANENT_EXIT = re.compile(r"exited with [23]\b")  # bad input or diverged training: a retry would end the same way
+MAX_REMOTE = 64  # stages on other hosts that a flow waits for at once
+CANCEL_TIMEOUT = 120.0  # seconds for stages of an earlier flow to end
+RETRY_DELAY = 5  # seconds before a failed stage is tried again
 
 
 class PermanentFailure(RuntimeError):
-    """A stage that fails at every attempt, or that nobody wants any more."""
+    """A failure that no retry can repair: the stage would fail again, or its flow has ended."""
 
 
 def _params() -> dict[str, Any]:
@@ -60,8 +60,8 @@ def _params() -> dict[str, Any]:
 
 
 def _run_command(stage: str, command: Sequence[str], env: Mapping[str, str]) -> list[str]:
-    """Run `command`, its lines going to the run's log as they come; return the last ones."""
-    logger, last = get_run_logger(), deque[str](maxlen=20)
+    """Run `command` and log its lines as they come; returns the last ones."""
+    logger, last_lines = get_run_logger(), deque[str](maxlen=20)
     rounds = RoundProgress(stage, len(_params().get("seeds") or [0]))
     children = host.current_resources().children
     with children.start(command, env) as process:
@@ -69,16 +69,16 @@ def _run_command(stage: str, command: Sequence[str], env: Mapping[str, str]) -> 
         for line in map(str.strip, process.stdout):
             if line and not line.startswith(HINTS):
                 logger.info("%s", line)
-                last.append(line)
+                last_lines.append(line)
                 rounds.update(line)
         code = process.wait()
     if code and children.has_ended:
         raise PermanentFailure("ended with its flow")
     if code:
-        reason = next((line for line in last if "error" in line.lower()), "no error line")
-        refused = code in (2, 3) or any(map(REFUSED.search, last))
-        raise (PermanentFailure if refused else RuntimeError)(f"exit code {code}: {reason}")
-    return list(last)
+        reason = next((line for line in last_lines if "error" in line.lower()), "no error line")
+        is_permanent = code in (2, 3) or any(map(PERMANENT_EXIT.search, last_lines))
+        raise (PermanentFailure if is_permanent else RuntimeError)(f"exit code {code}: {reason}")
+    return list(last_lines)
 
 
 def _should_retry(_task: Task[..., Any], _run: Any, state: State[Any]) -> bool:
@@ -93,7 +93,7 @@ def _was_lost(_task: Task[..., Any], _run: Any, state: State[Any]) -> bool:
     task_run_name="{stage}",
     cache_policy=NO_CACHE,
     persist_result=False,
-    retry_delay_seconds=PAUSE,
+    retry_delay_seconds=RETRY_DELAY,
     retry_condition_fn=_should_retry,
 )
 def run_stage(stage: str, gpu: bool = False, command: Sequence[str] = ()) -> State[None]:
@@ -102,14 +102,14 @@ def run_stage(stage: str, gpu: bool = False, command: Sequence[str] = ()) -> Sta
         if env:
             get_run_logger().info("on GPU %s", *env.values())
         dvc = [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", "-s", stage]
-        last = _run_command(stage, command or dvc, env)
-    outcomes = (name for words, name in NOT_RUN.items() if any(words in line for line in last))
+        last_lines = _run_command(stage, command or dvc, env)
+    outcomes = (name for words, name in NOT_RUN.items() if any(words in line for line in last_lines))
     return Completed(name=next(outcomes, "Completed"))
 
 
 @task(task_run_name="{stage} elsewhere", cache_policy=NO_CACHE, persist_result=False, retry_condition_fn=_was_lost)
 def run_on_worker(stage: str, retries: int = 0) -> None:
-    """Let a worker run one stage, and commit what it made. A stage whose worker was lost is sent again."""
+    """Let a worker run one stage, and commit its outputs. A stage whose worker was lost is sent again."""
     run_remotely(stage, retries, host.current_resources().children.pause)
 
 
@@ -117,11 +117,11 @@ def run_on_worker(stage: str, retries: int = 0) -> None:
     task_run_name="{stage} by Ray",
     cache_policy=NO_CACHE,
     persist_result=False,
-    retry_delay_seconds=PAUSE,
+    retry_delay_seconds=RETRY_DELAY,
     retry_condition_fn=_should_retry,
 )
 def run_on_ray(stage: str, share: float = 0.0, retries: int = 0) -> None:
-    """Let Ray run one stage on a part of a GPU, and commit what it made. Ray sends it again if its host was lost."""
+    """Let Ray run one stage on a part of a GPU, and commit its outputs. Ray sends it again if its host was lost."""
     logger, rounds = get_run_logger(), RoundProgress(stage, len(_params().get("seeds") or [0]))
 
     def show(line: str) -> None:
@@ -131,8 +131,8 @@ def run_on_ray(stage: str, share: float = 0.0, retries: int = 0) -> None:
     try:
         ray_cluster.run_remotely(stage, share, retries, host.current_resources().children.pause, show)
     except (host.StageError, BadInput) as error:
-        refused = isinstance(error, BadInput) or error.code in (2, 3)
-        raise (PermanentFailure if refused else RuntimeError)(str(error)) from error
+        is_permanent = isinstance(error, BadInput) or error.code in (2, 3)
+        raise (PermanentFailure if is_permanent else RuntimeError)(str(error)) from error
 
 
 @task(task_run_name="study use {study}", cache_policy=NO_CACHE, persist_result=False)
@@ -167,21 +167,21 @@ def _follow(futures: Sequence[PrefectFuture[Any]]) -> tuple[list[str], int]:
     """Move the progress bar until all are done; return why the failed ones failed, and how many did not run."""
     progress = ProgressBar("stages", "stages that are up to date")
     progress.update(0.0 if futures else 1.0)
-    failed, idle = [], 0
+    failed, not_run = [], 0
     for count, future in enumerate(as_completed(list(futures)), 1):
-        future.wait()  # the state known here; the server hears of it a moment later
+        future.wait()  # until the state is known here; the server gets it a moment later
         if future.state.is_failed() or future.state.is_crashed():
             failed.append(str(future.state.message))
         elif not future.state.is_completed():
-            idle += 1
+            not_run += 1
         progress.update(count / len(futures))
-    return failed, idle
+    return failed, not_run
 
 
 def _run_stages(
     stages: Sequence[StaleStage], retries: int, where: Place, share: float, runner: Any
 ) -> tuple[list[str], int]:
-    """Run `stages`; they are ended, here and elsewhere, when this ends for any reason."""
+    """Run `stages`; an exception, such as a cancelled flow, ends them here and on other hosts."""
     with runner:
         try:
             return _follow(_submit(runner, stages, retries, where, share))
@@ -193,9 +193,9 @@ def _run_stages(
 
 
 def _task_runner(where: Place, parallel: int, devices: Sequence[str]) -> Any:
-    """Who runs the tasks: threads, as many as stages may run here, or wait for one elsewhere."""
-    most = MOST if where == "ray" else parallel or (MOST if where == "workers" else max(2, len(devices)))
-    return ThreadPoolTaskRunner[Any](max_workers=most)
+    """The threads that run the tasks: one for each stage that runs at once, here or on another host."""
+    default = MAX_REMOTE if where == "workers" else max(2, len(devices))
+    return ThreadPoolTaskRunner[Any](max_workers=MAX_REMOTE if where == "ray" else parallel or default)
 
 
 def _run_name() -> str:
@@ -227,24 +227,24 @@ def reproduce(
     """
     devices = tuple(gpus) if gpus else visible_devices()
     host.set_resources(devices if where == "here" else ())
-    addresses.mlflow_address()  # is linked when all is done: refuse a wrong port now
+    addresses.mlflow_address()  # refuse a wrong port now; the link to MLflow is made at the end only
     if study:
         use_study(study)
-    away = slurm_flow.run_on_cluster(str(_params()["study"]), targets or ()) if where == "slurm" else 0
+    on_cluster = slurm_flow.run_on_cluster(str(_params()["study"]), targets or ()) if where == "slurm" else 0
     plan = dvc_graph.plan(targets or ())
     stages = plan.stale
     if where == "workers":
-        cancel_remote_runs(RECALL)  # what a flow that was killed left with them
+        cancel_remote_runs(CANCEL_TIMEOUT)  # stages of an earlier flow that was killed
     with ray_cluster.connect(parallel, devices) if where == "ray" and stages else nullcontext():
-        failed, idle = _run_stages(stages, retries, where, share, _task_runner(where, parallel, devices))
+        failed, not_run = _run_stages(stages, retries, where, share, _task_runner(where, parallel, devices))
     finished = str(_params()["study"])
     synchronise.run_in_subprocess(RESULTS / finished, finished)
     publish(finished)
-    if failed or idle:
-        raise RuntimeError(f"{len(failed)} of {len(stages)} stages failed, {idle} did not run: {' | '.join(failed)}")
-    done, board = plan.summary(away + len(stages)), RESULTS / finished / "leaderboard.txt"
-    get_run_logger().info("%s", f"{done}; leaderboard: {board}" if board.is_file() else done)
-    return done
+    if failed or not_run:
+        raise RuntimeError(f"{len(failed)} of {len(stages)} stages failed, {not_run} did not run: {' | '.join(failed)}")
+    summary, board = plan.summary(on_cluster + len(stages)), RESULTS / finished / "leaderboard.txt"
+    get_run_logger().info("%s", f"{summary}; leaderboard: {board}" if board.is_file() else summary)
+    return summary
 
 
 @flow(name="stage", flow_run_name="{work_order.stage}")
@@ -286,7 +286,7 @@ def main() -> None:
     options = vars(parser.parse_args())
     try:
         _ = options["study"] and catalogue.find_file(options["study"])
-        addresses.mlflow_address()  # is linked when all is done: refuse a wrong port now
+        addresses.mlflow_address()  # refuse a wrong port now; the link to MLflow is made at the end only
         server, pool = server_settings(), pool_names.current_pool()
         if options["where"] == "workers":
             check_project(server)

@@ -1,5 +1,6 @@
-"""params.yaml of a clone that runs the stages of a writer elsewhere: it follows the work orders, and what its owner has
-written by hand stays.
+"""params.yaml of a clone that runs stages for a writer on another host.
+
+Work orders replace it, but not if somebody has changed it by hand.
 """
 
 import fcntl
@@ -18,10 +19,10 @@ WRITTEN = paths.STATE / "params.written"  # digest of the last text that a work 
 
 @contextmanager
 def apply(text: str) -> Iterator[None]:
-    """params.yaml holds `text`; a stage of other parameters waits until those that run here are done.
+    """Keep `text` in params.yaml during the block; a stage with other parameters waits until all such blocks end.
 
     Raises:
-        BadInput: it has changes made by hand.
+        BadInput: params.yaml has changes made by hand.
     """
     paths.STATE.mkdir(exist_ok=True)
     with (paths.STATE / "params.lock").open("a") as lock:
@@ -38,8 +39,8 @@ def _current_text() -> str | None:
 
 
 def _replace(text: str) -> None:
-    now = _current_text()
-    if now not in (None, text) and not signed_files.is_unchanged(now) and not _is_from_work_order(now):
+    current = _current_text()
+    if current not in (None, text) and not signed_files.is_unchanged(current) and not _is_from_work_order(current):
         raise BadInput(
             f"{Path.cwd() / PARAMS}: is not what the work order has, and was changed by hand; save it as "
             "studies/<name>.yaml and remove it, or let the worker use another clone"

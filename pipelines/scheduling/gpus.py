@@ -1,7 +1,7 @@
-"""The GPUs of this host, lent to one training stage at a time.
+"""Locks on the GPUs of this host, so that one training stage at a time uses each.
 
-A loan is a lock on a file: the kernel releases it when the borrower ends for any reason, so that a crash leaves no
-GPU unused. Every flow, worker and user of the host takes part, with or without a server.
+The kernel releases the lock on a file when its process ends for any reason, so that a crash leaves no GPU unused. The
+locks hold for every flow, worker and user of the host, with or without a server.
 """
 
 import fcntl
@@ -13,19 +13,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-POLL = 0.5  # seconds between two looks for a free GPU
+POLL = 0.5  # seconds between two searches for a free GPU
 
 
 def visible_devices() -> tuple[str, ...]:
     """The host's GPUs as CUDA_VISIBLE_DEVICES names them; empty without GPUs.
 
-    What FEDWEAVE_GPUS lists, else CUDA_VISIBLE_DEVICES, else all that the driver shows. A name that is listed twice is
-    lent to two stages at once.
+    They are those of FEDWEAVE_GPUS, else of CUDA_VISIBLE_DEVICES, else all that the driver shows. A name that is listed
+    twice is for two stages at once.
     """
     for variable in ("FEDWEAVE_GPUS", "CUDA_VISIBLE_DEVICES"):
-        listed = os.environ.get(variable)
-        if listed is not None:
-            return tuple(name.strip() for name in listed.split(",") if name.strip())
+        value = os.environ.get(variable)
+        if value is not None:
+            return tuple(name.strip() for name in value.split(",") if name.strip())
     with suppress(OSError, subprocess.SubprocessError):
         command = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
         return tuple(subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.split())
@@ -34,12 +34,10 @@ def visible_devices() -> tuple[str, ...]:
 
 @contextmanager
 def acquire_gpu(names: Sequence[str], wait: Callable[[float], object] = time.sleep) -> Iterator[str]:
-    """One of `names`, alone, as soon as one is free; `wait` is called between attempts and may raise to stop
-    waiting.
-    """
-    while (loan := _lock_free_gpu(names)) is None:
+    """Lock one of the GPUs `names` as soon as one is free; `wait` is called between attempts, and may raise to stop."""
+    while (gpu := _lock_free_gpu(names)) is None:
         wait(POLL)
-    name, lock = loan
+    name, lock = gpu
     try:
         yield name
     finally:
@@ -47,9 +45,9 @@ def acquire_gpu(names: Sequence[str], wait: Callable[[float], object] = time.sle
 
 
 def _lock_free_gpu(names: Sequence[str]) -> tuple[str, int] | None:
-    """A GPU that nobody has borrowed and the file handle that now locks it."""
-    for place, name in enumerate(names):
-        lock = _open(_lock_folder() / f"{name.replace('/', '_')}.{names[:place].count(name)}")
+    """A GPU that was free and the file handle that now locks it; None if all are locked."""
+    for position, name in enumerate(names):
+        lock = _open(_lock_folder() / f"{name.replace('/', '_')}.{names[:position].count(name)}")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -60,7 +58,7 @@ def _lock_free_gpu(names: Sequence[str]) -> tuple[str, int] | None:
 
 
 def _lock_folder() -> Path:
-    """A folder of this host that all its users share; not the project's, which hosts may share."""
+    """The folder of lock files, which all users of this host share; the project's folder may be shared by hosts."""
     folder = Path(os.environ.get("FEDWEAVE_LOANS", Path(tempfile.gettempdir(), "fedweave-gpus")))
     folder.mkdir(parents=True, exist_ok=True)
     with suppress(PermissionError):

@@ -1,4 +1,4 @@
-"""What the stages of one flow run share on a host: its child processes and the GPUs that they take turns on."""
+"""Resources that the stages of one flow run share on a host: child processes, and GPUs that they use in turn."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,16 +36,16 @@ class HostResources(NamedTuple):
             yield {"CUDA_VISIBLE_DEVICES": name}
 
 
-_SITE: ContextVar[HostResources] = ContextVar("site")
+_RESOURCES: ContextVar[HostResources] = ContextVar("resources")
 
 
 def set_resources(gpus: tuple[str, ...]) -> HostResources:
-    """A new site, for this thread and those it starts."""
-    site = HostResources(ChildProcesses(), gpus)
-    _SITE.set(site)
-    return site
+    """Set new resources for this thread and the threads that it starts, and return them."""
+    resources = HostResources(ChildProcesses(), gpus)
+    _RESOURCES.set(resources)
+    return resources
 
 
 def current_resources() -> HostResources:
-    """The flow's site, or one of its own for a task in another process."""
-    return _SITE.get(None) or HostResources(ChildProcesses())
+    """The resources of the flow; new ones without GPUs for a task in another process."""
+    return _RESOURCES.get(None) or HostResources(ChildProcesses())

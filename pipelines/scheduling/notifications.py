@@ -1,4 +1,4 @@
-"""Messages to a webhook when a flow has ended: a block that holds the address, and an automation that calls it."""
+"""Messages to a webhook when a flow has ended: a block of Prefect with the address, and an automation that calls it."""
 
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
@@ -27,17 +27,17 @@ PAYLOAD = """{
 
 
 def check(address: str) -> None:
-    """Refuse what is no address of a web page.
+    """Refuse an address that is no web address.
 
     Raises:
-        BadInput: naming it.
+        BadInput: naming the address.
     """
     try:
         parts = urlsplit(address)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname)
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname)
     except ValueError:
-        good = False
-    if not good:
+        is_valid = False
+    if not is_valid:
         raise BadInput(f"--webhook: {address!r} is not a web address; give one such as https://HOST/PATH")
 
 
@@ -47,8 +47,9 @@ def block_name(pool: str) -> str:
 
 
 def register(address: str, pool: str = pool_names.DEFAULT) -> None:
-    """Let the server post a message to `address` whenever a flow `reproduce` of the project of `pool` has ended; an
-    earlier address is replaced.
+    """Let the server post a message to `address` whenever a flow `reproduce` of the project of `pool` has ended.
+
+    It replaces an earlier address.
     """
     from datetime import timedelta
 
@@ -75,7 +76,7 @@ def register(address: str, pool: str = pool_names.DEFAULT) -> None:
 
 
 def save(automation: "Automation") -> None:
-    """Create `automation`, or bring the one of its name up to date."""
+    """Create `automation`, or update the one with its name."""
     from prefect.automations import Automation
 
     try:

@@ -20,28 +20,28 @@ from fedweave.pipelines import addresses
 from fedweave.pipelines.scheduling import pool_names, pool_owner, remote_stages
 
 Place = Literal["here", "workers", "ray", "slurm"]
-POLL = 2.0  # seconds between two looks at a stage elsewhere
+POLL = 2.0  # seconds between two queries about a stage on a worker
 
 
 class WorkerLostError(RuntimeError):
-    """A stage whose worker ended without a word."""
+    """The worker of a stage ended without reporting a result."""
 
 
 def server_settings() -> dict[Any, str]:
-    """Settings by which Prefect finds the server of `make ui`, if it runs and no other is named, which must answer.
+    """Settings for the server of `make ui`, if it runs; none if PREFECT_API_URL names a server, which must answer.
 
     Raises:
-        BadInput: the one that is named does not.
+        BadInput: the server of PREFECT_API_URL does not answer.
     """
-    if named := PREFECT_API_URL.value():
-        addresses.check_prefect(named, ", or unset PREFECT_API_URL for a temporary one")
+    if address := PREFECT_API_URL.value():
+        addresses.check_prefect(address, ", or unset PREFECT_API_URL for a temporary one")
         return {}
-    here = addresses.prefect_api()
-    return {} if addresses.connection_error(here) else {PREFECT_API_URL: here}
+    local = addresses.prefect_api()
+    return {} if addresses.connection_error(local) else {PREFECT_API_URL: local}
 
 
 def check_project(server: dict[Any, str]) -> None:
-    """Refuse to send stages to the workers of another project, at the server of these settings.
+    """Refuse to send stages to the workers of another project at the server with the settings `server`.
 
     Raises:
         BadInput: the pool is another project's, or nobody's.
@@ -51,10 +51,10 @@ def check_project(server: dict[Any, str]) -> None:
 
 
 def run_remotely(stage: str, retries: int, wait: Callable[[float], None]) -> None:
-    """Let a worker of the pool run `stage`, and commit what it made; `wait` may end the waiting by raising.
+    """Let a worker of the pool run `stage`, and commit its outputs; `wait` may raise to stop the waiting.
 
     Raises:
-        Lost: its worker ended in mid-run.
+        WorkerLostError: its worker ended while the stage ran.
         RuntimeError: the stage failed.
     """
     with remote_stages.issue(stage) as work_order:
@@ -74,23 +74,25 @@ def run_remotely(stage: str, retries: int, wait: Callable[[float], None]) -> Non
         remote_stages.accept(work_order, _read_outputs(run))
 
 
-def cancel_remote_runs(patience: float = 0.0) -> None:
-    """Cancel every stage that this folder's flows sent out and that still runs; wait at most `patience` seconds for its
-    end.
+def cancel_remote_runs(timeout: float = 0.0) -> None:
+    """Cancel every stage that flows of this folder sent to workers and that still runs.
+
+    Args:
+        timeout: seconds to wait for their ends; 0: do not wait.
 
     Raises:
-        RuntimeError: one is still there.
+        RuntimeError: a stage still runs after `timeout`.
     """
-    going = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED]
-    end = time.monotonic() + patience
+    active = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED]
+    deadline = time.monotonic() + timeout
     with get_client(sync_client=True) as client:
-        for run in _find_runs(client, going):
+        for run in _find_runs(client, active):
             client.set_flow_run_state(run.id, Cancelling())
-        while patience and (left := _find_runs(client, [*going, StateType.CANCELLING])):
-            if time.monotonic() > end:
+        while timeout and (remaining := _find_runs(client, [*active, StateType.CANCELLING])):
+            if time.monotonic() > deadline:
                 raise RuntimeError(
-                    f"{left[0].name}: still runs for an earlier flow; "
-                    f"cancel its flow run: prefect flow-run cancel {left[0].id}"
+                    f"{remaining[0].name}: still runs for an earlier flow; "
+                    f"cancel its flow run: prefect flow-run cancel {remaining[0].id}"
                 )
             time.sleep(POLL)
 
@@ -101,7 +103,7 @@ def _find_runs(client: SyncPrefectClient, states: Sequence[StateType]) -> list[F
 
 
 def tag() -> str:
-    """What marks the runs of this folder's flows."""
+    """The tag of the runs that flows of this folder start on workers."""
     return f"writer:{socket.gethostname()}:{Path.cwd()}"
 
 

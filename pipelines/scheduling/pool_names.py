@@ -1,11 +1,11 @@
-"""Names of a pool and of its deployments: alone on a server a project has the default ones, beside others its own."""
+"""Names of a pool and of its deployments: the defaults, or names of the project where projects share a server."""
 
 import os
 import re
 
 from fedweave.errors import BadInput, format_value
 
-VARIABLE = "FEDWEAVE_POOL"  # all hosts of a project have it where its .env does
+VARIABLE = "FEDWEAVE_POOL"  # environment variable with the pool; in .env it holds for all hosts of the project
 DEFAULT = "gpu-pool"
 NAME = re.compile(r"(?!prefect)[a-z0-9][a-z0-9-]{0,39}")  # Prefect keeps names that begin with its own for itself
 
@@ -34,5 +34,5 @@ def check(name: str) -> str:
 
 
 def deployment(name: str, pool: str) -> str:
-    """What the deployment `name` of prefect.yaml is called in `pool`."""
+    """The name in `pool` of the deployment `name` of prefect.yaml."""
     return name if pool == DEFAULT else f"{name}-{pool}"

@@ -1,4 +1,4 @@
-"""Whose pool it is: the folder that has deployed it owns it, until the pool's variable at the server is deleted."""
+"""The owner of a pool: the folder that has deployed it, until the pool's variable at the server is deleted."""
 
 import socket
 import subprocess
@@ -23,10 +23,10 @@ class Owner:
 
     Attributes:
         project: its name, which other paths to the same folder share.
-        user: who deployed, as host and folder for people to read.
+        user: who has deployed it, for messages.
         host: the name of the machine.
         folder: the path of the project there.
-        history: what its clones share; empty without git.
+        history: first commit and place in the checkout, which clones share; empty without git.
     """
 
     project: str
@@ -40,7 +40,7 @@ class Owner:
 
     @property
     def is_here(self) -> bool:
-        """Whether the current folder is this one, under whatever path; a copy beside it is another."""
+        """Whether the current folder is this one, under any path; a copy of it is another folder."""
         if (self.host, self.folder) == (socket.gethostname(), str(Path.cwd())):
             return True
         if self.project != projects.name():
@@ -48,12 +48,12 @@ class Owner:
         original = Path(self.folder, projects.FILE)
         try:
             return self.host != socket.gethostname() or not original.is_file() or original.samefile(projects.FILE)
-        except PermissionError:  # the folder of another user: this one is a copy
+        except PermissionError:  # the owner's folder belongs to another user, so that this one is a copy
             return False
 
 
 def claim(client: "SyncPrefectClient", pool: str) -> Owner:
-    """Make the current folder the owner of `pool`, or bring what the server knows of it up to date.
+    """Make the current folder the owner of `pool`, or update what the server knows of it.
 
     Raises:
         BadInput: another folder owns it.
@@ -61,19 +61,19 @@ def claim(client: "SyncPrefectClient", pool: str) -> Owner:
     from prefect.client.schemas.actions import VariableCreate, VariableUpdate
     from prefect.exceptions import ObjectAlreadyExists
 
-    mine = Owner(**projects.tags(projects.name()), history=_history())
+    own = Owner(**projects.tags(projects.name()), history=_history())
     try:
-        client.create_variable(VariableCreate(name=PREFIX + pool, value=asdict(mine)))
+        client.create_variable(VariableCreate(name=PREFIX + pool, value=asdict(own)))
     except ObjectAlreadyExists:
-        found = read(client, pool)
-        if found and not found.is_here:
+        owner = read(client, pool)
+        if owner and not owner.is_here:
             raise BadInput(
-                f"pool {pool}: belongs to {found}; deploy this project under a name of its own: "
+                f"pool {pool}: belongs to {owner}; deploy this project under a name of its own: "
                 f"fedweave deploy --pool NAME, or {VARIABLE}=NAME in .env for all its hosts; "
                 f"if that project is gone: prefect variable unset {PREFIX}{pool}"
             ) from None
-        client.update_variable(VariableUpdate(name=PREFIX + pool, value=asdict(mine)))
-    return mine
+        client.update_variable(VariableUpdate(name=PREFIX + pool, value=asdict(own)))
+    return own
 
 
 def check_flows(client: "SyncPrefectClient", pool: str) -> None:
@@ -82,10 +82,10 @@ def check_flows(client: "SyncPrefectClient", pool: str) -> None:
     Raises:
         BadInput: another folder owns it, or none.
     """
-    found = _require_owner(client, pool)
-    if not found.is_here:
+    owner = _require_owner(client, pool)
+    if not owner.is_here:
         raise BadInput(
-            f"pool {pool}: belongs to {found}, and its flows run there only; in a clone of that project: "
+            f"pool {pool}: belongs to {owner}, and its flows run there only; in a clone of that project: "
             f"fedweave worker --role stages; another project needs a pool of its own: fedweave deploy --pool NAME, "
             "then fedweave worker --pool NAME"
         )
@@ -100,17 +100,17 @@ def check_stages(client: "SyncPrefectClient", pool: str, named: bool) -> Owner:
     Raises:
         BadInput: nobody owns it, or a folder that this one is no clone of.
     """
-    found = _require_owner(client, pool)
-    if not (named or found.is_here or (found.history and found.history == _history())):
+    owner = _require_owner(client, pool)
+    if not (named or owner.is_here or (owner.history and owner.history == _history())):
         raise BadInput(
-            f"pool {pool}: belongs to {found}, and {Path.cwd()} is no clone of it with the same first commit of git; "
+            f"pool {pool}: belongs to {owner}, and {Path.cwd()} is no clone of it with the same first commit of git; "
             f"set {VARIABLE} in .env to the pool of this project; on a host of that project: {VARIABLE}={pool}"
         )
-    return found
+    return owner
 
 
 def read(client: "SyncPrefectClient", pool: str) -> Owner | None:
-    """Who owns `pool`; None where nobody does."""
+    """The owner of `pool`; None if it has none."""
     variable = client.read_variable_by_name(PREFIX + pool)
     return _parse_owner(variable.value, variable.name) if variable else None
 
@@ -121,12 +121,12 @@ def _require_owner(client: "SyncPrefectClient", pool: str) -> Owner:
     Raises:
         BadInput: it has none.
     """
-    if found := read(client, pool):
-        return found
+    if owner := read(client, pool):
+        return owner
     names = [entry.name for entry in client.read_variables() if entry.name.startswith(PREFIX)]
-    there = ", ".join(sorted(name.removeprefix(PREFIX) for name in names)) or "none"
+    deployed = ", ".join(sorted(name.removeprefix(PREFIX) for name in names)) or "none"
     raise BadInput(
-        f"pool {pool}: nobody has deployed it at this server (deployed: {there}); name another one ({VARIABLE}), or "
+        f"pool {pool}: nobody has deployed it at this server (deployed: {deployed}); name another one ({VARIABLE}), or "
         "deploy it in the project's main folder: fedweave deploy"
     )
 

@@ -1,7 +1,7 @@
 """Stages by Ray, several on a GPU: on this host, or on all hosts of the cluster that RAY_ADDRESS names.
 
-Ray decides where a stage runs. As with the workers of a pool, a host gets a work order and the writer commits what it
-made, so that DVC's locks, which hold on one host only, are held on the writer's.
+Ray decides where a stage runs. As with the workers of a pool, a host gets a work order, and the writer commits the
+outputs: DVC's locks hold on one host only, so that only the writer's host takes them.
 """
 
 import os
@@ -16,8 +16,8 @@ from fedweave.pipelines.project import PLACE
 from fedweave.pipelines.scheduling import host, remote_stages
 from fedweave.runs.parallel import cores
 
-SECONDS = 10  # for an answer at RAY_ADDRESS
-POLL = 0.5  # seconds between two looks at a stage
+CONNECT_TIMEOUT = 10  # for an answer at RAY_ADDRESS
+POLL = 0.5  # seconds between two queries about a stage
 Entries = list[dict[str, str]]
 
 
@@ -35,7 +35,7 @@ def connect(parallel: int, devices: Sequence[str]) -> Iterator[None]:
     address = os.environ.get("RAY_ADDRESS")
     names = list(dict.fromkeys(devices))
     if names and not address:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(names)  # the names behind Ray's numbers
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(names)  # Ray numbers these devices
     local = {"num_cpus": parallel or cores(), "num_gpus": len(names), "include_dashboard": False}
     if address:
         _check_address(address)
@@ -56,7 +56,7 @@ def _check_address(address: str) -> None:
     if not port.isdecimal():  # such as auto
         return
     try:
-        socket.create_connection((name, int(port)), SECONDS).close()
+        socket.create_connection((name, int(port)), CONNECT_TIMEOUT).close()
     except OSError as error:
         raise BadInput(
             f"RAY_ADDRESS: no Ray answers at {address} ({error.strerror or error}); start it there: ray start --head"
@@ -66,13 +66,13 @@ def _check_address(address: str) -> None:
 def run_remotely(
     stage: str, gpus: float, retries: int, wait: Callable[[float], None], show: Callable[[str], None]
 ) -> None:
-    """Let a host of Ray's cluster run `stage`, and commit what it made.
+    """Let a host of Ray's cluster run `stage`, and commit its outputs.
 
     Args:
         stage: its address in dvc.yaml.
         gpus: the part of a GPU that it takes, if the cluster has any.
         retries: how often it is sent again after its host or its process was lost.
-        wait: called between two looks; may end the waiting by raising.
+        wait: called between two queries; may raise to stop the waiting.
         show: called with every line that the stage prints.
 
     Raises:
@@ -84,17 +84,17 @@ def run_remotely(
     function = ray.remote(num_cpus=1, num_gpus=share, max_retries=retries, num_returns="streaming")(perform)
     with remote_stages.issue(stage) as work_order:
         lines = function.remote(work_order, str(Path.cwd()))
-        made: Entries = []
+        outputs: Entries = []
         try:
             for item in _items(lines, wait):
                 if isinstance(item, str):
                     show(item)
                 else:
-                    made = item
+                    outputs = item
         except BaseException:
             ray.cancel(lines, force=True)
             raise
-        remote_stages.accept(work_order, made)
+        remote_stages.accept(work_order, outputs)
 
 
 def _items(lines: Any, wait: Callable[[float], None]) -> Iterator[Any]:
@@ -124,11 +124,11 @@ def perform(work_order: remote_stages.WorkOrder, folder: str) -> Iterator[str | 
     with remote_stages.prepare(work_order) as command:
         with children.start(command) as process:
             assert process.stdout is not None
-            last = ""
+            last_line = ""
             for line in map(str.strip, process.stdout):
-                last = line if "error" in line.lower() or not last else last
+                last_line = line if "error" in line.lower() or not last_line else last_line
                 yield line
             code = process.wait()
         if code:
-            raise host.StageError(code, last)
+            raise host.StageError(code, last_line)
     yield remote_stages.deliver(work_order)

@@ -1,8 +1,8 @@
-"""A stage that runs elsewhere: what its worker must know, and how its outputs reach the one folder that has dvc.lock.
+"""A stage that runs on another host: its work order, and the way of its outputs to the one folder that has dvc.lock.
 
 The writer issues a work order for a stage. A worker on any host runs that stage and returns its outputs. The writer
-checks that and commits it. Where both see the same folder, no file is copied; from clone to clone, files go through
-DVC's default remote. Neither side trusts the other with a command or a path: both come from the reader's own dvc.yaml.
+checks and commits them. Where both see the same folder, no file is copied; between clones, files go through DVC's
+default remote. Neither side trusts the other with a command or a path: each side takes them from its own dvc.yaml.
 """
 
 import hashlib
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from dvc.repo import Repo
 
 FOLDER = paths.STATE / "work-orders"
-ISSUE = "let the flow issue it"
+ISSUE_HINT = "let the flow issue it"
 TOKEN, MD5 = re.compile(r"[0-9a-f]{32}"), re.compile(r"[0-9a-f]{32}(\.dir)?")
 ADDRESS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*(@[A-Za-z0-9_][A-Za-z0-9_-]*)?")
-WRITER = threading.Lock()  # of a process's threads one at a time speaks to DVC; its own locks see to other processes
+WRITER = threading.Lock()  # one thread of a process at a time uses DVC; against other processes DVC has its own locks
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class WorkOrder:
         inputs: what the stages above it wrote, as DVC's entries (path, md5).
         params: the text of the writer's params.yaml.
         code: digest of the writer's code; other code is refused.
-        basis: digest of command, parameters and dependencies; outputs of another basis are not accepted.
-        token: name of a file that only a worker in the writer's own folder finds, 32 hexadecimal digits.
+        basis: digest of command, parameters and dependencies; outputs with another digest are not accepted.
+        token: name of a file in the writer's folder, which no worker in another folder sees; 32 hexadecimal digits.
     """
 
     stage: str
@@ -65,15 +65,15 @@ class WorkOrder:
         return bool(TOKEN.fullmatch(self.token)) and (FOLDER / self.token).is_file()
 
     def check(self) -> None:
-        """Refuse what no writer with the code of this folder has issued.
+        """Refuse a work order that no writer with the code of this folder can have issued.
 
         Raises:
             BadInput: other code, or a field that is not of its form.
         """
         if not TOKEN.fullmatch(self.token):
-            raise BadInput(f"work order: token {format_value(self.token)} is not 32 hexadecimal digits; {ISSUE}")
+            raise BadInput(f"work order: token {format_value(self.token)} is not 32 hexadecimal digits; {ISSUE_HINT}")
         if not ADDRESS.fullmatch(self.stage):
-            raise BadInput(f"work order: stage {format_value(self.stage)} is not the name of a stage; {ISSUE}")
+            raise BadInput(f"work order: stage {format_value(self.stage)} is not the name of a stage; {ISSUE_HINT}")
         if code_digest() != self.code:
             raise BadInput(f"{Path.cwd()}: its code is not the writer's; check out the same commit there and here")
         params = load_yaml(self.params)
@@ -88,7 +88,7 @@ class WorkOrder:
 
 @contextmanager
 def issue(name: str) -> Iterator[WorkOrder]:
-    """A work order for the stage `name`, valid inside the block.
+    """A work order for the stage `name`, which is valid inside the block.
 
     Its inputs are pushed to the DVC remote, if one is set.
     """
@@ -126,10 +126,10 @@ def accept(work_order: WorkOrder, outputs: Sequence[Mapping[str, str]]) -> None:
                 f"{work_order.stage}: params.yaml or an input changed while it ran elsewhere; run the flow again"
             )
         _pull(repo, stage, outputs, stage.outs)
-        lost = [path for path in map(str, outputs_of(stage)) if not Path(path).exists()]
-        if lost:
+        missing = [path for path in map(str, outputs_of(stage)) if not Path(path).exists()]
+        if missing:
             raise BadInput(
-                f"{work_order.stage}: {lost[0]} did not arrive; "
+                f"{work_order.stage}: {missing[0]} did not arrive; "
                 "share the folder, or set a remote: dvc remote add -d NAME PLACE"
             )
         repo.commit(work_order.stage, force=True)
@@ -137,7 +137,7 @@ def accept(work_order: WorkOrder, outputs: Sequence[Mapping[str, str]]) -> None:
 
 @contextmanager
 def prepare(work_order: WorkOrder) -> Iterator[list[str]]:
-    """The command for `work_order`, in a folder that stays ready for it as long as the block lasts.
+    """Prepare this folder for `work_order`, for the duration of the block; gives the command to run.
 
     Raises:
         BadInput: this clone has other code than the writer, its params.yaml was changed by hand, it has no DVC remote
@@ -166,11 +166,11 @@ def outputs_of(stage: Any) -> list[Path]:
     Raises:
         BadInput: one is outside of the project.
     """
-    written = [Path(os.path.normpath(str(out.def_path))) for out in stage.outs]
-    for path in written:
+    outputs = [Path(os.path.normpath(str(out.def_path))) for out in stage.outs]
+    for path in outputs:
         if path.is_absolute() or path.parts[:1] == ("..",) or path == Path():
             raise BadInput(f"dvc.yaml: {stage.addressing}: {str(path)!r} is outside of the project; write below it")
-    return written
+    return outputs
 
 
 def remove(path: Path) -> None:
@@ -195,15 +195,15 @@ def code_digest() -> str:
     """A hash of every file that can change what a stage does: the package, the pipeline and its stages."""
     uses = project.plugin_paths().values()
     packages = plugins.find_installed().values()
-    places = [paths.PACKAGE, Path(pipelines.__file__).resolve().parent, *packages, *(Path(p).resolve() for p in uses)]
+    roots = [paths.PACKAGE, Path(pipelines.__file__).resolve().parent, *packages, *(Path(p).resolve() for p in uses)]
     files = {"dvc.yaml": Path("dvc.yaml")}
-    for place in places:
-        inside = place.rglob("*") if place.is_dir() else (place,)
-        files |= {str(file.relative_to(place.parent)): file for file in inside if "__pycache__" not in file.parts}
-    content = hashlib.sha256()
+    for root in roots:
+        members = root.rglob("*") if root.is_dir() else (root,)
+        files |= {str(file.relative_to(root.parent)): file for file in members if "__pycache__" not in file.parts}
+    hashed = hashlib.sha256()
     for name, file in sorted(files.items()):
-        content.update(name.encode() + file.read_bytes() if file.is_file() else b"")
-    return content.hexdigest()[:16]
+        hashed.update(name.encode() + file.read_bytes() if file.is_file() else b"")
+    return hashed.hexdigest()[:16]
 
 
 def _check_remote() -> None:

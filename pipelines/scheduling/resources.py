@@ -1,4 +1,4 @@
-"""What a job of a cluster asks for: cluster.yaml, one block for all stages, which methods can override.
+"""The resources that a job of a cluster requests: cluster.yaml, with blocks for all stages, for kinds and for methods.
 
 default: {cpus: 2, memory: 4G, time: "1:00:00"}
 stages:
@@ -23,15 +23,17 @@ STAGES = ("tune", "train", "ablate")  # which run on a cluster
 SIZE = re.compile(r"(\d+(?:\.\d+)?)([MGT])B?", re.IGNORECASE)
 GIB = {"M": 1 / 1024, "G": 1.0, "T": 1024.0}
 DURATION = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")
-# Flags of sbatch that fedweave sets, or that would hide from it where a job writes and how it ends.
-OWN = ("gpus_per_node", "cpus_per_task", "mem", "mem_per_cpu", "mem_per_gpu", "time", "partition", "nodes", "ntasks",
-       "array", "dependency", "requeue", "no_requeue", "signal", "output", "error", "input", "open_mode", "job_name",
-       "wrap")  # fmt: skip
+# Flags of sbatch that fedweave sets, or that would change where a job writes and how it ends.
+RESERVED_FLAGS = (
+    "gpus_per_node", "cpus_per_task", "mem", "mem_per_cpu", "mem_per_gpu", "time", "partition", "nodes", "ntasks",
+    "array", "dependency", "requeue", "no_requeue", "signal", "output", "error", "input", "open_mode", "job_name",
+    "wrap",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What one array task gets; what is null is left to the cluster."""
+    """The resources of one task of an array job; the cluster decides about those that are null."""
 
     gpus: Annotated[int, Between(0, 64), "GPUs"] = 0
     cpus: Annotated[int, Between(1, 1024), "cores"] = 1
@@ -72,19 +74,19 @@ class Cluster:
     )
 
     def layers(self, stage: str, method: str) -> list[tuple[str, Mapping[str, Any]]]:
-        """(key, block) of what holds for `stage` of `method`, the strongest first."""
+        """(key, block) of the blocks that apply to `stage` of `method`, the one with the highest priority first."""
         blocks = ((f"methods.{method}", self.methods.get(method)), (f"stages.{stage}", self.stages.get(stage)))
         return [(key, block) for key, block in (*blocks, ("default", self.default)) if block]
 
     def resources(self, stage: str, method: str = "") -> Resources:
-        """What a task of `stage` (such as `train`), of a run with `method`, asks for."""
+        """The resources that a task of `stage` (such as `train`), of a run with `method`, requests."""
         merged: dict[str, Any] = {}
         for _, block in reversed(self.layers(stage, method)):
             merged = {**merged, **block, "flags": {**merged.get("flags", {}), **block.get("flags", {})}}
         return construct(Resources, merged, str(FILE))
 
     def key(self, name: str, stage: str, method: str = "") -> str:
-        """Where the setting `name` of `stage` stands, for a message."""
+        """The key in cluster.yaml that sets `name` for `stage`, for a message."""
         keys = [key for key, block in self.layers(stage, method) if name in block]
         return f"{FILE}: {keys[0] if keys else f'stages.{stage}'}.{name}"
 
@@ -93,7 +95,7 @@ def load(file: Path = FILE) -> Cluster:
     """The cluster.yaml of this folder; the defaults where there is none.
 
     Raises:
-        BadInput: an unknown key, stage or method, or a value that is none.
+        BadInput: an unknown key, stage or method, or a value that is not valid.
     """
     if not file.is_file():
         return Cluster()
@@ -129,7 +131,7 @@ def minutes(text: str | int) -> int | None:
 
 
 def _check(resources: Resources, key: str) -> None:
-    """Refuse texts that are no size, no duration or no flag of their own."""
+    """Refuse a memory that is no size, a time that is no duration, and reserved flags."""
     if resources.memory is not None and not resources.gib:
         raise BadInput(f"{key}.memory: {format_value(resources.memory)} is not a size; write for example 500M or 16G")
     if not resources.minutes > 0:
@@ -137,8 +139,8 @@ def _check(resources: Resources, key: str) -> None:
             f'{key}.time: {format_value(resources.time)} is not a duration; write for example "2:30:00" or 150'
         )
     for name in map(str, resources.flags):
-        if name.replace("-", "_") in OWN or not name[:1].isalpha():
+        if name.replace("-", "_") in RESERVED_FLAGS or not name[:1].isalpha():
             raise BadInput(
                 f"{key}.flags.{name}: is set by fedweave, or begins with no letter; "
-                f"flags are long names of sbatch without dashes, other than {', '.join(OWN)}"
+                f"flags are long names of sbatch without dashes, other than {', '.join(RESERVED_FLAGS)}"
             )

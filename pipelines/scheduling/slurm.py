@@ -1,4 +1,4 @@
-"""What SLURM says: its partitions and nodes before a submission, the states of jobs after it."""
+"""Queries to SLURM: partitions and nodes before a submission, states of jobs after it."""
 
 import os
 import shutil
@@ -12,9 +12,9 @@ from fedweave.errors import BadInput, choose, format_value
 from fedweave.pipelines.scheduling.resources import FILE, Cluster, Resources, minutes
 
 PROGRAMS = ("sbatch", "squeue", "sinfo", "scancel")
-WAY = f"go to a login node of the cluster, or set executor: local in {FILE} for a trial on this machine"
-CHECKED = ("partition", "cpus", "memory", "gpus", "time")  # of what a task asks for, against what there is
-SECONDS = 120  # for an answer of the controller
+HOST_HINT = f"go to a login node of the cluster, or set executor: local in {FILE} for a trial on this machine"
+CHECKED_SETTINGS = ("partition", "cpus", "memory", "gpus", "time")  # compared with what the nodes have
+ANSWER_TIMEOUT = 120  # for an answer of the controller
 # States of a job that will run, or run again; every other one is an end.
 ACTIVE = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED",
           "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "PREEMPTED", "SPECIAL_EXIT"}  # fmt: skip
@@ -22,7 +22,7 @@ NEVER = "DependencyNeverSatisfied"
 
 
 class JobState(NamedTuple):
-    """A job in the queue: its state in SLURM's words, its host, and why it waits."""
+    """A job in the queue: SLURM's name of its state, its host, and why it waits."""
 
     name: str
     node: str = ""
@@ -30,7 +30,7 @@ class JobState(NamedTuple):
 
     @property
     def is_active(self) -> bool:
-        """Whether it runs or is going to."""
+        """Whether it runs or will run."""
         return self.name in ACTIVE and self.reason != NEVER
 
 
@@ -51,24 +51,26 @@ class NodeGroup(NamedTuple):
 
 
 def run_program(*command: str) -> str:
-    """What one of SLURM's programs prints.
+    """Run one of SLURM's programs; returns what it prints.
 
     Raises:
         BadInput: it is not installed, or the controller does not answer.
     """
     if shutil.which(command[0]) is None:
-        raise BadInput(f"{command[0]}: not found, so this is no host of a SLURM cluster; {WAY}")
+        raise BadInput(f"{command[0]}: not found, so this is no host of a SLURM cluster; {HOST_HINT}")
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
+        process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=ANSWER_TIMEOUT)
     except subprocess.TimeoutExpired as error:
-        raise BadInput(f"{command[0]}: no answer within {SECONDS} s; try again, or see: scontrol ping") from error
-    if done.returncode:
-        raise BadInput(f"{command[0]}: {done.stderr.strip()}; see: scontrol ping")
-    return done.stdout
+        raise BadInput(
+            f"{command[0]}: no answer within {ANSWER_TIMEOUT} s; try again, or see: scontrol ping"
+        ) from error
+    if process.returncode:
+        raise BadInput(f"{command[0]}: {process.stderr.strip()}; see: scontrol ping")
+    return process.stdout
 
 
 def nodes() -> list[NodeGroup]:
-    """What the cluster has, by `sinfo`."""
+    """The nodes of the cluster, by `sinfo`."""
     lines = run_program("sinfo", "--noheader", "--exact", "--format=%P|%c|%m|%G|%l").splitlines()
     return [_parse_nodes(*line.split("|")) for line in lines if line.count("|") == 4]
 
@@ -89,13 +91,13 @@ def _parse_number(text: str) -> int:
 
 
 def _count_gpus(gres: str) -> int:
-    """GPUs of a node: `gpu:a100:4(S:0-1),gpu:2` has 6."""
+    """The number of GPUs of a node: 6 for `gpu:a100:4(S:0-1),gpu:2`."""
     parts = [part.partition("(")[0].split(":") for part in gres.split(",") if part.startswith("gpu")]
     return sum(int(part[-1]) if part[-1].isdecimal() else 1 for part in parts)
 
 
 def check(cluster: Cluster, kinds: Iterable[tuple[str, str]]) -> None:
-    """Refuse what no node has, before anything is submitted.
+    """Refuse requests that no node can meet, before anything is submitted.
 
     Args:
         cluster: cluster.yaml.
@@ -106,27 +108,27 @@ def check(cluster: Cluster, kinds: Iterable[tuple[str, str]]) -> None:
     """
     for program in PROGRAMS:
         if shutil.which(program) is None:
-            raise BadInput(f"{program}: not found, so this is no host of a SLURM cluster; {WAY}")
-    present = nodes()
+            raise BadInput(f"{program}: not found, so this is no host of a SLURM cluster; {HOST_HINT}")
+    groups = nodes()
     for stage, method in sorted(set(kinds)):
-        _check(cluster.resources(stage, method), present, {n: cluster.key(n, stage, method) for n in CHECKED})
+        _check(cluster.resources(stage, method), groups, {n: cluster.key(n, stage, method) for n in CHECKED_SETTINGS})
 
 
-def _check(resources: Resources, present: Sequence[NodeGroup], keys: Mapping[str, str]) -> None:
-    mine = _candidates(resources, present, keys["partition"])
-    names = ", ".join(dict.fromkeys(one.partition for one in mine))
-    beyond = "{}: {}, but no node of partition {} has more than {}; lower it or name another partition"
-    most = {"cpus": max(one.cpus for one in mine), "gpus": max(one.gpus for one in mine)}
+def _check(resources: Resources, groups: Sequence[NodeGroup], keys: Mapping[str, str]) -> None:
+    candidates = _candidates(resources, groups, keys["partition"])
+    names = ", ".join(dict.fromkeys(group.partition for group in candidates))
+    message = "{}: {}, but no node of partition {} has more than {}; lower it or name another partition"
+    most = {"cpus": max(group.cpus for group in candidates), "gpus": max(group.gpus for group in candidates)}
     for name, limit in most.items():
         if (value := getattr(resources, name)) > limit:
-            raise BadInput(beyond.format(keys[name], value, names, limit))
-    if (resources.gib or 0) > (largest := max(one.gib for one in mine)):
-        raise BadInput(beyond.format(keys["memory"], format_value(resources.memory), names, f"{largest * 1024:.0f}M"))
-    if not any(_fits(resources, one) for one in mine):
+            raise BadInput(message.format(keys[name], value, names, limit))
+    if (resources.gib or 0) > (largest := max(group.gib for group in candidates)):
+        raise BadInput(message.format(keys["memory"], format_value(resources.memory), names, f"{largest * 1024:.0f}M"))
+    if not any(_fits(resources, group) for group in candidates):
         raise BadInput(
             f"{keys['partition']}: no node of {names} has these cpus, memory and gpus together; lower one of them"
         )
-    longest = max(float("inf") if one.minutes is None else one.minutes for one in mine)
+    longest = max(float("inf") if group.minutes is None else group.minutes for group in candidates)
     if resources.minutes > longest:
         raise BadInput(
             f"{keys['time']}: {format_value(resources.time)}, but the limit of partition {names} is {longest:.0f} "
@@ -135,16 +137,16 @@ def _check(resources: Resources, present: Sequence[NodeGroup], keys: Mapping[str
         )
 
 
-def _candidates(resources: Resources, present: Sequence[NodeGroup], key: str) -> list[NodeGroup]:
+def _candidates(resources: Resources, groups: Sequence[NodeGroup], key: str) -> list[NodeGroup]:
     """The nodes of the partitions that `resources` names, or of the default one."""
-    partitions = list(dict.fromkeys(one.partition for one in present))
+    partitions = list(dict.fromkeys(group.partition for group in groups))
     named = resources.partition.split(",") if resources.partition else []
     for name in named:
         choose(name, partitions, key)
-    mine = [one for one in present if (one.partition in named if named else one.default)]
-    if not mine:
+    candidates = [group for group in groups if (group.partition in named if named else group.default)]
+    if not candidates:
         raise BadInput(f"{key}: missing, and the cluster has no default; name one of: {', '.join(partitions)}")
-    return mine
+    return candidates
 
 
 def _fits(resources: Resources, node: NodeGroup) -> bool:
@@ -153,7 +155,7 @@ def _fits(resources: Resources, node: NodeGroup) -> bool:
 
 
 def states(executor: str, jobs: Iterable[str]) -> dict[str, JobState]:
-    """Job -> its state, without those that the cluster does not know any more."""
+    """Job -> its state, without jobs that the cluster does not know any more."""
     known = set(jobs)
     if executor == "local":
         return {job: JobState("RUNNING") for job in known if _is_running(job)}
@@ -169,14 +171,14 @@ def cancel(executor: str, jobs: Sequence[str]) -> None:
         for job in set(jobs):
             _end(job)
     elif jobs:
-        run_program("scancel", "--quiet", *sorted(set(jobs)))  # one that has just ended is no error
+        run_program("scancel", "--quiet", *sorted(set(jobs)))  # quiet: a job that has just ended is no error
 
 
 def _is_running(process: str) -> bool:
-    """Whether `process` is a controller of submitit's local executor; numbers of processes are used again."""
+    """Whether the process with this number is a controller of submitit's local executor: numbers are used again."""
     try:
-        found = psutil.Process(int(process))
-        return found.status() != psutil.STATUS_ZOMBIE and "submitit.local._local" in found.cmdline()
+        controller = psutil.Process(int(process))
+        return controller.status() != psutil.STATUS_ZOMBIE and "submitit.local._local" in controller.cmdline()
     except psutil.Error:
         return False
 
@@ -185,6 +187,6 @@ def _end(process: str) -> None:
     """End a controller and what it has started."""
     if _is_running(process):
         tree = [psutil.Process(int(process)), *psutil.Process(int(process)).children(recursive=True)]
-        for one in tree:
-            one.kill()
+        for member in tree:
+            member.kill()
         psutil.wait_procs(tree, 10)

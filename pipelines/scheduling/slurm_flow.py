@@ -1,4 +1,4 @@
-"""The part of a flow that runs on a cluster: submitted as `fedweave cluster submit` does, followed, and collected."""
+"""The part of a flow that runs on a cluster: submit it as `fedweave cluster submit` does, follow it, and collect it."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,15 +15,15 @@ from fedweave.pipelines.scheduling.submissions import Submission
 if TYPE_CHECKING:
     from fedweave.pipelines.scheduling.collection import StageProgress
 
-POLL = 10.0  # seconds between two looks at the queue
+POLL = 10.0  # seconds between two queries of the queue
 
 
 @task(task_run_name="{study} on the cluster", cache_policy=NO_CACHE, persist_result=False)
 def run_on_cluster(study: str, targets: Sequence[str] = ()) -> int:
-    """Submit what is stale, or go on with what an earlier flow submitted; wait for it and commit it.
+    """Submit the stale stages, or continue the submission of an earlier flow; wait for them and commit them.
 
-    A flow that is cancelled cancels its jobs. While the queue gives no answer, they go on. Returns the number of stages
-    that were committed.
+    A flow that is cancelled cancels its jobs. While the queue gives no answer, the jobs go on. Returns the number of
+    stages that were committed.
 
     Raises:
         RuntimeError: a stage did not succeed.
@@ -38,37 +38,37 @@ def run_on_cluster(study: str, targets: Sequence[str] = ()) -> int:
     except BaseException:
         submission.cancel()
         raise
-    done = collection.collect(submission)
-    if done.failed:
-        raise RuntimeError(f"{len(done.failed)} stages did not succeed on the cluster: {' | '.join(done.failed)}")
-    return len(done.committed)
+    result = collection.collect(submission)
+    if result.failed:
+        raise RuntimeError(f"{len(result.failed)} stages did not succeed on the cluster: {' | '.join(result.failed)}")
+    return len(result.committed)
 
 
 def _follow(submission: Submission) -> None:
     """Log every change and move the bar until no job is active."""
-    logger, bar, seen = (
+    logger, bar, last_counts = (
         get_run_logger(),
         ProgressBar("cluster", f"stages of {submission.study} on the cluster"),
         Counter[str](),
     )
-    known: dict[str, str] = {}
+    last_states: dict[str, str] = {}
     while True:
         rows = _query_progress(submission)
         for row in rows:
-            if known.get(row.job.task.stage) != row.state:
-                known[row.job.task.stage] = row.state
+            if last_states.get(row.job.task.stage) != row.state:
+                last_states[row.job.task.stage] = row.state
                 logger.info("%s (job %s): %s %s", row.job.task.stage, row.job.job, row.state, row.detail)
         counts = Counter(row.state for row in rows)
-        if counts != seen:
+        if counts != last_counts:
             bar.update(counts["finished"] / len(rows))
-            seen = counts
+            last_counts = counts
         if not counts["running"] + counts["waiting"]:
             return
         host.current_resources().children.pause(POLL)
 
 
 def _query_progress(submission: Submission) -> "list[StageProgress]":
-    """The state of every job, as soon as the queue says it: its controller may be away for some time."""
+    """The progress of every job, as soon as the queue answers: its controller may be down for some time."""
     from fedweave.pipelines.scheduling import collection
 
     while True:

@@ -1,7 +1,7 @@
-"""What a job of a cluster does: the command of a stage, in a copy of the parameters, without DVC and without a network.
+"""Jobs of a cluster: each runs the command of a stage, with a copy of the parameters, without DVC and a network.
 
-A task names everything that a node has to know. The node checks inputs and code, runs the command and writes an
-outcome; the writer, on the login node, checks the outcome and commits it to DVC. submitit carries tasks to the nodes.
+A task contains everything that a node has to know. The node checks inputs and code, runs the command and writes an
+outcome. On the login node the outcome is checked and committed to DVC. submitit sends tasks to the nodes.
 """
 
 import hashlib
@@ -23,10 +23,11 @@ from fedweave.files import write_atomic
 from fedweave.pipelines.processes import ChildProcesses, search_path, wait_measured
 from fedweave.pipelines.scheduling.remote_stages import code_digest, remove
 
-REFUSED = (2, 3)  # exit codes of bad input and of diverged training: the same again would end the same way
-# A cluster sends these to every process of a job before it kills them, and queues the job again or does not.
-SENT = {code for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT) for code in (-number, 128 + number)}
-PATIENCE = 90.0  # seconds for a cluster to kill a job whose stage it has ended
+PERMANENT_CODES = (2, 3)  # exit codes of bad input and of diverged training: the same again would end the same way
+# Exit codes after the signals that a cluster sends to every process of a job before it kills them. The cluster may or
+# may not queue the job again.
+SIGNAL_CODES = {code for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT) for code in (-number, 128 + number)}
+KILL_TIMEOUT = 90.0  # seconds that a cluster has to kill a job after its signal has ended the stage
 ERROR = re.compile(r"error", re.IGNORECASE)
 
 
@@ -41,12 +42,12 @@ class StageTask:
     Attributes:
         stage: its address in dvc.yaml.
         command: of the shell.
-        inputs: path -> digest; None for what another task of the same submission makes.
+        inputs: path -> digest; None for a file that another task of the same submission writes.
         outputs: paths that the command writes.
         definition: digest of command and parameters.
         code: digest of the code at the time of submission.
         folder: where it runs, absolute, the same on all hosts.
-        outcome: the file for what came of it.
+        outcome: path of the file for its outcome.
         retries: how often a failure is tried again.
     """
 
@@ -63,7 +64,7 @@ class StageTask:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a task.
+    """The result of a task.
 
     Attributes:
         code: exit code, 0 for success.
@@ -98,19 +99,19 @@ class StageJob(Checkpointable):
         self.__init__(state["tasks"])  # type: ignore[misc]
 
     def __call__(self) -> None:
-        """Run the tasks, each after the one before; those that have succeeded already are left out.
+        """Run the tasks one after another, without those that have already succeeded.
 
         Raises:
-            StageFailed: one did not succeed.
+            StageFailure: a task failed.
         """
         failed = []
         for task in self.tasks:
-            done = read_outcome(task)
-            if done is None or done.code:
-                done = self._run_with_retries(task)
-                write_atomic(Path(task.outcome), json.dumps(asdict(done)))
-            if done.code:
-                failed.append(f"{task.stage}: {done.message}")
+            outcome = read_outcome(task)
+            if outcome is None or outcome.code:
+                outcome = self._run_with_retries(task)
+                write_atomic(Path(task.outcome), json.dumps(asdict(outcome)))
+            if outcome.code:
+                failed.append(f"{task.stage}: {outcome.message}")
         if failed:
             raise StageFailure("; ".join(failed))
 
@@ -121,13 +122,13 @@ class StageJob(Checkpointable):
 
     def _run_with_retries(self, task: StageTask) -> Outcome:
         for _ in range(task.retries):
-            if (outcome := self._run(task)).code in (0, *REFUSED):
+            if (outcome := self._run(task)).code in (0, *PERMANENT_CODES):
                 return outcome
         return self._run(task)
 
     def _run(self, task: StageTask) -> Outcome:
-        """The command of `task`, which ends with this job."""
-        begun = time.monotonic()
+        """Check the inputs of `task`, run its command and return the outcome; the command ends with this job."""
+        start = time.monotonic()
         os.chdir(task.folder)
         base = Outcome(0, "", {}, {}, node_name(), 0.0, 0.0, int(os.environ.get("SLURM_RESTART_COUNT", 0)))
         try:
@@ -144,31 +145,31 @@ class StageJob(Checkpointable):
             message=message,
             inputs=inputs,
             outputs={} if code else {path: digest(Path(path)) for path in task.outputs},
-            seconds=round(time.monotonic() - begun, 3),
+            seconds=round(time.monotonic() - start, 3),
             mib=round(mib, 1),
         )
 
     def _run_command(self, task: StageTask) -> tuple[int, str, float]:
-        """(exit code, line with the error, peak memory in MiB).
+        """Run the command of `task`; returns (exit code, line with the error, peak memory in MiB).
 
-        A stage that the cluster's signal ended runs again if the job lives.
+        A stage that was ended by the cluster's signal runs again if the job itself survives.
         """
         # The fork server's sockets would lie in a folder that hosts share.
         environment = {"PATH": search_path(), "FEDWEAVE_DIRECT": "1"}
         while True:
             for output in task.outputs:
                 remove(Path(output))
-            last = deque[str](maxlen=20)
+            last_lines = deque[str](maxlen=20)
             with self._children.start(["/bin/sh", "-c", task.command], environment) as process:
                 assert process.stdout is not None
                 for line in process.stdout:
                     print(line, end="", flush=True)
-                    last.append(line.strip())
+                    last_lines.append(line.strip())
                 code, mib = wait_measured(process)
-            if code not in SENT:
-                error = next((line for line in last if ERROR.search(line)), f"exit code {code}")
+            if code not in SIGNAL_CODES:
+                error = next((line for line in last_lines if ERROR.search(line)), f"exit code {code}")
                 return code, error if code else "", mib
-            time.sleep(PATIENCE)
+            time.sleep(KILL_TIMEOUT)
 
 
 def node_name() -> str:
@@ -177,7 +178,7 @@ def node_name() -> str:
 
 
 def read_outcome(task: StageTask) -> Outcome | None:
-    """What came of `task`; None as long as nothing did."""
+    """The outcome of `task`; None as long as there is none."""
     try:
         return Outcome(**json.loads(Path(task.outcome).read_text(encoding="utf-8")))
     except FileNotFoundError:
@@ -187,10 +188,10 @@ def read_outcome(task: StageTask) -> Outcome | None:
 
 
 def check_inputs(task: StageTask) -> dict[str, str]:
-    """The digests of the inputs of `task`, which are those of the submission.
+    """The digests of the inputs of `task`, after a comparison with those of the submission.
 
     Raises:
-        BadInput: code or an input is another one by now.
+        BadInput: the code or an input has changed, or an input is missing on this node.
     """
     if code_digest() != task.code:
         raise BadInput(f"{task.stage}: the code changed after the submission; cancel it and submit again")
@@ -206,10 +207,10 @@ def check_inputs(task: StageTask) -> dict[str, str]:
 
 def digest(path: Path) -> str:
     """A hash of a file, or of the names and contents of all files of a folder."""
-    content = hashlib.sha256()
+    hashed = hashlib.sha256()
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     for file in files:
         with file.open("rb") as stream:
-            single = hashlib.file_digest(stream, "sha256").digest()
-        content.update(str(file.relative_to(path)).encode() + b"\0" + single)
-    return content.hexdigest()[:32]
+            file_digest = hashlib.file_digest(stream, "sha256").digest()
+        hashed.update(str(file.relative_to(path)).encode() + b"\0" + file_digest)
+    return hashed.hexdigest()[:32]

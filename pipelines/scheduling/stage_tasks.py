@@ -1,4 +1,4 @@
-"""Stages of DVC as tasks for a cluster: digests of what they read, and a snapshot of the parameters they run with."""
+"""Stages of DVC as tasks for a cluster: digests of their inputs, and a snapshot of their parameters."""
 
 import hashlib
 import json
@@ -17,35 +17,36 @@ from fedweave.study.spec import PARAMS
 if TYPE_CHECKING:
     from fedweave.pipelines.scheduling.stage_jobs import StageTask
 
-OWN = ("params.yaml", ".git", ".dvc", ".venv", ".fedweave")  # of a project, not linked into a snapshot
+NOT_LINKED = ("params.yaml", ".git", ".dvc", ".venv", ".fedweave")  # entries of a project without a link in a snapshot
 
 
-def create_tasks(stages: Sequence[StaleStage], place: Path, retries: int) -> dict[str, "StageTask"]:
-    """The tasks for `stages`, which run in a snapshot of the parameters of now.
+def create_tasks(stages: Sequence[StaleStage], folder: Path, retries: int) -> dict[str, "StageTask"]:
+    """Stage -> its task, for `stages`, which run in a snapshot of the current parameters.
 
     Args:
-        place: folder of the submission, for the snapshot and the outcomes.
+        stages: stale stages.
+        folder: of the submission, for the snapshot and the outcomes.
         retries: how often a failure is tried again.
 
     Raises:
-        BadInput: a stage writes a file at the top of the project, which a snapshot would keep for itself.
+        BadInput: a stage writes a file at the top of the project: in a snapshot, it would not reach the project.
     """
     from fedweave.pipelines.scheduling.stage_jobs import StageTask, digest
 
-    folder, code, results = snapshot(place / "project"), remote_stages.code_digest(), place / "outcomes"
+    project_folder, code, outcomes = snapshot(folder / "project"), remote_stages.code_digest(), folder / "outcomes"
     with project.repository(wait=True) as repo:
         graph = {stage.addressing: stage for stage in repo.index.stages}
         outputs = {stage.name: remote_stages.outputs_of(graph[stage.name]) for stage in stages}
-        made = [path for paths_of in outputs.values() for path in paths_of]
-        for path in made:
+        written = [path for paths_of in outputs.values() for path in paths_of]
+        for path in written:
             if len(path.parts) == 1:
                 raise BadInput(f"dvc.yaml: outs: {str(path)!r} is not inside of a folder; write it below results/")
         return {
             name: StageTask(
                 name, str(graph[name].cmd),
-                {path: None if _overlaps(path, made) else digest(Path(path)) for path in inputs(graph[name])},
-                tuple(map(str, paths_of)), definition_digest(graph[name]), code, str(folder),
-                str(results.absolute() / f"{name}.json"), retries,
+                {path: None if _overlaps(path, written) else digest(Path(path)) for path in inputs(graph[name])},
+                tuple(map(str, paths_of)), definition_digest(graph[name]), code, str(project_folder),
+                str(outcomes.absolute() / f"{name}.json"), retries,
             )
             for name, paths_of in outputs.items()
         }  # fmt: skip
@@ -57,15 +58,15 @@ def inputs(stage: Any) -> list[str]:
 
 
 def definition_digest(stage: Any) -> str:
-    """A digest of the command of a stage and its parameters, as params.yaml has them now.
+    """A digest of the command of a stage and its current parameters in params.yaml.
 
     Raises:
         BadInput: a parameter is missing.
     """
-    own = [dependency for dependency in stage.deps if _is_params(dependency)]
-    for dependency in own:
+    params = [dependency for dependency in stage.deps if _is_params(dependency)]
+    for dependency in params:
         dependency.save()
-    content = [str(stage.cmd), *([str(dep.def_path), dep.hash_info.value] for dep in own)]
+    content = [str(stage.cmd), *([str(dep.def_path), dep.hash_info.value] for dep in params)]
     return hashlib.sha256(json.dumps(content, default=str).encode()).hexdigest()[:16]
 
 
@@ -76,18 +77,18 @@ def _is_params(dependency: Any) -> bool:
 
 
 def _overlaps(path: str, outputs: Iterable[Path]) -> bool:
-    """Whether `path` is one of `outputs`, inside of one, or around one."""
-    mine = Path(path)
-    return any(mine.is_relative_to(output) or output.is_relative_to(mine) for output in outputs)
+    """Whether `path` is one of `outputs`, is inside of one, or contains one."""
+    own = Path(path)
+    return any(own.is_relative_to(output) or output.is_relative_to(own) for output in outputs)
 
 
 def snapshot(folder: Path) -> Path:
-    """A folder that looks like the project and keeps the params.yaml of now: other entries are links; absolute."""
+    """Make `folder` a copy of the project with its own params.yaml and links to other entries; its absolute path."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("data", "results"):
         Path(name).mkdir(exist_ok=True)
     for entry in Path().absolute().iterdir():
-        if entry.name not in OWN:
+        if entry.name not in NOT_LINKED:
             (folder / entry.name).symlink_to(entry)
     (folder / paths.STATE).symlink_to(paths.STATE.absolute())
     shutil.copyfile(PARAMS, folder / PARAMS)

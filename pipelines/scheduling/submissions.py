@@ -1,6 +1,6 @@
-"""A study on its way through a cluster: what was submitted, in files under .fedweave/cluster, and how it gets there.
+"""Submissions of studies to a cluster, and their records under .fedweave/cluster.
 
-Nothing runs between `submit` and `collect` on the login node: the queue is SLURM's, outcomes are files.
+Between `submit` and `collect` nothing runs on the login node: SLURM has the queue, and outcomes are files.
 """
 
 import json
@@ -38,7 +38,7 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True)
 class Submission:
-    """What was submitted of a study.
+    """The stages of a study that were submitted.
 
     Attributes:
         study: its name.
@@ -52,11 +52,11 @@ class Submission:
 
     @property
     def folder(self) -> Path:
-        """Where its files lie."""
+        """The folder of its files."""
         return submission_folder(self.study)
 
     def states(self) -> dict[str, slurm.JobState]:
-        """Job -> what the queue says of it, where it still knows it."""
+        """Job -> its state, for the jobs that the queue still knows."""
         return slurm.states(self.executor, {job.job for job in self.jobs})
 
     def cancel(self) -> list[str]:
@@ -67,7 +67,7 @@ class Submission:
         return [job.task.stage for job in active]
 
     def save(self) -> None:
-        """Write the record; without jobs there is none."""
+        """Write the record; remove it if no jobs are left."""
         if not self.jobs:
             (self.folder / "submission.json").unlink(missing_ok=True)
             return
@@ -109,40 +109,39 @@ def studies() -> list[str]:
         BadInput: a record is damaged.
     """
     names = [record.parent.name.replace("__", "/") for record in sorted(FOLDER.glob("*/submission.json"))]
-    return [one.study for one in map(load, names) if one]
+    return [submission.study for submission in map(load, names) if submission]
 
 
 def submit(cluster: resources.Cluster, targets: Sequence[str] = ()) -> Submission | None:
-    """Bring what training needs up to date here, then submit every stale stage of the cluster; None if there is none.
+    """Run here the stages that training needs, then submit every stale stage of the cluster; None if there is none.
 
     Args:
         cluster: cluster.yaml.
         targets: only these stages and what they depend on; default: all.
 
     Raises:
-        BadInput: the study is on its way already, asks for what the cluster does not have, or a stage that runs here
-            failed.
+        BadInput: the study is already submitted, requests more than the cluster has, or a stage that runs here failed.
     """
     params = read_yaml(PARAMS)
     study = str(params["study"])
     check_none_open(study)
-    before, away = planning.split(stale_stages(targets), params)
-    kinds = {stage.name: planning.kind(stage.name, params) for stage in away}
-    if cluster.executor == "slurm" and away:
+    before, stages = planning.split(stale_stages(targets), params)
+    kinds = {stage.name: planning.kind(stage.name, params) for stage in stages}
+    if cluster.executor == "slurm" and stages:
         slurm.check(cluster, kinds.values())
     if before:
         _reproduce([stage.name for stage in before])
-        away = planning.split(stale_stages(targets), params)[1]
-    if not away:
+        stages = planning.split(stale_stages(targets), params)[1]
+    if not stages:
         return None
     shutil.rmtree(submission_folder(study), ignore_errors=True)
-    tasks = stage_tasks.create_tasks(away, submission_folder(study), cluster.retries)
+    tasks = stage_tasks.create_tasks(stages, submission_folder(study), cluster.retries)
     from fedweave.pipelines.scheduling import batches
 
     def record(numbers: dict[str, str]) -> None:
         Submission(study, cluster.executor, tuple(Job(tasks[name], job) for name, job in numbers.items())).save()
 
-    needs = {stage.name: stage.needs for stage in away}
+    needs = {stage.name: stage.needs for stage in stages}
     batches.submit(cluster, tasks, needs, kinds, submission_folder(study) / "jobs", record)
     return load(study)
 
@@ -153,20 +152,20 @@ def check_none_open(study: str) -> None:
     Raises:
         BadInput: the study has one.
     """
-    if open_one := load(study):
-        states = open_one.states()
-        active = sum(job.job in states and states[job.job].is_active for job in open_one.jobs)
+    if submission := load(study):
+        states = submission.states()
+        active = sum(job.job in states and states[job.job].is_active for job in submission.jobs)
         way = f"{active} wait or run: let them end, or fedweave cluster cancel {study}" if active else "all have ended"
         raise BadInput(
-            f"{study}: {len(open_one.jobs)} stages are submitted and not collected, {way}; "
+            f"{study}: {len(submission.jobs)} stages are submitted and not collected, {way}; "
             f"then: fedweave cluster collect {study}"
         )
 
 
 def _reproduce(names: Sequence[str]) -> None:
-    """Run stages here, by DVC, without what they depend on and is current."""
+    """Run the stages `names` here, by DVC."""
     command = [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", "-s", *names]
-    done = subprocess.run(
+    process = subprocess.run(
         command,
         env={**os.environ, "PATH": search_path()},
         stdout=subprocess.PIPE,
@@ -174,20 +173,20 @@ def _reproduce(names: Sequence[str]) -> None:
         text=True,
         check=False,
     )
-    if done.returncode:
-        lines = done.stdout.splitlines()
-        line = next((line for line in lines if line.lower().startswith("error: ")), done.stdout[-300:])
+    if process.returncode:
+        lines = process.stdout.splitlines()
+        line = next((line for line in lines if line.lower().startswith("error: ")), process.stdout[-300:])
         raise BadInput(f"{line[7:]}; a stage before training failed, nothing was submitted; run it alone: dvc repro")
 
 
 def wait(submission: Submission, seconds: float) -> None:
-    """Return when no job of it is active any more; looks every `seconds`."""
+    """Wait until no job of `submission` is active; queries the queue every `seconds`."""
     while any(state.is_active for state in submission.states().values()):
         time.sleep(seconds)
 
 
 def close(submission: Submission, open_jobs: Sequence[Job]) -> None:
-    """Keep `open_jobs` only; without any, the record goes, and the logs stay."""
+    """Keep only `open_jobs` in the record; without any, remove the record and the snapshot. The logs stay."""
     replace(submission, jobs=tuple(open_jobs)).save()
     if not open_jobs:
         shutil.rmtree(submission.folder / "project", ignore_errors=True)

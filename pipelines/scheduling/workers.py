@@ -53,7 +53,7 @@ def deploy(
     if webhook:
         notifications.check(webhook)
     os.environ["PREFECT_API_URL"] = _server_address()
-    os.environ.pop(PLACE, None)  # it stays a variable in the deployments
+    os.environ.pop(PLACE, None)  # so that the deployments keep the variable itself, and not its value here
     content = deployments(pool)
     register(slots, pool)
     _deploy(content)
@@ -63,8 +63,9 @@ def deploy(
 
 
 def deployments(pool: str) -> dict[str, Any]:
-    """What prefect.yaml says, with the names that its deployments have in `pool`, and the pool as a tag: the UI shows
-    it with every run, and the automations look for it.
+    """The content of prefect.yaml, with the names and the tag of its deployments in `pool`.
+
+    The UI shows the tag with every run, and the automations select runs by it.
 
     Raises:
         BadInput: prefect.yaml is missing, or has no deployments.
@@ -77,30 +78,30 @@ def deployments(pool: str) -> dict[str, Any]:
     for entry in content["deployments"]:
         entry["name"] = pool_names.deployment(entry["name"], pool)
         entry["tags"] = [*(tag for tag in entry.get("tags") or [] if tag not in (pool_names.DEFAULT, pool)), pool]
-        place = entry.get("work_pool") or {}
-        if place.get("name") == pool_names.DEFAULT:
-            entry["work_pool"] = {**place, "name": pool}
+        work_pool = entry.get("work_pool") or {}
+        if work_pool.get("name") == pool_names.DEFAULT:
+            entry["work_pool"] = {**work_pool, "name": pool}
     return content
 
 
 def _deploy(content: dict[str, Any]) -> None:
-    """Let Prefect deploy what a file with `content` says.
+    """Let Prefect deploy the deployments in `content`.
 
     Raises:
-        BadInput: it cannot.
+        BadInput: Prefect refuses.
     """
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         json.dump(content, file, default=str)  # JSON is YAML; dates are its only other values
         file.flush()
         command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", file.name]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        print(done.stdout + done.stderr, file=sys.stderr)
+        process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode:
+        print(process.stdout + process.stderr, file=sys.stderr)
         raise BadInput("prefect.yaml: could not be deployed; see above")
 
 
 def _report(names: list[str], pool: str, slots: int, notifies: bool) -> None:
-    """Say what was registered, and what to do next."""
+    """Print what was registered, and what to do next."""
     count = "one training stage" if slots == 1 else f"{slots} training stages"
     print(f"deployments {', '.join(names)}; pool {pool}: {count} at once")
     if notifies:
@@ -140,18 +141,18 @@ def worker(
     """Work for the Prefect server in this folder, until Ctrl-C or SIGTERM: flows that read and write dvc.lock here, or
     single stages.
     """
-    named, pool = bool(pool), pool_names.check(pool)
+    is_named, pool = bool(pool), pool_names.check(pool)
     os.environ["PREFECT_API_URL"] = _server_address()
-    _check_pool(role, pool, named)
+    _check_pool(role, pool, is_named)
     slots = limit or max(1, len(gpus.visible_devices()))
-    most = {"writer": 1, "stages": slots, "both": slots + 1}[role]
+    max_runs = {"writer": 1, "stages": slots, "both": slots + 1}[role]
     queues = {"writer": (WRITER,), "stages": (STAGES,), "both": (WRITER, STAGES)}[role]
-    command = [sys.executable, *f"-m prefect worker start --pool {pool} --type process --limit {most}".split()]
+    command = [sys.executable, *f"-m prefect worker start --pool {pool} --type process --limit {max_runs}".split()]
     command += ["--name", name or f"{socket.gethostname()}-{role}"]
     command += [word for queue in queues for word in ("--work-queue", queue)]
     command += ["--with-healthcheck"] if health_port else []
-    own = {
-        pool_names.VARIABLE: pool,  # where its flows send stages
+    variables = {
+        pool_names.VARIABLE: pool,  # to which its flows send stages
         PLACE: str(Path.cwd()),
         "PATH": search_path(),
         "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT),
@@ -161,13 +162,13 @@ def worker(
         if health_port
         else {}
     )
-    # Prefect ends a worker by a SIGINT to itself, and a shell that starts it in the background lets SIGINT be ignored.
+    # Prefect ends a worker by SIGINT to itself, but a shell that starts it in the background sets SIGINT to be ignored.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    os.execve(sys.executable, command, {**os.environ, **own, **health})
+    os.execve(sys.executable, command, {**os.environ, **variables, **health})
 
 
 def _check_pool(role: Role, pool: str, named: bool) -> None:
-    """Refuse to work for another project; a host that only trains says for which project it does.
+    """Refuse to work for another project; for stages alone, print the project.
 
     Raises:
         BadInput: the pool is not for this role in this folder.
@@ -211,7 +212,7 @@ def _create_queue(client: "SyncPrefectClient", pool: str, name: str, limit: int)
 
 
 def _save_automation(pool: str) -> None:
-    """Let the server call a run crashed when its heartbeat stops, so that a lost worker holds no slot."""
+    """Let the server mark a run as crashed when its heartbeat stops, so that a lost worker holds no slot."""
     from datetime import timedelta
 
     from prefect.automations import Automation
@@ -219,18 +220,18 @@ def _save_automation(pool: str) -> None:
     from prefect.events.actions import ChangeFlowRunState
     from prefect.events.schemas.automations import EventTrigger, Posture
 
-    beat, patience = "prefect.flow-run.heartbeat", 4 * HEARTBEAT
+    heartbeat, timeout = "prefect.flow-run.heartbeat", 4 * HEARTBEAT
     ends = {
         f"prefect.flow-run.{state}"
         for state in ("Completed", "Failed", "Cancelled", "Crashed", "TimedOut", "AwaitingRetry")
     }
     trigger = EventTrigger(
-        after={beat}, expect={beat, *ends}, match={"prefect.resource.id": ["prefect.flow-run.*"]},
+        after={heartbeat}, expect={heartbeat, *ends}, match={"prefect.resource.id": ["prefect.flow-run.*"]},
         # The workers of other pools may send heartbeats less often.
         match_related={"prefect.resource.role": "work-pool", "prefect.resource.name": pool},
-        for_each={"prefect.resource.id"}, posture=Posture.Proactive, threshold=1, within=timedelta(seconds=patience),
+        for_each={"prefect.resource.id"}, posture=Posture.Proactive, threshold=1, within=timedelta(seconds=timeout),
     )  # fmt: skip
-    action = ChangeFlowRunState(name="Lost", state=StateType.CRASHED, message=LOST.format(patience), force=False)
+    action = ChangeFlowRunState(name="Lost", state=StateType.CRASHED, message=LOST.format(timeout), force=False)
     name = pool_names.deployment("fedweave: lost workers", pool)
-    automation = Automation(name=name, description=LOST.format(patience), trigger=trigger, actions=[action])
+    automation = Automation(name=name, description=LOST.format(timeout), trigger=trigger, actions=[action])
     notifications.save(automation)

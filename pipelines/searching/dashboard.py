@@ -1,8 +1,8 @@
 """Optuna's dashboard over every search of the study, on loopback.
 
-It shows a copy in memory that follows the searches, so that nothing done in the browser can touch them. Searches whose
-journal is not here, as in a fresh clone after `dvc pull`, are shown from the stage's output. Each search has its scores
-as attributes, and its objectives have names. Importances are shown only where there are enough trials for them.
+It shows a copy in memory that is updated from the searches, so that no action in the browser can change them. Searches
+without a journal, as in a fresh clone after `dvc pull`, are read from the stage's output. Each search has its scores as
+attributes, and its objectives have names. Importances are shown only where there are enough trials for them.
 """
 
 import json
@@ -35,15 +35,16 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication
 
 HOST = "127.0.0.1"
-NAMES = {"score": "validation score", "bytes": "bytes of a repetition"}
+OBJECTIVE_NAMES = {"score": "validation score", "bytes": "bytes of a repetition"}
 DECLARED, BEST = "declared score", "best score"  # attributes of a search
-EVERY = 2.0  # seconds between looks at the journals
+UPDATE_INTERVAL = 2.0  # seconds between two readings of the journals
 IMPORTANCES = re.compile(r"/api/studies/(\d+)/param_importances")
 
 
 class SearchStorage(InMemoryStorage):
-    """Searches whose names, in the list of them, have the declared score and a better one: a card there shows only a
-    name and a direction.
+    """Searches whose names in the list contain the declared score and the best one.
+
+    A card in the list shows only a name and a direction.
     """
 
     def get_all_studies(self) -> list[FrozenStudy]:
@@ -57,7 +58,7 @@ class SearchStorage(InMemoryStorage):
 
 
 class SearchReplica:
-    """The searches of a study as a storage of their own, brought up to date by `follow`."""
+    """A copy of the searches of a study in a storage in memory, which `update` brings up to date."""
 
     def __init__(self, study: Study) -> None:
         self.storage = SearchStorage()
@@ -66,7 +67,7 @@ class SearchReplica:
         self._shown: dict[str, tuple[optuna.Study, set[str]]] = {}
 
     def update(self) -> int:
-        """Take over what has ended since; returns how many searches there are."""
+        """Copy the trials that have ended since the last call; returns the number of searches."""
         for key in self._study.runs:
             ended, higher_is_better = self._ended_trials(key)
             if ended and key not in self._shown:
@@ -81,7 +82,7 @@ class SearchReplica:
         return len(self._shown)
 
     def wrap(self, page: "WSGIApplication") -> "WSGIApplication":
-        """`page`, with no importances of searches that have too few trials for them."""
+        """The web application `page`, without importances for searches that have too few trials."""
 
         def answer(environ: dict[str, Any], start: "StartResponse") -> Iterable[bytes]:
             request = IMPORTANCES.fullmatch(environ.get("PATH_INFO", ""))
@@ -95,7 +96,7 @@ class SearchReplica:
     def _has_enough_trials(self, number: int) -> bool:
         with suppress(KeyError):
             return trials.are_enough(self.storage.get_all_trials(number, False, (TrialState.COMPLETE,)))
-        return True  # it was deleted in the browser, and the page says so
+        return True  # the search was deleted in the browser; the page itself reports that
 
     def _copy(self, key: str, higher_is_better: bool) -> optuna.Study:
         tune = self._study.tune
@@ -104,16 +105,16 @@ class SearchReplica:
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
-            copy.set_metric_names([NAMES[name] for name in tune.objectives])
+            copy.set_metric_names([OBJECTIVE_NAMES[name] for name in tune.objectives])
         return copy
 
     def _describe(self, key: str, copy: optuna.Study) -> None:
-        """What the page of a search shows: its method, its trials, and its scores."""
+        """Set the attributes that the page of a search shows: method, number of trials, scores."""
         finished = copy.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-        made = len(copy.get_trials(deepcopy=False))
+        count = len(copy.get_trials(deepcopy=False))
         facts: dict[str, Any] = {
             "method": self._study.runs[key].method,
-            "trials": f"{made}, {made - len(finished)} of them pruned",
+            "trials": f"{count}, {count - len(finished)} of them pruned",
         }
         if finished:
             higher = copy.directions[0] == optuna.study.StudyDirection.MAXIMIZE
@@ -131,9 +132,9 @@ class SearchReplica:
         storage = self._journals.get(key)
         if storage is None or name not in {summary.study_name for summary in storage.get_all_studies()}:
             return read_stored_trials(self._study, key)
-        opened = optuna.load_study(study_name=name, storage=storage)
-        ended = sorted(opened.get_trials(states=search.DONE), key=lambda trial: str(trial.datetime_complete))
-        return ended, opened.directions[0] == optuna.study.StudyDirection.MAXIMIZE
+        optuna_study = optuna.load_study(study_name=name, storage=storage)
+        ended = sorted(optuna_study.get_trials(states=search.DONE), key=lambda trial: str(trial.datetime_complete))
+        return ended, optuna_study.directions[0] == optuna.study.StudyDirection.MAXIMIZE
 
 
 def _strip_client_scores(trial: FrozenTrial) -> FrozenTrial:
@@ -147,7 +148,7 @@ def _strip_client_scores(trial: FrozenTrial) -> FrozenTrial:
 
 
 def read_stored_trials(study: Study, key: str) -> tuple[list[FrozenTrial], bool]:
-    """The trials that the stage wrote for a run, and whether more is better; empty without results."""
+    """(trials that the stage `tune` wrote for a run, whether higher scores are better); no trials without results."""
     file = paths.trials(study.name, study.runs[key].task, key)
     if not file.is_file():
         return [], True
@@ -161,30 +162,32 @@ def read_stored_trials(study: Study, key: str) -> tuple[list[FrozenTrial], bool]
 
 
 def _create_trials(
-    made: Iterable[dict[str, Any]], spaces: dict[str, optuna.distributions.BaseDistribution], objectives: Sequence[str]
+    records: Iterable[dict[str, Any]],
+    spaces: dict[str, optuna.distributions.BaseDistribution],
+    objectives: Sequence[str],
 ) -> Iterable[FrozenTrial]:
-    for trial in made:
-        if {*trial["params"]} - {*spaces} or ("bytes" in objectives and "bytes" not in trial):
-            continue  # of a space, or of objectives, that params.yaml no longer declares
-        values = [trial["value"], *(trial[name] for name in objectives[1:])]
-        frozen = create_trial(
-            state=TrialState.PRUNED if trial["value"] is None else TrialState.COMPLETE,
-            values=None if trial["value"] is None else values,
-            params=trial["params"],
-            distributions={name: spaces[name] for name in trial["params"]},
+    for record in records:
+        if {*record["params"]} - {*spaces} or ("bytes" in objectives and "bytes" not in record):
+            continue  # params.yaml no longer declares this search space or these objectives
+        values = [record["value"], *(record[name] for name in objectives[1:])]
+        trial = create_trial(
+            state=TrialState.PRUNED if record["value"] is None else TrialState.COMPLETE,
+            values=None if record["value"] is None else values,
+            params=record["params"],
+            distributions={name: spaces[name] for name in record["params"]},
             # Optuna has none where there are two objectives.
-            intermediate_values={int(step): v for step, v in trial["curve"].items()} if len(values) == 1 else None,
+            intermediate_values={int(step): v for step, v in record["curve"].items()} if len(values) == 1 else None,
         )
-        frozen.datetime_start = datetime.fromtimestamp(trial["started"])
-        frozen.datetime_complete = datetime.fromtimestamp(trial["started"] + trial["seconds"])
-        yield frozen
+        trial.datetime_start = datetime.fromtimestamp(record["started"])
+        trial.datetime_complete = datetime.fromtimestamp(record["started"] + record["seconds"])
+        yield trial
 
 
 def main(port: int = 8080) -> None:
     """Serve the dashboard until Ctrl-C.
 
     Raises:
-        BadInput: no search yet, a port that is none, or one that is taken.
+        BadInput: there is no search yet, or the port is not valid or taken.
     """
     if not 0 < port < 2**16:
         raise BadInput(f"--port: {port} is out of range; it must be between 1 and {2**16 - 1}")
@@ -192,29 +195,29 @@ def main(port: int = 8080) -> None:
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = assembly.load()
-    mirror = SearchReplica(study)
+    replica = SearchReplica(study)
     with socket.socket() as probe:
         if probe.connect_ex((HOST, port)) == 0:
             raise BadInput(f"port {port} is taken; choose another: fedweave dashboard --port {port + 1}")
-    count = mirror.update()
+    count = replica.update()
     if not count:
         raise BadInput(
             f"{paths.STATE / 'tune' / study.name}: no trial has ended yet; start a search with: dvc repro tune"
         )
-    threading.Thread(target=_update_forever, args=(mirror,), daemon=True).start()
+    threading.Thread(target=_update_forever, args=(replica,), daemon=True).start()
     print(f"{count} searches of {study.name}: http://{HOST}:{port}", flush=True)
     print("it shows a copy in memory: its buttons that edit or delete do not change the searches", flush=True)
-    make_server(HOST, port, mirror.wrap(wsgi(mirror.storage)), handler_class=_QuietHandler).serve_forever()
+    make_server(HOST, port, replica.wrap(wsgi(replica.storage)), handler_class=_QuietHandler).serve_forever()
 
 
 class _QuietHandler(WSGIRequestHandler):
-    """Requests are not listed in the terminal."""
+    """A handler that does not list requests in the terminal."""
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Print nothing."""
 
 
-def _update_forever(mirror: SearchReplica) -> None:
+def _update_forever(replica: SearchReplica) -> None:
     while True:
-        time.sleep(EVERY)
-        mirror.update()
+        time.sleep(UPDATE_INTERVAL)
+        replica.update()

@@ -1,4 +1,4 @@
-"""Settings for a race: points of a method's search space that Optuna draws."""
+"""Settings for `fedweave recommend`: points of a method's search space that Optuna draws."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from optuna.distributions import FloatDistribution
 from fedweave.pipelines.searching.search import distributions, sampler_seed
 from fedweave.study.spec import Study
 
-RATE = "train.lr"  # which matters most; its values are spread evenly, and are the same for every method
+RATE = "train.lr"  # the most important setting: its values are spread evenly, and are the same for every method
 
 
 def points(study: Study, key: str, count: int) -> list[dict[str, Any]]:

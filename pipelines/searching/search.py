@@ -1,9 +1,9 @@
 """One search: its journal, and the trials that processes claim from it.
 
 Only validation values are used. Any number of processes may work on a search, on any host that shares the project's
-folder: each claims a trial before it trains it, and a claim ends with its process, so no trial is lost or run twice.
-What trial n tries depends on n and on the trials before it; so a single process gets the same result whether it was
-killed in between or not.
+folder. Each process claims a trial before it trains it, and a claim ends with its process, so that no trial is lost or
+run twice. The settings of trial n depend on n and on the trials before it, so that a single process gets the same
+result whether or not it was killed in between.
 """
 
 import fcntl
@@ -47,7 +47,7 @@ SAMPLERS: dict[str, Callable[..., BaseSampler]] = {
     "grid": RandomSampler,  # after every point once, see `initial_points`
 }
 DONE = (TrialState.COMPLETE, TrialState.PRUNED)
-PAUSE = 0.5  # seconds between looks at trials that others are training
+PAUSE = 0.5  # seconds between two queries about trials that other processes train
 
 
 class KernelLock(JournalFileOpenLock):
@@ -64,7 +64,7 @@ class KernelLock(JournalFileOpenLock):
         return True
 
     def release(self) -> None:
-        """Let the next one have it."""
+        """Release the lock."""
         os.close(self._handle)
 
 
@@ -80,7 +80,7 @@ class TrialClaims:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Nobody else looks for a trial meanwhile."""
+        """Keep other processes from claiming a trial during the block."""
         fcntl.lockf(self._handle, fcntl.LOCK_EX, 1, 0)
         try:
             yield
@@ -88,11 +88,11 @@ class TrialClaims:
             fcntl.lockf(self._handle, fcntl.LOCK_UN, 1, 0)
 
     def claim(self, number: int) -> None:
-        """Trial `number` is this process's."""
+        """Claim trial `number` for this process."""
         fcntl.lockf(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 1 + number)
 
     def release(self, number: int) -> None:
-        """Trial `number` is nobody's."""
+        """Give up the claim of trial `number`."""
         fcntl.lockf(self._handle, fcntl.LOCK_UN, 1, 1 + number)
 
     def is_claimed(self, number: int) -> bool:
@@ -109,24 +109,26 @@ class Search(NamedTuple):
     """The search of one run in its journal.
 
     Attributes:
+        study, key: the study and the name of the run.
+        optuna_study: the journal as a study of Optuna.
         inputs: those of `repetition.prepare`.
         rounds: of a repetition of the run, all stages of its method together.
     """
 
     study: Study
     key: str
-    opened: optuna.Study
+    optuna_study: optuna.Study
     inputs: tuple[Any, ...]
     rounds: int
 
     @property
     def remaining_trials(self) -> int:
-        """Trials that are still to be made or to be finished."""
-        return max(0, self.study.tune.trials - len(self.opened.get_trials(deepcopy=False, states=DONE)))
+        """The number of trials that have not finished, started or not."""
+        return max(0, self.study.tune.trials - len(self.optuna_study.get_trials(deepcopy=False, states=DONE)))
 
 
 def open_search(study: Study, key: str, inputs: tuple[Any, ...] | None = None, root: Path = paths.STATE) -> Search:
-    """The search of the run `key` in its journal below `root`, begun where it is not there yet.
+    """The search of the run `key` in its journal below `root`, which is created if it does not exist.
 
     Args:
         inputs: data set, partition and maker of models in memory; by default what the earlier stages wrote.
@@ -153,13 +155,13 @@ def open_search(study: Study, key: str, inputs: tuple[Any, ...] | None = None, r
 
 
 def directions(tune: TuneSpec, higher_is_better: bool) -> list[StudyDirection]:
-    """More or less, for each objective: fewer bytes are better."""
-    more = StudyDirection.MAXIMIZE if higher_is_better else StudyDirection.MINIMIZE
-    return [more if name == "score" else StudyDirection.MINIMIZE for name in tune.objectives]
+    """The direction of each objective; fewer bytes are better."""
+    best_direction = StudyDirection.MAXIMIZE if higher_is_better else StudyDirection.MINIMIZE
+    return [best_direction if name == "score" else StudyDirection.MINIMIZE for name in tune.objectives]
 
 
 def journal_path(study: Study, key: str, root: Path = paths.STATE) -> Path:
-    """Path of the search: outside the stage's outputs, which DVC deletes before it runs a stage."""
+    """The path of the journal: outside of the stage's outputs, which DVC deletes before it runs a stage."""
     return root / "tune" / study.name / f"{key}.journal"
 
 
@@ -169,24 +171,26 @@ def open_storage(path: Path) -> JournalStorage:
     Raises:
         BadInput: it is damaged, or cannot be written.
     """
-    again = "move it away, and its trials are made again: dvc repro tune"
-    return read(path, lambda file: JournalStorage(JournalFileBackend(str(file), KernelLock(str(file)))), again)
+    hint = "move it away, and its trials are made again: dvc repro tune"
+    return read(path, lambda file: JournalStorage(JournalFileBackend(str(file), KernelLock(str(file)))), hint)
 
 
 def digest(study: Study, key: str, stored: bool = True) -> str:
-    """A hash of everything that the values of the search depend on: a search is reused exactly while the hash is the
-    same.
+    """A hash of everything that the values of the search depend on.
+
+    A search is continued as long as its hash is the same.
 
     Args:
-        stored: whether the earlier stages wrote data set and partition; who has them in memory keeps searches of other
-            data elsewhere.
+        study, key: the study and the name of the run.
+        stored: whether earlier stages wrote data set and partition. Where they are in memory, the caller keeps
+            searches of different data in different folders.
     """
     run, tune = study.run(key), study.tune
     space = {name: repr(entry) for name, entry in distributions(study, key).items()}
-    read_files = inputs_digest(run) if stored else inputs_digest(run, None)
-    subject = [run.fingerprint(), run_digest(run), read_files, tune.share, tune.seeds, tune.sampler, space]
-    subject += [tune.objectives] if len(tune.objectives) > 1 else []
-    return hashlib.sha256(json.dumps(subject, sort_keys=True).encode()).hexdigest()[:16]
+    inputs = inputs_digest(run) if stored else inputs_digest(run, None)
+    content = [run.fingerprint(), run_digest(run), inputs, tune.share, tune.seeds, tune.sampler, space]
+    content += [tune.objectives] if len(tune.objectives) > 1 else []
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def run_search(
@@ -202,80 +206,80 @@ def run_search(
         show: gets the number of trials that are left, after each.
     """
     torch.set_num_threads(1)
-    plugins.load(study.uses)  # a process that is started anew has none
+    plugins.load(study.uses)  # a new process has not loaded them
     search = open_search(study, key, inputs, root)
     claims = TrialClaims(journal_path(study, key, root).with_suffix(".claims"))
     total = _prepare_trial(search, {}).rounds
-    by_rounds = MedianPruner(n_startup_trials=4, n_warmup_steps=total // 3)
-    search.opened.pruner = by_rounds if trials.prunes(study.tune) else NopPruner()
+    pruner = MedianPruner(n_startup_trials=4, n_warmup_steps=total // 3)
+    search.optuna_study.pruner = pruner if trials.prunes(study.tune) else NopPruner()
     while search.remaining_trials:
         trial = _claim_trial(search, claims)
         if trial is None:
             time.sleep(PAUSE)
             continue
         try:
-            search.opened.tell(trial, trials.evaluate(_prepare_trial(search, trial.params), study.tune, trial))
+            search.optuna_study.tell(trial, trials.evaluate(_prepare_trial(search, trial.params), study.tune, trial))
         except (optuna.TrialPruned, Diverged):
-            search.opened.tell(trial, state=TrialState.PRUNED)
+            search.optuna_study.tell(trial, state=TrialState.PRUNED)
         claims.release(trial.number)
         show(search.remaining_trials)
 
 
 def _claim_trial(search: Search, claims: TrialClaims) -> optuna.Trial | None:
-    """The next trial; None where others are training all that are left."""
-    opened = search.opened
+    """The next trial; None if other processes train all remaining ones."""
+    optuna_study = search.optuna_study
     with claims.lock():
-        # Checked every time: a process killed while queueing has queued only the first few.
-        queued = [trial.system_attrs.get("fixed_params") for trial in opened.get_trials(deepcopy=False)]
+        # Checked every time: a process that was killed while it queued them has queued only the first few.
+        queued = [trial.system_attrs.get("fixed_params") for trial in optuna_study.get_trials(deepcopy=False)]
         for point in initial_points(search.study, search.key):
             if point not in queued:
-                opened.enqueue_trial(point)
-        training = 0
-        for trial in opened.get_trials(states=(TrialState.RUNNING,)):
+                optuna_study.enqueue_trial(point)
+        in_training = 0
+        for trial in optuna_study.get_trials(states=(TrialState.RUNNING,)):
             if claims.is_claimed(trial.number):
-                training += 1
+                in_training += 1
                 continue
-            # A queued trial that was killed before it had its values still knows what it was queued with.
-            opened.enqueue_trial({**trial.system_attrs.get("fixed_params", {}), **trial.params})
-            opened.tell(trial.number, state=TrialState.FAIL)
-        if training >= search.remaining_trials:
+            # A queued trial that was killed before it got its values still has the values of the queue.
+            optuna_study.enqueue_trial({**trial.system_attrs.get("fixed_params", {}), **trial.params})
+            optuna_study.tell(trial.number, state=TrialState.FAIL)
+        if in_training >= search.remaining_trials:
             return None
         tune = search.study.tune
-        opened.sampler = SAMPLERS[tune.sampler](
-            seed=sampler_seed(search.key, tune.trials - search.remaining_trials + training)
+        optuna_study.sampler = SAMPLERS[tune.sampler](
+            seed=sampler_seed(search.key, tune.trials - search.remaining_trials + in_training)
         )
-        claimed = opened.ask(distributions(search.study, search.key))
-        claims.claim(claimed.number)
-        return claimed
+        new_trial = optuna_study.ask(distributions(search.study, search.key))
+        claims.claim(new_trial.number)
+        return new_trial
 
 
 def sampler_seed(key: str, trial: int) -> int:
-    """The sampler's seed for a trial of the run `key`, in [0, 2^32): two searches do not draw the same points."""
+    """The sampler's seed for a trial of the run `key`, in [0, 2^32), so that searches of two runs draw other points."""
     return int.from_bytes(hashlib.sha256(f"{key} {trial}".encode()).digest()[:4])
 
 
 def _prepare_trial(search: Search, params: Mapping[str, Any]) -> repetition.PreparedRun:
-    """The objects of a trial with `params`."""
+    """The prepared run of a trial with the settings `params`."""
     rounds = math.ceil(search.study.tune.share * search.study.run(search.key).train.rounds)
     return repetition.prepare(search.study.run(search.key, params, {"train.rounds": rounds}), *search.inputs)
 
 
 def initial_points(study: Study, key: str) -> list[dict[str, Any]]:
-    """The points that a search begins with: the declared one, and for a grid all others."""
-    begun = search_spaces.declared_values(study, key)
+    """The first points of a search: the declared one, and for a grid all others."""
+    declared = search_spaces.declared_values(study, key)
     if study.tune.sampler != "grid":
-        return [begun]
+        return [declared]
     choices = {
         name: entry.choices
         for name, entry in distributions(study, key).items()
         if isinstance(entry, CategoricalDistribution)
     }
     points = [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
-    return [begun, *(point for point in points if point != begun)]
+    return [declared, *(point for point in points if point != declared)]
 
 
 def distributions(study: Study, key: str) -> dict[str, BaseDistribution]:
-    """The search space of a run: what is declared, and the value that the run has without tuning."""
+    """The search space of a run: the declared ranges, widened to hold the values that the run has without tuning."""
     values = search_spaces.declared_values(study, key)
     return {name: _distribution(entry, values[name]) for name, entry in search_spaces.entries(study, key).items()}
 

@@ -1,7 +1,7 @@
-"""What one trial is worth: the validation score of its repetitions and, on request, the bytes that they send.
+"""The values of one trial: the validation score of its repetitions and, on request, the bytes that they send.
 
-A trial that has no chance is pruned: by rounds, where the median of earlier trials is better, and between two tuning
-seeds, where Wilcoxon's signed-rank test finds it worse than the best trial on the same seeds and clients.
+A bad trial is pruned: after a round, if the median of earlier trials is better; between two tuning seeds, if Wilcoxon's
+signed-rank test finds it worse than the best trial on the same seeds and clients.
 """
 
 import math
@@ -21,7 +21,7 @@ from fedweave.study.schema import TuneSpec
 
 CLIENTS = "clients"  # attribute of a trial: for each seed, the reported validation score of every client
 CURVE = "curve"  # attribute of a trial with two objectives, of which Optuna stores no intermediate values
-FEWEST, EACH = 10, 3  # least finished trials, in all and per parameter, to attribute their spread to parameters
+MIN_TRIALS, MIN_TRIALS_PER_PARAMETER = 10, 3  # finished trials that importances of parameters need
 THRESHOLD = 0.05  # p below which a trial is significantly worse than the best one
 
 
@@ -40,25 +40,28 @@ def evaluate(prepared: repetition.PreparedRun, tune: TuneSpec, trial: optuna.Tri
         TrialPruned: an earlier trial is better, or a score is not finite.
         Diverged: a loss that is not finite.
     """
-    done: list[Repetition] = []
+    repetitions: list[Repetition] = []
     for number, seed in enumerate(tune.seeds):
-        done.append(_repeat(prepared, seed, number * prepared.rounds, trial))
+        repetitions.append(_repeat(prepared, seed, number * prepared.rounds, trial))
         if len(tune.seeds) > 1 or len(tune.objectives) > 1:
-            trial.set_user_attr(CLIENTS, [one.clients for one in done])
-        last = number + 1 == len(tune.seeds)
-        if not last and prunes(tune) and is_significantly_worse(trial.study, [one.clients for one in done]):
+            trial.set_user_attr(CLIENTS, [r.clients for r in repetitions])
+        is_last = number + 1 == len(tune.seeds)
+        if not is_last and prunes(tune) and is_significantly_worse(trial.study, [r.clients for r in repetitions]):
             raise optuna.TrialPruned
-    means = {"score": float(np.mean([one.score for one in done])), "bytes": float(np.mean([one.bytes for one in done]))}
+    means = {
+        "score": float(np.mean([r.score for r in repetitions])),
+        "bytes": float(np.mean([r.bytes for r in repetitions])),
+    }
     return [means[name] for name in tune.objectives]
 
 
 def prunes(tune: TuneSpec) -> bool:
-    """Whether trials may be cut short: not of a grid, which wants every value, and not where bytes count too."""
+    """Whether trials may be pruned: not in a grid, which needs every value, and not with bytes as an objective."""
     return tune.sampler != "grid" and len(tune.objectives) == 1
 
 
 def _repeat(prepared: repetition.PreparedRun, seed: int, offset: int, trial: optuna.Trial) -> Repetition:
-    """One repetition; its rounds are the steps of the trial from `offset` on."""
+    """Run one repetition; its rounds are the steps of the trial from `offset` on."""
     single = len(trial.study.directions) == 1
     curve: dict[str, float] = trial.user_attrs.get(CURVE, {})
     rows, score, clients, sent = list[list[float]](), math.nan, list[float](), 0
@@ -81,66 +84,72 @@ def _repeat(prepared: repetition.PreparedRun, seed: int, offset: int, trial: opt
 
 
 def _reported_scores(prepared: repetition.PreparedRun, rows: list[list[float]]) -> tuple[float, list[float]]:
-    """The mean and the validation score of each client [N] if the run ended after the evaluations `rows` [R, N].
+    """(mean, validation score of each client [N]) of a run that ends after the evaluations `rows` [R, N].
 
-    The run's own rule chooses the round, so a round in which a client lacks a finite score counts in neither place.
+    The run's own rule chooses the round, as for the reported scores: a round in which a client has no finite score is
+    not chosen.
     """
     history = repetition.History(rounds=[*range(len(rows))], scores={f"{prepared.point}/val": rows})
-    clients, judged = archive.select_scores(prepared, history, "val"), np.isfinite(pad_scores(rows)).any(0)
-    return float(clients[judged].mean()) if judged.any() else math.nan, clients.tolist()
+    clients, is_scored = archive.select_scores(prepared, history, "val"), np.isfinite(pad_scores(rows)).any(0)
+    return float(clients[is_scored].mean()) if is_scored.any() else math.nan, clients.tolist()
 
 
-def is_significantly_worse(opened: optuna.Study, clients: Sequence[Sequence[float]]) -> bool:
+def is_significantly_worse(optuna_study: optuna.Study, clients: Sequence[Sequence[float]]) -> bool:
     """Whether a trial is worse than the best finished one by Wilcoxon's signed-rank test over pairs of the same seed
     and client.
 
     Args:
         clients: [S, N], of the seeds that the trial has trained so far.
     """
-    finished = [t for t in opened.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)) if CLIENTS in t.user_attrs]
+    finished = [
+        t for t in optuna_study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)) if CLIENTS in t.user_attrs
+    ]
     if not finished:
         return False
-    higher = opened.direction == optuna.study.StudyDirection.MAXIMIZE
+    higher = optuna_study.direction == optuna.study.StudyDirection.MAXIMIZE
     best = (max if higher else min)(finished, key=lambda trial: trial.values[0])
     own, other = np.ravel(clients), np.ravel(best.user_attrs[CLIENTS][: len(clients)])
-    both = np.isfinite(own) & np.isfinite(other)
-    view = optuna.create_study(direction=opened.direction)  # Optuna's test is over steps, which are rounds in `opened`
-    view.add_trial(create_trial(value=best.values[0], intermediate_values=dict(enumerate(other[both].tolist()))))
-    trial = create_trial(state=TrialState.RUNNING, intermediate_values=dict(enumerate(own[both].tolist())))
+    is_paired = np.isfinite(own) & np.isfinite(other)
+    # Optuna's test pairs steps, which are rounds in `optuna_study`; in this study, they are pairs of seed and client.
+    comparison = optuna.create_study(direction=optuna_study.direction)
+    comparison.add_trial(
+        create_trial(value=best.values[0], intermediate_values=dict(enumerate(other[is_paired].tolist())))
+    )
+    trial = create_trial(state=TrialState.RUNNING, intermediate_values=dict(enumerate(own[is_paired].tolist())))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
-        return WilcoxonPruner(p_threshold=THRESHOLD).prune(view, trial)
+        return WilcoxonPruner(p_threshold=THRESHOLD).prune(comparison, trial)
 
 
-def choose_trial(opened: optuna.Study, finished: Sequence[FrozenTrial]) -> FrozenTrial:
-    """The trial whose parameters training takes, out of `finished` ones, of which there is at least one.
+def choose_trial(optuna_study: optuna.Study, finished: Sequence[FrozenTrial]) -> FrozenTrial:
+    """The trial whose parameters training takes, out of at least one of `finished`.
 
-    With one objective it is the one with the best score. With two it is, on the Pareto front, the one with the fewest
-    bytes whose score is at most one standard error worse than the best score: of the differences between the two
-    trials, averaged over seeds, over clients (the one-standard-error rule of Breiman et al., 1984, on pairs).
+    With one objective, it has the best score. With two objectives, it has the fewest bytes among the trials whose score
+    is at most one standard error worse than the best score. The standard error is that of the differences between the
+    two trials over clients, averaged over seeds (the one-standard-error rule of Breiman et al., 1984, on pairs).
     """
-    higher = opened.directions[0] == optuna.study.StudyDirection.MAXIMIZE
+    higher = optuna_study.directions[0] == optuna.study.StudyDirection.MAXIMIZE
     best = (max if higher else min)(finished, key=lambda trial: trial.values[0])
-    if len(opened.directions) == 1:
+    if len(optuna_study.directions) == 1:
         return best
     sign = 1.0 if higher else -1.0
-    near = [trial for trial in pareto_front(opened, finished) if _is_within_one_error(best, trial, sign)]
-    return min(near or [best], key=lambda trial: (trial.values[1], -sign * trial.values[0]))
+    candidates = [trial for trial in pareto_front(optuna_study, finished) if _is_within_one_error(best, trial, sign)]
+    return min(candidates or [best], key=lambda trial: (trial.values[1], -sign * trial.values[0]))
 
 
-def pareto_front(opened: optuna.Study, finished: Sequence[FrozenTrial]) -> list[FrozenTrial]:
-    """The trials of the Pareto front: no other one has a score as good and bytes as few, and one of them better."""
-    sign = 1.0 if opened.directions[0] == optuna.study.StudyDirection.MAXIMIZE else -1.0
+def pareto_front(optuna_study: optuna.Study, finished: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    """The trials of the Pareto front: no other trial is at least as good in score and bytes, and better in one."""
+    sign = 1.0 if optuna_study.directions[0] == optuna.study.StudyDirection.MAXIMIZE else -1.0
     losses = {trial.number: (-sign * trial.values[0], trial.values[1]) for trial in finished}
 
-    def is_dominated(mine: tuple[float, float]) -> bool:
-        return any(other != mine and other[0] <= mine[0] and other[1] <= mine[1] for other in losses.values())
+    def is_dominated(loss: tuple[float, float]) -> bool:
+        return any(other != loss and other[0] <= loss[0] and other[1] <= loss[1] for other in losses.values())
 
     return [trial for trial in finished if not is_dominated(losses[trial.number])]
 
 
 def _is_within_one_error(best: FrozenTrial, trial: FrozenTrial, sign: float) -> bool:
-    """Whether the loss of score against `best` is at most its standard error over clients."""
+    """Whether the score of `trial` is worse than that of `best` by at most the standard error over clients."""
     pairs = np.array(best.user_attrs[CLIENTS]) - np.array(trial.user_attrs[CLIENTS])
     differences = sign * pairs[:, np.isfinite(pairs).all(axis=0)].mean(axis=0)
     if len(differences) < 2:
@@ -149,5 +158,7 @@ def _is_within_one_error(best: FrozenTrial, trial: FrozenTrial, sign: float) -> 
 
 
 def are_enough(finished: Sequence[FrozenTrial]) -> bool:
-    """Whether there are so many finished trials that their spread says which parameters matter."""
-    return len(finished) >= max(FEWEST, EACH * max((len(trial.params) for trial in finished), default=0))
+    """Whether there are enough finished trials for the importances of parameters."""
+    return len(finished) >= max(
+        MIN_TRIALS, MIN_TRIALS_PER_PARAMETER * max((len(trial.params) for trial in finished), default=0)
+    )

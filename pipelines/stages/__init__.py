@@ -1,1 +1,1 @@
-"""One thin command per DVC stage."""
+"""The stages of DVC, each a module with a function `main`."""

@@ -21,7 +21,7 @@ from fedweave.runs import checkpoints as checkpoint_files
 from fedweave.runs.dependencies import of_partition
 from fedweave.study.spec import Run, Study
 
-FAILURES = (Diverged,)  # which end the stage with one line
+FAILURES = (Diverged,)  # exceptions that end the stage with one line
 DECLARED = "as declared"
 VALUES = ["seed", "client", "value"]
 
@@ -34,7 +34,7 @@ class VariantResult(NamedTuple):
     bytes: float
     seconds: float
     declared: bool = False
-    dealt: bool = False  # its partition differs from the run's, so that clients cannot be paired
+    has_other_partition: bool = False  # its clients differ from those of the run, so that no test pairs them
 
 
 def main(name: str) -> None:
@@ -42,52 +42,58 @@ def main(name: str) -> None:
     check = params_entries.create_check()
     study = assembly.load()
     block = study.ablate[choose(name, study.ablate, "params.yaml: ablate")]
-    results_of, done = run_variants(study, name, block["run"], block["variants"])
+    outcomes, trained_runs = run_variants(study, name, block["run"], block["variants"])
     record_time("trained")
     folder, run = paths.RESULTS / study.name / "ablations" / name, results.load_run(paths.run(study.name, block["run"]))
-    write_table(folder / "table.csv", optional_files.ABLATION_COLUMNS, table(name, run, results_of))
+    write_table(folder / "table.csv", optional_files.ABLATION_COLUMNS, table(name, run, outcomes))
     columns = ["run", "seed", "client", "value"]
-    values = scores(results_of)[columns].itertuples(index=False, name=None)
+    values = scores(outcomes)[columns].itertuples(index=False, name=None)
     write_table(folder / "values.csv", ("variant", *columns[1:]), values)
     plots.save(folder / "plot.svg", plots.ablation(optional_files.ablation(folder / "table.csv")))
     item = study.runs[block["run"]]
     check(("ablate", name), *params_entries.run_entries(item.task, item.method, block["run"]))
-    for checkpoints, trained in done:
-        checkpoint_files.remove(checkpoints, trained)
+    for checkpoints, spec in trained_runs:
+        checkpoint_files.remove(checkpoints, spec)
 
 
 def run_variants(
     study: Study, name: str, key: str, variants: Mapping[str, Mapping[str, Any]]
 ) -> tuple[dict[str, VariantResult], list[tuple[Any, Run]]]:
-    """Variant -> what came of it, the run as declared among them, and the checkpoints to forget.
+    """Variant -> its result, with the declared run, and (folder of checkpoints, run) of each training.
 
-    A variant that is the run as declared is read from its results instead of being trained again.
+    A variant that equals the declared run is read from its results and not trained again.
     """
     best = tuned(study, key)
-    declared, results_of, done = study.run(key, best), {}, []
+    declared, outcomes, trained_runs = study.run(key, best), {}, []
     for variant, settings in variants.items():
         run, title = assembly.build_variant(study, key, best, settings), f"{name}, {variant}"
         if _is_same_run(run, declared):
-            results_of[variant] = _read_result(study, key, settings)
+            outcomes[variant] = _read_result(study, key, settings)
             continue
-        dealt = run.task.partition != declared.task.partition
-        dealt_by = of_partition(run.task.partition["name"]) if dealt else ()
-        trained = train(run, assembly.partition_inputs(run) if dealt else assembly.load_inputs(run), title, dealt_by)
-        results_of[variant] = _training_result(trained.prepared, trained.histories, settings)._replace(dealt=dealt)
-        done.append((trained.checkpoints, run))
-        mean = results_of[variant].values["value"].mean()
+        has_other_partition = run.task.partition != declared.task.partition
+        partition_code = of_partition(run.task.partition["name"]) if has_other_partition else ()
+        trained = train(
+            run,
+            assembly.partition_inputs(run) if has_other_partition else assembly.load_inputs(run),
+            title,
+            partition_code,
+        )
+        outcomes[variant] = _training_result(trained.prepared, trained.histories, settings)._replace(
+            has_other_partition=has_other_partition
+        )
+        trained_runs.append((trained.checkpoints, run))
+        mean = outcomes[variant].values["value"].mean()
         print(f"{title}: {trained.prepared.method.task.score_metric.name} {mean:.4g}", flush=True)
-    if not any(outcome.declared for outcome in results_of.values()):
-        results_of = {DECLARED: _read_result(study, key, {}), **results_of}
-    return results_of, done
+    if not any(outcome.declared for outcome in outcomes.values()):
+        outcomes = {DECLARED: _read_result(study, key, {}), **outcomes}
+    return outcomes, trained_runs
 
 
 def _is_same_run(first: Run, second: Run) -> bool:
     """Whether two runs compute the same; settings may be given or left at their defaults."""
     methods = [dict(assembly.hyperparameters(assembly.check_run(run, "params.yaml"))) for run in (first, second)]
-    return methods[0] == methods[1] and first.specification() | {"method": first.method} == second.specification() | {
-        "method": second.method
-    }
+    specifications = [run.specification() | {"method": run.method} for run in (first, second)]
+    return methods[0] == methods[1] and specifications[0] == specifications[1]
 
 
 def _read_result(study: Study, key: str, settings: Mapping[str, Any]) -> VariantResult:
@@ -103,33 +109,36 @@ def _training_result(
 ) -> VariantResult:
     clients = prepared.federation.sample.tolist()
     parts = [(seed, archive.select_scores(prepared, history)) for seed, history in histories.items()]
-    values = pd.concat(pd.DataFrame({"seed": seed, "client": clients, "value": mine}) for seed, mine in parts)
+    values = pd.concat(
+        pd.DataFrame({"seed": seed, "client": clients, "value": client_scores}) for seed, client_scores in parts
+    )
     rows = [row for history in histories.values() for row in history.ledger]
     sent = sum(row.bytes_down + row.bytes_up for row in rows) / len(histories)
     return VariantResult(settings, values, sent, sum(row.seconds for row in rows) / len(histories))
 
 
-def scores(results_of: Mapping[str, VariantResult]) -> pd.DataFrame:
-    """The values of every variant (`run`). One whose rows were dealt anew has other clients, so it is a task alone."""
-    parts = {variant: variant if outcome.dealt else "" for variant, outcome in results_of.items()}
-    rows = [results_of[variant].values.assign(run=variant, task=task) for variant, task in parts.items()]
+def scores(outcomes: Mapping[str, VariantResult]) -> pd.DataFrame:
+    """The values of every variant (column `run`); a variant with another partition is a task alone."""
+    parts = {variant: variant if outcome.has_other_partition else "" for variant, outcome in outcomes.items()}
+    rows = [outcomes[variant].values.assign(run=variant, task=task) for variant, task in parts.items()]
     return pd.concat(rows, ignore_index=True)
 
 
-def table(name: str, run: results.Run, results_of: Mapping[str, VariantResult]) -> Iterator[tuple[Any, ...]]:
-    """A row per variant, with the paired test against the declared run (corrected over variants) if clients are
-    equal.
+def table(name: str, run: results.Run, outcomes: Mapping[str, VariantResult]) -> Iterator[tuple[Any, ...]]:
+    """A row per variant; if its clients are those of the declared run, with a paired test against it.
+
+    The tests are corrected over variants.
     """
-    base = next(variant for variant, outcome in results_of.items() if outcome.declared)
-    paired = [variant for variant, outcome in results_of.items() if variant != base and not outcome.dealt]
-    measured = results.drop_unscored_clients(scores(results_of))
-    frames = {variant: results.score_matrix(measured, variant) for variant in results_of}
+    base = next(variant for variant, outcome in outcomes.items() if outcome.declared)
+    paired = [variant for variant, outcome in outcomes.items() if variant != base and not outcome.has_other_partition]
+    measured = results.drop_unscored_clients(scores(outcomes))
+    frames = {variant: results.score_matrix(measured, variant) for variant in outcomes}
     values = results.average_parts(
         {variant: frames[variant] for variant in (base, *paired)}, results.part_numbers([run])
     )
     pairs = [(variant, base) for variant in paired]
     tests = {c.method: c for c in statistics.compare_pairs(values, pairs, run.higher_is_better, run.has_splits)}
-    for variant, outcome in results_of.items():
+    for variant, outcome in outcomes.items():
         score, test = selection.summarise_run(frames[variant].to_numpy(), run.higher_is_better), tests.get(variant)
         compared = (
             (test.difference, test.low, test.high, test.p_adjusted, test.better) if test else ("", "", "", "", "")

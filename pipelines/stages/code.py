@@ -1,4 +1,4 @@
-"""Stage `code`: digests of packages and plug-ins, which change only where their code does, and not its comments."""
+"""Stage `code`: digests of packages and plug-ins, which change with their code, but not with its comments."""
 
 from pathlib import Path
 
@@ -10,7 +10,10 @@ from fedweave.study.code import PACKAGE, read_source
 
 
 def main() -> None:
-    """Write data/code/packages/<name>.csv of each: file, digest. Its command has no name, which a shell would read."""
+    """Write data/code/packages/<name>.csv with (file, digest) for each package.
+
+    The names are no arguments of the command, because a shell would interpret them.
+    """
     packages = {package: str(place) for package, place in plugins.find_installed().items()}
     uses = {plugins.OWN: str(PACKAGE), **packages, **project.plugin_paths()}
     for name, path in uses.items():

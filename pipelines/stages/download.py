@@ -1,4 +1,4 @@
-"""Stage `download`: the files of a data set, and its arrays in one form for all."""
+"""Stage `download`: the files of a data set, and its arrays in the common form of all data sets."""
 
 from fedweave import data
 from fedweave.pipelines import paths, project
@@ -6,8 +6,8 @@ from fedweave.pipelines.processes import run_main
 
 
 def main(name: str) -> None:
-    """Bring the files of data set `name` and write data/features/<name>."""
-    project.load_plugins()  # the data set may be one of theirs
+    """Download the files of data set `name` and write data/features/<name>."""
+    project.load_plugins()  # a plug-in may define the data set
     data.download(name, paths.RAW, progress=DownloadProgress().show)
     dataset = data.load(name, paths.RAW)
     data.save_dataset(paths.FEATURES / name, dataset)
@@ -15,16 +15,16 @@ def main(name: str) -> None:
 
 
 class DownloadProgress:
-    """Progress for a log: a line per file and tenth of it."""
+    """Progress for a log: a line for each tenth of a file."""
 
     def __init__(self) -> None:
         self.shown: dict[str, int] = {}
 
     def show(self, file: str, done: int, total: int | None) -> None:
-        """Print `done` of `total` bytes if that is news."""
-        tenth = 10 * done // total if total else done // 2**24
-        if self.shown.get(file) != tenth:
-            self.shown[file] = tenth
+        """Print `done` of `total` bytes if another tenth is complete."""
+        step = 10 * done // total if total else done // 2**24
+        if self.shown.get(file) != step:
+            self.shown[file] = step
             print(f"{file}: {done / 2**20:.1f} MiB" + (f" of {total / 2**20:.1f}" if total else ""), flush=True)
 
 

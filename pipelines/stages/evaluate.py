@@ -20,13 +20,16 @@ def main() -> None:
     folder = paths.RESULTS / study.name
     remove_undeclared_folders(study)
     tables = results.write(folder, paths.PARTITIONS)
-    # The stage `report` depends on this folder, which DVC must be able to restore where there is no ablation too.
+    # The stage `report` depends on this folder, which DVC must be able to restore also where there is no ablation.
     write_atomic(folder / "ablations" / "declared.json", json.dumps([*study.ablate]))
     print(f"{folder / 'leaderboard.csv'}: {len(tables.board)} rows")
 
 
 def remove_undeclared_folders(study: spec.Study) -> None:
-    """Remove what params.yaml does not name, which the tables must not have; what DVC has not stored is moved."""
+    """Remove results of runs and ablations that params.yaml does not name, as the tables must not contain them.
+
+    A folder that DVC has not stored is moved instead.
+    """
     declared: dict[str, Mapping[str, Any]] = {"runs": study.runs, "ablations": study.ablate}
     lock = Path("dvc.lock")
     stored = lock.read_text(encoding="utf-8").splitlines() if lock.is_file() else []
@@ -43,12 +46,12 @@ def remove_undeclared_folders(study: spec.Study) -> None:
 
 
 def _move_away(folder: Path) -> None:
-    """Move a folder that no stage has made out of the results, and say where it is."""
+    """Move a folder that no stage has made out of the results, and print where it is."""
     names = (f"{folder}{number or ''}" for number in count())
-    place = next(place for name in names if not (place := paths.STATE / "removed" / name).exists())
-    place.parent.mkdir(parents=True, exist_ok=True)
-    shutil.move(folder, place)
-    print(f"{folder}: is not in params.yaml; moved to {place}")
+    target = next(target for name in names if not (target := paths.STATE / "removed" / name).exists())
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.move(folder, target)
+    print(f"{folder}: is not in params.yaml; moved to {target}")
 
 
 if __name__ == "__main__":

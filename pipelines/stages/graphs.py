@@ -1,6 +1,6 @@
-"""Stage `graphs`: digests of a file or a run of another study that a graph is read from.
+"""Stage `graphs`: digests of a file, or of a run of another study, that a graph is read from.
 
-The words `given:FILE` and `replayed:RUN` name them in the settings, and params.yaml once more, for DVC.
+The values `given:FILE` and `replayed:RUN` of a setting name them. The block `graphs` of params.yaml lists them for DVC.
 """
 
 import hashlib
@@ -21,47 +21,49 @@ from fedweave.study.spec import PARAMS, Run, Study, read_yaml
 
 
 def main(name: str) -> None:
-    """Write the digests of graph `name` beside those of packages, on which the stage `sources` depends.
+    """Write the digests of graph `name` beside those of packages; the stage `sources` depends on them.
 
     Raises:
-        BadInput: the file has changed, and a run cannot read it any more.
+        BadInput: a run cannot read the file.
     """
     check(assembly.load(), str(PARAMS))
-    place = Path(read_yaml(PARAMS)["graphs"][name])
-    files = sorted(place.glob("collaboration-*.npz")) if place.is_dir() else [place]
+    source = Path(read_yaml(PARAMS)["graphs"][name])
+    files = sorted(source.glob("collaboration-*.npz")) if source.is_dir() else [source]
     rows = ((str(file), dependencies.file_digest(file)) for file in files)
     write_table(paths.CODE / "packages" / f"{name}.csv", ("file", "digest"), rows)
 
 
 def check(study: Study, where: str) -> None:
-    """Refuse graphs that a run of `study` cannot read, before DVC looks for their files and before any training.
+    """Refuse graphs that a run of `study` cannot read, before DVC needs their files and before any training.
 
     Raises:
         BadInput: naming the run, its setting `graph`, and the way out.
     """
-    for run, here in _readers(study, where):
-        word = run.options.get("graph")
-        if source := replayed_run(word, study.name, study.runs):
-            _check_source(run, study.run(source), f"{here}.graph: {word!r}")
+    for run, name in _readers(study, where):
+        setting = run.options.get("graph")
+        if source := replayed_run(setting, study.name, study.runs):
+            _check_source(run, study.run(source), f"{name}.graph: {setting!r}")
         else:
-            graph_controls.check_stored_graph(run, here)
+            graph_controls.check_stored_graph(run, name)
     replayed_runs(study, where)
 
 
 def _check_source(run: Run, source: Run, where: str) -> None:
-    """Refuse a run of the same study that will record no graph, or one of other clients."""
+    """Refuse a source in the same study whose method has no graph, or that has another number of clients."""
     if not issubclass(METHODS[source.method], Weaving):
         raise BadInput(f"{where}: {source.method} has no collaboration graph; name a run of another method")
-    theirs, mine = (one.task.partition["clients"] for one in (source, run))
-    if theirs != mine:
-        raise BadInput(f"{where}: its graph is of {theirs} clients, and this run has {mine}; name a run with as many")
+    source_clients, clients = (r.task.partition["clients"] for r in (source, run))
+    if source_clients != clients:
+        raise BadInput(
+            f"{where}: its graph is of {source_clients} clients, and this run has {clients}; name a run with as many"
+        )
 
 
 def replayed_runs(study: Study, where: str) -> dict[str, str]:
-    """Run -> the run of the same study whose graph it replays, which must be trained before it.
+    """Run -> the run of the same study whose graph it replays.
 
     Raises:
-        BadInput: it is not trained before it.
+        BadInput: that run is not trained before it.
     """
     sources = {}
     for key in study.runs:
@@ -73,7 +75,7 @@ def replayed_runs(study: Study, where: str) -> dict[str, str]:
 
 
 def _readers(study: Study, where: str) -> Iterator[tuple[Run, str]]:
-    """Every run, every run with a graph of its search space, and every variant, with its name in messages."""
+    """(run, name for messages) of every run, every run with a graph of its search space, and every variant."""
     for key, item in study.runs.items():
         yield study.run(key), f"{where}: runs.{key}"
         space = search_spaces.entries(study, key).get("graph", {}) if study.tune.trials else {}
@@ -85,7 +87,7 @@ def _readers(study: Study, where: str) -> Iterator[tuple[Run, str]]:
 
 
 def _check_order(study: Study, key: str, source: str, where: str) -> None:
-    """Refuse a run that replays `source`, of the same study, which is not trained before it.
+    """Refuse a run that replays a run `source` of the same study that is not trained before it.
 
     DVC trains in the order of params.yaml: a stage of dvc.yaml cannot depend on another one for some runs only.
     """
@@ -99,21 +101,21 @@ def _check_order(study: Study, key: str, source: str, where: str) -> None:
 
 
 def graph_paths(content: Mapping[str, Any]) -> dict[str, str]:
-    """Name -> path of each file, and of each folder of another study's run, that a params.yaml reads graphs from."""
-    places = {place for word in graph_settings.stored_graphs(content) for place in _word_paths(word, content)}
-    return {_name(place): place for place in sorted(places)}
+    """Name -> path of each file, and of each folder of another study's run, that is read for a graph."""
+    graph_files = {path for word in graph_settings.stored_graphs(content) for path in _word_paths(word, content)}
+    return {_name(path): path for path in sorted(graph_files)}
 
 
 def check_graph_paths(content: Mapping[str, Any], where: str) -> None:
-    """Refuse a params.yaml that reads a graph without naming its file, whose changes DVC would not notice.
+    """Refuse a params.yaml whose block `graphs` lacks a file that is read: DVC would not notice changes of the file.
 
     Raises:
         BadInput: naming the file, and what to write.
     """
     listed = (content.get("graphs") or {}).values()
-    for name, place in graph_paths(content).items():
-        if place not in listed:
-            raise BadInput(f"{where}: graphs: {place} is missing, which a run reads; write graphs: {{{name}: {place}}}")
+    for name, path in graph_paths(content).items():
+        if path not in listed:
+            raise BadInput(f"{where}: graphs: {path} is missing, which a run reads; write graphs: {{{name}: {path}}}")
 
 
 def replayed_run(word: object, study: str, runs: Mapping[str, Any]) -> str:
@@ -132,9 +134,9 @@ def _word_paths(word: str, content: Mapping[str, Any]) -> Iterator[str]:
         yield source if (Path(source) / "run.json").is_file() else str(paths.run(study or content["study"], name))
 
 
-def _name(place: str) -> str:
-    """A name that DVC takes, and another one for every place."""
-    return f"graph-{hashlib.sha256(place.encode()).hexdigest()[:12]}"
+def _name(path: str) -> str:
+    """A name that DVC accepts, different for every path."""
+    return f"graph-{hashlib.sha256(path.encode()).hexdigest()[:12]}"
 
 
 if __name__ == "__main__":

@@ -24,9 +24,10 @@ COLUMNS = {
     "vs_fedavg_ft": "vs\nFedAvg-FT", "gain": "gain /\nloss", "mib": "MiB", "seconds": "seconds",
     "published": "published",
 }  # fmt: skip
-OPTIONAL = ("pooled", "pre", "post", "vs_local", "vs_fedavg_ft", "gain", "published")  # left out where they are empty
-# Left out first on a narrow terminal. Both evaluation points stay longest: they say which scores can be compared.
-LEAST = (
+OPTIONAL = ("pooled", "pre", "post", "vs_local", "vs_fedavg_ft", "gain", "published")  # left out if they are empty
+# A narrow terminal omits these columns, in this order. Both evaluation points come last: they say which scores can be
+# compared.
+LEAST_IMPORTANT = (
     "seconds",
     "mib",
     "pooled",
@@ -40,7 +41,7 @@ LEAST = (
     "pre",
 )
 ONE_SPLIT, SPLITS = "one split", "splits"  # kinds of tasks whose methods are tested
-# What explains the boards, each with what it is about, of which one must be shown: columns, marks, rows, tests.
+# (subjects, line): the line explains columns, marks, rows or tests, and is printed if one of its subjects is shown.
 LEGEND = (
     ((), "mean over clients, std over seeds, at the round that validation data select"),
     (("interval",), "interval: over seeds and clients, by Student's t of a linear mixed model"),
@@ -72,13 +73,11 @@ LEGEND = (
     (("gain",), "gain / loss: clients with a better / worse mean over seeds than with Local"),
 )
 
-NAMED = 6  # most runs in a line
+MAX_NAMED_RUNS = 6  # in one line
 
 
 def main(study: str = "") -> None:
-    """Print the leaderboard of `study` (default: that of params.yaml), its summary in words, and the paths of the
-    rest.
-    """
+    """Print the leaderboard of `study` (default: that of params.yaml), its summary in words, and paths of results."""
     name = study or spec.load().name
     folder = paths.RESULTS / name
     if not (folder / "leaderboard.csv").is_file():
@@ -94,18 +93,21 @@ def main(study: str = "") -> None:
 
 
 def _outdated_message(runs: Sequence[str]) -> str:
-    """What to do about `runs`; where dvc.lock agrees with params.yaml, `dvc repro` alone trains none of them."""
-    more = len(runs) > NAMED
-    about = ", ".join(runs[:NAMED]) + (f" and {len(runs) - NAMED} more" if more else "")
-    targets = "train" if more else " ".join(f"train@{run}" for run in runs)
+    """A message about outdated `runs`, with the commands that train them again.
+
+    Where dvc.lock agrees with params.yaml, `dvc repro` alone trains none of them.
+    """
+    is_cut = len(runs) > MAX_NAMED_RUNS
+    names = ", ".join(runs[:MAX_NAMED_RUNS]) + (f" and {len(runs) - MAX_NAMED_RUNS} more" if is_cut else "")
+    targets = "train" if is_cut else " ".join(f"train@{run}" for run in runs)
     return (
-        f"trained with other settings than params.yaml has now: {about}; bring up to date with: dvc repro; "
+        f"trained with other settings than params.yaml has now: {names}; bring up to date with: dvc repro; "
         f"where that trains nothing: dvc repro -f -s {targets} && dvc repro"
     )
 
 
 def show(study: results.Study) -> None:
-    """Print the leaderboard and the summary of `study` as it is, such as by another metric."""
+    """Print the leaderboard and the summary of a loaded `study`, such as one by another metric."""
     _print(terminal.console(), study, results.compute_tables(study, paths.PARTITIONS))
 
 
@@ -117,14 +119,17 @@ def _print(console: Console, loaded: results.Study, tables: results.Tables) -> N
 
 
 def print_boards(console: Console, study: results.Study, tables: results.Tables, reasons: bool = True) -> None:
-    """Print the leaderboard of every task and what explains them.
+    """Print the leaderboard of every task, and the legend.
 
     Args:
-        reasons: whether to say below a board why its test has no power, and which clients count as one; who prints
-            warnings says so there.
+        console: the terminal.
+        study: the study.
+        tables: its tables.
+        reasons: whether to print below a leaderboard why its test has no power, or which clients count as one. Callers
+            that print warnings set it to False, because the warnings say the same.
     """
-    shown = boards(console, tables)
-    for task, board in shown.items():
+    boards_by_task = boards(console, tables)
+    for task, board in boards_by_task.items():
         console.print(board)
         runs = results.by_task(study)[task]
         if splits := verdicts.describe_splits(runs):
@@ -133,18 +138,18 @@ def print_boards(console: Console, study: results.Study, tables: results.Tables,
         if reasons and reason:
             console.print(reason, soft_wrap=True)
         console.print("")
-    print_legend(console, study, tables, shown.values())
+    print_legend(console, study, tables, boards_by_task.values())
 
 
 def boards(console: Console, tables: results.Tables) -> dict[str, Table]:
-    """Task -> its leaderboard, as wide as the terminal."""
-    rules = tables.controls
+    """Task -> its leaderboard, with the columns that fit into the terminal."""
+    controls = tables.controls
     parts = tables.board.groupby("task", sort=False)
-    return {str(task): fit_board(console, part, rules[rules["task"] == task]) for task, part in parts}
+    return {str(task): fit_board(console, part, controls[controls["task"] == task]) for task, part in parts}
 
 
 def print_legend(console: Console, study: results.Study, tables: results.Tables, shown: Iterable[Table]) -> None:
-    """The lines of the legend that are about what is `shown`."""
+    """Print the lines of the legend that are about the tables `shown`."""
     headers = {column.header for table in shown for column in table.columns}
     present = {key for key, header in COLUMNS.items() if header in headers}
     present |= {*tables.board["mark"], *tables.controls["kind"]}
@@ -155,31 +160,33 @@ def print_legend(console: Console, study: results.Study, tables: results.Tables,
             console.print(line, style="dim", soft_wrap=True, highlight=False)
 
 
-def fit_board(console: Console, part: pd.DataFrame, rules: pd.DataFrame | None = None) -> Table:
+def fit_board(console: Console, part: pd.DataFrame, controls: pd.DataFrame | None = None) -> Table:
     """The leaderboard of one task with as many columns as the terminal has room for."""
-    unlimited = console.options.update(width=10 * terminal.WIDE)  # else the measure is never more than the terminal has
-    tables = (board(part, LEAST[:count], rules) for count in range(len(LEAST) + 1))
-    fit = (table for table in tables if console.measure(table, options=unlimited).maximum <= console.width)
-    return next(fit, board(part, LEAST, rules))
+    unlimited = console.options.update(width=10 * terminal.WIDE)  # else the measure is at most the terminal's width
+    tables = (board(part, LEAST_IMPORTANT[:count], controls) for count in range(len(LEAST_IMPORTANT) + 1))
+    fitting = (table for table in tables if console.measure(table, options=unlimited).maximum <= console.width)
+    return next(fitting, board(part, LEAST_IMPORTANT, controls))
 
 
-def board(part: pd.DataFrame, without: Sequence[str] = (), rules: pd.DataFrame | None = None) -> Table:
-    """The leaderboard of one task, `without` some columns; below it the scores of `rules` without a model."""
+def board(part: pd.DataFrame, without: Sequence[str] = (), controls: pd.DataFrame | None = None) -> Table:
+    """The leaderboard of one task, `without` some columns; below it the scores of `controls` without a model."""
     rows = list(results.leaderboard_rows(part))
     table = Table(title=f"{rows[0]['task']}, {rows[0]['metric']}", title_justify="left", box=None, header_style="bold")
-    filled = {key for key in COLUMNS if key not in OPTIONAL or any(row[key] not in ("", results.EMPTY) for row in rows)}
-    keys = [key for key in COLUMNS if key in filled and key not in without]
+    present = {
+        key for key in COLUMNS if key not in OPTIONAL or any(row[key] not in ("", results.EMPTY) for row in rows)
+    }
+    keys = [key for key in COLUMNS if key in present and key not in without]
     for key in keys:
         table.add_column(COLUMNS[key], justify="left" if key == "method" else "right", vertical="bottom", no_wrap=True)
     for row, mark in zip(rows, part["mark"], strict=True):
         table.add_row(*(row[key] for key in keys), style="bold" if mark == "best" else "")
-    for rule in () if rules is None else results.control_rows(rules):
-        table.add_row(*(rule.get(key, "") for key in keys), style="dim")
+    for control in () if controls is None else results.control_rows(controls):
+        table.add_row(*(control.get(key, "") for key in keys), style="dim")
     return table
 
 
 def print_summary(console: Console, lines: Sequence[Line]) -> None:
-    """The study in five lines; one with several sentences, such as one for each task, has them below its title."""
+    """Print the summary in five lines; the sentences of a line that has several are below its title."""
     console.print("")
     for line in lines:
         several = len(line.sentences) > 1
@@ -189,27 +196,33 @@ def print_summary(console: Console, lines: Sequence[Line]) -> None:
 
 
 def stale_runs(study: results.Study) -> list[str]:
-    """The runs whose settings or seeds differ by now from those of params.yaml and of tuning."""
+    """The runs whose settings or seeds differ from the current ones of params.yaml and of tuning."""
     try:
-        now = assembly.load()
-    except BadInput:  # old results are shown also while params.yaml is being edited
+        declared = assembly.load()
+    except BadInput:  # params.yaml may be in the middle of a change; results are shown nevertheless
         return []
-    runs = [run for run in study.all_runs if now.name == study.name and run.name in now.runs]
-    tuned = [run for run in runs if paths.tuning_result(now.name, now.runs[run.name].task, run.name).is_file()]
+    runs = [run for run in study.all_runs if declared.name == study.name and run.name in declared.runs]
+    tuned = [
+        run for run in runs if paths.tuning_result(declared.name, declared.runs[run.name].task, run.name).is_file()
+    ]
     return [
         run.name
         for run in tuned
-        if run.info.get("spec_hash") != now.run(run.name, tuned_values(now, run.name)).fingerprint()
-        or {*run.seeds} != {*now.seeds}
+        if run.info.get("spec_hash") != declared.run(run.name, tuned_values(declared, run.name)).fingerprint()
+        or {*run.seeds} != {*declared.seeds}
     ]
 
 
 def extra_grids(tables: results.Tables) -> Iterator[method_views.TextTable]:
-    """Other quantities that the study's papers print, and separate groups of clients; nothing for most studies."""
+    """Tables of other quantities that papers print, and of separate groups of clients; none for most studies."""
     measures, cohorts = tables.measures[tables.measures["table"] != ""], tables.cohorts
     for task in dict.fromkeys([*measures["task"], *cohorts["task"]]):
-        mine, groups = (table[table["task"] == task] for table in (measures, cohorts))
-        grids = [method_views.cohorts(groups), method_views.printed_quantities(mine), *method_views.shares(mine)]
+        task_measures, groups = (table[table["task"] == task] for table in (measures, cohorts))
+        grids = [
+            method_views.cohorts(groups),
+            method_views.printed_quantities(task_measures),
+            *method_views.shares(task_measures),
+        ]
         yield from (grid._replace(title=f"{task}: {grid.title}") for grid in grids if grid)
 
 
@@ -223,8 +236,8 @@ def grid_table(grid: method_views.TextTable) -> Table:
         caption=grid.caption,
         caption_justify="left",
     )
-    for place, name in enumerate(grid.header):
-        table.add_column(name, justify="left" if place == 0 else "right", no_wrap=True)
+    for position, name in enumerate(grid.header):
+        table.add_column(name, justify="left" if position == 0 else "right", no_wrap=True)
     for row in grid.rows:
         table.add_row(*row)
     return table

@@ -1,6 +1,6 @@
-"""Stage `names`: the names in params.yaml are safe in a shell and in a path, and its graphs can be read.
+"""Stage `names`: check that names in params.yaml are safe in a shell and in a path, and that its graphs can be read.
 
-It runs before every other stage: DVC itself would say of a missing file only that there is none.
+It runs before every other stage: DVC itself would only report that a file is missing.
 """
 
 from fedweave.federation import graph_settings
@@ -19,7 +19,7 @@ def main() -> None:
     content = read_yaml(PARAMS)
     check_names(content, str(PARAMS))
     if graph_settings.stored_graphs(content):
-        from fedweave.pipelines.stages import graphs  # not above: they load torch, which other studies need not here
+        from fedweave.pipelines.stages import graphs  # not at the top: they import torch, which takes time
         from fedweave.runs import assembly
 
         graphs.check(assembly.load(), str(PARAMS))

@@ -1,4 +1,4 @@
-"""What a stage has read of params.yaml: DVC records the entries that stand there when a stage has ended."""
+"""A check that params.yaml did not change while a stage ran: DVC records the entries as they are at the stage's end."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -11,20 +11,21 @@ CHANGED = f"{PARAMS} has changed while this stage ran; run it again"
 
 
 def create_check() -> Callable[..., None]:
-    """Note params.yaml as it is; what this returns takes names of entries, such as "runs", KEY, and refuses another
-    value of one.
+    """Read params.yaml now; the returned function compares entries with it at the end of a stage.
+
+    The function takes names of entries, such as ("runs", KEY), and raises `BadInput` if one has another value.
     """
     before = _text()
 
     def check(*names: tuple[str, ...]) -> None:
-        if (now := _text()) != before and _entries(now, names) != _entries(before, names):
+        if (text := _text()) != before and _entries(text, names) != _entries(before, names):
             raise BadInput(CHANGED)
 
     return check
 
 
 def run_entries(task: str, method: str, key: str) -> tuple[tuple[str, ...], ...]:
-    """The entries that say what a run computes."""
+    """The names of the entries that decide what a run computes."""
     return ("study",), ("seeds",), ("tasks", task), ("methods", method), ("runs", key)
 
 
@@ -33,7 +34,7 @@ def _text() -> str:
 
 
 def _entries(text: str, names: Iterable[tuple[str, ...]]) -> list[Any]:
-    """The values of entries; None for one that is not there, or in a file that is no YAML."""
+    """The values of entries; None for a missing one, and for all if the file is no YAML."""
     try:
         content = load_yaml(text)
     except BadInput:

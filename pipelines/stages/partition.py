@@ -23,24 +23,24 @@ def digest(partition: data.Partition) -> str:
 def main(name: str) -> None:
     """Distribute the data set of task `name` over clients and write data/partitions/<name>.
 
-    The files are of the first split; training deals further ones again, of which dataset.json has the sums.
+    The files are of the first split. Training makes the other splits itself; dataset.json has their digests.
     """
     tasks = spec.load().tasks
     task = tasks[choose(name, tasks, "params.yaml: tasks")]
     features, folder = paths.FEATURES / task.dataset, paths.PARTITIONS / name
     dataset = data.load_dataset(features)
-    first, *further = data.splits(task.partition)
+    first, *other_splits = data.splits(task.partition)
     partition_ = data.partition(dataset, **first)
     data.save_partition(folder / "partition.npz", partition_)
     summary = data.describe(folder, dataset, partition_)
-    # Training depends on this file in place of the arrays, so that new features with the same split are noticed.
+    # Training depends on this file instead of the arrays, so that DVC notices new features with the same split.
     sums = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(features.iterdir())}
     facts = {"dataset": task.dataset, "sha256": sums}
-    if further:
-        facts["splits"] = {str(block["seed"]): digest(data.partition(dataset, **block)) for block in further}
+    if other_splits:
+        facts["splits"] = {str(block["seed"]): digest(data.partition(dataset, **block)) for block in other_splits}
     write_atomic(folder / "dataset.json", json.dumps(facts, indent=2) + "\n")
-    known = f", heterogeneity {summary['heterogeneity']:.3f}" if "heterogeneity" in summary else ""
-    print(f"{name}: {partition_.clients} clients{known}")
+    suffix = f", heterogeneity {summary['heterogeneity']:.3f}" if "heterogeneity" in summary else ""
+    print(f"{name}: {partition_.clients} clients{suffix}")
 
 
 if __name__ == "__main__":

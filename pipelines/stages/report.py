@@ -13,12 +13,13 @@ from fedweave.pipelines.processes import run_main
 from fedweave.pipelines.stages import text_styles
 from fedweave.study import spec
 
-TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": "120"}  # what the text is made for
+TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": "120"}  # the terminal of leaderboard.txt
 
 
 def main(study: str = "") -> None:
-    """Build the page of `study` (default: that of params.yaml) and the leaderboard; meanwhile MLflow is brought up to
-    date.
+    """Build the page of `study` (default: that of params.yaml) and the leaderboard.
+
+    At the same time a forked process brings MLflow up to date.
     """
     from fedweave.pipelines.mlflow_records import synchronise
     from fedweave.pipelines.stages import leaderboard
@@ -42,14 +43,15 @@ def build_with_metric(study: str, metric: str) -> None:
 
 
 def partition_folder(folder: Path) -> Path:
-    """Where the clients' data are described: in the folder itself where `fedweave run` or Python wrote it."""
-    own = folder / "partitions"
-    return own if own.is_dir() else paths.PARTITIONS
+    """The folder with descriptions of the clients' data: in `folder` itself if `fedweave run` or Python wrote it."""
+    inside = folder / "partitions"
+    return inside if inside.is_dir() else paths.PARTITIONS
 
 
 def write_board(folder: Path, study: str = "") -> None:
-    """Write `folder`/leaderboard.txt: what the terminal shows of the study. Its styles are kept elsewhere, because an
-    editor, git and a mail show them as codes.
+    """Write `folder`/leaderboard.txt: what the terminal shows of the study, without styles.
+
+    The text with styles is another file, because an editor, git and a mail show styles as codes.
     """
     from fedweave.pipelines.stages import leaderboard
 
@@ -63,7 +65,7 @@ def write_board(folder: Path, study: str = "") -> None:
 
 @contextmanager
 def _terminal_environment() -> Iterator[None]:
-    """Rich writes for the terminal that these variables describe."""
+    """Set the variables of `TERMINAL` during the block: Rich writes for the terminal that they describe."""
     before = {name: os.environ.get(name) for name in TERMINAL}
     os.environ.update(TERMINAL)
     try:

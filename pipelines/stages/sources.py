@@ -1,5 +1,6 @@
-"""Stage `sources`: digests of the code behind every other stage, so that each has one dependency for its code, and
-the settings of every search.
+"""Stage `sources`: digests of the code behind every other stage, and the settings of every search.
+
+So every stage needs only one dependency for its code.
 """
 
 import json
@@ -24,7 +25,7 @@ def main() -> None:
     A file that is written with the same content makes no stage run again.
 
     Raises:
-        BadInput: params.yaml is not sound, or does not name a file that a graph is read from.
+        BadInput: params.yaml is not valid, or does not name a file that a graph is read from.
     """
     study = assembly.load()
     graphs.check_graph_paths(read_yaml(PARAMS), str(PARAMS))
@@ -47,7 +48,7 @@ def _write_all(study: Study) -> None:
         _write_runs(
             folder / "ablations" / f"{name}.json", study, runs, {*_partition_files(runs), *dependencies.of_statistics()}
         )
-    # Tables and the page read summaries of partitions, whose folder has those of other studies too: no dependency.
+    # Tables and the page read summaries of partitions. They do not depend on that folder, which all studies share.
     summary = find_dependencies([paths.PACKAGE / "data" / "summary.py"])
     _write(folder / "tables.json", {*dependencies.of_tables(), *summary})
     _write(folder / "page.json", {*dependencies.of_page(), *summary})
@@ -75,7 +76,7 @@ def _variants(study: Study, name: str) -> list[Run]:
 
 
 def _partition_files(runs: Iterable[Run]) -> set[Path]:
-    """The files behind the partitions of `runs`, and their summaries."""
+    """The code behind the partitions of `runs` and their summaries."""
     return {file for rule in {run.task.partition["name"] for run in runs} for file in dependencies.of_partition(rule)}
 
 
@@ -93,7 +94,7 @@ def _write_runs(
 
 
 def _graph_digests(study: Study, run: Run) -> dict[str, str]:
-    """What the graph of a run is read from: digests of files, or all that decides about a run of the same study."""
+    """Digests of what the graph of a run is read from: of files, or of everything that decides a run of this study."""
     if key := graphs.replayed_run(run.options.get("graph"), study.name, study.runs):
         other = study.run(key)
         search = json.dumps([study.tune.budget, study.tune.spaces.get(other.method)])

@@ -1,4 +1,4 @@
-"""The leaderboard as a terminal shows it, kept beside the plain text of results/; without an import that takes time."""
+"""The leaderboard with the styles of a terminal, stored apart from the plain text. Imports here must be fast."""
 
 import re
 from pathlib import Path
@@ -12,12 +12,12 @@ def remove_styles(text: str) -> str:
 
 
 def styled_path(file: Path) -> Path:
-    """Where the styled form of results/<study>/leaderboard.txt is kept."""
+    """The path of the styled form of results/<study>/leaderboard.txt."""
     return Path(".fedweave", "boards", f"{file.parent.name}.ansi")
 
 
 def read(file: Path) -> str:
-    """The styled form of `file`; `file` itself where there is none, or that of another state, as after `dvc pull`."""
+    """The styled form of `file`; its plain text if the styled form is missing or of another state of the file."""
     text, copy = file.read_text(encoding="utf-8"), styled_path(file)
     styled = copy.read_text(encoding="utf-8") if copy.is_file() else ""
     return styled if remove_styles(styled) == text else text

@@ -20,8 +20,8 @@ from fedweave.runs.selection import finite_mean
 from fedweave.study.code import digest
 from fedweave.study.spec import Run, Study
 
-FAILURES = (Diverged,)  # which end the stage with one line
-LINES = 3  # of progress per repetition
+FAILURES = (Diverged,)  # exceptions that end the stage with one line
+LINES_PER_REPETITION = 3  # of progress
 
 
 def main(key: str) -> None:
@@ -35,8 +35,8 @@ def main(key: str) -> None:
     record_time("trained")
     for seed, history in histories.items():
         score, name = finite_mean(archive.select_scores(prepared, history)), prepared.method.task.score_metric.name
-        shown = f"test {name} {score:.4g}" if math.isfinite(score) else f"no client has a finite test {name}"
-        print(f"{key}, seed {seed}: {shown}", flush=True)
+        result = f"test {name} {score:.4g}" if math.isfinite(score) else f"no client has a finite test {name}"
+        print(f"{key}, seed {seed}: {result}", flush=True)
     machine.write(paths.run(study.name, key) / "system.csv", load)
     archive.write(paths.run(study.name, key), prepared, histories)
     check(*params_entries.run_entries(run.name, run.method, key))
@@ -44,22 +44,26 @@ def main(key: str) -> None:
 
 
 class TrainingResult(NamedTuple):
-    """A run with its repetitions by seed, and the folder of their checkpoints, to be kept until results are written."""
+    """A run, its repetitions by seed, and the folder of their checkpoints, which stays until results are written."""
 
     prepared: repetition.PreparedRun
     histories: dict[int, repetition.History]
     checkpoints: Path
 
 
-def train(run: Run, inputs: tuple[Dataset, Partition], title: str, dealt_by: Sequence[Path] = ()) -> TrainingResult:
-    """Every repetition of `run`, named `title` in the log; a killed one continues from its checkpoint of the same
-    code and data.
+def train(
+    run: Run, inputs: tuple[Dataset, Partition], title: str, partition_code: Sequence[Path] = ()
+) -> TrainingResult:
+    """Train every repetition of `run`; one that was killed continues from its checkpoint of the same code and data.
 
     Args:
-        dealt_by: the code that has dealt the rows of clients, where these are no file.
+        run: the run.
+        inputs: data set and partition.
+        title: name of the run in the log.
+        partition_code: the code that makes the partition, if the partition is not read from a file.
     """
     prepared = repetition.prepare(run, *inputs)
-    parts = [run_digest(run), inputs_digest(run), *([digest(dealt_by)] if dealt_by else [])]
+    parts = [run_digest(run), inputs_digest(run), *([digest(partition_code)] if partition_code else [])]
     checkpoints = paths.STATE / "checkpoints" / "-".join(parts)
     return TrainingResult(
         prepared,
@@ -69,7 +73,7 @@ def train(run: Run, inputs: tuple[Dataset, Partition], title: str, dealt_by: Seq
 
 
 def tuned_values(study: Study, key: str) -> dict[str, Any]:
-    """The values that tuning found for the run `key`.
+    """The values of the settings that tuning has chosen for the run `key`.
 
     Raises:
         BadInput: the tune stage has not run, or its file is damaged.
@@ -85,12 +89,14 @@ def tuned_values(study: Study, key: str) -> dict[str, Any]:
 
 
 def progress_printer(key: str, rounds: int) -> Callable[[int, Report], None]:
-    """Progress for a log: a few lines a repetition, for any number of rounds."""
+    """A function that prints progress for a log: a few lines a repetition, for any number of rounds."""
 
     def show(seed: int, report: Report) -> None:
-        if report.round % max(1, rounds // LINES) == 0:
-            lost = f", dropped the uploads of clients {', '.join(map(str, report.dropped))}" if report.dropped else ""
-            print(f"{key}, seed {seed}: round {report.round}/{rounds}, loss {report.loss:.4g}{lost}", flush=True)
+        if report.round % max(1, rounds // LINES_PER_REPETITION) == 0:
+            dropped = (
+                f", dropped the uploads of clients {', '.join(map(str, report.dropped))}" if report.dropped else ""
+            )
+            print(f"{key}, seed {seed}: round {report.round}/{rounds}, loss {report.loss:.4g}{dropped}", flush=True)
 
     return show
 

@@ -25,14 +25,14 @@ from fedweave.study.spec import Study
 
 
 def main(task: str) -> None:
-    """Search for every run of `task`; write what was found, and the trials behind it.
+    """Search for every run of `task`; write the chosen values and the trials.
 
     results/<study>/tuned/<task>/<run>.json holds {"run", "best"}, which training reads: a longer search without a
     better trial causes no new training. Without trials, or for a method without a space, `best` is empty and training
     takes the declared values. trials/<run>.json holds what `search_record` gives.
     """
     check = params_entries.create_check()
-    with cache_calls():  # the code that runs is that of the beginning
+    with cache_calls():  # digests of code are computed once, as the code in memory stays the same
         study = _search(task)
     searched = [params_entries.run_entries(task, study.runs[key].method, key) for key in runs(study, task)]
     check(("tune",), *(name for names in searched for name in names))
@@ -41,9 +41,9 @@ def main(task: str) -> None:
 def _search(task: str) -> Study:
     study, keys = assembly.load(), run_searches(task)
     records = {key: search_record(open_search(study, key)) for key in keys}
-    best = {key: found["best"] for key, found in records.items()}
-    for key, found in records.items():
-        write_atomic(paths.trials(study.name, task, key), json.dumps(found, indent=2) + "\n")
+    best = {key: record["best"] for key, record in records.items()}
+    for key, record in records.items():
+        write_atomic(paths.trials(study.name, task, key), json.dumps(record, indent=2) + "\n")
     for key in runs(study, task):
         if study.tune.trials and key not in keys:
             print(f"{key}: no trial, {_reason(study, key)}", flush=True)
@@ -55,7 +55,7 @@ def _search(task: str) -> Study:
 
 
 def _reason(study: Study, key: str) -> str:
-    """Why nothing is searched for of a run."""
+    """Why a run has no search."""
     if (source := search_spaces.find_source_run(study, key)) != key:
         return f"it takes the values of {source}, from which it differs in the graph alone"
     return f"it keeps its declared values: tune.spaces.{study.runs[key].method} is missing or empty"
@@ -82,8 +82,9 @@ def run_searches(task: str) -> list[str]:
 
 
 def _duration_key(search: Search) -> tuple[bool, int]:
-    """What puts searches in the order of their time, so that no core waits for the last one: rounds over the pooled
-    rows of all clients take longest.
+    """A key that sorts searches by duration: the longest ones start first, so that no core waits for the last one.
+
+    Rounds over the pooled rows of all clients take longest.
     """
     return METHODS[search.study.runs[search.key].method].pools, search.rounds
 
@@ -101,24 +102,24 @@ def runs(study: Study, task: str) -> list[str]:
 def search_record(search: Search) -> dict[str, Any]:
     """A finished search as data.
 
-    "best" are the parameters of the trial that `choose_trial` takes, "importance" is the share of the variance of
-    scores that each parameter explains (fANOVA; empty for few trials), "trials" are in the order of their ends. A
-    pruned one has no value, but the best that it had reached. With two objectives each trial has "bytes" too.
+    "best" has the parameters of the trial that `choose_trial` takes, "importance" the share of the variance of scores
+    that each parameter explains (fANOVA; empty for few trials), and "trials" all trials in the order of their ends. A
+    pruned trial has no "value", but its last score as "reached". With two objectives each trial also has "bytes".
     """
-    tune, opened = search.study.tune, search.opened
-    done = sorted(opened.get_trials(states=DONE), key=lambda trial: str(trial.datetime_complete))[: tune.trials]
-    finished = [trial for trial in done if trial.state == TrialState.COMPLETE]
-    best = trials.choose_trial(opened, finished) if finished else None
+    tune, optuna_study = search.study.tune, search.optuna_study
+    ended = sorted(optuna_study.get_trials(states=DONE), key=lambda trial: str(trial.datetime_complete))[: tune.trials]
+    finished = [trial for trial in ended if trial.state == TrialState.COMPLETE]
+    best = trials.choose_trial(optuna_study, finished) if finished else None
     score = best.values[0] if best else "-"
-    print(f"{search.key}: {len(done)} trials, best {score} with {best.params if best else {}}", flush=True)
+    print(f"{search.key}: {len(ended)} trials, best {score} with {best.params if best else {}}", flush=True)
     return {
         "run": search.key,
         "best": best.params if best else {},
         "budget": tune.budget,
         "spaces": search_spaces.describe_search(search.study, search.key),
-        "maximize": opened.directions[0] == optuna.study.StudyDirection.MAXIMIZE,
-        "importance": _importance(opened) if trials.are_enough(finished) else {},
-        "trials": [_trial_record(trial, tune.objectives) for trial in done],
+        "maximize": optuna_study.directions[0] == optuna.study.StudyDirection.MAXIMIZE,
+        "importance": _importance(optuna_study) if trials.are_enough(finished) else {},
+        "trials": [_trial_record(trial, tune.objectives) for trial in ended],
     }
 
 
@@ -142,11 +143,11 @@ def _trial_record(trial: FrozenTrial, objectives: Sequence[str]) -> dict[str, An
     }
 
 
-def _importance(opened: optuna.Study) -> dict[str, float]:
+def _importance(optuna_study: optuna.Study) -> dict[str, float]:
     from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 
-    score = (lambda trial: trial.values[0]) if len(opened.directions) > 1 else None
-    importances = get_param_importances(opened, evaluator=FanovaImportanceEvaluator(seed=0), target=score)
+    score = (lambda trial: trial.values[0]) if len(optuna_study.directions) > 1 else None
+    importances = get_param_importances(optuna_study, evaluator=FanovaImportanceEvaluator(seed=0), target=score)
     return {name: round(float(share), 6) for name, share in importances.items()}
 
 

@@ -27,14 +27,14 @@ def run(tmp_path: Path) -> results.Run:
 
 
 def outcomes(run: results.Run) -> dict[str, ablate.VariantResult]:
-    """The declared run, a variant that is a little worse, and one of clients that were dealt anew."""
+    """The declared run, a variant that is a little worse, and one with other clients."""
     declared = results.select_scores(run)[["seed", "client", "value"]]
     loss = np.random.default_rng(1).normal(1.0, 0.5, len(declared))
-    dealt = pd.DataFrame({"seed": [0, 0, 1, 1], "client": [0, 7, 0, 7], "value": [50.0, np.nan, 60.0, np.nan]})
+    other = pd.DataFrame({"seed": [0, 0, 1, 1], "client": [0, 7, 0, 7], "value": [50.0, np.nan, 60.0, np.nan]})
     return {
         ablate.DECLARED: ablate.VariantResult({}, declared, 1.0, 1.0, declared=True),
         "worse": ablate.VariantResult({"lam": 0}, declared.assign(value=declared["value"] - loss), 1.0, 1.0),
-        "others": ablate.VariantResult({"partition.clients": 2}, dealt, 1.0, 1.0, dealt=True),
+        "others": ablate.VariantResult({"partition.clients": 2}, other, 1.0, 1.0, has_other_partition=True),
     }
 
 

@@ -45,7 +45,7 @@ def test_log_is_refused_at_once(absent: str) -> None:
     with pytest.raises(BadInput) as refusal:
         tracking.main("toy")
     assert str(refusal.value) == line(absent)
-    assert time.monotonic() - begun < 2 * addresses.HEALTH
+    assert time.monotonic() - begun < 2 * addresses.ANSWER_TIMEOUT
 
 
 def test_a_reproduction_shows_its_leaderboard_and_tells_once(
@@ -139,7 +139,7 @@ def test_whatever_a_server_says_it_is_there(code: int, there: bool) -> None:
 
 
 def test_a_server_that_hangs_or_speaks_another_language_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(addresses, "HEALTH", 0.2)
+    monkeypatch.setattr(addresses, "ANSWER_TIMEOUT", 0.2)
     with server(lambda self: time.sleep(1)) as uri:
         assert not addresses.is_reachable(uri)
     with server(lambda self: self.wfile.write(b"?\n") and None) as uri:

@@ -45,14 +45,14 @@ CHANGED = "params.yaml has changed while this stage ran; run it again"
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A project whose data are dealt, as the current folder."""
+    """A project whose data are partitioned, as the current folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     Path("params.yaml").write_text(yaml.safe_dump(STUDY))
     dataset = trained.dataset("images")
     data.save_dataset(paths.FEATURES / "digits", dataset)
-    dealt = data.partition(dataset, **STUDY["tasks"]["blobs"]["partition"])
-    data.save_partition(paths.PARTITIONS / "blobs" / "partition.npz", dealt)
+    partition = data.partition(dataset, **STUDY["tasks"]["blobs"]["partition"])
+    data.save_partition(paths.PARTITIONS / "blobs" / "partition.npz", partition)
 
 
 @pytest.mark.parametrize("command", [studies.use, studies.run])
@@ -83,7 +83,7 @@ def test_who_runs_a_study_keeps_the_lock_from_the_first_byte_to_the_end(
     monkeypatch.setattr(studies.subprocess, "run", run)
     studies.run("mine.yaml", force=True)
     assert codes == [1, 0]
-    assert locking.HANDED not in os.environ
+    assert locking.HANDLE_VARIABLE not in os.environ
     os.close(locking.acquire())
 
 

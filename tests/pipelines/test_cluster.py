@@ -153,18 +153,18 @@ def test_a_flow_submits_follows_and_commits(submit: Callable[[], Submission], mo
         reproduce(where="slurm")
     Path("knobs/refuse-b").unlink()
     submit()
-    looks, look = [], collection.progress
+    queries, query = [], collection.progress
 
     def seldom(submission: Submission) -> list[collection.StageProgress]:
         """Twice the queue gives no answer."""
-        looks.append(submission)
-        if len(looks) < 3:
+        queries.append(submission)
+        if len(queries) < 3:
             raise BadInput("squeue: no answer within 120 s")
-        return look(submission)
+        return query(submission)
 
     monkeypatch.setattr(collection, "progress", seldom)
     assert reproduce(where="slurm").startswith("1 stages brought up to date, ")
-    assert len(looks) > 2
+    assert len(queries) > 2
     assert stale_stages() == []
 
 

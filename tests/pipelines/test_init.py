@@ -92,7 +92,9 @@ def test_an_unchanged_pipeline_is_renewed(project: Path, monkeypatch: pytest.Mon
     assert (project / ".env").read_text(encoding="utf-8") == wanted[".env"]
 
 
-@pytest.mark.parametrize("ignored", [(ROOT / ".gitignore").read_text(), projects.IGNORED], ids=["checkout", "project"])
+@pytest.mark.parametrize(
+    "ignored", [(ROOT / ".gitignore").read_text(), projects.GITIGNORE], ids=["checkout", "project"]
+)
 def test_git_leaves_out_what_a_federation_writes(tmp_path: Path, ignored: str) -> None:
     """Rows of clients and secret keys, by the names of README.md and docs/federation.md; code is not left out."""
     subprocess.run(["git", "init", "--quiet", tmp_path], check=True)

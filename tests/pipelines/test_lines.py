@@ -67,7 +67,7 @@ def test_a_log_tells_now_and_then_what_runs(monkeypatch: pytest.MonkeyPatch) -> 
             view.show_output(line)
         view.show_running()
     assert output.getvalue() == ""
-    monkeypatch.setattr(lines, "NEWS", 0.0)
+    monkeypatch.setattr(lines, "MESSAGE_INTERVAL", 0.0)
     for view in views:
         view.show_running()
     shown = r" 2/12 train@digits-ditto \(running for \d\.\d s\): digits-ditto seed 0: round 1/2\n"

@@ -43,7 +43,7 @@ def test_rows_stay_few_and_span_the_whole_time(monkeypatch: pytest.MonkeyPatch) 
             return self.calls > 5000
 
     machine._watch(rows, Over())
-    assert machine.MOST // 2 <= len(rows) <= machine.MOST
+    assert machine.MAX_ROWS // 2 <= len(rows) <= machine.MAX_ROWS
     assert rows[-1]["time"] > 4800
     assert all(a["time"] < b["time"] for a, b in pairwise(rows))
 

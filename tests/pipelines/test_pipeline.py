@@ -71,7 +71,7 @@ def test_results_are_there(project: Project) -> None:
 
 
 def test_ablations_stand_beside_the_run_as_it_is_declared(project: Project) -> None:
-    """What equals it is not trained again; other clients are another deal of the rows and are not paired."""
+    """What equals it is not trained again; a partition with other clients is not paired."""
     folder = project.folder / "results" / "small"
     board = pd.read_csv(folder / "leaderboard.csv").set_index(["dataset", "method"])["mean"]
     pull = pd.read_csv(folder / "ablations" / "pull" / "table.csv").set_index("variant")

@@ -28,7 +28,7 @@ MEASURED = ["seconds"]  # columns of the leaderboard that are no result
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """What selects the cluster."""
-    if reason := two_nodes.missing():
+    if reason := two_nodes.describe_missing():
         pytest.skip(f"a real SLURM {reason}")
     folder = tmp_path_factory.mktemp("slurm")
     try:

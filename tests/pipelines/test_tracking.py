@@ -88,7 +88,7 @@ def test_a_method_has_the_quality_of_its_graph(store: str, tmp_path: Path, monke
 def saved_columns(client: MlflowClient) -> list[str]:
     """Metrics in the view of the task blobs."""
     tags = client.get_experiment_by_name("toy").tags
-    columns = json.loads(json.loads(tags[views.SAVED + "blobs"])["state"])["selectedColumns"]
+    columns = json.loads(json.loads(tags[views.VIEW_TAG + "blobs"])["state"])["selectedColumns"]
     return [name.removeprefix("metrics.").strip("`") for name in columns]
 
 
@@ -160,7 +160,7 @@ def test_flatten_names_every_setting_and_cuts_long_ones() -> None:
     flat = writer.flatten({"train": {"lr": 0.1, "clip": None}, "seeds": [0, 1], "empty": {}, "long": "x" * 2000})
     assert flat.keys() == {"train.lr", "train.clip", "seeds", "empty", "long"}
     assert (flat["train.lr"], flat["train.clip"], flat["seeds"], flat["empty"]) == ("0.1", "null", "[0, 1]", "{}")
-    assert len(flat["long"]) == writer.LONGEST
+    assert len(flat["long"]) == writer.MAX_PARAM_LENGTH
 
 
 def test_a_search_is_a_parent_with_its_trials_and_an_ablation_one_with_its_variants(store: str, tmp_path: Path) -> None:

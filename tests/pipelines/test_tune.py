@@ -90,12 +90,12 @@ def prepare(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def states() -> list[TrialState]:
     """What the journal says of every trial, in the order in which they began."""
-    return [trial.state for trial in search.open_search(assembly.load(), RUN).opened.trials]
+    return [trial.state for trial in search.open_search(assembly.load(), RUN).optuna_study.trials]
 
 
 def made() -> list[tuple[dict[str, float], float | None, dict[int, float]]]:
     """What was tried and what it gave, in the order in which it was begun and brought to its end."""
-    done = search.open_search(assembly.load(), RUN).opened.get_trials(states=search.DONE)
+    done = search.open_search(assembly.load(), RUN).optuna_study.get_trials(states=search.DONE)
     return [
         (trial.params, trial.value if trial.state == TrialState.COMPLETE else None, trial.intermediate_values)
         for trial in done
@@ -191,7 +191,7 @@ def test_two_processes_share_a_search(project: Path) -> None:
     assert {*states()} <= {*search.DONE}
     assert len(made()) == TRIALS
     assert [params for params, _, _ in made()].count(DECLARED) == 1
-    assert search.open_search(assembly.load(), RUN).opened.trials[0].params == DECLARED
+    assert search.open_search(assembly.load(), RUN).optuna_study.trials[0].params == DECLARED
 
 
 def test_budget_first_trial_and_pruning_by_rounds(alone: list) -> None:
@@ -351,7 +351,7 @@ def test_a_grid_has_every_point_once(project: Path, queued: int) -> None:
     content["tasks"]["toy"]["train"]["epochs"] = 1
     Path("params.yaml").write_text(yaml.safe_dump(content))
     for point in search.initial_points(assembly.load(), RUN)[:queued]:
-        search.open_search(assembly.load(), RUN).opened.enqueue_trial(point)
+        search.open_search(assembly.load(), RUN).optuna_study.enqueue_trial(point)
     search.run_search(assembly.load(), RUN)
     assert sorted(tuple(params.values()) for params, _, _ in made()) == sorted(
         itertools.product([0.1, 0.25, 1.0], [0.01, 0.05])
@@ -368,7 +368,9 @@ def test_two_searches_do_not_draw_the_same_points(project: Path) -> None:
     drawn = []
     for key in runs:
         search.run_search(assembly.load(), key)
-        drawn.append([tuple(trial.params.values()) for trial in search.open_search(assembly.load(), key).opened.trials])
+        drawn.append(
+            [tuple(trial.params.values()) for trial in search.open_search(assembly.load(), key).optuna_study.trials]
+        )
     assert drawn[0][0] == drawn[1][0]
     assert len({*drawn[0], *drawn[1]}) == 7
 
@@ -470,11 +472,11 @@ def test_killed_with_the_journal_in_its_hands(project: Path) -> None:
 def test_killed_before_the_first_trial_had_its_values(project: Path) -> None:
     """What such a kill leaves behind is a trial that runs and knows only what it was queued with."""
     study = assembly.load()
-    opened = search.open_search(study, RUN).opened
+    opened = search.open_search(study, RUN).optuna_study
     opened.enqueue_trial(search_spaces.declared_values(study, RUN))
     opened.ask()
     search.run_search(study, RUN)
-    done = search.open_search(study, RUN).opened.get_trials(states=search.DONE)
+    done = search.open_search(study, RUN).optuna_study.get_trials(states=search.DONE)
     assert len(done) == TRIALS
     assert done[0].params == DECLARED
 
@@ -484,7 +486,7 @@ def test_trials_of_other_data_are_not_taken(project: Path, monkeypatch: pytest.M
     study, noted = assembly.load(), paths.PARTITIONS / "toy" / "dataset.json"
     noted.write_text('{"sha256": "before"}')
     found = search.open_search(study, RUN)
-    found.opened.tell(found.opened.ask(), 50.0)
+    found.optuna_study.tell(found.optuna_study.ask(), 50.0)
     prepare(project, monkeypatch)
     assert search.open_search(study, RUN).remaining_trials == TRIALS - 1
     noted.write_text('{"sha256": "after"}')
@@ -505,5 +507,5 @@ def test_the_longest_searches_begin_first(project: Path) -> None:
     Path("params.yaml").write_text(yaml.safe_dump({**STUDY, "runs": runs, "methods": methods, "tune": tuned}))
     tune.run_searches("toy")
     study = assembly.load()
-    begun = {name: search.open_search(study, f"toy-{name}").opened.trials[0].datetime_start for name in spaces}
+    begun = {name: search.open_search(study, f"toy-{name}").optuna_study.trials[0].datetime_start for name in spaces}
     assert sorted(begun, key=lambda name: begun[name]) == ["central", "ghn", "fedprox"]

@@ -40,7 +40,7 @@ def started(program: str, *words: str) -> None:
 def test_a_slow_server_is_awaited_with_a_line_now_and_then(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ui, "NEWS", 0.5)
+    monkeypatch.setattr(ui, "MESSAGE_INTERVAL", 0.5)
     started(LATE)
     assert "Late     is starting (" in capsys.readouterr().out
 
@@ -48,7 +48,7 @@ def test_a_slow_server_is_awaited_with_a_line_now_and_then(
 def test_a_server_that_ends_or_never_answers_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadInput, match="Late did not start: "):
         started("print('no such disk')")
-    monkeypatch.setattr(ui, "PATIENCE", 0.5)
+    monkeypatch.setattr(ui, "START_TIMEOUT", 0.5)
     with pytest.raises(BadInput, match=r"Late does not answer on port .* no word"):
         started("import time; time.sleep(99)")
 
@@ -60,7 +60,7 @@ def test_a_server_answers_at_the_address_that_it_is_bound_to(host: str, monkeypa
         pytest.skip("this machine has no IPv6")
     monkeypatch.setenv("UI_HOST", host)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
-    monkeypatch.setattr(ui, "PATIENCE", 30.0)
+    monkeypatch.setattr(ui, "START_TIMEOUT", 30.0)
     started(LATE, ui.bound_host())
     assert ui.bound_host() in ui.servers()[0].command
 
