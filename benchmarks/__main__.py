@@ -1,9 +1,9 @@
-"""`python -m benchmarks [WORKLOAD ...]`: seconds a round, ours and the peers', as ratios to the raw limit.
+"""`python -m benchmarks [WORKLOAD ...]`: seconds a round of this engine and of the peers, as ratios to the raw limit.
 
 Every contestant runs in its own process with the same number of threads, one after the other, and all of them several
-times, so that other load on the machine affects all equally; the figure is the median round. The first round of a
-process is not counted. The longest first round is printed next to the median: steps are compiled there (each time from
-nothing), and a peer starts its workers there. The peers have their own environment, because they pin other versions:
+times, so that other load on the machine affects all equally. The figure is the median round, without the first round of
+a process. The longest first round is printed next to the median: it includes the compilation of steps (each time from
+the beginning) and the start of a peer's workers. The peers have their own environment, because they pin other versions:
 `make peers`.
 """
 
@@ -29,41 +29,39 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def contestants(workload: str) -> Iterator[tuple[str, str]]:
     """(name, interpreter) of every contestant."""
-    ours = {
+    executors = {
         "loop": True,
         "batched": workload in STACKED,
         "compiled": workload in COMPILED,
         "bfloat16": workload in CONVOLUTIONAL,
     }
-    enabled = {"raw": True, **ours}
-    yield from ((name, sys.executable) for name, takes_part in enabled.items() if takes_part)
+    enabled = {"raw": True, **executors}
+    yield from ((name, sys.executable) for name, is_run in enabled.items() if is_run)
     if (ROOT / PEERS_PYTHON).exists() and workload in PEERED:
         yield "pfl", str(ROOT / PEERS_PYTHON)
         yield "flwr", str(ROOT / PEERS_PYTHON)
 
 
-def measured(python: str, name: str, workload: str, rounds: int, threads: int, cache: str) -> dict | str:
-    """Seconds of the first round and of the later rounds of one new process; or the reason of its failure."""
-    paths = {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "TORCHINDUCTOR_CACHE_DIR": cache}
+def measure(python: str, name: str, workload: str, rounds: int, threads: int, cache: str) -> dict | str:
+    """Seconds of the first round and of the later rounds of one new process, or the reason of its failure."""
+    variables = {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "TORCHINDUCTOR_CACHE_DIR": cache}
     command = [python, "-m", "benchmarks.contestant", name, workload, str(rounds), str(threads)]
-    environment = os.environ | paths | {"OMP_NUM_THREADS": str(threads)}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    lines = done.stdout.strip().splitlines()
-    return (
-        json.loads(lines[-1])
-        if done.returncode == 0 and lines
-        else (done.stderr.strip().splitlines() or ["no output"])[-1]
-    )
+    environment = os.environ | variables | {"OMP_NUM_THREADS": str(threads)}
+    process = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    lines = process.stdout.strip().splitlines()
+    if process.returncode == 0 and lines:
+        return json.loads(lines[-1])
+    return (process.stderr.strip().splitlines() or ["no output"])[-1]
 
 
-def compared(workload: str, repeats: int, rounds: int, threads: int) -> list[dict]:
+def compare(workload: str, repeats: int, rounds: int, threads: int) -> list[dict]:
     """Rows of the table of one workload."""
     times: dict[str, list[float]] = {}
     first: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as cache:
         for _ in range(repeats):
             for name, python in contestants(workload):
-                result = measured(python, name, workload, rounds, threads, cache)
+                result = measure(python, name, workload, rounds, threads, cache)
                 if isinstance(result, str):
                     print(f"{workload} {name}: {result}", file=sys.stderr)
                 else:
@@ -83,8 +81,8 @@ def compared(workload: str, repeats: int, rounds: int, threads: int) -> list[dic
     ]
 
 
-def machine(threads: int) -> str:
-    """What the figures were measured on."""
+def describe_machine(threads: int) -> str:
+    """The processor, threads and version of PyTorch of the measurements."""
     import torch
 
     cpu = next(
@@ -95,7 +93,7 @@ def machine(threads: int) -> str:
 
 
 def main() -> None:
-    """Print the table, and keep it as JSON."""
+    """Print the table, and write it as JSON."""
     parser = argparse.ArgumentParser(
         description="Seconds a round of FedAvg, compared with the raw limit and the peers."
     )
@@ -106,10 +104,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rows: list[dict] = []
-    print(machine(options.threads))
+    print(describe_machine(options.threads))
     print(f"{'workload':10} {'who':10} {'ms/round':>10} {'x raw':>7} {'first, s':>9}")
     for workload in options.workloads:
-        for row in compared(workload, options.repeats, options.rounds, options.threads):
+        for row in compare(workload, options.repeats, options.rounds, options.threads):
             rows.append(row)
             print(
                 f"{row['workload']:10} {row['who']:10} {row['milliseconds']:10.1f} "
@@ -117,7 +115,8 @@ def main() -> None:
                 flush=True,
             )
     if options.json:
-        options.json.write_text(json.dumps({"machine": machine(options.threads), "rows": rows}, indent=1) + "\n")
+        content = {"machine": describe_machine(options.threads), "rows": rows}
+        options.json.write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -27,8 +27,8 @@ EXECUTORS: dict[str, Executor] = {
 }
 
 
-def ours(executor: Executor, workload: Workload, participation: float = 1.0) -> Callable[[], object]:
-    """A round of FedAvg and the evaluation of every client's model, by the engine."""
+def make_round(executor: Executor, workload: Workload, participation: float = 1.0) -> Callable[[], object]:
+    """A function that runs a round of FedAvg and evaluates every client's model, by the engine."""
     keep_memory()
     method, federation, settings = (
         workload.method(),
@@ -37,21 +37,21 @@ def ours(executor: Executor, workload: Workload, participation: float = 1.0) -> 
     )
     state = begin(method, federation, 0, executor)
 
-    def one() -> None:
+    def run_one() -> None:
         nonlocal state
         state = run_round(method, state, federation, settings, executor)[0]
         evaluate(method, state, federation, settings, executor)
 
-    return one
+    return run_one
 
 
-def timed(one: Callable[[], object], rounds: int) -> list[float]:
+def time_rounds(run_one: Callable[[], object], rounds: int) -> list[float]:
     """Seconds of every round."""
     seconds = []
     for _ in range(rounds):
-        begun = time.perf_counter()
-        one()
-        seconds.append(time.perf_counter() - begun)
+        start = time.perf_counter()
+        run_one()
+        seconds.append(time.perf_counter() - start)
     return seconds
 
 
@@ -69,9 +69,9 @@ def main() -> None:
     elif who == "raw":
         from benchmarks import raw
 
-        seconds = timed(raw.rounds(name, workload), rounds)
+        seconds = time_rounds(raw.make_round(name, workload), rounds)
     else:
-        seconds = timed(ours(EXECUTORS[who], workload), rounds)
+        seconds = time_rounds(make_round(EXECUTORS[who], workload), rounds)
     print(json.dumps({"first": seconds[0], "seconds": seconds[1:]}))
 
 

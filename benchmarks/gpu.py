@@ -1,4 +1,4 @@
-"""`python -m benchmarks.gpu [WORKLOAD ...]`: milliseconds a round of stacked clients on a GPU, by how their steps run.
+"""`python -m benchmarks.gpu [WORKLOAD ...]`: milliseconds a round of stacked clients on a GPU, by executor.
 
 One process; the first two rounds, in which steps are compiled and recorded, are not counted.
 """
@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import torch
 
-from benchmarks.contestant import ours, timed
+from benchmarks.contestant import make_round, time_rounds
 from benchmarks.workloads import WORKLOADS
 from fedweave.errors import BadInput
 from fedweave.federation.executors import Batched, set_precision
@@ -23,7 +23,7 @@ EXECUTORS = {
 ROUNDS = 5
 
 
-def measured(workload: str, executor: str, device: str = "cuda", rounds: int = ROUNDS) -> float:
+def measure(workload: str, executor: str, device: str = "cuda", rounds: int = ROUNDS) -> float:
     """Milliseconds of the median round.
 
     Raises:
@@ -33,25 +33,25 @@ def measured(workload: str, executor: str, device: str = "cuda", rounds: int = R
         raise BadInput("benchmarks.gpu: this machine has no CUDA device")
     set_precision(device)
     work = WORKLOADS[workload]()
-    one = ours(EXECUTORS[executor], replace(work, federation=work.federation.to(device)))
-    return 1000 * statistics.median(timed(_finished(one, device), rounds + 2)[2:])
+    run_one = make_round(EXECUTORS[executor], replace(work, federation=work.federation.to(device)))
+    return 1000 * statistics.median(time_rounds(_wait_for_gpu(run_one, device), rounds + 2)[2:])
 
 
-def _finished(one: Callable[[], object], device: str) -> Callable[[], object]:
-    """`one`, and a wait for the GPU."""
+def _wait_for_gpu(run_one: Callable[[], object], device: str) -> Callable[[], object]:
+    """A function that calls `run_one` and waits until the GPU has finished."""
 
-    def whole() -> None:
-        one()
+    def run_and_wait() -> None:
+        run_one()
         if device == "cuda":
             torch.cuda.synchronize()
 
-    return whole
+    return run_and_wait
 
 
 def main(workloads: Sequence[str]) -> None:
     """Print the table."""
     for workload in workloads or WORKLOADS:
-        times = [f"{executor} {measured(workload, executor):.0f} ms" for executor in EXECUTORS]
+        times = [f"{executor} {measure(workload, executor):.0f} ms" for executor in EXECUTORS]
         print(f"{workload}: {', '.join(times)}", flush=True)
 
 

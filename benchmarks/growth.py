@@ -3,10 +3,10 @@
 PART is memory, clients, participation or model, or scale for five methods with up to 10,000 clients
 (`benchmarks.scale`), which takes an hour.
 
-Every line is a process of its own, so that the peak memory (resident, torch and data included) is its own: the median
-of three rounds of FedAvg with their evaluation, after one that is not counted. CNN is LeNet-16 on 3x32x32 (128,832
-parameters), fifty images a client, so that a thousand clients hold as many as CIFAR; MLP is 32-h-10 on a hundred rows a
-client.
+Every line is a process of its own, so that its peak memory (resident, with torch and data) is its own. Times are the
+median of three rounds of FedAvg with their evaluation, after one that is not counted. CNN is LeNet-16 on 3x32x32
+(128,832 parameters) with fifty images a client, so that a thousand clients have as many as CIFAR. MLP is 32-h-10 with a
+hundred rows a client.
 """
 
 import multiprocessing
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks import scale
-from benchmarks.contestant import ours, timed
+from benchmarks.contestant import make_round, time_rounds
 from benchmarks.workloads import Workload, images
 from fedweave.federation.executors import Batched, Executor, Loop, describe
 from fedweave.models import parameter_count
@@ -28,7 +28,7 @@ ROUNDS = 3
 
 
 class Case(NamedTuple):
-    """One line."""
+    """One line of the output: the part that it belongs to, its title, and what is measured."""
 
     part: str
     what: str
@@ -40,7 +40,7 @@ class Case(NamedTuple):
 
 
 def cases() -> Iterator[Case]:
-    """All lines."""
+    """The cases of all lines."""
     for executor in (Loop(), Batched(20)):
         yield Case("memory", "1000 clients", "lenet16", 1000, executor)
     for clients in (10, 100, 1000):
@@ -56,17 +56,17 @@ def cases() -> Iterator[Case]:
 
 
 def workload(case: Case) -> Workload:
-    """The clients of a line."""
+    """The work of a case."""
     if case.model == "mlp":
         return images("mlp", case.clients, shape=(32,), samples=100, **case.options)
     return images(case.model, case.clients, samples=50, classes=100 if case.model == "lenet16" else 10)
 
 
 def measure(case: Case) -> None:
-    """Print a line."""
+    """Measure a case and print its line."""
     torch.set_num_threads(1)
     work = workload(case)
-    seconds = timed(ours(case.executor, work, case.participation), ROUNDS + 1)
+    seconds = time_rounds(make_round(case.executor, work, case.participation), ROUNDS + 1)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     data = work.federation.shared["x"].nbytes / 2**30
     size = parameter_count(work.task.template)

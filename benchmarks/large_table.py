@@ -21,20 +21,20 @@ GIB, CATEGORIES = 2**20, 5  # ru_maxrss counts KiB; one column in so many is a c
 
 
 def write(path: Path, rows: int, columns: int, clients: int) -> None:
-    """A table with a client, a class, numbers with missing values, and categories of ten values."""
+    """Write a table with a client, a class, numbers with missing values, and categories of ten values."""
     import pyarrow as pa
     from pyarrow import csv, parquet
 
-    draws = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     table = {"client": pa.array([f"site {i:03d}" for i in range(clients)]).take(pa.array(np.arange(rows) % clients))}
     levels = pa.array([f"level {i}" for i in range(10)])
     for i in range(columns):
         if i % CATEGORIES == 0:
-            table[f"category {i}"] = levels.take(pa.array(draws.integers(10, size=rows)))
+            table[f"category {i}"] = levels.take(pa.array(rng.integers(10, size=rows)))
         else:
-            values = draws.normal(size=rows).round(3)
-            table[f"number {i}"] = pa.array(values, mask=draws.random(rows) < 0.02)
-    table["label"] = pa.array(["no", "yes"]).take(pa.array(draws.integers(2, size=rows)))
+            values = rng.normal(size=rows).round(3)
+            table[f"number {i}"] = pa.array(values, mask=rng.random(rows) < 0.02)
+    table["label"] = pa.array(["no", "yes"]).take(pa.array(rng.integers(2, size=rows)))
     whole = pa.table(table)
     if path.suffix == ".csv":
         csv.write_csv(whole, path)
@@ -43,7 +43,7 @@ def write(path: Path, rows: int, columns: int, clients: int) -> None:
 
 
 def peak() -> float:
-    """GiB of resident memory of this process at its peak, and of the largest of its children."""
+    """Peak of resident memory [GiB]: of this process, plus that of its largest child."""
     return sum(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) / GIB
 
 
@@ -51,10 +51,10 @@ def train(path: Path, out: Path, limit: float) -> None:
     """Import the file and train on it; exits with 1 above `limit` GiB."""
     import fedweave as fw
 
-    begun = time.process_time()
+    start = time.process_time()
 
     def say(step: str) -> None:
-        print(f"{step:28} {peak():6.2f} GiB {time.process_time() - begun:7.1f} s of CPU", flush=True)
+        print(f"{step:28} {peak():6.2f} GiB {time.process_time() - start:7.1f} s of CPU", flush=True)
 
     say("start")
     federation = fw.Federation.from_file(path, client="client", label="label")

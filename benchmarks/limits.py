@@ -1,10 +1,10 @@
-"""What no engine can be faster than: `python -m benchmarks.limits [mlp|gru|seeds|evaluation]`.
+"""Lower limits for the time of any engine: `python -m benchmarks.limits [mlp|gru|seeds|evaluation]`.
 
 `mlp` and `gru` time the bare operations of a round of stacked clients: matrix products, activations with what their
 derivatives read, the loss, the optimiser, the selection of rows. They run at the sizes of the round, in one process
 with the raw loop and with the whole round. `seeds` compares repetitions of a run that train side by side in one stack
-with repetitions one after the other. `evaluation` prints, for the papers' set-ups, how much of a round are the forward
-passes of its evaluation, with a backward pass as two forward passes. Times are the processor's.
+with repetitions one after the other. `evaluation` prints, for the papers' set-ups, the share of a round's passes that
+its evaluation has, where a backward pass counts as two forward passes. Times are processor times.
 """
 
 import sys
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import raw
-from benchmarks.contestant import ours
+from benchmarks.contestant import make_round
 from benchmarks.workloads import WORKLOADS, Workload, images, sensors, subgraphs
 from fedweave.federation.engine import run_round
 from fedweave.federation.executors import Batched
@@ -29,7 +29,7 @@ REPEATS = 5
 
 
 class Work(NamedTuple):
-    """A bare operation of a round, and how often the round has it."""
+    """A bare operation of a round, and how often it occurs in the round."""
 
     kind: str
     count: int
@@ -37,23 +37,27 @@ class Work(NamedTuple):
 
 
 def seconds(run: Callable[[], object], repeats: int = REPEATS) -> float:
-    """The shortest of some times, after one that is not counted."""
+    """The shortest of `repeats` processor times of `run`, after one that is not counted."""
     run()
     times = []
     for _ in range(repeats):
-        begun = time.process_time()
+        start = time.process_time()
         run()
-        times.append(time.process_time() - begun)
+        times.append(time.process_time() - start)
     return min(times)
 
 
 def layer(
     clients: int, rows: int, fan_in: int, fan_out: int, steps: int, held: int, passes: int = 2, first: bool = False
 ) -> Iterator[Work]:
-    """A dense layer of stacked clients: products with its weight, and `passes` forward on `held` rows.
+    """The operations of a dense layer of stacked clients: `steps` of training, `passes` forward on `held` rows.
 
     Args:
-        first: whether nobody needs the derivative in the inputs.
+        clients, rows, fan_in, fan_out: sizes of the batched products.
+        steps: training steps of a round.
+        held: rows of the evaluation.
+        passes: forward passes of the evaluation.
+        first: whether the layer is the first one, which needs no derivative with respect to its inputs.
     """
     x, w = torch.randn(clients, rows, fan_in), torch.randn(clients, fan_in, fan_out)
     g, seen = torch.randn(clients, rows, fan_out), torch.randn(clients, held, fan_in)
@@ -92,10 +96,10 @@ def grus(clients: int = 20, rows: int = 64, steps: int = 10, held: int = 300) ->
 
 
 class Recurrence:
-    """All of a GRU but its products: in as few operations as PyTorch has for it, with the memory that they need.
+    """The operations of a GRU without its products, in as few operations as PyTorch allows.
 
-    What the products give, [times, clients, rows, width] for each gate, and what the backward pass reads has a place of
-    its own for every step, as in training.
+    The results of the products, [times, clients, rows, width] for each gate, and what the backward pass reads have
+    their own memory for every step, as in training.
     """
 
     def __init__(self, clients: int, rows: int, width: int, times: int) -> None:
@@ -103,7 +107,7 @@ class Recurrence:
         self.new_x, self.new_h = torch.randn(2, times, clients, rows, width)
 
     def forward(self) -> list[tuple[Tensor, ...]]:
-        """What the backward pass reads, (reset, update, new, state before) of every step."""
+        """A forward pass; returns what the backward pass reads, (reset, update, new, state before) of every step."""
         h, steps = torch.zeros_like(self.new_x[0]), []
         for switches, new_x, new_h in zip(self.switches, self.new_x, self.new_h, strict=True):
             reset, update = torch.sigmoid(switches)
@@ -113,7 +117,7 @@ class Recurrence:
         return steps
 
     def both(self) -> None:
-        """A training step."""
+        """A forward and a backward pass."""
         back = torch.ones_like(self.new_x[0])
         for (reset, update, new, h), new_h in zip(reversed(self.forward()), self.new_h, strict=True):
             slope = torch.addcmul(back, back, update, value=-1.0)
@@ -124,20 +128,24 @@ class Recurrence:
             back = back * update
 
 
-def limits(name: str, operations: Iterator[Work]) -> None:
-    """A line for each kind of operation, then their sum, the round as it is, and the raw loop."""
-    workload, bare = WORKLOADS[name](), dict[str, float]()
+def print_limits(name: str, operations: Iterator[Work]) -> None:
+    """Print a line for each kind of operation, then their sum, the whole round, and the raw loop."""
+    workload, totals = WORKLOADS[name](), dict[str, float]()
     with torch.no_grad():
         for kind, count, run in operations:
-            bare[kind] = bare.get(kind, 0.0) + count * seconds(run)
-    loop = seconds(raw.rounds(name, workload))
-    rounds = {"all of these": sum(bare.values()), "batched round": seconds(ours(Batched(), workload)), "raw loop": loop}
-    for what, value in (bare | rounds).items():
+            totals[kind] = totals.get(kind, 0.0) + count * seconds(run)
+    loop = seconds(raw.make_round(name, workload))
+    rounds = {
+        "all of these": sum(totals.values()),
+        "batched round": seconds(make_round(Batched(), workload)),
+        "raw loop": loop,
+    }
+    for what, value in (totals | rounds).items():
         print(f"{name:6} {what:18} {1e3 * value:9.1f} ms {loop / value:7.1f} times as fast as the raw loop", flush=True)
 
 
 def seeds(repetitions: int = 3) -> None:
-    """Rounds of `repetitions` runs, stacked as one federation of so many clients, and one after the other."""
+    """Print times of `repetitions` rounds: stacked as one federation with all their clients, and one after another."""
     cases: dict[str, Callable[[int], Workload]] = {
         "mlp, 10 clients": lambda k: images("mlp", 10 * k, shape=(32,)),
         "mlp, 50 clients": lambda k: images("mlp", 50 * k, shape=(32,)),
@@ -146,21 +154,21 @@ def seeds(repetitions: int = 3) -> None:
         "gru, 10 clients": lambda k: sensors(clients=10 * k),
     }
     for what, work in cases.items():
-        apart = repetitions * seconds(ours(Batched(), work(1)))
-        together = seconds(ours(Batched(), work(repetitions)))
+        apart = repetitions * seconds(make_round(Batched(), work(1)))
+        together = seconds(make_round(Batched(), work(repetitions)))
         print(
             f"{what:16} apart {1e3 * apart:8.1f} ms   together {1e3 * together:8.1f} ms   {apart / together:5.2f} times"
-            f"   same bits: {same_bits(work, repetitions)}",
+            f"   same bits: {have_same_bits(work, repetitions)}",
             flush=True,
         )
 
 
-def same_bits(work: Callable[[int], Workload], repetitions: int) -> bool:
-    """Whether clients have the same bits after local training beside those of other repetitions as without them."""
+def have_same_bits(work: Callable[[int], Workload], repetitions: int) -> bool:
+    """Whether local training of clients has the same bits with and without clients of other repetitions beside them."""
     models = []
-    for many in (1, repetitions):
-        load = work(many)
-        method, federation = load.method("local"), load.federation
+    for count in (1, repetitions):
+        workload = work(count)
+        method, federation = workload.method("local"), workload.federation
         state = begin(method, federation, 0, Batched())
         models.append(run_round(method, state, federation, Settings(rounds=1), Batched())[2])
     alone, beside = models
@@ -191,9 +199,10 @@ SETUPS = (
 
 
 def evaluation() -> None:
-    """A line for each set-up: the share of a round's passes that are its evaluation, of two models for each client.
+    """Print for each set-up the share of a round's passes that its evaluation has, with two models for each client.
 
-    Where clients are absent, those train too before they are evaluated after training; this is the second number.
+    Clients that are absent from the round also train before their evaluation after training. The second number counts
+    this training too.
     """
     for what, trained, evaluated, every, present in SETUPS:
         work, held, absent = 3 * trained * every * present, 2 * evaluated, 3 * trained * (1 - present)
@@ -202,8 +211,8 @@ def evaluation() -> None:
 
 
 PARTS: dict[str, Callable[[], None]] = {
-    "mlp": lambda: limits("mlp", mlps()),
-    "gru": lambda: limits("gru", grus()),
+    "mlp": lambda: print_limits("mlp", mlps()),
+    "gru": lambda: print_limits("gru", grus()),
     "seeds": seeds,
     "evaluation": evaluation,
 }

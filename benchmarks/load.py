@@ -43,69 +43,72 @@ def main(*parts: str) -> None:
 
 
 def clients() -> None:
-    """A thousand clients with ten samples each: time a round and peak memory, both executors."""
+    """A thousand clients with ten samples each: time of a round and peak memory, for both executors."""
     for executor in ("loop", "batched"):
         prepared = prepare(CLIENTS, 10, {"rounds": 3, "executor": executor}, {"every": 3})
-        begun = time.perf_counter()
+        start = time.perf_counter()
         history = repetition.run_repetition(prepared, 0)
-        per_round, spent = np.median([row.seconds for row in history.ledger]), time.perf_counter() - begun
+        per_round, duration = np.median([row.seconds for row in history.ledger]), time.perf_counter() - start
         print_line(
-            "clients", executor, f"{CLIENTS} clients: {per_round:.2f} s a round, {spent:.1f} s for 3 with evaluation"
+            "clients", executor, f"{CLIENTS} clients: {per_round:.2f} s a round, {duration:.1f} s for 3 with evaluation"
         )
 
 
 def rounds() -> None:
-    """Ten thousand rounds with checkpoints: resident memory on the way, which must not grow."""
+    """Ten thousand rounds with checkpoints: resident memory after some of them, which must not grow."""
     prepared = prepare(10, 20, {"rounds": ROUNDS, "checkpoint": 500, "batch_size": 0}, {"every": 100})
     memory_at: dict[int, float] = {}
-    begun = time.perf_counter()
+    start = time.perf_counter()
 
-    def note(report: Any) -> None:
+    def record_memory(report: Any) -> None:
         if report.round in (1000, 2500, 5000, 7500, ROUNDS):
             memory_at[report.round] = resident()
 
     with tempfile.TemporaryDirectory() as folder:
-        repetition.run_repetition(prepared, 0, Path(folder), note)
+        repetition.run_repetition(prepared, 0, Path(folder), record_memory)
         size = sum(path.stat().st_size for path in Path(folder).iterdir()) / MIB
-    grown = memory_at[ROUNDS] - memory_at[1000]
-    spent, way = time.perf_counter() - begun, ", ".join(f"{at}: {value:.1f}" for at, value in memory_at.items())
+    growth = memory_at[ROUNDS] - memory_at[1000]
+    duration, curve = (
+        time.perf_counter() - start,
+        ", ".join(f"{round_}: {value:.1f}" for round_, value in memory_at.items()),
+    )
     print_line(
         "rounds",
         "auto",
-        f"{ROUNDS} rounds in {spent:.0f} s; MiB at {way}; grown by {grown:.1f}; checkpoints {size:.1f}",
+        f"{ROUNDS} rounds in {duration:.0f} s; MiB at {curve}; grown by {growth:.1f}; checkpoints {size:.1f}",
     )
 
 
 def mlflow() -> None:
-    """Five hundred runs written to one database by eight processes at once, then all of them found finished."""
+    """Eight processes write five hundred runs to one database at once; then all runs must be finished."""
     from mlflow import MlflowClient
 
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        folders, uri = [*_runs(Path(folder) / "results")], f"sqlite:///{folder}/mlflow.db"
+        folders, uri = [*_write_runs(Path(folder) / "results")], f"sqlite:///{folder}/mlflow.db"
         _log(folders[:1], uri)  # the first writer makes the tables
-        begun = time.perf_counter()
+        start = time.perf_counter()
         shares = [folders[1 + i :: WRITERS] for i in range(WRITERS)]
         writers = [multiprocessing.get_context("spawn").Process(target=_log, args=(share, uri)) for share in shares]
         for writer in writers:
             writer.start()
         for writer in writers:
             writer.join()
-        spent = time.perf_counter() - begun
+        duration = time.perf_counter() - start
         client = MlflowClient(uri)
-        begun, runs, page = time.perf_counter(), [], None
+        start, runs, page = time.perf_counter(), [], None
         while page != "":
             answer = client.search_runs([client.get_experiment_by_name("load").experiment_id], page_token=page or None)
             runs, page = [*runs, *answer], answer.token or ""
         parents = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
-        open_ = sum(run.info.status != "FINISHED" for run in runs)
+        unfinished = sum(run.info.status != "FINISHED" for run in runs)
         size, failed = Path(folder, "mlflow.db").stat().st_size / MIB, sum(bool(writer.exitcode) for writer in writers)
         print_line(
             "mlflow",
             f"{WRITERS} writers",
-            f"{len(parents)} of {RUNS} runs and {len(runs) - len(parents)} children in {spent:.0f} s; "
+            f"{len(parents)} of {RUNS} runs and {len(runs) - len(parents)} children in {duration:.0f} s; "
             f"{failed} writers failed, "
-            f"{open_} not finished; listed in {time.perf_counter() - begun:.1f} s; database {size:.0f} MiB",
+            f"{unfinished} not finished; listed in {time.perf_counter() - start:.1f} s; database {size:.0f} MiB",
         )
         os.chdir("/")
 
@@ -117,17 +120,17 @@ def _log(folders: list[Path], uri: str) -> None:
         tracking.log_run(folder, uri)
 
 
-def _runs(results: Path) -> Iterator[Path]:
+def _write_runs(results: Path) -> Iterator[Path]:
     """One short run, copied under many names."""
     prepared = prepare(10, 20, {"rounds": 10}, {"every": 1})
     first = results / "load" / "runs" / "run-000"
     archive.write(first, prepared, {0: repetition.run_repetition(prepared, 0)})
-    facts = json.loads((first / "run.json").read_text(encoding="utf-8"))
+    info = json.loads((first / "run.json").read_text(encoding="utf-8"))
     for number in range(RUNS):
         folder = first.parent / f"run-{number:03d}"
         if number:
             shutil.copytree(first, folder)
-        (folder / "run.json").write_text(json.dumps({**facts, "study": "load", "run": folder.name}), encoding="utf-8")
+        (folder / "run.json").write_text(json.dumps({**info, "study": "load", "run": folder.name}), encoding="utf-8")
         yield folder
 
 
@@ -151,13 +154,13 @@ def prepare(count: int, size: int, train: dict[str, Any], evaluate: dict[str, An
 
 
 def resident() -> float:
-    """Memory of this process now, MiB."""
+    """Resident memory of this process at this moment [MiB]."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * resource.getpagesize() / MIB
 
 
 def print_line(part: str, how: str, what: str) -> None:
-    """One line, with the peak memory."""
+    """Print one line, with the peak memory."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"{part:8} {how:10} {what}; peak {peak:.0f} MiB", flush=True)
 

@@ -1,7 +1,7 @@
-"""The peers, on the same clients and the same module as the raw limit (`make peers`, `make bench`).
+"""The peers, other frameworks, on the same clients and the same module as the raw limit (`make peers`, `make bench`).
 
-Each runs the way its own documentation recommends for simulation, with telemetry off, one worker per thread of the
-comparison, and is evaluated in its cheapest way: the server's model on the held-out rows of all clients, once a round.
+Each runs as its own documentation recommends for simulation, with telemetry off and one worker per thread of the
+comparison. Each evaluates in its cheapest way: the server's model on the held-out rows of all clients, once a round.
 `loop` and `batched` do more: they score every client's own model separately for validation and test.
 """
 
@@ -21,8 +21,8 @@ from benchmarks.workloads import WORKLOADS, Workload
 EVALUATED = 500  # held-out rows at once
 
 
-def between(stamps: list[float]) -> list[float]:
-    """Seconds of the rounds between `stamps`."""
+def differences(stamps: list[float]) -> list[float]:
+    """Seconds of the rounds between the times `stamps`."""
     return [b - a for a, b in pairwise(stamps)]
 
 
@@ -59,7 +59,7 @@ def pfl(name: str, workload: Workload, rounds: int) -> list[float]:
             return {"loss": Weighted(float(self.error(self.network(x), y)) * len(y), len(y))}
 
     class Clock(TrainingProcessCallback):
-        """Notes when a round is over."""
+        """Records the time at the end of a round."""
 
         def after_central_iteration(
             self, aggregate_metrics: Any, model: Any, *, central_iteration: int
@@ -71,7 +71,7 @@ def pfl(name: str, workload: Workload, rounds: int) -> list[float]:
     x, y, clients = federation.shared["x"], federation.shared["y"], federation.clients
     users = {i: Dataset(raw_data=(x[rows], y[rows])) for i, rows in enumerate(federation.train)}
     data = FederatedDataset(users.__getitem__, MinimizeReuseUserSampler([*users]))
-    test = torch.cat(raw.held(federation))
+    test = torch.cat(raw.held_out_rows(federation))
     module = Module()
     FederatedAveraging().run(
         NNAlgorithmParams(
@@ -89,7 +89,7 @@ def pfl(name: str, workload: Workload, rounds: int) -> list[float]:
         ],
         send_metrics_to_platform=False,
     )
-    return between(stamps)
+    return differences(stamps)
 
 
 def flwr(name: str, workload: Workload, rounds: int) -> list[float]:
@@ -106,14 +106,18 @@ def flwr(name: str, workload: Workload, rounds: int) -> list[float]:
     from flwr.simulation import run_simulation
 
     clients, workers, stamps = workload.federation.clients, torch.get_num_threads(), list[float]()
-    network, error, test = raw.network(name), raw.error(name), torch.cat(raw.held(workload.federation)).split(EVALUATED)
-    run, server, client = raw.outputs(name, workload.federation), ServerApp(), ClientApp()
+    network, error, test = (
+        raw.network(name),
+        raw.error(name),
+        torch.cat(raw.held_out_rows(workload.federation)).split(EVALUATED),
+    )
+    apply, server, client = raw.outputs(name, workload.federation), ServerApp(), ClientApp()
 
     @client.train()
     def train(message: Message, context: Context) -> Message:
         from benchmarks import peers  # inside an actor, whose cached data must live in a module of its own
 
-        model, examples = peers.trained(
+        model, examples = peers.train_client(
             name, message.content["arrays"].to_torch_state_dict(), int(context.node_config["partition-id"])
         )
         content = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({"num-examples": examples})}
@@ -123,7 +127,7 @@ def flwr(name: str, workload: Workload, rounds: int) -> list[float]:
     def evaluate(_round: int, arrays: ArrayRecord) -> MetricRecord:
         network.load_state_dict(arrays.to_torch_state_dict())
         network.eval()
-        loss = np.mean([float(error(*run(network, 0, rows))) for rows in test])
+        loss = np.mean([float(error(*apply(network, 0, rows))) for rows in test])
         stamps.append(time.perf_counter())
         return MetricRecord({"loss": float(loss)})
 
@@ -139,20 +143,20 @@ def flwr(name: str, workload: Workload, rounds: int) -> list[float]:
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
     }
     run_simulation(server, client, clients, backend_config=resources)
-    return between(stamps)
+    return differences(stamps)
 
 
 @cache
-def _prepared(name: str) -> tuple[nn.Module, Any, list[list[Tensor]]]:
+def _prepare(name: str) -> tuple[nn.Module, Any, list[list[Tensor]]]:
     """Module, data and batches of a workload: once per process."""
     torch.set_num_threads(1)
     workload = WORKLOADS[name]()
     return raw.network(name), raw.outputs(name, workload.federation), raw.plans(workload)
 
 
-def trained(name: str, weights: dict[str, Tensor], client: int) -> tuple[nn.Module, int]:
+def train_client(name: str, weights: dict[str, Tensor], client: int) -> tuple[nn.Module, int]:
     """A client's module after its local training from `weights`, and how many rows that took."""
-    model, run, plans = _prepared(name)
+    model, run, plans = _prepare(name)
     model.load_state_dict(weights)
     model.train()
     optimizer, error = torch.optim.SGD(model.parameters(), lr=0.01, foreach=True), raw.error(name)

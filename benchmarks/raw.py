@@ -116,23 +116,23 @@ def error(name: str) -> Callable[[Tensor, Tensor], Tensor]:
 def plans(workload: Workload) -> list[list[Tensor]]:
     """The rows of every step, per client."""
     federation = workload.federation
-    who = cohort(federation, torch.arange(federation.clients), workload.training, workload.training.epochs, 0, 0)
-    return [[rows[rows >= 0] for epoch in plan for rows in epoch if (rows >= 0).any()] for plan in who.plan]
+    clients = cohort(federation, torch.arange(federation.clients), workload.training, workload.training.epochs, 0, 0)
+    return [[rows[rows >= 0] for epoch in plan for rows in epoch if (rows >= 0).any()] for plan in clients.plan]
 
 
-def held(federation: Federation) -> list[Tensor]:
+def held_out_rows(federation: Federation) -> list[Tensor]:
     """The rows that are evaluated, per client."""
     return [torch.cat([v, t]) for v, t in zip(federation.val, federation.test, strict=True)]
 
 
-def rounds(name: str, workload: Workload) -> Callable[[], float]:
+def make_round(name: str, workload: Workload) -> Callable[[], float]:
     """A function that trains and evaluates one round of FedAvg, and returns the mean loss on held-out rows."""
     federation, model, run, loss = workload.federation, network(name), outputs(name, workload.federation), error(name)
     kind, lr = (torch.optim.SGD, 0.01) if isinstance(workload.solver, SGD) else (torch.optim.Adam, workload.solver.lr)
-    train, test = plans(workload), held(federation)
+    train, test = plans(workload), held_out_rows(federation)
     common = {k: v.clone() for k, v in model.state_dict().items()}
 
-    def one() -> float:
+    def run_one() -> float:
         total = {k: torch.zeros_like(v) for k, v in common.items()}
         model.train()
         for i, plan in enumerate(train):
@@ -150,4 +150,4 @@ def rounds(name: str, workload: Workload) -> Callable[[], float]:
         with torch.no_grad():
             return sum(float(loss(*run(model, i, rows))) for i, rows in enumerate(test)) / len(test)
 
-    return one
+    return run_one

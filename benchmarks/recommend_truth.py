@@ -46,17 +46,17 @@ COLUMNS = (
 
 def federation(case: str, seed: int) -> fw.Federation:
     """The clients of a case."""
-    draws = np.random.default_rng([CASES.index(case), seed])
+    rng = np.random.default_rng([CASES.index(case), seed])
     count = sum(ROWS.values())
-    x = draws.normal(size=(CLIENTS, count, FEATURES))
-    scores = x @ weights(case, draws) + NOISE * draws.normal(size=(CLIENTS, count, CLASSES))
+    x = rng.normal(size=(CLIENTS, count, FEATURES))
+    scores = x @ weights(case, rng) + NOISE * rng.normal(size=(CLIENTS, count, CLASSES))
     y = scores.argmax(-1)
     if case == "noise":
-        flipped = draws.random(count) < FLIPPED
+        flipped = rng.random(count) < FLIPPED
         y[VICTIM] = np.where(flipped, (y[VICTIM] + 1) % CLASSES, y[VICTIM])
-    part = np.repeat([*ROWS], [*ROWS.values()])
+    parts = np.repeat([*ROWS], [*ROWS.values()])
     return fw.Federation.from_arrays(
-        x.reshape(-1, FEATURES), y.reshape(-1), client=np.repeat(names(), count), split=np.tile(part, CLIENTS),
+        x.reshape(-1, FEATURES), y.reshape(-1), client=np.repeat(names(), count), split=np.tile(parts, CLIENTS),
         group={name: f"group {i % 2}" for i, name in enumerate(names())} if case == "groups" else None, name=case,
     )  # fmt: skip
 
@@ -66,11 +66,11 @@ def names() -> list[str]:
     return [f"site {i:02d}" for i in range(CLIENTS)]
 
 
-def weights(case: str, draws: np.random.Generator) -> np.ndarray:
+def weights(case: str, rng: np.random.Generator) -> np.ndarray:
     """The linear scores of each client [N, F, C], of unit variance."""
-    many = {"unrelated": CLIENTS, "groups": 2}.get(case, 1)
-    drawn = draws.normal(size=(many, FEATURES, CLASSES)) / np.sqrt(FEATURES)
-    return np.asarray(drawn[np.arange(CLIENTS) % many])
+    count = {"unrelated": CLIENTS, "groups": 2}.get(case, 1)
+    scores = rng.normal(size=(count, FEATURES, CLASSES)) / np.sqrt(FEATURES)
+    return np.asarray(scores[np.arange(CLIENTS) % count])
 
 
 def right(case: str, advice: fw.Recommendation) -> bool:
@@ -93,20 +93,20 @@ def losing_common(advice: fw.Recommendation) -> list[str]:
 
 def outcome(case: str, seed: int) -> dict[str, Any]:
     """One row of the file."""
-    begun = time.process_time()
+    start = time.process_time()
     advice = fw.recommend(federation(case, seed), **ARGUMENTS)
     pays = advice.facts["pays"]
     return {
         "case": case, "seed": seed, "right": int(right(case, advice)), "answer": advice.answer, "method": advice.method,
-        "leader": advice.facts["leader"], "equal": " ".join(advice.equal),
+        "leader": advice.facts["leader"], "equal": " ".join(advice.equal_methods),
         "pays": "yes" if pays["better"] == advice.facts["rival"] else "no" if pays["better"] else "open",
         "gain": round(pays["difference"], 2), "groups": "|".join(" ".join(group) for group in advice.groups),
-        "own": "|".join(advice.own), "losing": "|".join(advice.losing()),
-        "losing_common": "|".join(losing_common(advice)), "seconds": round(time.process_time() - begun, 1),
+        "own": "|".join(advice.local_clients), "losing": "|".join(advice.losing()),
+        "losing_common": "|".join(losing_common(advice)), "seconds": round(time.process_time() - start, 1),
     }  # fmt: skip
 
 
-def _alone(counter: Any) -> None:
+def _bind_to_core(counter: Any) -> None:
     """Bind a worker to a core of its own, so that it trains repetitions in turn instead of in further processes."""
     with counter.get_lock():
         number, counter.value = counter.value, counter.value + 1
@@ -115,7 +115,7 @@ def _alone(counter: Any) -> None:
     warnings.simplefilter("ignore")
 
 
-def _one(job: tuple[str, int]) -> dict[str, Any]:
+def _run_job(job: tuple[str, int]) -> dict[str, Any]:
     return outcome(*job)
 
 
@@ -136,42 +136,42 @@ RIGHT = {
 
 
 def table(rows: list[dict[str, str]]) -> str:
-    """The rates as the guide has them."""
+    """The rates as a table of Markdown, for the guide."""
     lines = ["| truth and right answer | right | seeds |", "|---|--:|--:|"]
-    for case, words in RIGHT.items():
-        mine = [int(row["right"]) for row in rows if row["case"] == case]
-        lines.append(f"| {words} | {sum(mine)} | {len(mine)} |")
+    for case, description in RIGHT.items():
+        right_seeds = [int(row["right"]) for row in rows if row["case"] == case]
+        lines.append(f"| {description} | {sum(right_seeds)} | {len(right_seeds)} |")
     return "\n".join(lines) + "\n"
 
 
 def rates(rows: list[dict[str, str]]) -> Iterator[str]:
     """One line per case: how many seeds were right."""
     for case in CASES:
-        mine = [row for row in rows if row["case"] == case]
-        if mine:
-            yield f"{case:10} {sum(int(row['right']) for row in mine)} of {len(mine)} right"
+        of_case = [row for row in rows if row["case"] == case]
+        if of_case:
+            yield f"{case:10} {sum(int(row['right']) for row in of_case)} of {len(of_case)} right"
 
 
 def main() -> None:
-    """Run what is missing, and print the rates."""
+    """Run the missing seeds, and print the rates."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("docs/guides/recommend_truth.csv"))
     parser.add_argument("--only", choices=CASES)
     arguments = parser.parse_args()
-    there = {(row["case"], int(row["seed"])) for row in finished(arguments.out)}
+    present = {(row["case"], int(row["seed"])) for row in finished(arguments.out)}
     cases = [arguments.only] if arguments.only else CASES
-    jobs = [(case, seed) for seed in range(arguments.seeds) for case in cases if (case, seed) not in there]
+    jobs = [(case, seed) for seed in range(arguments.seeds) for case in cases if (case, seed) not in present]
     context = multiprocessing.get_context("spawn")
     with (
-        context.Pool(arguments.workers, _alone, (context.Value("i", 0),)) as pool,
+        context.Pool(arguments.workers, _bind_to_core, (context.Value("i", 0),)) as pool,
         arguments.out.open("a", newline="") as file,
     ):
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        if not there:
+        if not present:
             writer.writeheader()
-        for row in pool.imap_unordered(_one, jobs):
+        for row in pool.imap_unordered(_run_job, jobs):
             writer.writerow(row)
             file.flush()
             print(*row.values(), flush=True)

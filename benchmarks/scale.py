@@ -1,19 +1,19 @@
 """Growth with the number of clients, from 100 to 10,000: `python -m benchmarks.growth scale [full] [METHOD ...]`.
 
-Each line is a process of its own that may not have more than 8 GiB of memory of its own (`RLIMIT_DATA`); pages of
-mapped files do not count, because the kernel takes them back when memory is short. It runs `ROUNDS` rounds as a run
-does: tables lie in files where the models of all clients need more than 2 GiB (`train.store: auto`), and 100 clients
-are evaluated after the last round (`evaluate: {clients: 100}`), for which those that did not take part train a copy.
+Each line is a process that may have at most 8 GiB of anonymous memory (`RLIMIT_DATA`). Pages of mapped files do not
+count, because the kernel frees them when memory is short. It runs `ROUNDS` rounds as a run does: tables are in files if
+the models of all clients need more than 2 GiB (`train.store: auto`), and 100 clients are evaluated after the last round
+(`evaluate: {clients: 100}`). Evaluated clients that did not take part train a copy.
 
 - cnn: the CNN of FedAGHN, 878,730 parameters, 50 images 3x32x32 a client for training and 10 to evaluate, drawn from
   20,000. One percent of the clients take part in a round, at least ten.
 - mlp: 32-64-10, 2,762 parameters, 100 rows a client for training and 20 to evaluate. All clients take part.
 
-`full` is one line, by default of FedAMP with 10,000 CNNs, whose server begins with a model of its own for every client,
+`full` is one line, by default of FedAMP with 10,000 CNNs, whose server begins with a separate model for every client,
 as after many rounds: 33 GiB of files.
 
 Times are processor seconds of one thread: of the second of three rounds, and of the third with the evaluation. Memory
-is the peak of what the process has of its own (anonymous), and of pages of mapped files.
+is the peak of anonymous memory, and of pages of mapped files.
 """
 
 import multiprocessing
@@ -56,7 +56,7 @@ MIB = 2**10  # KiB, as /proc has them
 
 
 class Line(NamedTuple):
-    """One line."""
+    """One line of the output: what is measured; `full` as in the module's docstring."""
 
     model: str
     method: str
@@ -72,7 +72,7 @@ class Peak(threading.Thread):
         self.anonymous = self.files = 0
 
     def run(self) -> None:
-        """Look ten times a second."""
+        """Read the memory ten times a second."""
         while True:
             lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
             numbers = {line.split(":")[0]: line.split()[1] for line in lines if line.startswith("Rss")}
@@ -88,16 +88,16 @@ def workload(line: Line) -> tuple[Workload, Executor, float]:
     g, shape = np.random.default_rng(0), (3, 32, 32)
     x = torch.from_numpy(g.standard_normal((IMAGES, *shape), dtype=np.float32))
     rows = [g.choice(IMAGES, 60, replace=False) for _ in range(line.clients)]
-    parts = split([mine[:50] for mine in rows], [mine[50:] for mine in rows])
+    parts = split([r[:50] for r in rows], [r[50:] for r in rows])
     shared = {"x": x, "y": torch.from_numpy(g.integers(10, size=IMAGES))}
     task = RowClassification(partial(build, "aghn_cnn", shape, 10))
     federation = Federation(shared=shared, own={}, **parts, ids=torch.arange(line.clients))
-    made = Workload("", task, federation, Training(batch_size=64, epochs=1), SGD(lr=0.01))
-    return made, Loop(), max(10, line.clients // 100)
+    work = Workload("", task, federation, Training(batch_size=64, epochs=1), SGD(lr=0.01))
+    return work, Loop(), max(10, line.clients // 100)
 
 
 def measure(line: Line) -> None:
-    """Print a line."""
+    """Measure a line and print it."""
     torch.set_num_threads(1)
     keep_memory()
     work, executor, participation = workload(line)
@@ -105,18 +105,18 @@ def measure(line: Line) -> None:
     peak = Peak()
     peak.start()
     with temporary_storage() as files:
-        mapped = 4 * parameter_count(work.task.template) * line.clients > LARGE_TABLE
-        seconds, last = timed(line, work, executor, participation, files if mapped else None)
+        is_mapped = 4 * parameter_count(work.task.template) * line.clients > LARGE_TABLE
+        seconds, last = time_last_rounds(line, work, executor, participation, files if is_mapped else None)
         disk = sum(path.stat().st_blocks * 512 for path in files.folder.glob("*.npy")) / 2**30
     print(
-        f"{line.model:4} {line.method:10} {line.clients:6} clients {'mapped' if mapped else 'memory':6} "
+        f"{line.model:4} {line.method:10} {line.clients:6} clients {'mapped' if is_mapped else 'memory':6} "
         f"{seconds:8.2f} s/round, with evaluation {last:8.2f} s   anonymous {peak.anonymous / MIB / 2**10:5.2f} GiB, "
         f"mapped {peak.files / MIB / 2**10:5.2f} GiB, files {disk:5.2f} GiB",
         flush=True,
     )
 
 
-def timed(
+def time_last_rounds(
     line: Line, work: Workload, executor: Executor, participation: float, files: Storage | None
 ) -> tuple[float, float]:
     """Processor seconds of the last round but one, and of the last one with its evaluation."""
@@ -126,19 +126,19 @@ def timed(
     method = work.method(line.method)
     state = full_state(method, federation, executor, files) if line.full and files else None
     reports = run(method, federation, settings, executor, state)
-    spent, begun = [], time.process_time()
+    durations, start = [], time.process_time()
     for report in reports:
-        spent.append(time.process_time() - begun)
+        durations.append(time.process_time() - start)
         assert bool(report.scores) == (report.round == ROUNDS)
-        begun = time.process_time()
-    return spent[-2], spent[-1]
+        start = time.process_time()
+    return durations[-2], durations[-1]
 
 
 def full_state(method: Method, federation: Federation, executor: Executor, files: Storage) -> State:
-    """The state before round 0, but for the server's tables: every row is written, and every client was heard."""
+    """The state before round 0, except that every row of the server's tables is written, for every client."""
     noise = torch.Generator().manual_seed(0)
 
-    def filled(table: Tensor) -> Tensor:
+    def fill(table: Tensor) -> Tensor:
         if table.dtype == torch.bool:
             return torch.ones_like(table)
         for ids in torch.arange(federation.clients).split(FILLED) if isinstance(table, Table) else ():
@@ -148,7 +148,7 @@ def full_state(method: Method, federation: Federation, executor: Executor, files
 
     with use_storage(files):
         state = begin(method, federation, 0, executor)
-        return state._replace(server=trees.tree_map(filled, state.server))
+        return state._replace(server=trees.tree_map(fill, state.server))
 
 
 def lines(*methods: str) -> Iterator[Line]:

@@ -1,9 +1,9 @@
-"""Where a round's time goes. `python -m benchmarks.shares [rounds|servers] [METHOD ...]`.
+"""The shares of the phases of a round: `python -m benchmarks.shares [rounds|servers] [METHOD ...]`.
 
 `rounds` prints the share of each phase of FedAvg's rounds, as `run_repetition` runs them with evaluation, record and
-checkpoint every round. `servers` prints, for methods whose server computes, its share of a round of 100 clients
-with 500 samples each. Times are the processor's. Functions are timed from outside; what is called inside a phase counts
-for the inner one, except that a server's and an evaluation's forward passes are theirs.
+checkpoint every round. `servers` prints, for methods whose server computes, its share of a round of 100 clients with
+500 samples each. Times are processor times. Functions are wrapped to be timed. A phase that is called inside another
+one has its own time, except that forward passes of a server or an evaluation count as theirs.
 """
 
 import functools
@@ -22,7 +22,7 @@ import torch
 
 from benchmarks.load import prepare
 from benchmarks.workloads import WORKLOADS, Workload, images, subgraphs
-from fedweave.client import local_training
+from fedweave.client import local_training, stacked_steps
 from fedweave.federation import engine
 from fedweave.federation.executors import Batched, Executor, Loop
 from fedweave.federation.protocol import Method
@@ -54,22 +54,22 @@ Place = tuple[Any, str]
 
 
 class Clock:
-    """Seconds of processor time per phase; `running` are the phases we are in."""
+    """Seconds of processor time per phase; `running` is the stack of phases at this moment."""
 
     def __init__(self) -> None:
         self.seconds, self.running, self.since = Counter[str](), ["rest"], time.process_time()
 
     def switch(self) -> None:
-        """Book the time since the last switch."""
+        """Add the time since the last switch to the current phase."""
         now = time.process_time()
         self.seconds[self.running[-1]] += now - self.since
         self.since = now
 
-    def timed(self, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function`, booked under `phase` unless the phase that called it is one of a piece."""
+    def wrap(self, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function` with its time counted for `phase`, unless the calling phase is not divided (`WHOLE`)."""
 
         @functools.wraps(function)
-        def wrapped(*args: Any, **options: Any) -> Any:
+        def timed(*args: Any, **options: Any) -> Any:
             if self.running[-1] in WHOLE or (self.running[-1] == "evaluation" and phase not in WHOLE):
                 return function(*args, **options)
             self.switch()
@@ -80,29 +80,27 @@ class Clock:
                 self.switch()
                 self.running.pop()
 
-        return wrapped
+        return timed
 
 
 @contextmanager
-def watched(places: dict[str, list[Place]]) -> Iterator[Clock]:
-    """A clock of the phases whose functions are listed in `places`."""
-    clock, before = (
-        Clock(),
-        [(owner, name, getattr(owner, name)) for places_of_phase in places.values() for owner, name in places_of_phase],
-    )
-    for phase, places_of_phase in places.items():
-        for owner, name in places_of_phase:
-            setattr(owner, name, clock.timed(phase, getattr(owner, name)))
+def time_phases(places: dict[str, list[Place]]) -> Iterator[Clock]:
+    """Time the phases during the block; `places` lists the functions of each phase as (owner, name)."""
+    clock = Clock()
+    originals = [(owner, name, getattr(owner, name)) for functions in places.values() for owner, name in functions]
+    for phase, functions in places.items():
+        for owner, name in functions:
+            setattr(owner, name, clock.wrap(phase, getattr(owner, name)))
     try:
         yield clock
     finally:
         clock.switch()
-        for owner, name, function in before:
+        for owner, name, function in originals:
             setattr(owner, name, function)
 
 
-def of_server(method: Method) -> list[Place]:
-    """What the server of a method does in a round."""
+def server_functions(method: Method) -> list[Place]:
+    """The functions that the server of a method runs in a round."""
     return [(type(method), "download"), (type(method), "aggregate")]
 
 
@@ -114,30 +112,28 @@ def phases(work: Workload, method: Method) -> dict[str, list[Place]]:
             (task, "call"),
             (task, "row_loss"),
             (local_training, "value_and_grad"),
-            (local_training, "_advance"),
+            (stacked_steps, "_advance"),
         ],
         "backward": [(torch.autograd, "grad")],
         "optimiser": [(solver, "step"), (solver, "step_")],
         "data": [(task, "forward"), (task, "targets"), (engine, "cohort")],
-        "server": of_server(method),
+        "server": server_functions(method),
         "evaluation": [(engine, "evaluate")],
         "recording": [(repetition, "record"), (repetition, "save")],
     }
 
 
 def rounds(*names: str) -> None:
-    """A line a workload: milliseconds a round, and percent of every phase."""
+    """Print a line for each workload: milliseconds a round, and percent of every phase."""
     print(f"{'workload':10} {'executor':10} {'ms/round':>9} " + " ".join(f"{p:>10}" for p in PHASES))
     for name in names or tuple(PROFILED):
         work, kind = WORKLOADS[name](), PROFILED[name]
-        method, prepared = (
-            work.method(),
-            prepare(10, 10, {"rounds": ROUNDS, "executor": kind, "checkpoint": 1}, {"every": 1}),
-        )
+        method = work.method()
+        prepared = prepare(10, 10, {"rounds": ROUNDS, "executor": kind, "checkpoint": 1}, {"every": 1})
         prepared = replace(prepared, method=method, federation=work.federation)
         with tempfile.TemporaryDirectory() as folder:
             repetition.run_repetition(prepared, 1, Path(folder))
-            with watched(phases(work, method)) as clock:
+            with time_phases(phases(work, method)) as clock:
                 repetition.run_repetition(prepared, 0, Path(folder))
         total = sum(clock.seconds.values())
         shares = " ".join(f"{100 * clock.seconds[phase] / total:9.1f}%" for phase in PHASES)
@@ -145,7 +141,7 @@ def rounds(*names: str) -> None:
 
 
 def servers(*names: str) -> None:
-    """A line a method: seconds of the last round with its evaluation, and what of it is the server's."""
+    """Print a line for each method: seconds of the last round with its evaluation, and the server's part of it."""
     print(f"{'method':12} {'model':10} {'s/round':>8} {'server, s':>10} {'share':>7}")
     for model, methods, work, executor in (
         ("aghn_cnn", SERVERS, functools.partial(images, "aghn_cnn", 100), Loop()),
@@ -160,17 +156,17 @@ def servers(*names: str) -> None:
 
 
 def last_round(method: Method, work: Workload, executor: Executor) -> tuple[float, float]:
-    """(seconds of a round in full swing with evaluation, seconds of its server)."""
+    """(seconds of a typical late round with its evaluation, seconds of its server)."""
     federation, settings = work.federation, Settings(rounds=2, every=1)
-    few = replace(federation, train=federation.train[:, :8])  # enough to lead up to that round
+    small = replace(federation, train=federation.train[:, :8])  # few rows, for the rounds before the timed one
     state = None
     for report in itertools.islice(
-        engine.run(method, few, settings, executor), sum(stage.rounds for stage in method.stages(2)) - 1
+        engine.run(method, small, settings, executor), sum(stage.rounds for stage in method.stages(2)) - 1
     ):
         state = report.state
     downloads = DownloadCache()
-    downloads(method, state.server, federation.ids)  # as the evaluation before has done
-    with watched({"server": of_server(method)}) as clock:
+    downloads(method, state.server, federation.ids)  # as the previous evaluation does
+    with time_phases({"server": server_functions(method)}) as clock:
         state, _, models = engine.run_round(method, state, federation, settings, executor, True, downloads)
         engine.evaluate(method, state, federation, settings, executor, models, downloads)
         engine.diagnose(method, state.server, federation)

@@ -1,7 +1,7 @@
-"""A long day of the Prefect server: one flow of 200 stages, four at a time. `python -m benchmarks.soak [STAGES]`.
+"""Endurance of the Prefect server: one flow of 200 stages, four at a time. `python -m benchmarks.soak [STAGES]`.
 
-A DVC project whose stages only write a file, so that only DVC, Prefect and their server are measured. Prints the
-server's memory and database on the way, then what the server says of every task and what DVC says is left to do.
+The stages of a DVC project only write a file, so that only DVC, Prefect and their server are measured. It prints the
+states of all tasks and the number of stale stages afterwards, then the memory of the server and its database.
 """
 
 import os
@@ -52,7 +52,7 @@ def _project(names: list[str]) -> None:
 
 
 def soak(port: int) -> None:
-    """The flow, the server watched from outside, and the questions afterwards."""
+    """Run the flow, record the memory of the server, and query the server and DVC afterwards."""
     from prefect.client.orchestration import get_client
 
     from fedweave.pipelines.processes import ChildProcesses
@@ -60,29 +60,28 @@ def soak(port: int) -> None:
     from fedweave.pipelines.scheduling.flows import reproduce
 
     server = ChildProcesses()
-    with server.child([sys.executable, "-m", "prefect", "server", "start", "--port", str(port)], {}) as process:
+    with server.start([sys.executable, "-m", "prefect", "server", "start", "--port", str(port)], {}) as process:
         threading.Thread(target=lambda: list(process.stdout or ()), daemon=True).start()
         _await(f"http://127.0.0.1:{port}/api/health")
-        memory, over = [_resident(process.pid)], threading.Event()
+        memory, end = [_resident(process.pid)], threading.Event()
         threading.Thread(
-            target=lambda: [memory.append(_resident(process.pid)) for _ in iter(lambda: over.wait(5), True)],
-            daemon=True,
+            target=lambda: [memory.append(_resident(process.pid)) for _ in iter(lambda: end.wait(5), True)], daemon=True
         ).start()
-        begun = time.perf_counter()
+        start = time.perf_counter()
         print(reproduce(parallel=4, retries=0))
-        spent = time.perf_counter() - begun
-        over.set()
+        duration = time.perf_counter() - start
+        end.set()
         with get_client(sync_client=True) as client:
-            begun = time.perf_counter()
+            start = time.perf_counter()
             runs = [*client.read_task_runs(limit=200), *client.read_task_runs(limit=200, offset=200)]
-            listing = time.perf_counter() - begun
+            listing = time.perf_counter() - start
         states = Counter(run.state_name for run in runs)
         size = sum(
             Path(file[2]).stat().st_size
             for file in sqlite3.connect(".prefect/prefect.db").execute("PRAGMA database_list")
         )
         print(
-            f"{len(runs)} tasks {dict(states)} in {spent:.0f} s, {spent / len(runs):.2f} s each; "
+            f"{len(runs)} tasks {dict(states)} in {duration:.0f} s, {duration / len(runs):.2f} s each; "
             f"stale after it: {len(stale_stages())}"
         )
         print(f"server: {memory[0]:.0f} MiB at first, {max(memory):.0f} at most, {memory[-1]:.0f} at the end; "
@@ -101,7 +100,7 @@ def _await(address: str) -> None:
 
 
 def _resident(pid: int) -> float:
-    """Memory of a process and its children now, MiB."""
+    """Resident memory of a process and its children at this moment [MiB]."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
     pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGESIZE") / MIB + sum(_resident(int(child)) for child in children)

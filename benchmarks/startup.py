@@ -1,9 +1,9 @@
-"""Where the time of a `make repro` goes: python -m benchmarks.startup [--direct].
+"""The time of each part of a `make repro`: python -m benchmarks.startup [--direct].
 
 Reproduces the study of params.yaml in a copy of the project, twice, and prints the seconds of each part:
   start     of a stage: Python and its imports, or a fork that has them
-  training  and reading what it needs, of `train` and `ablate`; searching, of `tune`
-  writing   what the stages `train` and `ablate` leave
+  training  of `train` and `ablate`, with the reading of their inputs; tuning: of `tune`
+  writing   the results of `train` and `ablate`
   others    each other stage by its name
   exit      from the end of a stage's work to the end of its process
   DVC       everything between the stages
@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--direct", action="store_true", help="without a fork server")
     direct = parser.parse_args().direct
     with tempfile.TemporaryDirectory() as name:
-        folder = copied(Path(name))
+        folder = copy_project(Path(name))
         for title in ("first run", "second run, nothing to do"):
             notes = folder / "times"
             notes.write_text("")
@@ -43,11 +43,11 @@ def main() -> None:
             show(title, seconds, parts(seconds, (line.split() for line in notes.read_text().splitlines())))
 
 
-def copied(folder: Path) -> Path:
-    """The files that git does not ignore, as they are now, in `folder`."""
+def copy_project(folder: Path) -> Path:
+    """Copy the files that git does not ignore, as they are now, to `folder`."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for name in filter(None, listed.split("\0")):
+    files = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, files.split("\0")):
         if (ROOT / name).exists():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             copy(ROOT / name, folder / name, follow_symlinks=False)  # src/fedweave/pipelines is a link to a folder
@@ -58,28 +58,28 @@ def copied(folder: Path) -> Path:
 def reproduce(folder: Path, env: Mapping[str, str]) -> float:
     """Seconds of what `make repro` runs in `folder`."""
     imports = os.pathsep.join([str(folder / "src"), str(folder)])
-    program = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    everything = {**os.environ, **env, "PYTHONPATH": imports, "PATH": program}
-    begun = time.perf_counter()
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {**os.environ, **env, "PYTHONPATH": imports, "PATH": path}
+    start = time.perf_counter()
     command = [sys.executable, "-IS", "pipelines/launching/reproduce.py"]
-    subprocess.run(command, cwd=folder, env=everything, check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - begun
+    subprocess.run(command, cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - start
 
 
 def parts(total: float, notes: Iterable[list[str]]) -> dict[str, float]:
     """Part -> its seconds; `notes` are the lines (stage, event, moment) of `record_time`, in the order of time."""
     spent: dict[str, float] = defaultdict(float)
-    last = 0.0
+    previous = 0.0
     for stage, event, moment in notes:
-        at = float(moment)
+        time_ = float(moment)
         if event != "asked":
-            spent[_part(stage, event)] += at - last
-        last = at
+            spent[_part(stage, event)] += time_ - previous
+        previous = time_
     return {**spent, "DVC": total - sum(spent.values())}
 
 
 def _part(stage: str, event: str) -> str:
-    """What the time up to `event` was spent on."""
+    """The part to which the time before `event` belongs."""
     if event in ("trained", "left"):
         return "writing" if event == "left" and stage in ("train", "ablate") else TRAINING.get(stage, stage)
     return {"begun": "start", "ended": "exit"}[event]

@@ -1,6 +1,6 @@
 """The work that is timed: synthetic clients of the sizes of the papers' data, so that nothing has to be downloaded.
 
-Values are random; no step of training takes longer or shorter for it. Every workload is one round of FedAvg.
+Values are random, which does not change the time of a training step. Every workload is one round of FedAvg.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class Workload:
     """One round of local training.
 
     Attributes:
-        what: for the table.
+        what: title in the table.
         task, federation, training, solver: as the engine takes them.
     """
 
@@ -52,10 +52,10 @@ def images(
 ) -> Workload:
     """`clients` times `samples` training images and a fifth of that to evaluate; batches of 64, one epoch, SGD."""
     g = np.random.default_rng(0)
-    each = samples + samples // 5
-    x = torch.from_numpy(g.standard_normal((clients * each, *shape), dtype=np.float32))
+    rows_per_client = samples + samples // 5
+    x = torch.from_numpy(g.standard_normal((clients * rows_per_client, *shape), dtype=np.float32))
     y = torch.from_numpy(g.integers(classes, size=len(x)))
-    rows = [np.arange(i * each, (i + 1) * each) for i in range(clients)]
+    rows = [np.arange(i * rows_per_client, (i + 1) * rows_per_client) for i in range(clients)]
     train, test = [r[:samples] for r in rows], [r[samples:] for r in rows]
     task = RowClassification(partial(build, model, shape, classes, **options))
     return Workload(
@@ -107,7 +107,7 @@ def sensors(
 
 
 def split(train: list[np.ndarray], test: list[np.ndarray]) -> dict[str, torch.Tensor]:
-    """Rows of a federation; half of what is evaluated is for validation."""
+    """The rows of a federation: the first half of the rows `test` validates, and the other half tests."""
     val, rest = [r[: len(r) // 2] for r in test], [r[len(r) // 2 :] for r in test]
     return {"train": pad_rows(train), "val": pad_rows(val), "test": pad_rows(rest)}
 

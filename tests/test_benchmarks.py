@@ -61,7 +61,7 @@ class Bare:
 sys.meta_path[:] = [BuiltinImporter, FrozenImporter, Bare]
 import torch
 from benchmarks import contestant, peers, raw
-peers.trained("mlp", raw.network("mlp").state_dict(), 0)
+peers.train_client("mlp", raw.network("mlp").state_dict(), 0)
 """
 
 
@@ -149,8 +149,8 @@ def test_a_peer_takes_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     after = run_round(work.method(), state, work.federation, Settings(rounds=1), Loop())[0]
     names = raw.network("mlp").state_dict()
     weights = dict(zip(names, state.server["model"].values(), strict=True))
-    peers._prepared.cache_clear()
-    model, examples = peers.trained("mlp", weights, 0)
+    peers._prepare.cache_clear()
+    model, examples = peers.train_client("mlp", weights, 0)
     torch.set_num_threads(threads)
     assert examples == 150
     for expected, actual in zip(after.server["model"].values(), model.state_dict().values(), strict=True):
@@ -160,7 +160,7 @@ def test_a_peer_takes_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_seconds_are_those_of_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = itertools.accumulate([0.0, 5.0, 1.0, 2.0, 1.0, 3.0])
     monkeypatch.setattr(contestant.time, "perf_counter", lambda: next(ticks))
-    assert contestant.timed(lambda: None, 3) == [5.0, 2.0, 3.0]
+    assert contestant.time_rounds(lambda: None, 3) == [5.0, 2.0, 3.0]
 
 
 def test_phases_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +182,7 @@ def test_phases_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
         evaluation=lambda: spend(7.0, "forward", "server"),
     )
     before = dict(vars(work))
-    with shares.watched({name: [(work, name)] for name in vars(work)}) as clock:
+    with shares.time_phases({name: [(work, name)] for name in vars(work)}) as clock:
         now[0] += 1.0
         work.forward()
         work.evaluation()
@@ -194,8 +194,8 @@ def test_a_round_on_a_gpu_needs_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """One line without; and stacked clients are timed on the device that is named."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(BadInput, match="no CUDA device"):
-        gpu.measured("tpt", "batched")
-    assert gpu.measured("tpt", "batched", "cpu", 1) > 0
+        gpu.measure("tpt", "batched")
+    assert gpu.measure("tpt", "batched", "cpu", 1) > 0
 
 
 def test_growth_prints_a_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -222,7 +222,7 @@ def test_growth_with_clients(method: str) -> None:
     work, executor, participation = scale.workload(line)
     assert participation == 1.0
     with temporary_storage() as files:
-        usual, last = scale.timed(line, work, executor, participation, files)
+        usual, last = scale.time_last_rounds(line, work, executor, participation, files)
         assert [*files.folder.glob("*.npy")]
     assert 0 < usual
     assert 0 < last

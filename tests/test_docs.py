@@ -113,18 +113,18 @@ def test_every_page_has_a_place_on_the_site():
 
 def test_the_table_has_the_data_sets_of_today():
     text = dataset_table.PAGE.read_text(encoding="utf-8")
-    assert dataset_table.filled(text) == text, "run: python -m tools.dataset_table"
+    assert dataset_table.fill_table(text) == text, "run: python -m tools.dataset_table"
     assert text.count("\n| `") + text.count("\n| [`") == len(DATASETS) + 3  # the short table has three of them
 
 
 def test_a_table_needs_its_place():
     with pytest.raises(BadInput, match="no place for the table"):
-        dataset_table.filled("# Data sets\n")
+        dataset_table.fill_table("# Data sets\n")
 
 
 def test_the_gallery_has_the_studies_of_today():
     text = study_gallery.PAGE.read_text(encoding="utf-8")
-    assert study_gallery.filled(text) == text, "run: python -m tools.study_gallery"
+    assert study_gallery.fill_tables(text) == text, "run: python -m tools.study_gallery"
 
 
 def test_the_gallery_follows_a_study(tmp_path, monkeypatch):
@@ -138,4 +138,4 @@ def test_the_gallery_follows_a_study(tmp_path, monkeypatch):
     for about in ("First.", "Second."):
         (tmp_path / "mine.yaml").write_text(study.format(about=about))
         row = f"| `mine` | {about} | `digits` | `fedavg`, `fedavg_ft`, `local` | 3 | 7 rounds, 1 seed |\n"
-        assert study_gallery.filled(page).endswith(row + "<!-- end -->\n")
+        assert study_gallery.fill_tables(page).endswith(row + "<!-- end -->\n")

@@ -1,8 +1,8 @@
 """Checks the package as users install it: `python -m tools.check_wheel [FOLDER]`.
 
-Builds the wheel, installs it with the pinned versions of what it needs into an empty environment in FOLDER (default:
-one that is removed at the end), and looks at it from there: `pip check`, one package at the top, what `import
-fedweave` loads and how long it takes, the quick start, and the code of the guides.
+It builds the wheel and installs it with the pinned versions of its dependencies into an empty environment in FOLDER
+(default: a folder that is removed at the end). There it checks the package: `pip check`, one package at the top, what
+`import fedweave` loads and how long it takes, the quick start, and the code of the guides.
 """
 
 import os
@@ -21,11 +21,11 @@ HEAVY = ("torch", "torch_geometric", "matplotlib", "pandas")
 IMPORT = f"import sys, fedweave; found = {{*{HEAVY}}} & {{*sys.modules}}; assert not found, found"
 PUBLIC = f"import sys, fedweave as fw; fw.fit; fw.methods.Ditto(); assert not {{*{HEAVY[1:3]}}} & {{*sys.modules}}"
 GUIDES = ("README.md", "docs/own-data.md", "docs/add-method.md")
-REPEATS = 5  # of an import, of which the quickest counts
+REPEATS = 5  # imports, of which the quickest counts
 
 
 def build(folder: Path) -> Path:
-    """The wheel, which holds one package and the files that it needs."""
+    """Build the wheel, and check that it holds one package and the files that it needs; returns its path."""
     run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT])
     (wheel,) = folder.glob("fedweave-*.whl")
     with zipfile.ZipFile(wheel) as archive:
@@ -39,50 +39,50 @@ def build(folder: Path) -> Path:
 
 
 def install(wheel: Path, folder: Path) -> Path:
-    """The interpreter of a new environment that holds the wheel and what it needs."""
-    begun = time.perf_counter()
+    """Install the wheel and its dependencies into a new environment; returns its interpreter."""
+    start = time.perf_counter()
     run([sys.executable, "-m", "venv", folder])
     python = folder / "bin" / "python"
     run([python, "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", wheel])
     run([python, "-m", "pip", "check"])
-    print(f"installed in {time.perf_counter() - begun:.0f} s; pip check is clean")
+    print(f"installed in {time.perf_counter() - start:.0f} s; pip check is clean")
     return python
 
 
-def look(python: Path, folder: Path) -> None:
-    """From an empty folder: imports, and the quick start."""
+def check_install(python: Path, folder: Path) -> None:
+    """Check imports, the quick start and the guides, from an empty folder."""
     folder.mkdir()
     seconds = []
     for _ in range(REPEATS):
-        begun = time.perf_counter()
+        start = time.perf_counter()
         run([python, "-c", IMPORT], folder, quiet=True)
-        seconds.append(time.perf_counter() - begun)
-    begun = time.perf_counter()
+        seconds.append(time.perf_counter() - start)
+    start = time.perf_counter()
     run([python, "-c", PUBLIC], folder)
-    print(f"fedweave.fit and fedweave.methods: {time.perf_counter() - begun:.2f} s, without {' and '.join(HEAVY[1:3])}")
+    print(f"fedweave.fit and fedweave.methods: {time.perf_counter() - start:.2f} s, without {' and '.join(HEAVY[1:3])}")
     print(f"import fedweave: {min(seconds):.2f} s, the start of Python included; without {', '.join(HEAVY)}")
-    begun = time.perf_counter()
+    start = time.perf_counter()
     run([python, ROOT / "examples" / "quickstart.py"], folder, quiet=True)
-    print(f"quickstart.py: {time.perf_counter() - begun:.0f} s")
+    print(f"quickstart.py: {time.perf_counter() - start:.0f} s")
     for page in GUIDES:
-        place = folder / Path(page).stem
-        place.mkdir()
-        guides.follow(page, place, str(python), commands=False)
+        subfolder = folder / Path(page).stem
+        subfolder.mkdir()
+        guides.follow(page, subfolder, str(python), commands=False)
         print(f"{page}: its code runs")
 
 
 def run(command: list[str | Path], folder: Path = ROOT, quiet: bool = False) -> None:
-    """Run a command outside of this checkout's package; its output shows where it fails."""
+    """Run a command without this checkout on the path; a failure ends this program with the command's errors."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=quiet, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"check_wheel: {' '.join(map(str, command))}: exit code {done.returncode}\n{done.stderr or ''}")
+    process = subprocess.run(command, cwd=folder, env=env, capture_output=quiet, text=True, check=False)
+    if process.returncode:
+        sys.exit(f"check_wheel: {' '.join(map(str, command))}: exit code {process.returncode}\n{process.stderr or ''}")
 
 
 def main(folder: Path) -> None:
-    """All of it."""
+    """Build, install and check the package."""
     python = install(build(folder), folder / "env")
-    look(python, folder / "empty")
+    check_install(python, folder / "empty")
 
 
 if __name__ == "__main__":

@@ -25,26 +25,26 @@ HEADER = (
     "| data set | what it is | clients in `studies/base.yaml` | source | files on a mirror | MiB of a file, at most |\n"
     "|---|---|---|---|---|--:|\n"
 )
-NAMED = 4  # most files of a form that are named one by one
-OWN = ("digits", "digits-graph")  # scikit-learn has the images, and is no optional package
+MAX_NAMED = 4  # most files of a form that are named one by one
+BUNDLED = ("digits", "digits-graph")  # scikit-learn has the images, and is no optional package
 
 
 def main() -> None:
-    """Rewrite the page if its table is not that of the code.
+    """Rewrite the page if its table differs from the code.
 
     Raises:
         BadInput: the page has no place for the table.
     """
     text = PAGE.read_text(encoding="utf-8")
-    if (new := filled(text)) != text:
+    if (new := fill_table(text)) != text:
         write_atomic(PAGE, new)
 
 
-def filled(text: str) -> str:
-    """The text of the page with the table of today."""
+def fill_table(text: str) -> str:
+    """The text of the page with the current table."""
     if len(TABLE.findall(text)) != 1:
         raise BadInput("docs/datasets/README.md: no place for the table; write <!-- datasets --> <!-- end --> once")
-    return TABLE.sub(lambda place: place[1] + table() + place[2], text)
+    return TABLE.sub(lambda block: block[1] + table() + block[2], text)
 
 
 def table() -> str:
@@ -55,29 +55,36 @@ def table() -> str:
 
 def _line(name: str, tasks: dict[str, Any]) -> str:
     page = f"[`{name}`]({name}.md)" if (PAGE.parent / f"{name}.md").is_file() else f"`{name}`"
-    mirrored = ", or ".join(dict.fromkeys(_files(form) for form in CATALOGUE[name])) or "–"
-    cells = (page, _about(name), _clients(name, tasks), _sources(name), mirrored, str(LIMITS.get(name, "–")))
+    mirror_files = ", or ".join(dict.fromkeys(_describe_files(form) for form in CATALOGUE[name])) or "–"
+    cells = (
+        page,
+        _describe(name),
+        _describe_clients(name, tasks),
+        _describe_sources(name),
+        mirror_files,
+        str(LIMITS.get(name, "–")),
+    )
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 
-def _about(name: str) -> str:
+def _describe(name: str) -> str:
     """The first sentence of the loader's docstring, as `fedweave list datasets` prints it."""
     loader = getattr(DATASETS[name], "func", DATASETS[name])
     text = (loader.__doc__ or "").partition("\n\n")[0].partition(" Source: ")[0]
     return " ".join(text.replace("; `root` is not used", "").split()).rstrip(".")
 
 
-def _clients(name: str, tasks: dict[str, Any]) -> str:
-    """How many clients the task of the data set has, and the partition that makes them."""
+def _describe_clients(name: str, tasks: dict[str, Any]) -> str:
+    """The number of clients in the tasks of the data set, and the name of their partition."""
     blocks = [task["partition"] for task in tasks.values() if task.get("dataset") == name]
     return "; ".join(f"{block['clients']} (`{block['name']}`)" for block in blocks if "name" in block) or "–"
 
 
-def _sources(name: str) -> str:
-    """The hosts of the official files, the package that has them, or how to ask for them."""
+def _describe_sources(name: str) -> str:
+    """The hosts of the official files, the package that contains them, or how to request them."""
     if name in PACKAGED:
         return f"package {PACKAGED[name][0].package}"
-    if name in OWN:
+    if name in BUNDLED:
         return "package scikit-learn"
     hosts = dict.fromkeys(urlsplit(url).hostname for form in CATALOGUE[name] for url in _addresses(form))
     hints = dict.fromkeys(form.hint for form in CATALOGUE[name] if form.hint)
@@ -89,10 +96,10 @@ def _addresses(form: FileSet) -> Iterator[str]:
         yield from filter(None, (file.url, file.archive and file.archive.url))
 
 
-def _files(form: FileSet) -> str:
+def _describe_files(form: FileSet) -> str:
     """The files of a form, or the archives that hold them; folders where there are many."""
     paths = list(dict.fromkeys(file.archive.path if file.archive else file.path for file in form.files))
-    if len(paths) <= NAMED:
+    if len(paths) <= MAX_NAMED:
         return " and ".join(f"`{path}`" for path in paths)
     return f"`{commonpath(paths)}/` ({len(paths)} files)"
 

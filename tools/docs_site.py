@@ -1,7 +1,7 @@
-"""Hooks of the documentation site, which mkdocs.yml names: what MkDocs and its plugins do not do themselves.
+"""Hooks of the documentation site, which mkdocs.yml names, for what MkDocs and its plugins do not do themselves.
 
-The pages read well in a checkout too. There a link may lead to a source file, and CONTRIBUTING.md and CHANGELOG.md lie
-at the top. On the site the source file has a page of the API reference, and both files are pages.
+The pages can be read in a checkout too. There a link may lead to a source file, and CONTRIBUTING.md and CHANGELOG.md
+are at the top. On the site the source file has a page of the API reference, and both files are pages.
 """
 
 import posixpath
@@ -17,7 +17,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parent.parent
 TOP = ("CONTRIBUTING.md", "CHANGELOG.md")  # pages that lie at the top of a checkout
 OUTSIDE = re.compile(r"\]\((?:\.\./)+(?:src/(?P<module>fedweave/[\w/]+)\.py|(?P<top>[A-Z]+\.md))")
-LOADED = re.compile(
+EXTERNAL = re.compile(
     r"<(?:script|img|iframe|source)\b[^>]*\bsrc=[\"']?(?:https?:)?//|<link\b[^>]*\brel=[\"']?stylesheet[^>]*//"
 )
 
@@ -39,30 +39,29 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """A link to a source file leads to the module's page of the reference, one to the top of the checkout to its
-    page."""
+    """Lead links to source files to the reference, and links to files at the top of the checkout to their pages."""
     folder = posixpath.dirname(page.file.src_uri) or "."
 
-    def inside(link: re.Match[str]) -> str:
+    def replace_link(link: re.Match[str]) -> str:
         module = (link["module"] or "").replace("__init__", "index")
         return "](" + posixpath.relpath(f"reference/{module}.md" if module else link["top"].lower(), folder)
 
-    return OUTSIDE.sub(inside, markdown)
+    return OUTSIDE.sub(replace_link, markdown)
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
     """Refuse a page that loads anything from another host.
 
     Raises:
-        PluginError: names the page and the element.
+        PluginError: naming the page and the element.
     """
-    if element := LOADED.search(output):
+    if element := EXTERNAL.search(output):
         raise PluginError(f"{page.file.src_uri}: loads {element[0]!r} from elsewhere; make it a part of the site")
     return output
 
 
 def _section(entry: Any) -> Any:
-    """An entry of the navigation, with the pages of a folder in its place."""
+    """An entry of the navigation; a folder is replaced by its pages."""
     [(title, place)] = entry.items() if isinstance(entry, dict) else [("", entry)]
     if not (isinstance(place, str) and place.endswith("/") and (ROOT / "docs" / place).is_dir()):
         return entry

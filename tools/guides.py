@@ -1,4 +1,4 @@
-"""The guides as users follow them: the code and the commands of a page, in an empty folder."""
+"""Runs the guides as users follow them: the code and the commands of a page, in an empty folder."""
 
 import os
 import re
@@ -13,15 +13,15 @@ import pandas as pd
 
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"(?P<mark><!-- excerpt -->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
-NAMED = re.compile(r"# (?P<name>[\w/.-]+\.(?:py|yaml))\n")  # first line of a block that is a file
-JOINED = re.compile(r" *\\\n *")  # a line that goes on in the next one
+FILE_LINE = re.compile(r"# (?P<name>[\w/.-]+\.(?:py|yaml))\n")  # first line of a block that is a file
+CONTINUATION = re.compile(r" *\\\n *")  # a line that goes on in the next one
 PROGRAMS = {"fedweave": ["-m", "fedweave.pipelines.commands.main"], "python": []}
 AIRPORTS = ("ATL", "BNA", "BOS", "BUF", "CLE", "CLT")
 SERVERS = ("deploy", "worker", "federate")  # a federation has a server, and needs a study that has run
 
 
 class Guide(NamedTuple):
-    """What a page has the reader write and type."""
+    """The files, the Python code and the commands of a page."""
 
     files: dict[str, str]
     script: str
@@ -29,28 +29,28 @@ class Guide(NamedTuple):
 
 
 def guide(page: str) -> Guide:
-    """Files with a name in their first line, the rest of the Python as one script, and commands.
+    """Read a page: files with a name in their first line, the other Python code as one script, and commands.
 
-    A line of a command may end in a backslash; the next line then belongs to it.
+    A line of a command may end in a backslash; then the next line belongs to it.
     """
     files, script, commands = {}, [], []
     for block in BLOCK.finditer((ROOT / page).read_text(encoding="utf-8")):
-        named = NAMED.match(block["text"])
+        first_line = FILE_LINE.match(block["text"])
         if block["mark"]:
             continue
-        if named:
-            files[named["name"]] = block["text"]
+        if first_line:
+            files[first_line["name"]] = block["text"]
         elif block["language"] == "python":
             script.append(block["text"])
         elif not block["language"]:
-            lines = JOINED.sub(" ", block["text"]).splitlines()
-            typed = (line for line in lines if line.partition(" ")[0] in PROGRAMS)
-            commands += [shlex.split(line, comments=True) for line in typed]
+            lines = CONTINUATION.sub(" ", block["text"]).splitlines()
+            command_lines = (line for line in lines if line.partition(" ")[0] in PROGRAMS)
+            commands += [shlex.split(line, comments=True) for line in command_lines]
     return Guide(files, "\n".join(script), [words for words in commands if _can_be_typed(words)])
 
 
 def _can_be_typed(words: list[str]) -> bool:
-    """No command that waits for a server, and none with a word in capitals, which stands for any; airports do not."""
+    """Whether a command needs no server and has no placeholder, a word in capitals that is no airport."""
     return words[1] not in SERVERS and not any(word.isupper() and word not in AIRPORTS for word in words)
 
 
@@ -61,13 +61,13 @@ def follow(page: str, folder: Path, python: str = sys.executable, commands: bool
         page: relative to the repository.
         folder: an empty one, outside of it.
         python: the interpreter.
-        commands: whether to type the commands, which need more than the library.
+        commands: whether to run the commands, which need more packages than the library does.
 
     Raises:
-        AssertionError: with the command and what it said.
+        AssertionError: a command failed; with the command and its output.
     """
     steps = guide(page)
-    _data(folder)
+    _write_data(folder)
     for name, text in steps.files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
@@ -76,7 +76,7 @@ def follow(page: str, folder: Path, python: str = sys.executable, commands: bool
     for command in (["python", "script.py"], *(steps.commands if commands else ())):
         program, *words = command
         env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PYTHONPATH"))}
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, *PROGRAMS[program], *words],
             cwd=folder,
             env=env,
@@ -84,9 +84,9 @@ def follow(page: str, folder: Path, python: str = sys.executable, commands: bool
             text=True,
             check=False,
         )
-        assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout[-2000:]}{done.stderr[-3000:]}"
-        assert "Traceback" not in done.stderr
-        printed = printed or done.stdout
+        assert process.returncode == 0, f"{shlex.join(command)}\n{process.stdout[-2000:]}{process.stderr[-3000:]}"
+        assert "Traceback" not in process.stderr
+        printed = printed or process.stdout
     return printed
 
 
@@ -96,28 +96,28 @@ def outputs(page: str) -> str:
     return "".join(block["text"] for block in blocks if block["language"] == "text")
 
 
-def _data(folder: Path) -> None:
-    """The files that the guides read: tables with an owner, a label and a time, and recordings of people."""
-    draws = np.random.default_rng(0)
+def _write_data(folder: Path) -> None:
+    """Write the files that the guides read: tables with an owner, a label and a time, and recordings of people."""
+    rng = np.random.default_rng(0)
     count = 900
-    owner, day = draws.integers(6, size=count), draws.integers(100, size=count)
-    near = draws.normal(size=count)
-    late = np.where(near + draws.normal(size=count) > 0, "late", "on time")
-    table = pd.DataFrame({"distance": near, "weather": draws.choice(["rain", "sun"], count), "late": late})
+    owner, day = rng.integers(6, size=count), rng.integers(100, size=count)
+    distance = rng.normal(size=count)
+    late = np.where(distance + rng.normal(size=count) > 0, "late", "on time")
+    table = pd.DataFrame({"distance": distance, "weather": rng.choice(["rain", "sun"], count), "late": late})
     table.assign(day=day, depot=[f"depot {i}" for i in owner]).to_csv(folder / "deliveries.csv", index=False)
     flights = pd.DataFrame({"dest": np.array(AIRPORTS)[owner]})  # the form that docs/guides/flights.md makes
     flights["time_hour"] = pd.Timestamp("2013-01-01") + pd.to_timedelta(day, "D")
-    flights = flights.assign(hour=draws.integers(5, 24, size=count), weekday=flights["time_hour"].dt.day_name())
-    flights = flights.assign(origin="JFK", carrier=draws.choice(["B6", "UA"], count), distance=near)
-    flights = flights.assign(humid=draws.random(count), precip=0.0, visib=10.0, late=late)
+    flights = flights.assign(hour=rng.integers(5, 24, size=count), weekday=flights["time_hour"].dt.day_name())
+    flights = flights.assign(origin="JFK", carrier=rng.choice(["B6", "UA"], count), distance=distance)
+    flights = flights.assign(humid=rng.random(count), precip=0.0, visib=10.0, late=late)
     flights.to_csv(folder / "flights.csv", index=False)
     flights.drop(columns="late").head(3).to_csv(folder / "new.csv", index=False)
-    ends = draws.integers(90, size=(200, 2))
+    ends = rng.integers(90, size=(200, 2))
     pd.DataFrame(ends, columns=["from", "to"]).to_csv(folder / "edges.csv", index=False)
     nodes = pd.DataFrame({"paper": np.arange(90), "library": [f"library {i % 3}" for i in range(90)]})
-    nodes.assign(year=draws.integers(1990, 2020, size=90), topic=draws.choice(["sheaf", "graph"], 90)).to_csv(
+    nodes.assign(year=rng.integers(1990, 2020, size=90), topic=rng.choice(["sheaf", "graph"], 90)).to_csv(
         folder / "nodes.csv", index=False
     )
-    activity = np.repeat(draws.integers(3, size=(5, 60)), 20, axis=1)
+    activity = np.repeat(rng.integers(3, size=(5, 60)), 20, axis=1)
     np.save(folder / "activity.npy", activity)
-    np.save(folder / "recordings.npy", activity[:, :, None] + draws.normal(size=(5, 1200, 2)))
+    np.save(folder / "recordings.npy", activity[:, :, None] + rng.normal(size=(5, 1200, 2)))

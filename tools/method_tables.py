@@ -29,7 +29,7 @@ KINDS = {int: "whole numbers", float: "numbers", bool: "`true`, `false`", list: 
 
 
 def main() -> None:
-    """Rewrite the pages whose table is not that of the code.
+    """Rewrite the pages whose tables differ from the code.
 
     Raises:
         BadInput: a method has no page, or its page no place for the table.
@@ -43,18 +43,18 @@ def main() -> None:
 
 
 def filled(text: str, name: str) -> str:
-    """The text of the page of the method `name` with the table of today, and what its server can do."""
-    places = [place[2] for place in TABLE.finditer(text)]
+    """The text of the page of the method `name` with the current table, and a sentence about server optimisers."""
+    places = [block[2] for block in TABLE.finditer(text)]
     if places != [name]:
         marker = f"<!-- settings: {name} --> <!-- end -->"
         raise BadInput(f"docs/methods/{name}.md: {len(places)} tables of settings; write the page, with {marker} once")
     content = table(METHODS[name].settings()) + (SERVER if METHODS[name].server_steps else "")
-    return TABLE.sub(lambda place: place[1] + content + place[3], text)
+    return TABLE.sub(lambda block: block[1] + content + block[3], text)
 
 
 def with_blocks(text: str) -> str:
-    """The page of a study's blocks with the tables of today."""
-    return TABLE.sub(lambda place: place[1] + table(describe(BLOCKS[place[2]])) + place[3], text)
+    """The text of the page of a study's blocks with the current tables."""
+    return TABLE.sub(lambda block: block[1] + table(describe(BLOCKS[block[2]])) + block[3], text)
 
 
 def table(settings: tuple[Setting, ...]) -> str:
@@ -65,14 +65,14 @@ def table(settings: tuple[Setting, ...]) -> str:
 def _line(setting: Setting) -> str:
     """One row: name, default, which values it takes, where a search looks, meaning."""
     default = setting.default if isinstance(setting.default, str) else json.dumps(setting.default, default=str)
-    shown = "required" if setting.default is REQUIRED else f"`{default}`"
+    default_cell = "required" if setting.default is REQUIRED else f"`{default}`"
     kind = next((part for part in get_args(setting.type) if get_origin(setting.type) in OPTIONAL), setting.type)
     if get_origin(kind) is Literal:
         values = ", ".join(f"`{value}`" for value in get_args(kind))
     else:
         values = ", ".join(filter(None, (KINDS.get(get_origin(kind) or kind), setting.range)))
     meaning = setting.meaning.replace("|", "\\|")
-    return f"| `{setting.name}` | {shown} | {values} | {setting.space or '–'} | {meaning} |\n"
+    return f"| `{setting.name}` | {default_cell} | {values} | {setting.space or '–'} | {meaning} |\n"
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """Runs pytest for `make test`: `python tools/run_tests.py [pytest's arguments]`. It always ends.
 
-After `LIMIT` seconds (environment variable, default 2700), or on SIGTERM, all stacks are printed and the run has
-failed. A process that a test started and that is still there at the end is ended too, and fails the run under the name
-of that test.
+After `LIMIT` seconds (environment variable, default 2700), or on SIGTERM, all stacks are printed and the run fails. A
+process that a test has started and that still runs at the end is killed, and fails the run under the name of that test.
 """
 
 import os
@@ -19,25 +18,25 @@ import psutil
 
 from fedweave.runs.parallel import cores
 
-MARK = "FEDWEAVE_TEST_RUN"  # a folder, where tests/limits.py writes the test that forked a process
+RUN_VARIABLE = "FEDWEAVE_TEST_RUN"  # a folder, where tests/limits.py writes the test that forked a process
 LIMIT = "LIMIT"
 DEFAULT_LIMIT = 2700.0
-GRACE = 20.0  # for processes that are about to end when pytest does
-DUMP = 5.0  # seconds that a process may take to print its stacks
+GRACE = 20.0  # seconds for processes that end together with pytest
+DUMP_TIMEOUT = 5.0  # seconds that a process may take to print its stacks
 
 
-class Stopped(Exception):
-    """Why a run was stopped."""
+class RunStopped(Exception):
+    """The run was stopped; the message says why."""
 
 
-def members(run: str) -> list[psutil.Process]:
+def find_processes(run: str) -> list[psutil.Process]:
     """The processes whose environment names this run, except this one and zombies."""
     processes = []
     for process in psutil.process_iter():
         try:
             if (
                 process.pid != os.getpid()
-                and process.environ().get(MARK) == run
+                and process.environ().get(RUN_VARIABLE) == run
                 and process.status() != psutil.STATUS_ZOMBIE
             ):
                 processes.append(process)
@@ -46,13 +45,13 @@ def members(run: str) -> list[psutil.Process]:
     return processes
 
 
-def described(process: psutil.Process, run: str) -> str:
+def describe(process: psutil.Process, run: str) -> str:
     """One line: the test that started a process, its number and its command."""
     try:
-        forked, environment = Path(run, str(process.pid)), process.environ()
+        note, environment = Path(run, str(process.pid)), process.environ()
         test = (
-            forked.read_text()
-            if forked.exists()
+            note.read_text()
+            if note.exists()
             else environment.get("PYTEST_CURRENT_TEST", "no test").removesuffix(" (call)")
         )
         return f"left behind by {test}: process {process.pid}, {' '.join(process.cmdline())[:200]}"
@@ -69,8 +68,8 @@ def kill(processes: list[psutil.Process]) -> None:
             continue
 
 
-def begin(process: psutil.Process) -> float:
-    """When a process began, in seconds; 0 for one that has ended."""
+def start_time(process: psutil.Process) -> float:
+    """When a process started, in seconds since 1970; 0 for one that has ended."""
     try:
         return float(process.create_time())
     except psutil.Error:
@@ -78,19 +77,19 @@ def begin(process: psutil.Process) -> float:
 
 
 def dump_stacks(run: str) -> None:
-    """Let every process of pytest print the stacks of its threads; `faulthandler` does on SIGABRT, and ends it.
+    """Let every process of pytest print the stacks of its threads by SIGABRT, on which `faulthandler` prints them.
 
-    One after the other, as their lines would mix, and all others halted: the process that distributes tests, which is
-    the oldest, would answer to the end of one worker by ending the others.
+    The processes do so one after another, because their lines would mix, while all others are halted: the process that
+    distributes tests, which is the oldest, would otherwise end the other workers after the end of one.
     """
-    processes = sorted((process for process in members(run) if not started_by_test(process)), key=begin)
+    processes = sorted((process for process in find_processes(run) if not is_started_by_test(process)), key=start_time)
     for process in processes:
         send(process, signal.SIGSTOP)
     for process in reversed(processes):
         send(process, signal.SIGABRT)
         send(process, signal.SIGCONT)
-        end = time.monotonic() + DUMP
-        while running(process) and time.monotonic() < end:
+        end = time.monotonic() + DUMP_TIMEOUT
+        while is_running(process) and time.monotonic() < end:
             time.sleep(0.05)
 
 
@@ -100,15 +99,15 @@ def send(process: psutil.Process, number: signal.Signals) -> None:
         process.send_signal(number)
 
 
-def running(process: psutil.Process) -> bool:
-    """Whether a process has not ended; a zombie has, although its halted parent does not know."""
+def is_running(process: psutil.Process) -> bool:
+    """Whether a process has not ended; a zombie has ended, although its halted parent has not noticed."""
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
         return False
 
 
-def started_by_test(process: psutil.Process) -> bool:
+def is_started_by_test(process: psutil.Process) -> bool:
     """Whether a process is none of pytest's own, or has ended."""
     try:
         return "PYTEST_CURRENT_TEST" in process.environ()
@@ -116,43 +115,37 @@ def started_by_test(process: psutil.Process) -> bool:
         return True
 
 
-def left_behind(run: str) -> list[str]:
-    """What still runs `GRACE` seconds after pytest, a line each."""
+def find_remaining(run: str) -> list[str]:
+    """A line for each process that still runs `GRACE` seconds after pytest."""
     end = time.monotonic() + GRACE
-    while members(run) and time.monotonic() < end:
+    while find_processes(run) and time.monotonic() < end:
         time.sleep(0.5)
-    return [described(process, run) for process in members(run)]
+    return [describe(process, run) for process in find_processes(run)]
 
 
 def stop(*_: object) -> NoReturn:
-    """What SIGTERM does."""
-    raise Stopped("stopped by a signal")
+    """The handler of SIGTERM."""
+    raise RunStopped("stopped by a signal")
 
 
-def watched(command: list[str], run: str, limit: float) -> int:
-    """The exit status of pytest, which had `limit` seconds; 1 if something is left of it."""
+def run_watched(command: list[str], run: str, limit: float) -> int:
+    """Run pytest for at most `limit` seconds; returns its exit status, or 1 if a process is left."""
     # One thread in every process that a test starts. One worker more than cores: some tests wait for servers.
     defaults = {"OMP_NUM_THREADS": "1", "PYTEST_XDIST_AUTO_NUM_WORKERS": str(cores() + 1)}
-    tests = subprocess.Popen(command, env=defaults | os.environ | {MARK: run})
+    tests = subprocess.Popen(command, env=defaults | os.environ | {RUN_VARIABLE: run})
     try:
         status = tests.wait(limit)
-        lines = left_behind(run)
-    except (Stopped, subprocess.TimeoutExpired) as error:
+        lines = find_remaining(run)
+    except (RunStopped, subprocess.TimeoutExpired) as error:
         dump_stacks(run)
-        status, lines = (
-            1,
-            [
-                str(error)
-                if isinstance(error, Stopped)
-                else f"stopped after {limit:.0f} s ({LIMIT}=... sets another limit)"
-            ],
-        )
+        timeout = f"stopped after {limit:.0f} s ({LIMIT}=... sets another limit)"
+        status, lines = 1, [str(error) if isinstance(error, RunStopped) else timeout]
     except KeyboardInterrupt:
         with suppress(KeyboardInterrupt, subprocess.TimeoutExpired):
             tests.wait(GRACE)
         status, lines = 128 + signal.SIGINT, []
     finally:
-        kill(members(run))
+        kill(find_processes(run))
     for line in lines:
         print(f"tests: failed: {line}", file=sys.stderr)
     return 1 if lines else status
@@ -163,7 +156,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin with it ignored
     with tempfile.TemporaryDirectory(prefix="fedweave-tests-") as run:
-        return watched(
+        return run_watched(
             [sys.executable, "-m", "pytest", *sys.argv[1:]], run, float(os.environ.get(LIMIT) or DEFAULT_LIMIT)
         )
 

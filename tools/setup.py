@@ -1,8 +1,8 @@
 """Makes a virtual environment: `python tools/setup.py .venv [--torch cpu] [--extras NAMES --constraints FILE]`.
 
-Standard library only, since nothing is installed yet. uv is several times faster than pip but does not read
-pip's configuration, so an index or a folder of wheels that pip is set up with is handed on; where uv cannot do
-it, pip installs the same set.
+It needs the standard library only, because nothing is installed yet. uv is several times faster than pip, but does not
+read pip's configuration: an index or a folder of wheels in that configuration is passed to uv. Where uv fails, pip
+installs the same packages.
 """
 
 import argparse
@@ -16,7 +16,7 @@ OLDEST, TOO_NEW = (3, 11, 5), (3, 15)
 PIP_TO_UV = {"find-links": "--find-links", "extra-index-url": "--extra-index-url", "index-url": "--index-url"}
 
 
-def install_words(options: argparse.Namespace) -> list[str]:
+def install_arguments(options: argparse.Namespace) -> list[str]:
     """The arguments of pip and uv: what to install."""
     return ["install", "--constraint", options.constraints, "--editable", f".[{options.extras}]"]
 
@@ -31,11 +31,11 @@ def pip_setting(python: Path, name: str) -> list[str]:
 
 
 def install_with_uv(python: Path, words: list[str], torch: str) -> bool:
-    """Install by uv, itself taken from pip's index; False if either cannot be done."""
+    """Install by uv, which pip installs first; False if either fails."""
     get_uv = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "uv>=0.9,<1"]
     if subprocess.run(get_uv, check=False).returncode:
         return False
-    # pip looks into every index and takes the newest; uv must do the same to come to the same set.
+    # pip searches every index and takes the newest version; with this strategy uv does the same.
     # Bytecode as pip writes it: without it, every process compiles its imports where PYTHONDONTWRITEBYTECODE is set.
     options = ["--python", str(python), "--index-strategy", "unsafe-best-match", "--compile-bytecode"]
     for name, flag in PIP_TO_UV.items():
@@ -43,7 +43,7 @@ def install_with_uv(python: Path, words: list[str], torch: str) -> bool:
     if torch:
         options += ["--torch-backend", torch]
     certificate = pip_setting(python, "cert")
-    # pip trusts what the system trusts; the second name is the one that older releases of uv know.
+    # pip trusts the certificates of the system; the second name is for older releases of uv.
     environment = (
         {"UV_SYSTEM_CERTS": "1", "UV_NATIVE_TLS": "1"}
         | ({"SSL_CERT_FILE": certificate[0]} if certificate else {})
@@ -53,8 +53,8 @@ def install_with_uv(python: Path, words: list[str], torch: str) -> bool:
     return subprocess.run(command, env=environment, check=False).returncode == 0
 
 
-def arguments() -> argparse.Namespace:
-    """The command line; stops with one line if this Python is not one the project runs on."""
+def parse_arguments() -> argparse.Namespace:
+    """Parse the command line; exits with one line if the project does not support this version of Python."""
     parser = argparse.ArgumentParser(description="Make the virtual environment of this project.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--extras", default="pipeline,datasets,dev", help="of the package, with commas")
@@ -67,16 +67,16 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Create the environment, install into it, and prepare the records that its tools keep in this folder."""
-    options = arguments()
+    """Create the environment, install into it, and prepare the files of DVC and MLflow in this folder."""
+    options = parse_arguments()
     tools = options.folder.resolve() / "bin"
     print(f"setting up {options.folder} with {sys.executable} (once)", flush=True)
     if not (tools / "python").exists():
         shutil.rmtree(options.folder, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "venv", options.folder], check=True)
-    if not install_with_uv(tools / "python", install_words(options), options.torch):
+    if not install_with_uv(tools / "python", install_arguments(options), options.torch):
         print("uv could not install; trying pip", flush=True)
-        subprocess.run([tools / "python", "-m", "pip", *install_words(options)], check=True)
+        subprocess.run([tools / "python", "-m", "pip", *install_arguments(options)], check=True)
     if "pipeline" in options.extras:
         prepare_records(tools)
 

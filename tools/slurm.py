@@ -1,11 +1,11 @@
-"""A SLURM of two nodes on this host, from the system's packages: for tests of `fedweave cluster`, and to try it.
+"""A SLURM cluster of two nodes on this host, from the system's packages, for tests and trials of `fedweave cluster`.
 
 python tools/slurm.py install          install slurm-wlm and munge with apt (Debian, Ubuntu), unless they are there
 python tools/slurm.py start FOLDER     start it with all of its state in FOLDER; prints the line that selects it
 python tools/slurm.py stop FOLDER      end it
 
-No service manager, no entry in /etc, no port that is fixed. Partitions: `cpu` (both nodes, the default), `urgent` (both
-nodes; its jobs preempt those of `cpu`, which are queued again), `large` (the second node).
+It needs no service manager, no file in /etc and no fixed port. Partitions: `cpu` (both nodes, the default), `urgent`
+(both nodes; its jobs preempt those of `cpu`, which are queued again), `large` (the second node).
 """
 
 import os
@@ -20,7 +20,7 @@ from pathlib import Path
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue")
 PACKAGES = ("slurm-wlm", "munge")
-WAYS = "make slurm installs it on Debian and Ubuntu"
+INSTALL_HINT = "make slurm installs it on Debian and Ubuntu"
 NODES = ("first", "second")
 MEMORY = 2000  # MiB of a node
 PATIENCE = 60.0  # seconds for a daemon to answer
@@ -60,15 +60,15 @@ SlurmdParameters=config_overrides
 """
 
 
-def missing() -> str:
-    """Why this host cannot run it, with the way out; empty if it can."""
-    absent = [name for name in PROGRAMS if _program(name) is None]
-    return f"needs {', '.join(absent)}; {WAYS}" if absent else ""
+def describe_missing() -> str:
+    """Which programs this host lacks, and how to install them; empty if it lacks none."""
+    programs = [name for name in PROGRAMS if _find_program(name) is None]
+    return f"needs {', '.join(programs)}; {INSTALL_HINT}" if programs else ""
 
 
 def install() -> None:
     """Install the packages where a program is missing, without starting any service."""
-    if not missing():
+    if not describe_missing():
         return
     if shutil.which("apt-get") is None:
         sys.exit("slurm: there is no apt-get here; install SLURM and munge with the package manager of this system")
@@ -87,10 +87,10 @@ def start(folder: Path) -> dict[str, str]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o755)
-    _munge(folder / "munge")
+    _start_munge(folder / "munge")
     environment = {"SLURM_CONF": str(_configure(folder))}
     for words in (("slurmctld", "-c"), *(("slurmd", "-N", name) for name in NODES)):
-        _run([str(_program(words[0])), *words[1:]], environment)
+        _run([str(_find_program(words[0])), *words[1:]], environment)
     end = time.monotonic() + PATIENCE
     while (states := node_states(environment)) != dict.fromkeys(NODES, "idle"):
         if time.monotonic() > end:
@@ -100,12 +100,12 @@ def start(folder: Path) -> dict[str, str]:
 
 
 def node_states(environment: dict[str, str]) -> dict[str, str]:
-    """Node -> what `sinfo` says of it, such as "idle" or "drained"."""
+    """Node -> its state by `sinfo`, such as "idle" or "drained"."""
     command = ["sinfo", "--noheader", "--Node", "--format=%N %T"]
-    done = subprocess.run(
+    process = subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=PATIENCE
     )
-    return dict(line.split() for line in done.stdout.splitlines())
+    return dict(line.split() for line in process.stdout.splitlines())
 
 
 def stop(folder: Path) -> None:
@@ -119,7 +119,7 @@ def stop(folder: Path) -> None:
 
 
 def end_daemon(file: Path, number: int = signal.SIGTERM) -> None:
-    """End the daemon whose process `file` names; by force after some seconds."""
+    """End the daemon whose process number is in `file`; by SIGKILL after five seconds."""
     with suppress(OSError, ValueError):
         process = int(file.read_text())
         os.kill(process, number)
@@ -131,10 +131,10 @@ def end_daemon(file: Path, number: int = signal.SIGTERM) -> None:
 
 def start_node(folder: Path, name: str) -> None:
     """Start the daemon of one node again."""
-    _run([str(_program("slurmd")), "-N", name], {"SLURM_CONF": str(folder / "slurm.conf")})
+    _run([str(_find_program("slurmd")), "-N", name], {"SLURM_CONF": str(folder / "slurm.conf")})
 
 
-def _munge(folder: Path) -> None:
+def _start_munge(folder: Path) -> None:
     """Start munge with a key of its own."""
     folder.mkdir(mode=0o755, exist_ok=True)
     key = folder / "key"
@@ -145,7 +145,7 @@ def _munge(folder: Path) -> None:
     words = [f"--{option}={path}" for option, path in (
         ("key-file", key), ("socket", files["socket"]), ("log-file", files["log"]), ("seed-file", files["seed"]),
         ("pid-file", folder / "munged.pid"))]  # fmt: skip
-    _run([str(_program("munged")), "--force", *words], {})
+    _run([str(_find_program("munged")), "--force", *words], {})
 
 
 def _configure(folder: Path) -> Path:
@@ -169,37 +169,37 @@ def _configure(folder: Path) -> Path:
 def _free_ports(count: int) -> list[int]:
     sockets = [socket.socket() for _ in range(count)]
     try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [int(s.getsockname()[1]) for s in sockets]
     finally:
-        for one in sockets:
-            one.close()
+        for s in sockets:
+            s.close()
 
 
-def _program(name: str) -> str | None:
+def _find_program(name: str) -> str | None:
     return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"]))
 
 
 def _run(command: list[str], environment: dict[str, str]) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=PATIENCE
     )
-    if done.returncode:
-        raise RuntimeError(f"slurm: {command[0]} could not be started: {(done.stdout + done.stderr).strip()}")
+    if process.returncode:
+        raise RuntimeError(f"slurm: {command[0]} could not be started: {(process.stdout + process.stderr).strip()}")
 
 
 def main(action: str = "", folder: str = ".slurm") -> None:
     """The command line."""
-    place = Path(folder).resolve()
+    state_folder = Path(folder).resolve()
     if action == "install":
         install()
     elif action == "start":
-        if reason := missing():
+        if reason := describe_missing():
             sys.exit(f"slurm: {reason}")
-        print(f"export SLURM_CONF={start(place)['SLURM_CONF']}")
+        print(f"export SLURM_CONF={start(state_folder)['SLURM_CONF']}")
     elif action == "stop":
-        stop(place)
+        stop(state_folder)
     else:
         sys.exit(__doc__)
 

@@ -1,7 +1,7 @@
 """Writes the tables of docs/studies.md from the files in studies/: one row per study.
 
-Run it after a study has changed: `python -m tools.study_gallery`. What stands outside of the tables' markers is written
-by hand and stays.
+Run it after a study has changed: `python -m tools.study_gallery`. Text outside of the tables' markers is written by
+hand and stays.
 """
 
 import re
@@ -20,33 +20,33 @@ PAGE = ROOT / "docs" / "studies.md"
 STUDIES = ROOT / "studies"
 TABLES = re.compile(r"(<!-- studies: (\S*) -->\n).*?(<!-- end -->)", re.DOTALL)
 HEADER = "| study | about | tasks | methods | runs | budget |\n|---|---|---|---|--:|---|\n"
-NAMED = 3  # most tasks or methods in a cell
-OWN = "own"  # the studies that lie in no paper's folder
+MAX_NAMED = 3  # most tasks or methods in a cell
+TOP = "own"  # name of the table of the studies that are in no paper's folder
 
 
 def main() -> None:
-    """Rewrite the page if its tables are not those of the files.
+    """Rewrite the page if its tables differ from the files.
 
     Raises:
         BadInput: the page has no place for a folder of studies.
     """
     text = PAGE.read_text(encoding="utf-8")
-    if (new := filled(text)) != text:
+    if (new := fill_tables(text)) != text:
         write_atomic(PAGE, new)
 
 
-def filled(text: str) -> str:
-    """The text of the page with the tables of today."""
+def fill_tables(text: str) -> str:
+    """The text of the page with the current tables."""
     base = read_yaml(STUDIES / "base.yaml")
     tables = {folder: table(names, base) for folder, names in folders().items()}
-    places = [place[2] for place in TABLES.finditer(text)]
-    if sorted(places) != sorted(tables):
-        raise BadInput(f"docs/studies.md: tables of {places}, folders {sorted(tables)}; every folder needs one table")
-    return TABLES.sub(lambda place: place[1] + tables[place[2]] + place[3], text)
+    present = [block[2] for block in TABLES.finditer(text)]
+    if sorted(present) != sorted(tables):
+        raise BadInput(f"docs/studies.md: tables of {present}, folders {sorted(tables)}; every folder needs one table")
+    return TABLES.sub(lambda block: block[1] + tables[block[2]] + block[3], text)
 
 
 def folders() -> dict[str, list[str]]:
-    """The names of the studies by folder; `own` for those that lie in none."""
+    """Folder -> names of its studies; `own` for those in no folder."""
     by_folder = sorted(catalogue.studies(STUDIES), key=_place)
     return {folder: list(names) for folder, names in groupby(by_folder, key=lambda name: _place(name)[0])}
 
@@ -57,8 +57,8 @@ def table(names: list[str], base: Mapping[str, Any]) -> str:
 
 
 def _place(name: str) -> tuple[str, tuple[tuple[int, str], ...]]:
-    """Folder of a study, and what to sort it by: numbers in a name count as numbers."""
-    folder = name.split("/")[0] if "/" in name else OWN
+    """(folder of a study, sort key): numbers in a name are sorted as numbers."""
+    folder = name.split("/")[0] if "/" in name else TOP
     return folder, tuple((int(part or 0), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name))
 
 
@@ -67,21 +67,28 @@ def _line(name: str, study: Mapping[str, Any], base: Mapping[str, Any]) -> str:
     entries = [entry for task in study["tasks"].values() for entry in catalogue.list_methods(task, study, base)]
     methods = sorted({_method(entry) for entry in entries})
     about = study.get("about", "").replace("|", "\\|")
-    cells = (f"`{name}`", about, _few(list(study["tasks"])), _few(methods), str(len(entries)), budget(study, base))
+    cells = (
+        f"`{name}`",
+        about,
+        _list_or_count(list(study["tasks"])),
+        _list_or_count(methods),
+        str(len(entries)),
+        budget(study, base),
+    )
     return f"| {' | '.join(cells)} |\n"
 
 
 def _method(entry: str | Mapping[str, Any]) -> str:
-    """The method of an entry, which is a name, or a variant with what it changes."""
+    """The method of an entry, which is a name, or {variant: its changes}."""
     if isinstance(entry, str):
         return entry
     [(variant, change)] = entry.items()
     return str(change.get("method", variant))
 
 
-def _few(names: list[str]) -> str:
-    """The names, or how many there are where they are many."""
-    return ", ".join(f"`{name}`" for name in names) if len(names) <= NAMED else str(len(names))
+def _list_or_count(names: list[str]) -> str:
+    """The names, or their number if there are more than `MAX_NAMED`."""
+    return ", ".join(f"`{name}`" for name in names) if len(names) <= MAX_NAMED else str(len(names))
 
 
 def budget(study: Mapping[str, Any], base: Mapping[str, Any]) -> str:
@@ -90,10 +97,10 @@ def budget(study: Mapping[str, Any], base: Mapping[str, Any]) -> str:
         catalogue.merge(base["tasks"].get(task.get("base", key), {}), task) for key, task in study["tasks"].items()
     ]
     rounds = sorted({int(task["train"]["rounds"]) for task in tasks})
-    spread = f"{rounds[0]}" if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
+    round_text = f"{rounds[0]}" if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
     seeds = study.get("seeds", base["seeds"])
     trials = catalogue.merge(base.get("tune", {}), study.get("tune", {})).get("trials", 0)
-    parts = [_count(spread, "round"), _count(len(seeds), "seed"), _count(trials, "trial") if trials else ""]
+    parts = [_count(round_text, "round"), _count(len(seeds), "seed"), _count(trials, "trial") if trials else ""]
     return ", ".join(filter(None, parts))
 
 
