@@ -136,9 +136,9 @@ def _write_runs(results: Path) -> Iterator[Path]:
 
 def prepare(count: int, size: int, train: dict[str, Any], evaluate: dict[str, Any]) -> PreparedRun:
     """FedAvg with a small perceptron on `count` clients of `size` digits each."""
-    whole = data.load("digits", "unused")
-    rows = np.random.default_rng(0).integers(len(whole.labels), size=count * size)
-    dataset: Dataset = replace(whole, x=whole.x[rows], y=whole.labels[rows])
+    digits = data.load("digits", "unused")
+    rows = np.random.default_rng(0).integers(len(digits.labels), size=count * size)
+    dataset: Dataset = replace(digits, x=digits.x[rows], y=digits.labels[rows])
     content = copy.deepcopy(catalogue.expand("zoo", STUDIES))
     block = content["tasks"]["digits"]
     block |= {

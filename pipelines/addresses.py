@@ -20,9 +20,9 @@ GATEWAY_ERRORS = (502, 503, 504)  # HTTP codes by which a gateway reports that i
 
 def start_command(name: str, **variables: object) -> str:
     """The command line for `make NAME` with variables; outside of a checkout, without its Makefile, `fedweave NAME`."""
-    words = [f"{variable}={value}" for variable, value in variables.items()]
+    assignments = [f"{variable}={value}" for variable, value in variables.items()]
     in_checkout = Path("Makefile").is_file() and Path("src", "fedweave").is_dir()
-    return " ".join(["make", name, *words] if in_checkout else [*words, "fedweave", name])
+    return " ".join(["make", name, *assignments] if in_checkout else [*assignments, "fedweave", name])
 
 
 def bound_host() -> str:

@@ -30,7 +30,7 @@ def pip_setting(python: Path, name: str) -> list[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
 
 
-def install_with_uv(python: Path, words: list[str], torch: str) -> bool:
+def install_with_uv(python: Path, arguments: list[str], torch: str) -> bool:
     """Install by uv, which pip installs first; False if either fails."""
     get_uv = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "uv>=0.9,<1"]
     if subprocess.run(get_uv, check=False).returncode:
@@ -49,7 +49,7 @@ def install_with_uv(python: Path, words: list[str], torch: str) -> bool:
         | ({"SSL_CERT_FILE": certificate[0]} if certificate else {})
         | os.environ
     )
-    command = [python.parent / "uv", "pip", *words, *options]
+    command = [python.parent / "uv", "pip", *arguments, *options]
     return subprocess.run(command, env=environment, check=False).returncode == 0
 
 

@@ -73,9 +73,9 @@ def install() -> None:
     if shutil.which("apt-get") is None:
         sys.exit("slurm: there is no apt-get here; install SLURM and munge with the package manager of this system")
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
-    for words in (("update", "-qq"), ("install", "-qq", "-y", "--no-install-recommends", *PACKAGES)):
-        if subprocess.run(["apt-get", *words], env=environment, stdout=subprocess.DEVNULL, check=False).returncode:
-            sys.exit(f"slurm: apt-get {words[0]} failed; see above (it needs the rights of root)")
+    for arguments in (("update", "-qq"), ("install", "-qq", "-y", "--no-install-recommends", *PACKAGES)):
+        if subprocess.run(["apt-get", *arguments], env=environment, stdout=subprocess.DEVNULL, check=False).returncode:
+            sys.exit(f"slurm: apt-get {arguments[0]} failed; see above (it needs the rights of root)")
 
 
 def start(folder: Path) -> dict[str, str]:
@@ -89,8 +89,8 @@ def start(folder: Path) -> dict[str, str]:
     folder.chmod(0o755)
     _start_munge(folder / "munge")
     environment = {"SLURM_CONF": str(_configure(folder))}
-    for words in (("slurmctld", "-c"), *(("slurmd", "-N", name) for name in NODES)):
-        _run([str(_find_program(words[0])), *words[1:]], environment)
+    for command in (("slurmctld", "-c"), *(("slurmd", "-N", name) for name in NODES)):
+        _run([str(_find_program(command[0])), *command[1:]], environment)
     end = time.monotonic() + PATIENCE
     while (states := node_states(environment)) != dict.fromkeys(NODES, "idle"):
         if time.monotonic() > end:
@@ -142,10 +142,10 @@ def _start_munge(folder: Path) -> None:
         key.write_bytes(os.urandom(128))
         key.chmod(0o400)
     files = {name: folder / name for name in ("socket", "log", "seed")}
-    words = [f"--{option}={path}" for option, path in (
+    options = [f"--{option}={path}" for option, path in (
         ("key-file", key), ("socket", files["socket"]), ("log-file", files["log"]), ("seed-file", files["seed"]),
         ("pid-file", folder / "munged.pid"))]  # fmt: skip
-    _run([str(_find_program("munged")), "--force", *words], {})
+    _run([str(_find_program("munged")), "--force", *options], {})
 
 
 def _configure(folder: Path) -> Path:

@@ -66,10 +66,10 @@ def _line(name: str, study: Mapping[str, Any], base: Mapping[str, Any]) -> str:
     """One row: name, what it is about, tasks, methods, number of runs, budget."""
     entries = [entry for task in study["tasks"].values() for entry in catalogue.list_methods(task, study, base)]
     methods = sorted({_method(entry) for entry in entries})
-    about = study.get("about", "").replace("|", "\\|")
+    description = study.get("about", "").replace("|", "\\|")
     cells = (
         f"`{name}`",
-        about,
+        description,
         _list_or_count(list(study["tasks"])),
         _list_or_count(methods),
         str(len(entries)),

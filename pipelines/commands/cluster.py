@@ -136,8 +136,8 @@ def _open_submission(study: str) -> "Submission":
     name = study or _current_study()
     submission = submissions.load(name)
     if submission is None:
-        known = submissions.studies()
-        if known and study:
-            choose(study, known, "fedweave cluster: submitted studies")
+        open_studies = submissions.studies()
+        if open_studies and study:
+            choose(study, open_studies, "fedweave cluster: submitted studies")
         raise BadInput(f"{name}: nothing is submitted; submit it: fedweave cluster submit {name}")
     return submission

@@ -56,8 +56,8 @@ def export(
     dataset, partition = assembly.load_inputs(chosen)
     check_partition(chosen, dataset, partition)
     result = exporting.export(chosen, dataset, partition, to, seed, secure)
-    about = f"{len(result.clients)} clients, specification {result.hash}"
-    out.print(f"{to}: {result.run.method} on {result.run.name}, {about}", soft_wrap=True)
+    description = f"{len(result.clients)} clients, specification {result.hash}"
+    out.print(f"{to}: {result.run.method} on {result.run.name}, {description}", soft_wrap=True)
     if data is not None:
         exporting.write_client_files(exporting.prepare(chosen, dataset, partition, seed).federation, data)
         out.print(f"{data}: one file for each client, which belongs on its host alone", soft_wrap=True)
@@ -98,8 +98,8 @@ def simulate(
 
     spec.read(folder / PACKAGE / spec.FILE)
     files = folder.with_name(f"{folder.name}-data") if data is None else data
-    words = ["simulate", str(folder), "--data", str(files), "--out", str(to)]
-    command = [str(flower_python()), "-m", "fedweave.deployment", *words]
+    arguments = ["simulate", str(folder), "--data", str(files), "--out", str(to)]
+    command = [str(flower_python()), "-m", "fedweave.deployment", *arguments]
     sys.stdout.flush()
     os.execv(command[0], command)  # it replaces this process, so that signals reach it and it can end its programs
 

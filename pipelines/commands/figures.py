@@ -55,14 +55,14 @@ def problems(page: str) -> list[str]:
     for heading, paragraphs in sources["sections"].items():
         for opening, entries in paragraphs.items():
             name = f"{heading}: {opening!r}"
-            places = [place for place in prose if place[0] == heading and place[1].startswith(opening)]
-            if len(places) == 1:
-                numbers = prose.pop(places[0])
+            matches = [key for key in prose if key[0] == heading and key[1].startswith(opening)]
+            if len(matches) == 1:
+                numbers = prose.pop(matches[0])
                 lines += [
                     f"{name}: {line}" for line in _differences(numbers, [_parse_entry(e, sources) for e in entries])
                 ]
             else:
-                lines.append(f"{name}: {len(places)} paragraphs with figures begin so; {SOURCES} needs one")
+                lines.append(f"{name}: {len(matches)} paragraphs with figures begin so; {SOURCES} needs one")
     return lines + [f"{head}: {text[:60]!r}: no source for {', '.join(rest)}" for (head, text), rest in prose.items()]
 
 

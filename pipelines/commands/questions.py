@@ -70,9 +70,11 @@ class Answer:
 
     def round_to(self, digits: Sequence[int]) -> list[Decimal]:
         """The numbers, rounded to `digits` decimals each; a single entry of `digits` holds for all of them."""
-        places = digits if len(digits) > 1 else [*digits] * len(self.values)
+        decimals = digits if len(digits) > 1 else [*digits] * len(self.values)
         exact = [Decimal(f"{value:.6g}") for value in self.values]  # files keep six digits
-        return [number.quantize(Decimal(1).scaleb(-n), self.rounding) for number, n in zip(exact, places, strict=True)]
+        return [
+            number.quantize(Decimal(1).scaleb(-n), self.rounding) for number, n in zip(exact, decimals, strict=True)
+        ]
 
 
 def ask(question: str) -> Answer:

@@ -101,8 +101,8 @@ def build_run(method: str, dataset: str, rounds: int, seed: int, settings: list[
         assembly.check_run(chosen, "fedweave run")
     except BadInput as error:
         # There is no params.yaml here: a value can only have come from --set.
-        words = rf"(fedweave run: |params\.yaml: )?(methods\.{method}|runs\.{key}|tasks\.{dataset})[.:] ?"
-        raise BadInput(re.sub(words, "--set ", str(error))) from error
+        pattern = rf"(fedweave run: |params\.yaml: )?(methods\.{method}|runs\.{key}|tasks\.{dataset})[.:] ?"
+        raise BadInput(re.sub(pattern, "--set ", str(error))) from error
     return chosen
 
 

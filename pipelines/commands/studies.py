@@ -146,7 +146,7 @@ def select_study(
 
 def _packages(content: dict[str, Any]) -> dict[str, Any]:
     """In a checkout, the block `uses` with the packages with plug-ins; else `projects.write_packages` names them."""
-    packages = {name: str(place) for name, place in plugins.find_installed().items()}
+    packages = {name: str(path) for name, path in plugins.find_installed().items()}
     return {"uses": {**packages, **content.get("uses", {})}} if packages and not projects.is_separate() else {}
 
 

@@ -67,7 +67,7 @@ def _verdicts(run: Run, tables: Tables) -> dict[str, str]:
 def headline(run: Run, tables: Tables) -> dict[str, float]:
     """Name -> number of the leaderboard, with measures of the graph; NaN where there is none."""
     ranked = tables.board[tables.board["task"] == run.task].reset_index(drop=True)
-    place, row = next((place, row) for place, row in enumerate(ranked.to_dict("records"), 1) if row["run"] == run.name)
+    rank, row = next((rank, row) for rank, row in enumerate(ranked.to_dict("records"), 1) if row["run"] == run.name)
     tests = tables.significance.query("task == @run.task and family == 'leader' and other == @run.label")
     values = {
         str(run.info["metric"]): row["mean"],
@@ -75,7 +75,7 @@ def headline(run: Run, tables: Tables) -> dict[str, float]:
         **{name: row[name] for name in results.MEANING},
         "bytes": row["bytes_up"] + row["bytes_down"],
         "parameters": run.info["parameters"],
-        "rank": place,
+        "rank": rank,
         "p_adjusted": next(iter(tests["p_adjusted"]), np.nan),
         **{name: run.info[name] for name in ("dropped", "epsilon") if run.info.get(name) is not None},
     }
@@ -185,13 +185,13 @@ def _log_graphs(store: Store, run_id: str, run: Run) -> None:
     scaled = graphs.weights / max(float(graphs.weights.max()), 1e-12)
     layers = {"all layers": scaled.mean(axis=1)}
     if len(graphs.layers) > 1:
-        layers |= {str(layer): scaled[:, place] for place, layer in enumerate(graphs.layers)}
+        layers |= {str(layer): scaled[:, index] for index, layer in enumerate(graphs.layers)}
     for layer, weights in layers.items():
-        for place in plots.spaced_indices(len(graphs.rounds), MAX_PICTURES):
-            shade = (255 * weights[place].clip(0, 1)).astype(np.uint8)
+        for index in plots.spaced_indices(len(graphs.rounds), MAX_PICTURES):
+            shade = (255 * weights[index].clip(0, 1)).astype(np.uint8)
             square = np.ones([max(1, MIN_PICTURE_SIZE // len(shade))] * 2, np.uint8)
             store.client.log_image(
-                run_id, np.kron(shade, square), key=f"collaboration/{layer}", step=int(graphs.rounds[place])
+                run_id, np.kron(shade, square), key=f"collaboration/{layer}", step=int(graphs.rounds[index])
             )
 
 

@@ -119,11 +119,13 @@ def _check_place(experiment: Experiment) -> None:
 
     MLflow would read and write files and models of its runs in the old folder.
     """
-    place = Path(experiment.artifact_location.removeprefix("file://"))
-    by_default = place.is_absolute() and place.parts[-2:] == ("mlruns", experiment.experiment_id)
-    if by_default and not place.resolve().is_relative_to(Path.cwd().resolve()):
+    location = Path(experiment.artifact_location.removeprefix("file://"))
+    by_default = location.is_absolute() and location.parts[-2:] == ("mlruns", experiment.experiment_id)
+    if by_default and not location.resolve().is_relative_to(Path.cwd().resolve()):
         file = addresses.file_of(mlflow.get_tracking_uri())
-        raise BadInput(f"{file}: was written in {place.parents[1]}; move it away, then: fedweave log {experiment.name}")
+        raise BadInput(
+            f"{file}: was written in {location.parents[1]}; move it away, then: fedweave log {experiment.name}"
+        )
 
 
 def _configure_sqlite(connection: Any, _: Any) -> None:

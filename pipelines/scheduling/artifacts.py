@@ -82,9 +82,11 @@ def publish(study: str) -> None:
 
     loaded = results.load_study(folder)
     tables = results.load_tables(loaded)
-    about = f"{study}: {'; '.join([ABOUT, *_splits(loaded)])}"
-    create_table_artifact([*_rows(tables)], key="leaderboard", description=about)
-    pictures = [f"**{about}**\n\n![{about}]({content})" for content, about in _figures(loaded, tables)]
+    description = f"{study}: {'; '.join([ABOUT, *_splits(loaded)])}"
+    create_table_artifact([*_rows(tables)], key="leaderboard", description=description)
+    pictures = [
+        f"**{description}**\n\n![{description}]({content})" for content, description in _figures(loaded, tables)
+    ]
     create_markdown_artifact(
         "\n\n".join(pictures), key="figures", description=f"figures of {study}; the report has more"
     )
@@ -118,8 +120,8 @@ def _splits(study: "Study") -> Iterator[str]:
     from fedweave.results import verdicts
 
     for task, runs in results.by_task(study).items():
-        if words := verdicts.describe_splits(runs):
-            yield f"{task}: {words}"
+        if test := verdicts.describe_splits(runs):
+            yield f"{task}: {test}"
 
 
 def _key(name: str) -> str:

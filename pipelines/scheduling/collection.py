@@ -140,4 +140,4 @@ def _refusal_reason(stage: object, task: StageTask) -> str:
 
 def _changed_path(digests: Iterable[tuple[str, str]]) -> str:
     """The first path whose content differs from its digest, or ""."""
-    return next((path for path, known in digests if not Path(path).exists() or digest(Path(path)) != known), "")
+    return next((path for path, expected in digests if not Path(path).exists() or digest(Path(path)) != expected), "")

@@ -91,17 +91,18 @@ def check_flows(client: "SyncPrefectClient", pool: str) -> None:
         )
 
 
-def check_stages(client: "SyncPrefectClient", pool: str, named: bool) -> Owner:
+def check_stages(client: "SyncPrefectClient", pool: str, is_named: bool) -> Owner:
     """The owner of `pool`; refuse to share stages with it in the folder of another project.
 
     Args:
-        named: the user has named the pool, and so said that this is a host of its project.
+        client, pool: the server and the pool.
+        is_named: whether the user has named the pool, and so has said that this is a host of its project.
 
     Raises:
         BadInput: nobody owns it, or a folder that this one is no clone of.
     """
     owner = _require_owner(client, pool)
-    if not (named or owner.is_here or (owner.history and owner.history == _history())):
+    if not (is_named or owner.is_here or (owner.history and owner.history == _history())):
         raise BadInput(
             f"pool {pool}: belongs to {owner}, and {Path.cwd()} is no clone of it with the same first commit of git; "
             f"set {VARIABLE} in .env to the pool of this project; on a host of that project: {VARIABLE}={pool}"

@@ -140,10 +140,10 @@ def _check(resources: Resources, groups: Sequence[NodeGroup], keys: Mapping[str,
 def _candidates(resources: Resources, groups: Sequence[NodeGroup], key: str) -> list[NodeGroup]:
     """The nodes of the partitions that `resources` names, or of the default one."""
     partitions = list(dict.fromkeys(group.partition for group in groups))
-    named = resources.partition.split(",") if resources.partition else []
-    for name in named:
+    names = resources.partition.split(",") if resources.partition else []
+    for name in names:
         choose(name, partitions, key)
-    candidates = [group for group in groups if (group.partition in named if named else group.default)]
+    candidates = [group for group in groups if (group.partition in names if names else group.default)]
     if not candidates:
         raise BadInput(f"{key}: missing, and the cluster has no default; name one of: {', '.join(partitions)}")
     return candidates
@@ -159,8 +159,8 @@ def states(executor: str, jobs: Iterable[str]) -> dict[str, JobState]:
     known = set(jobs)
     if executor == "local":
         return {job: JobState("RUNNING") for job in known if _is_running(job)}
-    words = ("--array", "--states=all", "--noheader", "--format=%i|%T|%N|%r")
-    lines = run_program("squeue", f"--user={os.getuid()}", *words).splitlines() if known else ()
+    options = ("--array", "--states=all", "--noheader", "--format=%i|%T|%N|%r")
+    lines = run_program("squeue", f"--user={os.getuid()}", *options).splitlines() if known else ()
     rows = (line.split("|", 3) for line in lines)
     return {job: JobState(name, node, reason) for job, name, node, reason in rows if job in known}
 

@@ -167,7 +167,7 @@ def worker(
     os.execve(sys.executable, command, {**os.environ, **variables, **health})
 
 
-def _check_pool(role: Role, pool: str, named: bool) -> None:
+def _check_pool(role: Role, pool: str, is_named: bool) -> None:
     """Refuse to work for another project; for stages alone, print the project.
 
     Raises:
@@ -177,7 +177,7 @@ def _check_pool(role: Role, pool: str, named: bool) -> None:
 
     with get_client(sync_client=True) as client:
         if role == "stages":
-            print(f"pool {pool}: of {pool_owner.check_stages(client, pool, named)}", flush=True)
+            print(f"pool {pool}: of {pool_owner.check_stages(client, pool, is_named)}", flush=True)
         else:
             pool_owner.check_flows(client, pool)
 
@@ -196,9 +196,9 @@ def _create_pool(client: "SyncPrefectClient", name: str, owner: pool_owner.Owner
     from prefect.workers.process import ProcessWorker
 
     template = ProcessWorker.get_default_base_job_template()
-    about = f"{owner}: training, one run per GPU; flows in queue {WRITER}, their stages in {STAGES}"
+    description = f"{owner}: training, one run per GPU; flows in queue {WRITER}, their stages in {STAGES}"
     client.create_work_pool(
-        WorkPoolCreate(name=name, type="process", description=about, base_job_template=template), overwrite=True
+        WorkPoolCreate(name=name, type="process", description=description, base_job_template=template), overwrite=True
     )
 
 

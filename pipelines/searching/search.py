@@ -289,5 +289,5 @@ def _distribution(entry: Mapping[str, Any], value: Any) -> BaseDistribution:
     if "choices" in entry:
         return CategoricalDistribution(list(dict.fromkeys([*entry["choices"], value])))
     ends = {"low": min(entry["low"], value), "high": max(entry["high"], value)}
-    whole = all(isinstance(number, int) for number in (*ends.values(), entry.get("step", 1)))
-    return (IntDistribution if whole else FloatDistribution)(**{**entry, **ends})
+    is_integer = all(isinstance(number, int) for number in (*ends.values(), entry.get("step", 1)))
+    return (IntDistribution if is_integer else FloatDistribution)(**{**entry, **ends})

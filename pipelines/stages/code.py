@@ -14,12 +14,12 @@ def main() -> None:
 
     The names are no arguments of the command, because a shell would interpret them.
     """
-    packages = {package: str(place) for package, place in plugins.find_installed().items()}
+    packages = {package: str(source) for package, source in plugins.find_installed().items()}
     uses = {plugins.OWN: str(PACKAGE), **packages, **project.plugin_paths()}
     for name, path in uses.items():
-        place = Path(path).resolve()
-        files = [place] if place.is_file() else sorted(file for file in place.rglob("*") if _is_source(file))
-        rows = ((str(file.relative_to(place.parent)), read_source(file).digest) for file in files)
+        source = Path(path).resolve()
+        files = [source] if source.is_file() else sorted(file for file in source.rglob("*") if _is_source(file))
+        rows = ((str(file.relative_to(source.parent)), read_source(file).digest) for file in files)
         write_table(paths.CODE / "packages" / f"{name}.csv", ("file", "digest"), rows)
 
 

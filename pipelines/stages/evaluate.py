@@ -33,11 +33,11 @@ def remove_undeclared_folders(study: spec.Study) -> None:
     declared: dict[str, Mapping[str, Any]] = {"runs": study.runs, "ablations": study.ablate}
     lock = Path("dvc.lock")
     stored = lock.read_text(encoding="utf-8").splitlines() if lock.is_file() else []
-    for part, named in declared.items():
+    for part, names in declared.items():
         parent = paths.RESULTS / study.name / part
         parent.mkdir(parents=True, exist_ok=True)
         for folder in parent.glob("*/"):
-            if folder.name in named:
+            if folder.name in names:
                 continue
             if f"- path: {folder}" in map(str.strip, stored):
                 shutil.rmtree(folder)

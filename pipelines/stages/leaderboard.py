@@ -155,8 +155,8 @@ def print_legend(console: Console, study: results.Study, tables: results.Tables,
     present |= {*tables.board["mark"], *tables.controls["kind"]}
     tested = [runs for runs in results.by_task(study).values() if len(runs) > 1]
     present |= {SPLITS if verdicts.describe_splits(runs) else ONE_SPLIT for runs in tested}
-    for about, line in LEGEND:
-        if not about or present.intersection(about):
+    for subjects, line in LEGEND:
+        if not subjects or present.intersection(subjects):
             console.print(line, style="dim", soft_wrap=True, highlight=False)
 
 

@@ -47,9 +47,9 @@ def test_a_file_through_the_stages(project: Path, capsys: pytest.CaptureFixture[
     train.main("orders-fedavg")
     made = fw.Federation.from_file("orders.csv", **arguments)
     np.testing.assert_array_equal(load_dataset("data/features/orders").x, made.dataset.x)
-    partition = load_partition("data/partitions/orders/partition.npz")
-    assert partition.names == made.names
-    for first, second in zip(partition.train, made.partition.train, strict=True):
+    stored = load_partition("data/partitions/orders/partition.npz")
+    assert stored.names == made.names
+    for first, second in zip(stored.train, made.partition.train, strict=True):
         np.testing.assert_array_equal(first, second)
     result = fw.load("results/orders")["fedavg"]
     alone = fw.fit("fedavg", made, rounds=2, metric="rmse", progress=False)

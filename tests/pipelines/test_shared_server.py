@@ -190,8 +190,8 @@ def test_the_folder_of_another_project_is_refused(owned: str, client: Any, tmp_p
     with pytest.raises(BadInput, match=f"^{theirs}.*: fedweave worker --role stages; another project needs a pool"):
         pool_owner.check_flows(client, owned)
     with pytest.raises(BadInput, match=f"^{theirs}.*no clone of it .*; set FEDWEAVE_POOL in .env to the pool of this"):
-        pool_owner.check_stages(client, owned, named=False)
-    assert pool_owner.check_stages(client, owned, named=True).folder == str(tmp_path / "owner")
+        pool_owner.check_stages(client, owned, is_named=False)
+    assert pool_owner.check_stages(client, owned, is_named=True).folder == str(tmp_path / "owner")
 
 
 def test_a_clone_shares_stages_and_no_flows(
@@ -199,13 +199,13 @@ def test_a_clone_shares_stages_and_no_flows(
 ) -> None:
     subprocess.run(["git", "clone", "--quiet", tmp_path / "owner", tmp_path / "clone"], check=True)
     monkeypatch.chdir(tmp_path / "clone")
-    assert pool_owner.check_stages(client, owned, named=False).folder == str(tmp_path / "owner")
+    assert pool_owner.check_stages(client, owned, is_named=False).folder == str(tmp_path / "owner")
     with pytest.raises(BadInput, match="its flows run there only; in a clone of that project: fedweave worker --role"):
         pool_owner.check_flows(client, owned)
     Path("part").mkdir()  # a project in a folder of the same repository
     monkeypatch.chdir("part")
     with pytest.raises(BadInput, match="is no clone of it"):
-        pool_owner.check_stages(client, owned, named=False)
+        pool_owner.check_stages(client, owned, is_named=False)
 
 
 def test_a_folder_stays_the_owner_when_it_moves(
