@@ -162,7 +162,7 @@ def test_words_for_people_retrain_nothing(changed: Callable[[Edits], set[str]]) 
         "mybench/mine.py": ("a message", "reworded"),
         "mybench/shapes.py": ("import math\n", "import math  # a comment\n\n\n"),
         "mybench/blobs.py": ("Blobs [60", "Clouds [60"),
-        "src/fedweave/errors.py": ("The exceptions a user", "Exceptions that a user"),
+        "src/fedweave/errors.py": ("The exceptions that users", "Exceptions that users"),
         "src/fedweave/federation/federation.py": ("use fewer clients, another seed", "use fewer of them, another seed"),
     }
     assert changed(edits) == set()
