@@ -37,10 +37,10 @@ class LocalAggregation(GlobalModel):
     @property
     @abstractmethod
     def aggregated_names(self) -> tuple[str, ...]:
-        """Names of the tensors that are blended."""
+        """Names of the tensors that are aggregated locally."""
 
     def fit(self, model: Params, data: ClientData) -> Fit:
-        """Local training after blending; by default of the whole model."""
+        """Local training after the aggregation; by default of the whole model."""
         return self.descend(model, data)
 
     def join(self, model: Params) -> ClientState:
