@@ -77,7 +77,7 @@ def test_a_key_that_is_replaced_in_the_middle(rows, tmp_path):
     calls.nodes_[950] = hosts.node(1)
     history = hosts.run(calls, owners=roster.clients).history
     assert not history.dropped
-    assert history.message_log[1].train_loss == hosts.simulation().message_log[1].train_loss
+    assert history.ledger[1].train_loss == hosts.simulation().ledger[1].train_loss
     assert 899 not in {node for node, _, _ in calls.sent}
 
 
