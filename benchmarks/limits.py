@@ -32,7 +32,7 @@ class Work(NamedTuple):
     """A bare operation of a round, and how often it occurs in the round."""
 
     kind: str
-    count: int
+    times: int
     run: Callable[[], object]
 
 
@@ -108,7 +108,7 @@ class Recurrence:
 
     def forward(self) -> list[tuple[Tensor, ...]]:
         """A forward pass; returns what the backward pass reads, (reset, update, new, state before) of every step."""
-        h, steps = torch.zeros_like(self.new_x[0]), []
+        h, steps = torch.zeros_like(self.new_x[0]), list[tuple[Tensor, ...]]()
         for switches, new_x, new_h in zip(self.switches, self.new_x, self.new_h, strict=True):
             reset, update = torch.sigmoid(switches)
             new = torch.addcmul(new_x, reset, new_h).tanh_()
@@ -132,8 +132,8 @@ def print_limits(name: str, operations: Iterator[Work]) -> None:
     """Print a line for each kind of operation, then their sum, the whole round, and the raw loop."""
     workload, totals = WORKLOADS[name](), dict[str, float]()
     with torch.no_grad():
-        for kind, count, run in operations:
-            totals[kind] = totals.get(kind, 0.0) + count * seconds(run)
+        for kind, times, run in operations:
+            totals[kind] = totals.get(kind, 0.0) + times * seconds(run)
     loop = seconds(raw.make_round(name, workload))
     rounds = {
         "all of these": sum(totals.values()),

@@ -82,6 +82,7 @@ def rounds() -> None:
 def mlflow() -> None:
     """Eight processes write five hundred runs to one database at once; then all runs must be finished."""
     from mlflow import MlflowClient
+    from mlflow.entities import Run
 
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -96,9 +97,11 @@ def mlflow() -> None:
             writer.join()
         duration = time.perf_counter() - start
         client = MlflowClient(uri)
-        start, runs, page = time.perf_counter(), [], None
+        start, runs, page = time.perf_counter(), list[Run](), None
+        experiment = client.get_experiment_by_name("load")
+        assert experiment is not None
         while page != "":
-            answer = client.search_runs([client.get_experiment_by_name("load").experiment_id], page_token=page or None)
+            answer = client.search_runs([experiment.experiment_id], page_token=page)
             runs, page = [*runs, *answer], answer.token or ""
         parents = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
         unfinished = sum(run.info.status != "FINISHED" for run in runs)

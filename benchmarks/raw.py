@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.workloads import Workload
-from fedweave.client.solvers import SGD
+from fedweave.client.solvers import SGD, Adam
 from fedweave.federation.federation import Federation
 from fedweave.federation.schedule import cohort
 
@@ -128,7 +128,9 @@ def held_out_rows(federation: Federation) -> list[Tensor]:
 def make_round(name: str, workload: Workload) -> Callable[[], float]:
     """A function that trains and evaluates one round of FedAvg, and returns the mean loss on held-out rows."""
     federation, model, run, loss = workload.federation, network(name), outputs(name, workload.federation), error(name)
-    kind, lr = (torch.optim.SGD, 0.01) if isinstance(workload.solver, SGD) else (torch.optim.Adam, workload.solver.lr)
+    solver = workload.solver
+    assert isinstance(solver, SGD | Adam)
+    kind = torch.optim.SGD if isinstance(solver, SGD) else torch.optim.Adam
     train, test = plans(workload), held_out_rows(federation)
     common = {k: v.clone() for k, v in model.state_dict().items()}
 
@@ -137,7 +139,7 @@ def make_round(name: str, workload: Workload) -> Callable[[], float]:
         model.train()
         for i, plan in enumerate(train):
             model.load_state_dict(common)
-            optimizer = kind(model.parameters(), lr=lr, foreach=True)
+            optimizer = kind(model.parameters(), lr=solver.lr, foreach=True)
             for rows in plan:
                 optimizer.zero_grad()
                 loss(*run(model, i, rows)).backward()

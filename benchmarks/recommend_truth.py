@@ -56,7 +56,8 @@ def federation(case: str, seed: int) -> fw.Federation:
         y[VICTIM] = np.where(flipped, (y[VICTIM] + 1) % CLASSES, y[VICTIM])
     parts = np.repeat([*ROWS], [*ROWS.values()])
     return fw.Federation.from_arrays(
-        x.reshape(-1, FEATURES), y.reshape(-1), client=np.repeat(names(), count), split=np.tile(parts, CLIENTS),
+        x.reshape(-1, FEATURES), y.reshape(-1),
+        client=np.repeat(names(), count).tolist(), split=np.tile(parts, CLIENTS),
         group={name: f"group {i % 2}" for i, name in enumerate(names())} if case == "groups" else None, name=case,
     )  # fmt: skip
 

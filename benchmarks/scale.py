@@ -141,7 +141,9 @@ def full_state(method: Method, federation: Federation, executor: Executor, files
     def fill(table: Tensor) -> Tensor:
         if table.dtype == torch.bool:
             return torch.ones_like(table)
-        for ids in torch.arange(federation.clients).split(FILLED) if isinstance(table, Table) else ():
+        if not isinstance(table, Table):
+            return table
+        for ids in torch.arange(federation.clients).split(FILLED):
             rows = table.default + 0.01 * torch.randn(len(ids), *table.default.shape, generator=noise)
             table = table.with_rows(ids, rows)
         return table

@@ -11,7 +11,7 @@ import itertools
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,7 +23,7 @@ import torch
 from benchmarks.load import prepare
 from benchmarks.workloads import WORKLOADS, Workload, images, subgraphs
 from fedweave.client import local_training, stacked_steps
-from fedweave.federation import engine
+from fedweave.federation import engine, schedule
 from fedweave.federation.executors import Batched, Executor, Loop
 from fedweave.federation.protocol import Method
 from fedweave.federation.records import DownloadCache, Settings
@@ -57,7 +57,7 @@ class Clock:
     """Seconds of processor time per phase; `running` is the stack of phases at this moment."""
 
     def __init__(self) -> None:
-        self.seconds, self.running, self.since = Counter[str](), ["rest"], time.process_time()
+        self.seconds, self.running, self.since = defaultdict[str, float](float), ["rest"], time.process_time()
 
     def switch(self) -> None:
         """Add the time since the last switch to the current phase."""
@@ -114,9 +114,9 @@ def phases(work: Workload, method: Method) -> dict[str, list[Place]]:
             (local_training, "value_and_grad"),
             (stacked_steps, "_advance"),
         ],
-        "backward": [(torch.autograd, "grad")],
+        "backward": [(torch.autograd, "backward"), (torch.autograd, "grad")],
         "optimiser": [(solver, "step"), (solver, "step_")],
-        "data": [(task, "forward"), (task, "targets"), (engine, "cohort")],
+        "data": [(task, "forward"), (task, "targets"), (schedule, "cohort")],
         "server": server_functions(method),
         "evaluation": [(engine, "evaluate")],
         "recording": [(repetition, "record"), (repetition, "save")],
@@ -149,7 +149,9 @@ def servers(*names: str) -> None:
         ("gcn-5", GRAPHS, functools.partial(subgraphs, 100, epochs=5), Batched()),
     ):
         selected = [name for name in methods if not names or name in names]
-        case = work() if selected else None
+        if not selected:
+            continue
+        case = work()
         for name in selected:
             total, server = last_round(case.method(name, **OPTIONS.get(name, {})), case, executor)
             print(f"{name:12} {model:10} {total:8.2f} {server:10.3f} {100 * server / total:6.1f}%", flush=True)
@@ -164,6 +166,7 @@ def last_round(method: Method, work: Workload, executor: Executor) -> tuple[floa
         engine.run(method, small, settings, executor), sum(stage.rounds for stage in method.stages(2)) - 1
     ):
         state = report.state
+    assert state is not None
     downloads = DownloadCache()
     downloads(method, state.server, federation.ids)  # as the previous evaluation does
     with time_phases({"server": server_functions(method)}) as clock:

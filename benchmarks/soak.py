@@ -64,9 +64,12 @@ def soak(port: int) -> None:
         threading.Thread(target=lambda: list(process.stdout or ()), daemon=True).start()
         _await(f"http://127.0.0.1:{port}/api/health")
         memory, end = [_resident(process.pid)], threading.Event()
-        threading.Thread(
-            target=lambda: [memory.append(_resident(process.pid)) for _ in iter(lambda: end.wait(5), True)], daemon=True
-        ).start()
+
+        def record_memory() -> None:
+            while not end.wait(5):
+                memory.append(_resident(process.pid))
+
+        threading.Thread(target=record_memory, daemon=True).start()
         start = time.perf_counter()
         print(reproduce(parallel=4, retries=0))
         duration = time.perf_counter() - start

@@ -6,10 +6,11 @@ Values are random, which does not change the time of a training step. Every work
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedweave.client.regression import Forecast
 from fedweave.client.solvers import SGD, Adam, Solver
@@ -37,7 +38,7 @@ class Workload:
     training: Training
     solver: Solver
 
-    def method(self, name: str = "fedavg", **options: object) -> Method:
+    def method(self, name: str = "fedavg", **options: Any) -> Method:
         """A method on this work."""
         return METHODS[name](task=self.task, solver=self.solver, training=self.training, **options)
 
@@ -76,7 +77,7 @@ def subgraphs(
     np.put_along_axis(xs, g.integers(features, size=(clients, nodes, words)), 1.0 / words, axis=2)
     pairs = g.integers(nodes, size=(clients, 2, 2 * nodes))
     own, extents = stack_clients(
-        xs, g.integers(classes, size=(clients, nodes)), np.concatenate([pairs, pairs[:, ::-1]], 2)
+        [*xs], [*g.integers(classes, size=(clients, nodes))], [*np.concatenate([pairs, pairs[:, ::-1]], 2)]
     )
     train, test = [np.arange(50)] * clients, [np.arange(50, 150)] * clients
     return Workload(
@@ -106,7 +107,15 @@ def sensors(
     )
 
 
-def split(train: list[np.ndarray], test: list[np.ndarray]) -> dict[str, torch.Tensor]:
+class Parts(TypedDict):
+    """The rows of a federation, as `Federation` takes them."""
+
+    train: Tensor
+    val: Tensor
+    test: Tensor
+
+
+def split(train: list[np.ndarray], test: list[np.ndarray]) -> Parts:
     """The rows of a federation: the first half of the rows `test` validates, and the other half tests."""
     val, rest = [r[: len(r) // 2] for r in test], [r[len(r) // 2 :] for r in test]
     return {"train": pad_rows(train), "val": pad_rows(val), "test": pad_rows(rest)}

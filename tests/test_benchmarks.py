@@ -7,6 +7,8 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -188,6 +190,30 @@ def test_phases_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
         work.evaluation()
     assert clock.seconds == {"rest": 1.0, "forward": 2.0, "backward": 3.0, "evaluation": 12.0, "server": 10.0}
     assert vars(work) == before
+
+
+@pytest.mark.parametrize("executor", ["loop", "batched"])
+def test_every_phase_of_training_is_measured(
+    executor: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The functions that are wrapped exist, and each executor calls them."""
+    monkeypatch.setitem(WORKLOADS, "mlp", lambda: images("mlp", 3, shape=(32,), samples=150))
+    monkeypatch.setitem(shares.PROFILED, "mlp", executor)
+    seconds: list[dict[str, float]] = []
+    measure = shares.time_phases
+
+    @contextmanager
+    def keep_seconds(places: dict[str, list[shares.Place]]) -> Iterator[shares.Clock]:
+        with measure(places) as clock:
+            yield clock
+        seconds.append(clock.seconds)
+
+    monkeypatch.setattr(shares, "time_phases", keep_seconds)
+    threads = torch.get_num_threads()
+    shares.rounds("mlp")
+    torch.set_num_threads(threads)
+    assert all(seconds[0][phase] > 0 for phase in shares.PHASES)
+    assert executor in capsys.readouterr().out
 
 
 def test_a_round_on_a_gpu_needs_one(monkeypatch: pytest.MonkeyPatch) -> None:

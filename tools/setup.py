@@ -26,13 +26,13 @@ def pip_setting(python: Path, name: str) -> list[str]:
     variable = os.environ.get("PIP_" + name.upper().replace("-", "_"))
     if variable is not None:
         return variable.split()
-    command = [python, "-m", "pip", "config", "get", f"global.{name}"]
+    command = [str(python), "-m", "pip", "config", "get", f"global.{name}"]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
 
 
 def install_with_uv(python: Path, arguments: list[str], torch: str) -> bool:
     """Install by uv, which pip installs first; False if either fails."""
-    get_uv = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "uv>=0.9,<1"]
+    get_uv = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "uv>=0.9,<1"]
     if subprocess.run(get_uv, check=False).returncode:
         return False
     # pip searches every index and takes the newest version; with this strategy uv does the same.
@@ -49,7 +49,7 @@ def install_with_uv(python: Path, arguments: list[str], torch: str) -> bool:
         | ({"SSL_CERT_FILE": certificate[0]} if certificate else {})
         | os.environ
     )
-    command = [python.parent / "uv", "pip", *arguments, *options]
+    command = [str(python.parent / "uv"), "pip", *arguments, *options]
     return subprocess.run(command, env=environment, check=False).returncode == 0
 
 
@@ -86,7 +86,7 @@ def prepare_records(tools: Path) -> None:
     if subprocess.run(["git", "rev-parse"], capture_output=True, check=False).returncode:
         subprocess.run([tools / "dvc", "config", "--local", "core.no_scm", "true"], check=True)
     # Without this, two first writers would race in the migration.
-    upgrade = [tools / "mlflow", "db", "upgrade", "sqlite:///mlflow.db"]
+    upgrade = [str(tools / "mlflow"), "db", "upgrade", "sqlite:///mlflow.db"]
     subprocess.run(upgrade, capture_output=True, check=True)
 
 
