@@ -58,7 +58,8 @@ def synchronise(store: Store, units: Sequence[Unit], whole: bool) -> Synchronisa
     for tree in trees:
         name = tree.parent.data.tags[RUN]
         if not tree.is_whole:
-            _delete(store, tree)
+            if whole or name in units_by_name:  # another process may be writing the run of another unit
+                _delete(store, tree)
         elif name in current and tree.parent.info.run_id == current[name].parent.info.run_id:
             restored += _restore(store, tree)
             _refresh(store, tree.parent, units_by_name[name])

@@ -223,6 +223,17 @@ def test_the_machines_load_is_there_as_system_metrics(store: str, tmp_path: Path
     ]
 
 
+def test_a_single_run_leaves_unfinished_runs_of_other_writers_alone(store: str, tmp_path: Path) -> None:
+    runs = small(tmp_path / "results" / "toy") / "runs"
+    first, client = tracking.log_run(runs / "blobs-local", store), MlflowClient(store)
+    client.update_run(first, status="RUNNING")  # as if another process still wrote it
+    tracking.log_run(runs / "blobs-fedaghn", store)
+    assert client.get_run(first).info.lifecycle_stage == "active"
+    second = tracking.log_run(runs / "blobs-local", store)
+    assert second != first
+    assert client.get_run(first).info.lifecycle_stage == "deleted"
+
+
 def test_layers_are_stepped_through_one_by_one(store: str, tmp_path: Path) -> None:
     parent = tracking.log_run(small(tmp_path / "results" / "toy") / "runs" / "blobs-fedaghn", store)
     names = [item.path for item in MlflowClient(store).list_artifacts(parent, "images")]
