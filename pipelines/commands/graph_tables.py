@@ -24,6 +24,7 @@ from fedweave.files import read_table, write_atomic
 from fedweave.pipelines import paths
 from fedweave.pipelines.commands import boards
 from fedweave.pipelines.processes import run_main
+from fedweave.results.formats import with_minus_sign
 
 STUDY = "graphs"
 PAGE = Path("docs/graphs.md")
@@ -138,7 +139,7 @@ def _difference(test: Mapping[str, Any]) -> str:
 
 
 def _number(value: Any, spec: str) -> str:
-    return "–" if pd.isna(value) else format(value, spec).replace("-", "\N{MINUS SIGN}")
+    return "–" if pd.isna(value) else with_minus_sign(format(value, spec))
 
 
 if __name__ == "__main__":

@@ -57,13 +57,14 @@ def synchronise(store: Store, units: Sequence[Unit], whole: bool) -> Synchronisa
     restored = superseded = 0
     for tree in trees:
         name = tree.parent.data.tags[RUN]
+        if not whole and name not in units_by_name:
+            continue  # another process may be writing it
         if not tree.is_whole:
-            if whole or name in units_by_name:  # another process may be writing the run of another unit
-                _delete(store, tree)
+            _delete(store, tree)
         elif name in current and tree.parent.info.run_id == current[name].parent.info.run_id:
             restored += _restore(store, tree)
             _refresh(store, tree.parent, units_by_name[name])
-        elif name in current or whole:
+        else:
             superseded += _supersede(store, tree, current.get(name))
     ids = {name: str(tree.parent.info.run_id) for name, tree in current.items()}
     return SynchronisationResult(ids, len(new), restored, superseded)

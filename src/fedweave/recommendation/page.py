@@ -12,6 +12,7 @@ from fedweave.metrics import unit
 from fedweave.recommendation.result import Recommendation
 from fedweave.report import make_ids_unique
 from fedweave.results import EMPTY, format_score
+from fedweave.results.formats import format_difference, format_difference_interval
 
 PAGE = "recommendation.html"
 STYLES = {"gains": "win", "better": "win", "loses": "loss", "worse": "loss", "undecided": "open"}
@@ -74,7 +75,7 @@ def context(advice: Recommendation) -> dict[str, Any]:
         "graph": _graph(advice),
         "graph_method": labels.get(advice.facts["woven"], ""),
         "tests": [
-            {**test, "text": _format_difference(test["difference"], metric)} for test in advice.facts["graph_tests"]
+            {**test, "text": format_difference(test["difference"], metric)} for test in advice.facts["graph_tests"]
         ],
         "rows": [_format_share(row, metric) for row in advice.rows.to_dict("records")],
         "curve": _curve(advice, study, metric),
@@ -99,7 +100,7 @@ def _format_method(row: dict[str, Any], metric: str) -> dict[str, Any]:
         **row, "style": STYLES.get(row["verdict"], "quiet"),
         **{name: format_score(row[name], np.nan, metric) for name in ("validation", "test")},
         "interval": results.format_interval(row["low"], row["high"], metric),
-        "difference": "" if row["verdict"] == "leads" else _format_difference(row["difference"], metric),
+        "difference": "" if row["verdict"] == "leads" else format_difference(row["difference"], metric),
         "p": EMPTY if not np.isfinite(p) else "< 0.001" if p < 0.001 else f"{p:.3f}",
         "models": "one" if row["models"] == 1 else f"{row['models']}",
         **{name: _format_number(row[name]) for name in ("mib", "seconds", "server_mib", "client_mib")},
@@ -119,8 +120,8 @@ def _gains(advice: Recommendation, labels: dict[str, str], metric: str) -> Itera
         bars = [
             Bar(
                 row["client"], (row["low"] - low) * scale, (row["high"] - row["low"]) * scale,
-                (row["difference"] - low) * scale, -low * scale, _format_difference(row["difference"], metric),
-                f"{_format_difference(row['low'], metric)} to {_format_difference(row['high'], metric)}",
+                (row["difference"] - low) * scale, -low * scale, format_difference(row["difference"], metric),
+                format_difference_interval(row["low"], row["high"], metric),
                 row["verdict"], STYLES.get(row["verdict"], "quiet"), format_score(row["score"], np.nan, metric),
                 format_score(row["local"], np.nan, metric),
             )
@@ -140,12 +141,8 @@ def _graph(advice: Recommendation) -> str:
 
 
 def _format_share(row: dict[str, Any], metric: str) -> tuple[str, str, str, str]:
-    gain = "" if not np.isfinite(row["gain"]) else _format_difference(row["gain"], metric)
-    span = (
-        f"{_format_difference(row['gain_low'], metric)} to {_format_difference(row['gain_high'], metric)}"
-        if gain
-        else ""
-    )
+    gain = "" if not np.isfinite(row["gain"]) else format_difference(row["gain"], metric)
+    span = format_difference_interval(row["gain_low"], row["gain_high"], metric) if gain else ""
     return f"{100 * row['share']:.0f} %", format_score(row["mean"], np.nan, metric), gain, span
 
 
@@ -173,7 +170,3 @@ def _format_candidate(row: dict[str, Any], metric: str) -> dict[str, Any]:
 
 def _format_number(value: float) -> str:
     return f"{value:.3g}" if np.isfinite(value) else EMPTY
-
-
-def _format_difference(value: float, metric: str) -> str:
-    return ("+" if value > 0 else "") + format_score(value, np.nan, metric).replace("-", "\N{MINUS SIGN}")

@@ -10,7 +10,7 @@ from fedweave.metrics import unit
 from fedweave.recommendation import answers as kinds
 from fedweave.recommendation import per_client
 from fedweave.recommendation.answers import Answers
-from fedweave.results import format_score
+from fedweave.results.formats import format_difference
 from fedweave.results.verdicts import join_names
 
 MAX_NAMES = 8  # clients that a sentence names
@@ -214,8 +214,7 @@ def _join_names(names: Sequence[str]) -> str:
 
 
 def _format_difference(value: float, metric: str) -> str:
-    text = format_score(value, np.nan, metric).replace("-", "\N{MINUS SIGN}")
-    return ("+" if value > 0 else "") + text + (unit(metric).replace("%", "points") if unit(metric) else "")
+    return format_difference(value, metric) + unit(metric).replace("%", "points")
 
 
 def _format_interval(low: float, high: float, metric: str) -> str:

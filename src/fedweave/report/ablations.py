@@ -13,6 +13,7 @@ from fedweave.report import optional_files
 from fedweave.report.board import CSS_CLASSES
 from fedweave.report.method_views import Figure
 from fedweave.results import EMPTY, Study, format_score
+from fedweave.results.formats import with_minus_sign
 from fedweave.results.marks import MEANING, SYMBOLS
 
 
@@ -67,7 +68,7 @@ def _row(row: Mapping[str, object]) -> Variant:
         bool(row["declared"]),
         format_score(number["mean"], number["std"], metric),
         format_score(number["worst10"], np.nan, metric),
-        (sign + change).replace("-", "\N{MINUS SIGN}") if tested else EMPTY,
+        with_minus_sign(sign + change) if tested else EMPTY,
         SYMBOLS[word],
         CSS_CLASSES.get(word, ""),
         f"{MEANING[word]}: [{number['low']:+.3g}, {number['high']:+.3g}], p = {number['p_adjusted']:.2g}"

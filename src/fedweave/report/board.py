@@ -10,6 +10,7 @@ from fedweave import results
 from fedweave.federation.graph_quality import AUC, EDGES, MASS, PRECISION, SIMILARITY, VARIATION
 from fedweave.plots import SeriesStyle
 from fedweave.results import EMPTY, Run, format_interval, format_score, published
+from fedweave.results.formats import format_difference, format_difference_interval, with_minus_sign
 from fedweave.results.marks import CONTROLS, MEANING, SYMBOLS, assign_marks, control_column, control_tests, outcome
 
 POINTS = {"pre": "as received", "post": "after training"}
@@ -139,22 +140,12 @@ def _text(key: str, value: float, row: Mapping[str, Any]) -> str:
     )
 
 
-def format_difference(value: float, metric: str) -> str:
-    """A difference with its sign."""
-    return ("+" if value > 0 else "") + with_minus_sign(format_score(value, np.nan, metric))
-
-
-def with_minus_sign(text: str) -> str:
-    """`text` with a minus sign instead of a hyphen."""
-    return text.replace("-", "\N{MINUS SIGN}")
-
-
 def _control_cell(test: Mapping[str, Any] | None, metric: str) -> Cell:
     """A test against a control: mark and difference; interval and p in the tooltip."""
     word = outcome(test, test["method"]) if test else ""
     if not test or not word:
         return Cell("")
-    ends = f"{format_difference(test['low'], metric)} to {format_difference(test['high'], metric)}"
+    ends = format_difference_interval(test["low"], test["high"], metric)
     title = (
         f"{MEANING[word]}; 95 % interval of the difference {ends}, "
         f"p = {test['p_adjusted']:.2g} among the tests against controls"

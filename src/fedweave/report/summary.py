@@ -15,6 +15,7 @@ from fedweave.report import tuning
 from fedweave.report.baselines import control_warnings, upper_bound
 from fedweave.report.edge_values import missing_edges_note
 from fedweave.results import AUC, VARIATION, Study, Tables, format_score
+from fedweave.results.formats import with_minus_sign
 from fedweave.results.marks import REFERENCES, control_tests, outcome
 from fedweave.results.verdicts import join_names
 
@@ -262,7 +263,7 @@ def _learned_graphs(significance: pd.DataFrame) -> list[Line]:
         words: dict[str, list[str]] = {"better": [], "worse": [], "undecided": [], "same": []}
         for test in part.to_dict("records"):
             if word := outcome(test, test["method"]):
-                ends = (f"{test[name]:+.2f}".replace("-", "\N{MINUS SIGN}") for name in ("difference", "low", "high"))
+                ends = (with_minus_sign(f"{test[name]:+.2f}") for name in ("difference", "low", "high"))
                 words[word].append("{} ({}, {} to {})".format(test["other"], *ends))
         clauses = [f"{LEARNED[word]} {join_names(names)}" for word, names in words.items() if names]
         sentences.append(f"{task}: {'; '.join(clauses)}.")

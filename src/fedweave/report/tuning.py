@@ -8,6 +8,7 @@ import numpy as np
 from fedweave.metrics import unit
 from fedweave.report import optional_files
 from fedweave.results import Study
+from fedweave.results.formats import with_minus_sign
 
 ABSOLUTE = "(absolute)"  # the unit of a change of a score that is neither a share nor an error
 
@@ -53,7 +54,7 @@ def _change_sentence(kind: str, changes: Sequence[tuple[float, str]]) -> str:
 
 
 def _format_signed(value: float, digits: int = 1) -> str:
-    return f"{value:+.{digits}f}".replace("-", "\N{MINUS SIGN}")
+    return with_minus_sign(f"{value:+.{digits}f}")
 
 
 def _traffic_sentence(searches: Sequence[optional_files.Tuning]) -> Iterator[str]:

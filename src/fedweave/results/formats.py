@@ -27,3 +27,18 @@ def format_interval(low: float, high: float, metric: str) -> str:
         if np.isfinite(low + high)
         else EMPTY
     )
+
+
+def format_difference(value: float, metric: str) -> str:
+    """A difference of scores with its sign; a dash for NaN."""
+    return ("+" if value > 0 else "") + with_minus_sign(format_score(value, np.nan, metric))
+
+
+def format_difference_interval(low: float, high: float, metric: str) -> str:
+    """`low to high` of a difference."""
+    return f"{format_difference(low, metric)} to {format_difference(high, metric)}"
+
+
+def with_minus_sign(text: str) -> str:
+    """`text` with minus signs instead of hyphens."""
+    return text.replace("-", "\N{MINUS SIGN}")
