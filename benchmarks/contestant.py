@@ -30,11 +30,9 @@ EXECUTORS: dict[str, Executor] = {
 def make_round(executor: Executor, workload: Workload, participation: float = 1.0) -> Callable[[], object]:
     """A function that runs a round of FedAvg and evaluates every client's model, by the engine."""
     keep_memory()
-    method, federation, settings = (
-        workload.method(),
-        workload.federation,
-        Settings(rounds=100, participation=participation),
-    )
+    method = workload.method()
+    federation = workload.federation
+    settings = Settings(rounds=100, participation=participation)
     state = begin(method, federation, 0, executor)
 
     def run_one() -> None:

@@ -68,10 +68,8 @@ def rounds() -> None:
         repetition.run_repetition(prepared, 0, Path(folder), record_memory)
         size = sum(path.stat().st_size for path in Path(folder).iterdir()) / MIB
     growth = memory_at[ROUNDS] - memory_at[1000]
-    duration, curve = (
-        time.perf_counter() - start,
-        ", ".join(f"{round_}: {value:.1f}" for round_, value in memory_at.items()),
-    )
+    duration = time.perf_counter() - start
+    curve = ", ".join(f"{round_}: {value:.1f}" for round_, value in memory_at.items())
     print_line(
         "rounds",
         "auto",

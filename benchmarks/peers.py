@@ -106,11 +106,9 @@ def flwr(name: str, workload: Workload, rounds: int) -> list[float]:
     from flwr.simulation import run_simulation
 
     clients, workers, stamps = workload.federation.clients, torch.get_num_threads(), list[float]()
-    network, error, test = (
-        raw.network(name),
-        raw.error(name),
-        torch.cat(raw.held_out_rows(workload.federation)).split(EVALUATED),
-    )
+    network = raw.network(name)
+    error = raw.error(name)
+    test = torch.cat(raw.held_out_rows(workload.federation)).split(EVALUATED)
     apply, server, client = raw.outputs(name, workload.federation), ServerApp(), ClientApp()
 
     @client.train()

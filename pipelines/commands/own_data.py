@@ -152,10 +152,8 @@ def show(comparison: fw.Comparison) -> None:
     from fedweave.pipelines.stages import leaderboard
     from fedweave.report.summary import summary
 
-    console, tables = (
-        terminal.console(),
-        results.load_tables(comparison.study, find_partitions(comparison.study.folder)),
-    )
+    console = terminal.console()
+    tables = results.load_tables(comparison.study, find_partitions(comparison.study.folder))
     leaderboard.print_boards(console, comparison.study, tables, reasons=False)
     leaderboard.print_summary(console, summary(comparison.study, tables))
     for line in comparison.warnings:

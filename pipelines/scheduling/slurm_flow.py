@@ -46,11 +46,9 @@ def run_on_cluster(study: str, targets: Sequence[str] = ()) -> int:
 
 def _follow(submission: Submission) -> None:
     """Log every change and move the bar until no job is active."""
-    logger, bar, last_counts = (
-        get_run_logger(),
-        ProgressBar("cluster", f"stages of {submission.study} on the cluster"),
-        Counter[str](),
-    )
+    logger = get_run_logger()
+    bar = ProgressBar("cluster", f"stages of {submission.study} on the cluster")
+    last_counts = Counter[str]()
     last_states: dict[str, str] = {}
     while True:
         rows = _query_progress(submission)

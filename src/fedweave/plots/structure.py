@@ -31,10 +31,8 @@ def collaboration(weights: np.ndarray, rounds: Sequence[int], layers: Sequence[s
     in the last round. Row = learner, column = source; the darkest shade is the largest weight between two clients, and
     a client's weight on itself is in the title instead.
     """
-    times, depths = (
-        spaced_indices(len(rounds)),
-        spaced_indices(len(layers)) if len(layers) > 1 else np.empty(0, dtype=int),
-    )
+    times = spaced_indices(len(rounds))
+    depths = spaced_indices(len(layers)) if len(layers) > 1 else np.empty(0, dtype=int)
     columns = max(len(times), len(depths))
     mean, last = weights.mean(axis=1), weights[-1]
     tops = [_largest_weight(mean[times]), _largest_weight(last[depths]) if len(depths) else 0.0]
