@@ -21,7 +21,7 @@ from hosts import Hosts, planned
 import fedweave as fw
 from fedweave.deployment import checkpoint, client_data, status
 from fedweave.deployment.flower.processes import add_nodes, local_federation
-from fedweave.deployment.flower.run_monitor import launch
+from fedweave.deployment.flower.run_monitor import follow, launch, run_state
 from fedweave.deployment.message_log import MessageLog
 from fedweave.runs.history import SPLITS
 
@@ -62,13 +62,6 @@ def until(condition: Callable[[], Any], seconds: float = 420.0) -> None:
         time.sleep(0.2)
 
 
-def finished(server: Path) -> bool:
-    """Whether a federation is at its end; one that has failed fails the test."""
-    now = status.read(server)
-    assert now.get("state") != "failed", now
-    return now.get("state") == "finished"
-
-
 def test_ten_nodes_and_three_families_have_the_bits_of_the_simulation(flower, digits, tmp_path):
     """Three federations at once on the same SuperNodes; every message is looked at."""
     from fedweave.methods import METHODS as CLASSES
@@ -80,10 +73,12 @@ def test_ten_nodes_and_three_families_have_the_bits_of_the_simulation(flower, di
         for hosts in runs.values():
             shutil.copy(hosts.folder / "data" / f"client-{i}.pt", place / f"{hosts.spec.hash[:16]}.pt")
     hashes = [hosts.spec.hash[:16] for hosts in runs.values()]
+    started: dict[str, str] = {}
     with local_federation(tmp_path / "federation", places, hashes, flower) as host:
         for name, hosts in runs.items():
-            launch(host, hosts.folder / "app", tmp_path / "server" / name, timeout=240.0)
-        until(lambda: all(finished(tmp_path / "server" / name) for name in runs))
+            started[name] = launch(host, hosts.folder / "app", tmp_path / "server" / name, timeout=240.0)
+        for name, run in started.items():
+            follow(tmp_path / "server" / name, host, run, progress=False)
     for name, hosts in runs.items():
         server = tmp_path / "server" / name
         check_bits(hosts, server)
@@ -181,12 +176,16 @@ def test_kills_and_newcomers(flower, tmp_path):
         (out / "keys" / "client-1").unlink()  # its owner makes a new key, and the server's registers it
         add_nodes(host, out, files[1:2], told)
         until(lambda: any(line["client"] == 1 and line["round"] > done and line.get("tensors") for line in log.lines()))
+        slow = int(status.read(server)["pid"])
+        os.kill(slow, signal.SIGSTOP)  # it has the folder until the next server is there
         host.stop("superlink", signal.SIGKILL)
         reached = checkpoint.restore(server, hosts.spec.hash)
         host.start_superlink(out / "keys")
         add_nodes(host, out, [newcomer], told, clients=[7])
-        launch(host, hosts.folder / "app", server, **wanted)
-        until(lambda: finished(server))
+        run = launch(host, hosts.folder / "app", server, **wanted)
+        until(lambda: run_state(host, run)[0] == "running")
+        os.kill(slow, signal.SIGCONT)
+        follow(server, host, run, progress=False)
     final = checkpoint.restore(server, hosts.spec.hash)
     assert done <= reached.round < 12
     assert [row.round for row in final.history.ledger] == [*range(1, 13)]
@@ -206,12 +205,12 @@ def test_secure_aggregation_gives_the_server_the_mean_only(flower, tmp_path):
     server, out, files = tmp_path / "server", tmp_path / "federation", sorted((tmp_path / "run" / "data").iterdir())
     log, told = MessageLog(server), [hosts.spec.hash]
     with local_federation(out, files, told, flower) as host:
-        launch(host, hosts.folder / "app", server, timeout=60.0, wait=240.0)
+        run = launch(host, hosts.folder / "app", server, timeout=60.0, wait=240.0)
         until(lambda: status.read(server).get("round", 0) >= 2)
         host.stop("client-3", signal.SIGKILL)
         until(lambda: any(line["client"] == 3 and "error" in line for line in log.lines()))
         add_nodes(host, out, files[3:], told)
-        until(lambda: finished(server))
+        follow(server, host, run, progress=False)
     final, expected = checkpoint.restore(server, hosts.spec.hash).history, hosts.simulation()
     for part in ("pre/test", "post/val"):  # the mean is made of numbers in 2^22 steps
         assert final.scores[part][0] == pytest.approx(expected.scores[part][0], abs=0.03)

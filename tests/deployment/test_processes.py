@@ -138,6 +138,24 @@ def test_a_folder_belongs_to_one_server_at_a_time(tmp_path):
         pass
 
 
+def test_the_next_server_waits_for_the_end_of_the_one_before(tmp_path):
+    """It waits as long as the other has the folder, and has it then; where it may not wait so long, it is refused."""
+    order = []
+
+    def wait() -> None:
+        with lock_folder(tmp_path, "wait for its end", wait=300.0):
+            order.append("second")
+
+    second = threading.Thread(target=wait)
+    with lock_folder(tmp_path, "wait for its end"):
+        second.start()
+        with pytest.raises(BadInput, match="another federation is running"), lock_folder(tmp_path, "wait", wait=1.0):
+            pass
+        order.append("first")
+    second.join(60)
+    assert order == ["first", "second"]
+
+
 class Runs:
     """A host whose SuperLink says that its run has failed."""
 
@@ -153,13 +171,16 @@ class Runs:
 
 
 def test_a_run_whose_server_has_ended_without_a_word_is_not_waited_for(tmp_path, monkeypatch):
-    """It never wrote a status; it was killed after it did; it said that it has failed."""
+    """It never wrote a status, or only a run before did; it was killed after it did; it said that it has failed."""
     from fedweave.deployment.flower import run_monitor
 
     monkeypatch.setattr(run_monitor, "QUERY_INTERVAL", 0.1)
     with pytest.raises(BadInput, match=r"the run has ended \(finished:failed: no app\); see .*superlink.log"):
         run_monitor.follow(tmp_path, Runs(tmp_path), "5", progress=False)
-    written = status.Status(tmp_path, 3)
+    status.Status(tmp_path, "4").write("finished", "the run before")
+    with pytest.raises(BadInput, match="the run has ended"):
+        run_monitor.follow(tmp_path, Runs(tmp_path), "5", progress=False)
+    written = status.Status(tmp_path, "5", 3)
     monkeypatch.setattr(status.os, "getpid", lambda: 2**22 + 1)
     written.write("running", "round 1")
     with pytest.raises(BadInput, match=r"the server of the federation was killed; see .*superlink.log"):
@@ -175,7 +196,7 @@ def test_the_bar_knows_the_rounds_before_the_server_does(tmp_path, capsys):
     """While the server waits for clients, it has written 0 of 0 rounds."""
     from fedweave.deployment.flower import run_monitor
 
-    written = status.Status(tmp_path)
+    written = status.Status(tmp_path, "5")
     written.write("starting", "waiting for clients")
     later = threading.Timer(1.0, lambda: replace(written, rounds=3, round=3).write("finished", "3 rounds"))
     later.start()

@@ -17,11 +17,13 @@ class Status:
 
     Attributes:
         folder: of the server.
+        run: identity of the run in the SuperLink; empty if there is none.
         rounds: of the whole run; 0 while the number is not known.
         round: number of rounds that are over.
     """
 
     folder: Path
+    run: str = ""
     rounds: int = 0
     round: int = 0
 
@@ -37,11 +39,19 @@ class Status:
 
     def write(self, state: str, line: str) -> None:
         """Write the file."""
-        content = {"state": state, "round": self.round, "rounds": self.rounds, "line": line, "pid": os.getpid()}
+        content = {
+            "run": self.run, "state": state, "round": self.round, "rounds": self.rounds, "line": line,
+            "pid": os.getpid(),
+        }  # fmt: skip
         write_atomic(self.folder / STATUS, json.dumps(content) + "\n")
 
 
-def read(folder: Path) -> dict[str, Any]:
-    """How far a federation is; empty before its server has started."""
+def read(folder: Path, run: str | None = None) -> dict[str, Any]:
+    """How far a federation is; empty before its server has started.
+
+    Args:
+        run: identity of the run in the SuperLink; what the server of another run wrote is ignored. None: any run.
+    """
     path = folder / STATUS
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+    content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return dict(content) if run is None or content.get("run") == run else {}

@@ -20,14 +20,17 @@ def launch(host: Host, app: Path, folder: Path, **config: Any) -> str:
     """Start the run of an exported app; returns its identity in the SuperLink.
 
     Its server writes to `folder`, and reads the roster of this host.
+
+    Raises:
+        BadInput: Flower has refused it, or names no run.
     """
-    (folder / status.STATUS).unlink(missing_ok=True)
     roster_file = host.certificate.with_name(roster.FILE)
     values = {"folder": str(folder.resolve()), "roster": str(roster_file.resolve()), **config}
     run_config = " ".join(f"{key}={json.dumps(value)}" for key, value in values.items())
     output = host.run_flwr("run", str(app.resolve()), CONNECTION, "--run-config", run_config)
-    match = re.search(r"started run (\d+)", output)
-    return match[1] if match else ""
+    if not (match := re.search(r"started run (\d+)", output)):
+        raise BadInput(f"{app}: flwr run has named no run: {output.strip().splitlines()[-1:]}")
+    return match[1]
 
 
 @dataclass
@@ -57,7 +60,7 @@ class _RunMonitor:
         if self.host.processes["superlink"].poll() is not None:
             raise BadInput(f"the SuperLink has ended; see {self.log}")
         if current and not is_alive(int(current["pid"])):
-            newest = status.read(self.folder)  # it may have been written just before the server ended
+            newest = status.read(self.folder, self.run_id)  # it may have been written just before the server ended
             if newest.get("state") in ("finished", "failed"):
                 return self.has_finished(newest)
             raise BadInput(f"{self.folder}: the server of the federation was killed; see {self.log}, and run it again")
@@ -71,7 +74,7 @@ class _RunMonitor:
             return
         self.next_query = time.monotonic() + QUERY_INTERVAL
         state, details = run_state(self.host, self.run_id)
-        if state.startswith("finished") and not status.read(self.folder):
+        if state.startswith("finished") and not status.read(self.folder, self.run_id):
             raise BadInput(
                 f"{self.folder}: the run has ended ({state}: {details or 'no reason given'}); see {self.log}"
             )
@@ -116,7 +119,7 @@ def follow(folder: Path, host: Host, run_id: str, progress: bool = True, rounds:
     monitor = _RunMonitor(host, folder, run_id, time.monotonic() + QUERY_INTERVAL)
     bar = tqdm(total=rounds or None, unit=" rounds", disable=not progress, dynamic_ncols=True)
     try:
-        while not monitor.has_finished(current := status.read(folder)):
+        while not monitor.has_finished(current := status.read(folder, run_id)):
             if current:
                 bar.total = current["rounds"] or bar.total
                 bar.update(current["round"] - bar.n)

@@ -17,6 +17,7 @@ from fedweave.deployment.server import Coordinator
 from fedweave.deployment.status import Status
 from fedweave.errors import BadInput, format_value
 
+LOCK_WAIT = 60.0  # seconds for the end of the server before; one whose SuperLink was killed needs some of them
 HOME = Path("~/.fedweave/federations")
 
 
@@ -28,8 +29,9 @@ def server_app(path: Path) -> ServerApp:
     def main(grid: Grid, context: Context) -> None:
         spec, config = specification.read(path), context.run_config
         folder = Path(str(config["folder"])) if config["folder"] else HOME.expanduser() / spec.hash[:16]
-        with lock_folder(folder, "wait for its end, or name another one with --run-config 'folder=\"PATH\"'"):
-            status = Status(folder)
+        remedy = "wait for its end, or name another one with --run-config 'folder=\"PATH\"'"
+        with lock_folder(folder, remedy, LOCK_WAIT):
+            status = Status(folder, str(context.run_id))
             status.write("starting", "waiting for clients")
             try:
                 session = _run_rounds(spec, grid, context, status)
