@@ -173,7 +173,7 @@ def test_a_database_of_another_mlflow(study: Path, tmp_path: Path, monkeypatch: 
     begun = time.monotonic()
     words = f"{file}: written by another version of MLflow; move it away, then: fedweave log toy"
     refused(lambda: tracking.main("toy"), words)
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 30
     assert {_get_latest_schema_revision()} == addresses._expected_versions()
     with closing(sqlite3.connect(file)) as database, database:
         database.execute("UPDATE alembic_version SET version_num = ?", (*addresses._expected_versions(),))

@@ -145,7 +145,7 @@ def test_simulate_ends_when_its_server_is_killed_and_leaves_nothing_after_a_sign
             line = output.splitlines()[-1]
             assert line.startswith("error: ") == killed
             assert ("the server of the federation was killed" in line) == killed
-            until(lambda: not belonging(out), 30)
+            until(lambda: not belonging(out), 120)
             assert not [*Path(short).iterdir()]
             (server / status.STATUS).unlink()
         time.sleep(3)
