@@ -1,11 +1,13 @@
-"""Keys that a SuperLink has accepted are in the roster, however `flwr` ends."""
+"""Keys that a SuperLink has accepted are in the roster, however `flwr` ends; keys that change their clients."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedweave.deployment.flower import registry
-from fedweave.deployment.roster import Roster
+from fedweave.deployment.roster import Entry, Roster
 from fedweave.errors import BadInput
 
 DYING = """import json, sys
@@ -35,3 +37,39 @@ def test_what_was_answered_is_kept(answered: int, roster: Roster, monkeypatch: p
     else:
         assert len(registry.register(keys, roster, "here")) == len(keys)
     assert {entry.client: entry.node for entry in roster.entries()} == {n: 100 + n for n in range(min(answered, 3))}
+
+
+CHANGES = {  # clients 0 and 1 have the keys a and b -> what is registered, and the keys that are refused afterwards
+    "two clients change places": ({0: "b", 1: "a"}, {0: "b", 1: "a"}, []),
+    "a new key, and its old one for another client": ({1: "c", 0: "b"}, {0: "b", 1: "c"}, ["a"]),
+    "the same in the other order": ({0: "b", 1: "c"}, {0: "b", 1: "c"}, ["a"]),
+    "a key of another client": ({0: "b"}, {0: "b"}, ["a"]),
+    "the same key again": ({0: "a"}, {0: "a", 1: "b"}, []),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_a_key_that_goes_to_another_client(case: str, roster: Roster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SuperLink accepts each key once; the roster has each client's last key, and no other key is refused."""
+    keys, expected, refused = CHANGES[case]
+    nodes, unregistered = {"a": 1, "b": 2}, []
+
+    def superlink(commands: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+        answers = []
+        for _, command, what, _ in commands:
+            if command == "unregister":
+                unregistered.append(int(what))
+            known = command == "register" and Path(what).stem in nodes
+            number = nodes.setdefault(Path(what).stem, len(nodes) + 1) if command == "register" else 0
+            answers.append({"error-message": "in use"} if known else {"success": True, "node-id": number})
+        return answers
+
+    monkeypatch.setattr(registry, "run_flwr", superlink)
+    with roster.edit() as rows:
+        rows |= {client: Entry(client, f"SHA256:{key}", nodes[key]) for client, key in enumerate("ab")}
+    lines = registry.register({client: Path(f"{key}.pub") for client, key in keys.items()}, roster, "here")
+    assert roster.entries() == tuple(Entry(i, f"SHA256:{key}", nodes[key]) for i, key in sorted(expected.items()))
+    assert unregistered == [nodes[key] for key in refused]
+    assert [line for line in lines if "no key" in line] == [
+        f"client {client}: has no key any more" for client in {0, 1} - {*expected}
+    ]

@@ -40,23 +40,26 @@ def register(keys: Mapping[int, Path], roster: Roster, connection: str) -> list[
     fingerprints = {client: fingerprint(path) for client, path in keys.items()}
     if len({*fingerprints.values()}) < len(fingerprints):
         raise BadInput("register: two clients have the same key; make one on each node")
-    refusals, lines, replaced = [], [], []
+    refusals, registered = [], {}
     with roster.edit() as rows:
+        before = dict(rows)
         by_key = {entry.key: entry for entry in rows.values()}
         answers = run_flwr([["supernode", "register", str(path.resolve()), connection] for path in keys.values()])
         for (client, path), answer in zip(keys.items(), answers, strict=True):
             key = fingerprints[client]
-            if not answer.get("success") and key not in by_key:
+            if answer.get("success") or key in by_key:
+                node = int(answer["node-id"]) if answer.get("success") else by_key[key].node
+                registered[client] = Entry(client, key, node)
+            else:
                 refusals.append(f"{path}: {_reason(answer)}")
-                continue
-            node = int(answer["node-id"]) if answer.get("success") else by_key[key].node
-            if client in rows and rows[client].key != key:
-                replaced.append(rows[client])
-            if key in by_key and by_key[key].client != client:
-                rows.pop(by_key[key].client, None)
-                lines.append(f"client {by_key[key].client}: has no key any more")
-            rows[client] = Entry(client, key, node)
-            lines.append(f"client {client}: {path} {key}")
+        assigned = {entry.key for entry in registered.values()}
+        lost = [client for client, entry in before.items() if client not in registered and entry.key in assigned]
+        for client in lost:
+            del rows[client]
+        rows |= registered
+        replaced = [before[client] for client in registered if client in before and before[client].key not in assigned]
+    lines = [f"client {client}: has no key any more" for client in lost]
+    lines += [f"client {client}: {keys[client]} {entry.key}" for client, entry in registered.items()]
     lines += _remove(replaced, connection)
     if refusals:
         raise BadInput(f"the SuperLink refuses {'; '.join(refusals)}")
