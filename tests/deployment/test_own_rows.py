@@ -8,8 +8,9 @@ import pytest
 from hosts import Hosts, planned
 
 import fedweave as fw
-from fedweave.deployment import client_data
+from fedweave.deployment import client_data, own_rows, spec
 from fedweave.deployment.__main__ import main
+from fedweave.errors import BadInput
 
 DAYS = pd.date_range("2019-11-20", periods=60, freq="5D")
 
@@ -104,6 +105,33 @@ def test_labels_that_are_no_numbers(case, written):
 def test_numbers_are_kept(written):
     file = written(table(), label="sales")
     assert np.allclose(file.arrays["targets"][:, 0].numpy(), table()["sales"])
+
+
+@pytest.mark.parametrize("label", ["late", "sales"])
+def test_numbers_by_which_a_client_scales_its_features_stay_with_it(label, tmp_path):
+    """The setting is a word, or a mapping, which a federation that predicts numbers makes of the word."""
+    rows, features = table(), table()[["hour"]].to_numpy(np.float32)
+    federation = fw.Federation.from_arrays(
+        features, rows[label].to_numpy(), client=rows["shop"].tolist(), name="shops", normalize="standard_client"
+    )
+    hosts = Hosts(tmp_path, planned("fedavg", federation))
+    mean = features[federation.partition.train[1]].mean(dtype=np.float32)
+    assert str(float(mean)) not in spec.text_of(hosts.spec)
+    assert not {"scaling", "offset", "unit"} & {*hosts.spec.scaling}
+    for client in (1, 2):  # the second is a newcomer
+        with pytest.raises(BadInput, match="these numbers are not in the app; take client-N"):
+            own_rows.of_arrays(hosts.spec, features, rows[label].to_numpy(), client)
+
+
+def test_a_newcomer_has_no_numbers_of_its_own(tmp_path):
+    """Targets are scaled by each client's own rows; the columns are categories, which nothing scales."""
+    rows = table().assign(hour=lambda t: "h" + t["hour"].astype(str)).drop(columns="late")
+    federation = fw.Federation.from_pandas(rows, client="shop", label="sales", name="shops", preprocess="client")
+    hosts = Hosts(tmp_path, planned("fedavg", federation))
+    offset = own_rows.of_table(hosts.spec, rows, "sales", 1).arrays["offset"]
+    assert offset.tolist() == hosts.spec.scaling["offset"][1] != hosts.spec.scaling["offset"][0]
+    with pytest.raises(BadInput, match="client 2: each client's own rows scale its targets, so a newcomer has no"):
+        own_rows.of_table(hosts.spec, rows, "sales", 2)
 
 
 def test_an_app_that_is_not_there(tmp_path, capsys):

@@ -14,6 +14,7 @@ from fedweave.api import folder as results_folder
 from fedweave.api.federation import Federation as ApiFederation
 from fedweave.api.result import MethodResult
 from fedweave.data import Dataset, Partition
+from fedweave.data.normalisation import parse_options
 from fedweave.deployment import averaging, client_data, spec, support, tensors
 from fedweave.deployment.spec import WIDTHS, AppSpec
 from fedweave.errors import BadInput
@@ -199,8 +200,8 @@ def specify(prepared: PreparedRun, dataset: Dataset, partition: Partition, secur
     facts = spec.facts_of(dataset, partition, widths)
     description = results_folder.describe_inputs(dataset, partition, run.task.normalize)
     scaling = {key: description[key] for key in ("scaling", "offset", "unit", "columns") if description.get(key)}
-    if isinstance(run.task.normalize, str) and run.task.normalize.endswith("client"):
-        scaling = {"columns": description.get("columns")}  # numbers of each client, which stay with it
+    if parse_options(run.task.normalize)[0].endswith("client"):
+        scaling = {"columns": description.get("columns")}  # the numbers of a client stay with it
     draft = AppSpec(
         run,
         facts,

@@ -77,7 +77,7 @@ def of_table(
     preprocessing = Preprocessing.from_data(columns)
     position = client if client < len(spec.clients) else 0
     if client >= len(spec.clients) and any(column.own for column in preprocessing.columns):
-        raise BadInput(f"client {client}: each client's own rows scale its columns, so that a newcomer has no numbers")
+        raise BadInput(f"client {client}: each client's own rows scale its columns, so a newcomer has no numbers")
     for name in (label, *([time] if time else [])):
         if name not in table:
             raise BadInput(f"table: no column {name!r}; it has {', '.join(map(str, table.columns))}")
@@ -122,7 +122,8 @@ def of_arrays(
         raise BadInput(f"x: shape {[*x.shape]} with {len(y)} labels, but rows of the federation are {facts['shape']}")
     if "scaling" not in spec.scaling:
         raise BadInput(
-            f"{spec.run.key}: each client's own rows scale its features, which rows of elsewhere do not have"
+            f"{spec.run.key}: each client's own rows scale its features, and these numbers are not in the app; "
+            f"take client-N.pt of: {EXPORT_COMMAND}"
         )
     x = results_folder.scaling(spec.scaling).apply_to_client(x, client)
     if not np.isfinite(x).all():
@@ -135,11 +136,12 @@ def _targets(spec: AppSpec, y: np.ndarray, client: int) -> dict[str, Any]:
     facts = spec.data
     if facts["targets"] is not None:
         values = _parse_numbers(y, facts["targets"])
-        units = {
-            name: np.asarray(spec.scaling[name], dtype=np.float32)[min(client, len(spec.clients) - 1)]
-            for name in ("offset", "unit")
-        }
-        return {name: torch.from_numpy(value) for name, value in {"targets": values, **units}.items()}
+        units = {name: np.asarray(spec.scaling[name], dtype=np.float32) for name in ("offset", "unit")}
+        if client >= len(spec.clients) and any((numbers != numbers[0]).any() for numbers in units.values()):
+            raise BadInput(f"client {client}: each client's own rows scale its targets, so a newcomer has no numbers")
+        position = min(client, len(spec.clients) - 1)
+        arrays = {"targets": values, **{name: numbers[position] for name, numbers in units.items()}}
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
     names = [*(facts["class_names"] or map(str, range(facts["classes"])))]
     class_numbers = {name: i for i, name in enumerate(names)}
     unknown = sorted({str(value) for value in y} - {*class_numbers})
