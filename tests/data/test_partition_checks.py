@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from fedweave.data.base import Dataset
 from fedweave.data.partitions.registry import TRAITS, rule
 from fedweave.data.registry import DATASETS, dataset
 from fedweave.errors import BadInput
+from fedweave.settings import AtLeast
 
 ROWS = 60
 Parts = dict[str, list[np.ndarray]]
@@ -89,6 +90,40 @@ def test_a_rule_deals_the_same_rows_again(deal: Callable[..., Partition]) -> Non
 
     with pytest.raises(BadInput, match=r"partition 'mine' of .*: dealt other rows for the same seed .*default_rng"):
         deal(at_random)
+
+
+def test_a_rule_deals_the_same_nodes_again() -> None:
+    """The parts of a subgraph are positions in its nodes, so they may agree where the nodes do not."""
+    draws, pairs = np.random.default_rng(), np.zeros((2, 0), dtype=np.int64)
+    graph = Dataset("toy", "graph", np.zeros((ROWS, 1), np.float32), np.arange(ROWS) % 2, 2, edges=pairs)
+
+    def subgraphs(dataset: Dataset, clients: int, seed: int) -> Partition:
+        nodes = tuple(np.split(draws.permutation(ROWS), clients))
+        parts = np.split(np.arange(ROWS // clients), [5, 10])
+        return Partition(*((part,) * clients for part in parts), nodes=nodes, edges=(pairs,) * clients)
+
+    rule("subgraphs", kinds=("graph",))(subgraphs)
+    try:
+        with pytest.raises(BadInput, match=r"partition 'subgraphs' of .*: dealt other rows for the same seed"):
+            data.partition(graph, "subgraphs", 4, 0)
+    finally:
+        data.PARTITIONS.pop("subgraphs")
+        TRAITS.pop("subgraphs")
+
+
+def test_an_option_of_two_types(deal: Callable[..., Partition]) -> None:
+    """Only its bounds are checked."""
+
+    @rule("mine", kinds=("images",))
+    def mine(
+        dataset: Dataset, clients: int, seed: int, *, size: Annotated[int | str, AtLeast(2), "rows"] = "all"
+    ) -> Partition:
+        return partition(good())
+
+    for size in (2, "few"):
+        assert data.partition(toy(), "mine", 4, 0, size=size).clients == 4
+    with pytest.raises(BadInput, match=r"partition.size: 1 is out of range; it must be at least 2"):
+        data.partition(toy(), "mine", 4, 0, size=1)
 
 
 def test_what_rules_may_do(deal: Callable[..., Partition]) -> None:

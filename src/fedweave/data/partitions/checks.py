@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedweave.data.base import Dataset, Partition, find_repeated_row
+from fedweave.data.base import RAGGED, Dataset, Partition, find_repeated_row
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput
 
@@ -37,16 +37,16 @@ def check_partition(partition: Any, dataset: Dataset, clients: int | None, rule:
 
 
 def check_determinism(partition: Any, repeat: Any, rule: str) -> None:
-    """Refuse a rule whose second call gives other rows: results could not be repeated.
+    """Refuse a rule whose second call gives other rows, nodes or edges: results could not be repeated.
 
     Raises:
         BadInput: naming the rule.
     """
     if not (isinstance(partition, Partition) and isinstance(repeat, Partition)):
         return
-    for part in PARTS:
-        pairs = zip(getattr(partition, part), getattr(repeat, part), strict=False)
-        if partition.clients != repeat.clients or not all(np.array_equal(*pair) for pair in pairs):
+    for field in RAGGED:
+        first, second = (getattr(result, field) or () for result in (partition, repeat))
+        if len(first) != len(second) or not all(map(np.array_equal, first, second)):
             raise BadInput(
                 f"{rule}: dealt other rows for the same seed when it was called again; "
                 "draw numbers with numpy.random.default_rng(seed)"

@@ -24,6 +24,8 @@ def check_integer(key: str, value: Any, low: int, high: int | None = None) -> in
 def check_option(setting: Setting, value: Any, key: str) -> None:
     """Refuse a value that is not of the type of `setting`, or out of its bounds.
 
+    Where the setting has several types besides None, only the bounds are checked.
+
     Raises:
         BadInput: naming `key`, the value and what it must be.
     """
@@ -31,7 +33,8 @@ def check_option(setting: Setting, value: Any, key: str) -> None:
     kinds = get_args(setting.type) if union else (setting.type,)
     if value is None and NoneType in kinds:
         return
-    (kind,) = [kind for kind in kinds if kind is not NoneType]
+    types = [kind for kind in kinds if kind is not NoneType]
+    kind = types[0] if len(types) == 1 else Any
     if get_origin(kind) is Literal:
         choose(str(value), get_args(kind), key)
     elif kind in NAMES and not _has_type(value, kind):
