@@ -242,7 +242,10 @@ def test_data_sets() -> None:
     missing = replace(good, x=np.full_like(good.x, np.nan))
     wrong: list[tuple[Any, str]] = [
         (other, "toy: x differs when it is loaded again"),
-        (lambda root: missing, "toy"),
+        (
+            lambda root: missing,
+            r"dataset toy: nan at \[0, 0, 0, 0\], and 15 more values are not finite; replace or drop",
+        ),
         (lambda root: replace(good, classes=3), "no row has class 2"),
         (lambda root: 3, "returned a int; return a"),
         (lambda root: Path("gone").read_text(), "FileNotFoundError"),

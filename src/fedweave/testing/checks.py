@@ -201,13 +201,13 @@ def check_dataset(loader: Callable[[Path], Dataset], root: Path | str | None = N
     assert isinstance(first, Dataset), (
         f"{_loader_name(loader)}: returned a {type(first).__name__}; return a fedweave.data.Dataset"
     )
-    for field in fields(Dataset):
-        same = _is_equal(getattr(first, field.name), getattr(second, field.name))
-        assert same, f"{first.name}: {field.name} differs when it is loaded again; fix the seed"
-    try:
+    try:  # first, as a value that is no number differs from itself
         check_finite(first.x, f"dataset {first.name}", "replace or drop these values")
     except BadInput as error:
         raise AssertionError(str(error)) from error
+    for field in fields(Dataset):
+        same = _is_equal(getattr(first, field.name), getattr(second, field.name))
+        assert same, f"{first.name}: {field.name} differs when it is loaded again; fix the seed"
     if first.y is not None:
         counts = np.bincount(first.y, minlength=first.classes)
         assert (counts > 0).all(), f"{first.name}: no row has class {int(np.argmin(counts))}; correct classes or y"
