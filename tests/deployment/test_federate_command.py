@@ -178,6 +178,21 @@ def test_simulate_becomes_the_process_of_flower(said, project, monkeypatch):
     assert called == [("/flower/python", ["/flower/python", *words])]
 
 
+def test_simulate_takes_the_files_of_clients(said, project, capsys):
+    """Each of the first ones needs its own; those of newcomers are taken, and other files are left alone."""
+    said(*EXPORT[:3], "simulated", "--data", "files")
+    folder = project / "files"
+    for name in ("client-12.pt", "client-x.pt", "client-07.pt", "client-3.pt.old", "client-.pt"):
+        (folder / name).touch()
+    expected = [folder / f"client-{i}.pt" for i in (*range(10), 12)]
+    assert client_data.find_files(folder, 10) == expected
+    (folder / "client-4.pt").unlink()
+    assert hosts_main(["simulate", "simulated", "--data", "files", "--out", "out"]) == 2
+    line = "error: files/client-4.pt: not found, but the federation has 10 clients; write it with"
+    assert capsys.readouterr().err.startswith(line)
+    assert not (project / "out").exists()
+
+
 def test_a_specification_with_an_unknown_method_is_one_line(said, project, capsys):
     """Also `simulate` ends so, before it starts anything."""
     said(*EXPORT[:3], "changed")

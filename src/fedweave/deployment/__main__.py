@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from fedweave.deployment import own_rows, roster
+from fedweave.deployment import client_data, own_rows, roster
 from fedweave.deployment import spec as specification
 from fedweave.deployment.export import PACKAGE
 from fedweave.deployment.folders import lock_folder
@@ -179,9 +179,7 @@ def simulate(options: argparse.Namespace) -> None:
 
     spec = app_spec(options.app)
     rounds = spec.timeline.rounds  # this refuses what cannot run, before anything starts
-    files = sorted(options.data.glob("client-*.pt"), key=lambda path: (len(path.name), path.name))
-    if len(files) < len(spec.clients):
-        raise BadInput(f"{options.data}: {len(files)} files client-N.pt, but the federation has {len(spec.clients)}")
+    files = client_data.find_files(options.data, len(spec.clients))
     print(
         f"a SuperLink and {len(files)} SuperNodes are starting, each in processes of its own; this may take minutes; "
         f"logs: {options.out / 'hosts'}",

@@ -1,5 +1,6 @@
 """The data of one client as a file on its node, and as the federation of one that the node trains on."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from fedweave.federation.schedule import evaluation_cohort
 from fedweave.files import load_tensors, save_tensors
 
 VERSION = 1
+REMEDY = "write it with: python -m fedweave.deployment rows, or: fedweave federate export --data"
 MODE = 0o600  # of a file: its owner alone can read it
+FILE = re.compile(r"client-(0|[1-9]\d*)\.pt")
 ROWS = ("x", "y", "targets")  # arrays whose first axis is rows of the data set
 
 
@@ -39,6 +42,30 @@ class ClientFile:
         save_tensors(path, content, MODE)
 
 
+def file_of(folder: Path, client: int) -> Path:
+    """The file of `client` in a folder of such files."""
+    return folder / f"client-{client}.pt"
+
+
+def client_of(path: Path) -> int | None:
+    """The client whose file has the name of `path`; None for another name."""
+    match = FILE.fullmatch(path.name)
+    return int(match[1]) if match else None
+
+
+def find_files(folder: Path, count: int) -> list[Path]:
+    """The clients' files in `folder`, by ascending identity.
+
+    Raises:
+        BadInput: one of the first `count` clients has none.
+    """
+    for client in range(count):
+        if not file_of(folder, client).is_file():
+            raise BadInput(f"{file_of(folder, client)}: not found, but the federation has {count} clients; {REMEDY}")
+    files = {client_of(path): path for path in folder.iterdir()}
+    return [files[client] for client in sorted(client for client in files if client is not None)]
+
+
 def read(path: Path) -> ClientFile:
     """Read a client's file.
 
@@ -54,8 +81,7 @@ def read(path: Path) -> ClientFile:
     except BadInput:
         raise
     except Exception as error:  # a damaged file can raise nearly anything
-        remedy = "write it with: python -m fedweave.deployment rows, or: fedweave federate export --data"
-        raise BadInput(f"{path}: no data of a client ({type(error).__name__}); {remedy}") from error
+        raise BadInput(f"{path}: no data of a client ({type(error).__name__}); {REMEDY}") from error
 
 
 def of_client(federation: Federation, position: int) -> ClientFile:

@@ -32,7 +32,6 @@ from fedweave.tensors import trees
 
 PACKAGE = "fedweave_app"
 MAX_ROUNDS = 200  # of the trial that finds what clients send; after them, uploads change only when a stage opens
-CLIENT_FILE = re.compile(r"client-\d+\.pt")  # name of a file of a client's data
 STEP_ROWS = 8  # rows of the one step that the trial trains in each round
 PYPROJECT = """[build-system]
 requires = ["hatchling"]
@@ -171,7 +170,7 @@ def check_target(target: Path, data: Path | None = None) -> None:
         return
     if data.resolve().is_relative_to(target.resolve()):
         raise BadInput(f"export: {data} is inside of the app, which all hosts get; choose another folder for the data")
-    if data.exists() and (not data.is_dir() or any(not CLIENT_FILE.fullmatch(entry.name) for entry in data.iterdir())):
+    if data.exists() and (not data.is_dir() or any(client_data.client_of(entry) is None for entry in data.iterdir())):
         raise BadInput(f"export: {data} holds something else; choose an empty folder for the data")
     _probe(data)
 
@@ -289,11 +288,11 @@ def write_client_files(federation: Federation, target: Path) -> list[Path]:
     """
     check_writable(target)
     for old in target.iterdir():
-        if CLIENT_FILE.fullmatch(old.name):
+        if client_data.client_of(old) is not None:
             old.unlink()
     files = []
     for position in range(federation.clients):
         file = client_data.of_client(federation, position)
-        files.append(target / f"client-{file.client}.pt")
+        files.append(client_data.file_of(target, file.client))
         file.save(files[-1])
     return files
