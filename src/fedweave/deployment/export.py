@@ -269,7 +269,7 @@ def write_app(app_spec: AppSpec, label: str, target: Path) -> None:
     (target / PACKAGE).mkdir(parents=True, exist_ok=True)
     values = {
         "name": re.sub(r"[^a-z0-9-]+", "-", app_spec.run.key.lower()).strip("-"), "number": int(app_spec.hash[:6], 16),
-        "label": label, "task": app_spec.run.name, "hash": app_spec.hash, "short": app_spec.hash[:16],
+        "label": label, "task": app_spec.run.name, "hash": app_spec.hash, "short": app_spec.short_hash,
         "fedweave": version("fedweave"), "package": PACKAGE,
     }  # fmt: skip
     spec.write(app_spec, target / PACKAGE)

@@ -208,6 +208,6 @@ def open_node(spec: AppSpec, data: Path, state: Path, device: str = "cpu") -> No
     """
     device_name, file = device_of(device), client_data.read(data)
     set_precision(device_name, spec.run.train.precision == "tf32")
-    store = Store(state / spec.hash[:16] / str(file.client), spec.hash)
+    store = Store(state / spec.short_hash / str(file.client), spec.hash)
     store.prepare()
     return Node(spec, client_data.build_federation(file, spec).to(device_name), store, device_name)

@@ -32,7 +32,7 @@ from fedweave.study.spec import Run
 
 FILE, VERSION = "spec.json", 1
 WIDTHS = ("train", "val", "test")
-HASH_DIGITS = 16  # at least so many digits of a hash name a specification
+HASH_DIGITS = 16  # least number of digits of a hash that name a specification
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +106,11 @@ class AppSpec:
     def hash(self) -> str:
         """SHA-256 over the content, in hexadecimal digits."""
         return hashlib.sha256(text_of(self).encode()).hexdigest()
+
+    @property
+    def short_hash(self) -> str:
+        """The first digits of the hash, which name this specification."""
+        return self.hash[:HASH_DIGITS]
 
     def form(self, kind: str, stage: int, round: int) -> dict[str, Any]:
         """Name -> [shape, type] of the tensors that a node sends in reply to a message."""

@@ -50,7 +50,7 @@ def node_from_config(path: Path, config: dict[str, Any]) -> Node:
     spec = specification.read(path)
     check_agreement(spec.hash, str(config["spec"]))
     data = Path(str(config["data"]))
-    file = data / f"{spec.hash[:HASH_DIGITS]}.pt" if data.is_dir() else data
+    file = data / f"{spec.short_hash}.pt" if data.is_dir() else data
     return open_node(spec, file, Path(str(config["state"])), str(config.get("device", "cpu")))
 
 

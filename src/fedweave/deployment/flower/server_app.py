@@ -1,13 +1,11 @@
 """The ServerApp of an exported federation: the rounds of `Coordinator` over Flower's messages."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedweave.deployment import roster as rosters
+from fedweave.deployment import run_config
 from fedweave.deployment import spec as specification
 from fedweave.deployment.checkpoint import Session
 from fedweave.deployment.flower.channel import FlowerChannel
@@ -15,10 +13,8 @@ from fedweave.deployment.folders import lock_folder
 from fedweave.deployment.node_registry import NodeRegistry
 from fedweave.deployment.server import Coordinator
 from fedweave.deployment.status import Status
-from fedweave.errors import BadInput, format_value
 
 LOCK_WAIT = 60.0  # seconds for the end of the server before; one whose SuperLink was killed needs some of them
-HOME = Path("~/.fedweave/federations")
 
 
 def server_app(path: Path) -> ServerApp:
@@ -27,8 +23,8 @@ def server_app(path: Path) -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        spec, config = specification.read(path), context.run_config
-        folder = Path(str(config["folder"])) if config["folder"] else HOME.expanduser() / spec.hash[:16]
+        spec = specification.read(path)
+        folder = run_config.read_folder(context.run_config, spec.short_hash)
         remedy = "wait for its end, or name another one with --run-config 'folder=\"PATH\"'"
         with lock_folder(folder, remedy, LOCK_WAIT):
             status = Status(folder, str(context.run_id))
@@ -47,17 +43,7 @@ def _run_rounds(spec: specification.AppSpec, grid: Grid, context: Context, statu
     """All rounds, as the configuration of the app says."""
     config = context.run_config
     status.rounds = spec.timeline.rounds
-    roster = rosters.Roster((Path(str(config["roster"])) if config["roster"] else rosters.DEFAULT_PATH).expanduser())
-    channel = FlowerChannel(grid, context, _read_number(config, "timeout"))
-    wait, least = _read_number(config, "wait"), int(_read_number(config, "least"))
-    registry = NodeRegistry(spec, channel, roster.clients, wait, least, say=status.say)
+    wait, timeout, least = (run_config.read_number(config, key) for key in ("wait", "timeout", "least"))
+    roster, channel = run_config.read_roster(config), FlowerChannel(grid, context, timeout)
+    registry = NodeRegistry(spec, channel, roster.clients, wait, int(least), say=status.say)
     return Coordinator(spec, registry, status.folder, status.report_round).run()
-
-
-def _read_number(config: Mapping[str, Any], key: str) -> float:
-    try:
-        return float(config[key])
-    except ValueError as error:
-        raise BadInput(
-            f"run-config: {key}: {format_value(config[key])} is no number; give such as {key}=600.0"
-        ) from error

@@ -1,0 +1,26 @@
+"""The run-config of a server: folders below the home folder, and numbers that cannot be meant."""
+
+from pathlib import Path
+
+import pytest
+
+from fedweave.deployment import run_config
+from fedweave.errors import BadInput
+
+
+def test_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Empty ones are those of fedweave."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for folder, expected in (("~/mine", tmp_path / "mine"), ("", tmp_path / ".fedweave" / "federations" / "3f2a")):
+        assert run_config.read_folder({"folder": folder}, "3f2a") == expected
+    for file, expected in (("~/r.json", tmp_path / "r.json"), ("", tmp_path / ".fedweave" / "roster.json")):
+        assert run_config.read_roster({"roster": file}).path == expected
+
+
+def test_numbers() -> None:
+    assert [run_config.read_number({"wait": value}, "wait") for value in (600.0, "5", 0)] == [600.0, 5.0, 0.0]
+    for value in ("soon", "nan", float("inf"), -1):
+        with pytest.raises(
+            BadInput, match=f"run-config: wait: '?{value}'? is no number from 0 on; give such as wait=6"
+        ):
+            run_config.read_number({"wait": value}, "wait")
