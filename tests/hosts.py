@@ -90,7 +90,7 @@ class Hosts:
         """The federation, from its last checkpoint."""
         settings = {"wait": 0.0, "say": lambda line: None, **options}
         registry = NodeRegistry(self.spec, self.calls() if calls is None else calls, **settings)
-        return Coordinator(self.spec, registry, self.folder / "server", lambda line: None).run(until)
+        return Coordinator(self.spec, registry, self.folder / "server", lambda *_: None).run(until)
 
     def message_log(self) -> MessageLog:
         """The messages that the server has logged."""

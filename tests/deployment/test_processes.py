@@ -250,3 +250,17 @@ def test_a_node_with_wrong_options_starts_nothing(case, tmp_path, monkeypatch, c
     assert line in said
     assert len(said.splitlines()) == 1
     assert not (tmp_path / "state").exists()
+
+
+def test_a_command_of_flower_that_fails_is_one_line(tmp_path):
+    """Its last one, as text."""
+    from fedweave.deployment.flower.processes import Host
+
+    command = tmp_path / "flwr"
+    host = Host(tmp_path / "host", "127.0.0.1:1", tmp_path / "ca.crt", python=tmp_path / "python")
+    for text, reason in (("echo first; echo 'no such app' >&2;", "no such app"), ("", "it printed nothing")):
+        command.write_text(f"#!/bin/sh\n{text} exit 3\n")
+        command.chmod(0o700)
+        with pytest.raises(BadInput) as error:
+            host.run_flwr("run", "app")
+        assert str(error.value) == f"flwr run: {reason}"

@@ -46,13 +46,13 @@ class Coordinator:
         spec: of the federation.
         registry: who is connected, and how to reach them.
         folder: for checkpoints and results.
-        say: called with one line after every round.
+        report: called after every round with the number of rounds that are over, and one line.
     """
 
     spec: AppSpec
     registry: NodeRegistry
     folder: Path
-    say: Callable[[str], None] = print
+    report: Callable[[int, str], object] = print
 
     def run(self, until: int | None = None) -> Session:
         """Run all rounds, or the first `until`, from the last checkpoint of the same federation on.
@@ -67,7 +67,7 @@ class Coordinator:
             session = self._admit(self._hand_over(session, log), log, recorder)
             session = self._run_round(session, log, recorder)
             checkpoint.save(self.folder, self.spec.hash, session)
-            self.say(recorder.progress_line(session))
+            self.report(session.round, recorder.progress_line(session))
         if until is None:
             session = self._close(session, log, recorder)
         return session

@@ -27,9 +27,9 @@ class Status:
     rounds: int = 0
     round: int = 0
 
-    def report_round(self, line: str) -> None:
-        """Report that a round is over; `line` is that of `RunRecorder.progress_line`."""
-        self.round = int(line.split(": round ")[1].split("/")[0])
+    def report_round(self, round: int, line: str) -> None:
+        """Report that `round` rounds are over; `line` is that of `RunRecorder.progress_line`."""
+        self.round = round
         self.say(line)
         self.write("running", line)
 

@@ -38,6 +38,11 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
+def last_line(text: str) -> str:
+    """The last line of what a program printed, where it says why it ended."""
+    return " ".join(text.strip().splitlines()[-1:]) or "it printed nothing"
+
+
 @dataclass
 class Host:
     """Flower's programs on this machine.
@@ -129,23 +134,23 @@ class Host:
         """
         result = subprocess.run(["flwr", *arguments], env=self.environment, capture_output=True, text=True, check=False)
         if result.returncode:
-            raise BadInput(f"flwr {arguments[0]}: {(result.stderr or result.stdout).strip().splitlines()[-1:]}")
+            raise BadInput(f"flwr {arguments[0]}: {last_line(result.stderr or result.stdout)}")
         return result.stdout
 
-    def register(self, keys: Mapping[int, Path], roster: Path) -> None:
+    def register(self, public_keys: Mapping[int, Path], roster_file: Path) -> None:
         """Let nodes with these public keys connect, each as its client.
 
         Raises:
             BadInput: the SuperLink refused one.
         """
-        if not keys:
+        if not public_keys:
             return
-        arguments = [*map(str, keys.values()), *(word for client in keys for word in ("--client", str(client)))]
-        command = [str(self.python), "-m", "fedweave.deployment", "register", *arguments, "--roster", str(roster),
-                   "--connection", CONNECTION]  # fmt: skip
+        clients = [word for client in public_keys for word in ("--client", str(client))]
+        command = [str(self.python), "-m", "fedweave.deployment", "register", *map(str, public_keys.values()), *clients,
+                   "--roster", str(roster_file), "--connection", CONNECTION]  # fmt: skip
         result = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
         if result.returncode:
-            raise BadInput(f"register: {' '.join(result.stderr.strip().splitlines()[-1:])}")
+            raise BadInput(f"register: {last_line(result.stderr)}")
 
     def stop(self, name: str, signal_number: int = signal.SIGTERM) -> None:
         """End a program and everything that it started."""

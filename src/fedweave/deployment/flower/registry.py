@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedweave.deployment.flower.processes import last_line
 from fedweave.deployment.roster import Entry, Roster, fingerprint
 from fedweave.errors import BadInput
 
@@ -88,9 +89,9 @@ def _remove(entries: Sequence[Entry], connection: str) -> list[str]:
 
 
 def _reason(answer: Mapping[str, Any]) -> str:
-    last_line = str(answer.get("error-message", "no answer")).strip().splitlines()[-1:]
-    remedy = "; it takes no key twice: make another one" if "in use" in str(last_line) else ""
-    return re.sub(r"^\[code: \d+\] |\.$", "", " ".join(last_line)) + remedy
+    reason = last_line(str(answer.get("error-message", "no answer")))
+    remedy = "; it takes no key twice: make another one" if "in use" in reason else ""
+    return re.sub(r"^\[code: \d+\] |\.$", "", reason) + remedy
 
 
 def run_flwr(commands: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
@@ -103,10 +104,10 @@ def run_flwr(commands: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
         [sys.executable, "-c", CODE, json.dumps([*map(list, commands)])], capture_output=True, text=True, check=False
     )
     texts = result.stdout.split("\x1e")[:-1]
-    last_line = " ".join((result.stderr or result.stdout).strip().splitlines()[-1:])
+    reason = last_line(result.stderr or result.stdout)
     if not texts:
-        raise BadInput(f"flwr {commands[0][0]}: {last_line}")
-    unanswered = {"success": False, "error-message": f"flwr ended before its answer ({last_line}); register it again"}
+        raise BadInput(f"flwr {commands[0][0]}: {reason}")
+    unanswered = {"success": False, "error-message": f"flwr ended before its answer ({reason}); register it again"}
     return [*map(_parse_answer, texts), *([unanswered] * (len(commands) - len(texts)))]
 
 

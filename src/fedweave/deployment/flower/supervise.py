@@ -53,8 +53,8 @@ def _wait_for_exit(program: "subprocess.Popen[bytes]") -> int:
     return code
 
 
-def supervise(command: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
-    """Run `command` until it ends without an error or this process gets a signal of `ENDING`; returns the exit code."""
+def supervise(command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+    """Run `command`, again after each error, until it ends without one or this process gets one of `EXIT_SIGNALS`."""
     signals: list[int] = []
     children: list[subprocess.Popen[bytes]] = []
 
@@ -72,11 +72,10 @@ def supervise(command: Sequence[str], environment: Mapping[str, str] | None = No
             children[0].send_signal(signal.SIGTERM)
         code = _wait_for_exit(children[0])
         if signals or not code:
-            return 0 if signals else code
+            return
         print(f"the SuperNode has ended with exit code {code}; starting it again in {DELAY:g} s", flush=True)
         time.sleep(DELAY)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(supervise(sys.argv[1:]))
+    supervise(sys.argv[1:])
