@@ -253,12 +253,18 @@ def test_a_node_with_wrong_options_starts_nothing(case, tmp_path, monkeypatch, c
 
 
 def test_a_command_of_flower_that_fails_is_one_line(tmp_path):
-    """Its last one, as text."""
+    """Its last one, or the text in the frame that it draws around an error."""
     from fedweave.deployment.flower.processes import Host
 
     command = tmp_path / "flwr"
     host = Host(tmp_path / "host", "127.0.0.1:1", tmp_path / "ca.crt", python=tmp_path / "python")
-    for text, reason in (("echo first; echo 'no such app' >&2;", "no such app"), ("", "it printed nothing")):
+    frame = "╭─ Error ───╮\n│ Failed to load the app in                │\n│ '/a b/app'. │\n╰───────────╯"
+    failures = {
+        "echo first; echo 'no such app' >&2;": "no such app",
+        f'echo "{frame}" >&2;': "Failed to load the app in '/a b/app'.",
+        '[ "$COLUMNS" = 1000 ] &&': "it printed nothing",
+    }
+    for text, reason in failures.items():
         command.write_text(f"#!/bin/sh\n{text} exit 3\n")
         command.chmod(0o700)
         with pytest.raises(BadInput) as error:

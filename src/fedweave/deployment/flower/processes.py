@@ -28,6 +28,7 @@ address = "{address}"
 root-certificates = "{certificate}"
 """
 START_TIMEOUT, STOP_TIMEOUT = 120.0, 10.0  # seconds for a program to answer, and to end
+WIDTH = "1000"  # columns of a terminal for `flwr`, which breaks longer lines, also inside of a path
 NO_TELEMETRY = {"FLWR_TELEMETRY_ENABLED": "0", "DO_NOT_TRACK": "1"}
 
 
@@ -38,9 +39,11 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def last_line(text: str) -> str:
-    """The last line of what a program printed, where it says why it ended."""
-    return " ".join(text.strip().splitlines()[-1:]) or "it printed nothing"
+def find_reason(text: str) -> str:
+    """Why a program failed, from what it printed: the text in the frame that `flwr` draws, or the last line."""
+    lines = text.strip().splitlines()
+    framed = [line.strip("│ ") for line in lines if line.startswith("│")]
+    return " ".join(framed or lines[-1:]) or "it printed nothing"
 
 
 @dataclass
@@ -132,9 +135,10 @@ class Host:
         Raises:
             BadInput: it failed.
         """
-        result = subprocess.run(["flwr", *arguments], env=self.environment, capture_output=True, text=True, check=False)
+        environment = {**self.environment, "COLUMNS": WIDTH}
+        result = subprocess.run(["flwr", *arguments], env=environment, capture_output=True, text=True, check=False)
         if result.returncode:
-            raise BadInput(f"flwr {arguments[0]}: {last_line(result.stderr or result.stdout)}")
+            raise BadInput(f"flwr {arguments[0]}: {find_reason(result.stderr or result.stdout)}")
         return result.stdout
 
     def register(self, public_keys: Mapping[int, Path], roster_file: Path) -> None:
@@ -150,7 +154,7 @@ class Host:
                    "--roster", str(roster_file), "--connection", CONNECTION]  # fmt: skip
         result = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
         if result.returncode:
-            raise BadInput(f"register: {last_line(result.stderr)}")
+            raise BadInput(f"register: {find_reason(result.stderr)}")
 
     def stop(self, name: str, signal_number: int = signal.SIGTERM) -> None:
         """End a program and everything that it started."""

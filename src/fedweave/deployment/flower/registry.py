@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedweave.deployment.flower.processes import last_line
+from fedweave.deployment.flower.processes import find_reason
 from fedweave.deployment.roster import Entry, Roster, fingerprint
 from fedweave.errors import BadInput
 
@@ -89,7 +89,7 @@ def _remove(entries: Sequence[Entry], connection: str) -> list[str]:
 
 
 def _reason(answer: Mapping[str, Any]) -> str:
-    reason = last_line(str(answer.get("error-message", "no answer")))
+    reason = find_reason(str(answer.get("error-message", "no answer")))
     remedy = "; it takes no key twice: make another one" if "in use" in reason else ""
     return re.sub(r"^\[code: \d+\] |\.$", "", reason) + remedy
 
@@ -104,7 +104,7 @@ def run_flwr(commands: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
         [sys.executable, "-c", CODE, json.dumps([*map(list, commands)])], capture_output=True, text=True, check=False
     )
     texts = result.stdout.split("\x1e")[:-1]
-    reason = last_line(result.stderr or result.stdout)
+    reason = find_reason(result.stderr or result.stdout)
     if not texts:
         raise BadInput(f"flwr {commands[0][0]}: {reason}")
     unanswered = {"success": False, "error-message": f"flwr ended before its answer ({reason}); register it again"}

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 
 from fedweave.deployment import roster, status
-from fedweave.deployment.flower.processes import CONNECTION, Host, last_line
+from fedweave.deployment.flower.processes import CONNECTION, Host, find_reason
 from fedweave.errors import BadInput
 
 QUERY_INTERVAL = 10.0  # seconds between two queries for the state of a run whose server has written no status yet
@@ -29,7 +29,7 @@ def launch(host: Host, app: Path, folder: Path, **config: Any) -> str:
     run_config = " ".join(f"{key}={json.dumps(value)}" for key, value in values.items())
     output = host.run_flwr("run", str(app.resolve()), CONNECTION, "--run-config", run_config)
     if not (match := re.search(r"started run (\d+)", output)):
-        raise BadInput(f"{app}: flwr run has named no run: {last_line(output)}")
+        raise BadInput(f"{app}: flwr run has named no run: {find_reason(output)}")
     return match[1]
 
 
