@@ -3,9 +3,9 @@
 import difflib
 from collections.abc import Iterable
 
-MOST_SUGGESTIONS = 4  # most names that a message suggests
-LONGEST_MESSAGE = 4000  # characters of a message
-LONGEST_VALUE = 200  # characters of a value in a message
+MAX_SUGGESTIONS = 4  # names that a message suggests
+MAX_MESSAGE_LENGTH = 4000  # characters of a message
+MAX_VALUE_LENGTH = 200  # characters of a value in a message
 
 
 class BadInput(ValueError):
@@ -13,16 +13,16 @@ class BadInput(ValueError):
 
     def __init__(self, message: str) -> None:
         # A quoted error of a library may have several lines, and a path thousands of characters.
-        words = (_shorten(word, LONGEST_VALUE) for word in message.split())
-        super().__init__(_shorten(" ".join(words), LONGEST_MESSAGE))
+        words = (_shorten(word, MAX_VALUE_LENGTH) for word in message.split())
+        super().__init__(_shorten(" ".join(words), MAX_MESSAGE_LENGTH))
 
 
 def format_value(value: object) -> str:
     """`value` as a message shows it: its `repr`, without the middle where that is long."""
-    if isinstance(value, int) and value.bit_length() > 4 * LONGEST_VALUE:
+    if isinstance(value, int) and value.bit_length() > 4 * MAX_VALUE_LENGTH:
         return f"a whole number of about {int(value.bit_length() * 0.30103) + 1} digits"
     try:
-        return _shorten(repr(value), LONGEST_VALUE)
+        return _shorten(repr(value), MAX_VALUE_LENGTH)
     except (ValueError, RecursionError):  # Python prints no whole number of more than 4300 digits
         return f"a {type(value).__name__} that cannot be printed"
 
@@ -48,7 +48,7 @@ def choose(value: str, choices: Iterable[str], key: str, command: str = "") -> s
     options = sorted(choices)
     if value in options:
         return value
-    hint = suggest(str(value), options, MOST_SUGGESTIONS if command else 1)
+    hint = suggest(str(value), options, MAX_SUGGESTIONS if command else 1)
     rest = f"all {len(options)} are listed by: {command}" if command else f"choices: {', '.join(options) or 'none'}"
     raise BadInput(f"{key}: {format_value(value)} is unknown; {hint}{rest}")
 
@@ -58,7 +58,7 @@ def suggest(value: str, choices: Iterable[str], count: int = 1) -> str:
 
     Empty if there is none.
     """
-    options, text = sorted(choices), value[:LONGEST_VALUE]
+    options, text = sorted(choices), value[:MAX_VALUE_LENGTH]
     containing = [name for name in options if len(text) > 1 and text.lower() in name.lower()]
-    suggestions = [*dict.fromkeys([*difflib.get_close_matches(text, options, n=count), *containing])][:MOST_SUGGESTIONS]
+    suggestions = [*dict.fromkeys([*difflib.get_close_matches(text, options, n=count), *containing])][:MAX_SUGGESTIONS]
     return f"did you mean {' or '.join(map(repr, suggestions))}? " if suggestions else ""

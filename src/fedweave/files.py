@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Errors that the user can fix: a full disk, a quota, a size limit, a folder that is read-only or of another user, or a
-# path that is not a folder.
-USER_ERRORS = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "ENOTDIR",
-                                         "EEXIST", "EISDIR",
-                                         "ENAMETOOLONG", "ELOOP")}  # fmt: skip
+# Errors that the user can fix: a full disk, a quota, a size limit, a folder that is read-only or of another user, a
+# file in the place of a folder or the reverse, a name that is too long, or links in a circle.
+USER_ERRORS = {
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST,
+    errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP,
+}  # fmt: skip
 
 
 @contextmanager

@@ -94,6 +94,13 @@ def test_impossible_normalisations(name: str, way: Any, words: list[str]) -> Non
     refused(lambda: federations.build_federation(SETS[name], dealt, way), *words)
 
 
+def test_series_without_a_spread() -> None:
+    """Training steps of one value cannot be divided by their standard deviation; the line has plain numbers."""
+    flat = replace(SETS["sines"], x=np.full_like(SETS["sines"].x, 0.5))
+    dealt = data.partition(flat, "natural", 3, 0, window=4, horizon=2)
+    refused(lambda: data.fit_scaling(flat, dealt, "standard"), "mean [0.5] and std [0.0] must be", "std above 0")
+
+
 def spoilt(name: str, value: float) -> Dataset:
     """A data set with one wrong number."""
     x = np.array(SETS[name].x, dtype=np.float32)

@@ -143,7 +143,7 @@ def test_a_mirror_in_a_folder_has_the_same_limit(kind: str, tmp_path: Path, monk
 @pytest.mark.parametrize("head", [OK + b"\r\n", OK + b"X: ", b""], ids=["body", "header", "greeting"])
 def test_a_slow_server_ends_at_the_time_limit(head: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever it drips: each byte is in time, all together are not. The part stays where its sum can vouch for it."""
-    monkeypatch.setattr(web, "TOTAL", 0.5)
+    monkeypatch.setattr(web, "TOTAL_TIMEOUT", 0.5)
     monkeypatch.setitem(CATALOGUE, "toy", (FileSet((File(PATH, sha256(CONTENT)),)),))
     started = time.monotonic()
     with answering(dripping(head)) as (url, _):
@@ -154,7 +154,7 @@ def test_a_slow_server_ends_at_the_time_limit(head: bytes, tmp_path: Path, monke
 
 def test_a_slow_handshake_ends_at_the_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before a connection is encrypted it has the same limit."""
-    monkeypatch.setattr(web, "TOTAL", 0.5)
+    monkeypatch.setattr(web, "TOTAL_TIMEOUT", 0.5)
     monkeypatch.setitem(CATALOGUE, "toy", (FileSet((File(PATH, sha256(CONTENT)),)),))
     record = b"\x16\x03\x03\x3f\xff"  # a record of TLS that never becomes whole
     with answering(dripping(record)) as (url, _):
@@ -163,7 +163,7 @@ def test_a_slow_handshake_ends_at_the_time_limit(tmp_path: Path, monkeypatch: py
 
 def test_a_server_that_stalls_is_given_up(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Long before the time of the file is over."""
-    monkeypatch.setattr(web, "WINDOW", 0.2)
+    monkeypatch.setattr(web, "STALL_WINDOW", 0.2)
     with answering(dripping(OK + b"\r\n")) as (url, _):
         assert "stalled" in refused("toy", tmp_path, url)
 

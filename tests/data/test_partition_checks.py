@@ -88,7 +88,7 @@ def test_a_rule_deals_the_same_rows_again(deal: Callable[..., Partition]) -> Non
         order = draws.permutation(ROWS)
         return partition({name: [order[rows] for rows in part] for name, part in good().items()})
 
-    with pytest.raises(BadInput, match=r"partition 'mine' of .*: dealt other rows for the same seed .*default_rng"):
+    with pytest.raises(BadInput, match=r"partition 'mine' of .*: returned other rows for the same seed .*default_rng"):
         deal(at_random)
 
 
@@ -104,7 +104,7 @@ def test_a_rule_deals_the_same_nodes_again() -> None:
 
     rule("subgraphs", kinds=("graph",))(subgraphs)
     try:
-        with pytest.raises(BadInput, match=r"partition 'subgraphs' of .*: dealt other rows for the same seed"):
+        with pytest.raises(BadInput, match=r"partition 'subgraphs' of .*: returned other rows for the same seed"):
             data.partition(graph, "subgraphs", 4, 0)
     finally:
         data.PARTITIONS.pop("subgraphs")

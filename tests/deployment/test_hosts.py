@@ -352,7 +352,7 @@ def test_a_device_that_is_not_here_is_one_line(monkeypatch):
         device_of("gpu")
 
 
-OTHERS = {"fedamp": "needs more", "feddbe": "describe themselves", "cfl": "needs more"}
+OTHERS = {"fedamp": "needs more", "feddbe": "upload a description of their data", "cfl": "needs more"}
 
 
 def hidden(name, federation, **settings) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fedweave.api.arguments import as_names
 from fedweave.api.reading import read_table
 from fedweave.api.splits import RULES
-from fedweave.errors import LONGEST_VALUE, BadInput, format_value
+from fedweave.errors import MAX_VALUE_LENGTH, BadInput, format_value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,7 +88,7 @@ def check_column(table: "pd.DataFrame", column: Any, option: str) -> None:
     """Refuse a name that no column has, or that two columns have; `option` is the option that gives it."""
     if not isinstance(column, Hashable) or column not in table:
         names = [*map(str, table.columns)]
-        matches = difflib.get_close_matches(str(column)[:LONGEST_VALUE], names, n=1)
+        matches = difflib.get_close_matches(str(column)[:MAX_VALUE_LENGTH], names, n=1)
         hint = f"did you mean {matches[0]!r}? " if matches else ""
         rest = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
         raise BadInput(

@@ -78,7 +78,7 @@ class Dataset:
     @property
     def labels(self) -> np.ndarray:
         """y, where there must be labels; raises BadInput for series and numbers."""
-        return _require_array(self.y, f"dataset {self.name}: has no classes, which this partition deals by")
+        return _require_array(self.y, f"dataset {self.name}: has no classes, by which this partition distributes rows")
 
     @property
     def targets_are(self) -> str:

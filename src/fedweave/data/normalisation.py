@@ -111,8 +111,8 @@ def fit_scaling(dataset: Dataset, partition: Partition, name: str | Mapping[str,
         BadInput: an unknown name, one that does not fit the data set, or a bad option.
     """
     key, options = parse_options(name)
-    if key not in FITTING[dataset.kind]:
-        choices = ", ".join(FITTING[dataset.kind])
+    if key not in NAMES_BY_KIND[dataset.kind]:
+        choices = ", ".join(NAMES_BY_KIND[dataset.kind])
         raise BadInput(f"normalize: {key} does not fit {dataset.name} ({dataset.kind}); choices: {choices}")
     if dataset.categories and key != "none":
         raise BadInput(
@@ -167,19 +167,19 @@ def standard(
     centre, scale = _float_array(mean), _float_array(std)
     channels = dataset.x.shape[1] if dataset.kind == "images" else 1
     if centre.shape != (channels,) or scale.shape != (channels,) or not (scale > 0).all():
-        raise BadInput(f"normalize: mean {mean} and std {std} must hold {channels} numbers, std above 0")
+        raise BadInput(f"normalize: mean {mean} and std {std} must be {channels} numbers each, and std above 0")
     shape = (1, channels, 1, 1) if dataset.kind == "images" else (1, 1)
     return Scaling(centre.reshape(shape), scale.reshape(shape))
 
 
 def _moments(dataset: Dataset, partition: Partition) -> tuple[Sequence[float], Sequence[float]]:
-    """Mean and standard deviation of the training part, per channel or overall; 1 for a channel that is constant."""
+    """Mean and standard deviation of the training part: of each channel of images (1 if constant), or of all series."""
     if dataset.kind == "series":
         values = to_float32(dataset.x)[_training_steps(dataset, partition)].astype(np.float64)
-        return [values.mean()], [values.std()]
+        return [float(values.mean())], [float(values.std())]
     pixels = to_float32(dataset.x[np.unique(np.concatenate(partition.train))]).astype(np.float64)
     scale = pixels.std((0, 2, 3))
-    return list(pixels.mean((0, 2, 3))), list(np.where(scale > 0, scale, 1.0))
+    return pixels.mean((0, 2, 3)).tolist(), np.where(scale > 0, scale, 1.0).tolist()
 
 
 def standard_client(dataset: Dataset, partition: Partition) -> Scaling:
@@ -259,7 +259,7 @@ NORMALISATIONS: dict[str, Callable[..., Scaling]] = {
     "minmax_client": minmax_client,
 }
 OPTIONS = {"standard": ("mean", "std"), "minmax": ("low", "high")}
-FITTING = {
+NAMES_BY_KIND = {
     "images": ("none", "unit", "standard", "standard_client"),
     "graph": ("none", "rows"),
     "series": ("none", "standard", "minmax", "minmax_client"),

@@ -62,7 +62,8 @@ def check(spec: AppSpec, federation: Federation) -> None:
         raise BadInput(f"{subject} hides single uploads, which train.robust: needs; leave one of them out")
     if any(spec.forms["enrol"].values()):
         raise BadInput(
-            f"{subject} hides means of a round, but clients of {spec.run.method} describe themselves; {remedy}"
+            f"{subject} masks the uploads of rounds only, but clients of {spec.run.method} also upload a description "
+            f"of their data on joining; {remedy}"
         )
     form = train[0]["tensors"]
     has_one_form = len(train) == 1 and len(spec.timeline.stages) == 1 and form

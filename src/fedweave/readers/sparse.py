@@ -44,7 +44,7 @@ def to_dense(matrix: Any) -> np.ndarray:
     """A matrix of `build_csr` as a dense array, float32 [rows, columns].
 
     Raises:
-        ValueError: it would have more than `DENSEST` elements.
+        ValueError: it would have more than `MAX_DENSE_ELEMENTS` elements.
     """
     rows, width = matrix.shape
     if rows * width > MAX_DENSE_ELEMENTS:

@@ -5,7 +5,7 @@ from importlib import import_module
 from typing import Any
 
 from fedweave import data
-from fedweave.data.normalisation import FITTING, parse_options
+from fedweave.data.normalisation import NAMES_BY_KIND, parse_options
 from fedweave.data.partitions import registry as partitions
 from fedweave.data.partitions.options import check_option
 from fedweave.errors import BadInput, choose, format_value
@@ -68,7 +68,7 @@ def _check_kinds(task: TaskSpec, where: str) -> None:
     for key, name, fits in (
         ("model.name", task.model["name"], _list_models(kind)),
         ("partition.name", task.partition["name"], rules),
-        ("normalize", parse_options(task.normalize)[0], FITTING[kind]),
+        ("normalize", parse_options(task.normalize)[0], NAMES_BY_KIND[kind]),
     ):
         if name not in fits:
             _refuse(f"{where}.{key}: {name!r} does not fit {task.dataset} ({kind}); choices: {', '.join(fits)}")

@@ -52,8 +52,8 @@ def method_checks(cls: type[Method], **settings: Any) -> list[Check]:
     Raises:
         AssertionError: the class is no complete method, misspells the name of a hook, or fits no task.
     """
-    sound = isinstance(cls, type) and issubclass(cls, Method)
-    assert sound, f"{cls!r}: derive it from fedweave.federation.protocol.Method"
+    is_method = isinstance(cls, type) and issubclass(cls, Method)
+    assert is_method, f"{cls!r}: derive it from fedweave.federation.protocol.Method"
     assert not cls.__abstractmethods__, f"{cls.__name__}: define {', '.join(sorted(cls.__abstractmethods__))}"
     frozen = getattr(getattr(cls, "__dataclass_params__", None), "frozen", False)
     assert frozen, f"{cls.__name__}: decorate it with @dataclass(frozen=True, kw_only=True)"

@@ -32,7 +32,9 @@ def by_label(
     split: Annotated[Mapping[str, float] | None, "shares of a client's rows that train, validate and test"] = None,
     val: ValShare = 0.1,
     stratify: Annotated[bool, "parts have the class mix of the client"] = False,
-    pool: Annotated[Literal["all", "train"] | None, "what is dealt: all rows, or the official training rows"] = None,
+    pool: Annotated[
+        Literal["all", "train"] | None, "what is distributed: all rows, or the official training rows"
+    ] = None,
     test: Annotated[Literal["local", "weighted", "proportional"], "where test rows come from"] = "local",
     **options: Any,
 ) -> Partition:

@@ -48,7 +48,7 @@ def check_determinism(partition: Any, repeat: Any, rule: str) -> None:
         first, second = (getattr(result, field) or () for result in (partition, repeat))
         if len(first) != len(second) or not all(map(np.array_equal, first, second)):
             raise BadInput(
-                f"{rule}: dealt other rows for the same seed when it was called again; "
+                f"{rule}: returned other rows for the same seed when it was called again; "
                 "draw numbers with numpy.random.default_rng(seed)"
             )
 

@@ -17,7 +17,7 @@ from fedweave.readers.arrays import read_npz
 from fedweave.readers.sparse import build_csr, to_dense
 
 CSR = ("data", "indices", "indptr", "shape")
-LARGEST = 1 << 28  # bytes of the arrays of an Amazon file; the larger one has 32 MB
+MAX_BYTES = 1 << 28  # bytes of the arrays of an Amazon file; the larger one has 32 MB
 
 
 def planetoid(name: str, folder: str, root: Path) -> Dataset:
@@ -45,7 +45,7 @@ def amazon(name: str, folder: str, root: Path) -> Dataset:
 
 def _read_amazon(name: str, path: Path) -> Dataset:
     names = [f"{part}_{key}" for part in ("attr", "adj") for key in CSR]
-    stored = read_npz(path, ["labels", *names], LARGEST)
+    stored = read_npz(path, ["labels", *names], MAX_BYTES)
     attributes, links = (build_csr(*(stored[f"{part}_{key}"] for key in CSR)) for part in ("attr", "adj"))
     x, y = to_dense(attributes), stored["labels"]
     if y.shape != (len(x),) or y.dtype.kind not in "iu" or links.shape != (len(x), len(x)):

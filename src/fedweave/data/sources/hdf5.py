@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-LARGEST = 1 << 30  # bytes of one data set
-LARGEST_CHUNK = 1 << 28  # bytes of one compressed piece, which is unpacked as a whole
+MAX_BYTES = 1 << 30  # bytes of one data set
+MAX_CHUNK_BYTES = 1 << 28  # bytes of one compressed piece, which is unpacked as a whole
 FILTERS = {1: "gzip", 2: "shuffle", 3: "checksum", 32000: "lzf"}
 
 
@@ -61,14 +61,14 @@ def open_array(group: Any, name: str, dimensions: int, kinds: str) -> Any:
         raise ValueError(f"{name!r} holds {dataset.dtype}")
     if dataset.shape is None or dataset.ndim != dimensions:
         raise ValueError(f"{name!r} has shape {dataset.shape}, not {dimensions} dimensions")
-    if math.prod(dataset.shape) * dataset.dtype.itemsize > LARGEST:
+    if math.prod(dataset.shape) * dataset.dtype.itemsize > MAX_BYTES:
         raise ValueError(f"{name!r} has shape {dataset.shape}, which is too large")
     _check_pieces(dataset, properties, name)
     return dataset
 
 
 def _check_pieces(dataset: Any, properties: Any, name: str) -> None:
-    if dataset.chunks and math.prod(dataset.chunks) * dataset.dtype.itemsize > LARGEST_CHUNK:
+    if dataset.chunks and math.prod(dataset.chunks) * dataset.dtype.itemsize > MAX_CHUNK_BYTES:
         raise ValueError(f"{name!r} has pieces of shape {dataset.chunks}, which are too large")
     unknown = {properties.get_filter(i)[0] for i in range(properties.get_nfilters())} - FILTERS.keys()
     if unknown:

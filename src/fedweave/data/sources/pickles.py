@@ -18,7 +18,7 @@ from fedweave.readers import arrays
 from fedweave.readers.arrays import Layout
 from fedweave.readers.unpickler import Builder, GlobalName, PendingObject, Unpickler
 
-LARGEST = 1 << 29  # bytes of a pickle; CIFAR's largest has 155 MB
+MAX_BYTES = 1 << 29  # bytes of a pickle; CIFAR's largest has 155 MB
 T = TypeVar("T")
 
 _MULTIARRAY = ("numpy.core.multiarray", "numpy._core.multiarray")
@@ -156,8 +156,8 @@ def read_arrays(path: Path | str) -> Any:
     """
     path = Path(path)
     try:
-        if not path.is_file() or path.stat().st_size > LARGEST:
-            raise ValueError(f"no file of at most {LARGEST} bytes")
+        if not path.is_file() or path.stat().st_size > MAX_BYTES:
+            raise ValueError(f"no file of at most {MAX_BYTES} bytes")
         raw = path.read_bytes()
         return _Reader(raw[arrays.objects_offset(raw) :]).read()
     except Exception as error:  # a damaged pickle can raise nearly anything

@@ -22,8 +22,8 @@ from fedweave.files import atomic_path, write_atomic
 Progress = Callable[[str, int, int | None], None]  # file, bytes done, bytes in all
 CHUNK = 1 << 20
 ATTEMPTS = 3
-LARGEST = 4 << 30  # bytes of a file without a limit of its own
-LARGEST_SIDECAR = 4096  # bytes of a file that holds a sum
+MAX_BYTES = 4 << 30  # bytes of a file without a limit of its own
+MAX_SIDECAR_BYTES = 4096  # bytes of a file that holds a sum
 SUM = re.compile(rb"[0-9a-fA-F]{64}(?=\s|$)")
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "SourceError",
     "extract",
     "fetch",
+    "fetch_published_digest",
     "join",
     "matches",
     "read_recorded_digest",
@@ -85,7 +86,7 @@ def read_digest(path: Path) -> str | None:
     if not path.is_file():
         return None
     with path.open("rb") as file:
-        match = SUM.match(file.read(LARGEST_SIDECAR))
+        match = SUM.match(file.read(MAX_SIDECAR_BYTES))
     return f"sha256:{match[0].decode().lower()}" if match else None
 
 
@@ -97,7 +98,7 @@ def fetch_published_digest(source: str, target: Path) -> str:
     """
     target_sidecar = target.with_name(f".{sidecar(target).name}")
     try:
-        fetch(f"{source}.sha256", target_sidecar, None, None, LARGEST_SIDECAR)
+        fetch(f"{source}.sha256", target_sidecar, None, None, MAX_SIDECAR_BYTES)
         if digest := read_digest(target_sidecar):
             return digest
         raise SourceError(f"{source}.sha256 (holds no SHA-256 sum)")
@@ -105,7 +106,7 @@ def fetch_published_digest(source: str, target: Path) -> str:
         target_sidecar.unlink(missing_ok=True)
 
 
-def fetch(source: str, target: Path, expected: str | None, progress: Progress | None, limit: int = LARGEST) -> None:
+def fetch(source: str, target: Path, expected: str | None, progress: Progress | None, limit: int = MAX_BYTES) -> None:
     """Put a checked copy of `source` at `target`; continue a partial copy if `expected` can check the result.
 
     Args:
@@ -170,7 +171,7 @@ def _copy(source: Path, target: Path, expected: str | None, progress: Progress |
 
 def _complete(url: str, part: Path, name: str, progress: Progress | None, limit: int) -> None:
     """Append to `part` until the file is complete; connect again after a connection breaks off."""
-    with Deadline(web.TOTAL) as deadline:
+    with Deadline(web.TOTAL_TIMEOUT) as deadline:
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 return _append(url, part, name, progress, limit, deadline)
@@ -184,7 +185,7 @@ def _complete(url: str, part: Path, name: str, progress: Progress | None, limit:
                 raise SourceError(f"{url} ({_describe_invalid_address(error)})") from error
             except (OSError, HTTPException) as error:
                 if deadline.is_over:
-                    raise SourceError(f"{url} (took longer than {web.TOTAL:g} s)") from error
+                    raise SourceError(f"{url} (took longer than {web.TOTAL_TIMEOUT:g} s)") from error
                 if attempt == ATTEMPTS:
                     raise SourceError(f"{url} ({_reason(error)})") from error
     raise SourceError(f"{url} (HTTP 416)")
@@ -238,7 +239,7 @@ def _write_blocks(
     return done
 
 
-def extract(archive: Path, members: dict[str, Path], limit: int = LARGEST) -> None:
+def extract(archive: Path, members: dict[str, Path], limit: int = MAX_BYTES) -> None:
     """Write the named members of a .tar.gz, .zip or .gz to the given paths; those in .gz are decompressed.
 
     Reads only these names and writes only these paths; other members of the archive are ignored.

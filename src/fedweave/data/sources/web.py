@@ -21,10 +21,10 @@ from urllib.request import (
 
 from fedweave.errors import format_value
 
-SILENCE = 30.0  # seconds without a byte after which a connection is closed
-TOTAL = 3600.0  # seconds for one file, all attempts together
-WINDOW, FEWEST = 60.0, 64 * 1024  # seconds, and the bytes that must arrive in them
-LONGEST_NUMBER = 15  # digits of a Content-Length
+IDLE_TIMEOUT = 30.0  # seconds without a byte after which a connection is closed
+TOTAL_TIMEOUT = 3600.0  # seconds for one file, all attempts together
+STALL_WINDOW, MIN_WINDOW_BYTES = 60.0, 64 * 1024  # seconds, and the bytes that must arrive in them
+MAX_LENGTH_DIGITS = 15  # digits of a Content-Length
 MIB = 2**20
 
 
@@ -133,7 +133,7 @@ def open_url(url: str, start: int, deadline: Deadline) -> Iterator[HTTPResponse]
         OSError, HTTPException, ValueError: as urllib, for any failure.
     """
     headers = {"User-Agent": "fedweave"} | ({"Range": f"bytes={start}-"} if start else {})
-    with _build_opener(deadline).open(Request(url, headers=headers), timeout=SILENCE) as response:
+    with _build_opener(deadline).open(Request(url, headers=headers), timeout=IDLE_TIMEOUT) as response:
         yield response
 
 
@@ -146,7 +146,7 @@ def content_length(response: HTTPResponse, url: str) -> int | None:
     text = response.headers.get("Content-Length")
     if text is None:
         return None
-    if not (text.isascii() and text.isdigit() and len(text) <= LONGEST_NUMBER):
+    if not (text.isascii() and text.isdigit() and len(text) <= MAX_LENGTH_DIGITS):
         raise SourceError(f"{url} (its Content-Length is {format_value(text)}, which is not a size)")
     return int(text)
 
@@ -155,7 +155,7 @@ def read_blocks(response: HTTPResponse, url: str, size: int, deadline: Deadline)
     """The body of an answer in blocks of at most `size` bytes.
 
     Raises:
-        SourceError: fewer than `FEWEST` bytes in `WINDOW` seconds.
+        SourceError: fewer than `MIN_WINDOW_BYTES` bytes in `STALL_WINDOW` seconds.
         TimeoutError: the time is over.
     """
     since, received = time.monotonic(), 0
@@ -164,9 +164,9 @@ def read_blocks(response: HTTPResponse, url: str, size: int, deadline: Deadline)
         received += len(block)
         if deadline.is_over:
             raise TimeoutError("the time is over")
-        if time.monotonic() - since > WINDOW:
-            if received < FEWEST:
-                raise SourceError(f"{url} (stalled: {received} bytes in {WINDOW:g} s)")
+        if time.monotonic() - since > STALL_WINDOW:
+            if received < MIN_WINDOW_BYTES:
+                raise SourceError(f"{url} (stalled: {received} bytes in {STALL_WINDOW:g} s)")
             since, received = time.monotonic(), 0
     if deadline.is_over:  # the end of a connection that was shut looks like the end of the body
         raise TimeoutError("the time is over")

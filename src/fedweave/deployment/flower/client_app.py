@@ -28,7 +28,9 @@ def client_app(path: Path) -> ClientApp:
 
     def evaluate(message: Message, context: Context) -> Message:
         if to_request(message.content).config.get("takes_part"):  # its upload would leave the node unmasked
-            raise BadInput("message: an upload is asked for by a message of another type than training; it refuses")
+            raise BadInput(
+                "message: it asks for an upload, but is not of the type that masks uploads; this node refuses it"
+            )
         return answer(message, context)
 
     app.train()(train)
@@ -63,5 +65,5 @@ def check_agreement(hash: str, agreed: str) -> None:
     words = agreed.replace(",", " ").split()
     if not any(len(word) >= HASH_DIGITS and hash.startswith(word) for word in words):
         raise BadInput(
-            f"this app has the specification {hash[:HASH_DIGITS]}, but this node agreed to {agreed}; it refuses"
+            f"this app has the specification {hash[:HASH_DIGITS]}, but this node agreed to {agreed}, and refuses it"
         )

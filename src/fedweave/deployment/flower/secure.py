@@ -36,7 +36,7 @@ RANGE = 8.0  # numbers of an upload must lie in ±RANGE, which 2^22 steps divide
 THRESHOLD = 2 / 3  # of the nodes must stay, so that masks can be removed
 SHARES = 2048  # at most so many bytes of keys and shares for each other node
 MASKED = "int64"  # type of masked numbers
-HALTED = "secure aggregation: too few nodes stayed to remove the masks"
+TOO_FEW_NODES = "secure aggregation: too few nodes stayed to remove the masks"
 
 
 class _MeanStrategy(FedAvg):
@@ -158,11 +158,11 @@ def aggregate(
 
 def _build_reply(grid: _CountingGrid, node: int, mean: Mapping[str, torch.Tensor]) -> Reply | str:
     if node not in grid.numbers:
-        return grid.reasons.get(node, HALTED)
+        return grid.reasons.get(node, TOO_FEW_NODES)
     reply = Reply(grid.numbers[node], dict(mean), grid.bytes[node])
     if mean:
         return reply
-    return replace(reply, config={**reply.config, "sound": False}, refused=HALTED)
+    return replace(reply, config={**reply.config, "sound": False}, refused=TOO_FEW_NODES)
 
 
 def _run_stages(
