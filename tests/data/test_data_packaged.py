@@ -72,6 +72,14 @@ def test_windows_are_those_of_the_recordings(shoulder: Dataset) -> None:
             assert np.allclose(shoulder.x[rows[k], :, 0].T, (span[::2] + span[1::2]) / 2, atol=1e-5)
 
 
+def test_a_damaged_file_of_recordings(tmp_path: Path) -> None:
+    """Cut in its header, or no such file at all."""
+    for content in (b"\x93NUMPY\1", b"", b"x" * 200):
+        (tmp_path / "watch.npy").write_bytes(content)
+        with pytest.raises(BadInput, match=r"watch.npy: not a pickle of plain arrays .* run the download stage again"):
+            read_contents(tmp_path / "watch.npy")
+
+
 def test_classes_have_their_names_in_the_table_of_labels(shoulder: Dataset, tmp_path: Path) -> None:
     """In the order of the classes: its rows are those of the class of that name."""
     partition = data.partition(shoulder, "natural", 20, 0, split=SPLIT)

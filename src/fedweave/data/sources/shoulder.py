@@ -5,7 +5,6 @@ Smartwatch" (Physiological Measurement, 2018; arXiv 1802.01489). The part used h
 3-Clause).
 """
 
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -69,12 +68,7 @@ def read_contents(path: Path) -> Mapping[str, Any]:
     Raises:
         BadInput: the file is damaged or holds anything but arrays and plain containers.
     """
-    with path.open("rb") as file, tempfile.TemporaryDirectory() as folder:
-        version = np.lib.format.read_magic(file)
-        (np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0)(file)
-        pickled = Path(folder) / path.name
-        pickled.write_bytes(file.read())
-        return np.asarray(read_arrays(pickled), dtype=object).ravel()[0]
+    return np.asarray(read_arrays(path), dtype=object).ravel()[0]
 
 
 def cut_windows(recording: np.ndarray) -> np.ndarray:
