@@ -120,6 +120,22 @@ def test_refused(model: object, message: str) -> None:
     assert ";" in text
 
 
+def test_buffers_of_whole_numbers_and_truth_values() -> None:
+    """They pass the checks, also the one of several clients at once."""
+
+    class Masked(Functional):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mask", torch.tensor([True] * 5 + [False]))
+            self.register_buffer("order", torch.tensor([1, 0, 2, 3, 4, 5]))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x[:, self.order] * self.mask)
+
+    adapter = adapt(Masked, (6,), CLASSES)
+    check_model(RowClassification(adapter), torch.rand(8, 6), CLASSES, adapter.name)
+
+
 def test_control_flow_may_depend_on_data_for_one_client_at_a_time() -> None:
     """With the executor `loop` nothing is stacked, and nothing speaks against it."""
     adapter = adapt(Branching, (6,), CLASSES)

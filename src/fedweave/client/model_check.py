@@ -133,7 +133,8 @@ class _ModelCheck:
                     {n: v[i] for n, v in models.items()}, batches[i], None if key is None else key[i]
                 )
                 for a, b in zip(together, single, strict=True):
-                    scale = max((float(value.abs().max()) for value in b.values() if value.numel()), default=0.0)
+                    floats = [value for value in b.values() if value.is_floating_point() and value.numel()]
+                    scale = max((float(value.abs().max()) for value in floats), default=0.0)
                     if not all(_is_close(a[name][i], value, scale) for name, value in b.items()):
                         self._refuse(
                             "gives other results when several clients run at once", "train with executor='loop'"
