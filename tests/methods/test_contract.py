@@ -60,6 +60,14 @@ def test_executors_agree(name: str, kind: str) -> None:
     contract.executors_agree(*objects(name, kind), reference(name, kind))
 
 
+@pytest.mark.parametrize("name", ["fedah", "fedala", "fedavg", "perfedavg"])
+def test_executors_agree_on_averaged_statistics(name: str) -> None:
+    """A client writes to a copy of the BatchNorm statistics that all clients received, also before local training."""
+    method, federation = objects(name, "images")
+    method = replace(method, training=replace(method.training, average_buffers=True, drop_last=True))
+    contract.executors_agree(method, federation, contract.run_rounds(method, federation))
+
+
 @pytest.mark.parametrize(("name", "kind"), MARKED)
 def test_absent_clients_keep_their_bits(name: str, kind: str) -> None:
     """A client that is not sampled has the same private state after the round, bit for bit; both others train."""

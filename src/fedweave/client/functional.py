@@ -1,11 +1,11 @@
-"""Calls of a module with parameters that are not its own."""
+"""Calls of a module with parameters and buffers that are not its own."""
 
 from functools import lru_cache
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from fedweave.tensors.trees import Params
+from fedweave.tensors.trees import Params, is_mapped
 
 
 def invoke(module: nn.Module, params: Params, method: str, *inputs: Any, **options: Any) -> Any:
@@ -21,6 +21,14 @@ def invoke(module: nn.Module, params: Params, method: str, *inputs: Any, **optio
         for name, value in original.items():
             table, leaf = tables[name]
             table[leaf] = value
+
+
+def copy_buffer(value: Tensor, like: Tensor) -> Tensor:
+    """A copy of a buffer, to which a forward pass may write the statistics of a client.
+
+    Under `vmap` the copy has the axis of clients, as `like` has it; a buffer that all clients received has none.
+    """
+    return like.new_empty(value.shape, dtype=value.dtype).copy_(value) if is_mapped() else value.clone()
 
 
 @lru_cache(maxsize=64)

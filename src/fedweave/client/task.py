@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedweave.client.augmentation import shift
 from fedweave.client.data import ClientData
-from fedweave.client.functional import invoke
+from fedweave.client.functional import copy_buffer, invoke
 from fedweave.client.solvers import Loss, masked_mean
 from fedweave.errors import BadInput
 from fedweave.metrics import METRICS, Metric
@@ -119,7 +119,7 @@ class Task(ABC):
             return self.row_loss(self.forward(model, data, rows, key, mask), self.targets(data, rows))
 
         def loss(model: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
-            buffers = {name: model[name].clone() for name in self.buffers}
+            buffers = {name: copy_buffer(model[name], data.size) for name in self.buffers}
             mask = rows >= 0 if data.padded else None
             real = rows.clamp(min=0) if data.padded else rows
             values = (row_losses or task_losses)({**model, **buffers}, real, key, mask)
