@@ -74,8 +74,13 @@ class Task(ABC):
 
     @cached_property
     def buffers(self) -> tuple[str, ...]:
-        """Names of the BatchNorm buffers, which stay with the client."""
+        """Names of the buffers: BatchNorm statistics, and a module's own, such as a mask."""
         return tuple(name for name, _ in self.template.named_buffers())
+
+    @cached_property
+    def integer_buffers(self) -> tuple[str, ...]:
+        """Names of the buffers of whole numbers or truth values, of which there is no mean."""
+        return tuple(name for name, value in self.template.named_buffers() if not value.is_floating_point())
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -133,8 +138,7 @@ class Task(ABC):
         """Run a method of the client module on `model`; the outputs have the dtype of the parameters."""
         if self.products is None:
             return invoke(self.template, model, method, inputs, **options)
-        device = next(iter(model.values())).device.type
-        with torch.autocast(device, self.products):
+        with torch.autocast(next(iter(model.values())).device.type, self.products):
             return invoke(self.template, model, method, inputs, **options).to(self.dtype)
 
     def predict(self, model: Params, data: ClientData, rows: Tensor) -> Tensor:

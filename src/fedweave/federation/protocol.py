@@ -167,8 +167,8 @@ class Method(ABC):
 
     @property
     def statistics(self) -> tuple[str, ...]:
-        """Names of the BatchNorm buffers that stay with the client: all, or none with `bn_buffers: average`."""
-        return () if self.training.average_buffers else self.task.buffers
+        """Names of the buffers that stay with the client: all, or with `bn_buffers: average` those without a mean."""
+        return self.task.integer_buffers if self.training.average_buffers else self.task.buffers
 
     @property
     def local_names(self) -> tuple[str, ...]:

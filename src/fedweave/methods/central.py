@@ -24,9 +24,9 @@ class Central(SplitClient, GlobalModel):
 
     @property
     def statistics(self) -> tuple[str, ...]:
-        """None: BatchNorm statistics are those of the pooled rows, like the whole model."""
-        return ()
+        """Names of buffers without a mean; BatchNorm statistics are those of the pooled rows, like the whole model."""
+        return self.task.integer_buffers
 
     def traffic(self, shared: Tree, own: Tree, uploads: Tree, participants: int) -> tuple[int, int]:
-        """None: the model stays where the rows are, and traffic counts models, not rows."""
+        """(0, 0): the model stays where the rows are, and traffic counts models, not rows."""
         return 0, 0

@@ -74,7 +74,7 @@ class PeFLL(ClientDescriptors, SplitClient, GeneratedModels):
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         start = self.personalize(shared, own, client, data)
         fit = self.descend(start, data)
-        update = trees.omit(trees.sub(fit.model, start), self.local_names)
+        update = trees.sub(*(trees.omit(model, self.local_names) for model in (fit.model, start)))
 
         def surrogate_loss(embed: Params) -> tuple[Tensor, Tree]:
             vector = self.describe(embed, data)
