@@ -24,7 +24,9 @@ def main() -> None:
 
 
 def _is_source(file: Path) -> bool:
-    return file.is_file() and not {"__pycache__", "pipelines"} & {*file.parts} and file.suffix not in (".pyc", ".pyo")
+    """Whether results depend on `file` of a package: they depend neither on bytecode nor on fedweave's own stages."""
+    is_bytecode = file.parent.name == "__pycache__" or file.suffix in (".pyc", ".pyo")
+    return file.is_file() and not is_bytecode and not file.is_relative_to(PACKAGE.resolve() / "pipelines")
 
 
 if __name__ == "__main__":
