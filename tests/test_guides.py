@@ -39,6 +39,15 @@ def test_guide(page: str, tmp_path: Path) -> None:
         assert_as_printed(printed, outputs(page))
 
 
+def test_the_interpreter_is_the_one_that_is_asked_for(tmp_path: Path) -> None:
+    """Such as that of the empty environment in which `make wheel` installs the package."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho this one: $*\n")
+    python.chmod(0o755)
+    (tmp_path / "guide").mkdir()
+    assert follow("docs/add-method.md", tmp_path / "guide", str(python), commands=False) == "this one: script.py\n"
+
+
 def assert_as_printed(printed: str, page: str) -> None:
     """What was printed says what the page says: the same words, numbers but for what processors may differ in, and
     whoever is clearly ahead is ahead.

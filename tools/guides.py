@@ -77,7 +77,7 @@ def follow(page: str, folder: Path, python: str = sys.executable, commands: bool
         program, *words = command
         env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PYTHONPATH"))}
         process = subprocess.run(
-            [sys.executable, *PROGRAMS[program], *words],
+            [python, *PROGRAMS[program], *words],
             cwd=folder,
             env=env,
             capture_output=True,
