@@ -70,4 +70,7 @@ def _open(path: Path) -> int:
     # Without O_CREAT first: kernels refuse it for another user's file in a folder that all users may write to.
     with suppress(FileNotFoundError):
         return os.open(path, os.O_RDONLY)
-    return os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
+    handle = os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
+    with suppress(PermissionError):  # another user has just created it
+        os.fchmod(handle, 0o644)  # a umask such as 077 would keep other users from opening it
+    return handle

@@ -1,5 +1,6 @@
 """GPUs are lent to one at a time, and whatever ends a borrower gives its GPU back."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -70,6 +71,18 @@ def test_a_name_listed_twice_is_lent_twice() -> None:
         assert first == second == "0"
         with pytest.raises(Impatient), acquire_gpu(["0", "0"], refuse):
             pass
+
+
+def test_every_user_of_the_host_can_open_a_lock(loans: Path) -> None:
+    """Whatever the umask of the user who was the first one: another one would end with an error instead of waiting."""
+    before = os.umask(0o077)
+    try:
+        with acquire_gpu(["0"]):
+            pass
+    finally:
+        os.umask(before)
+    assert loans.stat().st_mode & 0o7777 == 0o1777
+    assert [file.stat().st_mode & 0o777 for file in loans.iterdir()] == [0o644]
 
 
 def test_an_error_gives_the_gpu_back() -> None:
