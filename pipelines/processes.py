@@ -26,7 +26,8 @@ class ChildProcesses:
 
     def __init__(self) -> None:
         self._running: set[subprocess.Popen[str]] = set()
-        self._starting = threading.Lock()
+        # Reentrant, because the handler of a signal may call `end` while its thread is starting a child.
+        self._starting = threading.RLock()
         self._ended = threading.Event()
 
     @contextmanager
@@ -35,7 +36,7 @@ class ChildProcesses:
         group.
 
         Raises:
-            InterruptedError: `end` was called.
+            InterruptedError: `end` was called, before or while the child was started.
         """
         with self._starting:
             if self._ended.is_set():
@@ -43,6 +44,8 @@ class ChildProcesses:
             process = _start(command, env or {})
             self._running.add(process)
         try:
+            if self._ended.is_set():
+                raise InterruptedError("ended")
             yield process
         finally:
             _end(process)

@@ -1,9 +1,13 @@
-"""What is known of a child process that has ended."""
+"""Child processes: what is known of one that has ended, and their end by a signal."""
 
+import subprocess
 import sys
+import threading
 
 import psutil
+import pytest
 
+from fedweave.pipelines import processes
 from fedweave.pipelines.processes import ChildProcesses, wait_measured
 
 HOLD = "held = b'x' * {} * 2**20; import sys; sys.exit({})"
@@ -27,3 +31,28 @@ def test_a_child_that_somebody_else_has_waited_for() -> None:
     with ChildProcesses().start([sys.executable, "-c", "import sys; sys.exit(4)"]) as process:
         process.wait()
         assert wait_measured(process) == (4, 0.0)
+
+
+def test_a_signal_may_end_children_while_one_is_being_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its handler runs in the thread that starts the child, such as before a time limit of a cluster."""
+    children, outcomes = ChildProcesses(), []
+    start = processes._start
+
+    def start_while_a_signal_comes(command: list[str], env: dict[str, str]) -> subprocess.Popen[str]:
+        children.end()
+        return start(command, env)
+
+    monkeypatch.setattr(processes, "_start", start_while_a_signal_comes)
+
+    def run() -> None:
+        try:
+            with children.start([sys.executable, "-c", "import time; time.sleep(60)"]):
+                outcomes.append("ran")
+        except InterruptedError:
+            outcomes.append("ended")
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert outcomes == ["ended"]
+    assert not [child for child in psutil.Process().children() if "time.sleep(60)" in " ".join(child.cmdline())]
