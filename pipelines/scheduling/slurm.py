@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import psutil
@@ -185,8 +186,12 @@ def _is_running(process: str) -> bool:
 
 def _end(process: str) -> None:
     """End a controller and what it has started."""
-    if _is_running(process):
-        tree = [psutil.Process(int(process)), *psutil.Process(int(process)).children(recursive=True)]
+    if not _is_running(process):
+        return
+    with suppress(psutil.NoSuchProcess):  # it has just ended
+        controller = psutil.Process(int(process))
+        tree = [controller, *controller.children(recursive=True)]
         for member in tree:
-            member.kill()
+            with suppress(psutil.NoSuchProcess):  # stages end with the process that started them
+                member.kill()
         psutil.wait_procs(tree, 10)

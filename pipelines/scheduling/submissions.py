@@ -3,16 +3,18 @@
 Between `submit` and `collect` nothing runs on the login node: SLURM has the queue, and outcomes are files.
 """
 
+import fcntl
 import json
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedweave.errors import BadInput
 from fedweave.files import write_atomic
@@ -120,9 +122,34 @@ def submit(cluster: resources.Cluster, targets: Sequence[str] = ()) -> Submissio
         targets: only these stages and what they depend on; default: all.
 
     Raises:
-        BadInput: the study is already submitted, requests more than the cluster has, or a stage that runs here failed.
+        BadInput: the study is already submitted or being submitted, requests more than the cluster has, or a stage
+            that runs here failed.
     """
     params = read_yaml(PARAMS)
+    with _lock(str(params["study"])):
+        return _submit(cluster, params, targets)
+
+
+@contextmanager
+def _lock(study: str) -> Iterator[None]:
+    """Refuse a second submission of `study` while one is being made: it would remove the files of the first one's jobs.
+
+    Raises:
+        BadInput: another process is submitting the study.
+    """
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with submission_folder(study).with_name(f"{submission_folder(study).name}.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BadInput(
+                f"{study}: another command is submitting it; wait until it has ended, then: "
+                f"fedweave cluster status {study}"
+            ) from None
+        yield
+
+
+def _submit(cluster: resources.Cluster, params: dict[str, Any], targets: Sequence[str]) -> Submission | None:
     study = str(params["study"])
     check_none_open(study)
     before, stages = planning.split(stale_stages(targets), params)
@@ -175,8 +202,9 @@ def _reproduce(names: Sequence[str]) -> None:
     )
     if process.returncode:
         lines = process.stdout.splitlines()
-        line = next((line for line in lines if line.lower().startswith("error: ")), process.stdout[-300:])
-        raise BadInput(f"{line[7:]}; a stage before training failed, nothing was submitted; run it alone: dvc repro")
+        errors = (line[len("error: ") :] for line in lines if line.lower().startswith("error: "))
+        reason = next(errors, lines[-1] if lines else f"exit code {process.returncode}")
+        raise BadInput(f"{reason}; a stage before training failed, nothing was submitted; run it alone: dvc repro")
 
 
 def wait(submission: Submission, seconds: float) -> None:
