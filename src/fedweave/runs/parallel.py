@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -173,12 +174,15 @@ def run_in_background(job: Callable[[], object], on_failure: Callable[[], object
     An error in the block ends the process. With one core, or where processes cannot fork, `job` runs after the block.
 
     Args:
-        on_failure: called at the end if the process was killed, or if `job` raised an exception, which the process
-            prints.
+        on_failure: called at the end if the process was killed, or if `job` raised an exception, which is printed.
     """
     if cores() < 2 or "fork" not in multiprocessing.get_all_start_methods():
         yield
-        job()
+        try:
+            job()
+        except Exception:  # an error of the job must not be one of the block, however many cores there are
+            traceback.print_exc()
+            on_failure()
         return
     process = multiprocessing.get_context("fork").Process(target=_run_bound_to_parent, args=(job, os.getpid()))
     with _block_interrupts():
