@@ -8,6 +8,7 @@ attributes, and its objectives have names. Importances are shown only where ther
 import json
 import re
 import socket
+import sys
 import threading
 import time
 import warnings
@@ -218,6 +219,17 @@ class _QuietHandler(WSGIRequestHandler):
 
 
 def _update_forever(replica: SearchReplica) -> None:
+    """Update the copy until the process ends; an error is printed once, as long as it stays the same.
+
+    A stage may be writing the files at this moment.
+    """
+    printed = ""
     while True:
         time.sleep(UPDATE_INTERVAL)
-        replica.update()
+        try:
+            replica.update()
+            printed = ""
+        except (BadInput, OSError) as error:
+            if str(error) != printed:
+                print(f"not up to date: {error}", file=sys.stderr, flush=True)
+            printed = str(error)

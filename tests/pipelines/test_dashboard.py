@@ -93,6 +93,26 @@ def test_without_the_journal_it_is_read_from_the_output(tmp_path: Path, monkeypa
     assert {t.state for t in trials} <= {TrialState.COMPLETE, TrialState.PRUNED}
 
 
+def test_the_mirror_goes_on_while_a_stage_writes_its_files(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file that is missing or half written at one look is whole at the next; the same reason is printed once."""
+    errors = [BadInput("damaged"), BadInput("damaged"), FileNotFoundError("no journal"), SystemExit()]
+
+    class Replica(dashboard.SearchReplica):
+        def __init__(self) -> None:
+            """Without a study."""
+
+        def update(self) -> int:
+            raise errors.pop(0)
+
+    monkeypatch.setattr(dashboard, "UPDATE_INTERVAL", 0.0)
+    with pytest.raises(SystemExit):
+        dashboard._update_forever(Replica())
+    assert errors == []
+    assert capsys.readouterr().err.splitlines() == ["not up to date: damaged", "not up to date: no journal"]
+
+
 @pytest.mark.acceptance
 def test_it_serves_the_searches_on_loopback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
