@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -80,15 +80,21 @@ def watch_results(folder: Path, end: threading.Event, pause: float = 5.0) -> thr
     def poll() -> None:
         attempts: dict[str, str] = {}
         while not end.wait(pause):
-            for study in _finished_studies(folder):
-                digest = stamp.results_digest(folder / study)
-                if attempts.get(study) != digest and not _is_dvc_busy() and is_due(folder / study, study):
-                    attempts[study] = digest
-                    run_in_subprocess(folder / study, study)
+            with suppress(OSError):  # DVC may remove a folder that is being read; the next look finds the new one
+                _synchronise_all(folder, attempts)
 
     thread = threading.Thread(target=poll, daemon=True)
     thread.start()
     return thread
+
+
+def _synchronise_all(folder: Path, attempts: dict[str, str]) -> None:
+    """Synchronise every study under `folder` that is due; `attempts` has the digest of the last attempt for each."""
+    for study in _finished_studies(folder):
+        digest = stamp.results_digest(folder / study)
+        if attempts.get(study) != digest and not _is_dvc_busy() and is_due(folder / study, study):
+            attempts[study] = digest
+            run_in_subprocess(folder / study, study)
 
 
 def _finished_studies(folder: Path) -> Iterator[str]:

@@ -63,6 +63,24 @@ def test_the_record_follows_while_the_ui_runs(store: str, tmp_path: Path, monkey
     assert len(logged(store, "toy")) == 2 * (1 + 2)
 
 
+def test_the_record_is_followed_although_a_folder_disappears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DVC removes the outputs of a stage before it runs, and so between the listing of a folder and its reading."""
+    looks = []
+
+    def look(folder: Path) -> list[str]:
+        looks.append(folder)
+        if len(looks) == 1:
+            raise FileNotFoundError(folder / "toy" / "runs")
+        return []
+
+    monkeypatch.setattr(synchronise, "_finished_studies", look)
+    end = threading.Event()
+    thread = synchronise.watch_results(tmp_path, end, 0.01)
+    assert until(lambda: len(looks) > 1, 10)
+    end.set()
+    thread.join(30)
+
+
 def test_processes_log_side_by_side(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "cores", lambda: 2)
     methods = {f"M{i}": -float(i) for i in range(6)}
