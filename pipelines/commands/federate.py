@@ -97,7 +97,8 @@ def simulate(
     from fedweave.deployment.export import PACKAGE
 
     spec.read(folder / PACKAGE / spec.FILE)
-    files = folder.with_name(f"{folder.name}-data") if data is None else data
+    named = folder.resolve() if folder.name in ("", "..") else folder
+    files = named.with_name(f"{named.name}-data") if data is None else data
     arguments = ["simulate", str(folder), "--data", str(files), "--out", str(to)]
     command = [str(flower_python()), "-m", "fedweave.deployment", *arguments]
     sys.stdout.flush()

@@ -176,6 +176,9 @@ def test_simulate_becomes_the_process_of_flower(said, project, monkeypatch):
     said("simulate", "another", "--out", "runs")
     words = ["-m", "fedweave.deployment", "simulate", "another", "--data", "another-data", "--out", "runs"]
     assert called == [("/flower/python", ["/flower/python", *words])]
+    monkeypatch.chdir(project / "another")
+    said("simulate", ".")
+    assert called[1][1][4:7] == [".", "--data", str(project / "another-data")]
 
 
 def test_simulate_takes_the_files_of_clients(said, project, capsys):
