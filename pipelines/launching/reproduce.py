@@ -5,7 +5,7 @@ a folder, and it ends with `make`. DVC ends with this process, and holds the loc
 output of DVC and the stages is stored in .fedweave/repro.log.
 """
 
-# ruff: noqa: PTH100, PTH114, PTH120, PTH123
+# ruff: noqa: PTH100, PTH113, PTH114, PTH120, PTH123
 # pathlib would take longer to import than all of this.
 
 import ctypes
@@ -21,6 +21,7 @@ import lines  # isort: skip
 import locking  # isort: skip
 
 LOG = ".fedweave/repro.log"
+PARAMS = "params.yaml"
 PR_SET_PDEATHSIG = 1
 
 
@@ -39,6 +40,9 @@ def main(study: str = "") -> NoReturn:
         if status:
             sys.exit(os.waitstatus_to_exitcode(status))
     _check_package()
+    if not os.path.isfile(PARAMS):
+        print(f"error: {PARAMS}: not found; write it with: fedweave study use quick", file=sys.stderr)
+        sys.exit(2)
     start = time.time()
     status = _follow(*_start([sys.executable, "-m", "dvc", "repro"]))
     if status:
@@ -82,7 +86,7 @@ def _start(command: list[str]) -> tuple[int, int, int]:  # noqa: RET503  # what 
 def _follow(child: int, output: int, errors: int) -> int:
     """Show and log the output of `child` until it ends; returns its exit code, below zero for a signal."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all: this one ends after DVC
-    with open("params.yaml", encoding="utf-8") as file:
+    with open(PARAMS, encoding="utf-8", errors="replace") as file:  # a stage refuses what is no text
         view = lines.ProgressView(sys.stdout, sys.stderr, lines.count_stages(file.read()))
     selector, incomplete = selectors.DefaultSelector(), {output: b"", errors: b""}
     with open(LOG, "wb") as log:

@@ -4,15 +4,12 @@ DVC records what is up to date. A task runs `dvc repro -s STAGE`, so that a flow
 lock file, and each can continue where the other stopped. A worker on another host gets a stage as a work order.
 """
 
-import argparse
-import os
 import re
 import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 from prefect import State, Task, flow, get_run_logger, runtime, tags, task
 from prefect.artifacts import create_table_artifact
@@ -22,13 +19,21 @@ from prefect.settings import temporary_settings
 from prefect.states import Completed
 from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
-from ruamel.yaml import YAML
 
 from fedweave.errors import BadInput
 from fedweave.pipelines import addresses
 from fedweave.pipelines.mlflow_records import synchronise
 from fedweave.pipelines.paths import RESULTS
-from fedweave.pipelines.scheduling import dvc_graph, host, planning, pool_names, ray_cluster, remote_stages, slurm_flow
+from fedweave.pipelines.scheduling import (
+    dvc_graph,
+    flow_options,
+    host,
+    planning,
+    pool_names,
+    ray_cluster,
+    remote_stages,
+    slurm_flow,
+)
 from fedweave.pipelines.scheduling.artifacts import ProgressBar, RoundProgress, publish
 from fedweave.pipelines.scheduling.dvc_graph import StaleStage
 from fedweave.pipelines.scheduling.gpus import visible_devices
@@ -41,6 +46,8 @@ from fedweave.pipelines.scheduling.pool import (
     server_settings,
 )
 from fedweave.study import catalogue
+from fedweave.study.config import read_yaml
+from fedweave.study.spec import PARAMS
 
 # Words of DVC about a stage that did not run -> name of its state in the UI
 NOT_RUN = {"didn't change, skipping": "Unchanged", "is cached - skipping run": "Restored"}
@@ -55,14 +62,13 @@ class PermanentFailure(RuntimeError):
     """A failure that no retry can repair: the stage would fail again, or its flow has ended."""
 
 
-def _params() -> dict[str, Any]:
-    return YAML(typ="safe").load(Path("params.yaml"))
+def _round_progress(stage: str) -> RoundProgress:
+    return RoundProgress(stage, len(read_yaml(PARAMS).get("seeds") or [0]))
 
 
-def _run_command(stage: str, command: Sequence[str], env: Mapping[str, str]) -> list[str]:
-    """Run `command` and log its lines as they come; returns the last ones."""
+def _run_command(command: Sequence[str], env: Mapping[str, str], rounds: RoundProgress | None = None) -> list[str]:
+    """Run `command` and log its lines as they come, which also move the bar of `rounds`; returns the last ones."""
     logger, last_lines = get_run_logger(), deque[str](maxlen=20)
-    rounds = RoundProgress(stage, len(_params().get("seeds") or [0]))
     children = host.current_resources().children
     with children.start(command, env) as process:
         assert process.stdout is not None
@@ -70,7 +76,8 @@ def _run_command(stage: str, command: Sequence[str], env: Mapping[str, str]) -> 
             if line and not line.startswith(HINTS):
                 logger.info("%s", line)
                 last_lines.append(line)
-                rounds.update(line)
+                if rounds:
+                    rounds.update(line)
         code = process.wait()
     if code and children.has_ended:
         raise PermanentFailure("ended with its flow")
@@ -102,7 +109,7 @@ def run_stage(stage: str, gpu: bool = False, command: Sequence[str] = ()) -> Sta
         if env:
             get_run_logger().info("on GPU %s", *env.values())
         dvc = [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", "-s", stage]
-        last_lines = _run_command(stage, command or dvc, env)
+        last_lines = _run_command(command or dvc, env, _round_progress(stage))
     outcomes = (name for words, name in NOT_RUN.items() if any(words in line for line in last_lines))
     return Completed(name=next(outcomes, "Completed"))
 
@@ -122,7 +129,7 @@ def run_on_worker(stage: str, retries: int = 0) -> None:
 )
 def run_on_ray(stage: str, share: float = 0.0, retries: int = 0) -> None:
     """Let Ray run one stage on a part of a GPU, and commit its outputs. Ray sends it again if its host was lost."""
-    logger, rounds = get_run_logger(), RoundProgress(stage, len(_params().get("seeds") or [0]))
+    logger, rounds = get_run_logger(), _round_progress(stage)
 
     def show(line: str) -> None:
         logger.info("%s", line)
@@ -138,14 +145,14 @@ def run_on_ray(stage: str, share: float = 0.0, retries: int = 0) -> None:
 @task(task_run_name="study use {study}", cache_policy=NO_CACHE, persist_result=False)
 def use_study(study: str) -> None:
     """Write a study of the catalogue into params.yaml."""
-    _run_command("study", [sys.executable, "-m", "fedweave.pipelines.commands.main", "study", "use", study], {})
+    _run_command([sys.executable, "-m", "fedweave.pipelines.commands.main", "study", "use", study], {})
 
 
 def _stage_task(stage: StaleStage, retries: int, where: Place, share: float) -> tuple[Task[..., Any], dict[str, Any]]:
     """The task that runs `stage`, and its parameters."""
     if where == "workers" and stage.gpu:
         return run_on_worker, {"retries": retries}
-    if where == "ray" and planning.runs_on_cluster(stage.name, stage.gpu, _params()):
+    if where == "ray" and planning.runs_on_cluster(stage.name, stage.gpu, read_yaml(PARAMS)):
         return run_on_ray, {"share": share * stage.gpu, "retries": retries}
     return run_stage, {"gpu": stage.gpu}
 
@@ -199,7 +206,7 @@ def _task_runner(where: Place, parallel: int, devices: Sequence[str]) -> Any:
 
 
 def _run_name() -> str:
-    return runtime.flow_run.parameters.get("study") or str(_params()["study"])
+    return runtime.flow_run.parameters.get("study") or str(read_yaml(PARAMS)["study"])
 
 
 @flow(name="reproduce", flow_run_name=_run_name)
@@ -230,14 +237,14 @@ def reproduce(
     addresses.mlflow_address()  # refuse a wrong port now; the link to MLflow is made at the end only
     if study:
         use_study(study)
-    on_cluster = slurm_flow.run_on_cluster(str(_params()["study"]), targets or ()) if where == "slurm" else 0
+    on_cluster = slurm_flow.run_on_cluster(str(read_yaml(PARAMS)["study"]), targets or ()) if where == "slurm" else 0
     plan = dvc_graph.plan(targets or ())
     stages = plan.stale
     if where == "workers":
         cancel_remote_runs(CANCEL_TIMEOUT)  # stages of an earlier flow that was killed
     with ray_cluster.connect(parallel, devices) if where == "ray" and stages else nullcontext():
         failed, not_run = _run_stages(stages, retries, where, share, _task_runner(where, parallel, devices))
-    finished = str(_params()["study"])
+    finished = str(read_yaml(PARAMS)["study"])
     synchronise.run_in_subprocess(RESULTS / finished, finished)
     publish(finished)
     if failed or not_run:
@@ -266,34 +273,22 @@ def perform(work_order: remote_stages.WorkOrder, retries: Annotated[int, Field(g
     create_table_artifact(outputs, key="outputs", description=f"what {work_order.stage} made, in the DVC remote")
 
 
-def _gpu_share(text: str) -> float:
-    """A part of a GPU."""
-    if not 0 < (share := float(text)) <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is no part of a GPU; give one above 0 and at most 1, such as 0.25")
-    return share
-
-
 def main() -> None:
     """Run the flow from the command line: on the server of `make ui` if it runs, else on a temporary one."""
-    parser = argparse.ArgumentParser(description="Reproduce a study, scheduled by Prefect.")
-    parser.add_argument("--study", default="", help="a name or a .yaml file; default: the one that params.yaml holds")
-    parser.add_argument("--targets", nargs="*", help="only these stages and what they depend on, such as tune")
-    parser.add_argument("--where", choices=get_args(Place), default="here", help="where training runs")
-    parser.add_argument("--parallel", type=int, default=os.cpu_count() or 1, help="stages at once")
-    parser.add_argument("--retries", type=int, default=1)
-    parser.add_argument("--gpus", nargs="*", help="CUDA devices, one per training stage; default: all")
-    parser.add_argument("--share", type=_gpu_share, default=1.0, help="with ray, the part of a GPU that a stage takes")
-    options = vars(parser.parse_args())
+    options = flow_options.parse()
     try:
         _ = options["study"] and catalogue.find_file(options["study"])
         addresses.mlflow_address()  # refuse a wrong port now; the link to MLflow is made at the end only
         server, pool = server_settings(), pool_names.current_pool()
         if options["where"] == "workers":
             check_project(server)
+        if not options["study"]:
+            read_yaml(PARAMS)  # the name of the flow run is in it
+        with temporary_settings(server), tags(pool):
+            reproduce(**options)
     except BadInput as error:
-        parser.exit(2, f"error: {error}\n")
-    with temporary_settings(server), tags(pool):
-        reproduce(**options)
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -95,6 +95,16 @@ def test_reproduce_takes_the_study_that_it_is_given(project: None) -> None:
     assert "study: 'nosuch' is unknown" in done.stderr
 
 
+def test_reproduce_needs_a_study(project: None) -> None:
+    """A project may be without params.yaml, as a clone is; the line comes before any stage starts."""
+    Path("params.yaml").unlink()
+    command = [sys.executable, "-IS", ROOT / "pipelines" / "launching" / "reproduce.py"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "error: params.yaml: not found; write it with: fedweave study use quick\n"
+    assert not Path(".fedweave/repro.log").exists()
+
+
 def edited(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str, change: dict[str, Any]) -> None:
     """Let params.yaml be changed while `module.name` works."""
     work = getattr(module, name)

@@ -1,0 +1,51 @@
+"""The command line of a flow: what is wrong ends in one line, before a server is started."""
+
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedweave.pipelines.scheduling import flow_options, flows, host
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("--retries -1", "argument --retries: -1 is no whole number from 0 on"),
+        ("--parallel two", "argument --parallel: two is no whole number from 0 on"),
+        ("--share x", "argument --share: x is no part of a GPU; give one above 0 and at most 1, such as 0.25"),
+        ("--share 1.5", "argument --share: 1.5 is no part of a GPU; give one above 0 and at most 1, such as 0.25"),
+    ],
+)
+def test_a_number_that_cannot_be_meant(
+    words: str, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["flows", *words.split()])
+    with pytest.raises(SystemExit) as end:
+        flow_options.parse()
+    assert end.value.code == 2
+    assert capsys.readouterr().err.endswith(f"error: {line}\n")
+
+
+def test_a_folder_without_a_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["flows"])
+    monkeypatch.setattr(flows, "server_settings", dict)
+    monkeypatch.setattr(flows, "reproduce", lambda **_: pytest.fail("it runs"))
+    with pytest.raises(SystemExit) as end:
+        flows.main()
+    assert end.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: params.yaml: not found; ")
+
+
+def test_a_flow_switches_to_a_study_where_there_was_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here the command refuses the name; the flow itself does not need params.yaml before it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(flows, "get_run_logger", logging.getLogger)
+    host.set_resources(())
+    with pytest.raises(flows.PermanentFailure, match="exit code 2: error: study: 'nosuch' is unknown"):
+        flows.use_study.fn("nosuch")
