@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from fedweave.pipelines.commands import studies
 from fedweave.pipelines.launching import lines
 from tests.small_project import params, part
 
@@ -34,7 +35,10 @@ class Terminal(io.StringIO):
 def test_stages_are_counted_without_a_library(text: str) -> None:
     content = yaml.safe_load(text)
     parts = (content["datasets"], content["tasks"], content["tasks"], content["runs"], content["ablate"])
-    assert lines.count_stages(text) == 5 + len(content.get("uses") or ()) + sum(map(len, parts))
+    count = 5 + len(content.get("uses") or ()) + sum(map(len, parts))
+    assert lines.count_stages(text) == count
+    with_graphs = studies.dump({**content, "graphs": {"graph-1": "graphs/a.csv", "graph-2": "results/x/runs/y"}})
+    assert lines.count_stages(with_graphs) == count + 2
 
 
 @pytest.mark.parametrize(
