@@ -14,7 +14,7 @@ from fedweave.files import write_atomic
 from fedweave.pipelines import paths, signed_files
 from fedweave.study.spec import PARAMS
 
-WRITTEN = paths.STATE / "params.written"  # digest of the last text that a work order brought
+WRITTEN = paths.STATE / "params.written"  # digests of the last text that a work order brought, and of the one before
 
 
 @contextmanager
@@ -45,12 +45,13 @@ def _replace(text: str) -> None:
             f"{Path.cwd() / PARAMS}: is not what the work order has, and was changed by hand; save it as "
             "studies/<name>.yaml and remove it, or let the worker use another clone"
         )
-    write_atomic(WRITTEN, _digest(text))
+    # Both digests, because this process may be killed before it has written the text.
+    write_atomic(WRITTEN, "\n".join(_digest(known) for known in (text, current) if known is not None))
     write_atomic(PARAMS, text)
 
 
 def _is_from_work_order(text: str) -> bool:
-    return WRITTEN.is_file() and WRITTEN.read_text(encoding="utf-8") == _digest(text)
+    return WRITTEN.is_file() and _digest(text) in WRITTEN.read_text(encoding="utf-8").split()
 
 
 def _digest(text: str) -> str:

@@ -99,6 +99,31 @@ def test_a_clone_follows_the_writers_parameters(folders: tuple[Path, Path], monk
             assert Path("params.yaml").read_text() == work_order.params
 
 
+def test_a_worker_that_is_killed_while_it_writes_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next work order finds parameters of the one before, and not a change by hand."""
+    monkeypatch.chdir(tmp_path)
+    first, second, third = (f"study: toy\nsize: {size}\n" for size in (1, 2, 3))
+    with foreign_params.apply(first):
+        pass
+    write = foreign_params.write_atomic
+
+    def killed(path: Path, text: str) -> None:
+        if path == foreign_params.PARAMS:
+            raise KeyboardInterrupt
+        write(path, text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(foreign_params, "write_atomic", killed)
+        with pytest.raises(KeyboardInterrupt), foreign_params.apply(second):
+            pass
+    assert Path("params.yaml").read_text() == first
+    with foreign_params.apply(third):
+        assert Path("params.yaml").read_text() == third
+    Path("params.yaml").write_text(third + "more: 1\n")
+    with pytest.raises(BadInput, match="was changed by hand"), foreign_params.apply(first):
+        pass
+
+
 def test_a_clone_keeps_what_was_changed_by_hand(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     text = signed_files.sign("Written by a command.", "names: [a, b]\nsize: 9\nstudy: other\n") + "more: 1\n"
     (folders[1] / "params.yaml").write_text(text)
