@@ -73,8 +73,9 @@ def write(results: str, study: str, uri: str, links: Mapping[str, str]) -> None:
 
 def record_failure(study: str) -> None:
     """Record that MLflow could not be brought up to date at this moment."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    _failure_file(study).touch()
+    file = _failure_file(study)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.touch()
 
 
 def last_failure(study: str) -> float:
@@ -90,7 +91,8 @@ def _failure_file(study: str) -> Path:
 
 
 def _stamp_file(study: str) -> Path:
-    return FOLDER / f"{study.replace('/', '-')}.json"
+    """The file of a study, in folders as its name has them: `a/b` and `a-b` are two studies."""
+    return FOLDER / f"{study}.json"
 
 
 def results_digest(folder: Path) -> str:

@@ -154,3 +154,17 @@ def test_what_a_server_refuses_is_not_to_be_moved_away(absent: str, monkeypatch:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with pytest.raises(BadInput, match=r"not logged \(.*\); see what the server says, then: fedweave log"):
         tracking.main("toy")
+
+
+def test_studies_whose_names_are_alike_have_records_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one in a folder, and one with a hyphen."""
+    monkeypatch.chdir(tmp_path)
+    stamp.record_failure("paper-table1")
+    assert stamp.last_failure("paper/table1") == 0.0
+    stamp.record_failure("paper/table1")
+    stamp.write("", "paper-table1", "elsewhere", {"toy": "#/1"})
+    assert stamp.last_failure("paper/table1") > 0.0
+    assert stamp.links("paper/table1") == {}
+    assert stamp.links("paper-table1") == {"toy": "#/1"}
