@@ -1,6 +1,7 @@
 """`fedweave import`: a user's file as a data set and a study of the project in this folder."""
 
 import hashlib
+import json
 import re
 import shutil
 from pathlib import Path
@@ -36,7 +37,7 @@ OPTIONS: dict[str, Any] = {options}
 
 def federation() -> Federation:
     """The rows of the file, given to clients and split."""
-    return Federation.from_file(imported.checked(Path(__file__).parent / "{file}", SHA256), **OPTIONS)
+    return Federation.from_file(imported.checked(Path(__file__).parent / {file}, SHA256), **OPTIONS)
 
 
 @fw.dataset("{name}")
@@ -99,12 +100,13 @@ def write_plugin(file: Path, federation: fw.Federation, options: dict[str, Any],
     sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
     option_text = pformat(options, width=100, sort_dicts=False)
     summary = f"{file.name}: {options['label']} of {len(federation)} clients."
+    docstring = summary.replace("\\", "\\\\").replace('"', '\\"')  # names of files and columns may have such characters
     code = CODE.format(
         name=federation.name,
         sha256=sha256,
         options=option_text,
-        file=copy.name,
-        about=summary,
+        file=json.dumps(copy.name, ensure_ascii=False),
+        about=docstring,
         kind=federation.dataset.kind,
     )
     _check_unchanged(plugin, code, force)

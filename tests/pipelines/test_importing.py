@@ -1,6 +1,7 @@
 """`fedweave import`: the data set and the study that it writes are those of the API, through the stages."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -63,6 +64,19 @@ def test_a_file_through_the_stages(project: Path, capsys: pytest.CaptureFixture[
     with pytest.raises(fw.BadInput, match=r"imports/orders\.csv: was changed after its import.*--name orders --force"):
         download.main("orders")
     del DATASETS["orders"], PARTITIONS["orders-rows"]
+
+
+def test_names_that_are_no_python(project: Path) -> None:
+    """A column and a file may have quotes and backslashes; what is written reads them as they are."""
+    label, file = 'a "price" \\N', Path('say """x.y"z.csv')
+    TABLE.rename(columns={"price": label}).to_csv(file, index=False)
+    options = {"client": "shop", "label": label, "name": "quoted"}
+    plugin = importing.write_plugin(file, fw.Federation.from_file(file, **options), options)
+    module: dict[str, Any] = {"__file__": str(plugin.absolute())}
+    exec(compile(plugin.read_text(encoding="utf-8"), plugin, "exec"), module)
+    assert module["rows"].__doc__ == f"{file}: {label} of 3 clients."
+    assert len(module["federation"]()) == 3
+    del DATASETS["quoted"], PARTITIONS["quoted-rows"]
 
 
 def test_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
