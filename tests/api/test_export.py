@@ -112,6 +112,22 @@ def test_rows_that_do_not_fit(table: tuple[fw.MethodResult, Path], tmp_path: Pat
     result.export(folder, "site 1")
 
 
+def test_rows_are_read_as_in_training(tmp_path: Path) -> None:
+    """Vectors of bytes are numbers, not shades of an image; a missing value and a text are refused."""
+    x = DRAWS.integers(256, size=(60, 3), dtype=np.uint8)
+    made = fw.Federation.from_arrays(x, x[:, 0] / 256, client=["a", "b"] * 30)
+    result = fw.fit("local", made, **{**QUIET, "lr": 1e-6})
+    model = exported_model.load(result.export(tmp_path / "out", "a"))
+    np.testing.assert_allclose(model.predict(x[:5]), result.predict(x[:5], "a"), rtol=1e-5)
+    for rows, message in (
+        ([[1, 2, np.nan]], "missing or infinite"),
+        ([["1", "two", "3"]], "cannot be read as rows of numbers"),
+        ([[1, 2], [1]], "cannot be read as rows of numbers"),
+    ):
+        with pytest.raises(exported_model.InputError, match=message):
+            model.predict(rows)
+
+
 class Net(nn.Module):
     """A model of one's own."""
 

@@ -120,6 +120,8 @@ def test_graphs(tmp_path: Path) -> None:
         assert 100 * right == pytest.approx(result.scores[name])
     with pytest.raises(fw.BadInput, match="the graph of 'u' has 20 nodes of 3 values"):
         result.predict(graphs["u"][0][:5], "u")
+    with pytest.raises(fw.BadInput, match="x: holds values that are no numbers"):
+        result.predict([["a", "b", "c"]] * 20, "u")
 
 
 def test_series_of_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,6 +157,7 @@ REFUSED = {
     "client: 'Anne' is unknown; did you mean 'Ann'": (blobs()[0], "Anne", {}),
     "x: shape [90, 3], but people has rows of shape [4]; give rows [M, 4]": (blobs()[0][:, :3], "Ann", {}),
     "one row is x[None], of shape [1, 4]": (blobs()[0][0], "Ann", {}),
+    "x: the rows have different lengths": ([[1, 2], [1]], "Ann", {}),
     "x of predict": (blobs()[0] * np.nan, "Ann", {}),
     "seed: 5 was not trained; choices: 0": (blobs()[0], "Ann", {"seed": 5}),
 }

@@ -124,6 +124,9 @@ def test_the_last_rows_are_not_taken_by_a_date_of_two_readings() -> None:
     table["day"] = ["04.03.2021", "03.04.2021", "05.02.2021"]
     with pytest.raises(exported_model.InputError, match=r"column 'day' has the time '04\.03\.2021'; write such as"):
         exported_model.last_window(table, columns, 2)
+    for day, message in ((None, "column 'day' has the time"), ("soon", "column 'day' cannot be read as times")):
+        with pytest.raises(exported_model.InputError, match=message):
+            exported_model.last_window(table.assign(day=["2021-03-04", day, "2021-02-05"]), columns, 2)
 
 
 def test_a_series_of_pandas_is_a_column() -> None:
@@ -155,6 +158,9 @@ def test_texts() -> None:
     run = fw.fit("fedavg", listed, rounds=5, **{**QUIET, "lr": 1.0})
     assert run.scores.mean() > 95
     assert run.predict(["large and bright"], "town 0").tolist() == ["y"]
+    for rows in ("large and bright", 3):  # a text is no list of its letters
+        with pytest.raises(fw.BadInput, match="x: give a pandas table"):
+            run.predict(rows, "town 0")
     for text, message in (
         ({"nte": 8}, "'nte' is unknown"),
         ({"note": 1}, "give a number of hashes"),

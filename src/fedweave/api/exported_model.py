@@ -31,9 +31,7 @@ def unique_texts(column: "pd.Series[Any]") -> tuple[list[str], np.ndarray]:
     try:
         positions, values = column.factorize()
     except TypeError as error:
-        raise InputError(
-            f"table: column {column.name!r} holds lists or other objects; leave it out of features"
-        ) from error
+        raise InputError(f"table: column {column.name!r} holds lists or other objects; leave it out") from error
     return [str(value) for value in values], np.asarray(positions)
 
 
@@ -100,7 +98,7 @@ def last_window(table: "pd.DataFrame", columns: Sequence[Mapping[str, Any]], len
     """The last `length` rows of a table, in the order of its column of times, as one window [1, length, C].
 
     Raises:
-        InputError: a column is missing, there are fewer rows, a value is missing, or a time can be read in two ways.
+        InputError: a column is missing, there are fewer rows, a value or a time is missing, or a time cannot be read.
     """
     check_columns(table, [column["name"] for column in columns])
     time = next(column["name"] for column in columns if column["role"] == "time")
@@ -108,13 +106,15 @@ def last_window(table: "pd.DataFrame", columns: Sequence[Mapping[str, Any]], len
         raise InputError(f"table: {len(table)} rows, but the model reads the last {length}; give more")
     import pandas as pd
 
-    ambiguous = table[time][table[time].astype(str).str.match(DATE)]
-    if len(ambiguous):
-        raise InputError(f"table: column {time!r} has the time {ambiguous.iloc[0]!r}; write such as 2021-04-03")
-    order = table[time] if pd.api.types.is_numeric_dtype(table[time]) else pd.to_datetime(table[time], utc=True)
+    unclear = table[time][table[time].isna() | table[time].astype(str).str.match(DATE)]
+    if len(unclear):
+        raise InputError(f"table: column {time!r} has the time {unclear.iloc[0]!r}; write such as 2021-04-03")
+    try:
+        order = table[time] if pd.api.types.is_numeric_dtype(table[time]) else pd.to_datetime(table[time], utc=True)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InputError(f"table: column {time!r} cannot be read as times ({error})") from error
     latest = table.iloc[np.argsort(order.to_numpy(), kind="stable")[-length:]]
-    names = (column["name"] for column in columns if column["role"] == "value")
-    window = np.stack([as_numbers(latest[name], name) for name in names], axis=1)
+    window = np.stack([as_numbers(latest[c["name"]], c["name"]) for c in columns if c["role"] == "value"], axis=1)
     if not np.isfinite(window).all():
         raise InputError(f"table: one of the last {length} rows has no value; fill it in")
     return window[None].astype(np.float32)
@@ -190,27 +190,28 @@ class Model:
 
     def inputs(self, rows: Any) -> np.ndarray:
         """Rows as the network takes them, float32 [M, ...]."""
-        columns = self.about["columns"]
+        columns, kind, nodes = self.about["columns"], self.about["kind"], self.about["nodes"]
         if columns:
             return self._encode_table(as_table(rows, columns), columns)
-        x = np.asarray(rows.to_numpy() if hasattr(rows, "to_numpy") else rows)
-        shape = [*x.shape[1:]]
-        if shape != self.about["shape"]:
+        try:
+            x = np.asarray(rows.to_numpy() if hasattr(rows, "to_numpy") else rows)
+            x = x if x.dtype == np.uint8 and x.ndim == 4 else x.astype(np.float32)  # only images keep their bytes
+        except (ValueError, TypeError) as error:
+            raise InputError(f"x: cannot be read as rows of numbers ({error})") from error
+        if [*x.shape[1:]] != self.about["shape"]:
             raise InputError(f"x: shape {[*x.shape]}, but the model reads [M, {str(self.about['shape'])[1:]}")
-        if self.about["kind"] == "graph" and len(x) != self.about["nodes"]:
-            raise InputError(
-                f"x: {len(x)} rows, but the client's graph has {self.about['nodes']} nodes; give one for each"
-            )
-        if self.about["kind"] == "series":
-            return self._scale_series(np.array(x, dtype=np.float32))
-        return self._scale(as_images(x) if self.about["kind"] == "images" else x)
+        if kind == "graph" and len(x) != nodes:
+            raise InputError(f"x: {len(x)} rows, but the client's graph has {nodes} nodes; give one for each")
+        inputs = self._scale_series(x) if kind == "series" else self._scale(as_images(x) if kind == "images" else x)
+        if not np.isfinite(inputs).all():
+            raise InputError("x: a value is missing or infinite; drop its row, or fill it in")
+        return inputs
 
     def _encode_table(self, table: "pd.DataFrame", columns: Sequence[Mapping[str, Any]]) -> np.ndarray:
         if "role" in columns[0]:
             return self._scale(as_images(last_window(table, columns, self.about["shape"][0])))
         check_columns(table, [column["name"] for column in columns])
-        numbers = ("median", "mean", "std")
-        parts = [encode_column(table[c["name"]], c, [c[name] for name in numbers]) for c in columns]
+        parts = [encode_column(table[c["name"]], c, [c[n] for n in ("median", "mean", "std")]) for c in columns]
         return self._scale(as_images(np.concatenate(parts, axis=1)))
 
     def _scale_series(self, x: np.ndarray) -> np.ndarray:
@@ -245,8 +246,9 @@ def as_table(rows: Any, columns: Sequence[Any]) -> "pd.DataFrame":
 
     if hasattr(rows, "columns"):
         return pd.DataFrame(rows)
-    if len(columns) == 1 and all(isinstance(row, str) for row in rows):
-        return pd.DataFrame({columns[0]["name"]: [*rows]})
+    texts = [] if isinstance(rows, str) or not hasattr(rows, "__iter__") else [*rows]
+    if len(columns) == 1 and texts and all(isinstance(text, str) for text in texts):
+        return pd.DataFrame({columns[0]["name"]: texts})
     raise InputError("x: give a pandas table with the columns of the training's, such as table.head()")
 
 
@@ -263,9 +265,7 @@ def _load_without_program(folder: Path, about: Mapping[str, Any]) -> Any:
     try:
         from fedweave.api.export import run_weights
     except ImportError as error:
-        raise InputError(
-            f"{folder}: needs fedweave {about['versions']['fedweave']}, as there is no {PROGRAM}"
-        ) from error
+        raise InputError(f"{folder}: has no {PROGRAM}; install fedweave {about['versions']['fedweave']}") from error
     return run_weights(folder)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedweave import data
 from fedweave.api import arrays, exported_model, folder
+from fedweave.api.arguments import as_array
 from fedweave.api.tables import convert_input_errors
 from fedweave.errors import BadInput, choose
 from fedweave.federation.registry import METHODS
@@ -95,7 +96,7 @@ class Predictor:
                 return arrays.as_images(table.encode(exported_model.as_table(x, stored), client))
             if stored and hasattr(x, "columns"):
                 return arrays.as_images(exported_model.last_window(x, stored, self.about["shape"][0]))
-        values = np.asarray(x.to_numpy() if hasattr(x, "to_numpy") else x)
+        values = _as_array(x)
         shape = tuple(self.about["shape"])
         _check_shape(values, shape, self.about["name"])
         return arrays.as_images(arrays.as_features(values, "predict"))
@@ -103,7 +104,7 @@ class Predictor:
     def _encode_nodes(self, x: Any, client: int) -> np.ndarray:
         """Features of all nodes of the client's subgraph [V, F]."""
         table = folder.columns(self.about)
-        values = table.encode(x, client) if table is not None and hasattr(x, "columns") else np.asarray(x)
+        values = table.encode(x, client) if table is not None and hasattr(x, "columns") else _as_floats(x)
         nodes = int(self.models.graphs[client][0][0].max()) + 1  # each has a loop
         if values.shape != (nodes, *self.about["stored"]):
             raise BadInput(
@@ -111,11 +112,11 @@ class Predictor:
                 f"{self.about['stored'][0]} values; give one row for each of its nodes"
             )
         data.check_finite(values, "x", "drop these rows, or fill them in")
-        return values.astype(np.float32)
+        return values
 
     def _encode_windows(self, x: Any, scaling: data.Scaling, client: int) -> np.ndarray:
         """Windows of values and hours [M, window + horizon, 2]; what is to be forecast is left out."""
-        windows, layout = np.array(x, dtype=np.float32), self.about["layout"]
+        windows, layout = _as_floats(x), self.about["layout"]
         window, span = layout["window"], layout["window"] + layout["horizon"]
         if windows.ndim != 3 or windows.shape[1:] != (span, 2):
             raise BadInput(
@@ -214,6 +215,18 @@ def _read_project_inputs(run: Run) -> tuple[dict[str, Any], list[tuple[Tensor, T
         f"{run.folder}: the data of task {run.task!r} are not there, whose scaling predictions need; "
         "run in the project: dvc repro partition"
     )
+
+
+def _as_array(x: Any) -> np.ndarray:
+    return as_array(x.to_numpy() if hasattr(x, "to_numpy") else x, "x", "give each row the same number of values")
+
+
+def _as_floats(x: Any) -> np.ndarray:
+    """A float32 copy of rows of numbers [M, ...]."""
+    try:
+        return _as_array(x).astype(np.float32)
+    except (ValueError, TypeError) as error:
+        raise BadInput(f"x: holds values that are no numbers ({error}); give rows of numbers") from error
 
 
 def _check_shape(values: np.ndarray, shape: tuple[int, ...], name: str) -> None:
