@@ -215,6 +215,16 @@ REFUSED = {
     "y: shape [4], but x has 60 rows": lambda: fw.Federation.from_arrays(X, Y[:4], client=WHO),
     "x: shape [60]": lambda: fw.Federation.from_arrays(X[:, 0], Y, client=WHO),
     "x of own-data: nan at [0, 0]": lambda: fw.Federation.from_arrays(X * np.nan, Y, client=WHO),
+    "y: is missing in 20 rows, first in row 2": lambda: fw.Federation.from_arrays(
+        X, ["yes", "no", float("nan")] * 20, client=WHO
+    ),
+    "y: is missing in 30 rows, first in row 1": lambda: fw.Federation.from_arrays(X, ["yes", None] * 30, client=WHO),
+    "client: is missing in some rows": lambda: fw.Federation.from_arrays(X, Y, client=["a", "b", pd.NA] * 20),
+    "recording: is missing in 30 rows": lambda: fw.Federation.from_arrays(
+        X, Y, client=WHO, recording=[None, "first"] * 30
+    ),
+    "client: 3 ids, but x has 60 rows": lambda: fw.Federation.from_arrays(["a text"] * 60, Y, client=["a", "b", "c"]),
+    "y: shape [4], but x has 60 rows; give one": lambda: fw.Federation.from_arrays(["a text"] * 60, Y[:4], client=WHO),
     "y: only one class, '0'": lambda: fw.Federation.from_arrays(X, Y * 0, client=WHO),
     "y: holds numbers that are no classes": lambda: fw.Federation.from_arrays(X, Y + 0.5, client=WHO, target="classes"),
     "two ids have the same name": lambda: fw.Federation.from_arrays(X, Y, client=[1, "1", "a"] * 20),
@@ -245,6 +255,7 @@ REFUSED = {
     "y: the entries have different lengths": lambda: fw.Federation.from_arrays(X, [[1], [1, 2]] * 30, client=WHO),
     "client: 3 is no list of names": lambda: fw.Federation.from_arrays(X, Y, client=3),
     "is no list of names; give the name of a client": lambda: fw.Federation.from_arrays(X, Y, client=[[1]] * 60),
+    "relation: None is no client": lambda: fw.Federation.from_arrays(X, Y, client=WHO, relation=[("Ann", None)]),
     "relation: 3 is no pair": lambda: fw.Federation.from_arrays(X, Y, client=WHO, relation=3),
     "x: holds complex numbers; give the real": lambda: fw.Federation.from_arrays(X * 1j, Y, client=WHO),
     "x: holds dates; give numbers": lambda: fw.Federation.from_arrays(X.astype("M8[s]"), Y, client=WHO),
@@ -253,6 +264,15 @@ REFUSED = {
     "y: holds dates": lambda: fw.Federation.from_arrays(X, X[:, 0].astype("M8[s]"), client=WHO),
     "y: holds durations": lambda: fw.Federation.from_arrays(
         None, X[:, 0].astype("m8[s]"), client=WHO, time=range(60), window=2, horizon=1
+    ),
+    "x: 5 rows, but y has 60": lambda: fw.Federation.from_arrays(
+        X[:5], X[:, 0], client=WHO, time=range(60), window=2, horizon=1
+    ),
+    "group: shape [5], but x has 60 rows": lambda: fw.Federation.from_arrays(
+        None, X[:, 0], client=WHO, time=range(60), window=2, horizon=1, group=["g"] * 5
+    ),
+    "gap: '2' must be a number of rows": lambda: fw.Federation.from_arrays(
+        None, X[:, 0], client=WHO, time=range(60), window=2, horizon=1, gap="2"
     ),
     "column 'x' holds complex numbers": lambda: fw.Federation.from_pandas(
         TABLE.assign(x=TABLE["x"] * 1j), client="who", label="y", features=["x"]

@@ -146,6 +146,24 @@ def _contains(values: np.ndarray, predicate: Callable[[Any], bool]) -> bool:
     return any(map(predicate, values.ravel()[:1000].tolist()))
 
 
+def check_missing(values: Any, name: str) -> None:
+    """Refuse names of rows of which one is missing, as its text "nan" would be taken for a name.
+
+    Args:
+        values: one per row, as they were given.
+
+    Raises:
+        BadInput: naming the number of such rows and the first one.
+    """
+    import pandas as pd
+
+    missing = pd.isna(np.asarray(values, dtype=object))
+    if missing.any():
+        raise BadInput(
+            f"{name}: is missing in {int(missing.sum())} rows, first in row {int(missing.argmax())}; drop them first"
+        )
+
+
 def check_size(values: np.ndarray, name: str) -> None:
     """Refuse finite numbers whose square is more than float32 can hold; infinite numbers are checked elsewhere.
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedweave import data
-from fedweave.api.arguments import as_array, check_kind, check_size
+from fedweave.api.arguments import as_array, check_kind, check_missing, check_size
 from fedweave.api.exported_model import DATE
 from fedweave.api.exported_model import as_images as as_images
 from fedweave.data import Dataset, Partition
@@ -44,6 +44,17 @@ def as_column(values: Any, name: str, count: int) -> np.ndarray:
         raise BadInput(f"{name}: the entries have different lengths; give one value for each row") from error
     if column.shape != (count,):
         raise BadInput(f"{name}: shape {list(column.shape)}, but x has {count} rows; give one value for each")
+    return column
+
+
+def as_recordings(values: Any, count: int) -> np.ndarray:
+    """The recording of each row [M].
+
+    Raises:
+        BadInput: it is missing for a row, so that rows of one recording could get into two parts.
+    """
+    column = as_column(values, "recording", count)
+    check_missing(values, "recording")
     return column
 
 
@@ -131,7 +142,7 @@ def as_clients(client: Any, count: int) -> tuple[np.ndarray, tuple[str, ...]]:
     if len(ids) != count:
         raise BadInput(f"client: {len(ids)} ids, but x has {count} rows; give one for each")
     distinct = list(dict.fromkeys(ids))
-    if any(one is None or one != one for one in distinct):
+    if any(map(_is_missing, distinct)):
         raise BadInput("client: is missing in some rows; drop them first")
     with suppress(TypeError):  # ids of several types keep the order in which they come
         distinct.sort()
@@ -140,6 +151,13 @@ def as_clients(client: Any, count: int) -> tuple[np.ndarray, tuple[str, ...]]:
         raise BadInput("client: two ids have the same name, such as 1 and '1'; give them one type")
     position = {one: i for i, one in enumerate(distinct)}
     return np.array([position[one] for one in ids], dtype=np.int64), names
+
+
+def _is_missing(value: Any) -> bool:
+    try:
+        return value is None or bool(value != value)
+    except TypeError:  # pandas' missing value is not even different from itself
+        return True
 
 
 def as_groups(group: Any, owner: np.ndarray, names: tuple[str, ...]) -> tuple[np.ndarray | None, tuple[str, ...]]:
@@ -183,9 +201,9 @@ def _names_by_client(values: Any, option: str, owner: np.ndarray, names: tuple[s
 def as_relation(pairs: list[tuple[Any, Any]], names: tuple[str, ...]) -> np.ndarray:
     """Edges [2, R] of a given client graph in both directions, from pairs of names."""
     position = {name: i for i, name in enumerate(names)}
-    unknown = next((one for pair in pairs for one in pair if str(one) not in position), None)
-    if unknown is not None:
-        raise BadInput(f"relation: {unknown!r} is no client; clients: {', '.join(names[:10])}")
+    unknown = [one for pair in pairs for one in pair if str(one) not in position]
+    if unknown:
+        raise BadInput(f"relation: {unknown[0]!r} is no client; clients: {', '.join(names[:10])}")
     if not pairs:
         raise BadInput("relation: has no pair; give such as [('a', 'b')], or leave it out")
     return symmetrise_edges(np.array([[position[str(one)] for one in pair] for pair in pairs]).T, len(names))

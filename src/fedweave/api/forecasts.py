@@ -49,16 +49,21 @@ def fields_from_steps(values: Any, others: Any, client: Any, options: RowOptions
     steps = _channels(values, "y")
     width = steps.shape[1]
     if others is not None:
-        steps = np.concatenate([steps, _channels(others, "x")], axis=1)
+        channels = _channels(others, "x")
+        if len(channels) != len(steps):
+            raise BadInput(f"x: {len(channels)} rows, but y has {len(steps)}; give one for each time step")
+        steps = np.concatenate([steps, channels], axis=1)
     horizon = _check_options(options)
     owner, names = arrays.as_clients(client, len(steps))
     time = arrays.as_times(options.time, len(steps))
-    recording = None if options.recording is None else arrays.as_column(options.recording, "recording", len(steps))
+    recording = None if options.recording is None else arrays.as_recordings(options.recording, len(steps))
     series = _series(owner, recording)
     windows = _cut_windows(steps, width, series, time, names, owner, options)
     parts = _split_windows(windows, owner, None if recording is None else series, names, horizon, options)
     arrangement = Arrangement(owner[windows.first], names, None, (), parts, windows.targets)
-    group, unit = (_select_windows(entries, windows.first) for entries in (options.group, options.unit))
+    group, unit = (
+        _select_windows(getattr(options, name), name, windows.first, len(steps)) for name in ("group", "unit")
+    )
     normalize = options.normalize or "standard"
     scope = "each client alone" if normalize == "standard_client" else "all clients together"
     dataset = Dataset(
@@ -71,9 +76,11 @@ def fields_from_steps(values: Any, others: Any, client: Any, options: RowOptions
     )
 
 
-def _select_windows(values: Any, first: np.ndarray) -> Any:
+def _select_windows(values: Any, name: str, first: np.ndarray, steps: int) -> Any:
     """Values per step as values per window; a mapping from clients stays as it is."""
-    return values if values is None or isinstance(values, Mapping) else np.asarray(values, dtype=object)[first]
+    if values is None or isinstance(values, Mapping):
+        return values
+    return arrays.as_column(np.asarray(values, dtype=object), name, steps)[first]
 
 
 def _channels(values: Any, name: str) -> np.ndarray:
@@ -167,7 +174,7 @@ def _split_windows(
     """Chronological parts of each client's windows, of which no two forecast the same step."""
     least = -(-horizon // options.stride) - 1
     gap = options.gap or least
-    if gap < least:
+    if isinstance(gap, int) and gap < least:  # `split_rows` refuses other types
         raise BadInput(f"gap: {gap}, but then windows of two parts forecast the same steps; at least {least}")
     owner_of_window = owner[windows.first]
     missing = [name for i, name in enumerate(names) if not (owner_of_window == i).any()]

@@ -49,7 +49,7 @@ class RowOptions:
     def build_split_options(self, count: int) -> SplitOptions:
         """The checked options of a split of `count` rows."""
         time = None if self.time is None else arrays.as_times(self.time, count)
-        recording = None if self.recording is None else arrays.as_column(self.recording, "recording", count)
+        recording = None if self.recording is None else arrays.as_recordings(self.recording, count)
         return SplitOptions(self.split, self.shares, time, self.gap, recording, self.val, self.seed)
 
 

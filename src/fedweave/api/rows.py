@@ -70,7 +70,9 @@ def fields_from_arrays(x: Any, y: Any, client: Any, options: RowOptions) -> dict
     if _are_texts(x):
         import pandas as pd
 
-        table = pd.DataFrame({TEXT_COLUMN: [*x], "client": [*client], "label": [*y]})
+        label = arrays.as_column(np.asarray(y, dtype=object), "y", len(x))
+        arrays.as_clients(client, len(x))
+        table = pd.DataFrame({TEXT_COLUMN: [*x], "client": [*client], "label": pd.Series([*label])})
         return fields_from_table(table, "client", "label", TableOptions([TEXT_COLUMN], text=[TEXT_COLUMN]), options)
     values = arrays.as_features(x, options.name)
     arrangement = arrange(y, client, len(values), options)

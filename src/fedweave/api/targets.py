@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedweave.api.arguments import check_kind, check_size
+from fedweave.api.arguments import check_kind, check_missing, check_size
 from fedweave.api.arrays import as_classes, as_column
 from fedweave.errors import BadInput, choose
 
@@ -35,6 +35,8 @@ def as_targets(y: Any, count: int, target: str | None = None, least: int = 2) ->
     if target is not None:
         choose(target, KINDS, "target")
     column = as_column(y, "y", count)
+    if column.dtype.kind not in "biuf":
+        check_missing(y, "y")
     check_kind(column, "y")
     check_size(column, "y")
     if target == "numbers":
