@@ -157,6 +157,21 @@ def test_images_that_cannot_be_read(tmp_path: Path) -> None:
         fw.Federation.from_images(tmp_path / "all")
     with pytest.raises(fw.BadInput, match="has no images"):
         fw.Federation.from_images(tmp_path)
+    for size in ("big", 32, (32,), (0, 3), (4.5, 3)):
+        with pytest.raises(fw.BadInput, match=r"size: .* is no height and width"):
+            fw.Federation.from_images(tmp_path / "all", size=size)
+
+
+@pytest.mark.parametrize("image", [np.full((4, 4), 0.5), np.full((4, 4), 300), np.full((4, 4), -3)])
+def test_values_that_are_no_bytes(image: np.ndarray, tmp_path: Path) -> None:
+    """As bytes, they would be other images: black ones, or ones with values that start again from 0."""
+    table = pd.DataFrame({"image": [image] * 6, "client": [*"ab"] * 3, "label": [0, 1] * 3})
+    with pytest.raises(fw.BadInput, match=r"image in row 0: has values from .* that are no bytes"):
+        fw.Federation.from_huggingface(Stored(table), client="client", label="label", image="image")
+    (tmp_path / "a" / "x").mkdir(parents=True)
+    Image.fromarray(np.full((4, 4), 300, np.uint16)).save(tmp_path / "a" / "x" / "0.png")
+    with pytest.raises(fw.BadInput, match=r"0\.png: has values from 300 to 300 that are no bytes"):
+        fw.Federation.from_images(tmp_path)
 
 
 class Stored:
@@ -243,6 +258,30 @@ def test_bad_graphs_are_refused(tmp_path: Path) -> None:
         make(nodes, edges, features=["node"])
     with pytest.raises(fw.BadInput, match="no column 'place'"):
         make(nodes, edges, client="place")
+    for pair in ((["n1"], "n2"), ("n1", None)):
+        with pytest.raises(fw.BadInput, match=r"edges: .* is no node"):
+            make(nodes, [pair])
+
+
+def test_bad_graphs_of_arrays_are_refused() -> None:
+    """Features that are no finite numbers, missing labels, a split of other lengths, and two clients of one name."""
+    x, edges, y = np.ones((6, 2)), np.array([[0, 1], [1, 2]]), [0, 1] * 3
+    parts = ["train", "train", "train", "val", "test", "test"]
+    graphs = [(x, edges, y)] * 2
+    made = fw.Federation.from_graphs([(x, [[], []], y), (x, edges, y)], split=[parts] * 2)
+    assert [part.shape for part in made.partition.edges or ()] == [(2, 0), (2, 4)]
+    for bad, options, message in (
+        ([(x * np.nan, edges, y)], {}, "x of 'client 0': nan at"),
+        ([([["a", "b"]] * 6, edges, y)], {}, "they must be numbers"),
+        ([([[1], [1, 2]], edges, y)], {}, "the rows have different lengths"),
+        ([(x, edges, ["a", None] * 3)], {}, "y of 'client 0': is missing in 3 rows"),
+        ({1: graphs[0], "1": graphs[1]}, {}, "two clients have the same name"),
+        (graphs, {"split": [parts[:5], ["train", *parts]]}, "split: 5 labels, but 'client 0' has 6 nodes"),
+        (graphs, {"split": [parts]}, "is not one list for each of 2 clients"),
+        (graphs, {"split": 5}, "is not one list for each of 2 clients"),
+    ):
+        with pytest.raises(fw.BadInput, match=message):
+            fw.Federation.from_graphs(bad, **options)
 
 
 @pytest.mark.parametrize(

@@ -232,7 +232,9 @@ def as_graphs(graphs: Any) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray
     if not isinstance(graphs, Iterable):
         raise BadInput(f"graphs: {format_value(graphs)} is no list of graphs; give (x, edge_index, y) of each client")
     graph_of = dict(graphs) if isinstance(graphs, Mapping) else {f"client {i}": graph for i, graph in enumerate(graphs)}
-    parts = {str(client): as_graph(graph, client) for client, graph in graph_of.items()}
+    parts = {str(client): as_graph(graph, str(client)) for client, graph in graph_of.items()}
+    if len(parts) < len(graph_of):
+        raise BadInput("graphs: two clients have the same name, such as 1 and '1'; give them one type")
     widths = sorted({x.shape[1] for x, _, _ in parts.values()})
     if len(widths) != 1:
         raise BadInput(f"graphs: {len(parts)} of them, with {widths} features; give some, all with the same number")
@@ -243,22 +245,19 @@ def as_graph(graph: tuple[Any, Any, Any], client: str) -> tuple[np.ndarray, np.n
     """Features, edges in both directions and classes of one client."""
     if not isinstance(graph, list | tuple) or len(graph) != 3:
         raise BadInput(f"graphs: {client!r} has {format_value(graph)}; give (x [V, F], edge_index [2, E], y [V])")
-    x, edges, y = np.asarray(graph[0]), np.asarray(graph[1]), np.asarray(graph[2])
-    for values in (x, y):
-        check_kind(values, f"graphs: {client!r}")
-    check_size(x, f"graphs: x of {client!r}")
-    x = x.astype(np.float32)
-    if (
-        x.ndim != 2
-        or y.shape != (len(x),)
-        or edges.ndim != 2
-        or len(edges) != 2
-        or not np.issubdtype(edges.dtype, np.integer)
-    ):
+    x, edges, y = (as_array(part, f"graphs: {client!r}", "give x [V, F], edge_index [2, E], y [V]") for part in graph)
+    edges = edges if edges.size else edges.astype(np.int64)  # NumPy takes empty lists for fractions
+    fits = x.ndim == 2 and y.shape == (len(x),) and edges.ndim == 2 and len(edges) == 2
+    if not fits or x.dtype.kind not in "biuf" or edges.dtype.kind not in "iu":
         raise BadInput(
             f"graphs: {client!r} has x {list(x.shape)}, edge_index {list(edges.shape)} and y {list(y.shape)}; "
-            "they must be [V, F], whole numbers [2, E] and [V]"
+            "they must be numbers [V, F], whole numbers [2, E], and a class for each node [V]"
         )
+    check_size(x, f"graphs: x of {client!r}")
+    x = x.astype(np.float32)
+    data.check_finite(x, f"graphs: x of {client!r}", "drop these nodes, or fill them in")
+    if y.dtype.kind not in "biuf":
+        check_missing(graph[2], f"graphs: y of {client!r}")
     if edges.size and (edges.min() < 0 or edges.max() >= len(x)):
         raise BadInput(f"graphs: {client!r} has an edge to node {edges.max()}, but {len(x)} nodes")
     return x, symmetrise_edges(edges, len(x)), y

@@ -1,6 +1,6 @@
 """Federations of graphs: one subgraph per client, from arrays or from a table of nodes and one of edges."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from fedweave.api.tables import Preprocessing, fit_columns
 from fedweave.data import Dataset, Partition
 from fedweave.data.base import symmetrise_edges
 from fedweave.data.partitions.splits import PARTS
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, format_value
 
 
 def fields_from_graphs(graphs: Any, options: RowOptions) -> dict[str, Any]:
@@ -25,12 +25,27 @@ def fields_from_graphs(graphs: Any, options: RowOptions) -> dict[str, Any]:
     first = np.cumsum([0, *sizes[:-1]])
     split = options.split
     if not (split is None or isinstance(split, str | Mapping)):
-        split = [part for labels_of_client in split for part in labels_of_client]
+        split = _join_splits(split, dict(zip(graph_of, sizes, strict=True)))
     owner = np.repeat(np.arange(len(parts)), sizes)
     labels = np.concatenate([y for _, _, y in parts])
     arrangement = arrange(labels, owner, len(owner), replace(options, split=split), tuple(graph_of))
     edges = np.concatenate([pairs + start for (_, pairs, _), start in zip(parts, first, strict=True)], axis=1)
     return _fields(np.concatenate([x for x, _, _ in parts]), edges, arrangement, options, ())
+
+
+def _join_splits(split: Any, nodes: Mapping[str, int]) -> list[Any]:
+    """The labels of all nodes, from one list per client; `nodes` has the number of each client's nodes.
+
+    Raises:
+        BadInput: a list is missing, or has another length.
+    """
+    lists = [[*one] if isinstance(one, Iterable) else [one] for one in split] if isinstance(split, Iterable) else []
+    if len(lists) != len(nodes):
+        raise BadInput(f"split: {format_value(split)} is not one list for each of {len(nodes)} clients")
+    for (client, count), labels in zip(nodes.items(), lists, strict=True):
+        if len(labels) != count:
+            raise BadInput(f"split: {len(labels)} labels, but {client!r} has {count} nodes; give one for each")
+    return [label for labels in lists for label in labels]
 
 
 def fields_from_tables(
@@ -78,9 +93,9 @@ def _positions(edges: Any, ids: Sequence[Any]) -> np.ndarray:
         duplicate = next(one for i, one in enumerate(ids) if position[one] != i)
         raise BadInput(f"nodes: {duplicate!r} is there twice; each node has one row")
     pairs = read_pairs(edges, "edges")
-    unknown = next((one for pair in pairs for one in pair if one not in position), None)
-    if unknown is not None:
-        raise BadInput(f"edges: {unknown!r} is no node; add its row, or drop its edges")
+    unknown = [one for pair in pairs for one in pair if not isinstance(one, Hashable) or one not in position]
+    if unknown:
+        raise BadInput(f"edges: {unknown[0]!r} is no node; add its row, or drop its edges")
     return np.array([[position[one] for one in pair] for pair in pairs], dtype=np.int64).reshape(-1, 2).T
 
 

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, format_value
 
 if TYPE_CHECKING:
     import pandas as pd
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+MOST_PIXELS = 4096  # largest height and width to which images are resized
+DEEP_MODES = ("I", "I;16", "I;16B", "I;16L", "F")  # of grey images with more than 8 bits
 PARTS = {"validation": "val", "valid": "val", "dev": "val"}  # other names of a part
 
 
@@ -44,13 +46,16 @@ def load(images: Iterable[Any], root: Path, size: tuple[int, int] | None) -> np.
         size: height and width to which all are resized; default: all must have the same size.
 
     Raises:
-        BadInput: an image cannot be read, or has another size.
+        BadInput: an image cannot be read, has another size, or has values that are no bytes.
     """
+    _check_size(size)
     arrays: list[np.ndarray] = []
     mode = ""
     for i, image in enumerate(images):
         original, label = _open_image(image, root, i)
-        mode = mode or ("L" if original.mode in ("1", "L", "I", "I;16", "F") else "RGB")
+        if original.mode in DEEP_MODES:
+            _as_bytes(original, label)  # a conversion by PIL would cut larger values off
+        mode = mode or ("L" if original.mode in ("1", "L", *DEEP_MODES) else "RGB")
         converted = original.convert(mode)
         if size is not None:
             converted = converted.resize((size[1], size[0]))
@@ -61,6 +66,30 @@ def load(images: Iterable[Any], root: Path, size: tuple[int, int] | None) -> np.
             raise BadInput(f"{label}: is of {shapes[0]} pixels, the first image of {shapes[1]}; give size=(32, 32)")
         arrays.append(values)
     return np.stack(arrays)
+
+
+def _check_size(size: Any) -> None:
+    """Refuse a size that is not a height and a width."""
+    numbers = [*size] if isinstance(size, list | tuple) else []
+    if size is not None and (len(numbers) != 2 or not all(type(n) is int and 0 < n <= MOST_PIXELS for n in numbers)):
+        raise BadInput(
+            f"size: {format_value(size)} is no height and width, whole numbers up to {MOST_PIXELS}; such as (32, 32)"
+        )
+
+
+def _as_bytes(image: Any, label: str) -> np.ndarray:
+    """An array [H, W] or [H, W, C], or a grey image of more than 8 bits, as bytes.
+
+    Raises:
+        BadInput: it has values that a conversion to bytes would change: fractions, or numbers below 0 or above 255.
+    """
+    values = np.asarray(image)
+    if values.dtype.kind in "iuf" and ((values < 0) | (values > 255) | (values != values.round())).any():
+        raise BadInput(
+            f"{label}: has values from {values.min():g} to {values.max():g} that are no bytes; give whole numbers "
+            "from 0 to 255, or arrays of numbers with from_arrays"
+        )
+    return values.astype(np.uint8)
 
 
 def _open_image(image: Any, root: Path, row: int) -> tuple[Any, str]:
@@ -78,7 +107,9 @@ def _open_image(image: Any, root: Path, row: int) -> tuple[Any, str]:
                 return file, label
         if isinstance(image, bytes):
             return Image.open(io.BytesIO(image)), label
-        return image if isinstance(image, Image.Image) else Image.fromarray(np.asarray(image, dtype=np.uint8)), label
+        return image if isinstance(image, Image.Image) else Image.fromarray(_as_bytes(image, label)), label
+    except BadInput:
+        raise
     # Decoders raise errors of many types for damaged files and for images that are too large.
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -96,7 +127,7 @@ def as_table(dataset: Any) -> "pd.DataFrame":
     """
     import pandas as pd
 
-    if isinstance(dataset, Mapping) and not hasattr(dataset, "to_pandas"):
+    if isinstance(dataset, Mapping) and dataset and not hasattr(dataset, "to_pandas"):
         parts = {PARTS.get(str(name), str(name)): as_table(part) for name, part in dataset.items()}
         return pd.concat([table.assign(split=name) for name, table in parts.items()], ignore_index=True)
     if hasattr(dataset, "to_pandas"):

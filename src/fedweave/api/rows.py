@@ -9,7 +9,14 @@ import numpy as np
 
 from fedweave.api import arrays, data_checks, forecasts, images
 from fedweave.api.arguments import as_names
-from fedweave.api.columns import COLUMN_OPTIONS, check_roles, column_values, feature_columns, named_columns
+from fedweave.api.columns import (
+    COLUMN_OPTIONS,
+    check_column,
+    check_roles,
+    column_values,
+    feature_columns,
+    named_columns,
+)
 from fedweave.api.options import Arrangement, RowOptions, arrange, federation_fields
 from fedweave.api.tables import HASHED, fit_columns
 from fedweave.data import Dataset
@@ -209,6 +216,7 @@ def fields_from_images(
 ) -> dict[str, Any]:
     """The fields of a federation of images that a column of a table names or holds."""
     option_columns = named_columns(table, options)
+    check_column(table, image, "image")
     feature_columns(table, client, [label], [image], option_columns)
     options = replace(options, **{key: column_values(table, column) for key, column in option_columns.items()})
     x = images.load(table[image].tolist(), root, size)
