@@ -359,6 +359,7 @@ REFUSED = {
     "model: 'mpl' is unknown; did you mean 'mlp'": {"model": "mpl"},
     "option: 'hiden' is unknown; did you mean 'hidden'": {"model": {"name": "mlp", "hiden": 3}},
     "model.name: missing; give such as": {"model": {"hidden": 3}},
+    "model.name: ['mlp'] is no name": {"model": {"name": ["mlp"]}},
     "SmallCNN takes larger images": {"model": "small_cnn"},
     "head: 'fc', but the model 'mlp' knows its own": {"model": "mlp", "head": "fc"},
     "FedSage+ needs subgraphs, which people with model mlp does not have": {"methods": ["fedsage"]},
@@ -393,6 +394,12 @@ def test_bad_arguments(message: str, tmp_path: Path) -> None:
     assert message in str(caught.value)
     assert "params.yaml" not in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_seeds_may_be_an_iterator() -> None:
+    """Which can be read once."""
+    compared = fw.compare(people(), ["local"], rounds=1, seeds=iter((3, 5)), **QUIET)
+    assert [*compared.study.runs[0].seeds] == [3, 5]
 
 
 @pytest.mark.parametrize("folder", [None, 3, ""])

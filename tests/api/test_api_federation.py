@@ -301,6 +301,14 @@ REFUSED = {
     "text: 3 is no name of a column": lambda: fw.Federation.from_pandas(
         TABLE, client="who", label="y", features=["x"], text=3
     ),
+    "column 'lists' holds lists or other objects": lambda: fw.Federation.from_pandas(
+        TABLE.assign(lists=[[1]] * 60), client="who", label="y", features=["lists"], text=["lists"]
+    ),
+    "text: 'who' has 2.5; give a number of hashes": lambda: fw.Federation.from_pandas(
+        TABLE.assign(word="a"), client="word", label="y", features=["who"], text={"who": 2.5}
+    ),
+    "is no pandas table; give one": lambda: fw.Federation.from_pandas(TABLE["who"], client="who", label="y"),
+    "root: None is no path": lambda: fw.Federation.from_dataset("digits", "iid", root=None),
     "client: no column ['who']; did you mean 'who'?": lambda: fw.Federation.from_pandas(
         TABLE, client=["who"], label="y"
     ),
@@ -336,6 +344,15 @@ def test_refused(message: str) -> None:
         REFUSED[message]()
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_columns_may_have_numbers_as_names() -> None:
+    """As a table of an array has them."""
+    table = pd.DataFrame(X).assign(who=WHO, y=Y)
+    made = fw.Federation.from_pandas(table, client="who", label="y")
+    assert [column["name"] for column in made.dataset.columns] == [0, 1, 2, 3]
+    run = fw.fit("local", made, rounds=1, progress=False)
+    assert len(run.predict(table, "Ann")) == 60
 
 
 def test_unseen_classes_are_refused_and_small_clients_are_said() -> None:

@@ -87,6 +87,20 @@ def test_arrays_from_a_file(tmp_path: Path) -> None:
         fw.Federation.from_file(tmp_path / "orders.npz", **NAMES, embed=True)
 
 
+def test_arrays_that_are_not_used_are_refused(tmp_path: Path) -> None:
+    """A second label or a second array of features would be left out."""
+    path = tmp_path / "rows.npz"
+    np.savez(path, x=np.ones((9, 2)), y=[0, 1, 0] * 3, z=np.ones(9), client=[*"abc"] * 3)
+    for options, message in (
+        ({"label": ["y", "z"]}, r"label: \['y', 'z'\] are several arrays"),
+        ({"features": ["x", "z"]}, r"features: \['x', 'z'\] are several arrays"),
+        ({"features": 5}, "features: 5 is no name"),
+        ({"client": ["client"]}, r"arrays: there is no \['client'\]"),
+    ):
+        with pytest.raises(fw.BadInput, match=message):
+            fw.Federation.from_file(path, **{"client": "client", "label": "y", **options})
+
+
 def test_damaged_files_are_refused(tmp_path: Path) -> None:
     """One line with the name of the file."""
     for name, content in {"a.csv": b"", "b.parquet": b"PAR1", "c.npz": b"PK", "d.txt": b"x", "e.csv": b"x,y\n"}.items():

@@ -21,7 +21,9 @@ CLIENT_OPTIONS = ("group", "unit")  # options that describe a client, so that th
 
 def named_columns(table: "pd.DataFrame", options: Any) -> dict[str, str]:
     """Option -> column of `table` that it names; the name of a rule counts only if a column has it."""
-    if not hasattr(table, "columns"):
+    import pandas as pd
+
+    if not isinstance(table, pd.DataFrame):
         raise BadInput(f"table: {format_value(table)} is no pandas table; give one, or use Federation.from_file")
     if not len(table):
         raise BadInput("table: has no rows; give one row for each example")
@@ -55,8 +57,8 @@ def feature_columns(
             raise BadInput(
                 f"table: column {column!r} is missing in {int(table[column].isna().sum())} rows; drop them first"
             )
-    names = () if features is None else as_names(features, "features", 0)
-    selected = [str(column) for column in table.columns if column not in used] if features is None else [*names]
+    columns = [column for column in table.columns if column not in used] if features is None else features
+    selected = as_names(columns, "features", 0)
     if len(selected) < least or {*selected} & {client, *labels}:
         others = " and ".join(map(repr, (client, *labels)))
         raise BadInput(f"features: {selected} must name columns other than {others}, at least {least}")
@@ -108,8 +110,8 @@ def read_used_columns(
     path: Path | str, client: str, label: str | Sequence[str], options: Mapping[str, Any]
 ) -> "pd.DataFrame":
     """The table of a file; only the columns that are used, where features are named."""
-    features = options.get("features")
-    if not features or options.get("split") in RULES:
+    features, split = options.get("features"), options.get("split")
+    if not features or not isinstance(client, str) or (isinstance(split, str) and split in RULES):
         return read_table(path)
     column_names = [options[key] for key in COLUMN_OPTIONS if isinstance(options.get(key), str)]
     return read_table(

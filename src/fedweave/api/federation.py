@@ -245,6 +245,7 @@ class Federation:
         Federation 'digits': 5 clients, 1797 rows of 1 x 8 x 8 values, 10 classes
         """
         check_text(name, "name", "digits")
+        check_path(root, "root")
         if not isinstance(partition, str | Mapping):
             raise BadInput(f"partition: {format_value(partition)} is no name and no mapping; give such as 'iid'")
         block = {**({"name": partition} if isinstance(partition, str) else partition), **options}

@@ -23,9 +23,8 @@ def summary(federation: "Federation") -> str:
     unit = "value" if size == "1" else "values"
     content = f", {dataset.classes} classes" if dataset.classes else ""
     if dataset.targets is not None:
-        content = (
-            f", forecasts of {dataset.outputs // len(dataset.channels)} steps" if dataset.channels else ", numbers"
-        )
+        horizon = dataset.outputs // len(dataset.channels or (0,))
+        content = f", forecasts of {horizon} step{'s' * (horizon != 1)}" if dataset.channels else ", numbers"
     return f"Federation {federation.name!r}: {len(federation)} clients, {count} {rows} of {size} {unit}{content}"
 
 

@@ -112,10 +112,10 @@ def plan(
     task = {**_task_block(federation, block, train, evaluate), "metric": register_metric(metric)}
     raw = {
         "study": name,
-        "seeds": as_seeds(seeds),
+        "seeds": (used_seeds := as_seeds(seeds)),
         "tasks": {federation.name: task},
         **_run_blocks(federation, entries),
-        "tune": _tuning_block(tune, seeds, {method for method, _ in entries.values()}),
+        "tune": _tuning_block(tune, used_seeds, {method for method, _ in entries.values()}),
     }
     inputs = Inputs(federation.dataset, federation.partition, adapter)
     try:
@@ -233,11 +233,10 @@ def _task_block(
     }
 
 
-def _tuning_block(tune: int | Mapping[str, Any], seeds: int | Sequence[int], methods: set[str]) -> dict[str, Any]:
+def _tuning_block(tune: int | Mapping[str, Any], seeds: Sequence[int], methods: set[str]) -> dict[str, Any]:
     """The block `tune`; its default seed is not a seed of the comparison."""
     block: dict[str, Any] = dict(tune) if isinstance(tune, Mapping) else {"trials": tune}
-    used_seeds = as_seeds(seeds)
-    unused_seed = next(seed for seed in range(1000, 2000 + len(used_seeds)) if seed not in used_seeds)
+    unused_seed = next(seed for seed in range(1000, 2000 + len(seeds)) if seed not in seeds)
     spaces = as_mapping(block.get("spaces"), "tune.spaces", "{'ditto': {'lam': {'choices': [0.1, 1]}}}")
     return {"seeds": [unused_seed], **block, "spaces": {**_default_spaces(methods), **spaces}}
 
@@ -255,6 +254,7 @@ def _resolve_model(federation: Federation, model: Any, head: str | None) -> tupl
         block = {"name": model} if isinstance(model, str) else dict(model)
         if "name" not in block:
             raise BadInput("model.name: missing; give such as {'name': 'mlp', 'hidden': 3}")
+        check_text(block["name"], "model.name", "mlp")
         block["name"] = ALIASES.get((federation.dataset.kind, str(block.get("name"))), block.get("name"))
         if head is not None:
             raise BadInput(f"head: {head!r}, but the model {block.get('name')!r} knows its own; leave it out")

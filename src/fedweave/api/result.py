@@ -41,7 +41,8 @@ class MethodResult:
         mean, metric = scores.to_numpy().mean(), self.run.info["metric"]
         of_all = "" if len(self.evaluated_clients) == len(self.clients) else f" of {len(self.clients)}"
         clients = f"{len(self.evaluated_clients)}{of_all} clients"
-        return f"{self.run.label}: {metric} {mean:.4g} over {clients}, {self.run.trained_rounds} rounds"
+        rounds = f"{self.run.trained_rounds} round" + "s" * (self.run.trained_rounds != 1)
+        return f"{self.run.label}: {metric} {mean:.4g} over {clients}, {rounds}"
 
     @cached_property
     def clients(self) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from fedweave.api.columns import (
 from fedweave.api.options import Arrangement, RowOptions, arrange, federation_fields
 from fedweave.api.tables import HASHED, fit_columns
 from fedweave.data import Dataset
-from fedweave.errors import BadInput, choose
+from fedweave.errors import BadInput, choose, format_value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -183,7 +183,7 @@ def fields_from_named_arrays(
     """The fields of a federation of the arrays of a file.
 
     Raises:
-        BadInput: an array is not there, or an option is one of tables.
+        BadInput: an array is not there, several are named where one is needed, or an option is one of tables.
     """
     arguments = dict(options)
     features = arguments.pop("features", None)
@@ -192,17 +192,23 @@ def fields_from_named_arrays(
         raise BadInput(f"{table_only}: is an option of tables, and this file holds arrays; leave it out")
     option_arrays = {key: arguments[key] for key in COLUMN_OPTIONS if isinstance(arguments.get(key), str)}
     option_arrays = {key: name for key, name in option_arrays.items() if key != "split" or name in stored}
-    target = str(as_names(label, "label")[0])
+    target, feature_name = (_one_name(*pair) for pair in ((label, "label"), (features or "x", "features")))
     check_roles(client, [target], option_arrays)
-    feature_name = features if isinstance(features, str) else features[0] if features else "x"
     without_features = features is None and arguments.get("window") is not None and feature_name not in stored
     for name in (*([] if without_features else [feature_name]), client, target, *option_arrays.values()):
-        if name not in stored:
-            raise BadInput(f"arrays: there is no {name!r}; the file has {', '.join(stored)}")
+        if not isinstance(name, str) or name not in stored:
+            raise BadInput(f"arrays: there is no {format_value(name)}; the file has {', '.join(stored)}")
     arguments |= {key: stored[name] for key, name in option_arrays.items()}
     return fields_from_arrays(
         None if without_features else stored[feature_name], stored[target], stored[client], RowOptions(**arguments)
     )
+
+
+def _one_name(value: Any, option: str) -> str:
+    names = as_names(value, option)
+    if len(names) > 1:
+        raise BadInput(f"{option}: {names} are several arrays; give one")
+    return str(names[0])
 
 
 def fields_from_images(

@@ -1,6 +1,6 @@
 """Columns of a pandas table as numbers: scaling, filling in and encoding are fitted on training rows alone."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -203,12 +203,15 @@ def _fit_text(column: "pd.Series[Any]", name: str, option: int | Sequence[str]) 
     """A column of texts.
 
     Raises:
-        BadInput: no number of hashes, and no words.
+        BadInput: no number of hashes, and no words; or the column holds no texts.
     """
+    with convert_input_errors():
+        exported_model.unique_texts(column)
     missing = int(column.isna().sum())
     if isinstance(option, int) and not isinstance(option, bool) and 2 <= option <= MAX_EMBEDDED_LEVELS:
         return Column(name, missing=missing, buckets=option)
-    words = () if isinstance(option, int | str) else tuple(str(word).lower() for word in option)
+    entries = () if isinstance(option, str | int) or not isinstance(option, Iterable) else option
+    words = tuple(str(word).lower() for word in entries)
     if not words or len({*words}) < len(words) or not all(words):
         raise BadInput(
             f"text: {name!r} has {option!r}; give a number of hashes such as {HASHED}, or a list of different words"
