@@ -77,12 +77,7 @@ def follow(page: str, folder: Path, python: str = sys.executable, commands: bool
         program, *words = command
         env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PYTHONPATH"))}
         process = subprocess.run(
-            [python, *PROGRAMS[program], *words],
-            cwd=folder,
-            env=env,
-            capture_output=True,
-            text=True,
-            check=False,
+            [python, *PROGRAMS[program], *words], cwd=folder, env=env, capture_output=True, text=True, check=False
         )
         assert process.returncode == 0, f"{shlex.join(command)}\n{process.stdout[-2000:]}{process.stderr[-3000:]}"
         assert "Traceback" not in process.stderr
