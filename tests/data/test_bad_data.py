@@ -98,7 +98,11 @@ def test_series_without_a_spread() -> None:
     """Training steps of one value cannot be divided by their standard deviation; the line has plain numbers."""
     flat = replace(SETS["sines"], x=np.full_like(SETS["sines"].x, 0.5))
     dealt = data.partition(flat, "natural", 3, 0, window=4, horizon=2)
-    refused(lambda: data.fit_scaling(flat, dealt, "standard"), "mean [0.5] and std [0.0] must be", "std above 0")
+    refused(
+        lambda: data.fit_scaling(flat, dealt, "standard"),
+        "mean [0.5] and std [0.0] must be lists of length 1",
+        "std above 0",
+    )
 
 
 def spoilt(name: str, value: float) -> Dataset:

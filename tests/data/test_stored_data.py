@@ -155,7 +155,7 @@ def test_normalisations(tmp_path: Path) -> None:
         (pictures, "rows", "rows does not fit p"),
         (series, {"name": "minmax", "lo": 1}, "normalize.lo"),
         (pictures, {"name": "standard", "mean": [0.1]}, "go together"),
-        (pictures, {"name": "standard", "mean": [0.1], "std": [0.5]}, "3 numbers"),
+        (pictures, {"name": "standard", "mean": [0.1], "std": [0.5]}, "lists of length 3, with std above 0"),
     ]:
         with pytest.raises(BadInput, match=message):
             data.normalise(dataset, halves, name)

@@ -247,7 +247,7 @@ def test_data_sets() -> None:
             r"dataset toy: nan at \[0, 0, 0, 0\], and 15 more values are not finite; replace or drop",
         ),
         (lambda root: replace(good, classes=3), "no row has class 2"),
-        (lambda root: 3, "returned a int; return a"),
+        (lambda root: 3, "returned an object of type int; return a"),
         (lambda root: Path("gone").read_text(), "FileNotFoundError"),
     ]
     for loader, words in wrong:

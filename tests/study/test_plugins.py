@@ -190,7 +190,7 @@ def test_parts_that_do_nothing(tmp_path: Path) -> None:
     """A loader that returns no data set, and a module without parameters."""
     DATASETS["nothing"] = lambda root: [1, 2]
     with pytest.raises(
-        BadInput, match=r"dataset nothing: its loader returned a list; return a fedweave\.data\.Dataset"
+        BadInput, match=r"dataset nothing: its loader returned an object of type list; return a fedweave\.data\.Dataset"
     ):
         data.load("nothing", tmp_path)
 

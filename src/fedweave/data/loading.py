@@ -26,7 +26,8 @@ def load(name: str, root: Path | str) -> Dataset:
         dataset = loader(Path(root))
         if not isinstance(dataset, Dataset):
             raise BadInput(
-                f"dataset {name}: its loader returned a {type(dataset).__name__}; return a fedweave.data.Dataset"
+                f"dataset {name}: its loader returned an object of type {type(dataset).__name__}; "
+                "return a fedweave.data.Dataset"
             )
         if dataset.kind != KINDS.get(name, dataset.kind):
             raise BadInput(

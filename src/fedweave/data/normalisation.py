@@ -167,7 +167,7 @@ def standard(
     centre, scale = _float_array(mean), _float_array(std)
     channels = dataset.x.shape[1] if dataset.kind == "images" else 1
     if centre.shape != (channels,) or scale.shape != (channels,) or not (scale > 0).all():
-        raise BadInput(f"normalize: mean {mean} and std {std} must be {channels} numbers each, and std above 0")
+        raise BadInput(f"normalize: mean {mean} and std {std} must be lists of length {channels}, with std above 0")
     shape = (1, channels, 1, 1) if dataset.kind == "images" else (1, 1)
     return Scaling(centre.reshape(shape), scale.reshape(shape))
 

@@ -104,29 +104,29 @@ def make_keys(options: argparse.Namespace) -> None:
 
 def register(options: argparse.Namespace) -> None:
     """Let nodes connect, each as one client: note their public keys in the roster and in the SuperLink."""
-    from fedweave.deployment.flower import registry
+    from fedweave.deployment.flower import node_keys
 
     if len(options.key) != len(options.client) or len({*options.client}) < len(options.client):
         raise BadInput(f"register: {len(options.key)} keys for --client {options.client}; name one client for each key")
     own_rows.check_client(min(options.client))
     node_roster = roster.Roster(options.roster.expanduser())
     keys = dict(zip(options.client, options.key, strict=True))
-    print("\n".join(registry.register(keys, node_roster, options.connection)))
+    print("\n".join(node_keys.register(keys, node_roster, options.connection)))
 
 
 def unregister(options: argparse.Namespace) -> None:
     """Refuse the keys of clients from now on."""
-    from fedweave.deployment.flower import registry
+    from fedweave.deployment.flower import node_keys
 
     node_roster = roster.Roster(options.roster.expanduser())
     for client in options.client:
-        print("\n".join(registry.unregister(client, node_roster, options.connection)))
+        print("\n".join(node_keys.unregister(client, node_roster, options.connection)))
 
 
 def show_roster(options: argparse.Namespace) -> None:
     """Show the roster: which key is which client's."""
     node_roster = roster.Roster(options.roster.expanduser())
-    node_roster.clients()
+    node_roster.clients()  # refuses a roster that is not there
     for entry in node_roster.entries():
         print(f"client {entry.client}: {entry.key}, node {entry.node}")
 

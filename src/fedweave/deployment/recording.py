@@ -21,7 +21,7 @@ from fedweave.runs import archive, assembly
 from fedweave.runs.history import SPLITS, record, select_rows
 from fedweave.runs.preparation import PreparedRun
 
-PRIVATE = "none: models and predictions stay on the nodes"
+NO_PREDICTIONS = "none: models and predictions stay on the nodes"
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +101,7 @@ class RunRecorder:
             name: [values.get(str(identity), float("nan")) for identity in evaluated]
             for name, values in session.controls.items()
         }
-        facts: dict[str, Any] = {"controls": rules, "predictions": PRIVATE, "federation": self.spec.hash}
+        facts: dict[str, Any] = {"controls": rules, "predictions": NO_PREDICTIONS, "federation": self.spec.hash}
         histories = {self.spec.seed: session.history}
         archive.write(study / "runs" / self.spec.run.key, self.prepared_run(session), histories, facts)
         results.write(study, None)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fedweave.deployment import checkpoint, members, registration, tensors
+from fedweave.deployment import checkpoint, enrolment, members, tensors
 from fedweave.deployment.checkpoint import Session
 from fedweave.deployment.message_log import MessageLog
 from fedweave.deployment.messages import Reply, Request
@@ -74,12 +74,12 @@ class Coordinator:
 
     def _begin(self, log: MessageLog) -> Session:
         """The session before the first round, with the founders that are connected."""
-        replies = registration.enrol_founders(self.registry, log)
+        replies = enrolment.enrol_founders(self.registry, log)
         if not replies:
             raise BadInput("no client has joined; messages.jsonl says why")
-        session = registration.add_members(self.spec, Session(), replies)
+        session = enrolment.add_members(self.spec, Session(), replies)
         method = self.spec.timeline.stages[0].method
-        start = registration.build_start(self.spec, method, session.members, replies)
+        start = enrolment.build_start(self.spec, method, session.members, replies)
         return replace(session, server=method.init(start))
 
     def _hand_over(self, session: Session, log: MessageLog) -> Session:
@@ -87,20 +87,20 @@ class Coordinator:
         stage, opens = self.spec.timeline.stage(session.round)
         if not opens or stage.handover is None:
             return session
-        replies = registration.enrol_members(self.registry, session, log)
-        start = registration.build_start(self.spec, stage.method, session.members, replies)
+        replies = enrolment.enrol_members(self.registry, session, log)
+        start = enrolment.build_start(self.spec, stage.method, session.members, replies)
         return replace(session, server=stage.handover(session.server, start))
 
     def _admit(self, session: Session, log: MessageLog, recorder: RunRecorder) -> Session:
         """`session` with the clients that join now. The last round is evaluated first, without them."""
-        replies = registration.enrol_newcomers(self.registry, session, log)
+        replies = enrolment.enrol_newcomers(self.registry, session, log)
         if not replies:
             return session
         session = self._evaluate_last_round(session, log, recorder)
         method = self.spec.timeline.stage(session.round)[0].method
-        extended = registration.add_members(self.spec, session, replies)
-        start = registration.build_start(self.spec, method, extended.members, replies)
-        uploads = registration.stack_enrolments(replies)
+        extended = enrolment.add_members(self.spec, session, replies)
+        start = enrolment.build_start(self.spec, method, extended.members, replies)
+        uploads = enrolment.stack_enrolments(replies)
         return replace(extended, server=method.admit(session.server, uploads, len(replies), start))
 
     def _run_round(self, session: Session, log: MessageLog, recorder: RunRecorder) -> Session:

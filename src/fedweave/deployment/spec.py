@@ -151,7 +151,7 @@ def read(path: Path) -> AppSpec:
     try:
         return AppSpec(_parse_run(run, str(path)), **_lists_to_tuples(content))
     except (KeyError, TypeError, AttributeError) as error:
-        raise BadInput(f"{path}: not all of a specification ({error}); export it again") from error
+        raise BadInput(f"{path}: an incomplete specification ({error}); export it again") from error
 
 
 def _parse_run(block: dict[str, Any], where: str) -> Run:

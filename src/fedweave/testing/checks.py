@@ -199,7 +199,7 @@ def check_dataset(loader: Callable[[Path], Dataset], root: Path | str | None = N
         except Exception as error:  # whatever the code of a user raises
             raise AssertionError(f"{_loader_name(loader)}: {type(error).__name__}: {error}") from error
     assert isinstance(first, Dataset), (
-        f"{_loader_name(loader)}: returned a {type(first).__name__}; return a fedweave.data.Dataset"
+        f"{_loader_name(loader)}: returned an object of type {type(first).__name__}; return a fedweave.data.Dataset"
     )
     try:  # first, as a value that is no number differs from itself
         check_finite(first.x, f"dataset {first.name}", "replace or drop these values")

@@ -25,7 +25,9 @@ def check_partition(partition: Any, dataset: Dataset, clients: int | None, rule:
         BadInput: names the rule, the client and the row.
     """
     if not isinstance(partition, Partition):
-        raise BadInput(f"{rule}: returned a {type(partition).__name__}; return a fedweave.data.Partition")
+        raise BadInput(
+            f"{rule}: returned an object of type {type(partition).__name__}; return a fedweave.data.Partition"
+        )
     if clients is not None and partition.clients != clients:
         raise BadInput(f"{rule}: returned {partition.clients} clients, but {clients} are asked for; return so many")
     _check_form(partition, dataset, rule)

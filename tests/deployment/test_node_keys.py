@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fedweave.deployment.flower import registry
+from fedweave.deployment.flower import node_keys
 from fedweave.deployment.roster import Entry, Roster
 from fedweave.errors import BadInput
 
@@ -21,7 +21,7 @@ for number, words in enumerate(json.loads(sys.argv[1])):
 @pytest.fixture
 def roster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Roster:
     """An empty roster, and fingerprints without keys."""
-    monkeypatch.setattr(registry, "fingerprint", lambda path: f"SHA256:{path.stem}")
+    monkeypatch.setattr(node_keys, "fingerprint", lambda path: f"SHA256:{path.stem}")
     return Roster(tmp_path / "roster.json")
 
 
@@ -29,13 +29,13 @@ def roster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Roster:
 def test_what_was_answered_is_kept(answered: int, roster: Roster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others are named, and may be registered again."""
     keys = {client: Path(f"{client}.pub") for client in range(3)}
-    monkeypatch.setattr(registry, "CODE", DYING.format(answered=answered))
+    monkeypatch.setattr(node_keys, "CODE", DYING.format(answered=answered))
     if answered < len(keys):
         with pytest.raises(BadInput, match="the connection was lost") as error:
-            registry.register(keys, roster, "here")
+            node_keys.register(keys, roster, "here")
         assert "\n" not in str(error.value)
     else:
-        assert len(registry.register(keys, roster, "here")) == len(keys)
+        assert len(node_keys.register(keys, roster, "here")) == len(keys)
     assert {entry.client: entry.node for entry in roster.entries()} == {n: 100 + n for n in range(min(answered, 3))}
 
 
@@ -64,10 +64,10 @@ def test_a_key_that_goes_to_another_client(case: str, roster: Roster, monkeypatc
             answers.append({"error-message": "in use"} if known else {"success": True, "node-id": number})
         return answers
 
-    monkeypatch.setattr(registry, "run_flwr", superlink)
+    monkeypatch.setattr(node_keys, "run_flwr", superlink)
     with roster.edit() as rows:
         rows |= {client: Entry(client, f"SHA256:{key}", nodes[key]) for client, key in enumerate("ab")}
-    lines = registry.register({client: Path(f"{key}.pub") for client, key in keys.items()}, roster, "here")
+    lines = node_keys.register({client: Path(f"{key}.pub") for client, key in keys.items()}, roster, "here")
     assert roster.entries() == tuple(Entry(i, f"SHA256:{key}", nodes[key]) for i, key in sorted(expected.items()))
     assert unregistered == [nodes[key] for key in refused]
     assert [line for line in lines if "no key" in line] == [
