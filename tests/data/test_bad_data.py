@@ -105,6 +105,26 @@ def test_series_without_a_spread() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "units",
+    [{"offset": [0, 0]}, {}, {"offset": [0, 0, 0], "unit": [1, 1, 1]}, {"offset": "a", "unit": "b"},
+     {"offset": 0, "unit": 0}, {"offset": 0, "unit": [1, -1]}, {"offset": float("nan"), "unit": 1}],
+)  # fmt: skip
+def test_impossible_units_of_targets(units: dict[str, Any]) -> None:
+    """Numbers that are missing, too many or no numbers, and a unit by which nothing can be divided."""
+    values = Dataset(
+        "values", "images", np.zeros((12, 1, 1, 1), np.float32), None, 0, targets=np.eye(12, 2, dtype="f4")
+    )
+    dealt = Partition((np.arange(8),), (np.arange(8, 10),), (np.arange(10, 12),))
+    given = {"name": "none", "targets": {"offset": [0, 5], "unit": 2}}
+    assert [part.tolist() for part in data.fit_units(values, dealt, given)] == [[[0, 5]], [[2, 2]]]
+    refused(
+        lambda: data.fit_units(values, dealt, {**given, "targets": units}),
+        "normalize.targets: {",
+        "must have an offset and a unit above 0 for each of the 2 targets",
+    )
+
+
 def spoilt(name: str, value: float) -> Dataset:
     """A data set with one wrong number."""
     x = np.array(SETS[name].x, dtype=np.float32)

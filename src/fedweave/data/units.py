@@ -7,7 +7,7 @@ import numpy as np
 
 from fedweave.data.base import Dataset, Partition
 from fedweave.data.normalisation import Scaling, fit_scaling
-from fedweave.errors import BadInput, choose
+from fedweave.errors import BadInput, choose, format_value
 
 UNITS = ("pooled", "client", "none")  # what the targets of a regression are scaled by
 
@@ -21,7 +21,7 @@ def fit_units(dataset: Dataset, partition: Partition, name: str | Mapping[str, A
     gives the numbers themselves.
 
     Raises:
-        BadInput: as `fit_scaling`, an unknown word for `targets`, or a data set without targets.
+        BadInput: as `fit_scaling`, an unknown word or impossible numbers for `targets`, or a data set without targets.
     """
     if dataset.targets is None:
         raise BadInput(f"dataset {dataset.name}: has no numbers to predict")
@@ -31,9 +31,7 @@ def fit_units(dataset: Dataset, partition: Partition, name: str | Mapping[str, A
         return _channel_units(scaling, dataset.channels, clients, width)
     units = name.get("targets", UNITS[0]) if isinstance(name, Mapping) else UNITS[0]
     if isinstance(units, Mapping):
-        pair = (np.asarray(units[key], dtype=np.float32) for key in ("offset", "unit"))
-        offset, unit = (np.ascontiguousarray(np.broadcast_to(part, (clients, width))) for part in pair)
-        return offset, unit
+        return _given_units(units, clients, width)
     choice = choose(str(units), UNITS, "normalize.targets")
     if choice == "none":
         return np.zeros((clients, width), np.float32), np.ones((clients, width), np.float32)
@@ -44,6 +42,27 @@ def fit_units(dataset: Dataset, partition: Partition, name: str | Mapping[str, A
     # A constant, such as the target of a client with one row, has the unit of all clients.
     unit = np.where(std > 1e-12 * np.abs(offset), std, np.where(pooled.std(0) > 0, pooled.std(0), 1.0))
     return offset.astype(np.float32), unit.astype(np.float32)
+
+
+def _given_units(units: Mapping[str, Any], clients: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers of a setting, which are those of all clients or have a row for each.
+
+    Raises:
+        BadInput: they are not as many finite numbers as targets, or a unit is not above 0.
+    """
+    try:
+        offset, unit = (
+            np.ascontiguousarray(np.broadcast_to(np.asarray(units[key], dtype=np.float32), (clients, width)))
+            for key in ("offset", "unit")
+        )
+    except (KeyError, TypeError, ValueError, OverflowError):
+        offset, unit = np.full((2, 1, 1), np.nan)
+    if not (np.isfinite(offset).all() and np.isfinite(unit).all() and (unit > 0).all()):
+        raise BadInput(
+            f"normalize.targets: {format_value(dict(units))} must have an offset and a unit above 0 for each of the "
+            f"{width} targets, such as {{offset: {[0] * width}, unit: {[1] * width}}}"
+        )
+    return offset, unit
 
 
 def _channel_units(
