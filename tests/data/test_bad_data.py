@@ -174,6 +174,14 @@ def test_partitions_of_other_data(name: str, made: Callable[[], Partition], word
     refused(lambda: federations.build_federation(SETS[name], made(), "none"), *words)
 
 
+def test_nodes_that_are_not_there() -> None:
+    """Also of a client without rows."""
+    edges = (np.zeros((2, 0), dtype=np.int64),)
+    for train in ([], [0]):
+        made = Partition(rows(train), rows([]), rows([]), nodes=rows([1797]), edges=edges)
+        refused(lambda made=made: data.check_fits(SETS["digits-graph"], made), "client 0", "row 1797", "digits-graph")
+
+
 X, Y = np.zeros((4, 3), np.float32), np.zeros(4, np.int64)
 IMAGES = X[..., None, None]
 SHAPES: list[tuple[Callable[[], Dataset], str]] = [

@@ -93,9 +93,8 @@ def check_fits(dataset: Dataset, partition: Partition) -> None:
         limit = len(partition.nodes[i]) if partition.nodes else dataset.x.size if series else len(dataset.x)
         nodes = partition.nodes[i] if partition.nodes else rows
         if rows.max(initial=-1) >= limit or (graph and nodes.max(initial=-1) >= len(dataset.x)):
-            raise BadInput(
-                f"partition: client {i} has row {max(rows.max(), nodes.max())}, {dataset.name} ends before; {remedy}"
-            )
+            last = max(rows.max(initial=-1), nodes.max(initial=-1))
+            raise BadInput(f"partition: client {i} has row {last}, which {dataset.name} does not have; {remedy}")
         for indices in (rows, nodes):
             if (row := find_repeated_row(indices)) is not None:
                 raise BadInput(f"partition: client {i} holds row {row} twice; {remedy}")
