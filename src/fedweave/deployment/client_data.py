@@ -42,7 +42,7 @@ class ClientFile:
         save_tensors(path, content, MODE)
 
 
-def file_of(folder: Path, client: int) -> Path:
+def path_of(folder: Path, client: int) -> Path:
     """The file of `client` in a folder of such files."""
     return folder / f"client-{client}.pt"
 
@@ -60,8 +60,8 @@ def find_files(folder: Path, count: int) -> list[Path]:
         BadInput: one of the first `count` clients has none.
     """
     for client in range(count):
-        if not file_of(folder, client).is_file():
-            raise BadInput(f"{file_of(folder, client)}: not found, but the federation has {count} clients; {REMEDY}")
+        if not path_of(folder, client).is_file():
+            raise BadInput(f"{path_of(folder, client)}: not found, but the federation has {count} clients; {REMEDY}")
     files = {client_of(path): path for path in folder.iterdir()}
     return [files[client] for client in sorted(client for client in files if client is not None)]
 
@@ -84,7 +84,7 @@ def read(path: Path) -> ClientFile:
         raise BadInput(f"{path}: no data of a client ({type(error).__name__}); {REMEDY}") from error
 
 
-def of_client(federation: Federation, position: int) -> ClientFile:
+def extract_client(federation: Federation, position: int) -> ClientFile:
     """The rows of the client at `position` and of nobody else."""
     data = evaluation_cohort(federation, 0, 0).client_data(position)
     parts = {name: getattr(data, name)[getattr(data, name) >= 0] for name in WIDTHS}

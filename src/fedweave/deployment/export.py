@@ -214,13 +214,13 @@ def specify(prepared: PreparedRun, dataset: Dataset, partition: Partition, secur
     )
     app_spec = replace(draft, forms=forms(draft, federation), secure=secure)
     if secure:
-        averaging.check(app_spec, client_data.build_federation(client_data.of_client(federation, 0), app_spec))
+        averaging.check(app_spec, client_data.build_federation(client_data.extract_client(federation, 0), app_spec))
     return app_spec
 
 
 def forms(draft: AppSpec, federation: Federation) -> dict[str, Any]:
     """What clients send: a trial trains the first client for one step a round. For the format see `AppSpec.forms`."""
-    client_federation = client_data.build_federation(client_data.of_client(federation, 0), draft)
+    client_federation = client_data.build_federation(client_data.extract_client(federation, 0), draft)
     enrolments = [admission(stage.method, client_federation, draft.seed, Loop()) for stage in draft.timeline.stages]
     enrol_forms = {
         str(i): tensors.form_of(tensors.flatten(trees.at(start.enrolled, 0)))
@@ -292,7 +292,7 @@ def write_client_files(federation: Federation, target: Path) -> list[Path]:
             old.unlink()
     files = []
     for position in range(federation.clients):
-        file = client_data.of_client(federation, position)
-        files.append(client_data.file_of(target, file.client))
+        file = client_data.extract_client(federation, position)
+        files.append(client_data.path_of(target, file.client))
         file.save(files[-1])
     return files
