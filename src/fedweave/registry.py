@@ -2,6 +2,7 @@
 
 import inspect
 import sys
+import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -51,6 +52,12 @@ def users_file(entry: Callable[..., Any]) -> Path | None:
     """The file of a class or function that a user wrote; None for one of fedweave, and for one without a file."""
     file = Path(definition(entry)[0])
     return file if file.is_file() and not file.is_relative_to(Path(__file__).resolve().parent) else None
+
+
+def error_line(entry: Callable[..., Any], error: Exception) -> int | None:
+    """The line where `error` was raised in a user's file with `entry`; None for an error from elsewhere."""
+    file, frames = users_file(entry), traceback.extract_tb(error.__traceback__)
+    return next((frame.lineno for frame in reversed(frames) if Path(frame.filename).resolve() == file), None)
 
 
 def files(kind: str, name: str, entry: Callable[..., Any]) -> tuple[Path, ...]:

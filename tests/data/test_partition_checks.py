@@ -111,6 +111,17 @@ def test_a_rule_deals_the_same_nodes_again() -> None:
         TRAITS.pop("subgraphs")
 
 
+def test_an_error_in_a_rule_names_its_line(deal: Callable[..., Partition]) -> None:
+    def broken() -> Any:
+        return 1 // 0
+
+    line = broken.__code__.co_firstlineno + 1
+    with pytest.raises(
+        BadInput, match=rf"partition 'mine' of .*: failed in line {line} \(ZeroDivisionError: .*correct it there"
+    ):
+        deal(broken)
+
+
 def test_an_option_of_two_types(deal: Callable[..., Partition]) -> None:
     """Only its bounds are checked."""
 

@@ -1,15 +1,14 @@
 """Reading a data set by its name."""
 
-import traceback
 import zipfile
 from pathlib import Path
 
 from fedweave.data.base import Dataset
 from fedweave.data.facts import check_content
-from fedweave.data.registry import DATASETS, KINDS, Loader
+from fedweave.data.registry import DATASETS, KINDS
 from fedweave.data.sources.retrieval import require_files
 from fedweave.errors import BadInput, choose
-from fedweave.registry import users_file
+from fedweave.registry import error_line, users_file
 
 FILE_ERRORS = (OSError, EOFError, zipfile.BadZipFile)  # raised for a file that is missing or damaged
 
@@ -38,18 +37,10 @@ def load(name: str, root: Path | str) -> Dataset:
         raise
     except Exception as error:  # a damaged or wrong file can raise nearly any exception
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        place = _error_location(loader, error)
-        if place:
+        line = error_line(loader, error)
+        if line and not isinstance(error, FILE_ERRORS):
+            place = f"{users_file(loader)}, line {line}"
             raise BadInput(f"dataset {name}: its loader failed in {place} ({reason}); correct it there") from error
         raise BadInput(
             f"dataset {name}: its files below {root} cannot be read ({reason}); run the download stage again"
         ) from error
-
-
-def _error_location(loader: Loader, error: Exception) -> str:
-    """File and line of a user's loader that raised `error`; empty for built-in loaders and for errors of files."""
-    file = users_file(loader)
-    if file is None or isinstance(error, FILE_ERRORS):
-        return ""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).resolve() == file]
-    return f"{file}, line {frames[-1].lineno}" if frames else ""

@@ -9,7 +9,7 @@ from fedweave.data.base import Dataset, Kind, Partition
 from fedweave.data.partitions import checks
 from fedweave.data.partitions.options import check_integer, check_option
 from fedweave.errors import BadInput, choose, format_value
-from fedweave.registry import check_name, register, users_file
+from fedweave.registry import check_name, error_line, register, users_file
 from fedweave.settings import REQUIRED, Setting, describe
 
 Rule = Callable[..., Partition]
@@ -79,7 +79,7 @@ def partition(
     clients = check_integer("clients", clients, 1, None if TRAITS[name].owners else len(dataset.x))
     seed = check_integer("seed", seed, 0)
     if not TRAITS[name].fits(dataset):
-        fitting = [key for key in PARTITIONS if TRAITS[key].fits(dataset)]
+        fitting = ", ".join(key for key in PARTITIONS if TRAITS[key].fits(dataset))
         raise BadInput(f"partition.name: {name} does not fit {dataset.name} ({dataset.kind}); choices: {fitting}")
     known = {setting.name: setting for setting in settings(name)}
     for key, value in options.items():
@@ -89,15 +89,32 @@ def partition(
         raise BadInput(f"partition.{missing[0]}: missing; {name} needs a value")
     file = users_file(function)
     where = f"partition {name!r}" + (f" of {file}" if file else "")
+    result = _apply_rule(function, (dataset, clients, seed), options, where)
+    return checks.check_partition(result, dataset, None if TRAITS[name].owners else clients, where)
+
+
+def _apply_rule(function: Rule, arguments: tuple[Any, ...], options: Mapping[str, Any], where: str) -> Partition:
+    """What a rule returns. One of a user is called twice, because its draws must depend on the seed alone.
+
+    Raises:
+        BadInput: a user's rule fails, or gives other rows in the second call.
+    """
+    is_own = users_file(function) is not None
     try:
-        result = function(dataset, clients, seed, **options)
-        if file:
-            checks.check_determinism(result, function(dataset, clients, seed, **options), where)
+        result = function(*arguments, **options)
+        if is_own:
+            checks.check_determinism(result, function(*arguments, **options), where)
+        return result
     except BadInput as error:  # the class Partition refuses wrong rows, and does not know the rule
-        if file and str(error).startswith("partition: "):
+        if is_own and str(error).startswith("partition: "):
             raise BadInput(str(error).replace("partition", where, 1)) from error
         raise
-    return checks.check_partition(result, dataset, None if TRAITS[name].owners else clients, where)
+    except Exception as error:  # the code of a user can raise anything
+        line = error_line(function, error)
+        if line is None:
+            raise
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise BadInput(f"{where}: failed in line {line} ({reason}); correct it there") from error
 
 
 def splits(block: Mapping[str, Any], where: str = "partition") -> tuple[dict[str, Any], ...]:
