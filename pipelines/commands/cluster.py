@@ -1,6 +1,5 @@
 """`fedweave cluster`: a study on SLURM, from the login node, where no process stays between the commands."""
 
-import subprocess
 import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedweave.errors import BadInput, choose
+from fedweave.pipelines import processes
 from fedweave.pipelines.commands import studies
 
 if TYPE_CHECKING:
@@ -103,8 +103,7 @@ def _finish(study: str) -> None:
     if stages:
         out.print(f"{len(stages)} stages are left to train; next: fedweave cluster submit {study}", soft_wrap=True)
         return
-    exit_code = subprocess.run([sys.executable, "-m", "fedweave.pipelines.launching.reproduce"], check=False).returncode
-    if exit_code:
+    if exit_code := processes.run_to_end([sys.executable, "-m", "fedweave.pipelines.launching.reproduce"]):
         raise typer.Exit(exit_code)
 
 

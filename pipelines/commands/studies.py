@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from rich.console import Console
 
 from fedweave.errors import BadInput, choose
 from fedweave.files import write_atomic
-from fedweave.pipelines import addresses, signed_files
+from fedweave.pipelines import addresses, processes, signed_files
 from fedweave.pipelines.commands import projects
 from fedweave.pipelines.launching import locking
 from fedweave.study import catalogue, plugins, spec
@@ -61,9 +60,9 @@ def run(name: Name, task: Tasks = None, method: Methods = None, uses: Uses = Non
     command = [sys.executable, "-m", "fedweave.pipelines.launching.reproduce"]
     with switch_study(name, task, method, uses, force) as (content, lock):
         _warn_of_store(str(content["study"]))
-        process = subprocess.run(command, env=locking.pass_to_child(lock), pass_fds=(lock,), check=False)
-    if process.returncode:
-        raise typer.Exit(process.returncode)
+        exit_code = processes.run_to_end(command, locking.pass_to_child(lock), (lock,))
+    if exit_code:
+        raise typer.Exit(exit_code)
 
 
 def _warn_of_store(study: str) -> None:

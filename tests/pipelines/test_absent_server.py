@@ -1,6 +1,5 @@
 """A server of MLflow that does not answer: told in one line, at once, and results are made all the same."""
 
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ import pytest
 
 from fedweave import results
 from fedweave.errors import BadInput
-from fedweave.pipelines import addresses
+from fedweave.pipelines import addresses, processes
 from fedweave.pipelines.commands import studies
 from fedweave.pipelines.launching import board
 from fedweave.pipelines.mlflow_records import stamp, synchronise, tracking
@@ -104,12 +103,12 @@ def test_no_link_leads_to_a_server_that_ended_since(
 def test_a_study_is_run_with_a_warning_before(
     absent: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def started(*_: Any, **__: Any) -> "subprocess.CompletedProcess[str]":
+    def started(*_: Any) -> int:
         assert capfd.readouterr().err == f"warning: {line(absent)}\n"
-        return subprocess.CompletedProcess([], 0)
+        return 0
 
     monkeypatch.setattr(studies, "switch_study", lambda *_: nullcontext(({"study": "toy"}, 0)))
-    monkeypatch.setattr(studies.subprocess, "run", started)
+    monkeypatch.setattr(processes, "run_to_end", started)
     studies.run("toy")
 
 

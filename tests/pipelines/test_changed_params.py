@@ -15,7 +15,7 @@ import yaml
 
 from fedweave import data
 from fedweave.errors import BadInput
-from fedweave.pipelines import paths
+from fedweave.pipelines import paths, processes
 from fedweave.pipelines.commands import studies
 from fedweave.pipelines.launching import locking
 from fedweave.pipelines.stages import ablate, train, tune
@@ -74,13 +74,13 @@ def test_who_runs_a_study_keeps_the_lock_from_the_first_byte_to_the_end(
     """`study run` hands it to `reproduce`, and that to `study use`, by number; nobody else gets it."""
     Path("mine.yaml").write_text(yaml.safe_dump(STUDY))
     take = [sys.executable, "-c", "from fedweave.pipelines.launching import locking; locking.acquire()"]
-    real, codes = subprocess.run, []
+    real, codes = processes.run_to_end, []
 
-    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[bytes]:
-        codes.extend([real(take, stderr=-1, check=False).returncode, real(take, **options).returncode])
-        return subprocess.CompletedProcess(command, 0)
+    def run(_command: list[str], *options: Any) -> int:
+        codes.extend([subprocess.run(take, stderr=-1, check=False).returncode, real(take, *options)])
+        return 0
 
-    monkeypatch.setattr(studies.subprocess, "run", run)
+    monkeypatch.setattr(processes, "run_to_end", run)
     studies.run("mine.yaml", force=True)
     assert codes == [1, 0]
     assert locking.HANDLE_VARIABLE not in os.environ

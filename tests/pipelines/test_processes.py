@@ -1,5 +1,7 @@
 """Child processes: what is known of one that has ended, and their end by a signal."""
 
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -56,3 +58,35 @@ def test_a_signal_may_end_children_while_one_is_being_started(monkeypatch: pytes
     thread.join(20)
     assert outcomes == ["ended"]
     assert not [child for child in psutil.Process().children() if "time.sleep(60)" in " ".join(child.cmdline())]
+
+
+# A command whose child has something to do on Ctrl-C before it ends, and tells when it may come.
+SLOW = (
+    "import signal, time\ntry:\n    print('ready', flush=True)\n    signal.pause()\nexcept KeyboardInterrupt:\n    {}"
+)
+PARENT = """
+import sys
+from fedweave.pipelines import processes
+processes.INTERRUPT_GRACE = 2.0
+try:
+    print("code", processes.run_to_end([sys.executable, "-c", sys.argv[1]]), flush=True)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("on_interrupt", "lines"),
+    [
+        ("time.sleep(1); print('done', flush=True); raise SystemExit(5)", ["done", "code 5"]),
+        ("time.sleep(60)", ["interrupted"]),
+    ],
+)
+def test_a_command_may_end_its_work_on_ctrl_c(on_interrupt: str, lines: list[str]) -> None:
+    """`subprocess.run` would kill it after a quarter of a second; one that does not end is killed."""
+    command = [sys.executable, "-c", PARENT, SLOW.format(on_interrupt)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.stdout.read().splitlines() == lines
