@@ -215,7 +215,10 @@ class Server:
         del self.jobs[job.process]
 
     def _end_all(self) -> None:
-        """End the stages that still run, by SIGKILL after `GRACE` seconds, and remove the server's files."""
+        """End the stages that still run, by SIGKILL after `GRACE` seconds, and remove the server's files.
+
+        While the owner runs, the files may already be those of the next server, which has the same path.
+        """
         self._close()
         for number in (signal.SIGTERM, signal.SIGCONT):
             for process in self.jobs:
@@ -229,7 +232,7 @@ class Server:
                     self._finish(key.data)
         for process in self.jobs:
             _signal(process, signal.SIGKILL)
-        for ending in ("sock", "token", "lock"):
+        for ending in ("sock", "token", "lock") if self.quit else ():
             with suppress(OSError):
                 Path(f"{self.path}.{ending}").unlink()
 

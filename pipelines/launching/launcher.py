@@ -65,16 +65,20 @@ def _run_in_server(name: str, arguments: list[str]) -> None:
     Raises:
         OSError: this folder or this kernel cannot have one.
     """
+    received: list[int] = []
     for _ in range(ATTEMPTS):
         path = _socket_path()
         connection = _connect(path)
         with open(f"{path}.token", encoding="ascii") as file:
             token = file.read()
-        if not _send(connection, {"token": token, "stage": name, "words": arguments}):
+        if not _send(connection, {"token": token, "stage": name, "words": arguments}, received):
             return
         answer = connection.recv(64)
         if answer == b"started":
             _follow(connection)
+        _restore_signals()
+        for number in received:  # no stage has got them
+            os.kill(os.getpid(), number)
         if answer != b"stale":
             return
 
@@ -148,10 +152,11 @@ def _remove_stale_files() -> None:
                 os.unlink(f"{FOLDER}/{name}")
 
 
-def _send(connection: socket.socket, request: dict[str, object]) -> bool:
+def _send(connection: socket.socket, request: dict[str, object], received: list[int]) -> bool:
     """Send `request` with everything that a process inherits; False if it is too large for one packet.
 
-    The standard streams are sent too, and from now on signals are sent on to the stage.
+    The standard streams are sent too. From now on, signals are sent on to the stage, and those that may end it are
+    added to `received`.
     """
     mask = os.umask(0o022)
     os.umask(mask)
@@ -161,7 +166,7 @@ def _send(connection: socket.socket, request: dict[str, object]) -> bool:
     if len(packet) > MAX_REQUEST_BYTES:
         return False
     for number in set(FORWARDED) - set(ignored):
-        signal.signal(number, lambda number, _: _forward(connection, number))
+        signal.signal(number, lambda number, _: _forward(connection, number, received))
     try:
         socket.send_fds(connection, [packet], [0, 1, 2])
     except OSError:
@@ -170,12 +175,14 @@ def _send(connection: socket.socket, request: dict[str, object]) -> bool:
     return True
 
 
-def _forward(connection: socket.socket, number: int) -> None:
+def _forward(connection: socket.socket, number: int, received: list[int]) -> None:
     """Send a signal on to the stage, which ends before this process."""
     with suppress(OSError):
         connection.send(bytes([signal.SIGSTOP if number == signal.SIGTSTP else number]))
     if number == signal.SIGTSTP:
         os.kill(os.getpid(), signal.SIGSTOP)
+    elif number != signal.SIGCONT:
+        received.append(number)
 
 
 def _restore_signals() -> None:
