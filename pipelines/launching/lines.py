@@ -11,14 +11,8 @@ from typing import TextIO
 RUNNING = re.compile(r"Running stage '(.+)':$")
 RESTORED = re.compile(r"Stage '(.+)' is cached - skipping run")
 UNCHANGED = re.compile(r"Stage '(.+)' didn't change, skipping|'.+' didn't change, skipping")
-BLOCKS = {
-    "uses": 1,
-    "graphs": 1,
-    "datasets": 1,
-    "tasks": 2,
-    "runs": 1,
-    "ablate": 1,
-}  # of params.yaml: stages for each entry
+# Block of params.yaml -> how many stages each of its entries has.
+BLOCKS = {"uses": 1, "graphs": 1, "datasets": 1, "tasks": 2, "runs": 1, "ablate": 1}
 SINGLE = 5  # stages that every study has once: names, code of fedweave, sources, evaluate, report
 MAX_WIDTH = 120
 MESSAGE_INTERVAL = 60.0  # seconds between two lines about a running stage, where the output is no terminal
