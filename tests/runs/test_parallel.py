@@ -9,6 +9,7 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from torch import nn
 
@@ -99,6 +100,26 @@ def test_gathered_results_stand_in_order_and_errors_show(monkeypatch: pytest.Mon
         with pytest.raises(ValueError, match="no"):
             parallel.gather([*jobs, refuse])
     assert parallel.gather([]) == []
+
+
+def test_processes_have_ended_when_an_error_ends_their_work() -> None:
+    """Else they would still write into a folder that the caller removes."""
+    children: list[psutil.Process] = []
+
+    def receive(_message: object) -> None:
+        children.extend(psutil.Process().children())
+        raise ValueError("no")
+
+    inbox = parallel.Inbox(receive)
+
+    def work(_item: int) -> None:
+        inbox.post("started")
+        time.sleep(600)
+
+    with pytest.raises(ValueError, match="no"):
+        parallel.run_processes(work, range(2), 2, inbox=inbox)
+    assert children
+    assert not [child for child in children if child.is_running()]
 
 
 @pytest.mark.parametrize("available", [1, 2])

@@ -137,6 +137,8 @@ def run_processes(
     finally:
         for child in running:
             child.kill()
+        for child in running:  # the caller may remove the files that they write
+            child.join()
 
 
 def _start_process(
