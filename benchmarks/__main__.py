@@ -67,6 +67,8 @@ def compare(workload: str, repeats: int, rounds: int, threads: int) -> list[dict
                 else:
                     times.setdefault(name, []).extend(result["seconds"])
                     first[name] = max(first.get(name, 0.0), result["first"])
+    if "raw" not in times:
+        sys.exit(f"{workload}: the raw limit was not measured, with which all others are compared")
     raw = statistics.median(times["raw"])
     return [
         {
@@ -103,6 +105,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    if unknown := [name for name in options.workloads if name not in WORKLOADS]:
+        parser.error(f"{unknown[0]} is no workload; choices: {', '.join(WORKLOADS)}")
     rows: list[dict] = []
     print(describe_machine(options.threads))
     print(f"{'workload':10} {'who':10} {'ms/round':>10} {'x raw':>7} {'first, s':>9}")

@@ -116,6 +116,18 @@ def test_peers_take_part_where_they_are_installed(tmp_path: Path, monkeypatch: p
     assert [name for name, _ in bench.contestants("gcn")] == ["raw", "loop", "batched"]
 
 
+def test_an_unknown_workload_and_a_raw_limit_that_failed_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "nosuch"])
+    with pytest.raises(SystemExit):
+        bench.main()
+    assert "error: nosuch is no workload; choices: cnn, " in capsys.readouterr().err
+    monkeypatch.setattr(bench, "measure", lambda *_: "no memory")
+    with pytest.raises(SystemExit, match="mlp: the raw limit was not measured"):
+        bench.compare("mlp", 1, 2, 1)
+
+
 @pytest.mark.acceptance
 @pytest.mark.timeout(900)
 def test_the_benchmark_runs_without_the_peers(tmp_path: Path) -> None:
