@@ -47,6 +47,9 @@ def servers() -> tuple[Server, ...]:
     """MLflow's server, unless the store is another server, and Prefect's server.
 
     MLFLOW_PORT and PREFECT_PORT set their ports. They listen on loopback, or on the address UI_HOST.
+
+    Raises:
+        BadInput: a port is not valid, or both ports are the same.
     """
     host, run = bound_host(), (sys.executable, "-m")
     mlflow, prefect = mlflow_port(), prefect_port()
@@ -57,6 +60,8 @@ def servers() -> tuple[Server, ...]:
     )
     if external_store():
         return (flows,)
+    if mlflow == prefect:
+        raise BadInput(f"PREFECT_PORT: {prefect} is the port of MLflow too (MLFLOW_PORT); choose another")
     store = ("--backend-store-uri", os.environ["MLFLOW_TRACKING_URI"])
     command = (*run, "mlflow", "server", "--host", host, "--port", str(mlflow), "--workers", "1", *store)
     return Server("MLflow", mlflow, command), flows

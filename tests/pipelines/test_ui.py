@@ -65,6 +65,17 @@ def test_a_server_answers_at_the_address_that_it_is_bound_to(host: str, monkeypa
     assert ui.bound_host() in ui.servers()[0].command
 
 
+def test_two_servers_need_two_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one would answer for the second one."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
+    for name in ("MLFLOW_PORT", "PREFECT_PORT"):
+        monkeypatch.setenv(name, "5005")
+    with pytest.raises(BadInput, match=r"PREFECT_PORT: 5005 is the port of MLflow too \(MLFLOW_PORT\)"):
+        ui.servers()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://records.example")
+    assert [server.port for server in ui.servers()] == [5005]
+
+
 def test_a_tracking_server_elsewhere_is_named_and_prefect_started_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
