@@ -82,44 +82,48 @@ def import_(
         relation=_read_pairs(relation), val=val, normalize=normalize, preprocess=preprocess, embed=embed, name=name,
     )  # fmt: skip
     federation = fw.Federation.from_file(file, client=client, **options)
-    plugin = write_plugin(file, federation, {"client": client, **options}, force)
     budget: dict[str, Any] = {"rounds": rounds, "seeds": seeds, "metric": metric, "methods": opt.split_words(methods)}
-    study_file = _write_study(federation, budget, plugin, force)
+    copy = FOLDER / f"{name}{''.join(file.suffixes[-2:]).lower()}"
+    plugin, study_file = _plugin_path(name), STUDIES / f"{name}.yaml"
+    texts = {
+        plugin: _plugin_code(file, copy, federation, {"client": client, **options}),
+        study_file: _study(federation, budget),
+    }
+    for path, text in texts.items():
+        _check_unchanged(path, text, force)
+    _copy(file, copy)
+    for path, text in texts.items():
+        write_atomic(path, text)
     studies.use(name, force=force)
     out.print(f"{federation!r}; {plugin} and {study_file} say how; next: dvc repro", soft_wrap=True)
 
 
-def write_plugin(file: Path, federation: fw.Federation, options: dict[str, Any], force: bool = False) -> Path:
-    """Copy the file into the project and write the plug-in that reads it; returns its path.
-
-    Raises:
-        BadInput: another plug-in of this name is there, or the user has changed it.
-    """
-    copy = FOLDER / f"{federation.name}{''.join(file.suffixes[-2:]).lower()}"
-    plugin = FOLDER / f"own_{federation.name.replace('-', '_')}.py"
-    sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
-    option_text = pformat(options, width=100, sort_dicts=False)
+def _plugin_code(file: Path, copy: Path, federation: fw.Federation, options: dict[str, Any]) -> str:
+    """The plug-in that reads `copy`, the copy of `file` in the project."""
     summary = f"{file.name}: {options['label']} of {len(federation)} clients."
-    docstring = summary.replace("\\", "\\\\").replace('"', '\\"')  # names of files and columns may have such characters
-    code = CODE.format(
+    return CODE.format(
         name=federation.name,
-        sha256=sha256,
-        options=option_text,
+        sha256=hashlib.sha256(file.read_bytes()).hexdigest(),
+        options=pformat(options, width=100, sort_dicts=False),
         file=json.dumps(copy.name, ensure_ascii=False),
-        about=docstring,
+        # Names of files and columns may have such characters.
+        about=summary.replace("\\", "\\\\").replace('"', '\\"'),
         kind=federation.dataset.kind,
     )
-    _check_unchanged(plugin, code, force)
+
+
+def _copy(file: Path, copy: Path) -> None:
     FOLDER.mkdir(exist_ok=True)
     if not (copy.is_file() and copy.samefile(file)):
         shutil.copyfile(file, copy)
-    write_atomic(plugin, code)
-    return plugin
 
 
-def _write_study(federation: fw.Federation, budget: dict[str, Any], plugin: Path, force: bool) -> Path:
-    """Write the study file of the data set; returns its path."""
-    file = STUDIES / f"{federation.name}.yaml"
+def _plugin_path(name: str) -> Path:
+    return FOLDER / f"own_{name.replace('-', '_')}.py"
+
+
+def _study(federation: fw.Federation, budget: dict[str, Any]) -> str:
+    """The text of the study file of the data set."""
     numeric = federation.dataset.targets is not None
     defaults = GRAPH if federation.dataset.kind == "graph" else ROWS
     task = {
@@ -135,15 +139,12 @@ def _write_study(federation: fw.Federation, budget: dict[str, Any], plugin: Path
     }
     content = {
         "about": f"Methods on {federation.name}, imported from a file.",
-        "uses": [f"../{plugin.as_posix()}"],
+        "uses": [f"../{_plugin_path(federation.name).as_posix()}"],
         "seeds": [*range(budget["seeds"])],
         "tasks": {federation.name: task},
         "tune": {"trials": 0},
     }
-    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
-    _check_unchanged(file, text, force)
-    write_atomic(file, text)
-    return file
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
 
 def _check_unchanged(path: Path, text: str, force: bool) -> None:

@@ -1,7 +1,6 @@
 """`fedweave import`: the data set and the study that it writes are those of the API, through the stages."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -70,12 +69,9 @@ def test_names_that_are_no_python(project: Path) -> None:
     """A column and a file may have quotes and backslashes; what is written reads them as they are."""
     label, file = 'a "price" \\N', Path('say """x.y"z.csv')
     TABLE.rename(columns={"price": label}).to_csv(file, index=False)
-    options = {"client": "shop", "label": label, "name": "quoted"}
-    plugin = importing.write_plugin(file, fw.Federation.from_file(file, **options), options)
-    module: dict[str, Any] = {"__file__": str(plugin.absolute())}
-    exec(compile(plugin.read_text(encoding="utf-8"), plugin, "exec"), module)
-    assert module["rows"].__doc__ == f"{file}: {label} of 3 clients."
-    assert len(module["federation"]()) == 3
+    importing.import_(file, client="shop", label=label, name="quoted")
+    assert len(DATASETS["quoted"](Path()).x) == len(TABLE)
+    assert DATASETS["quoted"].__doc__ == f"{file}: {label} of 3 clients."
     del DATASETS["quoted"], PARTITIONS["quoted-rows"]
 
 
@@ -85,6 +81,9 @@ def test_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         importing.import_(Path("orders.csv"), client="shop", label="price", name="Or ders")
     with pytest.raises(fw.BadInput, match="no column 'shp'"):
         importing.import_(Path("orders.csv"), client="shp", label="price", name="orders")
+    Path("studies/orders.yaml").write_text("about: mine\n")
+    with pytest.raises(fw.BadInput, match=r"studies/orders\.yaml: is there and says something else"):
+        importing.import_(Path("orders.csv"), client="shop", label="price", name="orders")
     assert not Path("imports").exists()
     (project / "empty").mkdir()
     monkeypatch.chdir(project / "empty")
