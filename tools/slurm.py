@@ -129,11 +129,6 @@ def end_daemon(file: Path, number: int = signal.SIGTERM) -> None:
         os.kill(process, signal.SIGKILL)
 
 
-def start_node(folder: Path, name: str) -> None:
-    """Start the daemon of one node again."""
-    _run([str(_find_program("slurmd")), "-N", name], {"SLURM_CONF": str(folder / "slurm.conf")})
-
-
 def _start_munge(folder: Path) -> None:
     """Start munge with a key of its own."""
     folder.mkdir(mode=0o755, exist_ok=True)
