@@ -12,8 +12,9 @@ from fedweave.study.spec import PARAMS, read_yaml
 if TYPE_CHECKING:
     from dvc.repo import Repo
 
-PLACE = "FEDWEAVE_PROJECT"  # variable: the folder of the project on a host where it lies elsewhere, as in prefect.yaml
-WAYS = "make it one of git (git init), or tell DVC that it has no git (dvc config core.no_scm true)"
+# Environment variable: the folder of the project on this host, where it may be another one than on the writer's host.
+PROJECT_VARIABLE = "FEDWEAVE_PROJECT"
+GIT_HINT = "make it one of git (git init), or tell DVC that it has no git (dvc config core.no_scm true)"
 
 
 def used_plugins() -> Any:
@@ -47,7 +48,7 @@ def repository(wait: bool = False) -> "Repo":
     try:
         return Repo(os.curdir, _wait_for_lock=wait)
     except SCMError as error:
-        raise BadInput(f"{Path.cwd()}: is not a checkout of git, which DVC asks for; {WAYS}") from error
+        raise BadInput(f"{Path.cwd()}: is not a checkout of git, which DVC asks for; {GIT_HINT}") from error
     except NotDvcRepoError as error:
         raise BadInput(
             f"{Path.cwd()}: is not the project's folder, there is no .dvc in it; go to the folder that has dvc.yaml"

@@ -70,8 +70,7 @@ README = """# A project of fedweave
     fedweave ui                  # MLflow and Prefect in the browser
 
 A study is a file in `studies/`, or anywhere: `fedweave study run path/to/my.yaml`. A task changes one of
-`studies/base.yaml`, or
-defines its data set, partition, model and training itself.
+`studies/base.yaml`, or defines its data set, partition, model and training itself.
 
 ## Your own methods, data sets, models and partitions
 
@@ -90,8 +89,7 @@ Write them in a file such as `mybench/own.py` and name the folder in the study: 
         return Dataset("blobs", "images", x, y.astype(np.int64), classes=2)
 
 `@fw.method`, `@fw.model` and `@fw.partition` work in the same way. A run is trained again when the code behind it
-changes; a
-comment or another text of an error message changes nothing.
+changes; a comment or another text of an error message changes nothing.
 
 ## On another machine
 

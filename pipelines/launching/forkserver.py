@@ -192,7 +192,7 @@ class Server:
             self._end(job, job.connection)
 
     def _end(self, job: Job, source: socket.socket | int) -> None:
-        """Send SIGTERM to a stage, once; `source` is the event's descriptor or socket, which is watched no more."""
+        """Send SIGTERM to a stage, once; `source` is the event's descriptor or socket, which is no longer watched."""
         self.selector.unregister(source)
         if job.process not in self.kill_times:
             self.kill_times[job.process] = time.monotonic() + GRACE

@@ -117,7 +117,7 @@ def commit(tasks: Sequence[StageTask]) -> tuple[list[str], list[str]]:
         graph = {stage.addressing: stage for stage in repo.index.stages}
         for task in tasks:
             stage = graph.get(task.stage)
-            reason = "dvc.yaml has it no more" if stage is None else _refusal_reason(stage, task)
+            reason = "it is no longer in dvc.yaml" if stage is None else _refusal_reason(stage, task)
             if reason:
                 refused.append(f"{task.stage}: {reason}; its outputs are not accepted, submit it again")
             else:

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.errors import BadInput
-from fedweave.pipelines.project import PLACE
+from fedweave.pipelines.project import PROJECT_VARIABLE
 from fedweave.pipelines.scheduling import host, remote_stages
 from fedweave.runs.parallel import cores
 
-CONNECT_TIMEOUT = 10  # for an answer at RAY_ADDRESS
+CONNECT_TIMEOUT = 10  # seconds for an answer at RAY_ADDRESS
 POLL = 0.5  # seconds between two queries about a stage
 Entries = list[dict[str, str]]
 
@@ -119,7 +119,7 @@ def perform(work_order: remote_stages.WorkOrder, folder: str) -> Iterator[str | 
     Raises:
         StageError: it failed.
     """
-    os.chdir(os.environ.get(PLACE, folder))
+    os.chdir(os.environ.get(PROJECT_VARIABLE, folder))
     children = host.set_resources(()).children
     with remote_stages.prepare(work_order) as command:
         with children.start(command) as process:

@@ -61,7 +61,7 @@ class WorkOrder:
 
     @property
     def is_here(self) -> bool:
-        """Whether this folder is the writer's, on whichever host."""
+        """Whether this folder is the writer's, on this or another host."""
         return bool(TOKEN.fullmatch(self.token)) and (FOLDER / self.token).is_file()
 
     def check(self) -> None:
@@ -78,7 +78,7 @@ class WorkOrder:
             raise BadInput(f"{Path.cwd()}: its code is not the writer's; check out the same commit there and here")
         params = load_yaml(self.params)
         if not isinstance(params, dict):
-            raise BadInput("work order: params: is not a mapping; let the flow issue it")
+            raise BadInput(f"work order: params: is not a mapping; {ISSUE_HINT}")
         check_names(params, "work order: params")  # they become words of commands and parts of paths
         if (uses := params.get("uses") or {}) != project.used_plugins():
             raise BadInput(

@@ -15,7 +15,7 @@ import typer
 from fedweave.errors import BadInput
 from fedweave.pipelines import addresses
 from fedweave.pipelines.processes import search_path
-from fedweave.pipelines.project import PLACE
+from fedweave.pipelines.project import PROJECT_VARIABLE
 from fedweave.pipelines.scheduling import gpus, notifications, pool_names, pool_owner
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def deploy(
     if webhook:
         notifications.check(webhook)
     os.environ["PREFECT_API_URL"] = _server_address()
-    os.environ.pop(PLACE, None)  # so that the deployments keep the variable itself, and not its value here
+    os.environ.pop(PROJECT_VARIABLE, None)  # so that the deployments keep the variable itself, and not its value here
     content = deployments(pool)
     register(slots, pool)
     _deploy(content)
@@ -153,7 +153,7 @@ def worker(
     command += ["--with-healthcheck"] if health_port else []
     variables = {
         pool_names.VARIABLE: pool,  # to which its flows send stages
-        PLACE: str(Path.cwd()),
+        PROJECT_VARIABLE: str(Path.cwd()),
         "PATH": search_path(),
         "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT),
     }

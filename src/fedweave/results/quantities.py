@@ -11,7 +11,7 @@ import pandas as pd
 from fedweave.federation.graph_quality import EDGES, quality
 from fedweave.files import read, read_table
 from fedweave.results import published
-from fedweave.results.runs import AGAIN, Run, Study, by_task
+from fedweave.results.runs import RETRAIN_HINT, Run, Study, by_task
 from fedweave.results.server_records import Graphs, graphs
 
 COLUMNS = [
@@ -78,7 +78,7 @@ def _run_columns(run: Run) -> dict[str, Any]:
 
 
 def _weights(run: Run, selected: pd.DataFrame) -> Iterable[dict[str, Any]]:
-    """Weights of oneself, of similar and of other clients (FedAGHN, Table 4), for clients in planted groups.
+    """Weights of oneself, of similar and of other clients (FedAGHN, Table 4), where the true groups are known.
 
     Round t is trained from the graph that is stored after t − 1 rounds. "first" is the first graph that has seen an
     update, "final" the one behind the reported models; "prior" is at a sixth and "middle" at a half of the way.
@@ -153,7 +153,7 @@ def _edges(run: Run) -> Iterable[dict[str, Any]]:
     path = run.folder / "edges.csv"
     if not path.is_file():
         return
-    table = read_table(path, ("seed", "round", "learner", "source", "weight", "gain"), AGAIN)
+    table = read_table(path, ("seed", "round", "learner", "source", "weight", "gain"), RETRAIN_HINT)
     values = []
     for _, part in table.groupby("seed"):
         ranks = part.groupby("learner")[["weight", "gain"]].rank()

@@ -12,7 +12,7 @@ from fedweave.errors import BadInput
 from fedweave.files import read
 from fedweave.metrics import METRICS, Metric, check_fit
 from fedweave.readers.arrays import read_npz
-from fedweave.results.runs import AGAIN, KEYS, Run, Study
+from fedweave.results.runs import KEYS, RETRAIN_HINT, Run, Study
 from fedweave.results.selection import select_scores
 from fedweave.runs.predictions import PredictionTable, score_pooled_rows
 
@@ -48,9 +48,9 @@ def _kind(run: Run) -> str:
 def _read_predictions(path: Path) -> PredictionTable | None:
     if not path.is_file():
         return None
-    arrays = read(path, read_npz, AGAIN)
+    arrays = read(path, read_npz, RETRAIN_HINT)
     if missing := {*PredictionTable._fields} - {*arrays}:
-        raise BadInput(f"{path}: not readable (no {', '.join(sorted(missing))}); {AGAIN}")
+        raise BadInput(f"{path}: not readable (no {', '.join(sorted(missing))}); {RETRAIN_HINT}")
     return PredictionTable(*(arrays[name] for name in PredictionTable._fields))
 
 
@@ -97,7 +97,7 @@ def _controls(run: Run, metric: Metric, kind: str) -> dict[str, list[float]]:
     table = _read_predictions(path)
     if table is None:
         return {}
-    names = read(path, read_npz, AGAIN)["names"].tolist()
+    names = read(path, read_npz, RETRAIN_HINT)["names"].tolist()
     rows = [table.client == client for client in run.evaluated_clients]
     return {
         str(name): [metric.value(kind, table.targets[client_rows], outputs[client_rows]) for client_rows in rows]

@@ -18,7 +18,7 @@ from fedweave.files import read, read_table
 from fedweave.results import published
 from fedweave.runs import selection
 
-AGAIN = "train the run again"  # the advice for every damaged file
+RETRAIN_HINT = "train the run again"  # the advice for every damaged file
 KEYS = ("seed", "round", "point", "split", "client")
 _INTEGER, _TEXT = ("int64", "int32"), ("string", "large_string")
 COLUMNS = dict(zip((*KEYS, "value"), (_INTEGER, _INTEGER, _TEXT, _TEXT, _INTEGER, ("double",)), strict=True))
@@ -165,19 +165,19 @@ def load_run(folder: Path | str) -> Run:
     folder = Path(folder)
     for name in ("run.json", "evaluations.parquet", "rounds.csv"):
         if not (folder / name).is_file():
-            raise BadInput(f"{folder / name}: missing; train the run again")
-    info = read(folder / "run.json", lambda file: dict(json.loads(file.read_text(encoding="utf-8"))), AGAIN)
+            raise BadInput(f"{folder / name}: missing; {RETRAIN_HINT}")
+    info = read(folder / "run.json", lambda file: dict(json.loads(file.read_text(encoding="utf-8"))), RETRAIN_HINT)
     missing = [key for key in NEEDED if key not in info]
     if missing:
-        raise BadInput(f"{folder / 'run.json'}: no {', '.join(missing)}; train the run again")
+        raise BadInput(f"{folder / 'run.json'}: no {', '.join(missing)}; {RETRAIN_HINT}")
     choose(
         info["select"], [rule for rule in selection.RULES if rule != selection.LEAKY], f"{folder / 'run.json'}: select"
     )
     evaluations = read_scores(folder / "evaluations.parquet")
     if evaluations.duplicated(list(KEYS)).any():
-        raise BadInput(f"{folder / 'evaluations.parquet'}: two rows for one {', '.join(KEYS)}; train the run again")
+        raise BadInput(f"{folder / 'evaluations.parquet'}: two rows for one {', '.join(KEYS)}; {RETRAIN_HINT}")
     _check_names(folder / "run.json", info)
-    rounds = read_table(folder / "rounds.csv", ("seed", "round", "bytes_up", "bytes_down", "seconds"), AGAIN)
+    rounds = read_table(folder / "rounds.csv", ("seed", "round", "bytes_up", "bytes_down", "seconds"), RETRAIN_HINT)
     diagnostics = _read_optional(folder / "diagnostics.csv", ("seed", "round", "name", "value"))
     return Run(folder, info, evaluations, rounds, diagnostics, _read_optional(folder / "system.csv", ("time",)))
 
@@ -188,7 +188,7 @@ def read_scores(path: Path) -> pd.DataFrame:
     Raises:
         BadInput: the file is damaged, lacks a column, or has too many rows or other types.
     """
-    return read(path, _read_parquet, AGAIN)
+    return read(path, _read_parquet, RETRAIN_HINT)
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
@@ -210,14 +210,14 @@ def _check_names(file: Path, info: Mapping[str, Any]) -> None:
     for key in ("client_names", "group", "units", "sharing"):
         entries, count = info.get(key), info.get("clients")
         if entries is not None and count is not None and len(entries) != count:
-            raise BadInput(f"{file}: {key}: {len(entries)} entries for {count} clients; {AGAIN}")
+            raise BadInput(f"{file}: {key}: {len(entries)} entries for {count} clients; {RETRAIN_HINT}")
     outside = [i for i in info.get("evaluated") or () if not 0 <= i < info.get("clients", i + 1)]
     if outside:
-        raise BadInput(f"{file}: evaluated: {outside[0]} is none of its {info['clients']} clients; {AGAIN}")
+        raise BadInput(f"{file}: evaluated: {outside[0]} is none of its {info['clients']} clients; {RETRAIN_HINT}")
 
 
 def _read_optional(file: Path, columns: tuple[str, ...]) -> pd.DataFrame:
-    return read_table(file, columns, AGAIN) if file.is_file() else pd.DataFrame(columns=list(columns))
+    return read_table(file, columns, RETRAIN_HINT) if file.is_file() else pd.DataFrame(columns=list(columns))
 
 
 def load_study(folder: Path | str, only: Collection[str] | None = None) -> Study:

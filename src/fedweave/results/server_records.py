@@ -12,7 +12,7 @@ import numpy as np
 from fedweave.errors import BadInput
 from fedweave.files import read
 from fedweave.readers.arrays import read_npz
-from fedweave.results.runs import AGAIN, Run
+from fedweave.results.runs import RETRAIN_HINT, Run
 
 
 class Graphs(NamedTuple):
@@ -23,7 +23,7 @@ class Graphs(NamedTuple):
         rounds: [R] rounds with a stored graph.
         weights: [R, L, N, N], row = learner.
         layers: names of the L layers.
-        group: [N] planted groups of the clients, or None.
+        group: [N] true groups of the clients, or None.
         divergence: [N, N] how much the training targets of two clients differ, or None.
 
     A graph that is the same for every layer is stored once (L = 1).
@@ -42,7 +42,7 @@ class Graphs(NamedTuple):
 
 
 class Portrait(NamedTuple):
-    """The vectors [N, D] by which the server describes clients at the end of one seed, and planted groups [N]."""
+    """The vectors [N, D] by which the server describes clients at the end of one seed, and true groups [N]."""
 
     seed: int
     round: int
@@ -63,7 +63,7 @@ def graphs(run: Run, seed: int | None = None) -> Graphs | None:
     weights, rounds, layers = arrays["weights"], arrays["rounds"].tolist(), arrays["layers"].tolist()
     if weights.ndim != 4 or weights.shape[:2] != (len(rounds), len(layers)):
         shape, expected = weights.shape, (len(rounds), len(layers))
-        raise BadInput(f"{path}: weights {shape} for {expected} rounds and layers; train the run again")
+        raise BadInput(f"{path}: weights {shape} for {expected} rounds and layers; {RETRAIN_HINT}")
     if (weights == weights[:, :1]).all():
         weights, layers = weights[:, :1], ["all layers"]
     if not weights.size:
@@ -100,8 +100,8 @@ def _load(
         path = run.folder / f"{name}-{number}.npz"
         if not path.is_file():
             continue
-        arrays = read(path, read_npz, AGAIN)
+        arrays = read(path, read_npz, RETRAIN_HINT)
         if not {*needed} <= {*arrays}:
-            raise BadInput(f"{path}: not readable (no {', '.join({*needed} - {*arrays})}); train the run again")
+            raise BadInput(f"{path}: not readable (no {', '.join({*needed} - {*arrays})}); {RETRAIN_HINT}")
         return number, path, arrays
     return None

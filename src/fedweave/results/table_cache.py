@@ -11,7 +11,7 @@ from fedweave.results.marks import CONTROLS, control_column
 from fedweave.results.runs import Study
 from fedweave.results.tables import COLUMNS, FILES, Tables, compute_tables
 
-AGAIN = "make it again with: dvc repro evaluate"
+REEVALUATE_HINT = "make it again with: dvc repro evaluate"
 # Columns of names, which are text even where they look like numbers or are empty.
 TEXT_COLUMNS = (
     "run", "task", "dataset", "setting", "method", "name", "other", "better", "mark", *map(control_column, CONTROLS),
@@ -59,7 +59,7 @@ def read_stored_tables(study: Study) -> Tables | None:
 
 def _read(file: Path) -> pd.DataFrame:
     needed = ("control",) if file.stem == FILES["controls"] else ("method",)
-    table = read_table(file, needed, AGAIN, dtype=dict.fromkeys(TEXT_COLUMNS, "str"), **AS_WRITTEN)
+    table = read_table(file, needed, REEVALUATE_HINT, dtype=dict.fromkeys(TEXT_COLUMNS, "str"), **AS_WRITTEN)
     return table.fillna({name: "" for name in TEXT_COLUMNS if name in table})
 
 
@@ -68,6 +68,6 @@ def _add_run_columns(board: pd.DataFrame, study: Study, file: Path) -> pd.DataFr
     names = {(run.task, run.label): run.name for run in study.runs}
     tasks = sorted(run.task for run in study.runs)
     if sorted(names) != sorted(zip(tasks, board["method"], strict=False)):
-        raise BadInput(f"{file}: its rows are not the runs that are there; {AGAIN}")
+        raise BadInput(f"{file}: its rows are not the runs that are there; {REEVALUATE_HINT}")
     runs = [names[key] for key in zip(tasks, board["method"], strict=True)]
     return pd.concat([pd.DataFrame({"run": runs, "task": tasks}), board], axis="columns")
