@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 OLDEST, TOO_NEW = (3, 11, 5), (3, 15)
+PARTS = {"bin", "include", "lib", "lib64", ".gitignore"}  # what venv makes before it writes pyvenv.cfg
 PIP_TO_UV = {"find-links": "--find-links", "extra-index-url": "--extra-index-url", "index-url": "--index-url"}
 
 
@@ -66,13 +67,21 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def remove_unfinished(folder: Path) -> None:
+    """Remove an environment that was not made to its end; exits with one line if the folder holds anything else."""
+    names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+    if others := sorted(names - PARTS) if "pyvenv.cfg" not in names else []:
+        sys.exit(f"setup: {folder} is no virtual environment, as it holds {others[0]}; name another folder (VENV=...)")
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def main() -> None:
     """Create the environment, install into it, and prepare the files of DVC and MLflow in this folder."""
     options = parse_arguments()
     tools = options.folder.resolve() / "bin"
     print(f"setting up {options.folder} with {sys.executable} (once)", flush=True)
     if not (tools / "python").exists():
-        shutil.rmtree(options.folder, ignore_errors=True)
+        remove_unfinished(options.folder)
         subprocess.run([sys.executable, "-m", "venv", options.folder], check=True)
     if not install_with_uv(tools / "python", install_arguments(options), options.torch):
         print("uv could not install; trying pip", flush=True)

@@ -1,0 +1,44 @@
+"""`make setup`: the folder that it is given."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools import setup
+
+
+class Started(Exception):
+    """Raised instead of starting a program."""
+
+
+@pytest.mark.parametrize(
+    ("files", "goes_on"),
+    [
+        ([], True),
+        (["bin/pip", "lib/x.py"], True),
+        (["pyvenv.cfg", "share/man", "bin/pip"], True),
+        (["thesis.tex"], False),
+        (["bin/mine", "share/mine"], False),
+    ],
+    ids=["empty", "killed", "other-python", "files", "home"],
+)
+def test_only_an_environment_is_replaced(
+    files: list[str], goes_on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was not made to its end is removed; a folder of the user stays, and is named."""
+    folder = tmp_path / "folder"
+    for name in files:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+
+    def start(*_words: object, **_options: object) -> None:
+        raise Started("started")
+
+    monkeypatch.setattr(setup.subprocess, "run", start)
+    monkeypatch.setattr(sys, "argv", ["setup.py", str(folder)])
+    with pytest.raises(
+        Started if goes_on else SystemExit, match="started" if goes_on else "is no virtual environment, as it"
+    ):
+        setup.main()
+    assert all((folder / name).exists() != goes_on for name in files)
