@@ -1,9 +1,11 @@
 """Stages, commands and services around the library: the only part that imports Prefect, MLflow, Optuna and DVC."""
 
 import os
+import re
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+LINE = re.compile(r"""(?:export\s+)?([A-Za-z_]\w*)\s*=\s*(["']?)(.*)\2""")  # of .env: name, quote, value
 # The project is the current folder or the checkout of this code: the first one with a dvc.yaml.
 FOLDERS = (Path.cwd(), HERE.parent)
 ROOT = next((folder for folder in FOLDERS if (folder / "dvc.yaml").is_file()), Path.cwd())
@@ -15,10 +17,13 @@ def template(name: str) -> Path:
 
 
 def _environment(file: Path) -> dict[str, str]:
-    """The NAME=value lines of `file`, without those that the caller's environment already sets."""
-    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-    pairs = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
-    return {name: value for name, value in pairs.items() if name not in os.environ}
+    """The NAME=value lines of `file`, without those that the caller's environment already sets.
+
+    Spaces, quotes around a value and `export` mean the same as for a shell and for Docker Compose.
+    """
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
+    matches = (LINE.fullmatch(line.strip()) for line in lines)
+    return {match[1]: match[3] for match in matches if match and match[1] not in os.environ}
 
 
 os.environ.update(_environment(ROOT / ".env"))

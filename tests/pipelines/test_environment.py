@@ -1,0 +1,36 @@
+"""The file .env, which Docker Compose and Prefect read too."""
+
+from pathlib import Path
+
+import pytest
+
+from fedweave.pipelines import _environment
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("A_POOL=vision", {"A_POOL": "vision"}),
+        ("A_POOL = vision ", {"A_POOL": "vision"}),
+        ('export A_POOL="vision"', {"A_POOL": "vision"}),
+        ("A_POOL='a=b c'", {"A_POOL": "a=b c"}),
+        ("A_URL=https://x/?a=b", {"A_URL": "https://x/?a=b"}),
+        ("A_POOL=it's", {"A_POOL": "it's"}),
+        ("A_POOL=", {"A_POOL": ""}),
+        ("  # A_POOL=vision", {}),
+        ("=x", {}),
+        ("a line of words = x", {}),
+        ("A_POOL=\udcff", {"A_POOL": "\ufffd"}),
+    ],
+)
+def test_a_line_of_the_environment(line: str, expected: dict[str, str], tmp_path: Path) -> None:
+    """What is no assignment is left alone: every command imports this, and would end with a traceback."""
+    (tmp_path / ".env").write_text(f"{line}\n", encoding="utf-8", errors="surrogateescape")
+    assert _environment(tmp_path / ".env") == expected
+
+
+def test_the_callers_environment_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".env").write_text("A_POOL=vision\n")
+    monkeypatch.setenv("A_POOL", "mine")
+    assert _environment(tmp_path / ".env") == {}
+    assert _environment(tmp_path / "none") == {}
