@@ -95,7 +95,9 @@ def main() -> None:
         watch_results(Path("results"), threading.Event())
         while all(process.poll() is None for process in running):
             time.sleep(0.5)
-    raise BadInput("a server ended by itself; its last output: " + " | ".join(lines[-1] for lines in outputs if lines))
+    raise BadInput(
+        "a server ended by itself; its last output: " + " | ".join(_reason(lines) for lines in outputs if lines)
+    )
 
 
 def _print_summary(servers: str) -> None:
@@ -153,6 +155,12 @@ def _drain(process: Popen[str]) -> list[str]:
     return lines
 
 
+def _reason(lines: list[str]) -> str:
+    """The last of `lines` with an error, else the last one; a server may say goodbye after its error."""
+    errors = [line for line in lines if "error" in line.lower()]
+    return (errors or lines or ["no word"])[-1]
+
+
 def _wait_for(server: Server, process: Popen[str], lines: list[str]) -> None:
     """Wait until `server` answers on its port; every `MESSAGE_INTERVAL` seconds a line says that it is starting.
 
@@ -166,11 +174,13 @@ def _wait_for(server: Server, process: Popen[str], lines: list[str]) -> None:
     """
     start, next_message = time.monotonic(), MESSAGE_INTERVAL
     while not _is_reachable(server.port):
-        waited, last_line = time.monotonic() - start, lines[-1] if lines else "no word"
+        waited = time.monotonic() - start
         if process.poll() is not None:
-            raise BadInput(f"{server.name} did not start: {last_line}")
+            raise BadInput(f"{server.name} did not start: {_reason(lines)}")
         if waited > START_TIMEOUT:
-            raise BadInput(f"{server.name} does not answer on port {server.port} after {waited:.0f} s: {last_line}")
+            raise BadInput(
+                f"{server.name} does not answer on port {server.port} after {waited:.0f} s: {_reason(lines)}"
+            )
         if waited > next_message:
             print(f"{server.name:8} is starting ({waited:.0f} s)", flush=True)
             next_message += MESSAGE_INTERVAL

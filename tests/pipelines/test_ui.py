@@ -48,6 +48,10 @@ def test_a_slow_server_is_awaited_with_a_line_now_and_then(
 def test_a_server_that_ends_or_never_answers_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadInput, match="Late did not start: "):
         started("print('no such disk')")
+    with pytest.raises(BadInput, match=r"Late did not start: ERROR: \[Errno -2\] no such host"):
+        started(
+            "print('ERROR: [Errno -2] no such host'); print('INFO: complete', flush=True); import time; time.sleep(1)"
+        )
     monkeypatch.setattr(ui, "START_TIMEOUT", 0.5)
     with pytest.raises(BadInput, match=r"Late does not answer on port .* no word"):
         started("import time; time.sleep(99)")
