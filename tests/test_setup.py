@@ -1,5 +1,7 @@
-"""`make setup`: the folder that it is given."""
+"""`make setup` and `make distclean`: the folder that they are given."""
 
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -42,3 +44,16 @@ def test_only_an_environment_is_replaced(
     ):
         setup.main()
     assert all((folder / name).exists() != goes_on for name in files)
+
+
+@pytest.mark.parametrize("environment", [True, False])
+def test_distclean_removes_an_environment_and_nothing_else(environment: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / ("pyvenv.cfg" if environment else "thesis.tex")).touch()
+    shutil.copy(Path(__file__).parents[1] / "Makefile", tmp_path)
+    result = subprocess.run(
+        ["make", "distclean", f"VENV={folder}"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert folder.exists() != environment
+    assert ("is no virtual environment and stays" in result.stderr) != environment
