@@ -94,8 +94,8 @@ class Task(ABC):
 
     @cached_property
     def head(self) -> tuple[str, ...]:
-        """Parameter names of the classifier (the last layer)."""
-        return tuple(name for layer in self.template.head for name in self.layers[layer])
+        """Parameter names of the head: the last module, or the last ones, with all that they contain."""
+        return tuple(name for module in self.template.head for name in self.params if name.startswith(f"{module}."))
 
     @cached_property
     def norms(self) -> tuple[str, ...]:

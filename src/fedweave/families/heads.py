@@ -1,10 +1,14 @@
-"""Shared code of methods that treat the classifier (head) and the layers below it (body) differently. Needs classes."""
+"""Shared code of methods that treat the head and the layers below it (body) differently, or read features of rows."""
+
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData
 from fedweave.client.task import RowLosses, Task
+from fedweave.errors import BadInput
+from fedweave.models import ClientModel
 from fedweave.tensors.trees import Params, Tree
 
 
@@ -14,10 +18,51 @@ def body(task: Task) -> tuple[str, ...]:
 
 
 def head_shape(task: Task) -> tuple[int, int]:
-    """(C, D) of the head's weight matrix."""
-    shapes = task.shapes()
-    classes, width = next(shapes[name] for name in task.head if len(shapes[name]) == 2)
-    return classes, width
+    """(C, D) of the head, which makes outputs [B, C] of features [B, D].
+
+    Raises:
+        BadInput: the head is no linear layer, and no several of them.
+    """
+    return _measure_head(task.template, task.head)
+
+
+@lru_cache(maxsize=64)
+def _measure_head(network: ClientModel, names: tuple[str, ...]) -> tuple[int, int]:
+    matrices = [value for name, value in network.named_parameters() if name in names and value.ndim == 2]
+    if matrices:
+        (classes, _), (_, width) = matrices[-1].shape, matrices[0].shape
+        if _count_outputs(network, matrices[0].new_zeros(1, width)) == classes:
+            return classes, width
+    raise BadInput(
+        f"model: this method needs a linear head, and {', '.join(network.head)} is none; "
+        "end the model with nn.Linear, or choose another method"
+    )
+
+
+def _count_outputs(network: ClientModel, features: Tensor) -> int:
+    """Number of outputs of the head's modules on `features`; 0 if they cannot read them."""
+    try:
+        with torch.no_grad():
+            for name in network.head:
+                features = network.get_submodule(name)(features)
+    except Exception:  # of a user's module
+        return 0
+    return features.numel()
+
+
+def row_features(task: Task, model: Params, data: ClientData, rows: Tensor) -> Tensor:
+    """Features [B, D] of `rows` in evaluation mode.
+
+    Raises:
+        BadInput: the features of a row are no vector.
+    """
+    z = task.features(model, data, rows)
+    if z.ndim != 2:
+        raise BadInput(
+            f"model: the features of a row have the shape {[*z.shape[1:]]}, and this method needs a vector; "
+            "flatten them before the head, or choose another method"
+        )
+    return z
 
 
 def classify(task: Task, model: Params, z: Tensor) -> Tensor:
@@ -37,7 +82,7 @@ def class_statistics(task: Task, model: Params, data: ClientData) -> Tree:
 
     {"counts": [C], "means": μ_c [C, D], "h": p_c μ_c [C, D], "variance": V = (Σ p_c E‖z‖²_c − Σ p_c² ‖μ_c‖²) / m}.
     """
-    z, labels = task.features(model, data, data.train), one_hot(task, data, data.train)
+    z, labels = row_features(task, model, data, data.train), one_hot(task, data, data.train)
     counts = labels.sum(0)
     p, divisor = counts / counts.sum(), counts.clamp(min=1)
     means, power = labels.T @ z / divisor[:, None], labels.T @ z.square().sum(1) / divisor
@@ -55,8 +100,8 @@ def aligned_losses(task: Task, data: ClientData, prototypes: Tensor, defined: Te
 
     def losses(model: Params, rows: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
         z, y = task.forward(model, data, rows, key, mask, method="features"), task.targets(data, rows)
-        distance = (z - prototypes[y]).square().mean(-1) * defined[y]
-        return task.row_loss(task.call(model, z, "classify"), y) + weight * distance
+        values = task.row_loss(task.call(model, z, "classify"), y)
+        return values + weight * ((z - prototypes[y]).square().mean(-1) * defined[y])
 
     return losses
 
@@ -64,6 +109,8 @@ def aligned_losses(task: Task, data: ClientData, prototypes: Tensor, defined: Te
 def head_weights(variance: Tensor, h: Tensor, smallest: float = 1e-3) -> Tensor:
     """α [P, P]: row i minimises Σ_j V_j α_j² + ‖Σ_j α_j (h_i − h_j)‖² over the simplex; V [P], h [P, C, D].
 
+    Shares below `smallest` count as 0 and the others are scaled to sum 1, unless all are below, as with very many
+    clients.
     Non-negative least squares on ‖A x‖² + (1ᵀx − 1)² has its minimum on the ray through that α.
     """
     from scipy.optimize import nnls

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedweave.client.data import ClientData
 from fedweave.families import GlobalModel
+from fedweave.families.heads import row_features
 from fedweave.federation.protocol import ClientState, Update
 from fedweave.federation.registry import method
 from fedweave.settings import AtMost, IntegerSpace, LogSpace, Positive, Size
@@ -59,7 +60,7 @@ class KnnPer(GlobalModel):
     def _memory(self, model: Params, data: ClientData) -> Tree:
         memory = {
             "model": model,
-            "features": self.task.features(model, data, data.train),
+            "features": row_features(self.task, model, data, data.train),
             "labels": self.task.targets(data, data.train.clamp(min=0)),
             "real": data.train >= 0,
         }
@@ -77,7 +78,7 @@ class KnnPer(GlobalModel):
     def _votes(self, memory: Tree, data: ClientData, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Class distributions [B, C] of the neighbours and of the model."""
         logits = self.task.predict(memory["model"], data, rows)
-        z = self.task.features(memory["model"], data, rows)
+        z = row_features(self.task, memory["model"], data, rows)
         distance = torch.cdist(z, memory["features"]).square().masked_fill(~memory["real"], torch.inf)
         nearest, neighbours = distance.topk(min(self.k, distance.shape[1]), largest=False)
         classes = torch.arange(logits.shape[-1], device=logits.device)

@@ -1,0 +1,84 @@
+"""Heads of client models: modules with layers inside, and heads that methods cannot read."""
+
+from collections import OrderedDict
+
+import pytest
+import torch
+from tiny import CLASSES, rows_federation
+from torch import nn
+
+from fedweave.client.solvers import SGD
+from fedweave.client.task import RowClassification
+from fedweave.errors import BadInput
+from fedweave.families.heads import head_shape
+from fedweave.federation.engine import run
+from fedweave.federation.executors import Batched, Loop
+from fedweave.federation.records import Settings
+from fedweave.federation.schedule import Training
+from fedweave.methods import METHODS
+from fedweave.models.adapter import adapt
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+
+def test_a_head_of_several_layers() -> None:
+    """The head may be a module with layers inside; methods that read its size take that of the whole."""
+    model = nn.Sequential(
+        OrderedDict(body=nn.Linear(6, 8), top=nn.Sequential(nn.ReLU(), nn.Linear(8, 5), nn.Linear(5, CLASSES)))
+    )
+    task = RowClassification(adapt(model, (6,), CLASSES, head="top"), torch.float64)
+    assert task.head == ("top.1.weight", "top.1.bias", "top.2.weight", "top.2.bias")
+    assert head_shape(task) == (CLASSES, 8)
+    for name in ("fedper", "fedcp", "fedrod", "fedpac"):
+        method = METHODS[name](task=task, solver=SGD(lr=0.1), training=Training(batch_size=4))
+        *_, report = run(method, rows_federation(), Settings(rounds=1, seed=1), Loop())
+        assert not report.dropped, name
+
+
+class Column(nn.Module):
+    """A convolution as its head, on features with an axis of length 1 for positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.conv = nn.Linear(6, 8), nn.Conv1d(8, CLASSES, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(self.body(x)[..., None])[..., 0]
+
+
+class Averaged(nn.Module):
+    """A linear head on every position; the outputs are its mean over positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.fc = nn.Linear(1, 4), nn.Linear(4, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(self.body(x[..., None]).relu()).mean(1)
+
+
+def transposed() -> nn.Module:
+    """Parameters without a layer of their own, in the order of a matrix product."""
+
+    class Product(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(6, CLASSES))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ self.weight
+
+    return Product()
+
+
+@pytest.mark.parametrize("executor", [Loop(), Batched()], ids=["loop", "batched"])
+@pytest.mark.parametrize("name", ["fedas", "fedcp", "fedpac", "fedproto", "fedrod", "knn_per"])
+def test_heads_that_a_method_cannot_read(name: str, executor: Loop | Batched) -> None:
+    """One line says what the method needs, and the way out."""
+    for model in (Column, transposed, Averaged):
+        task = RowClassification(adapt(model, (6,), CLASSES), torch.float64)
+        method = METHODS[name](task=task, solver=SGD(lr=0.1), training=Training(batch_size=4))
+        if name == "knn_per" and model is transposed:
+            continue  # it reads features alone
+        with pytest.raises(BadInput, match=r"model: .*; (end |flatten )"):
+            [*run(method, rows_federation(), Settings(rounds=1, seed=1), executor)]
