@@ -55,6 +55,8 @@ def test_fedpac_program(seed: int) -> None:
     small = heads.head_weights(v, h, smallest=0.1)
     assert ((small == 0) | (small >= 0.1)).all()
     torch.testing.assert_close(small.sum(1), torch.ones(5, dtype=torch.float64))
+    equal = heads.head_weights(torch.ones(5), torch.zeros(5, 1, 1), smallest=0.3)  # as with more than 1000 clients
+    torch.testing.assert_close(equal, torch.full((5, 5), 0.2))
 
 
 def test_fedpac_statistics_and_prototypes() -> None:

@@ -122,5 +122,6 @@ def head_weights(variance: Tensor, h: Tensor, smallest: float = 1e-3) -> Tensor:
     rows = [nnls(torch.cat([v, (own - flat).T, ones]).numpy(), target.numpy())[0] for own in flat]
     x = torch.stack([torch.from_numpy(row) for row in rows])
     alpha = x / x.sum(1, keepdim=True)
-    alpha = alpha * (alpha >= smallest)
+    is_large = alpha >= smallest
+    alpha = alpha * (is_large | ~is_large.any(1, keepdim=True))
     return (alpha / alpha.sum(1, keepdim=True)).to(variance)
