@@ -42,7 +42,7 @@ class SplitClient(Method):
         return self.descend(model, data)
 
     def feedback(self, model: Params, own: Tree, data: ClientData) -> Tree:
-        """Extra uploads, computed on the model before training; `own` is all that this client received.
+        """Extra uploads, computed on the model before training; `own` is the client's own download.
 
         By default none.
         """

@@ -17,22 +17,22 @@ from fedweave.settings import AtLeast, AtMost, Between, LogSpace, NonNegative, R
 from fedweave.tensors import dropout_keys, trees
 from fedweave.tensors.trees import Params, Tree, is_mapped
 
-RECORD = 10  # number of last losses whose standard deviation shows whether the weights have converged
+RECORD = 10  # number of last losses whose standard deviation shows whether W has converged
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalAggregation(GlobalModel):
-    """Starts local training from θ̂ = θ + (g − θ) ⊙ W in the blended tensors and from g elsewhere.
+    """Starts local training from θ̂ = θ + (g − θ) ⊙ W in the tensors `aggregated_names`, and from g in the others.
 
-    W starts at 1, persists, and is trained on the client's rows: W ← clip(W − η ∂F/∂θ̂ ⊙ (g − θ), 0, 1), one epoch a
-    round. In a client's first round with g ≠ θ it learns until the last losses of ten epochs spread less than
-    `threshold`.
+    W starts at 1, stays with the client, and is trained on its rows: W ← clip(W − η ∂F/∂θ̂ ⊙ (g − θ), 0, 1), one epoch
+    a round. In the first round in which its g differs from θ, a client trains W for up to `start_epochs` epochs, until
+    the losses at the ends of ten epochs have a standard deviation below `threshold`.
     """
 
     eta: Annotated[Rate, LogSpace(0.1, 10), "η, step size of W"] = 1.0
     portion: Annotated[float, Between(0, 100), "percent of the training rows that W learns on"] = 100.0
-    start_epochs: Annotated[int, AtLeast(1), AtMost(10_000), "most epochs of W the first time"] = 1
-    threshold: Annotated[NonNegative, "standard deviation below which W has settled"] = 0.1
+    start_epochs: Annotated[int, AtLeast(1), AtMost(10_000), "most epochs in the first training of W"] = 1
+    threshold: Annotated[NonNegative, "standard deviation of the last losses below which W has converged"] = 0.1
 
     @property
     @abstractmethod

@@ -79,7 +79,7 @@ def add_norm_penalties(loss: Loss, anchors: Sequence[tuple[Params, float]]) -> L
 
 
 def add_cosine_term(loss: Loss, direction: Params, weight: Tensor | float, scaled: bool = False) -> Loss:
-    """loss + weight · cos(w, direction) over the parameters in `direction`; `scaled` by the length of `direction`."""
+    """loss + weight · cos(w, direction) over the parameters in `direction`; with `scaled`, times its length."""
     size = 1.0 if scaled else norm(direction.values())
 
     def modified_loss(model: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:

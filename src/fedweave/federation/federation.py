@@ -1,8 +1,9 @@
 """A federation as tensors: features once, one row of indices per client.
 
 `Federation` holds every client's data; `Cohort` is the view of the participants of one round; `ClientData` is what the
-code of one client gets, without a client axis. In the `loop` executor a client's view is trimmed to its own sizes; in
-the `batched` executor it is padded (rows −1, edges of weight 0, nodes masked) and lives under `vmap`.
+code of one client gets, without a client axis. Lists of rows are padded with −1. In the `batched` executor, under
+`vmap`, plans, nodes and edges are padded too (rows of −1, edges of weight 0, masked nodes); the `loop` executor trims
+them to the client's own sizes.
 """
 
 from collections.abc import Sequence
@@ -80,7 +81,9 @@ class Federation:
         own = {name: value[:1] for name, value in self.own.items() if name not in ("class_weight", "test_weight")}
         for name, first in own.items():
             if not torch.equal(self.own[name], first.expand_as(self.own[name])):
-                raise BadInput(f"central: every client has its own {name}, so that rows cannot be pooled; leave it out")
+                raise BadInput(
+                    f"central: every client has its own {name}, so that rows cannot be pooled; leave central out"
+                )
         if "class_weight" in self.own:
             classes = self.own["class_weight"].shape[1]
             own["class_weight"] = balanced_weights(self.shared["y"][rows[0]], classes).to(self.sizes)[None]

@@ -50,7 +50,7 @@ class Delivery(NamedTuple):
 def deliver_enrolment(
     enrolled: Tree, cohort: Cohort, seed: int, upload_path: UploadPath, public: Collection[str] = ()
 ) -> Tree:
-    """The clients' uploads on joining [P, ...] as they reach the server; `public` as in `deliver`."""
+    """The clients' uploads on joining [P, ...] as they reach the server; `public` as in `protect_uploads`."""
     sent = protect_uploads(
         enrolled, lambda: trees.tree_map(torch.zeros_like, enrolled), cohort, seed, upload_path.privacy, public
     )

@@ -1,4 +1,4 @@
-"""FedAGHN (layer-wise attentive graph hypernetworks, Song et al.).
+"""FedAGHN (layer-wise attentive graph hypernetworks, Song et al., 2025, arXiv:2501.16379).
 
 Server keeps the last model θ_j and the last update Δθ_j of every client, and per client i and layer two scalars p, q:
 α_ii = p / (1 + p), α_ij = softmax_{j≠i}(q cos(Δθ_i, Δθ_j)) / (1 + p), θ̄_i = Σ_j α_ij θ_j, layer by layer (weight and

@@ -22,7 +22,7 @@ class FedALA(LocalAggregation):
 
     portion: float = 80.0
     start_epochs: int = 20
-    tensors: Annotated[Count, "p, how many of the last parameter tensors are blended; 0 for all"] = 2
+    tensors: Annotated[Count, "p, how many of the last parameter tensors are aggregated locally; 0: all"] = 2
 
     label = "FedALA"
     point = "pre"

@@ -1,7 +1,11 @@
 """FedBN (Li et al., ICLR 2021, arXiv:2102.07623).
 
-FedAvg over everything but BatchNorm: scale, shift and statistics stay with the client. Layers are found by module type,
-not by a substring of their names as in the public code (med-air/FedBN). Undefined for models without BatchNorm.
+FedAvg over everything but BatchNorm: scale, shift and statistics stay with the client. Undefined for models without
+normalisation.
+
+Deviations:
+1. LayerNorm and GroupNorm stay with the client too.
+2. Layers are found by module type, not by a substring of their names as in the public code (med-air/FedBN).
 """
 
 from dataclasses import dataclass

@@ -9,7 +9,7 @@ softmax(Y / T). Training nodes keep their one-hot labels in both.
 
 Deviations from xkLi-Allen/FedGTA:
 1. Moments are compared with every client's latest ones, not with this round's participants only. A client without any
-   takes part in all.
+   gets the mixture of all.
 2. A client always counts for itself; with ε = 1 there, nobody would.
 """
 

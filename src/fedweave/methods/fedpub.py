@@ -3,8 +3,8 @@
 Server keeps the last model θ_j and functional embedding e_j of every client: the mean output of the last graph layer on
 one random graph that the server made (blocks of nodes, features N(0, 1)). θ̄_i = Σ_j S_ij θ_j with S_ij ∝ exp(τ
 cos(e_i, e_j)) goes down, θ_i and e_i come up (2P + D, and the random graph once). A mask m per weight matrix stays with
-the client: W ⊙ m is used, entries |m| < λ1 count as 0 outside training. Loss: CE + λ1 ‖m‖₁ + λ2 Σ ‖w − θ̄_i‖, one norm
-per tensor, from round 1 on.
+the client: W ⊙ m is used, entries |m| < λ1 count as 0 outside training. Loss: CE + λ1 ‖m‖₁ + λ2 Σ ‖w − θ̄_i‖, with one
+norm per tensor. The last term is left out in round 0.
 
 Deviations from JinheonBaek/FED-PUB:
 1. Both regularisers have gradients; `detached` leaves them out, as the code does.

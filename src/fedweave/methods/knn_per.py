@@ -1,9 +1,9 @@
 """kNN-Per (Marfoq et al., ICML 2022, arXiv:2111.09360).
 
-Server and traffic as FedAvg (2P). Personal is a memory of the training rows' penultimate features z_j: the prediction
-is λ · p_kNN + (1 − λ) · softmax(g(x)), with p_kNN weighting the k nearest by exp(−‖z − z_j‖² / (D s)), D the feature
-width. λ is chosen per client on a grid of 0.01 by validation accuracy, on the rows that also choose the reported round;
-a client without such rows is refused.
+Server and traffic as FedAvg (2P). Every client has a memory of its training rows' penultimate features z_j: the
+prediction is λ · p_kNN + (1 − λ) · softmax(g(x)), with p_kNN weighting the k nearest by exp(−‖z − z_j‖² / (D s)), D the
+feature width. λ is chosen per client on a grid of 0.01 by validation accuracy, on the rows that also choose the
+reported round; a client without such rows is refused.
 
 `rule="pfedgraph"` is the reading of MediaBrain-SJTU/pFedGraph: weights exp(−‖z − z_j‖²) summed per class and passed
 through a softmax over classes, λ fixed (`mix`).

@@ -1,6 +1,6 @@
 """PeFLL, learning to learn personalized models (Scott et al., ICLR 2024, arXiv:2306.05515).
 
-Server keeps an embedding network E and a hypernetwork h, one optimiser for both. A round has five messages: E goes
+Server keeps an embedding network E and a hypernetwork h, one optimiser for both. A round has six messages: E goes
 down; v_i comes up, the mean output of E on the rows of a minibatch; θ̄_i = h((v_i − m) / s) goes down; Δθ_i comes up
 after local training; the gradient of ½ ‖θ̄_i − θ_i‖² in v_i goes down, and the client returns it in E. That is P + D +
 |E| each way. Here a client does all of it in one exchange, with the same numbers, and the bytes are those of the

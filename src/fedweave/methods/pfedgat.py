@@ -14,7 +14,8 @@ Deviations:
 3. The loss at θ̄_i is measured when θ̄_i arrives, at the start of the following round.
 4. Width of a head and the affine-free layer norm are ours; unstated there.
 Within a head LeakyReLU is monotonic, so every client ranks the others equally, and the rows of R are alike. Rows that
-are alike need not be uniform. Where they are uniform, the method is FedAvg-FT; `score="gatv2"` removes that limit.
+are alike need not be uniform. Where they are uniform, the method is FedAvg-FT. With `score="gatv2"` clients may rank
+the others differently.
 """
 
 from dataclasses import dataclass

@@ -8,7 +8,7 @@ the projection of n − d / 2α. Down go θ̄_i = Σ_j a_j θ_j and the directio
 The public code (MediaBrain-SJTU/pFedGraph) adds λ cos(w, v_i) instead, `repel`, and takes the sum of the a_j cos(w,
 θ_j), which does not divide by ‖v_i‖: `summed`.
 
-Deviation: under partial participation the graph is over all clients that have been seen.
+Deviation: under partial participation the graph is over all clients that have uploaded.
 """
 
 from dataclasses import dataclass

@@ -90,7 +90,7 @@ class Scaffold(GlobalModel):
         return {**shared["model"], **client["buffers"]}
 
     def _gradient(self, model: Params, objective: Loss, data: ClientData) -> Params:
-        """∇f_i at `model`: over the rows of the first epoch, each once."""
+        """∇f_i at `model`: the mean over the rows in the batches of the first epoch."""
         batches = [*data.plan[0]]
         rows = torch.stack([(batch >= 0).sum() for batch in batches]).sum()
 
