@@ -84,7 +84,7 @@ def test_fedpac_statistics_and_prototypes() -> None:
         total += updates["counts"][i][:, None] * updates["means"][i]
         count += updates["counts"][i]
     torch.testing.assert_close(state.server["prototypes"], total / count[:, None])
-    assert state.server["known"].all()
+    assert state.server["defined"].all()
 
 
 def test_fedpac_pulls_features_to_prototypes() -> None:

@@ -103,13 +103,13 @@ class Bisection(Weaving, SplitClient):
         labels, updates = server["labels"], trees.to_matrix(server["updates"])
         for label in server["labels"].unique():
             members = (server["labels"] == label).nonzero().flatten()
-            known = members[server["seen"][members]]
-            if len(members) <= self.min_size or len(known) < 2 or not self._is_contradictory(updates[known]):
+            senders = members[server["seen"][members]]
+            if len(members) <= self.min_size or len(senders) < 2 or not self._is_contradictory(updates[senders]):
                 continue
-            second = self.part(server, known)
+            second = self.part(server, senders)
             if second is not None:
-                second = second if 2 * int(second.sum()) <= len(known) else ~second
-                labels = labels.index_fill(0, known[second], int(labels.max()) + 1)
+                second = second if 2 * int(second.sum()) <= len(senders) else ~second
+                labels = labels.index_fill(0, senders[second], int(labels.max()) + 1)
         has_split = bool((labels != server["labels"]).any())
         return {**server, "labels": labels, **(self.state_after_splits(server) if has_split else {})}
 

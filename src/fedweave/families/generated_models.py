@@ -73,7 +73,7 @@ class GeneratedModels(Method):
         with torch.no_grad():
             return self.generate(server["phi"], server["fixed"], ids)
 
-    def _gradient(self, server: Server, ids: Tensor, uploads: Tree) -> tuple[Tree, Params]:
+    def _gradient_in_parts(self, server: Server, ids: Tensor, uploads: Tree) -> tuple[Tree, Params]:
         """`gradient`, computed in parts of the clients and summed."""
         parts = split_ids(
             torch.arange(len(ids), device=ids.device), self.values_per_client(server["fixed"]), self.rowwise
@@ -119,7 +119,7 @@ class GeneratedModels(Method):
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
         fixed = server["fixed"]
-        gradient, start = self._gradient(server, ids, uploads)
+        gradient, start = self._gradient_in_parts(server, ids, uploads)
         step = trees.flatten_paths(gradient)
         if self.server_sign == "literal":
             step = {name: -value for name, value in step.items()}

@@ -62,13 +62,13 @@ class FedPAC(Weaving):
             "model": trees.select(start.model, body(self.task)),
             "heads": trees.build_table(trees.select(start.model, self.task.head), n),
             "prototypes": like.new_zeros(classes, width),
-            "known": torch.zeros(classes, dtype=torch.bool),
+            "defined": torch.zeros(classes, dtype=torch.bool),
             "alpha": torch.eye(n, dtype=like.dtype),
             "sizes": like.new_zeros(n),
         }
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
-        return {name: server[name] for name in ("model", "prototypes", "known")}, trees.take(server["heads"], ids)
+        return {name: server[name] for name in ("model", "prototypes", "defined")}, trees.take(server["heads"], ids)
 
     def sent(self, shared: Tree, own: Tree) -> tuple[Params, Params]:
         return shared["model"], own
@@ -76,7 +76,7 @@ class FedPAC(Weaving):
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         model = self.personalize(shared, own, client, data)
         head_fit = self.descend(model, data, self.task.head, epochs=slice(0, self.head_epochs), solver=self.head_solver)
-        losses = aligned_losses(self.task, data, shared["prototypes"], shared["known"], self.lam)
+        losses = aligned_losses(self.task, data, shared["prototypes"], shared["defined"], self.lam)
         aligned, body_epochs = self.task.objective(data, losses), slice(self.head_epochs, self.epochs)
         fit = self.descend(head_fit.model, data, body(self.task), epochs=body_epochs, loss=aligned)
         before, after = (class_statistics(self.task, m, data) for m in (model, fit.model))
@@ -99,7 +99,7 @@ class FedPAC(Weaving):
             "model": trees.weighted_mean(uploads["model"], weights),
             "heads": trees.put(server["heads"], ids, trees.mix_rows(uploads["head"], rows[:, ids])),
             "prototypes": torch.einsum("pc,pcd->cd", counts, uploads["means"]) / totals.clamp(min=1)[:, None],
-            "known": totals > 0,
+            "defined": totals > 0,
             "alpha": server["alpha"].index_copy(0, ids, rows),
             "sizes": torch.zeros_like(server["sizes"]).index_copy(0, ids, weights.to(server["sizes"])),
         }
