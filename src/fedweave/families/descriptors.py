@@ -9,8 +9,9 @@ from torch.nn import functional as F
 
 from fedweave.client.data import ClientData
 from fedweave.client.task import CHUNK
+from fedweave.families.generated_models import GeneratedModels
 from fedweave.families.heads import body, head_shape, one_hot
-from fedweave.federation.protocol import Method, Start, init_parameters
+from fedweave.federation.protocol import Start, init_parameters
 from fedweave.server_networks import Architecture, TargetHypernetwork, architecture
 from fedweave.settings import Count, Size
 from fedweave.tensors import trees
@@ -20,7 +21,7 @@ BODY = "body."
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClientDescriptors(Method):
+class ClientDescriptors(GeneratedModels):
     """A client's vector is the mean output of an embedding network on its rows (x, y).
 
     The network is a body like that of the client's model, in evaluation mode with fresh BatchNorm statistics, and two
@@ -85,17 +86,13 @@ class ClientDescriptors(Method):
 
     def hypernetwork(self, size: int) -> Architecture:
         """The hypernetwork on vectors of length `size`."""
-        return architecture(TargetHypernetwork, size, self._shapes, width=self.width, hidden=self.hidden)
+        return architecture(TargetHypernetwork, size, self.generated_shapes, width=self.width, hidden=self.hidden)
 
     def models(self, hyper: Params, vectors: Tensor, scale: Tensor) -> Params:
         """Models [P, ...] from vectors [P, D]; `scale` is (m, s), or zeros for the moments of each vector."""
         mean, deviation = torch.where(scale.any(), scale[:, None], moments(vectors.detach()))
         z = (vectors - mean[:, None]) / deviation.clamp(min=1e-6)[:, None]
         return self.hypernetwork(vectors.shape[1]).run(hyper, z)
-
-    @property
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        return trees.omit(self.task.shapes(), self.local_names)
 
 
 def moments(vectors: Tensor) -> Tensor:

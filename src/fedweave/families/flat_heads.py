@@ -23,11 +23,6 @@ class FlatHead(GeneratedModels):
     def run_network(self, phi: Tree, fixed: Tree, ids: Tensor, method: Literal["forward", "hidden_features"]) -> Any:
         """Models of clients `ids` ("forward"), or the input of the last layer, [P, D] ("hidden_features")."""
 
-    @property
-    def generated_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of what is generated, in the order of the last layer's outputs."""
-        return trees.omit(self.task.shapes(), self.local_names)
-
     def generate(self, phi: Tree, fixed: Tree, ids: Tensor) -> Params:
         models: Params = self.run_network(phi, fixed, ids, "forward")
         return models

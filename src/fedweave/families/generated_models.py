@@ -45,6 +45,11 @@ class GeneratedModels(Method):
     def generate(self, phi: Tree, fixed: Tree, ids: Tensor) -> Params:
         """θ̄ [P, ...] for clients `ids`; differentiable in φ."""
 
+    @property
+    def generated_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Parameter name -> shape of what is generated, in the order of a network's heads or outputs."""
+        return trees.omit(self.task.shapes(), self.local_names)
+
     def remember(self, fixed: Tree, ids: Tensor, start: Params, uploads: Tree) -> Tree:
         """The fixed state after a round with downloads `start` [P, ...] and `uploads`; by default unchanged."""
         return fixed

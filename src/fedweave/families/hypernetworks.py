@@ -119,7 +119,7 @@ class Hypernetwork(SplitClient, GeneratedModels):
 
         phi_without_heads = {**phi, "hyper": trees.omit(hyper, heads)}
         gradient, head_gradients = pull_back_heads(
-            trunk, phi_without_heads, heads, [vector[name] for name in self._shapes]
+            trunk, phi_without_heads, heads, [vector[name] for name in self.generated_shapes]
         )
         hyper_gradient = {**gradient["hyper"], **head_gradients}
         return {**gradient, "hyper": {name: hyper_gradient[name] for name in hyper}}, start
@@ -159,12 +159,7 @@ class Hypernetwork(SplitClient, GeneratedModels):
 
     def hypernetwork(self, size: int) -> Architecture:
         """The hypernetwork on codes of length `size`."""
-        return architecture(TargetHypernetwork, size, self._shapes, width=self.width, hidden=self.hidden)
-
-    @property
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of what is generated, in the order of the heads."""
-        return trees.omit(self.task.shapes(), self.local_names)
+        return architecture(TargetHypernetwork, size, self.generated_shapes, width=self.width, hidden=self.hidden)
 
 
 class TableHypernetwork(Hypernetwork):
