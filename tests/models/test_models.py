@@ -16,6 +16,7 @@ from fedweave.models.registry import capabilities
 from fedweave.tensors import dropout_keys
 
 CLIENTS, ROWS = 3, 4
+KEY = dropout_keys.key(3)
 CIFAR, GREY = (3, 32, 32), (1, 28, 28)
 COUNTS = [
     ("aghn_cnn", CIFAR, 10, {}, 878_730),
@@ -152,6 +153,26 @@ def test_mapped_over_clients_equals_one_by_one(name: str) -> None:
         torch.testing.assert_close({k: v[i] for k, v in gradients.items()}, {k: v.grad for k, v in own.items()})
         torch.testing.assert_close({k: v[i] for k, v in statistics.items()}, running)
     assert all(not torch.equal(statistics[k], v) for k, v in buffers.items())
+
+
+@pytest.mark.parametrize("clients", [1, 2])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_mapped_gradients_of_few_images(clients: int, rows: int) -> None:
+    """With batch normalisation, also of a single image of a single client."""
+    models = [make("small_cnn", seed=i) for i in range(clients)]
+    params, buffers = stack_module_state(models)
+    params = {k: v.detach().requires_grad_() for k, v in params.items()}
+    images = torch.randn(clients, rows, 1, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+    def loss(p: dict, b: dict, x: Tensor) -> Tensor:
+        outputs = functional_call(models[0], {**p, **{k: v.clone() for k, v in b.items()}}, (x,), {"key": KEY})
+        return outputs.log_softmax(-1)[:, 0].sum()
+
+    mapped = torch.autograd.grad(vmap(loss)(params, buffers, images).sum(), [*params.values()])
+    for i in range(clients):
+        own = {k: v[i].detach().requires_grad_() for k, v in params.items()}
+        expected = torch.autograd.grad(loss(own, {k: v[i] for k, v in buffers.items()}, images[i]), [*own.values()])
+        torch.testing.assert_close([g[i] for g in mapped], [*expected])
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedweave.tensors.trees import is_mapped
+
 Inputs = Any
 """A batch [B, ...], or for graph clients the tuple (x [V, F], edges [3, E], weight [E])."""
 
@@ -67,6 +69,8 @@ class BatchNorm(nn.BatchNorm2d):
         x = x.to(self.weight.dtype)  # half precision is too coarse for statistics
         if key is not None and mask is not None:
             return self._normalise_masked(x, mask.to(x.dtype))
+        if len(x) == 1 and is_mapped():
+            x = x.contiguous()  # PyTorch's mapped gradient of one image is wrong where channels are last in memory
         mean, var = self.running_mean, self.running_var
         return F.batch_norm(x, mean, var, self.weight, self.bias, key is not None, self.momentum, self.eps)
 
