@@ -79,6 +79,11 @@ def test_paired_test_and_graph(compared: fw.Comparison) -> None:
     assert same > graph.loc["person 0", ["person 1", "person 3", "person 5"]].mean()
     with pytest.raises(fw.BadInput, match="round: 99 is not in 1 to"):
         compared["pfedgraph"].graph(round=99)
+    with pytest.raises(fw.BadInput, match="round: '1' is not in 1 to"):
+        compared["pfedgraph"].graph(round="1")
+    for ask in (compared["pfedgraph"].graph, compared["pfedgraph"].models, compared["pfedgraph"].plot.graph):
+        with pytest.raises(fw.BadInput, match="seed: 9 was not trained; choices: 0, 1"):
+            ask(seed=9)
     with pytest.raises(fw.BadInput, match="local keeps no collaboration graph"):
         compared["local"].graph()
 
@@ -90,7 +95,18 @@ def test_figures(compared: fw.Comparison, tmp_path: Path) -> None:
     for figure in plots:
         assert "<svg" in figure._repr_html_()
     assert "ditto" in plots[0].svg
+    with pytest.raises(fw.BadInput, match="path: None is no path"):
+        plots[0].save(None)
     assert plots[0].save(tmp_path / "curves.svg").read_text(encoding="utf-8").startswith("<svg xmlns")
+
+
+def test_clients_have_their_names_in_a_figure() -> None:
+    """Without groups, the weights over rounds have a line for each client."""
+    draws = np.random.default_rng(0)
+    data = fw.Federation.from_arrays(draws.normal(size=(60, 3)), [0, 1] * 30, client=["Ann", "Bob", "Cy"] * 20)
+    figure = fw.fit("pfedgraph", data, rounds=2, **QUIET).plot.evolution()
+    assert "Bob" in figure.svg
+    assert "client 1" not in figure.svg
 
 
 def test_save_and_load(compared: fw.Comparison, tmp_path: Path) -> None:
@@ -113,6 +129,27 @@ def test_save_and_load(compared: fw.Comparison, tmp_path: Path) -> None:
     (tmp_path / "other" / "file").touch()
     with pytest.raises(fw.BadInput, match="holds something else"):
         compared.save(tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        (None, "folder: None is no path of a folder"),
+        ("", "folder: '' is no path of a folder"),
+        ("{}/file", "file: cannot be used"),
+        ("{}/file/below", "cannot be written"),
+        ("/proc/new", "cannot be written"),
+    ],
+)
+def test_places_where_nothing_can_be_saved(
+    place: str | None, message: str, compared: fw.Comparison, tmp_path: Path
+) -> None:
+    """One line, for the whole comparison and for one exported model."""
+    (tmp_path / "file").touch()
+    folder = place and place.format(tmp_path)
+    for save in (compared.save, lambda path: compared["ditto"].export(path, "person 0")):
+        with pytest.raises(fw.BadInput, match=message):
+            save(folder)
 
 
 def test_a_saved_copy_has_nothing_of_an_earlier_one(compared: fw.Comparison, tmp_path: Path) -> None:

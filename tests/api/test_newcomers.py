@@ -153,6 +153,15 @@ def test_what_training_said_stays(federation: fw.Federation) -> None:
     assert abs(own.dataset.x[train, 0].mean()) < 1e-5
 
 
+def test_newcomers_come_as_the_rows_of_training_came() -> None:
+    """A list of texts, or a table of numbers without names, as `from_arrays` takes them."""
+    clients, labels = ["a", "b", "c"] * 20, [0, 1] * 30
+    for rows in (["good day", "bad night", "dull noon"] * 20, pd.DataFrame(DRAWS.normal(size=(60, 3)))):
+        run = fw.fit("fedavg", fw.Federation.from_arrays(rows, labels, client=clients), rounds=1, **QUIET)
+        joined = run.join(rows[:30], client=["new", "late"] * 15, label=labels[:15] * 2, rounds=1)
+        assert joined.clients == ("a", "b", "c", "late", "new")
+
+
 def test_refused(federation: fw.Federation) -> None:
     """One line each."""
     run = fw.fit("fedavg", federation, rounds=1, **QUIET)
@@ -163,6 +172,7 @@ def test_refused(federation: fw.Federation) -> None:
         ("rounds: 0 must be", NEW, {"rounds": 0}),
         ("out: '' is no path of a folder", NEW, {"out": ""}),
         ("options: 'splt' is unknown; did you mean 'split'", NEW, {"splt": "random"}),
+        ("federation= is not that of the training", NEW, {"federation": 5}),
         ("/dev/null/new", NEW, {"out": "/dev/null/new"}),
     ):
         with pytest.raises(fw.BadInput, match=message):

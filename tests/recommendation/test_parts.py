@@ -249,6 +249,23 @@ def test_names_of_clients_survive_the_files(tmp_path: Path) -> None:
             result._read_graph(file)
 
 
+def test_tables_are_not_read_with_the_answers_of_an_earlier_call(tmp_path: Path) -> None:
+    """A call that ends while it writes leaves no answers, and so no recommendation."""
+    facts = tmp_path / result.FOLDER / result.FACTS
+    facts.parent.mkdir()
+    facts.write_text("{}")
+    with pytest.raises(AttributeError):  # there are no tables to write
+        result.write(tmp_path, None, [], pd.DataFrame(), pd.DataFrame(), {})
+    assert not facts.exists()
+
+
+def test_names_are_no_markup_in_a_notebook(tmp_path: Path) -> None:
+    lines = [["For each client", "<b>Ann</b> & Bob lose"]]
+    empty = pd.DataFrame()
+    advice = result.Recommendation(tmp_path, {"lines": lines, "notes": []}, empty, empty, empty, empty)
+    assert "<td>&lt;b&gt;Ann&lt;/b&gt; &amp; Bob lose</td>" in advice._repr_html_()
+
+
 def test_a_candidate_that_diverged_is_shown_without_numbers() -> None:
     row = {"settings": "", "validation": math.nan, "seconds": math.nan, "mib": math.nan, "outcome": race.DIVERGED}
     assert "nan" not in " ".join(map(str, page._format_candidate(row, "accuracy").values()))

@@ -128,6 +128,8 @@ def test_hidden_and_thinned_federations() -> None:
         ({"traffic": "much"}, "traffic: 'much' is no size"),
         ({"settings": 0}, "settings: 0 must be a whole number, at least 1"),
         ({"methods": ["dito"]}, "methods: 'dito'"),
+        ({"callbacks": 3}, "callbacks: 3 is no list of functions"),
+        ({"callbacks": ["show"]}, "callbacks: 'show' is no function"),
         ({"lr": -1.0}, r"train\.lr: -1"),
         ({"budget": 1}, r"budget: 1 s is too little; 4 methods need at least \d+ s here"),
     ],
@@ -154,3 +156,5 @@ def test_what_is_no_federation_or_has_no_validation_rows() -> None:
         fw.recommend(bare, **SMALL)
     with pytest.raises(fw.BadInput, match=r"answer\.json: not there; give the folder of a recommendation"):
         fw.Recommendation.load("nowhere")
+    with pytest.raises(fw.BadInput, match="folder: None is no path of a folder"):
+        fw.Recommendation.load(None)  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from fedweave import report, results
+from fedweave.api.arguments import check_folder
 from fedweave.api.comparison_warnings import collect_warnings
 from fedweave.api.federation import Federation
 from fedweave.api.figures import ComparisonPlots
@@ -181,7 +182,10 @@ class Comparison:
         Raises:
             BadInput: an unknown metric, one that does not fit the targets, or no predictions are stored.
         """
-        return replace(self, study=results.rescore(self.study, str(register_metric(metric))))
+        name = register_metric(metric)
+        if name is None:
+            raise BadInput("metric: None is no metric; give one, such as 'f1_macro'")
+        return replace(self, study=results.rescore(self.study, name))
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
@@ -270,8 +274,10 @@ class Comparison:
         The copy takes the place of results that the folder had before.
 
         Raises:
-            BadInput: the folder holds something else, or the scores are by another metric than the training's.
+            BadInput: the folder holds something else or cannot be written, or the scores are by another metric than the
+                training's.
         """
+        check_folder(folder, "folder")
         if self._is_rescored:
             raise BadInput(
                 f"save: scores by {self.metric} are made from stored predictions; save the comparison that "

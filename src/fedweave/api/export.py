@@ -18,7 +18,7 @@ from fedweave.api import exported_model, packing
 from fedweave.api import folder as results_folder
 from fedweave.api.prediction import Predictor
 from fedweave.errors import BadInput
-from fedweave.files import check_writable, write_atomic
+from fedweave.files import check_writable, user_errors, write_atomic
 from fedweave.runs.serving import DeployedModels
 from fedweave.tensors.trees import Tree
 
@@ -63,8 +63,13 @@ def export(result: "MethodResult", target: Path, predictor: Predictor, client: A
     """Write the model of `client`; see `MethodResult.export`.
 
     Raises:
-        BadInput: an unknown client or seed, or a folder that holds something else.
+        BadInput: an unknown client or seed, or a folder that holds something else or cannot be written.
     """
+    with user_errors():
+        return _export(result, target, predictor, client, seed)
+
+
+def _export(result: "MethodResult", target: Path, predictor: Predictor, client: Any, seed: int | None) -> Path:
     position = predictor.position(client)
     name, seed = predictor.names[position], predictor.models.select_seed(seed)
     if target.exists() and any(target.iterdir()) and not (target / exported_model.ABOUT).is_file():

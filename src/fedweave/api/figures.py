@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedweave import plots, results
+from fedweave.api.arguments import check_path
 from fedweave.api.leaderboard import rename_methods
 from fedweave.errors import BadInput
 
@@ -27,7 +28,12 @@ class Figure:
     svg: str
 
     def save(self, path: Path | str) -> Path:
-        """Write an SVG file and return its path."""
+        """Write an SVG file and return its path.
+
+        Raises:
+            BadInput: the path does not end in .svg, or cannot be written.
+        """
+        check_path(path, "path")
         if Path(path).suffix != ".svg":
             raise BadInput(f"save: {str(path)!r} must end in .svg")
         plots.save(path, self.svg)
@@ -97,5 +103,5 @@ class MethodPlots:
         graphs = self._result.graphs(seed)
         return Figure(
             f"weights by round: {self._result.name}",
-            plots.evolution(graphs.weights, graphs.rounds, graphs.layers, graphs.group),
+            plots.evolution(graphs.weights, graphs.rounds, graphs.layers, graphs.group, self._result.clients),
         )

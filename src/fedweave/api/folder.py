@@ -106,8 +106,14 @@ def copy(source: Path, target: Path, part: str) -> None:
         part: a folder that marks `target` as results of this kind.
 
     Raises:
-        BadInput: `target` holds something else, or `source` itself.
+        BadInput: `target` holds something else, or `source` itself, or it cannot be written.
     """
+    with user_errors():
+        check_writable(target.resolve().parent)
+        _copy(source, target, part)
+
+
+def _copy(source: Path, target: Path, part: str) -> None:
     source, destination = source.resolve(), target.resolve()
     if destination == source:
         return
@@ -115,7 +121,6 @@ def copy(source: Path, target: Path, part: str) -> None:
         raise BadInput(f"save: {target} holds the results that are to be copied; choose an empty folder")
     if destination.exists() and any(destination.iterdir()) and not (destination / part).is_dir():
         raise BadInput(f"save: {target} holds something else; choose an empty folder")
-    destination.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{destination.name}-", dir=destination.parent) as staging:
         shutil.copytree(source, Path(staging, "new"), ignore=shutil.ignore_patterns(".fedweave", Path(staging).name))
         _copy_others(destination, Path(staging, "new"))

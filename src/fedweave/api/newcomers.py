@@ -155,7 +155,9 @@ def _encode_rows(federation: Federation, newcomer_data: NewcomerData) -> tuple[F
     if channels:
         task = {"window": federation.shape[0], "horizon": federation.dataset.outputs // len(channels)}
     options = replace(_options(federation, newcomer_data), **task)
-    if federation.preprocessing is None and not hasattr(raw, "columns"):
+    if federation.preprocessing is not None and rows.are_texts(raw):
+        raw, client, label = rows.text_table(raw, label, client), "client", "label"
+    if federation.preprocessing is None and not (channels and hasattr(raw, "columns")):
         newcomers = Federation(**rows.fields_from_arrays(raw, label, client, options))
         return newcomers, newcomers.dataset.x
     names = [column["name"] for column in federation.dataset.columns if column.get("role") != "time"]
@@ -258,10 +260,8 @@ def _set_evaluated_clients(federation: Clients, run: results.Run, newcomer_count
 def _check(result: "MethodResult", federation: Federation, rounds: int) -> None:
     if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
         raise BadInput(f"rounds: {rounds!r} must be a whole number, at least 1")
-    if federation.names != result.clients:
-        raise BadInput(
-            f"join: {federation.name} has other clients than the run; give federation= the one of the training"
-        )
+    if not isinstance(federation, Federation) or federation.names != result.clients:
+        raise BadInput("join: federation= is not that of the training, as it has other clients; give that one")
     if result.run.has_splits:
         raise BadInput(
             "join: every repetition has a split of its own, and test rows of one are training rows of another; "

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from fedweave import results
+from fedweave.api.arguments import check_folder
 from fedweave.api.figures import MethodPlots
 from fedweave.api.prediction import Predictor, client_names, load_predictor
 from fedweave.errors import BadInput, choose
@@ -106,8 +107,9 @@ class MethodResult:
         """Weights over rounds and layers, [R, L, N, N]; row = learner, column = source.
 
         Raises:
-            BadInput: the method has no graph.
+            BadInput: an unknown seed, or the method has no graph.
         """
+        self._check_seed(seed)
         graphs = results.graphs(self.run, seed)
         if graphs is None:
             raise BadInput(
@@ -125,13 +127,12 @@ class MethodResult:
                 the round that the scores are of (`chosen`).
 
         Raises:
-            BadInput: the method has no graph, or none is stored up to this round.
+            BadInput: an unknown seed, the method has no graph, or none is stored up to this round.
         """
         graphs = self.graphs(seed)
-        if round is not None and not graphs.rounds[0] <= round <= graphs.rounds[-1]:
-            raise BadInput(
-                f"round: {round} is not in {graphs.rounds[0]} to {graphs.rounds[-1]}, where graphs are stored"
-            )
+        first, last = graphs.rounds[0], graphs.rounds[-1]
+        if round is not None and not (isinstance(round, int | np.integer) and first <= round <= last):
+            raise BadInput(f"round: {round!r} is not in {first} to {last}, where graphs are stored")
         weights = graphs.weights[-1 if round is None else graphs.index_at(round)].mean(0)
         return pd.DataFrame(weights, index=list(self.clients), columns=list(self.clients))
 
@@ -139,10 +140,11 @@ class MethodResult:
         """Every evaluated client's model at the round that validation chose: name of the client -> tensors.
 
         Raises:
-            BadInput: no models were stored.
+            BadInput: an unknown seed, or no models were stored.
         """
         from fedweave.tensors import trees
 
+        self._check_seed(seed)
         file = self.run.folder / f"models-{self.run.seeds[0] if seed is None else seed}.pt"
         if not file.is_file():
             raise BadInput(f"{file}: not there; train again with evaluate={{'models': True}}, which is the default")
@@ -196,6 +198,7 @@ class MethodResult:
         """
         from fedweave.api.export import export
 
+        check_folder(folder, "folder")
         return export(self, Path(folder), self._load_predictor(model), client, seed)
 
     def join(
@@ -232,6 +235,10 @@ class MethodResult:
             raise BadInput("join: the rows of training are not in memory; give federation= the one that was trained on")
         result: MethodResult = newcomers.join(self, federation, newcomer_data, rounds, freeze, out)
         return result
+
+    def _check_seed(self, seed: Any) -> None:
+        if seed is not None and seed not in self.run.seeds:
+            raise BadInput(f"seed: {seed!r} was not trained; choices: {', '.join(map(str, self.run.seeds))}")
 
     def _load_predictor(self, model: Any) -> Predictor:
         if model is not None:

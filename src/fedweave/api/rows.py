@@ -74,13 +74,9 @@ def fields_from_arrays(x: Any, y: Any, client: Any, options: RowOptions) -> dict
     """The fields of a federation of arrays."""
     if options.is_forecast:
         return forecasts.fields_from_steps(y, x, client, options)
-    if _are_texts(x):
-        import pandas as pd
-
-        label = arrays.as_column(np.asarray(y, dtype=object), "y", len(x))
-        arrays.as_clients(client, len(x))
-        table = pd.DataFrame({TEXT_COLUMN: [*x], "client": [*client], "label": pd.Series([*label])})
-        return fields_from_table(table, "client", "label", TableOptions([TEXT_COLUMN], text=[TEXT_COLUMN]), options)
+    if are_texts(x):
+        columns = TableOptions([TEXT_COLUMN], text=[TEXT_COLUMN])
+        return fields_from_table(text_table(x, y, client), "client", "label", columns, options)
     values = arrays.as_features(x, options.name)
     arrangement = arrange(y, client, len(values), options)
     scaling = options.normalize.get("name") if isinstance(options.normalize, Mapping) else options.normalize
@@ -93,7 +89,21 @@ def fields_from_arrays(x: Any, y: Any, client: Any, options: RowOptions) -> dict
     return federation_fields(dataset, arrangement, options, values.shape[1:], notes)
 
 
-def _are_texts(x: Any) -> bool:
+def text_table(x: Any, y: Any, client: Any) -> "pd.DataFrame":
+    """A list of texts with the label and the client of each, as a table.
+
+    Raises:
+        BadInput: lengths that differ.
+    """
+    import pandas as pd
+
+    label = arrays.as_column(np.asarray(y, dtype=object), "y", len(x))
+    arrays.as_clients(client, len(x))
+    return pd.DataFrame({TEXT_COLUMN: [*x], "client": [*client], "label": pd.Series([*label])})
+
+
+def are_texts(x: Any) -> bool:
+    """Whether `x` is a list of texts."""
     try:
         flat = np.asarray(x) if hasattr(x, "dtype") or isinstance(x, list | tuple) else np.zeros(0)
     except ValueError:  # rows of different lengths

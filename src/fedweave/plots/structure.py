@@ -107,9 +107,9 @@ def evolution(
             axis.plot(rounds, line, **style)
         axis.set_title(name)
         axis.xaxis.get_major_locator().set_params(integer=True)
-    handles, names = axes[0, 0].get_legend_handles_labels()
+    handles, shown = axes[0, 0].get_legend_handles_labels()
     figure.legend(
-        handles, names, loc="outside upper right", ncols=len(names), frameon=False, fontsize=10, handlelength=1.2
+        handles, shown, loc="outside upper right", ncols=len(shown), frameon=False, fontsize=10, handlelength=1.2
     )
     return figure
 

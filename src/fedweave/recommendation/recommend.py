@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from fedweave import data
+from fedweave.api.arguments import check_callbacks
 from fedweave.api.federation import Federation
 from fedweave.api.folder import hash_content, results_folder
 from fedweave.api.plan import Methods
@@ -75,6 +76,7 @@ def recommend(
     >>> advice.answer in ("local", "common", "groups", "personal")
     True
     """
+    check_callbacks(callbacks)
     request = _check_arguments(locals())
     with results_folder(out) as (folder, temporary):
         recommender = Recommender(federation, request, folder, progress, tuple(callbacks))

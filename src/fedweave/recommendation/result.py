@@ -4,11 +4,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from fedweave.api.arguments import check_folder
 from fedweave.api.folder import copy
 from fedweave.errors import BadInput
 from fedweave.files import read, read_table, write_atomic
@@ -59,6 +61,7 @@ class Recommendation:
         Raises:
             BadInput: it holds no recommendation, or a damaged one.
         """
+        check_folder(folder, "folder")
         folder = Path(folder)
         tables_folder = folder / FOLDER
         if not (tables_folder / FACTS).is_file():
@@ -134,6 +137,7 @@ class Recommendation:
         Raises:
             BadInput: the folder holds something else.
         """
+        check_folder(folder, "folder")
         copy(self.folder, Path(folder), FOLDER)
         return Path(folder)
 
@@ -145,7 +149,7 @@ class Recommendation:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        rows = "".join(f"<tr><th>{line.topic}</th><td>{line.text}</td></tr>" for line in self.lines)
+        rows = "".join(f"<tr><th>{escape(line.topic)}</th><td>{escape(line.text)}</td></tr>" for line in self.lines)
         return f"<table>{rows}</table>"
 
 
@@ -154,6 +158,7 @@ def write(
 ) -> None:
     """Write the answers and their tables; the file of the answers comes last."""
     tables_folder = folder / FOLDER
+    (tables_folder / FACTS).unlink(missing_ok=True)  # of an earlier call: it must not be read with new tables
     for name, table in {"race": race, "board": answer.board, "clients": answer.clients, "rows": rows}.items():
         write_atomic(tables_folder / f"{name}.csv", table.to_csv(index=False, lineterminator="\n"))
     (tables_folder / "graph.csv").unlink(missing_ok=True)
