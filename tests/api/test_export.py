@@ -118,6 +118,10 @@ def test_rows_are_read_as_in_training(tmp_path: Path) -> None:
     made = fw.Federation.from_arrays(x, x[:, 0] / 256, client=["a", "b"] * 30)
     result = fw.fit("local", made, **{**QUIET, "lr": 1e-6})
     model = exported_model.load(result.export(tmp_path / "out", "a"))
+    lines = (tmp_path / "out" / "README.md").read_text(encoding="utf-8").splitlines()
+    code = [line.strip() for line in lines if line.startswith("    ")]
+    assert [line for line in code if "[M, 3]" in line] == ["rows = ...  # an array [M, 3]"]
+    compile("\n".join(code), "README.md", "exec")
     np.testing.assert_allclose(model.predict(x[:5]), result.predict(x[:5], "a"), rtol=1e-5)
     for rows, message in (
         ([[1, 2, np.nan]], "missing or infinite"),

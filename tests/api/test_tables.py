@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import fedweave as fw
+from fedweave.api import packing
 from fedweave.models import build
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -246,6 +247,15 @@ def test_texts_among_numbers_and_identifiers_are_said() -> None:
     assert notes[0].endswith(" categories because of 'n/a?' (30 rows); make these empty")
     assert notes[2].endswith("; write a point in place of the comma")
     assert "'patient' has 360 different values in 360 training rows" in notes[3]
+
+
+def test_the_example_of_a_table_has_the_types_of_its_columns() -> None:
+    """MLflow takes the types of a served model's inputs from it."""
+    table = shops().assign(note="a word")
+    made = federation(table, features=["item", "price", "note"], text=["note"])
+    assert made.preprocessing is not None
+    row = packing._typical_row(made.preprocessing)
+    assert [type(row[name][0]) for name in ("item", "price", "note")] == [str, np.float64, str]
 
 
 def test_names_that_differ_only_in_spelling_are_said() -> None:

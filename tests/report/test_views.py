@@ -58,6 +58,25 @@ def test_one_diverged_method_does_not_make_the_axis_logarithmic() -> None:
     assert "logarithmic" not in plots.convergence(curves, plots.assign_styles([*"abcde"]), "mse")
 
 
+@pytest.mark.parametrize(("values", "curves"), [(("1", "2", "3"), 1), (("true", "false"), 0)])
+def test_a_setting_that_is_on_or_off_has_no_curve(values: tuple[str, ...], curves: int) -> None:
+    """Only numbers have an axis."""
+    table = pd.DataFrame(
+        [
+            {
+                "ablation": method,
+                "task": "blobs",
+                "method": method,
+                "metric": "accuracy",
+                "settings": f'{{"p": {value}}}',
+            }
+            for method in ("Aa", "Bb")
+            for value in values
+        ]
+    ).assign(task="blobs", metric="accuracy", mean=50.0, std=1.0)
+    assert len(list(ablations._sweep_figures(table, plots.assign_styles(["Aa", "Bb"])))) == curves
+
+
 def test_costs_name_every_method_that_sent_the_same() -> None:
     board = pd.DataFrame({"method": ["Aa", "Bb", "Cc"], "mean": [3.0, 2.0, np.nan], "std": 0.1, "seconds": 5.0})
     drawn = plots.cost(board.assign(bytes_up=2**20, bytes_down=0), plots.assign_styles(["Aa", "Bb", "Cc"]), "accuracy")

@@ -39,7 +39,8 @@ README = """# {label} of {client}, trained on {data}
     import pandas as pd
     sys.path.insert(0, "{folder}/{code}")
     from {module} import load
-    load("{folder}").predict({rows})
+    rows = {rows}
+    load("{folder}").predict(rows)
 
 `mlflow models serve --env-manager local --model-uri {folder}` serves it. `export.json` says which rows it takes and
 how they are scaled; `requirements.txt` has the versions that it was made with.
@@ -189,7 +190,8 @@ def _write_files(target: Path, about: dict[str, Any]) -> None:
     versions = about["versions"]
     packages = [name for name in versions if name != "python" and (name != "fedweave" or not about["program"])]
     pins = [f"{name}=={versions[name]}" for name in packages]
-    rows = 'pd.read_csv("new.csv")' if about["columns"] else f"x  # [M, {', '.join(map(str, about['shape']))}]"
+    shape = ", ".join(map(str, about["shape"]))
+    rows = 'pd.read_csv("new.csv")' if about["columns"] else f"...  # an array [M, {shape}]"
     fields = {"label": about["method"], "client": about["client"], "data": about["data"], "rows": rows}
     listed = "".join(f"  - {pin}\n" for pin in pins)
     nested = "".join(f"      - {pin}\n" for pin in pins)

@@ -80,7 +80,8 @@ def build_example(about: dict[str, Any], run_data: RunData | None, run: Run) -> 
 
 
 def _typical_row(columns: Preprocessing) -> "pd.DataFrame":
-    """One row: the median of each number, the first value of each category."""
+    """One row: the median of each number, the first value of each category, a word for each text."""
     import pandas as pd
 
-    return pd.DataFrame({c.name: [c.levels[0] if c.levels else c.median] for c in columns.columns})
+    words = {c.name: (*c.levels, *c.words, "text")[0] for c in columns.columns if c.levels or c.is_text}
+    return pd.DataFrame({c.name: [words.get(c.name, c.median)] for c in columns.columns})

@@ -91,7 +91,7 @@ def _sweep_figures(table: pd.DataFrame, styles: Mapping[str, SeriesStyle]) -> It
         if (
             len(factors) == 1
             and (name := next(iter(factors)))
-            and all(isinstance(v, int | float) for v in factors[name])
+            and all(isinstance(v, int | float) and not isinstance(v, bool) for v in factors[name])
         ):
             x = [float(json.loads(text)[name]) for text in part["settings"]]
             parts.setdefault((str(part["task"].iloc[0]), name), []).append(part.assign(x=x))
