@@ -175,6 +175,25 @@ def test_a_saved_copy_has_nothing_of_an_earlier_one(compared: fw.Comparison, tmp
         fw.load(place).save(tmp_path)
 
 
+@pytest.mark.parametrize("content", ["", "[]", "5", "{}"])
+def test_damaged_files_of_results(content: str, tmp_path: Path) -> None:
+    """A damaged run is trained again; a damaged description of the data is named, with a way out that works."""
+    settings = {"rounds": 1, "seeds": 1, "central": False, "out": tmp_path, **QUIET}
+    run = fw.compare(people(), ["local"], **settings)["local"].run
+    (run.folder / "run.json").write_text(content)
+    assert repr(fw.compare(people(), ["local"], **settings)) == "Comparison of 1 method on 'people': 6 clients, 1 seed"
+    file = tmp_path / "partitions" / "people" / "federation.json"
+    file.write_text(content)
+    for ask in (
+        lambda: fw.compare(people(), ["local"], **settings),
+        lambda: fw.load(tmp_path)["local"].predict(np.zeros((1, 5)), "person 0"),
+    ):
+        with pytest.raises(fw.BadInput, match=r"federation\.json: damaged .* remove it, and train again"):
+            ask()
+    file.unlink()
+    fw.compare(people(), ["local"], **settings)
+
+
 def failing(*args: Any, **options: Any) -> None:
     raise OSError("the disk is full")
 

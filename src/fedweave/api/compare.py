@@ -249,7 +249,7 @@ def is_finished(plan: Plan, key: str, folder: Path) -> bool:
     if not (run_folder / "run.json").is_file():
         return False
     try:
-        info = json.loads((run_folder / "run.json").read_text(encoding="utf-8"))
+        info = dict(json.loads((run_folder / "run.json").read_text(encoding="utf-8")))
         code = json.loads((run_folder / "code.json").read_text(encoding="utf-8"))["code"]
         best = _read_best_values(plan, key, folder)
     except (OSError, ValueError, KeyError, TypeError):

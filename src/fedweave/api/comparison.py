@@ -84,12 +84,12 @@ class Comparison:
 
     def __repr__(self) -> str:
         run = self.study.runs[0]
-        seeds = len(run.seeds)
         where = f"{run.info['dataset']!r}" if len({r.task for r in self.study.runs}) == 1 else "several tasks"
-        plural = "" if seeds == 1 else "s"
         of_all = "" if len(run.evaluated_clients) == len(self.clients) else f" of {len(self.clients)}"
         clients = f"{len(run.evaluated_clients)}{of_all} clients"
-        return f"Comparison of {len(self.methods)} methods on {where}: {clients}, {seeds} seed{plural}"
+        counts = ((len(self.methods), "method"), (len(run.seeds), "seed"))
+        methods, seeds = (f"{count} {word}" + "s" * (count != 1) for count, word in counts)
+        return f"Comparison of {methods} on {where}: {clients}, {seeds}"
 
     def _repr_html_(self) -> str:
         rules = self.controls().rename(columns={"control": "method"})

@@ -23,6 +23,7 @@ from fedweave.results.tables import FILES
 from fedweave.runs import serving
 
 ABOUT = "federation.json"
+NEEDED = ("name", "kind", "shape", "stored", "classes", "layout", "scaling", "columns")  # in a complete description
 # What fedweave writes into a folder of results. Other entries are the user's, and a later copy keeps them.
 RESULTS = (
     "runs", "partitions", "tuned", "recommendation", "curves", "metrics", "ablations", "code", ".fedweave",
@@ -158,9 +159,14 @@ def read_description(folder: Path, task: str) -> dict[str, Any]:
         BadInput: the file is damaged.
     """
     file = partition_folder(folder, task) / ABOUT
-    if not file.is_file():
-        return {}
-    return dict(read(file, lambda path: dict(json.loads(path.read_text(encoding="utf-8"))), "train again"))
+    return read(file, _parse_description, "remove it, and train again") if file.is_file() else {}
+
+
+def _parse_description(file: Path) -> dict[str, Any]:
+    about = dict(json.loads(file.read_text(encoding="utf-8")))
+    if missing := [name for name in NEEDED if name not in about]:
+        raise ValueError(f"no {', '.join(missing)}")
+    return about
 
 
 def describe_inputs(dataset: Dataset, partition: Partition, normalize: Any) -> dict[str, Any]:
