@@ -138,7 +138,7 @@ def test_series_of_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         steps = (dealt.test[i] % whole.x.shape[1])[:, None] + np.arange(7)
         error = result.predict(np.stack([whole.x[i, steps], whole.time[steps]], -1), name) - whole.x[i, steps[:, 4:]]
         assert np.square(error).mean() == pytest.approx(expected[name], rel=1e-4)
-    with pytest.raises(fw.BadInput, match="know no classes; use predict"):
+    with pytest.raises(fw.BadInput, match="predict numbers, not classes; use predict"):
         result.predict_proba(np.zeros((1, 7, 2)), name)
     with pytest.raises(fw.BadInput, match=r"x: shape \[1, 7\]; give \[M, 7, 2\], values and hours of 4 known steps"):
         result.predict(np.zeros((1, 7)), name)

@@ -181,17 +181,17 @@ def perform(
     resume: bool = True,
     progress: bool = True,
     callbacks: Sequence[Callback] = (),
-    drawn: bool = True,
+    figures: bool = True,
 ) -> list[str]:
     """Finish every run of a plan in `folder`; returns a message for each run that diverged.
 
     Args:
-        drawn: whether figures of the data are written too.
+        figures: whether figures of the data are written too.
 
     Raises:
         Diverged: every run diverged.
     """
-    write_description(plan.federation, folder, drawn)
+    write_description(plan.federation, folder, figures)
     keys = [key for key in plan.study.runs if not (resume and is_finished(plan, key, folder))]
     if not resume:
         _remove_partial_results(plan, folder)

@@ -185,7 +185,7 @@ class Model:
         import pandas as pd
 
         if not self.about["classes"]:
-            raise InputError("predict_proba: this model says numbers and knows no classes; use predict")
+            raise InputError("predict_proba: this model predicts numbers, not classes; use predict")
         return pd.DataFrame(probabilities(self.outputs(rows)), columns=self.about["classes"])
 
     def inputs(self, rows: Any) -> np.ndarray:

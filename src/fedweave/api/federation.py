@@ -287,7 +287,7 @@ class Federation:
         """The content of the federation and the preprocessing of its features, as a text."""
         scaling = self.dataset.note or (f"scaling: {self.normalize}" if self.preprocessing is None else "")
         lines = [repr(self), *filter(None, [scaling]), *self.notes, *self.small_clients()]
-        columns = [] if self.preprocessing is None else ["columns, as training rows say:", str(self.preprocessing)]
+        columns = [] if self.preprocessing is None else ["columns, fitted on training rows:", str(self.preprocessing)]
         return Text("\n".join([*lines, *columns, self.table.to_string(index=False)]))
 
     def small_clients(self) -> list[str]:

@@ -63,8 +63,8 @@ def find_partitions(folder: Path) -> Path | None:
     return partitions if partitions.is_dir() else None
 
 
-def write_description(federation: Federation, folder: Path, drawn: bool = True) -> None:
-    """Describe a federation in `folder`, which may have runs on other data too; with figures of the data if `drawn`.
+def write_description(federation: Federation, folder: Path, figures: bool = True) -> None:
+    """Describe a federation in `folder`, which may have runs on other data too; with its figures if `figures`.
 
     Raises:
         BadInput: the folder holds runs of other data under this name.
@@ -91,7 +91,7 @@ def write_description(federation: Federation, folder: Path, drawn: bool = True) 
     write_atomic(target / ABOUT, text)
     if federation.partition.nodes is not None:
         serving.write_graphs(target / serving.GRAPHS, federation.partition)
-    if drawn:
+    if figures:
         data.describe(target, federation.dataset, federation.partition)
 
 

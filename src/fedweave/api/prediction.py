@@ -85,7 +85,7 @@ class Predictor:
             BadInput: the models forecast numbers.
         """
         if not self.about["classes"]:
-            raise BadInput("predict_proba: these models say numbers and know no classes; use predict")
+            raise BadInput("predict_proba: these models predict numbers, not classes; use predict")
         return list(self.about["classes"])
 
     def _encode_rows(self, x: Any, client: int) -> np.ndarray:

@@ -50,8 +50,8 @@ class Column:
         missing: training rows without a value.
         coded: whether a category is one number, 1 + the position of its value, for a model that embeds it.
         own: of a number, (median, mean, std) of each client's training rows, where these are used.
-        words: of a text, the vocabulary, of whose words each is one value.
-        buckets: of a text without a vocabulary, the number of hashes that words are counted by.
+        words: of a text, the vocabulary; the count of each of its words is one value.
+        buckets: of a text without a vocabulary, the number of hashes; the count of the words of each hash is one value.
     """
 
     name: str

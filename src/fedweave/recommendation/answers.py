@@ -37,7 +37,7 @@ class Answers:
         graph_method: the method whose graph it is; empty without one.
         groups: number of each client's group, or None.
         tests: tests of the learned graph against a uniform and a shuffled one.
-        local_clients: method -> clients that keep models of their own, as validation rows say.
+        local_clients: method -> clients that keep models of their own, chosen on validation rows.
     """
 
     kind: str
@@ -135,7 +135,7 @@ class FinalistTests:
 
     @cached_property
     def losing_clients(self) -> dict[str, list[int]]:
-        """Collaborating method -> clients that keep models of their own, as validation rows say."""
+        """Collaborating method -> clients that keep models of their own, chosen on validation rows."""
         local = self.compared_runs.get(self.local_name)
         return {} if local is None else {
             name: per_client.losing_clients(run, local) for name, run in self.compared_runs.items() if run is not local

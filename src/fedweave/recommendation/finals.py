@@ -55,7 +55,7 @@ def compare_finalists(
     """Train the finalists and the controls with seeds that the race did not use, and evaluate them on test rows.
 
     Raises:
-        Diverged: none of them got anywhere.
+        Diverged: all of them diverged.
     """
     every = max(1, options["train"]["rounds"] // EVALUATIONS)
     evaluation = {**options.get("evaluate", {}), "every": every}
@@ -100,7 +100,7 @@ def learning_curve(
     for share in SHARES:
         plan = build_plan(subsample_training(federation, share), [candidate], {**options, "evaluate": evaluation})
         share_folder = folder / f"{round(100 * share)}-percent"
-        perform(plan, share_folder, True, progress, drawn=False)
+        perform(plan, share_folder, True, progress, figures=False)
         scores[share] = results.validation_scores(results.load_study(share_folder, plan.study.runs).runs[0])
     return _curve(scores, results.part_numbers([full_run]))
 

@@ -77,7 +77,7 @@ class Race:
         """Train `candidates` and decide which of them go on.
 
         Raises:
-            Diverged: none of them got anywhere.
+            Diverged: all of them diverged.
         """
         rounds = self.rung_rounds(share)
         every = max(1, rounds // EVALUATIONS)
@@ -86,9 +86,9 @@ class Race:
         plan = build_plan(self.federation, candidates, options)
         rung_folder = self.folder / f"rung-{number}"
         try:
-            perform(plan, rung_folder, True, self.progress, self.callbacks, drawn=False)
+            perform(plan, rung_folder, True, self.progress, self.callbacks, figures=False)
         except Diverged as error:
-            raise Diverged(f"no candidate of the race got anywhere: {error}") from error
+            raise Diverged(f"every candidate of the race diverged: {error}") from error
         study = results.load_study(rung_folder, plan.study.runs)
         return self._evaluate_rung(number, rounds, candidates, study)
 

@@ -66,7 +66,7 @@ def recommend(
 
     Raises:
         BadInput: one line that names what is wrong, before any training.
-        Diverged: no method got anywhere.
+        Diverged: every method diverged.
 
     >>> import numpy as np
     >>> draws = np.random.default_rng(0)

@@ -110,7 +110,7 @@ class Recommendation:
 
     @property
     def local_clients(self) -> list[str]:
-        """Clients that keep to local training although the others collaborate, as their validation rows say."""
+        """Clients that keep to local training although the others collaborate, chosen on their validation rows."""
         return [str(name) for name in self.facts["own"].get(self.method, [])]
 
     def losing(self, method: str | None = None) -> list[str]:

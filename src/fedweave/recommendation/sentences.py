@@ -67,7 +67,7 @@ def collaboration_benefit(answer: Answers, metric: str) -> str:
         return ""
     local_clients = answer.local_clients.get(answer.leader, [])
     exception = (
-        f", with {_join_names(local_clients)} on local training as validation rows say," if local_clients else ""
+        f", with local training for {_join_names(local_clients)} (chosen on validation rows)," if local_clients else ""
     )
     numbers = (
         f"{_label(answer, answer.leader)}{exception} against Local: {_format_difference(test.difference, metric)} "
