@@ -1,5 +1,8 @@
 """Federations from arrays, tables, graphs and known data sets: what is kept, how it is split, what is refused."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -344,6 +347,18 @@ def test_refused(message: str) -> None:
         REFUSED[message]()
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_client_without_test_rows_has_no_majority(recwarn: pytest.WarningsRecorder, tmp_path: Path) -> None:
+    """It counts in no mean, and nothing warns of an empty one."""
+    made = fw.Federation.from_arrays(X, Y, client=WHO)
+    test = made.partition.test
+    partition = replace(made.partition, test=(*test[:2], test[2][:0]))
+    bare = replace(made, partition=partition)
+    assert np.isfinite(bare.majority()).tolist() == [True, True, False]
+    compared = fw.compare(bare, ["local"], rounds=1, seeds=1, central=False, progress=False, out=tmp_path)
+    assert compared.majority() == pytest.approx(compared.controls()["mean"][0])
+    assert not [warning for warning in recwarn if "empty slice" in str(warning.message)]
 
 
 def test_columns_may_have_numbers_as_names() -> None:

@@ -166,13 +166,15 @@ def rows_of(kind: str) -> tuple[fw.Federation, Any, dict[str, Any]]:
     [("numbers", "fedrep"), ("forecast", "fedavg_ft"), ("graph", "fedavg"), ("own", "local"), ("rows", "knn_per"),
      ("rows", "fedrod")],
 )  # fmt: skip
-def test_every_kind(kind: str, method: str, tmp_path: Path) -> None:
+def test_every_kind(kind: str, method: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Numbers in their unit, forecasts from the last rows, graphs, modules of one's own, methods with more than one
     model; whether PyTorch makes a program of them or not.
     """
     made, rows, settings = rows_of(kind)
     result = fw.fit(method, made, **{**QUIET, **settings})
+    capfd.readouterr()
     model = alone(result.export(tmp_path / "out", "a")).load(tmp_path / "out")
+    assert not capfd.readouterr().err
     answers, expected = model.predict(rows), result.predict(rows, "a")
     if expected.dtype.kind == "f":
         np.testing.assert_allclose(answers, expected, rtol=1e-5)

@@ -242,7 +242,7 @@ class Comparison:
         """
         run = self.study.runs[0]
         values = read_description(self.study.folder, run.task).get("majority")
-        return None if values is None else float(np.mean(np.asarray(values)[run.evaluated_clients]))
+        return None if values is None else float(np.nanmean(np.asarray(values)[run.evaluated_clients]))
 
     def test(self, method: str, other: str) -> PairedTest:
         """Is one method better than another? For many pairs use the corrected tests of `report`.

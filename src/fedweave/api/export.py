@@ -1,5 +1,7 @@
 """One client's model in a folder of its own, which predicts raw rows without fedweave's code."""
 
+import contextlib
+import io
 import json
 import platform
 import shutil
@@ -148,7 +150,8 @@ def _export_program(
     x = torch.zeros(count, *shape)
     rows = None if about["kind"] == "graph" else {0: torch.export.Dim("rows", min=2, max=exported_model.MAX_ROWS)}
     try:
-        with warnings.catch_warnings(), torch.no_grad():
+        # PyTorch prints what it has traced before it raises an error.
+        with warnings.catch_warnings(), torch.no_grad(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             program = torch.export.export(
                 module, (weights, x), dynamic_shapes=(dict.fromkeys(weights), rows), strict=False

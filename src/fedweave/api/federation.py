@@ -295,5 +295,5 @@ class Federation:
         return overview.small_clients(self)
 
     def majority(self) -> np.ndarray | None:
-        """Accuracy in percent of each client [N] for its most frequent training class; None without classes."""
+        """Accuracy in % of each client [N] for its most frequent training class (NaN without test rows), or None."""
         return overview.majority(self)

@@ -69,7 +69,8 @@ def majority(federation: "Federation") -> np.ndarray | None:
     if federation.dataset.y is None or partition.test_weight is not None or not any(map(len, partition.test)):
         return None
     guesses = [np.bincount(_labels(federation, i, "train")).argmax() for i in range(len(federation))]
-    return np.array([100.0 * float((_labels(federation, i, "test") == g).mean()) for i, g in enumerate(guesses)])
+    hits = [_labels(federation, i, "test") == guess for i, guess in enumerate(guesses)]
+    return np.array([100.0 * float(hit.mean()) if len(hit) else np.nan for hit in hits])
 
 
 def _labels(federation: "Federation", client: int, part: str) -> np.ndarray:
