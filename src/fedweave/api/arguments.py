@@ -36,7 +36,26 @@ def as_seeds(seeds: Any) -> list[int]:
         raise BadInput("seeds: the list is empty; give a number of repetitions such as 3, or seeds such as [0, 1, 2]")
     if len(entries) > MOST_SEEDS:
         raise BadInput(f"seeds: the list has more than {MOST_SEEDS} seeds; give {MOST_SEEDS} or fewer")
-    return [seed.item() if isinstance(seed, np.integer) else seed for seed in entries]
+    return [*map(as_python, entries)]
+
+
+def as_python(value: Any) -> Any:
+    """NumPy's numbers as those of Python, also inside of mappings and lists; other values as they are."""
+    if isinstance(value, Mapping):
+        return {key: as_python(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_python(entry) for entry in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def check_flag(value: Any, name: str) -> None:
+    """Refuse a value that is neither True nor False.
+
+    Raises:
+        BadInput: naming the argument and the value.
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise BadInput(f"{name}: {format_value(value)} is neither True nor False")
 
 
 def as_mapping(value: Any, name: str, example: str) -> dict[str, Any]:

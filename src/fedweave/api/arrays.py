@@ -164,6 +164,7 @@ def as_groups(group: Any, owner: np.ndarray, names: tuple[str, ...]) -> tuple[np
     """Number of each client's group [N] and the groups' names."""
     if group is None:
         return None, ()
+    _check_complete(group, "group", "name one for each client")
     group_of = _names_by_client(group, "group", owner, names)
     group_names = tuple(sorted({*group_of}))
     return np.array([group_names.index(name) for name in group_of], dtype=np.int64), group_names
@@ -173,13 +174,18 @@ def as_units(unit: Any, owner: np.ndarray, names: tuple[str, ...]) -> tuple[str,
     """Name of each client's unit, such as a person; empty without units."""
     if unit is None:
         return ()
+    _check_complete(unit, "unit", "give a client alone its own name there")
+    return tuple(_names_by_client(unit, "unit", owner, names))
+
+
+def _check_complete(values: Any, option: str, remedy: str) -> None:
+    """Refuse a missing name: its text "nan" would be taken for a name."""
     import pandas as pd
 
-    entries = np.array([*unit.values()] if isinstance(unit, Mapping) else unit, dtype=object)
+    entries = np.array([*values.values()] if isinstance(values, Mapping) else values, dtype=object)
     missing = int((pd.isna(entries) | (entries == "")).sum())
     if missing:
-        raise BadInput(f"unit: {missing} of {entries.size} entries are missing; give a client alone its own name there")
-    return tuple(_names_by_client(unit, "unit", owner, names))
+        raise BadInput(f"{option}: {missing} of {entries.size} entries are missing; {remedy}")
 
 
 def _names_by_client(values: Any, option: str, owner: np.ndarray, names: tuple[str, ...]) -> list[str]:

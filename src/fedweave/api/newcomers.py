@@ -10,6 +10,7 @@ import torch
 
 from fedweave import data, results
 from fedweave.api import arrays, graphs, rows
+from fedweave.api.arguments import as_python, check_flag
 from fedweave.api.federation import Federation
 from fedweave.api.folder import results_folder, write_description
 from fedweave.api.options import RowOptions, row_options
@@ -222,7 +223,7 @@ def join(
     """Further rounds with the newcomers; see `MethodResult.join`."""
     from fedweave.api.comparison import Comparison
 
-    _check(result, federation, rounds)
+    _check(result, federation, rounds := as_python(rounds), freeze)
     extended = add_newcomers(federation, newcomer_data)
     run = serving.parse_run(dict(result.run.info))
     metric = result.run.info["metric"]
@@ -257,7 +258,8 @@ def _set_evaluated_clients(federation: Clients, run: results.Run, newcomer_count
     return replace(federation, evaluated=evaluated)
 
 
-def _check(result: "MethodResult", federation: Federation, rounds: int) -> None:
+def _check(result: "MethodResult", federation: Federation, rounds: int, freeze: bool) -> None:
+    check_flag(freeze, "freeze")
     if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
         raise BadInput(f"rounds: {rounds!r} must be a whole number, at least 1")
     if not isinstance(federation, Federation) or federation.names != result.clients:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedweave.api import arrays, data_checks
-from fedweave.api.arguments import check_seed, check_text
+from fedweave.api.arguments import as_python, check_seed, check_text
 from fedweave.api.reading import read_pairs
 from fedweave.api.splits import SplitOptions, split_rows
 from fedweave.api.targets import as_targets
@@ -40,6 +40,8 @@ class RowOptions:
     def __post_init__(self) -> None:
         check_seed(self.seed)
         check_text(self.name, "name", "own-data")
+        for name in ("gap", "window", "horizon", "stride"):
+            object.__setattr__(self, name, as_python(getattr(self, name)))
 
     @property
     def is_forecast(self) -> bool:

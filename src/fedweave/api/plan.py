@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from fedweave.api.arguments import as_mapping, as_seeds, check_text
+from fedweave.api.arguments import as_mapping, as_python, as_seeds, check_text
 from fedweave.api.central_control import add_control, check_units
 from fedweave.api.federation import Federation
 from fedweave.api.scorers import register_metric
@@ -119,7 +119,7 @@ def plan(
     }
     inputs = Inputs(federation.dataset, federation.partition, adapter)
     try:
-        study = parse(raw, title)
+        study = parse(as_python(raw), title)
         if adapter:
             _check_model(study, inputs, adapter)
         assembly.check(study, title, inputs)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from fedweave.api import arrays, data_checks, forecasts, images
-from fedweave.api.arguments import as_names
+from fedweave.api.arguments import as_names, check_flag
 from fedweave.api.columns import (
     COLUMN_OPTIONS,
     check_column,
@@ -45,6 +45,10 @@ class TableOptions:
     embed: bool | None = None
     preprocess: Literal["pooled", "client"] = "pooled"
     text: Sequence[str] | Words = ()
+
+    def __post_init__(self) -> None:
+        if self.embed is not None:
+            check_flag(self.embed, "embed")
 
     @property
     def is_pooled(self) -> bool:

@@ -7,9 +7,8 @@ import numpy as np
 from fedweave.metrics import unit
 
 EMPTY = "\N{EN DASH}"
-# Options of `files.read_table`: only an empty cell is missing, so that a client may be called NA, and numbers keep all
-# their digits.
-AS_WRITTEN: dict[str, Any] = {"keep_default_na": False, "na_values": [""], "float_precision": "round_trip"}
+# Options of `files.read_table`: only an empty cell is missing, so that a client may be called NA.
+AS_WRITTEN: dict[str, Any] = {"keep_default_na": False, "na_values": [""]}
 
 
 def format_score(value: float, spread: float, metric: str) -> str:

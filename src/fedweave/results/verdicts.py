@@ -56,7 +56,7 @@ def reason_without_power(runs: Sequence[Run], table: pd.DataFrame) -> str:
     if len(runs) < 2 or runs[0].has_splits or 2.0 ** (1 - columns) < statistics.ALPHA:  # the least p: all columns agree
         return ""
     counted = describe_parts(runs, table)
-    what = "of these" if counted else "clients"
+    what = "of these" if counted else "client" if columns == 1 else "clients"
     return f"{counted} With {columns} {what} no test can call a difference significant; it takes 6 or more.".lstrip()
 
 

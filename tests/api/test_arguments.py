@@ -1,0 +1,63 @@
+"""Arguments of calls: numbers of NumPy are as good as Python's, and a value of another kind is refused by its name."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedweave as fw
+from fedweave.errors import BadInput
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+DRAWS = np.random.default_rng(0)
+X, Y, WHO = DRAWS.normal(size=(120, 3)), DRAWS.integers(2, size=120), ["a", "b", "c"] * 40
+TABLE = pd.DataFrame({"who": WHO, "kind": DRAWS.choice(["u", "v"], 120), "y": Y})
+
+
+def test_numbers_of_numpy_count_as_those_of_python() -> None:
+    """In options of rows and windows, and in the settings of training and tuning."""
+    hours = {"client": WHO, "time": np.arange(120)}
+    for options in ({"gap": 1}, {"window": 4, "horizon": 2, "stride": 2, "gap": 2}):
+        asked = {name: np.int64(value) for name, value in options.items()}
+        one, other = (fw.Federation.from_arrays(X, X[:, 0], **hours, **given) for given in (options, asked))
+        assert one.dealt == other.dealt
+    few = fw.Federation.from_arrays(X, Y, client=WHO)
+    asked = {
+        "rounds": np.int64(1),
+        "batch_size": np.int32(16),
+        "lr": np.float32(0.5),
+        "evaluate": {"every": np.int8(1)},
+    }
+    run = fw.fit("fedavg", few, progress=False, **asked)
+    same = fw.fit("fedavg", few, progress=False, rounds=1, batch_size=16, lr=0.5, evaluate={"every": 1})
+    assert run.history.equals(same.history)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: fw.Federation.from_pandas(TABLE, client="who", label="y", embed="yes"), "embed: 'yes' is neither"),
+        (
+            lambda: fw.Federation.from_arrays(X, Y, client=WHO, group=["u", None, "v"] * 40),
+            "group: 40 of 120 entries are missing; name one for each client",
+        ),
+        (
+            lambda: fw.Federation.from_arrays(X, Y, client=WHO, group={"a": "u", "b": np.nan, "c": "v"}),
+            "group: 1 of 3 entries are missing; name one for each client",
+        ),
+    ],
+    ids=["embed", "group", "mapping"],
+)
+def test_values_of_another_kind(make: Any, words: str) -> None:
+    with pytest.raises(BadInput) as refusal:
+        make()
+    assert words in str(refusal.value)
+
+
+def test_join_asks_for_true_or_false() -> None:
+    run = fw.fit("fedavg", fw.Federation.from_arrays(X, Y, client=WHO), rounds=1, progress=False)
+    with pytest.raises(BadInput, match="freeze: 'x' is neither True nor False"):
+        run.join(X[:30], client=["d"] * 30, label=Y[:30], rounds=np.int64(1), freeze="x")
+    assert run.join(X[:30], client=["d"] * 30, label=Y[:30], rounds=np.int64(1)).clients == ("a", "b", "c", "d")
