@@ -23,6 +23,7 @@ pytest.importorskip("cryptography")
 STARTS = """
 import signal, sys, tempfile, time
 signal.signal(signal.SIGHUP, signal.Handlers(int(sys.argv[2])))  # the tests themselves may run under nohup
+signal.signal(signal.SIGINT, signal.default_int_handler)  # or in the background of a shell
 from pathlib import Path
 from fedweave.deployment.flower.processes import Host
 from fedweave.deployment.flower.supervise import exit_on_signals
