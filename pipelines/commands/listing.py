@@ -43,7 +43,7 @@ def settings(what: str, name: str) -> list[tuple[Any, ...]]:
     elif what == "models":
         entries = models.settings(choose(name, models.MODELS, "fedweave list models"))
     else:
-        raise BadInput(f"fedweave list {what}: {name!r}: settings are listed of methods and models; leave it out")
+        raise BadInput(f"fedweave list {what}: {name!r}: only methods and models have settings to list; leave it out")
     return [
         ("name", "default", "values", "search", "meaning"),
         *((s.name, s.default, s.range or "-", s.space or "-", s.meaning) for s in entries),

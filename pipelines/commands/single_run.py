@@ -1,8 +1,8 @@
 """`fedweave run`: one method on one data set, without DVC."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,9 +17,10 @@ from fedweave.metrics import unit
 from fedweave.pipelines import template
 from fedweave.pipelines.commands.data_options import output_path
 from fedweave.pipelines.commands.studies import Uses
-from fedweave.study import catalogue, config, plugins, spec
+from fedweave.study import catalogue, config, plugins, schema, spec
 
 RAW = Path("data/raw")
+BLOCKS = {"evaluate": schema.EvaluateSpec, "train": schema.TrainSpec}
 SELECTION_RULES = {
     "best_val_round": "chosen by validation",
     "per_client_best_val": "chosen by validation for each client",
@@ -93,6 +94,7 @@ def build_run(method: str, dataset: str, rounds: int, seed: int, settings: list[
         "tune": {"seeds": [(seed + 1) % 2**31]},
     }
     overrides = parse_pairs([*settings, *([f"train.rounds={rounds}"] if rounds else [])])
+    _check_blocks(overrides, method)
     try:
         study = spec.parse(block, "fedweave run")
         chosen = assembly.build_variant(study, key, {}, overrides)
@@ -100,10 +102,22 @@ def build_run(method: str, dataset: str, rounds: int, seed: int, settings: list[
         checks.check_task(chosen.task, f"tasks.{dataset}")
         assembly.check_run(chosen, "fedweave run")
     except BadInput as error:
-        # There is no params.yaml here: a value can only have come from --set.
+        # There is no params.yaml here: a value can only have come from --set or --rounds.
         pattern = rf"(fedweave run: |params\.yaml: )?(methods\.{method}|runs\.{key}|tasks\.{dataset})[.:] ?"
-        raise BadInput(re.sub(pattern, "--set ", str(error))) from error
+        message = re.sub(pattern, "--set ", str(error))
+        raise BadInput(message.replace("--set train.rounds:", "--rounds:") if rounds else message) from error
     return chosen
+
+
+def _check_blocks(names: Collection[str], method: str) -> None:
+    """Refuse a name of a setting of the training or of the evaluation without its block, such as lr for train.lr."""
+    from fedweave.methods import METHODS
+
+    own = {setting.name for setting in METHODS[method].settings()}
+    blocks = {f.name: block for block, cls in BLOCKS.items() for f in fields(cls)}
+    for name in names:
+        if name in blocks and name not in own:
+            raise BadInput(f"--set {name}: is no setting of {method}; did you mean '{blocks[name]}.{name}'?")
 
 
 def _task(dataset: str) -> dict[str, Any]:

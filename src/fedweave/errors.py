@@ -40,7 +40,7 @@ def choose(value: str, choices: Iterable[str], key: str, command: str = "") -> s
     """Return `value` if it is one of `choices`.
 
     Args:
-        command: shows all choices, where these are too many for a message.
+        command: shows all choices; the message names it where there are more than a few.
 
     Raises:
         BadInput: naming `key`, the value, similar choices and all choices, or the command.
@@ -49,7 +49,8 @@ def choose(value: str, choices: Iterable[str], key: str, command: str = "") -> s
     if value in options:
         return value
     hint = suggest(str(value), options, MAX_SUGGESTIONS if command else 1)
-    rest = f"all {len(options)} are listed by: {command}" if command else f"choices: {', '.join(options) or 'none'}"
+    is_long = command and len(options) > MAX_SUGGESTIONS
+    rest = f"all {len(options)} are listed by: {command}" if is_long else f"choices: {', '.join(options) or 'none'}"
     raise BadInput(f"{key}: {format_value(value)} is unknown; {hint}{rest}")
 
 

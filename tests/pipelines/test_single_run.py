@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -85,6 +86,19 @@ def test_other_clients_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(folder)
     with pytest.raises(fw.BadInput, match="holds results of other data of the name 'digits'; choose another folder"):
         single_run.run("fedavg", rounds=2, settings=["partition.clients=4"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"settings": ["lr=0.1"]}, r"--set lr: is no setting of fedavg; did you mean 'train\.lr'"),
+        ({"settings": ["every=2"]}, r"--set every: is no setting of fedavg; did you mean 'evaluate\.every'"),
+        ({"rounds": -1}, "^--rounds: -1 is out of range"),
+    ],
+)
+def test_a_message_says_what_to_type(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(fw.BadInput, match=message):
+        single_run.run("fedavg", **options)
 
 
 def test_a_data_set_of_a_plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

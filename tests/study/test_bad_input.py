@@ -338,3 +338,8 @@ def test_an_unknown_study_names_the_nearest_and_the_command() -> None:
     assert message.startswith("study: 'quik' is unknown; did you mean 'quick'")
     assert message.endswith("are listed by: fedweave list studies")
     assert len(message) < 300
+
+
+def test_a_few_names_are_all_in_the_message() -> None:
+    with pytest.raises(BadInput, match=r"^study: 'quick' is unknown; choices: first$"):
+        choose("quick", ["first"], "study", "fedweave list studies")
