@@ -178,6 +178,7 @@ def test_a_run_whose_best_round_is_the_last_had_not_converged(
 def test_one_evaluated_round_says_nothing_of_convergence(tmp_path: Path) -> None:
     run = write_run(tmp_path / "results" / "s", "t", "FedAMP", 0.0, {}, (0, 1), 8, 1, draws())
     assert results.compute_tables(results.load_study(run.parents[1])).board["at_last"].item() == 0
+    assert lines(run.parents[1])["Convergence"] == "Not known: each run has scores of one round only."
 
 
 def test_the_page_says_it_first_and_names_clients(page: str, folder: Path) -> None:

@@ -21,6 +21,7 @@ from fedweave.results.verdicts import join_names
 
 MOST_TASKS = 4  # most tasks that are described one by one
 MOST_UNCONVERGED = 40  # most runs that a warning names one by one
+CONVERGED = "No run had its best validation round at the end in half of its seeds."
 RECOVERED, PARTLY = 0.9, 0.6  # least AUC of a graph that shows the groups, or a part of them
 LEARNED = {
     "better": "the learned graph is significantly better than",
@@ -68,7 +69,7 @@ def summary(study: Study, tables: Tables) -> list[Line]:
         *_learned_graphs(tables.significance),
         *([Line("Value of edges", unmeasured)] if (unmeasured := missing_edges_note(study)) else []),
         Line("Tuning", _tuning(study)),
-        _convergence(tables.board),
+        _convergence(study, tables.board),
     ]
 
 
@@ -283,11 +284,12 @@ def _describe_groups(study: Study, task: str) -> str:
     )
 
 
-def _convergence(board: pd.DataFrame) -> Line:
+def _convergence(study: Study, board: pd.DataFrame) -> Line:
     """A warning that names every method whose best validation round is the last one."""
     unconverged = results.unconverged_rows(board)
     if unconverged.empty:
-        return Line("Convergence", ("No run had its best validation round at the end in half of its seeds.",))
+        known = any(results.evaluated_rounds(run) > 1 for run in study.runs)
+        return Line("Convergence", (CONVERGED if known else "Not known: each run has scores of one round only.",))
     start = "NOT CONVERGED, validation was best at the last round in at least half of the seeds"
     if len(unconverged) > MOST_UNCONVERGED or board["task"].nunique() == 1:
         many = f"{len(unconverged)} of {len(board)} runs ({join_names(list(unconverged['run']))})"

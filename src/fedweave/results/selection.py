@@ -133,10 +133,14 @@ def progress(run: Run) -> dict[str, float]:
     A run that was evaluated in only one round does not show its progress: `at_last` is 0.
     """
     rounds_by_seed = best_rounds(run)
-    rounds = _scores_at_point(run)["round"].nunique()
     best = rounds_by_seed[:, 0][np.isfinite(rounds_by_seed[:, 0])]
-    at_last = int((rounds_by_seed[:, 0] == rounds_by_seed[:, 1]).sum()) if rounds > 1 else 0
+    at_last = int((rounds_by_seed[:, 0] == rounds_by_seed[:, 1]).sum()) if evaluated_rounds(run) > 1 else 0
     return {"best_round": float(best.mean()) if best.size else np.nan, "at_last": at_last}
+
+
+def evaluated_rounds(run: Run) -> int:
+    """The number of rounds in which the run has scores; one of a run with the scores of another metric."""
+    return int(_scores_at_point(run)["round"].nunique())
 
 
 def unconverged_rows(board: pd.DataFrame) -> pd.DataFrame:
