@@ -27,7 +27,7 @@ Data = Annotated[Path | None, typer.Option(help="also write the file of each cli
 
 @app.command()
 def export(
-    run: Annotated[str, typer.Argument(help="a run of params.yaml, as digits-fedavg")],
+    run: Annotated[str, typer.Argument(help="a run of params.yaml, such as digits-fedavg")],
     to: To,
     data: Data = None,
     seed: Annotated[int | None, typer.Option(help="of the federation; default: the run's first")] = None,

@@ -84,7 +84,7 @@ def predict(
     ] = None,
     uses: Uses = None,
 ) -> None:
-    """Predict new rows with the own model of a client: one line per row, with the probability of each class.
+    """Predict new rows with the model of one client: one line per row, with the probability of each class.
 
     A forecast reads the last rows of the file.
 
@@ -116,7 +116,7 @@ def export(
     seed: Annotated[int | None, typer.Option(help="which repetition; default: the first")] = None,
     uses: Uses = None,
 ) -> None:
-    """Write the own model of a client to a folder that predicts without fedweave, and that MLflow serves.
+    """Write the model of one client to a folder that predicts without fedweave, and that MLflow serves.
 
     Example: fedweave export flights/ boston/ --client BOS
     """

@@ -89,7 +89,7 @@ Write them in a file such as `mybench/own.py` and name the folder in the study: 
         return Dataset("blobs", "images", x, y.astype(np.int64), classes=2)
 
 `@fw.method`, `@fw.model` and `@fw.partition` work in the same way. A run is trained again when the code behind it
-changes; a comment or another text of an error message changes nothing.
+changes. A comment or another text of an error message changes nothing.
 
 ## On another machine
 
@@ -98,7 +98,11 @@ none of your files.
 """
 
 
-def init(folder: Annotated[Path, typer.Argument(help="a new folder, or one of a project, which is completed")]) -> None:
+def init(
+    folder: Annotated[
+        Path, typer.Argument(help="a new folder, or that of a project, which gets the files that it lacks")
+    ],
+) -> None:
     """Make FOLDER a project of your own: studies, plug-ins, results, with DVC, Prefect and MLflow."""
     if folder.is_file():
         raise BadInput(f"{folder}: is a file; name a folder")
