@@ -12,9 +12,9 @@ Traffic: the classifier both ways; while generators learn, a bank of every clien
 nothing.
 
 Deviations from xkLi-Allen/OpenFGL:
-1. Generated neighbours are joined in both directions in the paper; here they only receive, so that their presence alone
+1. Generated neighbours are joined in both directions; in the code they only receive, so that their presence alone
    changes no prediction (`inert`).
-2. The generator mends the whole subgraph; in the paper it still sees the impaired one.
+2. The generator mends the whole subgraph; in the code it still sees the impaired one.
 3. The bank is drawn once per client.
 """
 
