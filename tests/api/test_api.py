@@ -411,6 +411,8 @@ REFUSED = {
     "compare(): ditto.lam: -1 is out of range": {"methods": [fw.methods.Ditto(lam=-1)]},
     "compare(): ditto.lam: 'x' is not a finite number": {"methods": [fw.methods.Ditto(lam="x")]},
     "train.lrr: not a setting of train: 'lrr' is unknown; did you mean 'lr'": {"lrr": 0.1},
+    "compare(): lam: is a setting of ditto and not of the training": {"methods": ["local", "ditto"], "lam": 2},
+    "people.model.name: 'gcn' does not fit people (images); choices: aghn_cnn": {"model": "gcn"},
     "train.rounds: 0 is out of range": {"rounds": 0},
     "model: 'mpl' is unknown; did you mean 'mlp'": {"model": "mpl"},
     "option: 'hiden' is unknown; did you mean 'hidden'": {"model": {"name": "mlp", "hiden": 3}},

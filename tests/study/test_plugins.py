@@ -184,6 +184,8 @@ def test_paths_that_cannot_be(tmp_path: Path) -> None:
             plugins.resolve_paths([path], "own.yaml", tmp_path)
     with pytest.raises(BadInput, match="write such as"):
         plugins.resolve_paths(3, "own.yaml")
+    with pytest.raises(BadInput, match=r"^--uses: gone\.py: not there .*relative to the current folder$"):
+        plugins.resolve_paths(["gone.py"], "--uses")
 
 
 def test_parts_that_do_nothing(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from fedweave.runs.inputs import Inputs
 from fedweave.runs.preparation import try_model
 from fedweave.study import plugins, search_spaces
 from fedweave.study.code import PACKAGE, digest
+from fedweave.study.schema import TrainSpec
 from fedweave.study.spec import Run, Study, parse
 
 ROWS = {"epochs": 1, "batch_size": 32, "lr": 0.05}
@@ -106,7 +107,7 @@ def plan(
         raise BadInput(f"{title}: {type(federation).__name__} is no federation; make one with Federation.from_arrays")
     check_text(name, "name", "comparison")
     block, adapter = _resolve_model(federation, model, head)
-    entries = resolve_methods(methods)
+    entries = _resolve_entries(methods, train, title)
     check_units(federation, entries, title)
     entries = add_control(federation, entries, train) if central else entries
     task = {**_task_block(federation, block, train, evaluate), "metric": register_metric(metric)}
@@ -127,6 +128,21 @@ def plan(
         # Here nothing is read from a file: the wrong value is an argument.
         raise BadInput(_rewrite_message(str(error), federation, title)) from error
     return Plan(federation, study, inputs, title)
+
+
+def _resolve_entries(methods: Methods, train: Mapping[str, Any], title: str) -> dict[str, tuple[str, dict[str, Any]]]:
+    """As `resolve_methods`; a setting of a method among those of the training is refused, too."""
+    entries = resolve_methods(methods)
+    for name in train.keys() - {field.name for field in fields(TrainSpec)}:
+        for method, cls in ((method, METHODS[method]) for method, _ in entries.values()):
+            if name in {setting.name for setting in cls.settings()}:
+                own = f"{cls.__name__}({name}={format_value(train[name])})"
+                place = f"fedweave.methods.{own}" if cls.__module__.startswith("fedweave.methods.") else own
+                raise BadInput(
+                    f"{title}: {name}: is a setting of {method} and not of the training; in Python, list {place} in "
+                    f"place of {method!r}"
+                )
+    return entries
 
 
 def _run_blocks(federation: Federation, entries: Mapping[str, tuple[str, dict[str, Any]]]) -> dict[str, Any]:

@@ -97,7 +97,10 @@ def _check_fit(run: Run, dataset: Dataset, named: bool = True) -> None:
     if run.task.targets not in (None, dataset.targets_are):
         raise BadInput(f"tasks.{run.name}.targets: {run.task.targets}, but {dataset.name} has {dataset.targets_are}")
     if named and graph != (MODELS[name].reads == "graph"):
-        raise BadInput(f"tasks.{run.name}.model.name: {name!r} does not fit {dataset.name} ({dataset.kind})")
+        fitting = ", ".join(sorted(n for n, model in MODELS.items() if graph == (model.reads == "graph")))
+        raise BadInput(
+            f"tasks.{run.name}.model.name: {name!r} does not fit {dataset.name} ({dataset.kind}); choices: {fitting}"
+        )
     if graph and run.train.precision == "bfloat16":
         raise BadInput(
             f"tasks.{run.name}.train.precision: 'bfloat16', but graphs are summed in full precision; "

@@ -20,6 +20,7 @@ from fedweave.errors import BadInput, format_value
 from fedweave.study.code import Root
 
 GROUP = "fedweave.plugins"  # of entry points, by which an installed package says that it is a plug-in
+OPTION = "--uses"  # of the command line
 OWN = "fedweave"  # the name of this package itself, which dvc.yaml uses
 WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 
@@ -110,7 +111,7 @@ def resolve_paths(uses: object, where: str, folder: Path = Path()) -> dict[str, 
     entries = list(uses.values()) if isinstance(uses, Mapping) else uses
     if not isinstance(entries, list | tuple) or not all(isinstance(path, str) and path for path in entries):
         raise BadInput(
-            f"{where}: uses: {format_value(uses)} is not a list of paths; write such as [mybench/, other.py]"
+            f"{_key(where)}: {format_value(uses)} is not a list of paths; write such as [mybench/, other.py]"
         )
     origins: dict[str, str] = {}
     keys = list(uses) if isinstance(uses, Mapping) else [None] * len(entries)
@@ -120,10 +121,10 @@ def resolve_paths(uses: object, where: str, folder: Path = Path()) -> dict[str, 
         current = Path.cwd()
         name = place.stem if place.is_file() else place.name
         if key not in (None, name):
-            raise BadInput(f"{where}: uses.{key}: {path} is imported as {name!r}; write {name}: {path}")
+            raise BadInput(f"{_key(where)}.{key}: {path} is imported as {name!r}; write {name}: {path}")
         text = str(place.relative_to(current)) if place.is_relative_to(current) else str(place)
         if origins.setdefault(name, text) != text:
-            raise BadInput(f"{where}: uses: {origins[name]} and {text} have one name; rename one of them")
+            raise BadInput(f"{_key(where)}: {origins[name]} and {text} have one name; rename one of them")
     return origins
 
 
@@ -136,22 +137,28 @@ def check_names(uses: object, where: str) -> None:
     for name in uses if isinstance(uses, Mapping) else ():
         if not isinstance(name, str) or not WORD.fullmatch(name):
             raise BadInput(
-                f"{where}: uses: {format_value(name)} is not a name of a plug-in; write a list of paths instead"
+                f"{_key(where)}: {format_value(name)} is not a name of a plug-in; write a list of paths instead"
             )
+
+
+def _key(where: str) -> str:
+    """What a message calls the list of plug-ins: the option --uses, or the block of a file."""
+    return where if where == OPTION else f"{where}: uses"
 
 
 def _check_path(place: Path, text: str, where: str) -> None:
     """Refuse a path that does not exist, has no Python file, or cannot be imported by its name."""
     if not place.exists():
-        raise BadInput(f"{where}: uses: {text}: not there ({place}); paths are relative to the file that names them")
+        base = "the current folder" if where == OPTION else "the file that names them"
+        raise BadInput(f"{_key(where)}: {text}: not there ({place}); paths are relative to {base}")
     python = place.suffix == ".py" if place.is_file() else any(place.glob("*.py"))
     if not python:
         raise BadInput(
-            f"{where}: uses: {text}: is no Python file and no folder with one; name such as mybench/ or own.py"
+            f"{_key(where)}: {text}: is no Python file and no folder with one; name such as mybench/ or own.py"
         )
     name = place.stem if place.is_file() else place.name
     if not WORD.fullmatch(name) or name in sys.stdlib_module_names or name == OWN:
-        raise BadInput(f"{where}: uses: {text}: {name!r} cannot be imported by that name; rename it, such as my_{name}")
+        raise BadInput(f"{_key(where)}: {text}: {name!r} cannot be imported by that name; rename it, such as my_{name}")
 
 
 def _load_path(place: Path, text: str) -> None:
