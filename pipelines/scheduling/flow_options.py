@@ -10,7 +10,7 @@ from fedweave.pipelines.scheduling.pool import Place
 
 def parse() -> dict[str, Any]:
     """The arguments of the flow `reproduce`, from the command line."""
-    parser = argparse.ArgumentParser(description="Reproduce a study, scheduled by Prefect.")
+    parser = argparse.ArgumentParser(prog="fedweave flow", description="Reproduce a study, scheduled by Prefect.")
     parser.add_argument("--study", default="", help="a name or a .yaml file; default: the one that params.yaml holds")
     parser.add_argument("--targets", nargs="*", help="only these stages and what they depend on, such as tune")
     parser.add_argument("--where", choices=get_args(Place), default="here", help="where training runs")
