@@ -1,13 +1,15 @@
 """Families of tests, marks, and measures of graphs, each against a count or a known answer."""
 
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.spatial.distance import jensenshannon
 
 from fedweave import results
-from fedweave.federation import graph_quality
+from fedweave.federation import graph_quality, graph_truth
 from fedweave.results import marks, statistics
 from tests.fake_results import write_study
 
@@ -82,6 +84,31 @@ def test_against_a_control_from_either_side() -> None:
     assert marks.outcome({**row_of(tests), "better": ""}, "Local") == "same"
 
 
+@pytest.mark.parametrize(
+    ("outcomes", "mark"),
+    [
+        (("better", "better"), "best"),
+        (("better", "same"), "lead"),
+        (("better", "undecided"), "lead"),
+        (("same", "undecided"), "lead"),
+        (("better", "no test"), "lead"),
+        (("diverged", "diverged"), "lead"),
+        (("better", "diverged"), "best"),
+    ],
+)
+def test_the_best_is_significantly_ahead_of_all_others(outcomes: tuple[str, str], mark: str) -> None:
+    """Of all that have a score; a leader of none is not the best."""
+    words = {"better": "behind", "same": "tied", "undecided": "undecided", "no test": "undecided"}
+    rows, means = [], [80.0]
+    for other, seen in zip("bc", outcomes, strict=True):
+        means.append(np.nan if seen == "diverged" else 70.0)
+        p = np.nan if seen in ("no test", "diverged") else 0.01
+        rows.append(("leader", "a", other, p, "a" if seen == "better" else "", seen == "undecided"))
+    tests = pd.DataFrame(rows, columns=["family", "method", "other", "p_adjusted", "better", "undecided"])
+    expected = {"a": mark} | {o: words.get(seen, "diverged") for o, seen in zip("bc", outcomes, strict=True)}
+    assert marks.assign_marks(pd.DataFrame({"method": [*"abc"], "mean": means}), tests) == expected
+
+
 def row_of(tests: pd.DataFrame) -> dict[str, object]:
     """The first row."""
     return tests.to_dict("records")[0]
@@ -115,6 +142,20 @@ def test_auc_against_counting(rng: np.random.Generator) -> None:
     assert graph_quality.group_auc(weights, group) == pytest.approx(np.mean(rows))
 
 
+def test_the_share_of_a_group_drops_signs() -> None:
+    group = np.array([0, 0, 1, 1])
+    weights = np.array([[9.0, -2, 1, -1], [3, 9, 0, 0], [1, 1, 9, 2], [0, 0, 0, 9]])
+    # Of the last row, which has no weight on others, there is no share.
+    assert graph_quality.group_mass(weights, group) == pytest.approx(np.mean([2 / 4, 1, 2 / 4]))
+
+
+def test_the_variation_between_rows_by_its_definition(rng: np.random.Generator) -> None:
+    weights = rng.normal(0.3, 1, size=(5, 5))
+    columns = [[weights[i, j] for i in range(5) if i != j] for j in range(5)]
+    expected = np.mean([np.std(column) for column in columns]) / abs(np.mean(columns))
+    assert graph_quality.row_variation(weights) == pytest.approx(expected)
+
+
 def test_identical_rows_do_not_vary(rng: np.random.Generator) -> None:
     mixture = rng.dirichlet(np.ones(10))
     assert graph_quality.row_variation(np.tile(mixture, (10, 1))) == pytest.approx(0.0, abs=1e-12)
@@ -126,6 +167,38 @@ def test_identical_rows_do_not_vary(rng: np.random.Generator) -> None:
     assert graph_quality.row_variation(planted) > 0.9
     assert graph_quality.row_variation(7 * planted) == pytest.approx(graph_quality.row_variation(planted))
     assert np.isnan(graph_quality.row_variation(np.eye(10)))
+
+
+def test_similar_clients_get_weight_and_others_none() -> None:
+    """The formula on three clients: exp(−4 d / median of the pairs), none below a third, rows of sum 1."""
+    divergence = np.array([[0.0, 0.1, 0.4], [0.1, 0.0, 0.2], [0.4, 0.2, 0.0]])
+    raw = np.exp(-4 * divergence / 0.2)
+    shares = raw / raw.sum(1, keepdims=True)
+    assert (shares < 1 / 3).sum() == 6
+    np.testing.assert_allclose(graph_truth.similarity_graph(divergence), np.eye(3))
+    divergence[0, 1] = divergence[1, 0] = 0.01
+    raw = np.exp(-4 * divergence / 0.2)
+    shares = raw / raw.sum(1, keepdims=True)
+    kept = np.where(shares >= 1 / 3, shares, 0.0)
+    assert (kept > 0).sum() == 5
+    np.testing.assert_allclose(graph_truth.similarity_graph(divergence), kept / kept.sum(1, keepdims=True))
+    # Where most pairs are equal, the median is 0, and divergences count as they are.
+    places = np.array([0.0] * 6 + [0.01, 5.0])
+    divergence = np.abs(places[:, None] - places)
+    raw = np.exp(-4 * divergence[0, [0] * 6 + [6]])
+    expected = [*(raw / raw.sum()), 0.0]
+    np.testing.assert_allclose(graph_truth.similarity_graph(divergence)[0], expected)
+    # Clients of equal targets have equal weights.
+    np.testing.assert_allclose(graph_truth.similarity_graph(np.zeros((3, 3))), np.full((3, 3), 1 / 3))
+
+
+def test_divergences_are_scipys_and_never_negative(rng: np.random.Generator) -> None:
+    shares = rng.dirichlet(np.full(10, 0.3), 6)
+    divergence = graph_truth.jensen_shannon(shares)
+    for i, j in product(range(6), repeat=2):
+        assert divergence[i, j] == pytest.approx(jensenshannon(shares[i], shares[j]) ** 2, abs=1e-12)
+    alike = rng.dirichlet(np.ones(10)) * (1 + 1e-12 * rng.normal(size=(60, 10)))  # differences are rounding errors
+    assert graph_truth.jensen_shannon(alike / alike.sum(1, keepdims=True)).min() >= 0.0
 
 
 def test_a_method_may_be_called_like_a_missing_value(tmp_path: Path) -> None:

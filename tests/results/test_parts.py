@@ -44,6 +44,14 @@ def test_columns_are_means_of_parts_whatever_their_numbers(owner: list[int], see
     np.testing.assert_array_equal(alone, results.average_parts({"a": frame})["a"])
 
 
+def test_a_part_with_a_missing_score_has_none_and_only_common_clients_count() -> None:
+    first = pd.DataFrame([[1.0, np.nan, 3.0, 5.0], [2.0, 2.0, 4.0, 6.0]])
+    second = pd.DataFrame([[7.0, 8.0, 9.0]], columns=[0, 1, 3])
+    columns = results.average_parts({"a": first, "b": second}, [0, 0, 1, 1])
+    np.testing.assert_array_equal(columns["a"], [[np.nan, 5.0], [2.0, 6.0]])
+    np.testing.assert_array_equal(columns["b"], [[7.5, 9.0]])
+
+
 def test_two_clients_of_equal_scores_are_tested_as_one() -> None:
     """Tests and intervals are those of the study with the first client of every unit."""
     draws = np.random.default_rng(0)
