@@ -19,7 +19,7 @@ import torch
 from fedweave import data
 from fedweave.federation import records, start
 from fedweave.federation.executors import Loop
-from fedweave.runs import archive, assembly, federations, repetition, tasks
+from fedweave.runs import archive, assembly, federations, repetition, selection, tasks
 from fedweave.runs.repetition import History, PreparedRun
 from fedweave.study import spec
 from fedweave.tensors import compilation
@@ -130,13 +130,14 @@ NAN = float("nan")
         [[NAN, 60, 70], [10, 20, 30], [20, 20, 30]],  # a first round that cannot be chosen
         [[50, NAN, 70], [60, NAN, 50], [70, NAN, 60]],  # a client without validation rows
         [[NAN, 1, 1], [1, NAN, 1], [1, 1, NAN], [0, 0, 0]],
+        [[NAN, 1], [2, NAN], [1, NAN]],  # a client that had a value only in a round that is not reported
         [[1, 2], [3, 1], [2, 2, 2], [4, 1, 3]],  # one joins
     ],
 )
 def test_kept_models_are_those_of_the_reported_rounds(rule: str, rounds: list[list[float]]) -> None:
-    """After the last round: for every client the model of the round that `metrics.select` chooses."""
-    *_, (history, expected) = recorded(rule, rounds)
-    np.testing.assert_array_equal(history.snapshot["models"]["w"][:, 0], expected)
+    """After every round: for every client the model of the round that `selection.select` chooses."""
+    for history, expected in recorded(rule, rounds):
+        np.testing.assert_array_equal(history.snapshot["models"]["w"][:, 0], expected)
 
 
 @pytest.mark.parametrize("rule", ["best_val_round", "per_client_best_val", "last"])
@@ -163,12 +164,17 @@ def recorded(rule: str, rounds: list[list[float]]) -> Iterator[tuple[History, np
     made = replace(made, run=replace(made.run, evaluate=replace(made.run.evaluate, select=rule)))
     history, state = History(), start.begin(made.method, made.federation, 0, Loop())
     for r, values in enumerate(rounds, start=1):
-        scores = {point: {split: torch.tensor(values) for split in ("val", "test")} for point in ("pre", "post")}
+        # The choice must read validation values of the run's own point only; all others would choose other rounds.
+        validated, others = torch.tensor(values), -torch.tensor(values)
+        scores = {point: {"val": others, "test": others} for point in ("pre", "post")}
+        scores[made.point] = {"val": validated, "test": others}
         models = {point: {"w": torch.full((len(values), 2), float(r))} for point in ("pre", "post")}
         history = repetition.record(
             history, records.Report(r, 0, 0, 0.0, 1.0, (), scores, models, {}, state, made.method), made
         )
         reported = repetition.select_rows(history, made)
+        seen = np.array([[*row, *[NAN] * (len(values) - len(row))] for row in rounds[:r]])
+        np.testing.assert_array_equal(reported, selection.select(seen, range(1, r + 1), rule, higher_is_better=True))
         # Where nothing can be reported yet, the newest models are kept.
         yield history, np.full(len(values), float(r)) if reported is None else 1.0 + reported
 

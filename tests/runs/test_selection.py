@@ -133,6 +133,8 @@ def test_a_client_without_validation_rows_does_not_vote() -> None:
     val = np.array([[1.0, np.nan, 5.0], [3.0, np.nan, 2.0], [2.0, np.nan, 2.0]])
     assert selection.select(val, [1, 2, 3], "best_val_round", True).tolist() == [0, 0, 0]
     assert selection.select(val, [1, 2, 3], "per_client_best_val", True).tolist() == [1, 0, 0]
+    assert selection.select(val[::-1], [1, 2, 3], "best_val_round", True).tolist() == [2, 2, 2]
+    assert selection.select(val[::-1], [1, 2, 3], "per_client_best_val", True).tolist() == [1, 2, 2]
 
 
 @pytest.mark.parametrize("rule", ["best_val_round", "best_test_round"])
