@@ -2,6 +2,8 @@
 
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,6 +13,7 @@ from scipy.spatial.distance import jensenshannon
 from fedweave import results
 from fedweave.federation import graph_quality, graph_truth
 from fedweave.results import marks, statistics
+from fedweave.results.gains import gains as count_gains
 from tests.fake_results import write_study
 
 
@@ -26,6 +29,20 @@ def test_the_family_of_controls_has_every_test_once(rng: np.random.Generator) ->
     expected = [("a", "Local"), ("b", "Local"), ("FedAvg-FT", "Local"), ("a", "FedAvg-FT"), ("b", "FedAvg-FT")]
     assert sorted(actual) == sorted(expected)
     assert statistics.compare_to_controls({"a": values["a"], "b": values["b"]}, marks.CONTROLS, True) == []
+
+
+@pytest.mark.parametrize(("higher", "gain", "loss"), [(True, 2.0, 1.0), (False, 1.0, 2.0)])
+def test_gain_and_loss_follow_the_direction_of_the_metric(higher: bool, gain: float, loss: float) -> None:
+    """Of five clients two are above Local, one below, one equal, and one has no score with one seed."""
+    scores = {"Local": [[1.0] * 5] * 2, "a": [[2.0, 1.5, 0.5, 1.0, 3.0], [1.0, 1.5, 0.5, 1.0, np.nan]]}
+    rows = [
+        (name, seed, client, value)
+        for name, matrix in scores.items() for seed, row in enumerate(matrix) for client, value in enumerate(row)
+    ]  # fmt: skip
+    table = pd.DataFrame(rows, columns=["run", "seed", "client", "value"])
+    runs: Any = [SimpleNamespace(name=n, label=n, has_splits=False, higher_is_better=higher) for n in scores]
+    assert count_gains(runs, table) == {"a": {"gain": gain, "loss": loss, "clients": 4.0}}
+    assert count_gains(runs[1:], table) == {}
 
 
 @pytest.mark.parametrize(("score", "mark"), [(80.0, "alone"), (np.nan, "diverged")])
