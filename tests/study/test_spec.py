@@ -85,7 +85,7 @@ BAD = [
     ("runs/digits-ditto/method", "dito", ["runs.digits-ditto.method", "did you mean 'ditto'"]),
     ("runs/digits-ditto/method", "", ["method", "choices"]),
     ("runs/digits-ditto/sett", {}, ["sett", "did you mean 'set'"]),
-    ("runs/digits-ditto/set", {"lamda": 1}, ["methods.ditto.lamda", "did you mean 'lam'"]),
+    ("runs/digits-ditto/set", {"lamda": 1}, ["runs.digits-ditto.set.lamda", "did you mean 'lam'"]),
     ("runs", {}, ["runs", "non-empty"]),
     ("methods/ditto/lam", "big", ["methods.ditto.lam", "'big'", "number"]),
     ("methods/ditto/personal_epochs", 1.5, ["methods.ditto.personal_epochs", "1.5", "whole number"]),

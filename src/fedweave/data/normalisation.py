@@ -95,7 +95,9 @@ def parse_options(name: object) -> tuple[str, dict[str, Any]]:
         )
     options = {"name": name} if isinstance(name, str) else dict(name)
     options.pop("targets", None)  # see fit_units
-    key = choose(str(options.pop("name", "missing")), NORMALISATIONS, "normalize")
+    if "name" not in options:
+        raise BadInput(f"normalize.name: missing; choices: {', '.join(NORMALISATIONS)}")
+    key = choose(str(options.pop("name")), NORMALISATIONS, "normalize")
     for option in options:
         if option not in OPTIONS.get(key, ()):
             options_of_key = ", ".join(OPTIONS.get(key, ())) or "none"

@@ -1,6 +1,8 @@
 """From names and numbers to objects: federation, task, method, executor and settings of a run."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -61,22 +63,34 @@ def check(study: Study, where: str = str(PARAMS), inputs: Inputs | None = None) 
         checks.check_task(task, f"{where}: tasks.{name}")
     runs = [study.run(key) for key in study.runs]
     for run in runs:
-        check_run(run, where, inputs)
+        own_settings = study.runs[run.key].set  # the other settings of its method were found right above
+        with _rename(study, run.key, where, f"{where}: runs.{run.key}.set") if own_settings else nullcontext():
+            check_run(run, where, inputs)
         checks.check_splits(run, study.tune.trials, where)
     checks.check_samples(runs, where)
     search_spaces.check(study, where)
     for name, block in study.ablate.items():
         for variant, settings in block["variants"].items():
-            run = build_variant(study, block["run"], {}, settings)
-            checks.check_samples([study.run(block["run"]), run], f"{where}: ablate.{name}.{variant}")
-            checks.check_task(run.task, f"{where}: ablate.{name}.{variant}")
-            checks.check_splits(run, study.tune.trials, f"{where}: ablate.{name}.{variant}")
-            if check_run(run, f"{where}: ablate.{name}").leaks:
-                raise BadInput(
-                    f"{where}: ablate.{name}.{variant}: trains on test rows, which no comparison includes; "
-                    "make it a run"
-                )
+            place = f"{where}: ablate.{name}.{variant}"
+            with _rename(study, block["run"], where, place):
+                run = build_variant(study, block["run"], {}, settings)
+                checks.check_samples([study.run(block["run"]), run], place)
+                checks.check_task(run.task, place)
+                checks.check_splits(run, study.tune.trials, place)
+                if check_run(run, where).leaks:
+                    raise BadInput(f"{place}: trains on test rows, which no comparison includes; make it a run")
     return study
+
+
+@contextmanager
+def _rename(study: Study, key: str, where: str, place: str) -> Iterator[None]:
+    """Begin messages about the run `key` with `place`, which holds the settings that make it wrong."""
+    try:
+        yield
+    except BadInput as error:
+        names = "|".join(map(re.escape, (f"runs.{key}", f"methods.{study.runs[key].method}")))
+        message = re.sub(rf"^{re.escape(where)}: ({names})(?=[.:])", lambda _: place, str(error))
+        raise BadInput(message if message.startswith(where) else f"{place}.{message}") from error
 
 
 def build_variant(study: Study, key: str, tuned: Mapping[str, Any], settings: Mapping[str, Any]) -> Run:

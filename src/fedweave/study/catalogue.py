@@ -121,7 +121,8 @@ def _build_blocks(name: str, own: Mapping[str, Any], folder: Path) -> dict[str, 
     """The rest of params.yaml: tasks on top of the base's, runs, and the settings and spaces of their methods."""
     # Imported here, because these modules load torch, which a list of studies does not need.
     from fedweave.methods import METHODS
-    from fedweave.study.search_spaces import derive_space
+    from fedweave.study.checks import check_settings
+    from fedweave.study.search_spaces import check_space, derive_space
 
     file = name if name.endswith((".yaml", ".yml")) else f"studies/{name}.yaml"
     base = read_yaml(folder / "base.yaml") if (folder / "base.yaml").is_file() else {}
@@ -143,6 +144,10 @@ def _build_blocks(name: str, own: Mapping[str, Any], folder: Path) -> dict[str, 
         for m in used_methods
     }
     tune = merge({**base.get("tune", {}), "spaces": {m: derive_space(m) for m in METHODS}}, own.get("tune", {}))
+    for method, block in own.get("methods", {}).items():  # also of methods that no task names: params.yaml omits these
+        check_settings(method, block or {}, f"{file}: methods.{method}")
+    for method in own.get("tune", {}).get("spaces") or {}:
+        check_space(method, tune["spaces"][method], f"{file}: tune.spaces.{method}")
     spaces = {m: (tune["spaces"] or {}).get(m, {}) for m in used_methods} if tune.get("trials") else {}
     return {
         "seeds": own.get("seeds", base.get("seeds", [0, 1, 2])),
@@ -180,11 +185,12 @@ def _check_blocks(own: Mapping[str, Any], file: str) -> None:
     blocks = {key: own[key] for key in ("tasks", "methods", "tune", "ablate") if key in own}
     for name in ("tasks", "methods"):
         parts = blocks.get(name)
-        blocks |= {f"{name}.{key}": block or {} for key, block in parts.items()} if isinstance(parts, Mapping) else {}
+        blocks |= {f"{name}.{key}": block for key, block in parts.items()} if isinstance(parts, Mapping) else {}
     if isinstance(tune := blocks.get("tune"), Mapping):
-        blocks["tune.spaces"] = tune.get("spaces") or {}
+        blocks["tune.spaces"] = spaces = tune.get("spaces")
+        blocks |= {f"tune.spaces.{key}": block for key, block in spaces.items()} if isinstance(spaces, Mapping) else {}
     for key, block in blocks.items():
-        if not isinstance(block, Mapping):
+        if block is not None and not isinstance(block, Mapping):
             raise BadInput(f"{file}: {key}: {block!r} is not a block of settings; see: fedweave study show quick")
 
 
@@ -201,6 +207,8 @@ def _check_keys(file: str, own: Mapping[str, Any], methods: Collection[str]) -> 
     for key, block in own["tasks"].items():
         task_blocks.check_keys(block, f"{file}: tasks.{key}")
         check_entries(block.get("methods"), f"{file}: tasks.{key}.methods")
+        for _, item in map(_parse_entry, block["methods"]):
+            choose(item["method"], methods, f"{file}: tasks.{key}.methods")
         if not isinstance(dataset := block.get("dataset", ""), str):
             raise BadInput(f"{file}: tasks.{key}.dataset: {format_value(dataset)} is not a name; write such as digits")
 

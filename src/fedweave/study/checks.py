@@ -8,6 +8,7 @@ from fedweave import data
 from fedweave.data.normalisation import NAMES_BY_KIND, parse_options
 from fedweave.data.partitions import registry as partitions
 from fedweave.data.partitions.options import check_option
+from fedweave.data.partitions.splits import check_shares
 from fedweave.errors import BadInput, choose, format_value
 from fedweave.federation.protocol import Method
 from fedweave.federation.uploads import UploadPath
@@ -25,9 +26,20 @@ COLUMN = ("paper", "table", "dataset", "setting", "budget", "row")  # words of `
 
 
 def check_methods(study: Study, where: str) -> None:
-    """Refuse blocks of settings that belong to no method."""
-    for name in study.methods:
-        choose(name, METHODS, f"{where}: methods")
+    """Refuse blocks of settings that belong to no method, and wrong settings in them."""
+    for name, block in study.methods.items():
+        check_settings(choose(name, METHODS, f"{where}: methods"), block or {}, f"{where}: methods.{name}")
+
+
+def check_settings(method: str, block: Mapping[str, Any], where: str) -> None:
+    """Refuse unknown and ill-typed settings of a method; `train` and `evaluate` are checked with the runs."""
+    settings = {setting.name: setting for setting in METHODS[method].settings()}
+    for name, value in block.items():
+        if name not in ("train", "evaluate"):
+            if name not in settings:
+                choose(str(name), settings, f"{where}.{name}: not a setting of {method}")
+            check_value(value, settings[name].type, f"{where}.{name}", settings[name].maximum)
+            settings[name].check_bounds(value, f"{where}.{name}")
 
 
 def check_task(task: TaskSpec, where: str) -> None:
@@ -105,6 +117,8 @@ def _check_partition(partition: Mapping[str, Any], where: str) -> None:
         if name not in ("name", "clients", "seed", "seeds"):
             check_numbers(value, f"{where}.{name}")
             check_option(options[choose(name, options, where)], value, f"{where}.{name}")
+        if name == "split" and value is not None:
+            check_shares(value, f"{where}.{name}")
     _check_integer(partition.get("clients"), 1, MOST_CLIENTS, f"{where}.clients")
     for block in data.splits(partition, where):
         _check_integer(block.get("seed"), 0, LARGEST_WHOLE, f"{where}.seed")

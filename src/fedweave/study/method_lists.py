@@ -26,7 +26,7 @@ def _check_entry(entry: object, where: str) -> None:
     if isinstance(entry, Mapping) and len(entry) != 1:
         raise BadInput(f"{where}: {format_value(entry)} must be one variant; start each with a dash")
     name, item = next(iter(entry.items())) if isinstance(entry, Mapping) else (entry, {})
-    if not isinstance(name, str) or not isinstance(item, Mapping):
+    if not isinstance(name, str) or not name or not isinstance(item, Mapping):
         raise BadInput(f"{where}: {format_value(entry)} is neither a name nor a variant; write {WAY}")
     for word in item:
         _check_key(word, item, name, f"{where}: {format_value(entry)}")

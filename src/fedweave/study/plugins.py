@@ -109,7 +109,9 @@ def resolve_paths(uses: object, where: str, folder: Path = Path()) -> dict[str, 
     """
     check_names(uses, where)
     entries = list(uses.values()) if isinstance(uses, Mapping) else uses
-    if not isinstance(entries, list | tuple) or not all(isinstance(path, str) and path for path in entries):
+    if not isinstance(entries, list | tuple) or not all(
+        isinstance(path, str) and path and "\0" not in path for path in entries
+    ):
         raise BadInput(
             f"{_key(where)}: {format_value(uses)} is not a list of paths; write such as [mybench/, other.py]"
         )

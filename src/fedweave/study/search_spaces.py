@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedweave.errors import BadInput, choose
+from fedweave.errors import BadInput, choose, format_value
 from fedweave.federation.graph_settings import is_control
 from fedweave.methods import METHODS
 from fedweave.settings import Choices, Setting, describe
@@ -97,17 +97,22 @@ def check(study: Study, where: str) -> None:
     """
     for method, space in study.tune.spaces.items():
         choose(method, METHODS, f"{where}: tune.spaces")
-        where_space = f"{where}: tune.spaces.{method}"
-        if not isinstance(space or {}, Mapping):
-            raise BadInput(f"{where_space}: {space!r} is not a mapping of parameters to ranges")
-        parameters = _parameters(method)
-        for name, entry in (space or {}).items():
-            setting = parameters[choose(name, parameters, where_space)]
-            for value in _values(entry, f"{where_space}.{name}", study.tune.sampler):
-                check_value(value, setting.type, f"{where_space}.{name}")
-                setting.check_bounds(value, f"{where_space}.{name}")
+        check_space(method, space, f"{where}: tune.spaces.{method}", study.tune.sampler)
     for key in study.runs if study.tune.trials else ():
         _check_ranges(study, key, where)
+
+
+def check_space(method: str, space: object, where: str, sampler: str = "tpe") -> None:
+    """Refuse a space of `method` with an unknown parameter, or with a value that its parameter cannot have."""
+    space = {} if space is None else space
+    if not isinstance(space, Mapping):
+        raise BadInput(f"{where}: {format_value(space)} is not a mapping of parameters to ranges")
+    parameters = _parameters(method)
+    for name, entry in space.items():
+        setting = parameters[choose(name, parameters, where)]
+        for value in _values(entry, f"{where}.{name}", sampler):
+            check_value(value, setting.type, f"{where}.{name}")
+            setting.check_bounds(value, f"{where}.{name}")
 
 
 def _parameters(method: str) -> dict[str, Setting]:

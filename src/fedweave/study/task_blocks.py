@@ -60,7 +60,13 @@ def resolve_task(
         )
         raise BadInput(f"{file}: tasks.{key}: is no task of base.yaml and names no dataset{way_out}")
     base_task = base[choose(block.get("base", key), base, f"{file}: tasks.{key}.base")]
-    return merge(_drop_partition_options(base_task, own_settings), own_settings)
+    task = merge(_drop_partition_options(base_task, own_settings), own_settings)
+    if "dataset" not in task:
+        name = block.get("base", key)
+        raise BadInput(
+            f"{file}: tasks.{key}.dataset: missing, and {name!r} of base.yaml has none; write such as digits"
+        )
+    return task
 
 
 def _drop_partition_options(base_task: Mapping[str, Any], settings: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -5,7 +5,7 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from fedweave.errors import BadInput, choose
+from fedweave.errors import BadInput, choose, format_value
 from fedweave.settings import Above, AtMost
 
 PARTS = ("train", "val", "test")
@@ -23,6 +23,22 @@ class Split(NamedTuple):
     test: float
 
 
+def check_shares(split: object, where: str) -> None:
+    """Refuse a `split` that does not map parts to shares that add up to 1.
+
+    Raises:
+        BadInput: naming `where` and the value.
+    """
+    if not isinstance(split, Mapping):
+        raise BadInput(f"{where}: {format_value(split)} must map {', '.join(PARTS)} to shares")
+    for key, share in split.items():
+        choose(key, PARTS, where)
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+            raise BadInput(f"{where}.{key}: {format_value(share)} must be a number between 0 and 1")
+    if abs(sum(split.values()) - 1.0) > 1e-6:
+        raise BadInput(f"{where}: the shares {dict(split)} add up to {sum(split.values()):g}, not to 1")
+
+
 def parse_split(split: Mapping[str, float], val: float, tested: bool) -> Split:
     """Shares from `split`; without its own `val` that share `val` of train becomes validation.
 
@@ -32,19 +48,10 @@ def parse_split(split: Mapping[str, float], val: float, tested: bool) -> Split:
         BadInput: an unknown part, shares that do not add up to 1, or no train or test part. `val: 0` is no validation
             part, for runs whose reported round is the last.
     """
-    if not isinstance(split, Mapping):
-        raise BadInput(f"partition.split: {split!r} must map {', '.join(PARTS)} to shares")
-    for key, share in split.items():
-        choose(key, PARTS, "partition.split")
-        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
-            raise BadInput(f"partition.split.{key}: {share!r} must be a number between 0 and 1")
+    check_shares(split, "partition.split")
     train, test = split.get("train", 0.0), split.get("test", 0.0)
     validation = split.get("val", val * train)
     training = train if "val" in split else train - validation
-    if abs(training + validation + test - 1.0) > 1e-6:
-        raise BadInput(
-            f"partition.split: the shares {dict(split)} add up to {training + validation + test:g}, not to 1"
-        )
     if training <= 0 or (validation <= 0 and "val" not in split) or (test > 0) != tested:
         parts = "train, val and test" if tested else "train and val, the official test set is used"
         raise BadInput(f"partition.split: {dict(split)} must give a share to {parts}")

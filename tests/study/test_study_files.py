@@ -1,0 +1,61 @@
+"""Wrong study files: one line with the file, the key and the value, and nothing wrong is accepted as empty or unused."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fedweave.errors import BadInput
+from fedweave.runs import assembly
+from fedweave.study import catalogue, spec
+
+ROOT = Path(__file__).resolve().parents[2]
+DIGITS = "tasks: {digits: {methods: [local, fedavg, ditto]%s}}\n"
+VARIANT = DIGITS % "" + "ablate: {parts: {run: digits-ditto, variants: {one: %s}}}\n"
+ROWS = (
+    "tasks: {own: {dataset: digits, partition: {name: iid, clients: 3, %s}, model: {name: mlp}, "
+    "train: {rounds: 1, lr: 0.1}, methods: [local]}}\n"
+)
+WRONG = {
+    "task of a paper": ("tasks: {fedaghn: {methods: [local]}}", ["tasks.fedaghn.dataset: missing", "digits"]),
+    "base without data": ("tasks: {own: {base: pfedla, methods: [local]}}", ["tasks.own.dataset", "'pfedla'"]),
+    "path with a zero byte": (DIGITS % "" + 'uses: ["a\\0.py"]', ["uses: ['a\\x00.py'] is not a list of paths"]),
+    "unknown method": ("tasks: {digits: {methods: [fedavgg]}}", ["tasks.digits.methods: 'fedavgg'", "'fedavg'"]),
+    "nameless variant": ("tasks: {digits: {methods: ['': {method: fedavg}]}}", ["tasks.digits.methods: {''", "write"]),
+    "negative share": (DIGITS % ", partition: {split: {train: -1}}", ["tasks.digits.partition.split.train: -1"]),
+    "text as a share": (DIGITS % ", partition: {split: {train: '1e-3'}}", ["split.train: '1e-3' must be a number"]),
+    "shares": (DIGITS % ", partition: {split: {train: 0.5, test: 0.2}}", ["digits.partition.split:", "0.7, not to 1"]),
+    "split": (DIGITS % ", partition: {split: 0.8}", ["tasks.digits.partition.split: 0.8 must map train, val, test"]),
+    "text as a seed": (ROWS % "seeds: [a, 2, 3]", ["x.yaml: tasks.own.partition.seeds: 'a' must be an integer"]),
+    "normalize": (DIGITS % ", normalize: {}", ["tasks.digits.normalize.name: missing; choices: none"]),
+    "methods as a list": (DIGITS % "" + "methods: {ditto: []}", ["methods.ditto: [] is not a block of settings"]),
+    "methods as a text": (DIGITS % "" + "methods: {ditto: ''}", ["methods.ditto: '' is not a block of settings"]),
+    "spaces as a list": (DIGITS % "" + "tune: {spaces: []}", ["tune.spaces: [] is not a block of settings"]),
+    "space as a text": (DIGITS % "" + "tune: {spaces: {ditto: ''}}", ["tune.spaces.ditto: '' is not a block"]),
+    "task as a list": ("tasks: {digits: []}", ["tasks.digits: [] is not a block of settings"]),
+    "unused method": (DIGITS % "" + "methods: {fedprox: {lam: 3}}", ["methods.fedprox.lam:", "choices: mu"]),
+    "value of an unused method": (DIGITS % "" + "methods: {fedprox: {mu: '1e-3'}}", ["methods.fedprox.mu: '1e-3'"]),
+    "space without trials": (DIGITS % "" + "tune: {spaces: {ditto: {lamda: {low: 1}}}}", ["spaces.ditto: 'lamda'"]),
+    "space of an unused method": (DIGITS % "" + "tune: {spaces: {fedprox: {mu: 3}}}", ["spaces.fedprox.mu: 3 is no"]),
+    "set of a run": (
+        "tasks: {digits: {methods: [ditto: {set: {lam: -1}}]}}", ["runs.digits-ditto.set.lam: -1 is out of range"]),
+    "variant's setting": (VARIANT % "{lam: -1}", ["ablate.parts.one.lam: -1 is out of range"]),
+    "variant's training": (VARIANT % "{train.rounds: -1}", ["ablate.parts.one.train.rounds: -1 is out of range"]),
+    "variant's block": (VARIANT % "{train: 3}", ["ablate.parts.one: train: 3 is not a mapping"]),
+    "variant's partition": (VARIANT % "{partition: 3}", ["x.yaml: ablate.parts.one.partition: 3 is not a mapping"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "words"), WRONG.values(), ids=WRONG)
+def test_a_wrong_study_file_is_one_clear_line(
+    text: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "studies").mkdir()
+    shutil.copyfile(ROOT / "studies" / "base.yaml", tmp_path / "studies" / "base.yaml")
+    (tmp_path / "x.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInput) as caught:
+        assembly.check(spec.parse(catalogue.expand("x.yaml"), "x.yaml"), "x.yaml")
+    message = str(caught.value)
+    assert message.startswith("x.yaml: ")
+    assert [word for word in words if word not in message] == []
