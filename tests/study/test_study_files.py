@@ -1,4 +1,4 @@
-"""Wrong study files: one line with the file, the key and the value, and nothing wrong is accepted as empty or unused."""
+"""Wrong study files: one line with the file, the key and the value; nothing wrong is taken as empty or unused."""
 
 import shutil
 from pathlib import Path
