@@ -1,11 +1,13 @@
 """The stale stages of DVC's graph, in an order in which they can run."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 import networkx
 
-from fedweave.errors import choose
+from fedweave.errors import BadInput, choose
 from fedweave.federation import graph_settings
 from fedweave.pipelines.project import repository
 from fedweave.study.spec import PARAMS, load, read_yaml
@@ -45,9 +47,10 @@ def plan(targets: Sequence[str] = ()) -> Plan:
         targets: only these stages, or groups such as `train`, and what they depend on; default: the whole graph.
 
     Raises:
-        BadInput: a target is not a stage of dvc.yaml, or a run replays one that is not trained before it.
+        BadInput: DVC cannot read the project, a target is not a stage of dvc.yaml, or a run replays one that is not
+            trained before it.
     """
-    with repository() as repo:
+    with repository() as repo, _readable():
         graph = networkx.relabel_nodes(repo.index.graph, lambda stage: stage.addressing)
         gpu = {stage.addressing for stage in repo.index.stages if (stage.meta or {}).get("gpu")}
         changed = repo.status()
@@ -67,6 +70,29 @@ def plan(targets: Sequence[str] = ()) -> Plan:
         if needs or name in changed:
             stale[name] = StaleStage(name, needs, name in gpu)
     return Plan(list(stale.values()), len(graph))
+
+
+def check() -> None:
+    """Refuse a project whose stages DVC cannot make from params.yaml and dvc.yaml.
+
+    Raises:
+        BadInput: naming the file, and how to write it again.
+    """
+    read_yaml(PARAMS)
+    with repository() as repo, _readable():
+        _ = repo.index.graph
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Turn DVC's errors about its files into a one-line BadInput."""
+    from dvc.exceptions import DvcException
+
+    try:
+        yield
+    except DvcException as error:
+        files = "params.yaml (write it again: fedweave study use NAME --force), dvc.yaml or dvc.lock"
+        raise BadInput(f"{Path.cwd()}: DVC cannot read the project: {error}; correct {files}") from error
 
 
 def _group(name: str) -> str:

@@ -283,7 +283,7 @@ def main() -> None:
         if options["where"] == "workers":
             check_project(server)
         if not options["study"]:
-            read_yaml(PARAMS)  # the name of the flow run is in it
+            dvc_graph.check()  # before a server starts
         with temporary_settings(server), tags(pool):
             reproduce(**options)
     except BadInput as error:

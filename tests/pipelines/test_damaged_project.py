@@ -1,0 +1,48 @@
+"""Files of a project that DVC cannot read end every command in one line, before a server starts or a stage runs."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from dvc.repo import Repo
+
+from fedweave.errors import BadInput
+from fedweave.pipelines.scheduling import dvc_graph, flows
+
+STAGES = "stages:\n  download:\n    foreach: ${datasets}\n    do:\n      cmd: echo ${item}\n"
+DAMAGES = {
+    "params.yaml": ("study: first\n", "Could not find 'datasets'; correct params.yaml .write it again: fedweave study"),
+    "dvc.lock": ("stages: [\n", r"'dvc.lock', YAML file structure is corrupted; correct params.yaml .*dvc.lock$"),
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project of DVC with a stage for each data set."""
+    Repo.init(str(tmp_path), no_scm=True).close()
+    (tmp_path / "dvc.yaml").write_text(STAGES)
+    (tmp_path / "params.yaml").write_text("study: first\ndatasets: [digits]\n")
+    monkeypatch.chdir(tmp_path)
+    dvc_graph.check()
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_file_is_one_line(name: str, project: Path) -> None:
+    text, words = DAMAGES[name]
+    (project / name).write_text(text)
+    for function in (dvc_graph.check, dvc_graph.plan):
+        with pytest.raises(BadInput, match=words):
+            function()
+
+
+def test_a_flow_starts_no_server(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "params.yaml").write_text("study: first\n")
+    monkeypatch.setattr(sys, "argv", ["flow"])
+    monkeypatch.setattr(flows, "reproduce", lambda **_: pytest.fail("it started"))
+    with pytest.raises(SystemExit) as caught:
+        flows.main()
+    assert caught.value.code == 2
+    assert "DVC cannot read the project" in capsys.readouterr().err
