@@ -14,6 +14,7 @@ from rich.console import Console
 from fedweave.errors import BadInput
 from fedweave.files import write_atomic
 from fedweave.pipelines import signed_files, template
+from fedweave.pipelines.commands.data_options import output_path
 from fedweave.study import plugins
 from fedweave.study.code import PACKAGE
 
@@ -100,7 +101,10 @@ none of your files.
 
 def init(
     folder: Annotated[
-        Path, typer.Argument(help="a new folder, or that of a project, which gets the files that it lacks")
+        Path,
+        typer.Argument(
+            parser=output_path, help="a new folder, or that of a project, which gets the files that it lacks"
+        ),
     ],
 ) -> None:
     """Make FOLDER a project of your own: studies, plug-ins, results, with DVC, Prefect and MLflow."""

@@ -15,6 +15,7 @@ EMPTY = {
     "--output": ["run", "--method", "local", "--output", ""],
     "--out": [*COMPARE, "--out", " "],
     "target": ["export", "results", "", "--client", "Ann"],
+    "folder": ["init", ""],
 }
 
 
