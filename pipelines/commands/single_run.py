@@ -82,6 +82,8 @@ def build_run(method: str, dataset: str, rounds: int, seed: int, settings: list[
     from fedweave.runs import assembly
     from fedweave.study import checks
 
+    if not 0 <= seed < 2**31:
+        raise BadInput(f"--seed: {format_value(seed)} is out of range; it must be at least 0 and below 2^31")
     task = _task(dataset)
     choose(method, METHODS, "--method")
     key = f"{dataset}-{method}"

@@ -94,6 +94,7 @@ def test_other_clients_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch
         ({"settings": ["lr=0.1"]}, r"--set lr: is no setting of fedavg; did you mean 'train\.lr'"),
         ({"settings": ["every=2"]}, r"--set every: is no setting of fedavg; did you mean 'evaluate\.every'"),
         ({"rounds": -1}, "^--rounds: -1 is out of range"),
+        ({"seed": -1}, "^--seed: -1 is out of range"),
     ],
 )
 def test_a_message_says_what_to_type(options: dict[str, Any], message: str) -> None:
