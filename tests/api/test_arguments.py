@@ -60,4 +60,5 @@ def test_join_asks_for_true_or_false() -> None:
     run = fw.fit("fedavg", fw.Federation.from_arrays(X, Y, client=WHO), rounds=1, progress=False)
     with pytest.raises(BadInput, match="freeze: 'x' is neither True nor False"):
         run.join(X[:30], client=["d"] * 30, label=Y[:30], rounds=np.int64(1), freeze="x")
-    assert run.join(X[:30], client=["d"] * 30, label=Y[:30], rounds=np.int64(1)).clients == ("a", "b", "c", "d")
+    flags: dict[str, Any] = {"rounds": np.int64(1), "freeze": np.True_}
+    assert run.join(X[:30], client=["d"] * 30, label=Y[:30], **flags).clients == ("a", "b", "c", "d")

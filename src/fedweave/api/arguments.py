@@ -54,7 +54,7 @@ def check_flag(value: Any, name: str) -> None:
     Raises:
         BadInput: naming the argument and the value.
     """
-    if not isinstance(value, bool | np.bool_):
+    if not isinstance(as_python(value), bool):
         raise BadInput(f"{name}: {format_value(value)} is neither True nor False")
 
 

@@ -223,7 +223,7 @@ def join(
     """Further rounds with the newcomers; see `MethodResult.join`."""
     from fedweave.api.comparison import Comparison
 
-    _check(result, federation, rounds := as_python(rounds), freeze)
+    _check(result, federation, rounds := as_python(rounds), freeze := as_python(freeze))
     extended = add_newcomers(federation, newcomer_data)
     run = serving.parse_run(dict(result.run.info))
     metric = result.run.info["metric"]
