@@ -4,7 +4,6 @@ The kernel releases the lock on a file when its process ends for any reason, so 
 locks hold for every flow, worker and user of the host, with or without a server.
 """
 
-import fcntl
 import os
 import subprocess
 import tempfile
@@ -12,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from fedweave.files import try_lock
 
 POLL = 0.5  # seconds between two searches for a free GPU
 
@@ -48,12 +49,9 @@ def _lock_free_gpu(names: Sequence[str]) -> tuple[str, int] | None:
     """A GPU that was free and the file handle that now locks it; None if all are locked."""
     for position, name in enumerate(names):
         lock = _open(_lock_folder() / f"{name.replace('/', '_')}.{names[:position].count(name)}")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-        else:
+        if try_lock(lock):
             return name, lock
+        os.close(lock)
     return None
 
 

@@ -3,7 +3,6 @@
 Between `submit` and `collect` nothing runs on the login node: SLURM has the queue, and outcomes are files.
 """
 
-import fcntl
 import json
 import os
 import shutil
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedweave.errors import BadInput
-from fedweave.files import write_atomic
+from fedweave.files import try_lock, write_atomic
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import search_path
 from fedweave.pipelines.scheduling import planning, resources, slurm, stage_tasks
@@ -139,13 +138,11 @@ def _lock(study: str) -> Iterator[None]:
     """
     FOLDER.mkdir(parents=True, exist_ok=True)
     with submission_folder(study).with_name(f"{submission_folder(study).name}.lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(lock):
             raise BadInput(
                 f"{study}: another command is submitting it; wait until it has ended, then: "
                 f"fedweave cluster status {study}"
-            ) from None
+            )
         yield
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import errno
+import fcntl
 import io
 import os
 import stat
@@ -9,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from fedweave.errors import BadInput
 
@@ -53,6 +54,15 @@ def atomic_path(path: Path | str, mode: int = 0o644) -> Iterator[Path]:
             _sync(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def try_lock(file: IO[Any] | int) -> bool:
+    """Whether this process now has the lock of an open file, which the kernel releases when the file is closed."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @contextmanager

@@ -1,14 +1,12 @@
 """Folders that one process writes at a time."""
 
-import fcntl
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
 
 from fedweave.errors import BadInput
-from fedweave.files import check_writable
+from fedweave.files import check_writable, try_lock
 
 LOCK, POLL = ".lock", 0.2  # a file, and seconds between two tries to lock it
 
@@ -29,16 +27,8 @@ def lock_folder(folder: Path, remedy: str, wait: float = 0.0) -> Iterator[None]:
     check_writable(folder)
     with (folder / LOCK).open("a") as lock:
         end = time.monotonic() + wait
-        while not _try_lock(lock):
+        while not try_lock(lock):
             if time.monotonic() >= end:
                 raise BadInput(f"{folder}: another federation is running in it; {remedy}")
             time.sleep(POLL)
         yield
-
-
-def _try_lock(file: TextIO) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

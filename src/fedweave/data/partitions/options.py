@@ -8,8 +8,8 @@ from fedweave.errors import BadInput, choose, format_value
 from fedweave.settings import Setting
 
 
-def check_integer(key: str, value: Any, low: int, high: int | None = None) -> int:
-    """`value` if it is an integer in [low, high].
+def check_integer(key: str, value: Any, low: int, high: int | None = None, block: str = "partition") -> int:
+    """`value` of `key` in `block` if it is an integer in [low, high].
 
     Raises:
         BadInput: otherwise.
@@ -18,7 +18,7 @@ def check_integer(key: str, value: Any, low: int, high: int | None = None) -> in
     if whole and value >= low and (high is None or value <= high):
         return int(value)
     bound = f"{low} or more" if high is None else f"between {low} and {high}"
-    raise BadInput(f"partition.{key}: {value!r} must be an integer, {bound}")
+    raise BadInput(f"{block}.{key}: {format_value(value)} must be an integer, {bound}")
 
 
 def check_option(setting: Setting, value: Any, key: str) -> None:

@@ -133,8 +133,7 @@ def splits(block: Mapping[str, Any], where: str = "partition") -> tuple[dict[str
             f"{where}.seeds: {format_value(seeds)} must be a list of seeds, one per split, such as [1, 2, 3]"
         )
     for seed in seeds:
-        if type(seed) is not int or seed < 0:
-            raise BadInput(f"{where}.seeds: {format_value(seed)} must be an integer, 0 or more")
+        check_integer("seeds", seed, 0, block=where)
     if len({*seeds}) < len(seeds):
         raise BadInput(f"{where}.seeds: {format_value(seeds)} has a seed twice, which would be the same split")
     return tuple({**rest, "seed": seed} for seed in seeds)
