@@ -97,6 +97,20 @@ def test_recorded_steps(name: str) -> None:
     assert None not in recordings._RECORDINGS.values()
 
 
+def test_recorded_again_for_other_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graphs of large features are dropped when a later run has other ones; its steps are recorded anew."""
+    work = SMALL["lenet16"]()
+    expected = trained(work, Batched())
+    monkeypatch.setattr(recordings, "LARGE", 1)
+    recordings.clear()
+    blocks = []
+    for _ in range(2):
+        assert all(torch.equal(a, b) for a, b in zip(expected, trained(work, Batched(recorded=True)), strict=True))
+        blocks.append(work.federation.to(DEVICE))  # takes the place of the run's features
+    assert recordings._RECORDINGS
+    assert None not in recordings._RECORDINGS.values()
+
+
 @pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("name", ["mlp", "gru"])
 def test_compiled_steps(name: str, recorded: bool) -> None:

@@ -10,7 +10,6 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -131,7 +130,7 @@ def clear() -> None:
     """Drop all recordings and their memory."""
     _RECORDINGS.clear()
     _UNUSED.clear()
-    _pool.cache_clear()
+    _pool_owner.cache_clear()
 
 
 def _find_recording(signature: Hashable, step: Step, state: Leaves, inputs: Leaves, tables: Leaves) -> Recording | None:
@@ -166,15 +165,21 @@ def cuda_graph(step: Callable[[], None]) -> Callable[[], None]:
             step()
     main.wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=_pool()):
+    with torch.cuda.graph(graph, pool=_pool_owner().pool()):
         step()
     return graph.replay
 
 
 @cache
-def _pool() -> Any:
-    """Memory that all graphs share: only one runs at a time, and none needs it afterwards."""
-    return torch.cuda.graph_pool_handle()
+def _pool_owner() -> torch.cuda.CUDAGraph:
+    """A graph whose memory pool all graphs share: only one runs at a time, and none needs the memory afterwards.
+
+    It stays when the others are dropped: PyTorch refuses a pool whose last graph is gone.
+    """
+    owner = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(owner):
+        torch.zeros(1, device="cuda")
+    return owner
 
 
 def _copy(tensor: Tensor) -> Tensor:
