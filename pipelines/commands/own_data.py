@@ -4,12 +4,14 @@ import sys
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 import fedweave as fw
 from fedweave.errors import BadInput, choose
+from fedweave.federation.protocol import Method
+from fedweave.methods import METHODS
 from fedweave.pipelines.commands import data_options as opt
 from fedweave.pipelines.commands.single_run import parse_pairs
 from fedweave.pipelines.commands.studies import Uses
@@ -28,8 +30,9 @@ Methods = Annotated[str, typer.Option(help="names from `fedweave list methods`, 
 Model = Annotated[str, typer.Option(help="of the clients, a name from `fedweave list models`")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", help="a setting, name=value: lr=0.1 of the training, model.hidden=32, evaluate.every=5"),
-]
+    typer.Option("--set", help="a setting, name=value: lr=0.1 of the training, ditto.lam=0.5 of a method, "
+                 "model.hidden=32, evaluate.every=5"),
+]  # fmt: skip
 
 
 @app.command()
@@ -59,13 +62,14 @@ def compare(
         split=split, shares=shares, time=time, gap=gap, recording=recording, group=group, unit=unit,
         relation=relation, val=val, normalize=normalize, preprocess=preprocess, embed=embed, name=name,
     )  # fmt: skip
-    train, options, evaluate = split_settings(settings or [], metric)
+    chosen = split_settings(settings or [], metric)
+    listed = build_methods(opt.split_words(methods), chosen.methods)
     federation = fw.Federation.from_file(file, client=client, **data)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # they are printed below the leaderboard
         comparison = fw.compare(
-            federation, opt.split_words(methods), model={"name": model, **options}, rounds=rounds, seeds=seeds,
-            tune=tune, out=out, resume=resume, evaluate=evaluate or None, **train,
+            federation, listed, model={"name": model, **chosen.model}, rounds=rounds, seeds=seeds,
+            tune=tune, out=out, resume=resume, evaluate=chosen.evaluate or None, **chosen.train,
         )  # fmt: skip
     comparison.save(out)
     show(comparison)
@@ -162,31 +166,60 @@ def show(comparison: fw.Comparison) -> None:
 
 
 def _check_settings(values: Mapping[str, Any]) -> None:
-    """Refuse names that are options of the command, and a setting under both of its names.
+    """Refuse names of methods, names that are options of the command, and a setting under both of its names.
 
     Raises:
         BadInput: naming the setting and the option.
     """
     for key in values:
         name = key.removeprefix("train.")
+        if name in METHODS:
+            raise BadInput(f"--set {key}: is a method; write its settings such as {key}.NAME=VALUE")
         if name in OPTIONS or key == "model.name":
             raise BadInput(f"--set {key}: is no setting of the training; use {OPTIONS[name.removesuffix('.name')]}")
         if name != key and name in values:
             raise BadInput(f"--set {key}: and {name} are the same setting; give one of them")
 
 
-def split_settings(settings: list[str], metric: str = "") -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """(settings of the training, options of the model, settings of the evaluation) from the options --set and --metric.
+class SplitSettings(NamedTuple):
+    """Settings from the options --set, by what they are of; those of methods by name of the method."""
 
-    The metric is among the settings of the training.
+    train: dict[str, Any]
+    model: dict[str, Any]
+    evaluate: dict[str, Any]
+    methods: dict[str, dict[str, Any]]
+
+
+def split_settings(settings: list[str], metric: str = "") -> SplitSettings:
+    """The settings of the options --set and --metric. The metric is among the settings of the training.
+
+    Raises:
+        BadInput: as `parse_pairs` and `_check_settings`, or the part before the point is no method and no block.
     """
     values = parse_pairs(settings)
     _check_settings(values)
-    blocks: dict[str, dict[str, Any]] = {"train": {}, "model": {}, "evaluate": {}}
+    split = SplitSettings({"metric": metric} if metric else {}, {}, {}, {})
     for key, value in values.items():
         block, _, name = key.partition(".")
-        if name and block in blocks:
-            blocks[block][name] = value
+        if not name:
+            split.train[key] = value
+        elif block in METHODS:
+            split.methods.setdefault(block, {})[name] = value
         else:
-            blocks["train"][key] = value
-    return {**blocks["train"], **({"metric": metric} if metric else {})}, blocks["model"], blocks["evaluate"]
+            blocks = [*METHODS, *SplitSettings._fields[:-1]]
+            getattr(split, choose(block, blocks, f"--set {key}", "fedweave list methods"))[name] = value
+    return split
+
+
+def build_methods(names: list[str], settings: Mapping[str, Mapping[str, Any]]) -> list[str | Method]:
+    """The methods called `names`, those with `settings` as objects that have them. Their values are not checked here.
+
+    Raises:
+        BadInput: a setting of a method that is not listed, or one that the method does not have.
+    """
+    for method, values in settings.items():
+        if method not in names:
+            raise BadInput(f"--set {method}.{next(iter(values))}: {method} is not in --methods; add it there")
+        for name in values:
+            choose(name, [setting.name for setting in METHODS[method].settings()], f"--set {method}.{name}")
+    return [METHODS[name](**settings[name]) if name in settings else name for name in names]

@@ -48,15 +48,16 @@ def recommend(
         split=split, shares=shares, time=time, gap=gap, recording=recording, group=group, unit=unit,
         relation=relation, val=val, normalize=normalize, preprocess=preprocess, embed=embed, name=name,
     )  # fmt: skip
-    train, options, evaluate = own_data.split_settings(settings or [], metric)
-    if evaluate:
-        name = next(iter(evaluate))
+    chosen = own_data.split_settings(settings or [], metric)
+    if chosen.evaluate:
+        name = next(iter(chosen.evaluate))
         raise BadInput(f"--set evaluate.{name}: a race sets its evaluation itself; leave it out, or use compare")
+    listed = own_data.build_methods(opt.split_words(methods), chosen.methods)
     federation = fw.Federation.from_file(file, client=client, **data)
     advice = fw.recommend(
-        federation, opt.split_words(methods) or None, budget=None if budget == "none" else budget,
-        traffic=traffic or None, model={"name": model, **options}, rounds=rounds, seeds=seeds, settings=points,
-        out=out, **train,
+        federation, listed or None, budget=None if budget == "none" else budget,
+        traffic=traffic or None, model={"name": model, **chosen.model}, rounds=rounds, seeds=seeds, settings=points,
+        out=out, **chosen.train,
     )  # fmt: skip
     show(advice)
 

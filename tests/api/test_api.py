@@ -450,6 +450,7 @@ def test_bad_arguments(message: str, tmp_path: Path) -> None:
     with pytest.raises(fw.BadInput) as caught:
         fw.compare(people(), **arguments)
     assert message in str(caught.value)
+    assert str(caught.value).count("compare(): ") < 2
     assert "params.yaml" not in str(caught.value)
     assert not (tmp_path / "out").exists()
 

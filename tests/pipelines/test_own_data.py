@@ -117,6 +117,12 @@ REFUSED: dict[str, dict[str, Any]] = {
     "--set federation: is no setting of the training; use the argument FILE": {"settings": ["federation=3"]},
     "--set evaluate: is no setting of the training; use such as evaluate.every=5": {"settings": ["evaluate=3"]},
     "--set train.lr: and lr are the same setting": {"settings": ["lr=1", "train.lr=2"]},
+    "--set fedprox.mu: fedprox is not in --methods; add it there": {"settings": ["fedprox.mu=1"]},
+    "--set ditto.lamb: 'lamb' is unknown; did you mean 'lam'": {"settings": ["ditto.lamb=1"]},
+    "compare(): ditto.lam: 'much' is not a finite number": {"settings": ["ditto.lam=much"]},
+    "--set dito.lam: 'dito' is unknown; did you mean 'ditto'": {"settings": ["dito.lam=1"]},
+    "--set ditto: is a method; write its settings such as ditto.NAME=VALUE": {"settings": ["ditto=1"]},
+    "compare(): lam: is a setting of ditto": {"settings": ["lam=1"]},
     "words.txt is no text in UTF-8 (byte 2); save it as UTF-8": {"text": "weather=words.txt"},
     "is no file of words, and no number of hashes such as 512": {"text": "weather=\u00b2"},
     "label: 'dest' is also the column of client": {"label": "dest"},
@@ -135,6 +141,7 @@ def test_refused(message: str, folder: Path, tmp_path: Path, monkeypatch: pytest
     with pytest.raises(fw.BadInput) as caught:
         own_data.compare(folder / "flights.csv", **arguments)
     assert message in str(caught.value)
+    assert str(caught.value).count("compare(): ") < 2
     assert not (tmp_path / "none").exists()
     with pytest.raises(fw.BadInput, match="client: 'JFK' is unknown"):
         own_data.predict(folder / "out", folder / "flights.csv", client="JFK", method="ditto")
@@ -143,9 +150,19 @@ def test_refused(message: str, folder: Path, tmp_path: Path, monkeypatch: pytest
 def test_set_reaches_its_block() -> None:
     """Settings of the training have no prefix, or their own."""
     words = ["lr=0.1", "train.epochs=2", "model.hidden=32", "evaluate.every=5", "evaluate.select=last"]
-    train, model, evaluate = own_data.split_settings(words, "f1")
-    assert train == {"lr": 0.1, "epochs": 2, "metric": "f1"}
-    assert (model, evaluate) == ({"hidden": 32}, {"every": 5, "select": "last"})
+    chosen = own_data.split_settings([*words, "ditto.lam=0.5"], "f1")
+    assert chosen.train == {"lr": 0.1, "epochs": 2, "metric": "f1"}
+    assert (chosen.model, chosen.evaluate) == ({"hidden": 32}, {"every": 5, "select": "last"})
+    assert chosen.methods == {"ditto": {"lam": 0.5}}
+
+
+def test_settings_of_methods(folder: Path, tmp_path: Path) -> None:
+    """`--set METHOD.NAME=VALUE` gives a method settings; the other methods keep theirs."""
+    settings = {**SETTINGS, "methods": "local,ditto", "settings": ["ditto.lam=0.25"], "seeds": 1, "rounds": 2}
+    own_data.compare(folder / "flights.csv", **settings, out=tmp_path / "out")
+    done = fw.load(tmp_path / "out")
+    assert done["ditto"].run.info["spec"]["method"]["lam"] == 0.25
+    assert "lam" not in done["local"].run.info["spec"]["method"]
 
 
 def test_evaluation_of_a_comparison(folder: Path, tmp_path: Path) -> None:

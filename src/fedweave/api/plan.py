@@ -140,7 +140,7 @@ def _resolve_entries(methods: Methods, train: Mapping[str, Any], title: str) -> 
                 place = f"fedweave.methods.{own}" if cls.__module__.startswith("fedweave.methods.") else own
                 raise BadInput(
                     f"{title}: {name}: is a setting of {method} and not of the training; in Python, list {place} in "
-                    f"place of {method!r}"
+                    f"place of {method!r}; on the command line, --set {method}.{name}={format_value(train[name])}"
                 )
     return entries
 
@@ -158,7 +158,8 @@ def _rewrite_message(message: str, federation: Federation, title: str) -> str:
     """`message` with the name of the call or of its argument instead of the position in a file."""
     message = message.removeprefix(f"{title}: ") if f"tasks.{federation.name}.metric: " in message else message
     message = message.replace(f"tasks.{federation.name}.metric: ", "metric: ")
-    return re.sub(r"params\.yaml: (methods|runs)\.", f"{title}: ", message)
+    in_run = rf"{re.escape(title)}: runs\.\S+\.set\."  # before messages about settings that a method was given
+    return re.sub(rf"({in_run})?params\.yaml: (methods|runs)\.", f"{title}: ", message)
 
 
 def resolve_methods(methods: Methods) -> dict[str, tuple[str, dict[str, Any]]]:
