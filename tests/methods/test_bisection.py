@@ -1,0 +1,46 @@
+"""Clusters that split: where clients without an update stay, and where newcomers join."""
+
+import pytest
+import tiny
+import torch
+from naive import FED, SEED, made
+from torch import Tensor
+
+from fedweave.federation.executors import Loop
+from fedweave.federation.protocol import Method, Server
+from fedweave.federation.start import begin, build_start
+from fedweave.tensors import trees
+
+
+def pulled(method: Method, server: Server, ids: Tensor, signs: Tensor) -> Server:
+    """The server after clients `ids` have moved along one direction, forwards or backwards."""
+    models = trees.take(server["models"], ids)
+    moved = trees.tree_map(lambda value: value + trees.column(signs, value), models)
+    return method.aggregate(server, ids, {"model": moved}, FED.sizes[ids])
+
+
+@pytest.mark.parametrize("signs", [[1, 1, 1, -1], [1, -1, -1, -1], [-1, 1, 1, 1], [-1, -1, -1, 1]])
+def test_a_client_without_an_update_stays_in_the_larger_part(signs: list[int]) -> None:
+    """The last client has never taken part, and four others split into three and one."""
+    method = made("cfl", eps1=100.0, eps2=0.0, first_split=0)
+    server = begin(method, FED, SEED, Loop()).server
+    labels = pulled(method, server, torch.arange(4), torch.tensor(signs, dtype=torch.float64))["labels"].tolist()
+    alone = next(i for i, sign in enumerate(signs) if signs.count(sign) == 1)
+    assert labels == [int(i == alone) for i in range(tiny.CLIENTS)]
+
+
+@pytest.mark.parametrize("name", ["cfl", "gcfl_plus"])
+@pytest.mark.parametrize("labels", [[0, 0, 1], [0, 1, 1], [2, 1, 2], [1, 0, 1]])
+def test_newcomers_join_the_largest_cluster(name: str, labels: list[int]) -> None:
+    """They take over its model; the others keep theirs."""
+    method, present = made(name), FED.select(torch.arange(3))
+    server = begin(method, present, SEED, Loop()).server
+    own = torch.tensor(labels, dtype=torch.float64)
+    models = trees.tree_map(lambda value: value + trees.column(own, value), server["models"])
+    server = {**server, "models": models, "labels": torch.tensor(labels)}
+    after = method.admit(server, {}, 2, build_start(method, FED, SEED, Loop()))
+    largest = max(labels, key=labels.count)
+    assert after["labels"].tolist() == [*labels, largest, largest]
+    sources = torch.tensor([0, 1, 2, labels.index(largest), labels.index(largest)])
+    for name_, value in after["models"].items():
+        assert torch.equal(value, models[name_][sources])
