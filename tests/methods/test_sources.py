@@ -1,0 +1,80 @@
+"""What servers remember of the sources of their clients: FedFomo's affinities and FedPAC's heads."""
+
+import pytest
+import tiny
+import torch
+from naive import FED, SEED, made, uploaded
+
+from fedweave.families.heads import class_statistics, head_weights
+from fedweave.federation.engine import run_round
+from fedweave.federation.executors import Loop
+from fedweave.federation.records import Settings
+from fedweave.federation.schedule import evaluation_cohort
+from fedweave.federation.start import begin
+from fedweave.tensors import dropout_keys, trees
+
+EVERYBODY, ONE_ROUND = torch.arange(tiny.CLIENTS), Settings(rounds=1, seed=SEED)
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_affinities_add_up(raw: bool) -> None:
+    """A_ij gains w_j for every model j that client i got, or the score of j where `raw_affinity` says so."""
+    method = made("fedfomo", models=3, raw_affinity=raw)
+    state, _, _ = run_round(method, begin(method, FED, SEED, Loop()), FED, ONE_ROUND, Loop())
+    server = {**state.server, "affinity": 0.5 + torch.rand(5, 5, generator=torch.Generator().manual_seed(0)).double()}
+    state = state._replace(server=server)
+    picks, live = method.picks(server, EVERYBODY)
+    _, own, uploads = uploaded(method, state)
+    expected = server["affinity"].clone()
+    for i in range(tiny.CLIENTS):
+        data = evaluation_cohort(FED, SEED, 0).client_data(i)
+        scores = method._scores(trees.at(own, i), trees.at(state.clients, i), data)
+        shares = scores.clamp(min=0) / scores.clamp(min=0).sum().clamp(min=1e-12)
+        for slot, j in enumerate(picks[i].tolist()):
+            assert live[i, slot]
+            expected[i, j] += (scores if raw else shares)[slot]
+    after = method.aggregate(server, EVERYBODY, uploads, FED.sizes)
+    torch.testing.assert_close(after["affinity"], expected)
+    assert (after["affinity"] - server["affinity"]).abs().max() > 1e-3
+
+
+def test_exploration_decays() -> None:
+    """In round r a slot is random with probability ε − r · decay, and never from ε / decay rounds on."""
+    method = made("fedfomo", models=1, epsilon=0.8, decay=0.1)
+    server = {**begin(method, FED, SEED, Loop()).server, "seen": torch.ones(5, dtype=torch.bool)}
+    server["affinity"] = torch.tensor([9.0, 1, 3, 2, 8]).expand(5, 5).double()
+    for r, expected in ((0, 0.8), (4, 0.4), (8, 0.0), (20, 0.0)):
+        others = 0
+        for key in range(300):
+            drawn = {**server, "round": torch.tensor(r), "key": dropout_keys.key(key)}
+            others += int(method.picks(drawn, torch.tensor([0]))[0][0, 0] != 4)
+        assert abs(others / 300 - expected * 3 / 4) < 4 * (3 / 16 / 300) ** 0.5 * (expected > 0) + 1e-9
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_fedpac_server(weighted: bool) -> None:
+    """h and V are those of the body as received, class means those of the body as trained; heads are mixed by rows."""
+    method = made("fedpac", weighted=weighted)
+    state, _, _ = run_round(method, begin(method, FED, SEED, Loop()), FED, ONE_ROUND, Loop())
+    shared, own, uploads = uploaded(method, state)
+    for i in range(tiny.CLIENTS):
+        data = evaluation_cohort(FED, SEED, 0).client_data(i)
+        received = {**shared["model"], **trees.at(own, i)}
+        trained = {**trees.at(uploads["model"], i), **trees.at(uploads["head"], i)}
+        for model, names in ((received, ("h", "variance")), (trained, ("means", "counts"))):
+            statistics = class_statistics(method.task, model, data)
+            for name in names:
+                torch.testing.assert_close(uploads[name][i], statistics[name])
+    after = method.aggregate(state.server, EVERYBODY, uploads, FED.sizes)
+    alpha = head_weights(uploads["variance"], uploads["h"])
+    assert (alpha - alpha.T).abs().max() > 1e-3
+    for name, heads in uploads["head"].items():
+        expected = torch.stack([sum(alpha[i, j] * heads[j] for j in range(5)) for i in range(5)])
+        torch.testing.assert_close(after["heads"][name], expected)
+    counts = uploads["counts"] if weighted else (uploads["counts"] > 0).double()
+    for c in range(tiny.CLASSES):
+        prototype = sum(n * mean for n, mean in zip(counts[:, c], uploads["means"][:, c], strict=True))
+        torch.testing.assert_close(after["prototypes"][c], prototype / counts[:, c].sum())
+    body, head = method.collaboration(after)
+    torch.testing.assert_close(head, alpha)
+    torch.testing.assert_close(body, (FED.sizes / FED.sizes.sum()).double().expand(5, 5))
