@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import tiny
@@ -14,6 +15,7 @@ from fedweave.client.solvers import SGD
 from fedweave.families import generated_neighbours
 from fedweave.federation.engine import run, run_round
 from fedweave.federation.executors import Batched, Loop
+from fedweave.federation.protocol import init_parameters
 from fedweave.federation.records import Settings
 from fedweave.federation.schedule import Training, evaluation_cohort
 from fedweave.federation.start import begin
@@ -262,3 +264,43 @@ def test_fedsage_phases() -> None:
         "whoever has no generator mends nothing"
     )
     assert longer[-1].loss < 0.7 * longer[0].loss
+
+
+def errors(slots_: tuple[Slot, ...], node: int, true: Tensor) -> Tensor:
+    """Of every neighbour that was generated for `node`, the mean squared error to the nearest `true` one."""
+    made_ = [slot.features[slot.nodes == node][0] for slot in slots_ if (slot.nodes[slot.live] == node).any()]
+    return sum(((f - true).square().mean(1).min() for f in made_), torch.zeros(())) if len(true) else torch.zeros(())
+
+
+def test_generator_losses() -> None:
+    """Number and features of hidden neighbours, labels, and neighbours of all other clients; by loops over nodes."""
+    method, clients = made("fedsage", "nodes", dropout=0.0), evaluation_cohort(NODES, SEED, 0)
+    data, ids = clients.client_data(1), torch.tensor([7, 3, 9, 4, 8])
+    bank = torch.stack([generated_neighbours.draw_bank(clients.client_data(j), 4, 3, ids[j]) for j in range(5)])
+    model = {
+        f"{name}/{n}": p
+        for name in generated_neighbours.NETWORKS
+        for n, p in init_parameters(partial(method.build, name), 1, torch.float64).items()
+    }
+    model["generator/degree.bias"] = torch.full((1,), 3.5, dtype=torch.float64)
+    state, key, rows = {"key": dropout_keys.key(5)}, dropout_keys.key(9), data.train[data.train >= 0]
+    losses = method.generator_losses({"bank": bank, "ids": ids}, {"id": ids[1]}, state, data)(model, rows, key, None)
+    graph = generated_neighbours.impair(data, 0.5, 3, dropout_keys.fold(state["key"], 1))
+    parts = [generated_neighbours.select_network(model, name) for name in generated_neighbours.NETWORKS]
+    degree, made_ = method.generate(parts[1], data, graph.edges, dropout_keys.fold(key, 3), dropout_keys.fold(key, 4))
+    logits = method.classify(parts[0], data, graph.edges, made_, dropout_keys.fold(key, 5))
+    places = generated_neighbours.draw_neighbours(key, ids, bank, len(data.arrays["x"]))
+    assert torch.equal(places // 12, torch.arange(5)[:, None].expand_as(places)), "each from its client's part"
+    assert torch.equal(places % 3, torch.arange(3).expand_as(places)), "neighbours of one node"
+    assert len(places[:, 0, 0].unique()) > 1
+    assert len({int(places[v, 0, 0]) - int(places[v, 1, 0]) for v in rows}) > 1, "clients draw apart"
+    for v, loss in zip(rows.tolist(), losses, strict=True):
+        count = int(graph.missing[v])
+        expected = F.cross_entropy(logits[v], data.arrays["y"][v])
+        expected = expected + F.smooth_l1_loss(degree[v], graph.missing[v].double())
+        expected = expected + errors(made_, v, data.arrays["x"][graph.hidden_neighbours[v, : min(3, count)]]) / 3
+        for j in (0, 2, 3, 4):
+            expected = expected + errors(made_, v, bank.flatten(0, 2)[places[v, j, :count]]) / 3
+        torch.testing.assert_close(loss, expected / 5)
+    assert len(made_) == 3
+    assert graph.missing[rows].any()
