@@ -1,0 +1,59 @@
+"""Outputs without a model, from the training rows of a client."""
+
+from dataclasses import replace
+
+import tiny
+import torch
+
+from fedweave.client.controls import control_outputs
+from fedweave.client.regression import RowForecast, RowRegression
+from fedweave.federation.schedule import evaluation_cohort
+from fedweave.models import build
+
+FED = tiny.rows_federation()
+TRAIN, TEST = (rows[1][rows[1] >= 0] for rows in (FED.train, FED.test))
+
+
+def test_the_most_frequent_class() -> None:
+    """Shares of the training rows."""
+    data = evaluation_cohort(FED, 0, 0).client_data(1)
+    outputs = control_outputs(tiny.rows_task(), data, TEST)
+    shares = torch.bincount(FED.shared["y"][TRAIN], minlength=3).double() / len(TRAIN)
+    assert {name: rows.tolist() for name, rows in outputs.items()} == {"Majority class": [shares.tolist()] * len(TEST)}
+
+
+def test_several_numbers_have_a_mean_each() -> None:
+    """A mean over all of them would say the same of a price and of an age."""
+    targets = torch.stack([torch.arange(len(FED.shared["y"])), 1000.0 - torch.arange(len(FED.shared["y"]))], 1).double()
+    shared = {"x": FED.shared["x"], "targets": targets}
+    units = {"offset": torch.zeros(5, 2, dtype=torch.float64), "unit": torch.ones(5, 2, dtype=torch.float64)}
+    data = evaluation_cohort(replace(FED, shared=shared, own=units), 0, 0).client_data(1)
+    task = RowRegression(lambda: build("mlp", (6,), 2, hidden=5), torch.float64)
+    outputs = control_outputs(task, data, TEST)
+    torch.testing.assert_close(outputs["Training mean"], targets[TRAIN].mean(0).expand(len(TEST), 2))
+    assert [*outputs] == ["Training mean"]
+
+
+def test_the_last_value_of_every_channel() -> None:
+    """Windows of two channels, of which the second and the first are continued for two steps each."""
+    g = torch.Generator().manual_seed(0)
+    windows, targets = (torch.randn(len(FED.shared["y"]), *s, generator=g).double() for s in ((2, 1, 3), (4,)))
+    units = {"offset": torch.zeros(5, 4, dtype=torch.float64), "unit": torch.ones(5, 4, dtype=torch.float64)}
+    data = evaluation_cohort(replace(FED, shared={"x": windows, "targets": targets}, own=units), 0, 0).client_data(1)
+    task = RowForecast(lambda: build("mlp", (2, 1, 3), 4, hidden=5), torch.float64, channels=(1, 0))
+    outputs = control_outputs(task, data, TEST)
+    torch.testing.assert_close(outputs["Last value"], windows[TEST][:, [1, 1, 0, 0], 0, 2])
+    torch.testing.assert_close(outputs["Training mean"], targets[TRAIN].mean(0).expand(len(TEST), 4))
+
+
+def test_the_last_value_of_a_sensor() -> None:
+    """And the mean of all values that it is to forecast in training."""
+    federation, task = tiny.series_federation(), tiny.series_task()
+    data = evaluation_cohort(federation, 0, 0).client_data(2)
+    train, test = (rows[2][rows[2] >= 0] for rows in (federation.train, federation.test))
+    series = federation.shared["x"][2]
+    starts = test - 2 * len(series)
+    outputs = control_outputs(task, data, test)
+    torch.testing.assert_close(outputs["Last value"], series[starts + 2][:, None].expand(-1, 2))
+    values = torch.stack([series[train - 2 * len(series) + step] for step in (3, 4)])
+    torch.testing.assert_close(outputs["Training mean"], values.mean().expand(len(test), 2))
