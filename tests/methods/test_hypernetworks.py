@@ -258,7 +258,7 @@ def test_information_flows_along_edges_only(name: str) -> None:
 @pytest.mark.parametrize("name", ["ghn", "shn"])
 @pytest.mark.parametrize("train_x", [False, True])
 def test_newcomers_join_the_second_stage(name: str, train_x: bool) -> None:
-    """Vectors, optimiser and graph grow; what was there keeps its bits."""
+    """Vectors, optimiser and graph grow; what was there keeps its bits, and a newcomer begins at the mean vector."""
     task, federation = tiny.rows_task(), tiny.rows_federation()
     method = tiny.method(name, task, "rows", train_x=train_x)
     present = federation.select(torch.arange(3))
@@ -269,6 +269,7 @@ def test_newcomers_join_the_second_stage(name: str, train_x: bool) -> None:
         report.state.server["phi" if train_x else "fixed"]["x"],
     )
     assert torch.equal(held[:3], before)
+    torch.testing.assert_close(held[3:], before.mean(0).expand(2, -1))
     assert state.server["fixed"]["edges"].max() == 4
     after, report, _ = run_round(method, state, federation, Settings(rounds=1, seed=2), Loop())
     assert report.loss == report.loss
