@@ -50,3 +50,12 @@ def test_inverse_root_and_its_derivative_at_equal_eigenvalues() -> None:
 
     assert torch.autograd.gradcheck(symmetric, a.requires_grad_())
     assert torch.autograd.gradcheck(symmetric, torch.zeros(1, 3, 3, dtype=torch.float64, requires_grad=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_inverse_root_is_zero_where_the_matrix_is(dtype: torch.dtype) -> None:
+    """Rounding leaves tiny eigenvalues of either sign there; their roots would be very large."""
+    v = numbers(40, 4, seed=1).to(dtype)
+    length = v.norm(dim=1)[:, None, None]
+    outer = v[:, :, None] * v[:, None]
+    torch.testing.assert_close(inverse_root(outer), outer / length**3, rtol=1e-4, atol=1e-4)
