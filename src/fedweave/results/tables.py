@@ -67,7 +67,8 @@ def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
 
     `std` is over seeds (ddof 1). `pooled` is the metric of all clients' test rows together, averaged over seeds.
     `client_std` and `worst10` are averaged over seeds too. Bytes and seconds are totals of a run, averaged over seeds.
-    `low` and `high` are the 95 % interval of the mean (over seeds and clients).
+    `low` and `high` are the 95 % interval of the mean (over seeds and clients). Where clients count as one (`parts`),
+    it is that of the mean over parts; if these differ in size, it need not contain `mean`.
     `best_round` and `at_last` show when validation was best (`progress`). The columns of the tests are left empty
     (`add_marks` fills them). Printed numbers are filled only where the run had the paper's full budget.
     """
@@ -134,13 +135,22 @@ def significance(study: Study, table: pd.DataFrame) -> pd.DataFrame:
         splits = runs[0].has_splits
         pairs, graph_pairs = statistics.compare_all_pairs(scores, higher, splits), graph_control_pairs(runs)
         families = {
-            "leader": statistics.leader_comparisons(pairs, statistics.leader(scores, higher)),
+            "leader": statistics.leader_comparisons(pairs, _leader(runs, table)),
             "controls": statistics.compare_to_controls(scores, CONTROLS, higher, splits),
             "graph": statistics.compare_pairs(scores, graph_pairs, higher, splits) if graph_pairs else [],
             "pairs": pairs,
         }
         rows += [{"task": task, "family": family, **c._asdict()} for family, part in families.items() for c in part]
     return pd.DataFrame(rows, columns=["task", "family", *statistics.Comparison._fields])
+
+
+def _leader(runs: Sequence[Run], table: pd.DataFrame) -> str | None:
+    """The first method of a task's leaderboard: means and ties are those of `board`, also where clients count as one in
+    tests.
+    """
+    ordered = sorted(runs, key=lambda run: run.label)
+    means = {run.label: np.array(_score(run, table)["mean"]) for run in ordered}
+    return statistics.leader(means, runs[0].higher_is_better)
 
 
 def graph_control_pairs(runs: Sequence[Run]) -> list[tuple[str, str]]:
