@@ -80,3 +80,18 @@ def test_the_leader_is_the_first_row_also_where_units_differ_in_size(tmp_path: P
     assert test["difference"] < 0 < tables.board["mean"].iloc[0] - tables.board["mean"].iloc[1]
     assert "t: A leads with " in lines["Who leads"]
     assert "not significantly ahead of B" in lines["Who leads"]
+
+
+def test_a_rounding_error_is_no_gain_and_no_better_rank(tmp_path: Path) -> None:
+    """The same three accuracies in another order of seeds."""
+    orders = {"Local": [0, 1, 2], "FedAMP": [2, 0, 1], "FedAvg-FT": [1, 2, 0]}
+    assert len({SEVENTHS[order].mean() for order in orders.values()}) > 1
+    folder = write(tmp_path, dict.fromkeys(orders, 0.0))
+    for label, order in orders.items():
+        values = SEVENTHS[order]
+        edit(folder, f"t-{label.lower()}", lambda t, v=values: t.assign(value=v[t["seed"]]))
+    _, tables, lines = compute(folder)
+    board = tables.board[tables.board["method"] != "Local"]
+    assert board[["gain", "loss", "clients"]].to_numpy().tolist() == [[0.0, 0.0, 8.0]] * 2
+    assert tables.ranks["rank"].tolist() == [2.0] * 3
+    assert "gain for 0 of 8 clients, loss for 0" in lines["Against Local"]

@@ -7,6 +7,7 @@ import pandas as pd
 
 from fedweave.results.runs import Run
 from fedweave.results.selection import score_matrix
+from fedweave.results.statistics import DIGITS
 
 LOCAL = "Local"
 
@@ -27,7 +28,8 @@ def gains(runs: Sequence[Run], table: pd.DataFrame) -> dict[str, dict[str, float
     base, sign = score_matrix(table, local.name).mean(skipna=False), 1.0 if local.higher_is_better else -1.0
     counts_by_run = {}
     for run in runs:
-        difference = sign * (score_matrix(table, run.name).mean(skipna=False) - base).to_numpy()
+        mean = score_matrix(table, run.name).mean(skipna=False)
+        difference = (sign * (mean - base) / (mean.abs().max() or 1.0)).round(DIGITS).to_numpy()
         if run is local or not np.isfinite(difference).any():
             continue
         counts = {

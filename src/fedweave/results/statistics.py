@@ -19,6 +19,7 @@ from fedweave.tensors.random_streams import stream
 
 ALPHA = 0.05
 
+DIGITS = 12  # of means over seeds beside the largest one; rounding errors must not break ties
 MOST_ENUMERATED = 13  # up to so many pairs, all sign flips are used
 RANDOM_FLIPS = 10_000  # random sign flips for more pairs, the observed signs among them
 
@@ -63,8 +64,8 @@ def signed_rank(first: np.ndarray, second: np.ndarray) -> float:
     pairs = np.array([first, second], dtype=np.float64)
     if not np.isfinite(pairs).all():
         return float("nan")
-    # Only signs and order count. Rounding errors of means over seeds must not break ties.
-    difference = ((pairs[0] - pairs[1]) / (np.abs(pairs).max(initial=0.0) or 1.0)).round(12)
+    # Only signs and order count.
+    difference = ((pairs[0] - pairs[1]) / (np.abs(pairs).max(initial=0.0) or 1.0)).round(DIGITS)
     if not difference.any():
         return 1.0
     difference = difference[difference != 0]
@@ -239,8 +240,9 @@ def _swap_methods(c: Comparison) -> Comparison:
 
 def ranks(scores: np.ndarray, higher_is_better: Sequence[bool]) -> np.ndarray:
     """Rank of each method within each task, [T, M] from `scores` [T, M]; 1 is best, ties share the mean rank."""
-    sign = np.where(np.asarray(higher_is_better), -1.0, 1.0)[:, None]
-    return np.stack([_rank_values(row) for row in np.asarray(scores, dtype=np.float64) * sign])
+    signed = np.asarray(scores, dtype=np.float64) * np.where(np.asarray(higher_is_better), -1.0, 1.0)[:, None]
+    scale = np.abs(signed).max(axis=1, keepdims=True)
+    return np.stack([_rank_values(row) for row in (signed / np.where(scale > 0, scale, 1.0)).round(DIGITS)])
 
 
 def ranking(methods: Sequence[str], scores: np.ndarray, higher_is_better: Sequence[bool]) -> Ranking:
