@@ -130,3 +130,14 @@ def test_one_task_or_an_empty_cell_cannot_be_ranked(scores: np.ndarray) -> None:
     names = [str(place) for place in range(scores.shape[1])]
     with pytest.raises(BadInput, match="2 x 3 finite cells"):
         statistics.ranking(names, scores, [True] * len(scores))
+
+
+def test_over_splits_the_mean_names_the_winner() -> None:
+    """Worse by a little in ninety columns, better by much in ten: the mean is tested, and no ranks of columns."""
+    gain = np.concatenate([np.linspace(-0.15, -0.05, 90), np.full(10, 30.0)])
+    values = {"a": 50 + np.tile(gain, (4, 1)), "b": np.full((4, 100), 50.0)}
+    for higher, winner in ((True, "a"), (False, "b")):
+        (test,) = statistics.compare_all_pairs(values, higher, splits=True)
+        assert test.p_adjusted < 0.05
+        assert 0 < test.low < test.high
+        assert (test.better, test.undecided) == (winner, False)

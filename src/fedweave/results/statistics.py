@@ -163,7 +163,7 @@ def compare_pairs(
         adjusted = holm(raw)
     else:
         adjusted = raw if is_single else np.fmax(raw, step_down(np.stack([means[a] - means[b] for a, b in pairs], 1)))
-    comparisons = [_comparison(*pair, values, means, higher_is_better) for pair in pairs]
+    comparisons = [_comparison(*pair, values, means, higher_is_better, splits) for pair in pairs]
     return [
         _add_p_values(c, *map(float, p))
         for c, p in zip(comparisons, np.stack([raw, adjusted, p_seeds, holm(p_seeds)], 1), strict=True)
@@ -181,14 +181,16 @@ def _add_p_values(c: Comparison, p: float, adjusted: float, seeds: float, seeds_
 
 
 def _comparison(
-    a: str, b: str, values: Mapping[str, np.ndarray], means: Mapping[str, np.ndarray], higher: bool
+    a: str, b: str, values: Mapping[str, np.ndarray], means: Mapping[str, np.ndarray], higher: bool, splits: bool
 ) -> Comparison:
     """The difference and its interval, still without a test: `better` is the method that is ahead."""
     difference, nan = means[a] - means[b], float("nan")
     paired = values[a] - values[b] if np.shape(values[a]) == np.shape(values[b]) else difference
     gain = float(difference.mean() if higher else -difference.mean())
-    # A mean that depends on a few clients may have another sign than the ranks that are tested.
-    better = (a if gain > 0 else b) if difference.mean() * _signed_ranks(difference).sum() > 0 else ""
+    # A mean that depends on a few clients may have another sign than the ranks that are tested. Over splits, it is the
+    # mean that is tested.
+    tested = difference.mean() if splits else _signed_ranks(difference).sum()
+    better = (a if gain > 0 else b) if difference.mean() * tested > 0 else ""
     return Comparison(a, b, float(difference.mean()), *interval(paired), nan, nan, better, nan, nan)
 
 
