@@ -131,7 +131,8 @@ def table(name: str, run: results.Run, outcomes: Mapping[str, VariantResult]) ->
     """
     base = next(variant for variant, outcome in outcomes.items() if outcome.declared)
     paired = [variant for variant, outcome in outcomes.items() if variant != base and not outcome.has_other_partition]
-    measured = results.drop_unscored_clients(scores(outcomes))
+    every = scores(outcomes)
+    measured = results.drop_unscored_clients(every, {*every["task"]} if run.has_splits else ())
     frames = {variant: results.score_matrix(measured, variant) for variant in outcomes}
     values = results.average_parts(
         {variant: frames[variant] for variant in (base, *paired)}, results.part_numbers([run])

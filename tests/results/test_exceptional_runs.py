@@ -95,3 +95,58 @@ def test_a_rounding_error_is_no_gain_and_no_better_rank(tmp_path: Path) -> None:
     assert board[["gain", "loss", "clients"]].to_numpy().tolist() == [[0.0, 0.0, 8.0]] * 2
     assert tables.ranks["rank"].tolist() == [2.0] * 3
     assert "gain for 0 of 8 clients, loss for 0" in lines["Against Local"]
+
+
+def test_methods_with_other_numbers_of_splits_have_no_rank(tmp_path: Path) -> None:
+    """No test pairs them; the other methods keep their ranks and tests."""
+    folder = write(tmp_path, METHODS | {"FedAMP": -5.0, "Ditto": -2.0}, splits=[1, 2, 3])
+    edit(folder, "t-local", lambda table: table[table["seed"] < 2])
+    _, tables, lines = compute(folder)
+    assert {*tables.ranks["method"]} == {"FedAGHN", "FedAvg-FT", "FedAMP", "Ditto"}
+    assert {*tables.ranks["blocks"]} == {3}
+    assert (tables.board["vs_local"] == "").all()
+    assert lines["Against Local"].startswith("No score could be compared with that of Local, so nothing shows")
+
+
+def test_a_client_without_a_score_in_one_split_is_left_out_of_all(tmp_path: Path) -> None:
+    """Its test rows are of one class there, which is no divergence; a method that diverges there is another matter."""
+    folder = write(tmp_path, METHODS, splits=[1, 2, 3], metric="roc_auc")
+    for run in ("t-local", "t-fedavg-ft", "t-fedaghn"):
+        edit(folder, run, without(client=3, seed=1), higher_is_better=True)
+    edit(folder, "t-fedavg-ft", without(client=5, seed=0))
+    study, tables, lines = compute(folder)
+    assert {*tables.clients["client"]} == {*range(8)} - {3}
+    marks = tables.board.set_index("method")["mark"]
+    assert marks["FedAvg-FT"] == "diverged"
+    assert "diverged" not in marks.drop("FedAvg-FT").to_numpy()
+    assert "t: 1 of 8 clients have no roc_auc in some split, which needs rows of" in lines["Who leads"]
+    assert "two classes: client 3. No mean or test includes them." in lines["Who leads"]
+    curves = tables.curves[(tables.curves["method"] != "FedAvg-FT") & (tables.curves["split"] == "test")]
+    assert {*curves["seeds"]} == {3}
+    pooled = references._pooled_row(study.runs[0])
+    assert np.isfinite(pooled["mean"])
+    assert pooled["clients"] == 7
+
+
+@pytest.mark.parametrize("spoiled", ["client", "seed"])
+def test_without_splits_a_missing_seed_is_a_divergence(tmp_path: Path, spoiled: str) -> None:
+    """All seeds have the same test rows, so it is not for the rows that a client lacks a score with one of them."""
+    folder = write(tmp_path, {"FedAGHN": 0.0})
+    edit(folder, "t-fedaghn", without(**{"client": {"client": 3, "seed": 1}, "seed": {"seed": 1}}[spoiled]))
+    _, tables, _ = compute(folder)
+    assert {*tables.clients["client"]} == {*range(8)}
+    assert tables.board["mark"].tolist() == ["diverged"]
+
+
+def test_a_diverged_run_is_no_reason_to_name_clients(tmp_path: Path) -> None:
+    """The clients have scores by the other methods. Where one has none by any method, it is named."""
+    folder = write(tmp_path, {"Ditto": 0.0, "Local": -5.0}, metric="roc_auc")
+    for run in ("t-ditto", "t-local"):
+        edit(folder, run, without(client=2), higher_is_better=True)
+    edit(folder, "t-ditto", lambda table: table.assign(value=np.nan))
+    *_, lines = compute(folder)
+    assert "t: 1 of 8 clients have no roc_auc, which needs rows of" in lines["Who leads"]
+    assert "two classes: client 2. No mean" in lines["Who leads"]
+    edit(folder, "t-local", lambda table: table.assign(value=np.nan))
+    *_, lines = compute(folder)
+    assert lines["Who leads"] == "t: no method reached a finite score."

@@ -4,7 +4,7 @@ A rule predicts the most frequent class, the training mean or the last value. Th
 learning: it is an upper bound that privacy forbids.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import pandas as pd
 from fedweave.metrics import METRICS
 from fedweave.results.formats import format_score
 from fedweave.results.runs import Run, Study, by_task
-from fedweave.results.selection import select_scores
+from fedweave.results.selection import drop_unscored_clients, select_scores
 from fedweave.runs import selection
 
 COLUMNS = ["task", "dataset", "setting", "control", "metric", "mean", "client_std", "worst10", "clients", "kind"]
@@ -56,7 +56,8 @@ def _control_columns(run: Run, name: str) -> dict[str, Any]:
 
 def _pooled_row(run: Run) -> dict[str, Any]:
     """The row of a run on pooled rows: at the round that validation chose, as every method."""
-    scores = select_scores(run).pivot(index="seed", columns="client", values="value")
+    table = drop_unscored_clients(select_scores(run).assign(task=run.task), [run.task] if run.has_splits else [])
+    scores = table.pivot(index="seed", columns="client", values="value")
     values = scores.loc[:, scores.notna().any()].to_numpy()
     numbers = selection.summarise_run(values, run.higher_is_better)._asdict() if values.size else {}
     summary = {name: numbers.get(name, np.nan) for name in ("mean", "client_std", "worst10")}
@@ -70,27 +71,30 @@ def pooling_note(task: str, runs: list[Run]) -> str:
     return f"{task}: no model on pooled rows is shown as a control: every client has a graph of its own."
 
 
-def unscored_clients(run: Run) -> list[str]:
-    """Names of the clients whose test rows do not define the metric in any repetition, though they have test rows."""
-    tests = run.evaluations[(run.evaluations["split"] == "test") & (run.evaluations["point"] == run.info["point"])]
-    defined = tests["value"].notna().groupby(tests["client"]).any()
-    metric = METRICS.get(run.info["metric"])
+def unscored_clients(runs: Sequence[Run]) -> list[str]:
+    """Names of the clients that `drop_unscored_clients` leaves out, where the metric needs more than one row."""
+    metric, task = METRICS.get(runs[0].info["metric"]), runs[0].task
     if metric is not None and not metric.needs:
         return []  # it is defined wherever there is a row
-    return [run.client_names[client] for client in defined.index[~defined]]
+    parts = [run.evaluations[run.evaluations["point"] == run.info["point"]].assign(task=task) for run in runs]
+    tests = pd.concat([part[part["split"] == "test"] for part in parts])
+    scored = drop_unscored_clients(tests, [task] if runs[0].has_splits else [])
+    return [runs[0].client_names[client] for client in sorted({*tests["client"]} - {*scored["client"]})]
 
 
 def missing_score_note(task: str, runs: list[Run]) -> str:
     """A sentence that names the clients without a score by the metric; empty if all have one."""
-    names, metric = unscored_clients(runs[0]), str(runs[0].info["metric"])
+    names, metric = unscored_clients(runs), str(runs[0].info["metric"])
     if not names:
         return ""
     needs = METRICS[metric].needs if metric in METRICS else ""
     examples = ", ".join(names[:5]) + (f" and {len(names) - 5} others" if len(names) > 5 else "")
     reason = f", which needs {needs}" if needs else ""
     count = len(runs[0].evaluated_clients)
+    where = " in some split" if runs[0].has_splits else ""
     return (
-        f"{task}: {len(names)} of {count} clients have no {metric}{reason}: {examples}. No mean or test includes them."
+        f"{task}: {len(names)} of {count} clients have no {metric}{where}{reason}: {examples}. "
+        "No mean or test includes them."
     )
 
 

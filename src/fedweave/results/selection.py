@@ -1,7 +1,7 @@
 """The round that a run reports, chosen on validation data, and the values of its clients there."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import pandas as pd
@@ -81,24 +81,32 @@ def best_first(means: Mapping[str, float], higher_is_better: bool) -> list[str]:
 def clients(study: Study, rule: str | None = None) -> pd.DataFrame:
     """Test value of every run, seed and client at its selected round, with the client's name.
 
-    A client that is NaN in every run of a task has no test rows there and is left out.
+    A client that is NaN in every run of a task has no test rows there and is left out (`drop_unscored_clients`).
     """
-    parts = []
+    parts, splits = [], {run.task for run in study.runs if run.has_splits}
     for run in study.runs:
         columns, names = {"run": run.name, "task": run.task, "method": run.label}, run.client_names
         part = select_scores(run, rule).assign(**columns)
         part["name"] = [names[client] for client in part["client"]]
         parts.append(part[[*columns, "seed", "client", "name", "round", "value"]])
-    return drop_unscored_clients(pd.concat(parts, ignore_index=True))
+    return drop_unscored_clients(pd.concat(parts, ignore_index=True), splits)
 
 
-def drop_unscored_clients(table: pd.DataFrame) -> pd.DataFrame:
+def drop_unscored_clients(table: pd.DataFrame, splits: Collection[str] = ()) -> pd.DataFrame:
     """`table` (run, task, seed, client, value) without the clients that are NaN in every run of a task, unless all
     are.
+
+    Args:
+        splits: the tasks where each seed has a split of its own, and so other test rows. There, a client is left out if
+            it is NaN in every run with some seed, unless all clients are so with that seed.
     """
-    has_score = table["value"].notna().groupby([table["task"], table["client"]]).transform("any")
-    scored = has_score.groupby(table["task"]).transform("any")
-    return table[has_score | ~scored].reset_index(drop=True)
+    task, client = table["task"], table["client"]
+    split = table["seed"].where(task.isin(splits), 0)
+    is_scored = table["value"].notna().groupby([task, split, client]).transform("any")
+    counts = is_scored.groupby([task, split]).transform("any")
+    has_scores = (is_scored | ~counts).groupby([task, client]).transform("all")
+    remains = has_scores.groupby(task).transform("any")
+    return table[has_scores | ~remains].reset_index(drop=True)
 
 
 def score_matrix(table: pd.DataFrame, run: str) -> pd.DataFrame:

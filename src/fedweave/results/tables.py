@@ -114,8 +114,8 @@ def curves(study: Study) -> pd.DataFrame:
     parts = []
     for run in study.runs:
         table = run.evaluations
-        has_scores = table["value"].notna().groupby([table["split"], table["client"]]).transform("any")
-        keys = ["point", "split", "round"]
+        keys, rows = ["point", "split", "round"], ["split", "client", *(["seed"] if run.has_splits else [])]
+        has_scores = table["value"].notna().groupby([table[name] for name in rows]).transform("any")
         per_seed = table[has_scores].groupby([*keys, "seed"])["value"].mean(skipna=False).groupby(keys)
         part = per_seed.agg(["mean", "std", "count"]).rename(columns={"count": "seeds"}).reset_index()
         parts.append(part.assign(run=run.name, task=run.task, method=run.label, metric=run.info["metric"]))
@@ -180,15 +180,16 @@ def _separate_graph(run: Run) -> tuple[str, Mapping[str, Any]] | None:
 def ranks(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     """Average ranks of the methods over the clients of each task and over all tasks (task ""), if there are enough.
 
-    A client's score is its mean over seeds. A task with several splits ranks over these, each with its mean over
-    clients. Methods without a finite score everywhere are left out.
+    A client's score is its mean over seeds, and clients that count as one have one rank (`parts`). A task with several
+    splits ranks over these, each with its mean over clients. Methods without a finite score everywhere are left out.
     """
     rows: list[dict[str, Any]] = []
     means: dict[str, pd.Series] = {}
     higher = {task: runs[0].higher_is_better for task, runs in by_task(study).items()}
     for task, runs in by_task(study).items():
         axis = 1 if runs[0].has_splits else 0
-        scores = pd.DataFrame({label: v.mean(axis) for label, v in scores_by_method(runs, table).items()})
+        # Of series, as methods may have different numbers of splits.
+        scores = pd.DataFrame({label: pd.Series(v.mean(axis)) for label, v in scores_by_method(runs, table).items()})
         means[task] = scores.mean(skipna=False)
         rows += _rank_rows(task, scores.dropna(axis="columns"), [higher[task]] * len(scores))
     rows += _rank_rows("", pd.DataFrame(means).T.dropna(axis="columns"), [*higher.values()])

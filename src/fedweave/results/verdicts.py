@@ -52,7 +52,10 @@ def reason_without_power(runs: Sequence[Run], table: pd.DataFrame) -> str:
     Args:
         table: a table of `results.clients`.
     """
-    columns = next(iter(parts.scores_by_method(runs, table).values())).shape[1]
+    repetitions, columns = next(iter(parts.scores_by_method(runs, table).values())).shape
+    if len(runs) > 1 and runs[0].has_splits and min(repetitions, columns) < 2:
+        what = "split" if repetitions < 2 else "client"
+        return f"With one {what} there is no test over splits; it takes 2 splits and 2 clients or more."
     if len(runs) < 2 or runs[0].has_splits or 2.0 ** (1 - columns) < statistics.ALPHA:  # the least p: all columns agree
         return ""
     counted = describe_parts(runs, table)
