@@ -150,3 +150,21 @@ def test_a_diverged_run_is_no_reason_to_name_clients(tmp_path: Path) -> None:
     edit(folder, "t-local", lambda table: table.assign(value=np.nan))
     *_, lines = compute(folder)
     assert lines["Who leads"] == "t: no method reached a finite score."
+
+
+def test_a_cohort_with_a_client_that_has_diverged_has_no_mean(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    cohorts = {"newcomers": [0, 1], "from the start": [*range(2, 8)]}
+    edit(folder, "t-fedaghn", without(client=1, split="test", point="post"), cohorts=cohorts)
+    _, tables, _ = compute(folder)
+    means = tables.cohorts.set_index(["cohort", "point"])["mean"]
+    assert means.isna().to_dict() == {key: key == ("newcomers", "post") for key in means.index}
+
+
+def test_a_score_of_pooled_rows_stands_beside_the_reported_round_alone(tmp_path: Path) -> None:
+    """Rounds that test data choose are other rounds."""
+    folder = write(tmp_path)
+    edit(folder, "t-fedaghn", pooled={"0": 1.0, "1": 2.0, "2": 6.0})
+    _, tables, _ = compute(folder)
+    assert tables.board.set_index("run")["pooled"]["t-fedaghn"] == 3.0
+    assert tables.leaky["pooled"].isna().all()

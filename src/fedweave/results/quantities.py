@@ -60,11 +60,9 @@ def _printed_table(run: Run, quantity: str) -> str:
     reference = run.reference
     if reference is None:
         return ""
-    return (
-        reference.title
-        if any(r.table == reference.table and r.metric == quantity for r in published.rows(reference.paper))
-        else ""
-    )
+    rows = published.rows(reference.paper)
+    has_quantity = any(row.table == reference.table and row.metric == quantity for row in rows)
+    return reference.title if has_quantity else ""
 
 
 def _run_columns(run: Run) -> dict[str, Any]:
@@ -286,8 +284,9 @@ def cohorts(study: Study, selected: pd.DataFrame) -> pd.DataFrame:
         for name, members in (run.info.get("cohorts") or {}).items():
             for point, part in tests[tests["client"].isin(members)].groupby("point"):
                 reported = part.merge(rounds, on=["seed", "client", "round"])
-                # A seed that has diverged reports no round. It counts as NaN, as a mean without it would be too good.
-                score = _summarise_seeds(reported.groupby("seed")["value"].mean().reindex(run.seeds).tolist())
+                # A seed or client that has diverged counts as NaN, as a mean without it would be too good.
+                means = reported.groupby("seed")["value"].mean(skipna=False).reindex(run.seeds)
+                score = _summarise_seeds(means.tolist())
                 labels = {
                     "metric": run.info["metric"],
                     "cohort": name,

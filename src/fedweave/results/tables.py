@@ -230,7 +230,8 @@ def leaky_scores(study: Study) -> pd.DataFrame:
     ("training").
     """
     selected = clients(study, selection.LEAKY)
-    rows = [{**_score(run, selected), "leak": "selection"} for run in study.runs]
+    # Predictions of these rounds are not stored, so nothing is known of the pooled rows.
+    rows = [{**_score(run, selected), "pooled": np.nan, "leak": "selection"} for run in study.runs]
     if study.leaky:
         trained = clients(study._replace(runs=study.leaky))
         rows += [{**_score(run, trained), "leak": "training"} for run in study.leaky]
