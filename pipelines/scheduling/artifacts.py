@@ -135,21 +135,16 @@ def _figures(study: "Study", tables: "Tables") -> Iterator[tuple[str, str]]:
     from fedweave.report import page, task_view
 
     styles = plots.assign_styles([run.label for run in study.runs], page.emphasised_methods(tables.board))
+    runs = {run.name: run for run in study.runs}
     for task, board in tables.board.groupby("task"):
         metric = board["metric"].iloc[0]
         curves = tables.curves[(tables.curves["run"].isin(board["run"])) & (tables.curves["split"] == "test")]
-        points = {run.name: run.info["point"] for run in study.runs}
+        points = {name: run.info["point"] for name, run in runs.items()}
         curves = curves[curves["point"] == curves["run"].map(points)]
         figure = plots.convergence(curves, styles, metric, bold=task_view.coloured_methods(board))
         yield _svg(figure), f"{task}: test {metric} by round, as reported"
-        client_means = (
-            tables.clients[tables.clients["run"].isin(board["run"])]
-            .groupby(["method", "client"], as_index=False)["value"]
-            .mean()
-        )
-        scores = {str(method): values["value"].to_numpy() for method, values in client_means.groupby("method")}
-        ordered = {method: scores[method] for method in board["method"]}
-        yield _svg(plots.client_spread(ordered, styles, metric)), f"{task}: {metric} of every client"
+        ticks = task_view.client_ticks([runs[name] for name in board["run"]], tables.clients)
+        yield _svg(plots.client_spread(ticks, styles, metric)), f"{task}: {metric} of every client"
         labels = paths.PARTITIONS / str(task) / "labels.png"
         if labels.is_file():
             yield _data_url("image/png", labels.read_bytes()), f"{task}: rows of each label that a client holds"

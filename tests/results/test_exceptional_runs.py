@@ -168,3 +168,17 @@ def test_a_score_of_pooled_rows_stands_beside_the_reported_round_alone(tmp_path:
     _, tables, _ = compute(folder)
     assert tables.board.set_index("run")["pooled"]["t-fedaghn"] == 3.0
     assert tables.leaky["pooled"].isna().all()
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_tick_is_a_client_and_no_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = [client // 2 for client in range(8)]
+    folder = write(tmp_path, units=pairs, sharing=pairs)
+    tables = results.write(folder)
+    drawn: dict[str, np.ndarray] = {}
+    monkeypatch.setattr(plots, "client_spread", lambda ticks, *_: drawn.update(ticks) or "")
+    assert "Every tick is one client, averaged over seeds." in report.build(folder).read_text(encoding="utf-8")
+    means = tables.clients.groupby(["method", "client"])["value"].mean()
+    assert [*drawn] == tables.board["method"].tolist()
+    for method, ticks in drawn.items():
+        np.testing.assert_allclose(ticks, means[method])

@@ -129,7 +129,10 @@ def test_the_report_says_which_clients_count_as_one(tmp_path: Path) -> None:
     folder = study(tmp_path, units=PEOPLE, sharing=PAIRS).folder
     results.write(folder)
     page = report.build(folder).read_text(encoding="utf-8")
-    assert "over clients; clients of one unit count as one: 20 clients, 10 units" in " ".join(page.split())
+    text = " ".join(page.split())
+    assert "over clients; clients of one unit count as one: 20 clients, 10 units" in text
+    assert "Ranks over units" in text
+    assert "Average over 10 units, Friedman p = " in text
 
 
 def test_too_few_units_have_no_power(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 import fedweave as fw
-from fedweave import report, results
+from fedweave import plots, report, results
 from fedweave.pipelines.scheduling import artifacts
 from fedweave.pipelines.stages import leaderboard
 from fedweave.report.summary import summary
@@ -61,8 +61,28 @@ def test_a_lone_method_is_not_tested(tmp_path: Path) -> None:
     assert verdicts.describe_test(runs) == "3 splits (1, 2, 3)"
 
 
+@pytest.mark.parametrize(("count", "clients", "word"), [(1, 6, "split"), (2, 1, "client")])
+def test_a_missing_test_over_splits_is_explained(tmp_path: Path, count: int, clients: int, word: str) -> None:
+    block = {"anew": {"splits": [*range(count)]}}
+    folder = write_study(tmp_path / "results" / "s", block, METHODS, range(count), clients, rounds=2, extras=False)
+    study = results.load_study(folder)
+    expected = f"With one {word} there is no test over splits; it takes 2 splits and 2 clients or more."
+    assert verdicts.reason_without_power(study.runs, results.clients(study)) == expected
+    assert verdicts.reason_without_power(study.runs[:1], results.clients(study)) == ""
+
+
 def test_the_table_of_a_flow_names_them_too(made: tuple[results.Study, results.Tables]) -> None:
     assert [*artifacts._splits(made[0])] == [f"anew: {WORDS}"]
+
+
+def test_the_figure_of_a_flow_has_every_client_of_every_split(
+    made: tuple[results.Study, results.Tables], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artifacts, "_svg", lambda drawing: drawing)
+    monkeypatch.setattr(plots, "client_spread", lambda ticks, *_: str({len(values) for values in ticks.values()}))
+    drawn = {title: figure for figure, title in artifacts._figures(*made)}
+    assert drawn["anew: accuracy of every client"] == "{36}"
+    assert drawn["once: accuracy of every client"] == "{12}"
 
 
 def test_clients_are_not_counted_over_splits(made: tuple[results.Study, results.Tables]) -> None:

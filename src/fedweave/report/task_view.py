@@ -1,6 +1,6 @@
 """The section of the page on one task: its leaderboard, its verdict in a sentence, its figures."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,8 +62,7 @@ def view(
 ) -> TaskView:
     """Everything the page shows about `task`."""
     board, significance = _task_rows(tables.board, task), _task_rows(tables.significance, task)
-    scores, measures = results.scores_by_method(runs, tables.clients), _task_rows(tables.measures, task)
-    marks = assign_marks(board, significance)
+    measures, marks = _task_rows(tables.measures, task), assign_marks(board, significance)
     by_name, metric = {run.name: run for run in runs}, str(board["metric"].iloc[0])
     ordered = [by_name[name] for name in board["run"]]
     curves, cohorts = _task_rows(tables.curves, task), _task_rows(tables.cohorts, task)
@@ -80,7 +79,7 @@ def view(
         rows=list(rows_of(board, ordered, significance, styles)),
         controls=_controls(_task_rows(tables.controls, task)),
         curves=round_figures(curves, ordered, styles, metric, coloured_methods(board)),
-        clients=_clients(board, scores, styles, runs[0]),
+        clients=_clients(ordered, tables.clients, styles),
         cost=_cost(board, styles, metric),
         labels=_labels(partitions / task / "labels.csv", ordered[0]),
         graphs=list(graphs.graph_figures(ordered, tables.measures, tables.clients)),
@@ -91,7 +90,7 @@ def view(
         grids=[grid for grid in (method_views.cohorts(cohorts), method_views.printed_quantities(measures)) if grid],
         shares=list(method_views.shares(measures)),
         pairs=_pairs(list(board["method"]), significance),
-        ranks=_ranks(tables.ranks, task, "splits" if runs[0].has_splits else "clients"),
+        ranks=_ranks(tables.ranks, task, "splits" if runs[0].has_splits else parts.name_parts(runs)),
         marks=marks,
     )
 
@@ -207,15 +206,18 @@ def _incidents(runs: list[Run]) -> list[str]:
     return notes + ([f"Differentially private uploads, worst seed: {', '.join(private)}."] if private else [])
 
 
-def _clients(
-    board: pd.DataFrame, scores: Mapping[str, np.ndarray], styles: Mapping[str, SeriesStyle], run: Run
-) -> Figure:
-    """Scores of clients, one tick for each; where repetitions have splits of their own, for each of every split."""
-    ticks = {name: scores[name].ravel() if run.has_splits else scores[name].mean(axis=0) for name in board["method"]}
-    caption = "client of one split" if run.has_splits else "client, averaged over seeds"
-    return Figure(
-        "Clients", plots.client_spread(ticks, styles, str(run.info["metric"])), f"Every tick is one {caption}."
-    )
+def _clients(runs: list[Run], table: pd.DataFrame, styles: Mapping[str, SeriesStyle]) -> Figure:
+    ticks, metric = client_ticks(runs, table), str(runs[0].info["metric"])
+    caption = "client of one split" if runs[0].has_splits else "client, averaged over seeds"
+    return Figure("Clients", plots.client_spread(ticks, styles, metric), f"Every tick is one {caption}.")
+
+
+def client_ticks(runs: Sequence[Run], table: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Label -> scores of the clients in one task, one for each; where repetitions have splits of their own, one for
+    each client of every split.
+    """
+    scores = {run.label: results.score_matrix(table, run.name).to_numpy() for run in runs}
+    return {label: values.ravel() if runs[0].has_splits else values.mean(axis=0) for label, values in scores.items()}
 
 
 def _labels(path: Path, run: Run) -> Figure | None:

@@ -55,6 +55,12 @@ def describe(runs: Sequence[Run], table: pd.DataFrame) -> str:
     return f"{members} count as one: {len(clients)} clients, {len({parts[client] for client in clients})} {unit}"
 
 
+def name_parts(runs: Sequence[Run]) -> str:
+    """What tests take as independent: "clients", or "units" or "parts" where several clients count as one."""
+    parts = part_numbers(runs)
+    return "clients" if parts is None else _part_words(runs, parts)[1]
+
+
 def _part_words(runs: Sequence[Run], parts: Sequence[int]) -> tuple[str, str]:
     """(clients that count as one, what they are together)."""
     units = next((run.info["units"] for run in runs if run.info.get("units")), None)
