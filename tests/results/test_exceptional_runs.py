@@ -170,6 +170,20 @@ def test_a_score_of_pooled_rows_stands_beside_the_reported_round_alone(tmp_path:
     assert tables.leaky["pooled"].isna().all()
 
 
+def test_learned_graphs_are_compared_in_the_unit_of_the_metric(tmp_path: Path) -> None:
+    """Of an error, four significant digits; and a sentence where no test was possible."""
+    folder = write(tmp_path, {"A": -1.0, "A u": -3.0}, metric="mse")
+    for run, graph in (("t-a", "learned"), ("t-a-u", "uniform")):
+        edit(folder, run, spec={"method": {"name": "a", "graph": graph}, "train": {"rounds": 2}, "task": {}})
+    _, tables, lines = compute(folder)
+    (test,) = tables.significance.query("family == 'graph'").to_dict("records")
+    numbers = [f"{test[name]:.6f}".replace("-", "\N{MINUS SIGN}") for name in ("difference", "low", "high")]
+    assert "({}, {} to {}).".format(*numbers) in lines["Learned graphs"]
+    edit(folder, "t-a-u", lambda table: table.assign(value=np.nan))
+    *_, lines = compute(folder)
+    assert lines["Learned graphs"] == "t: the learned graph could not be tested against A u."
+
+
 @pytest.mark.usefixtures("undrawn")
 def test_a_tick_is_a_client_and_no_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = [client // 2 for client in range(8)]

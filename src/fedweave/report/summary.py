@@ -15,7 +15,7 @@ from fedweave.report import tuning
 from fedweave.report.baselines import control_warnings, upper_bound
 from fedweave.report.edge_values import missing_edges_note
 from fedweave.results import AUC, VARIATION, Study, Tables, format_score
-from fedweave.results.formats import with_minus_sign
+from fedweave.results.formats import format_difference
 from fedweave.results.marks import REFERENCES, control_tests, outcome
 from fedweave.results.verdicts import join_names
 
@@ -28,6 +28,7 @@ LEARNED = {
     "worse": "the learned graph is significantly worse than",
     "undecided": "undecided against",
     "same": "the learned graph is not significantly different from",
+    "": "the learned graph could not be tested against",
 }
 
 
@@ -66,7 +67,7 @@ def summary(study: Study, tables: Tables) -> list[Line]:
         *_unequal_rounds(study),
         Line("Against Local", tuple(_local_sentences(parts))),
         Line("True groups", tuple(_groups(study, tables.measures))),
-        *_learned_graphs(tables.significance),
+        *_learned_graphs(tables),
         *([Line("Value of edges", unmeasured)] if (unmeasured := missing_edges_note(study)) else []),
         Line("Tuning", _tuning(study)),
         _convergence(study, tables.board),
@@ -187,7 +188,9 @@ def _unequal_rounds(study: Study) -> list[Line]:
 def _local_sentences(parts: Mapping[str, pd.DataFrame]) -> Iterator[str]:
     measured = {task: part for task, part in parts.items() if part["gain"].notna().any() or part["vs_local"].any()}
     if not measured:
-        yield "Local was not run, so nothing shows whether collaboration helps a client."
+        ran = any("Local" in set(part["method"]) for part in parts.values())
+        reason = "No score could be compared with that of Local" if ran else "Local was not run"
+        yield f"{reason}, so nothing shows whether collaboration helps a client."
     elif len(parts) > MOST_TASKS:
         words = [word for part in parts.values() for word in part["vs_local"] if word]
         better, worse = words.count("better"), words.count("worse")
@@ -256,16 +259,17 @@ def _group_recovery(task: str, rows: pd.DataFrame, variation: pd.Series, study: 
     return f"{task}, {_describe_groups(study, task)}: {sentence} (AUC; 0.5 is chance)."
 
 
-def _learned_graphs(significance: pd.DataFrame) -> list[Line]:
+def _learned_graphs(tables: Tables) -> list[Line]:
     """Whether learning the graph helps: each method with its graph against itself with a control in its place."""
-    tests = significance[significance["family"] == "graph"]
+    tests = tables.significance[tables.significance["family"] == "graph"]
+    metrics = tables.board.drop_duplicates("task").set_index("task")["metric"]
     sentences = []
     for task, part in tests.groupby("task", sort=False):
-        words: dict[str, list[str]] = {"better": [], "worse": [], "undecided": [], "same": []}
+        words: dict[str, list[str]] = {word: [] for word in LEARNED}
         for test in part.to_dict("records"):
-            if word := outcome(test, test["method"]):
-                ends = (with_minus_sign(f"{test[name]:+.2f}") for name in ("difference", "low", "high"))
-                words[word].append("{} ({}, {} to {})".format(test["other"], *ends))
+            ends = (format_difference(test[name], metrics[task]) for name in ("difference", "low", "high"))
+            numbers = " ({}, {} to {})".format(*ends) if pd.notna(test["p_adjusted"]) else ""
+            words[outcome(test, test["method"])].append(f"{test['other']}{numbers}")
         clauses = [f"{LEARNED[word]} {join_names(names)}" for word, names in words.items() if names]
         sentences.append(f"{task}: {'; '.join(clauses)}.")
     return [Line("Learned graphs", tuple(sentences))] if sentences else []
@@ -275,13 +279,9 @@ def _describe_groups(study: Study, task: str) -> str:
     """The groups of a task by name, if there are few."""
     run = next(run for run in study.runs if run.task == task)
     names = [] if run.group is None else run.group_names(run.group)
-    return (
-        f"the groups {join_names(names)}"
-        if 1 < len(names) <= MOST_TASKS
-        else f"the {len(names)} groups"
-        if names
-        else "the groups"
-    )
+    if 1 < len(names) <= MOST_TASKS:
+        return f"the groups {join_names(names)}"
+    return f"the {len(names)} groups" if names else "the groups"
 
 
 def _convergence(study: Study, board: pd.DataFrame) -> Line:
