@@ -196,3 +196,26 @@ def test_a_tick_is_a_client_and_no_unit(tmp_path: Path, monkeypatch: pytest.Monk
     assert [*drawn] == tables.board["method"].tolist()
     for method, ticks in drawn.items():
         np.testing.assert_allclose(ticks, means[method])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "p", "verdict", "word"),
+    [
+        (-1.0, 0.1, 0.01, "", "undecided"),
+        (-1.0, -0.1, 0.2, "", "undecided"),
+        (0.1, 1.0, 0.2, "", "undecided"),
+        (-1.0, 0.1, 0.2, "", "same"),
+        (-1.0, -0.1, 0.01, "worse", "worse"),
+    ],
+)
+def test_a_variant_is_undecided_where_only_one_of_test_and_interval_finds_a_difference(
+    low: float, high: float, p: float, verdict: str, word: str
+) -> None:
+    assert ablations._outcome(verdict, {"low": low, "high": high, "p_adjusted": p}) == word
+
+
+def test_a_variant_may_be_called_like_a_missing_value(tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "results" / "s", {"t": {}}, {"FedAMP": 0.0, "FedAGHN": 0.0}, rounds=2, clients=4)
+    file = folder / "ablations" / "attention" / "table.csv"
+    file.write_text(file.read_text().replace("as declared", "None").replace("without p", "NA"))
+    assert optional_files.ablation(file)["variant"].tolist()[:2] == ["None", "NA"]

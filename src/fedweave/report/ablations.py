@@ -12,7 +12,7 @@ from fedweave.plots import SeriesStyle
 from fedweave.report import optional_files
 from fedweave.report.board import CSS_CLASSES
 from fedweave.report.method_views import Figure
-from fedweave.results import EMPTY, Study, format_score
+from fedweave.results import EMPTY, Study, format_score, statistics
 from fedweave.results.formats import with_minus_sign
 from fedweave.results.marks import MEANING, SYMBOLS
 
@@ -78,8 +78,11 @@ def _row(row: Mapping[str, object]) -> Variant:
 
 
 def _outcome(verdict: str, number: Mapping[str, float]) -> str:
-    """The word for a test. The table has a verdict of decided tests only; the interval shows which others are open."""
-    return verdict or ("undecided" if number["low"] > 0 or number["high"] < 0 else "same")
+    """The word for a test. The table has a verdict of decided tests only. Of the others, those are undecided where the
+    corrected test or the interval finds a difference.
+    """
+    finds_difference = number["p_adjusted"] < statistics.ALPHA or number["low"] > 0 or number["high"] < 0
+    return verdict or ("undecided" if finds_difference else "same")
 
 
 def _sweep_figures(table: pd.DataFrame, styles: Mapping[str, SeriesStyle]) -> Iterable[Figure]:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from fedweave.files import read, read_table
+from fedweave.results.formats import AS_WRITTEN
 
 NUMBERS = ("mean", "std", "client_std", "worst10", "bytes", "seconds", "difference", "low", "high", "p_adjusted")
 ABLATION_COLUMNS = (
@@ -122,6 +123,5 @@ def ablation(path: Path) -> pd.DataFrame:
         BadInput: it is damaged, or a column is missing.
     """
     again = f"make it again with: dvc repro ablate@{path.parent.name}"
-    return read_table(path, ABLATION_COLUMNS, again, dtype={"verdict": str, "settings": str, "variant": str}).fillna(
-        {"verdict": ""}
-    )
+    names = dict.fromkeys(("ablation", "variant", "run", "task", "method", "metric", "settings", "verdict"), str)
+    return read_table(path, ABLATION_COLUMNS, again, dtype=names, **AS_WRITTEN).fillna({"verdict": ""})
