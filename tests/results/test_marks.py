@@ -184,6 +184,14 @@ def test_identical_rows_do_not_vary(rng: np.random.Generator) -> None:
     assert graph_quality.row_variation(planted) > 0.9
     assert graph_quality.row_variation(7 * planted) == pytest.approx(graph_quality.row_variation(planted))
     assert np.isnan(graph_quality.row_variation(np.eye(10)))
+    assert np.isnan(graph_quality.row_variation(np.array([[0.0, 1, -1], [-1, 0, 1], [1, -1, 0]])))  # of mean 0
+
+
+def test_an_unknown_divergence_has_no_rank(rng: np.random.Generator) -> None:
+    divergence = rng.random((6, 6))
+    assert graph_quality.similarity_correlation(-divergence, divergence) == pytest.approx(1.0)
+    divergence[1, 2] = np.nan
+    assert np.isnan(graph_quality.similarity_correlation(rng.random((6, 6)), divergence))
 
 
 def test_similar_clients_get_weight_and_others_none() -> None:

@@ -84,7 +84,7 @@ def similarity_correlation(weights: np.ndarray, divergence: np.ndarray) -> float
     1: the more alike two clients' targets are, the larger the weight between them. Constant rows are left out.
     """
     count = len(weights)
-    if count < 3 or not np.isfinite(weights).all():
+    if count < 3 or not (np.isfinite(weights).all() and np.isfinite(divergence).all()):
         return float("nan")
     a, b = (_ranks(_off_diagonal(part)) - count / 2 for part in (weights, -divergence))
     size = np.sqrt((a**2).sum(1) * (b**2).sum(1))
@@ -95,10 +95,10 @@ def row_variation(weights: np.ndarray) -> float:
     """How much rows differ: 0 where every client gets the same mixture of the others, which is no graph.
 
     The standard deviation of each column over rows, averaged over columns and divided by the mean weight between two
-    clients. NaN for fewer than three clients, or where there is no weight between clients.
+    clients. NaN for fewer than three clients, or where this mean is 0.
     """
     columns = _off_diagonal(np.asarray(weights, dtype=np.float64).T)
-    if len(weights) < 3 or not np.isfinite(columns).all() or not columns.any():
+    if len(weights) < 3 or not np.isfinite(columns).all() or not columns.mean():
         return float("nan")
     return float(columns.std(1).mean() / abs(columns.mean()))
 
