@@ -138,6 +138,7 @@ def select_study(
     content = catalogue.expand(name, uses=uses or ())
     content |= _packages(content)
     if tasks or methods:
+        spec.parse(content, str(catalogue.find_file(name)))  # a file may be a full params.yaml
         content = catalogue.restrict_runs(content, catalogue.select_runs(content, tasks or (), methods or ()))
     graphs = graph_paths(content)
     return {**content, **({"graphs": graphs} if graphs else {})}

@@ -239,6 +239,35 @@ def test_a_part_that_is_not_there_is_refused(tasks: list[str], methods: list[str
         studies.select_study("fedsheafhn/table1" if tasks == ["cora"] else "zoo", tasks, methods)
 
 
+FULL = """
+study: mine
+seeds: [0]
+tasks: {t: {dataset: digits, setting: iid, partition: {name: iid, clients: 3, seed: 0}, model: {name: mlp},
+            train: {rounds: 1, lr: 0.1}}}
+runs: {t-local: {task: t, method: local}, t-ditto: {task: t, method: ditto}}
+methods: {local: {}, ditto: {}}
+"""
+
+
+def test_a_part_of_a_full_params_yaml_needs_no_optional_block(tmp_path: Path) -> None:
+    """Blocks for tuning, data sets and ablations may be missing; what is wrong is named before a part is chosen."""
+    from fedweave.pipelines.commands import studies
+
+    file = tmp_path / "mine.yaml"
+    file.write_text(FULL)
+    part = studies.select_study(str(file), None, ["local"])
+    assert ([*part["runs"]], [*part["methods"]], part["datasets"]) == (["t-local"], ["local"], ["digits"])
+    spec.parse(part, "part")
+    for wrong, message in {
+        FULL + "ablate: {parts: 3}": "ablate.parts: give `run`",
+        FULL.replace("task: t, method: local", "method: local"): "runs.t-local.task: missing",
+        FULL.replace("methods: {local: {}, ditto: {}}", ""): "methods: None must be a non-empty dict",
+    }.items():
+        file.write_text(wrong)
+        with pytest.raises(BadInput, match=message):
+            studies.select_study(str(file), None, ["local"])
+
+
 def test_a_study_shown_into_a_file_is_the_study(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Whatever the width of a terminal, no line is cut."""
     from fedweave.pipelines.commands import studies

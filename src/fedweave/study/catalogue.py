@@ -246,13 +246,14 @@ def restrict_runs(content: Mapping[str, Any], runs: Collection[str]) -> dict[str
         key: block for key, block in content["tasks"].items() if any(item["task"] == key for item in chosen.values())
     }
     used_methods = {item["method"] for item in chosen.values()}
-    spaces = {method: space for method, space in content["tune"]["spaces"].items() if method in used_methods}
+    tune = content.get("tune", {})
+    spaces = {method: space for method, space in tune.get("spaces", {}).items() if method in used_methods}
     return {
         **content,
         "datasets": sorted({task["dataset"] for task in tasks.values()}),
         "tasks": tasks,
         "runs": chosen,
         "methods": {method: block for method, block in content["methods"].items() if method in used_methods},
-        "tune": {**content["tune"], "spaces": spaces},
-        "ablate": {name: block for name, block in content["ablate"].items() if block["run"] in chosen},
+        "tune": {**tune, "spaces": spaces},
+        "ablate": {name: block for name, block in (content.get("ablate") or {}).items() if block["run"] in chosen},
     }
