@@ -51,7 +51,7 @@ def test_a_table_from_a_file(ending: str, tmp_path: Path) -> None:
     made = fw.Federation.from_file(file, **NAMES, **options)
     assert made.name == "orders"
     same(made, fw.Federation.from_pandas(TABLE, **NAMES, **options))
-    with pytest.raises(fw.BadInput, match="no column 'sze'"):
+    with pytest.raises(fw.BadInput, match=r"'sze'; did you mean 'size'\? the table has .*, kind, unused, late"):
         fw.Federation.from_file(file, **NAMES, features=["sze"])
 
 
@@ -71,6 +71,23 @@ def test_a_file_with_semicolons(decimal: str, ending: str, tmp_path: Path) -> No
     rows = read_table(tmp_path / f"orders.{ending}", ["size", "kind", "unused"])
     assert [*rows] == ["size", "kind", "unused"]
     np.testing.assert_array_equal(run.predict(rows, "shop 1"), run.predict(table, "shop 1"))
+
+
+def test_semicolons_with_commas_in_names_and_small_numbers(tmp_path: Path) -> None:
+    """A name with a comma does not hide the semicolons, and 1,2E-05 is a number."""
+    lines = [f"shop {i % 2};{i},5;{i},2E-05;{'yes' if i % 3 else 'no'}" for i in range(30)]
+    (tmp_path / "orders.csv").write_text("\n".join(["shop;size (cm, measured);dose;late", *lines]))
+    table = read_table(tmp_path / "orders.csv")
+    assert [*table] == ["shop", "size (cm, measured)", "dose", "late"]
+    np.testing.assert_allclose(table["size (cm, measured)"], np.arange(30) + 0.5)
+    np.testing.assert_allclose(table["dose"], (np.arange(30) + 0.2) * 1e-5)
+
+
+def test_a_file_with_another_separator(tmp_path: Path) -> None:
+    """The message shows the one column, and says which separators are read."""
+    (tmp_path / "orders.csv").write_text("shop\tsize\tlate\na\t1\tyes\n")
+    with pytest.raises(fw.BadInput, match=r"one column, 'shop\\tsize\\tlate'; separate the fields of a CSV file by"):
+        fw.Federation.from_file(tmp_path / "orders.csv", **NAMES)
 
 
 def test_arrays_from_a_file(tmp_path: Path) -> None:

@@ -125,6 +125,11 @@ REFUSED: dict[str, dict[str, Any]] = {
     "time: is missing in 1 rows, first in row 299": {"time": [1.0] * 299 + [np.nan]},
     "recording: 'x' has rows of the clients": {"recording": ["x"] * 300},
     "has 1 recordings, too few": {"recording": DATA["client"]},
+    "shares: the shares {'train': 0.9, 'test': 0.2} add up to 1.1": {"shares": {"train": 0.9, "test": 0.2}},
+    "split: {'train': 1.0} must give a share to train, val and test": {"split": {"train": 1.0}},
+    "too few for train, val and test, in 2 of 4 clients ('p', 'q')": {
+        "client": ["p", "q", "q", *["a"] * 197, *["b"] * 100]
+    },
 }
 
 
@@ -132,6 +137,6 @@ REFUSED: dict[str, dict[str, Any]] = {
 def test_refused(message: str) -> None:
     """One line that names the option and the way out."""
     with pytest.raises(fw.BadInput) as caught:
-        fw.Federation.from_arrays(**ARRAYS, **REFUSED[message])
+        fw.Federation.from_arrays(**{**ARRAYS, **REFUSED[message]})
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -177,7 +177,10 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     r"time: cannot be read as times \(.*\); give numbers, or such as": ({"time": "kind"}, {}),
     "metric: accuracy does not fit numbers; choices: mae, mse, r2, rmse": ({}, {"metric": "accuracy"}),
     "has 240 different whole numbers; say what they are: target=": ({"label": "id"}, {}),
-    "y: holds a value that is no number": ({"label": "kind", "target": "numbers", "features": ["size"]}, {}),
+    r"y: holds a value that is no number \(could not convert string to float: '\w+'\)": (
+        {"label": "kind", "target": "numbers", "features": ["size"]},
+        {},
+    ),
     "'stratified' keeps the mix of classes": ({"split": "stratified"}, {}),
     "needs classes": ({}, {"methods": ["fedrod"]}),
     r"compare\(\): central: every client has its own offset": (
@@ -189,6 +192,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a window and its horizon take 90": ({"window": 80, "horizon": 10, "time": "day", "features": None}, {}),
     "gap: 1, but then windows of two parts forecast the same steps; at least 2": ({**SALES, **SERIES, "gap": 1}, {}),
     "split: 'random' does not fit forecasts": ({**SALES, **SERIES, "split": "random"}, {}),
+    "column 'kind': holds values that are no numbers": ({**SALES, **SERIES, "features": ["kind"]}, {}),
     "has two rows of one time": ({**SALES, **SERIES, "time": "zero"}, {}),
 }
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_LISTED = 20  # most names of columns in a message
+ONE_COLUMN_ADVICE = "separate the fields of a CSV file by commas or semicolons, and those of a TSV file by tabs"
 COLUMN_OPTIONS = ("split", "time", "recording", "group", "unit")  # options that may be names of columns
 
 CLIENT_OPTIONS = ("group", "unit")  # options that describe a client, so that they may name its column
@@ -93,9 +94,8 @@ def check_column(table: "pd.DataFrame", column: Any, option: str) -> None:
         matches = difflib.get_close_matches(str(column)[:MAX_VALUE_LENGTH], names, n=1)
         hint = f"did you mean {matches[0]!r}? " if matches else ""
         rest = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
-        raise BadInput(
-            f"{option}: no column {format_value(column)}; {hint}the table has {', '.join(names[:MOST_LISTED])}{rest}"
-        )
+        listed = ", ".join(names[:MOST_LISTED]) if len(names) > 1 else f"one column, {names[0]!r}; {ONE_COLUMN_ADVICE}"
+        raise BadInput(f"{option}: no column {format_value(column)}; {hint}the table has {listed}{rest}")
     if getattr(table[column], "ndim", 1) != 1:
         raise BadInput(f"table: two columns have the name {column!r}; rename one")
 
@@ -109,11 +109,11 @@ def column_values(table: "pd.DataFrame", column: str) -> Any:
 def read_used_columns(
     path: Path | str, client: str, label: str | Sequence[str], options: Mapping[str, Any]
 ) -> "pd.DataFrame":
-    """The table of a file; only the columns that are used, where features are named."""
+    """The table of a file; only the columns that are used, where features are named and the file has them."""
     features, split = options.get("features"), options.get("split")
     if not features or not isinstance(client, str) or (isinstance(split, str) and split in RULES):
         return read_table(path)
     column_names = [options[key] for key in COLUMN_OPTIONS if isinstance(options.get(key), str)]
-    return read_table(
-        path, [*dict.fromkeys([client, *as_names(label, "label"), *as_names(features, "features"), *column_names])]
-    )
+    used = [*dict.fromkeys([client, *as_names(label, "label"), *as_names(features, "features"), *column_names])]
+    table = read_table(path, used)
+    return table if table.shape[1] >= len(used) else read_table(path)  # a message lists all names

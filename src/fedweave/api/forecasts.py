@@ -46,10 +46,10 @@ def fields_from_steps(values: Any, others: Any, client: Any, options: RowOptions
     Raises:
         BadInput: as `Federation.from_arrays`.
     """
-    steps = _channels(values, "y")
+    steps = as_channels(values, "y")
     width = steps.shape[1]
     if others is not None:
-        channels = _channels(others, "x")
+        channels = as_channels(others, "x")
         if len(channels) != len(steps):
             raise BadInput(f"x: {len(channels)} rows, but y has {len(steps)}; give one for each time step")
         steps = np.concatenate([steps, channels], axis=1)
@@ -83,7 +83,12 @@ def _select_windows(values: Any, name: str, first: np.ndarray, steps: int) -> An
     return arrays.as_column(np.asarray(values, dtype=object), name, steps)[first]
 
 
-def _channels(values: Any, name: str) -> np.ndarray:
+def as_channels(values: Any, name: str) -> np.ndarray:
+    """The values of each time step as float32 [M, C].
+
+    Raises:
+        BadInput: naming `name`, if they are no numbers, too large or of another shape.
+    """
     array = as_array(values, name, "give each time step the same number of values")
     if array.dtype.kind == "f":
         check_size(array, name)

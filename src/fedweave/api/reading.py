@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 TABLES = (".csv", ".tsv", ".parquet", ".pq")
 ARRAYS = ".npz"
-DECIMAL_COMMA = r"\s*[+-]?\d+(,\d+)?\s*"
+DECIMAL_COMMA = r"\s*[+-]?\d+(,\d+)?([eE][+-]?\d+)?\s*"
 
 
 def read_table(source: Any, columns: Sequence[str] | None = None) -> "pd.DataFrame":
@@ -61,8 +61,8 @@ def _read_csv(path: Path, separator: str, columns: Sequence[str] | None) -> "pd.
     import pandas as pd
 
     used = None if columns is None else {*columns}.__contains__
-    header = [*pd.read_csv(path, sep=separator, nrows=0)]
-    if len(header) > 1 or ";" not in header[0]:
+    names, semicolon_names = (pd.read_csv(path, sep=sep, nrows=0).columns for sep in (separator, ";"))
+    if len(semicolon_names) <= len(names):
         return pd.read_csv(path, sep=separator, usecols=used)
     table = pd.read_csv(path, sep=";", usecols=used)
     texts = [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]

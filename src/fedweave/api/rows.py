@@ -178,11 +178,9 @@ def _fields_from_series(
     options = replace(options, **{key: column_values(table, column) for key, column in option_columns.items()})
     if not columns.is_pooled:
         options = replace(options, normalize=options.normalize or "standard_client")
-    channels = [
-        table[name].to_numpy(dtype=object if table[name].dtype == object else None) for name in (*labels, *others)
-    ]
-    values = np.stack(channels[: len(labels)], 1)
-    other_values = np.stack(channels[len(labels) :], 1) if others else None
+    channels = [forecasts.as_channels(table[name].to_numpy(), f"column {name!r}") for name in (*labels, *others)]
+    values = np.concatenate(channels[: len(labels)], axis=1)
+    other_values = np.concatenate(channels[len(labels) :], axis=1) if others else None
     fields = forecasts.fields_from_steps(values, other_values, column_values(table, client), options)
     roles = [{"name": name, "role": "value"} for name in (*labels, *others)]
     if "time" in option_columns:

@@ -11,6 +11,7 @@ from fedweave.tensors.random_streams import stream
 
 SHARES = {"train": 0.6, "val": 0.2, "test": 0.2}
 RULES = ("random", "stratified", "chronological", "grouped")
+MOST_SHOWN = 5  # most names of clients in a message
 DEFAULT_VAL_SHARE = 0.1  # share of the training rows that validates, where shares name no "val"
 Rows = tuple[np.ndarray, ...]
 
@@ -114,10 +115,14 @@ def _split_by_rule(
 ) -> dict[str, Rows]:
     """Every client's rows, split in the same way."""
     split = parse_split(
-        SHARES if shares is None else shares, DEFAULT_VAL_SHARE if options.val is None else options.val, tested=True
+        SHARES if shares is None else shares,
+        DEFAULT_VAL_SHARE if options.val is None else options.val,
+        tested=True,
+        where="split" if options.shares is None else "shares",
     )
     recording = None if options.recording is None else _recordings(options.recording, owner, names)
     rows_by_client = _rows_by_client(np.arange(len(owner)), owner, len(names))
+    _refuse_small_clients(rows_by_client, names)
     parts: list[list[np.ndarray]] = []
     for i, (rows, name) in enumerate(zip(rows_by_client, names, strict=True)):
         client, generator = f"client {name!r}", stream(options.seed, i)
@@ -131,6 +136,17 @@ def _split_by_rule(
         else:
             parts.append(stratified_parts(rows, y, split, generator, client))
     return {part: tuple(rows[k] for rows in parts) for k, part in enumerate(PARTS)}
+
+
+def _refuse_small_clients(rows_by_client: Sequence[np.ndarray], names: Sequence[str]) -> None:
+    """Refuse clients with fewer rows than there are parts, and name all of them at once."""
+    small = [name for name, rows in zip(names, rows_by_client, strict=True) if len(rows) < len(PARTS)]
+    if small:
+        shown = ", ".join(map(repr, small[:MOST_SHOWN])) + (", ..." if len(small) > MOST_SHOWN else "")
+        raise BadInput(
+            f"client: fewer than 3 rows, too few for train, val and test, in {len(small)} of {len(names)} clients "
+            f"({shown}); leave these rows out, or give them to another client"
+        )
 
 
 def _chronological_parts(

@@ -61,7 +61,7 @@ def as_values(column: np.ndarray) -> np.ndarray:
         BadInput: a target is no number, or all are the same.
     """
     try:
-        values = column.astype(np.float64)
+        values = (column.astype(object) if column.dtype.kind == "U" else column).astype(np.float64)
     except (ValueError, TypeError) as error:
         raise BadInput(
             f"y: holds a value that is no number ({error}); drop its row, or use target='classes'"

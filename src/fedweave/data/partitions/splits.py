@@ -39,22 +39,22 @@ def check_shares(split: object, where: str) -> None:
         raise BadInput(f"{where}: the shares {dict(split)} add up to {sum(split.values()):g}, not to 1")
 
 
-def parse_split(split: Mapping[str, float], val: float, tested: bool) -> Split:
+def parse_split(split: Mapping[str, float], val: float, tested: bool, where: str = "partition.split") -> Split:
     """Shares from `split`; without its own `val` that share `val` of train becomes validation.
 
-    `tested` says whether the client's own rows must hold a test part.
+    `tested` says whether the client's own rows must hold a test part, and `where` which setting has the shares.
 
     Raises:
         BadInput: an unknown part, shares that do not add up to 1, or no train or test part. `val: 0` is no validation
             part, for runs whose reported round is the last.
     """
-    check_shares(split, "partition.split")
+    check_shares(split, where)
     train, test = split.get("train", 0.0), split.get("test", 0.0)
     validation = split.get("val", val * train)
     training = train if "val" in split else train - validation
     if training <= 0 or (validation <= 0 and "val" not in split) or (test > 0) != tested:
         parts = "train, val and test" if tested else "train and val, the official test set is used"
-        raise BadInput(f"partition.split: {dict(split)} must give a share to {parts}")
+        raise BadInput(f"{where}: {dict(split)} must give a share to {parts}")
     return Split(training, validation, test)
 
 
