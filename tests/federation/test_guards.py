@@ -18,7 +18,7 @@ from fedweave.client.data import ClientData
 from fedweave.client.solvers import SGD
 from fedweave.client.task import RowClassification
 from fedweave.errors import BadInput
-from fedweave.families import GlobalModel, SplitClient
+from fedweave.families import ClientModels, GlobalModel, SplitClient
 from fedweave.federation import guards
 from fedweave.federation.engine import run
 from fedweave.federation.executors import Batched, Executor, Loop
@@ -131,6 +131,74 @@ def test_epochs_that_a_round_does_not_draw_are_refused() -> None:
     )
     refused(tuned, "Mine: descend: epochs 0 to 1, but a round draws 0; train in client_update", "fine_tune")
     assert len(made(training(epochs=slice(0, None)))) == 2
+    refused(training(epochs=3), "Mine: descend: epochs 3 is no slice; give such as slice(0, 1)")
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [(None, "Mine.fit: returned a NoneType; return what self.descend returns"), ({}, "Mine.fit: returned a dict")],
+)
+def test_local_training_returns_a_fit(result: Any, words: str) -> None:
+    """What `descend` returns, not the model alone."""
+    refused(variant(fit=lambda self, model, received, data: result), words)
+
+
+@pytest.mark.parametrize("executor", [Loop(), Batched()])
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        (lambda value, buffers: value, "descend: the loss returned a tensor [] alone; return (the mean over the rows"),
+        (lambda value, buffers: (value[None], buffers), "descend: the loss returned a tensor [1]; return (the mean"),
+        (lambda value, buffers: (2.0, buffers), "descend: the loss returned a float; return"),
+        (lambda value, buffers: (value, None), "the buffers by name), as self.task.objective(data) does"),
+    ],
+)
+def test_a_loss_returns_a_scalar_and_buffers(result: Callable[..., Any], words: str, executor: Executor) -> None:
+    """In both executors."""
+
+    def fit(self: Any, model: Any, received: Any, data: Any) -> Any:
+        objective = self.task.objective(data)
+        return self.descend(model, data, loss=lambda *arguments: result(*objective(*arguments)))
+
+    refused(variant(fit=fit), words, executor=executor)
+
+
+def without_first(mean: Any) -> Any:
+    """A model that lacks a tensor."""
+    return dict([*mean.items()][1:])
+
+
+@pytest.mark.parametrize(
+    ("merge", "words"),
+    [
+        (lambda mean: None, "returned a NoneType; return the tensors of the new model by name"),
+        (without_first, "lacks fc1.weight; return a tensor for each name of old"),
+        (lambda mean: {**mean, "more": torch.ones(1)}, "adds more; return"),
+        (lambda mean: {n: v[None] for n, v in mean.items()}, "fc1.weight is [1, 5, 6] of torch.float64, and before [5"),
+        (lambda mean: {n: v.half() for n, v in mean.items()}, "fc1.weight is [5, 6] of torch.float16, and before"),
+        (lambda mean: {n: v.numpy() for n, v in mean.items()}, "fc1.weight is a ndarray, and before"),
+    ],
+)
+def test_a_merged_model_is_like_the_old_one(merge: Callable[..., Any], words: str) -> None:
+    """The same names, shapes and types."""
+    refused(variant(merge=lambda self, old, mean: merge(mean)), "Mine.merge: " + words)
+
+
+@pytest.mark.parametrize(
+    ("weights", "given"),
+    [
+        (None, "a NoneType"),
+        (np.ones((2, 5, 5)), "a ndarray"),
+        (torch.ones(5, 5, dtype=torch.float64), "[5, 5] of torch.float64"),
+        (torch.ones(1, 5, 5, dtype=torch.float64), "[1, 5, 5] of torch.float64"),
+        (torch.ones(2, 5, 5, dtype=torch.float32), "[2, 5, 5] of torch.float32"),
+    ],
+)
+def test_weights_fit_the_models(weights: Any, given: str) -> None:
+    """Layers, learners and sources, in the type of the models."""
+    hooks = {"weights": lambda self, server, ids: weights, "label": "Mine"}
+    cls = dataclass(frozen=True, kw_only=True)(type("Mine", (SplitClient, ClientModels), hooks))
+    refused(cls, f"Mine.weights: {given}; return a tensor [2, 5, 5] of torch.float64: layers, learners (ids), sources")
 
 
 @pytest.mark.parametrize(

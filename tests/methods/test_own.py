@@ -58,10 +58,11 @@ class Helped(Sound):
 
 @dataclass(frozen=True, kw_only=True)
 class Incomplete(Sound):
-    """Its server loses a part of the model."""
+    """Its server does not send a part of the model."""
 
-    def merge(self, old: Any, mean: Any) -> Any:
-        return {name: value for name, value in mean.items() if not name.startswith(self.task.head[0])}
+    def download(self, server: Any, ids: Tensor) -> Any:
+        shared, own = super().download(server, ids)
+        return {name: value for name, value in shared.items() if not name.startswith(self.task.head[0])}, own
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -137,6 +137,11 @@ WRONG = {
         f"from dataclasses import dataclass\n{IMPORT}@fw.method('x')\n{FROZEN}{METHOD}    point = 'Pre'\n",
         "method 'x': X: point is 'Pre'; choose 'pre' or 'post'",
     ),
+    "nodefault": (
+        f"from dataclasses import dataclass\nfrom typing import Annotated\n{IMPORT}import fedweave.settings as s\n"
+        f"@fw.method('x')\n{FROZEN}{METHOD}    step: Annotated[s.Share, 'a part'] = 5\n",
+        "method 'x': X: the default of step: 5 is out of range; it must be between 0 and 1",
+    ),
     "nomodel": (f"{IMPORT}@fw.model('x')\n{CLASS}", "model 'x': .* is no client model; derive it from"),
     "noloader": (f"{IMPORT}@fw.dataset('x')\n{CLASS}", "dataset 'x': .* is no loader; write a function"),
     "norule": (f"{IMPORT}fw.partition('x')(3)\n", "partition 'x': 3 is no rule; write a function"),

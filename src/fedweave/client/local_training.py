@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from fedweave.client.loss_check import check_loss
 from fedweave.client.solvers import Loss, Solver, clone, masked_mean, value_and_grad
 from fedweave.client.stacked_steps import Stacks, Steps, StepSettings, take_steps
 from fedweave.tensors import dropout_keys, trees
@@ -105,7 +106,7 @@ def _train_single_client(
 
 
 def _bind_loss(loss: Loss, rest: Params, rows: Tensor, key: Tensor) -> Callable[[Params], tuple[Tensor, Params]]:
-    return lambda params: loss({**params, **rest}, rows, key)
+    return lambda params: check_loss(loss({**params, **rest}, rows, key))
 
 
 def _train_stacked_clients(

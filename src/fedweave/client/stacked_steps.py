@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from fedweave.client.loss_check import check_loss
 from fedweave.client.solvers import Solver
 from fedweave.tensors import compilation, recordings, trees
 from fedweave.tensors.closures import Rebuild
@@ -197,7 +198,7 @@ def _advance(
         tensors = [
             tensor if dim is None else next(iterator) for tensor, dim in zip(captured, settings.dims, strict=True)
         ]
-        return settings.rebuild(tensors)({**params, **rest}, rows, key)
+        return check_loss(settings.rebuild(tensors)({**params, **rest}, rows, key))
 
     leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
     with torch.enable_grad():

@@ -56,6 +56,7 @@ class SplitClient(Method):
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         model = self.personalize(shared, own, client, data)
         fit = self.fit(model, trees.omit(model, self.local_names), data)
+        guards.check_trained(type(self).__name__, fit, Fit)
         return self.split_update(fit, **self.feedback(model, own, data))
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
@@ -109,6 +110,7 @@ class GlobalModel(Method):
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
         mean = self.merge(server["model"], trees.weighted_mean(uploads["model"], weights))
+        guards.check_merged(type(self).__name__, server["model"], mean)
         solver = self.server_solver
         if solver is None:
             return {"model": mean}
@@ -140,7 +142,9 @@ class ClientModels(Weaving):
 
     def mixture(self, server: Server, ids: Tensor) -> Tensor:
         """The weights [L, P, N] of the mixtures: `weights`, or those of a control of the graph."""
-        return self.controlled(self.weights(server, ids), ids, usable_sources(server["seen"]))
+        weights, layers = self.weights(server, ids), len(self.task.layers)
+        guards.check_weights(type(self).__name__, weights, layers, len(ids), server["models"])
+        return self.controlled(weights, ids, usable_sources(server["seen"]))
 
     def begin(self, start: Start) -> Tree:
         """Further state of the server before round 0; tables have the shape [N, ...]. By default nothing."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedweave.errors import BadInput, format_value, suggest
-from fedweave.tensors.trees import Tree
+from fedweave.tensors.trees import Params, Tree
 
 MT19937_BYTES = 625 * 4  # 624 words and the position of the next one
 KEYED = (
@@ -152,6 +152,8 @@ def planned_epochs(name: str, epochs: slice, plan: Any) -> Any:
     Raises:
         BadInput: the plan does not have them.
     """
+    if not isinstance(epochs, slice):
+        raise BadInput(f"{name}: descend: epochs {format_value(epochs)} is no slice; give such as slice(0, 1)")
     available = len(plan)
     if epochs.stop is None or epochs.stop <= available:
         return plan[epochs]
@@ -163,6 +165,60 @@ def planned_epochs(name: str, epochs: slice, plan: Any) -> Any:
     raise BadInput(
         f"{name}: descend: epochs {epochs.start or 0} to {epochs.stop}, but a round draws {available}; {way_out}"
     )
+
+
+def check_trained(name: str, fit: object, expected: type) -> None:
+    """Refuse what `fit` of the method `name` returned if it is not what `descend` returns.
+
+    Raises:
+        BadInput: naming the type.
+    """
+    if not isinstance(fit, expected):
+        raise BadInput(f"{name}.fit: returned a {type(fit).__name__}; return what self.descend returns")
+
+
+def check_merged(name: str, old: Params, new: object) -> None:
+    """Refuse what `merge` of the method `name` returned if it is no model like `old`.
+
+    Raises:
+        BadInput: naming the type, the missing or unknown tensors, or the tensor of another shape or type.
+    """
+    if not isinstance(new, Mapping):
+        raise BadInput(f"{name}.merge: returned a {type(new).__name__}; return the tensors of the new model by name")
+    if names := sorted(new.keys() ^ old.keys()):
+        raise BadInput(
+            f"{name}.merge: {'lacks' if names[0] in old else 'adds'} {names[0]}; return a tensor for each name of old"
+        )
+    for key, value in old.items():
+        expected, given = (
+            f"{[*one.shape]} of {one.dtype}" if isinstance(one, Tensor) else f"a {type(one).__name__}"
+            for one in (value, new[key])
+        )
+        if given != expected:
+            raise BadInput(f"{name}.merge: {key} is {given}, and before {expected}; keep shape and type")
+
+
+def check_weights(name: str, weights: object, layers: int, clients: int, models: Params) -> None:
+    """Refuse mixture weights of the method `name` that do not fit the `models` of the sources [N, ...].
+
+    Args:
+        clients: learners, P.
+
+    Raises:
+        BadInput: naming the shape or the type, and the right one.
+    """
+    model = next(iter(models.values()))
+    expected = f"[{layers}, {clients}, {len(model)}] of {model.dtype}"
+    given = (
+        f"[{', '.join(map(str, weights.shape))}] of {weights.dtype}"
+        if isinstance(weights, Tensor)
+        else f"a {type(weights).__name__}"
+    )
+    if given != expected:
+        raise BadInput(
+            f"{name}.weights: {given}; return a tensor {expected}: layers, learners (ids), sources, in the type of "
+            "server['models']"
+        )
 
 
 def check_graph(name: str, weights: object, layers: int, clients: int) -> None:

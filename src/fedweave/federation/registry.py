@@ -7,6 +7,7 @@ from typing import TypeVar
 from fedweave.errors import BadInput, format_value
 from fedweave.federation.protocol import Method
 from fedweave.registry import check_name, register
+from fedweave.settings import describe
 
 M = TypeVar("M", bound=Method)
 
@@ -44,3 +45,6 @@ def _check_fields(cls: type[Method], where: str) -> None:
         raise BadInput(f"{where}: {taken[0]} is set by the run; give the setting another name")
     if cls.point not in ("pre", "post"):
         raise BadInput(f"{where}: point is {format_value(cls.point)}; choose 'pre' or 'post'")
+    for setting in describe(cls):
+        if setting.name in annotations:
+            setting.check_bounds(setting.default, f"{where}: the default of {setting.name}")

@@ -1,0 +1,25 @@
+"""A check of what a loss returns, which a user may have written."""
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from fedweave.errors import BadInput
+from fedweave.tensors.trees import Params
+
+
+def check_loss(result: tuple[Tensor, Params]) -> tuple[Tensor, Params]:
+    """The `result` of a loss.
+
+    Raises:
+        BadInput: it is no pair of a scalar and buffers by name.
+    """
+    is_pair = isinstance(result, tuple) and len(result) == 2
+    if is_pair and isinstance(result[0], Tensor) and not result[0].ndim and isinstance(result[1], Mapping):
+        return result
+    value = result[0] if is_pair else result
+    given = f"a tensor {[*value.shape]}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+    raise BadInput(
+        f"descend: the loss returned {given}{'' if is_pair else ' alone'}; return (the mean over the rows as a tensor "
+        "without axes, the buffers by name), as self.task.objective(data) does"
+    )
