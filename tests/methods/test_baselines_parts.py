@@ -16,7 +16,7 @@ from fedweave.federation.engine import run, run_round
 from fedweave.federation.executors import Loop
 from fedweave.federation.records import Settings
 from fedweave.federation.schedule import Training, evaluation_cohort
-from fedweave.federation.start import begin, build_start
+from fedweave.federation.start import admission, begin
 from fedweave.methods import cfl
 from fedweave.tensors import dropout_keys, trees
 
@@ -281,7 +281,7 @@ def test_unsquared_penalty_has_a_unit_gradient() -> None:
 def test_panacea_reconstruction() -> None:
     """The generator's gradient equals central differences, and following it reconstructs the graph better."""
     method = made("panacea", "rows", generator_weight=1.0, embedding_size=6)
-    server = method.init(build_start(method, FED, SEED, Loop()))
+    server = method.init(admission(method, FED, SEED, Loop())[0])
     phi, fixed = server["phi"], server["fixed"]
     gradient = method.regularise(phi, fixed)
     g = torch.Generator().manual_seed(4)

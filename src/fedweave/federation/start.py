@@ -1,5 +1,6 @@
 """How clients and servers start: the common initial model, enrolment, the state before round 0, and newcomers."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -33,18 +34,12 @@ def initial_model(method: Method, federation: Federation, seed: int) -> Params:
     return trees.tree_map(lambda t: t.to(device), method.task.init(seed * 1000 + INITIAL))
 
 
-def build_start(
-    method: Method, federation: Federation, seed: int, executor: Executor, upload_path: UploadPath = PLAIN
-) -> Start:
-    """What the server knows before round 0: the common initial model and the clients' enrolment."""
-    return _enrol_all(method, federation, seed, executor, upload_path)[0]
-
-
 def _enrol_all(
-    method: Method, federation: Federation, seed: int, executor: Executor, upload_path: UploadPath
+    method: Method, federation: Federation, seed: int, executor: Executor, upload_path: UploadPath, round: int = 0
 ) -> tuple[Start, StackedEnrolments]:
+    """What the server knows before `round`, the first one of a stage, and what all clients enrolled with."""
     model, everybody = initial_model(method, federation, seed), torch.arange(federation.clients)
-    enrolled = _enrol(method, model, federation, everybody, seed, executor, upload_path)
+    enrolled = _enrol(method, model, federation, everybody, seed, executor, upload_path, round)
     return _start(model, enrolled, federation, seed), enrolled
 
 
@@ -74,7 +69,7 @@ def hand_over(stage: Stage, state: State, federation: Federation, settings: Sett
     """The state at the beginning of `stage`: the last state, with the server that `stage.handover` makes, if any."""
     if stage.handover is None:
         return state
-    start = build_start(stage.method, federation, settings.seed, executor, settings.upload_path)
+    start, _ = _enrol_all(stage.method, federation, settings.seed, executor, settings.upload_path, state.round)
     server = trees.tree_map(lambda t: t.to(federation.ids.device), stage.handover(state.server, start))
     return state._replace(server=server)
 
@@ -117,7 +112,9 @@ def _enrol(
     seed: int,
     executor: Executor,
     upload_path: UploadPath,
+    round: int = 0,
 ) -> StackedEnrolments:
+    """Enrolments of the clients at `positions`; noise and forgeries are new in each stage, by its first `round`."""
     participants = cohort(federation, positions, method.training, method.enrolment_epochs, seed, ENROLMENT)
 
     def enrol_client(data: ClientData) -> Tree:
@@ -128,4 +125,5 @@ def _enrol(
         return enrolment.upload, enrolment.client, memory.states if memory else {}
 
     upload, client, states = executor.map(enrol_client, (), participants)
-    return StackedEnrolments(deliver_enrolment(upload, participants, seed, upload_path, method.public), client, states)
+    senders = replace(participants, round=ENROLMENT - round)
+    return StackedEnrolments(deliver_enrolment(upload, senders, seed, upload_path, method.public), client, states)
