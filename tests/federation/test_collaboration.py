@@ -69,6 +69,23 @@ def test_knn_graph_keeps_the_most_similar() -> None:
         collaboration.knn_graph(x, -1)
 
 
+def test_equal_neighbours_are_taken_in_order() -> None:
+    """So that the graph is the same on every machine."""
+    edges = collaboration.knn_graph(torch.ones(40, 3, dtype=torch.float64), 2)
+    pairs = {(int(a), int(b)) for a, b in edges.T if a > b}
+    assert pairs == {(1, 0)} | {(i, j) for i in range(2, 40) for j in (0, 1)} | {(2, 1)}
+
+
+def test_a_row_without_weight_has_no_shares() -> None:
+    rows = torch.tensor([[1.0, 3.0], [0.0, 0.0]])
+    assert collaboration.row_shares(rows).tolist() == [[0.25, 0.75], [0.0, 0.0]]
+
+
+@pytest.mark.parametrize(("layers", "clients", "small"), [(1, 8192, True), (1, 8193, False), (2, 8192, False)])
+def test_graphs_of_all_layers_count_for_the_limit(layers: int, clients: int, small: bool) -> None:
+    assert collaboration.is_recordable(layers, clients) == small
+
+
 def test_threshold_graph() -> None:
     x = torch.cat([numbers(10, 3), numbers(1, 3).expand(2, -1)])
     cosine = F.cosine_similarity(x[:, None], x, dim=2)
