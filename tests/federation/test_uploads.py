@@ -70,6 +70,8 @@ def test_a_broken_upload_is_as_if_it_had_never_come(name: str, kind: str) -> Non
     assert same(after.server, method.aggregate(before.server, senders, upload, federation.sizes[senders]))
     assert same(after.clients, trees.put(before.clients, senders, clients))
     assert name == "local" or same(trees.at(after.clients, LIAR), trees.at(before.clients, LIAR))
+    if name != "local" and not before.optimizers:
+        assert not any(leaf[LIAR].any() for leaf in trees.tree_leaves(after.optimizers))
     assert report.loss == float(updates.loss[senders].mean())
 
 
@@ -184,6 +186,16 @@ def test_robust_centres_against_the_textbook() -> None:
             actual = rule.apply(sent, base)["model"]
             for name, value in sent["model"].items():
                 assert np.allclose(actual[name].numpy(), truth(value.numpy())[None], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("count", "trim", "left"), [(7, 0.1, 5), (7, 0.2, 3), (10, 0.1, 8), (30, 0.1, 24), (4, 0.5, 2)]
+)
+def test_a_trimmed_share_is_rounded_up(count: int, trim: float, left: int) -> None:
+    """0.1 of 30 clients are three, although 0.1 is a little more in floating point; the middle is never left out."""
+    values = torch.arange(float(count)) ** 3
+    middle = values[(count - left) // 2 : (count + left) // 2].mean()
+    assert Robust(rule="trimmed", trim=trim).centre(values.flip(0)) == middle
 
 
 def test_clipping_bounds_every_update_and_spares_short_ones() -> None:

@@ -114,6 +114,7 @@ def test_more_liars_contain_the_fewer() -> None:
     assert [int(c.sum()) for c in chosen] == [0, 4, 8, 12, 16, 20]
     assert all((b | ~a).all() for a, b in pairwise(chosen))
     assert not torch.equal(choose_attackers(20, 0.4, 1), choose_attackers(20, 0.4, 2))
+    assert [int(choose_attackers(10, share, 0).sum()) for share in (0.24, 0.26, 0.29)] == [2, 3, 3]
 
 
 def test_executors_and_newcomers_know_the_liars() -> None:
