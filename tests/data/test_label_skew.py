@@ -1,6 +1,8 @@
 """Label skews: tables of counts have the sums and the law they claim; options of all rules are described."""
 
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from scipy import stats
 from fedweave import data
 from fedweave.data.partitions import registry
 from fedweave.data.partitions.label_skew import (
+    Allocation,
     ClassSizes,
     clusters,
     dirichlet,
@@ -113,6 +116,15 @@ def test_shards_are_equal_and_k_a_client() -> None:
     assert (counts % each == 0).all()
     assert np.array_equal((counts // each).sum(0), np.full(5, 4))
     assert np.array_equal((counts // each).sum(1), np.full(10, 2))
+
+
+@pytest.mark.parametrize("allocate", [partial(shards, classes=2), partial(some_classes, classes=2), grouped])
+def test_classes_of_clients_are_drawn(allocate: Callable[..., Allocation]) -> None:
+    """Over many seeds, each class is equally often among those of the first client."""
+    most = np.stack([allocate(class_sizes([40] * 10), 10, stream(6, i)).counts[0] for i in range(200)])
+    held = (most > 10 if allocate is grouped else most > 0).sum(0)
+    assert len(np.unique(most, axis=0)) > 20
+    assert np.abs(held - held.mean()).max() < 5 * np.sqrt(held.mean())
 
 
 def test_clusters_own_their_classes() -> None:

@@ -71,6 +71,32 @@ def test_rows_are_dealt_once(name: str) -> None:
     assert not all(np.array_equal(a, b) for a, b in zip(everything(result), everything(other), strict=True))
 
 
+@pytest.mark.parametrize("name", ["clusters", "superclass"])
+def test_rows_of_a_class_are_drawn_at_random(name: str) -> None:
+    """Also where the counts do not depend on the seed."""
+    clients = [
+        [np.sort(np.concatenate(parts)) for parts in zip(result.train, result.val, result.test, strict=True)]
+        for result in (data.partition(toy(), name, 10, seed, **LABEL_RULES[name]) for seed in (0, 1))
+    ]
+    for rows, other_rows in zip(*clients, strict=True):
+        assert len(rows) == len(other_rows)
+        assert not np.array_equal(rows, other_rows)
+        labels = toy().labels[rows]
+        firsts = [np.flatnonzero(toy().labels == label)[: (labels == label).sum()] for label in np.unique(labels)]
+        assert not np.array_equal(rows, np.sort(np.concatenate(firsts)))
+
+
+@pytest.mark.parametrize("stratify", [False, True])
+def test_parts_of_clients_with_equal_rows_are_drawn_apart(stratify: bool) -> None:
+    """The places of the test rows among a client's rows differ between clients, and between seeds."""
+    places = set()
+    for seed in (0, 1):
+        result = data.partition(toy(), "clusters", 10, seed, classes=2, stratify=stratify)
+        for parts in zip(result.train, result.val, result.test, strict=True):
+            places.add(tuple(np.searchsorted(np.sort(np.concatenate(parts)), parts[2]).tolist()))
+    assert len(places) == 20
+
+
 def test_impossible_dirichlet_ends() -> None:
     with pytest.raises(BadInput, match=r"partition.beta: no draw of Dir\(0.001\)") as caught:
         data.partition(toy(), "dirichlet", 20, 0, beta=0.001, minimum=20, attempts=50)
@@ -148,6 +174,9 @@ def test_metis_cuts_the_largest_component(graph: Dataset) -> None:
     ]
     assert np.array_equal(np.sort(np.concatenate(roles)), largest)
     assert [round(len(r) / len(largest), 3) for r in roles] == [0.4, 0.3, 0.3]
+    other = data.partition(graph, "metis", 10, 124)
+    assert all(np.array_equal(a, b) for a, b in zip(result.nodes, other.nodes, strict=True))
+    assert not any(np.array_equal(a, b) for a, b in zip(result.train, other.train, strict=True))
 
 
 def test_largest_component_and_shares_of_nodes() -> None:
@@ -196,6 +225,7 @@ def test_natural_windows_are_chronological() -> None:
 
 
 def test_natural_owners() -> None:
+    """Each owner's rows are cut at random, for each owner apart."""
     owner = np.repeat(np.arange(4), 20)
     dataset = Dataset("o", "images", np.zeros((80, 1, 1, 1), np.float32), owner % 2, 2, owner=owner)
     result = data.partition(dataset, "natural", 4, 0, split={"train": 0.8, "test": 0.2}, val=0.125)
@@ -203,6 +233,8 @@ def test_natural_owners() -> None:
         (owner[rows] == i).all() for part in (result.train, result.val, result.test) for i, rows in enumerate(part)
     )
     assert [len(part[0]) for part in (result.train, result.val, result.test)] == [14, 2, 4]
+    again = data.partition(dataset, "natural", 4, 1, split={"train": 0.8, "test": 0.2}, val=0.125)
+    assert len({tuple((rows % 20).tolist()) for rows in (*result.test, *again.test)}) == 8
 
 
 def test_natural_clients_have_names_groups_and_units_that_survive(tmp_path: Path) -> None:
