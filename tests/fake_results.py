@@ -53,6 +53,11 @@ def slug(label: str) -> str:
     return "".join(c if c.isalnum() else "-" for c in label.lower())
 
 
+def write_single_run(tmp_path: Path, label: str = "FedAMP", rounds: int = 6, **block: object) -> Path:
+    """A study with a single run; returns the run's folder."""
+    return write_run(tmp_path / "results" / "s", "t", label, 0.0, block, (0, 1), 8, rounds, np.random.default_rng(0))
+
+
 def write_run(
     folder: Path,
     task: str,

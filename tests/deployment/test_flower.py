@@ -6,7 +6,6 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,12 +23,14 @@ from fedweave.deployment.flower.processes import add_nodes, local_federation
 from fedweave.deployment.flower.run_monitor import follow, launch, run_state
 from fedweave.deployment.message_log import MessageLog
 from fedweave.runs.history import SPLITS
+from tests.servers import until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".flower" / "bin" / "python"
 METHODS = {"fedrep": {}, "fedamp": {}, "pfedhn": {"width": 8, "hidden": 1}}  # one of three families
 NODES = 10
+PATIENCE = 420.0  # seconds; the first round of an app waits for its processes
 # pip's words where there is no network; anything else that goes wrong is a failure.
 UNREACHABLE = ("Temporary failure in name resolution", "Network is unreachable", "NewConnectionError", "ProxyError")
 
@@ -50,23 +51,15 @@ def digits() -> fw.Federation:
     return fw.Federation.from_dataset("digits", "dirichlet", clients=NODES, beta=0.5)
 
 
-def exported(folder: Path, method: Any, federation: fw.Federation, secure: bool = False, **train: Any) -> Hosts:
+def export_hosts(folder: Path, method: Any, federation: fw.Federation, secure: bool = False, **train: Any) -> Hosts:
     return Hosts(folder, planned(method, federation, model={"name": "mlp", "hidden": [16]}, **train), secure)
-
-
-def until(condition: Callable[[], Any], seconds: float = 420.0) -> None:
-    """Wait for a condition."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "the time is over"
-        time.sleep(0.2)
 
 
 def test_ten_nodes_and_three_families_have_the_bits_of_the_simulation(flower, digits, tmp_path):
     """Three federations at once on the same SuperNodes; every message is looked at."""
     from fedweave.methods import METHODS as CLASSES
 
-    runs = {name: exported(tmp_path / name, CLASSES[name](**options), digits) for name, options in METHODS.items()}
+    runs = {name: export_hosts(tmp_path / name, CLASSES[name](**options), digits) for name, options in METHODS.items()}
     places = [tmp_path / "data" / f"host-{i}" for i in range(NODES)]
     for i, place in enumerate(places):
         place.mkdir(parents=True)
@@ -117,7 +110,7 @@ def check_messages(hosts: Hosts, server: Path) -> None:
     assert (measured.loc[[0, 1], "bytes_up"].to_numpy() >= counted.loc[[1, 2], "bytes_up"].to_numpy()).all()
 
 
-def belonging(out: Path) -> list[psutil.Process]:
+def flower_processes(out: Path) -> list[psutil.Process]:
     """Processes of Flower whose files lie in `out`."""
     found = []
     for process in psutil.process_iter():
@@ -129,15 +122,17 @@ def belonging(out: Path) -> list[psutil.Process]:
 
 def test_simulate_ends_when_its_server_is_killed_and_leaves_nothing_after_a_signal(flower, tmp_path):
     few = fw.Federation.from_dataset("digits", "dirichlet", clients=3, beta=0.5)
-    hosts, out = exported(tmp_path / "run", "fedavg", few, rounds=500), tmp_path / "federation"
+    hosts, out = export_hosts(tmp_path / "run", "fedavg", few, rounds=500), tmp_path / "federation"
     words = ["-m", "fedweave.deployment", "simulate", hosts.folder / "app", "--data", hosts.folder / "data"]
     server = out / "server"
     with tempfile.TemporaryDirectory() as short:  # a socket's path must be short
         for number in (signal.SIGKILL, signal.SIGTERM):
             command = subprocess.Popen([flower, *words, "--out", out], env=os.environ | {"TMPDIR": short},
                                        stderr=subprocess.PIPE, text=True)  # fmt: skip
-            until(lambda command=command: status.read(server).get("round", 0) >= 1 or command.poll() is not None)
-            assert belonging(out)
+            assert until(
+                lambda command=command: status.read(server).get("round", 0) >= 1 or command.poll() is not None, PATIENCE
+            )
+            assert flower_processes(out)
             killed = number == signal.SIGKILL
             os.kill(int(status.read(server)["pid"]) if killed else command.pid, number)
             _, output = command.communicate(timeout=60)
@@ -145,7 +140,7 @@ def test_simulate_ends_when_its_server_is_killed_and_leaves_nothing_after_a_sign
             line = output.splitlines()[-1]
             assert line.startswith("error: ") == killed
             assert ("the server of the federation was killed" in line) == killed
-            until(lambda: not belonging(out), 120)
+            assert until(lambda: not flower_processes(out), 120)
             assert not [*Path(short).iterdir()]
             (server / status.STATUS).unlink()
         time.sleep(3)
@@ -157,7 +152,7 @@ def test_kills_and_newcomers(flower, tmp_path):
     specification, one that says it is another client, and a newcomer appear.
     """
     few = fw.Federation.from_dataset("digits", "dirichlet", clients=3, beta=0.5)
-    hosts = exported(tmp_path / "run", "fedrep", few, rounds=12)
+    hosts = export_hosts(tmp_path / "run", "fedrep", few, rounds=12)
     server, out, files = tmp_path / "server", tmp_path / "federation", sorted((tmp_path / "run" / "data").iterdir())
     log, told, wanted = MessageLog(server), [hosts.spec.hash], {"timeout": 40.0, "wait": 240.0}
     stranger, impostor, newcomer = (tmp_path / f"{name}.pt" for name in ("stranger", "impostor", "newcomer"))
@@ -169,13 +164,16 @@ def test_kills_and_newcomers(flower, tmp_path):
         add_nodes(host, out, [stranger], ["0" * 16], clients=[8])
         add_nodes(host, out, [impostor], told, clients=[9])
         launch(host, hosts.folder / "app", server, **wanted)
-        until(lambda: status.read(server).get("round", 0) >= 1)
+        assert until(lambda: status.read(server).get("round", 0) >= 1, PATIENCE)
         host.stop("client-1", signal.SIGKILL)
-        until(lambda: any(line["client"] == 1 and "error" in line for line in log.lines()))
+        assert until(lambda: any(line["client"] == 1 and "error" in line for line in log.lines()), PATIENCE)
         done = status.read(server)["round"]
         (out / "keys" / "client-1").unlink()  # its owner makes a new key, and the server's registers it
         add_nodes(host, out, files[1:2], told)
-        until(lambda: any(line["client"] == 1 and line["round"] > done and line.get("tensors") for line in log.lines()))
+        assert until(
+            lambda: any(line["client"] == 1 and line["round"] > done and line.get("tensors") for line in log.lines()),
+            PATIENCE,
+        )
         slow = int(status.read(server)["pid"])
         os.kill(slow, signal.SIGSTOP)  # it has the folder until the next server is there
         host.stop("superlink", signal.SIGKILL)
@@ -183,7 +181,7 @@ def test_kills_and_newcomers(flower, tmp_path):
         host.start_superlink(out / "keys")
         add_nodes(host, out, [newcomer], told, clients=[7])
         run = launch(host, hosts.folder / "app", server, **wanted)
-        until(lambda: run_state(host, run)[0] == "running")
+        assert until(lambda: run_state(host, run)[0] == "running", PATIENCE)
         os.kill(slow, signal.SIGCONT)
         follow(server, host, run, progress=False)
     final = checkpoint.restore(server, hosts.spec.hash)
@@ -201,14 +199,14 @@ def test_kills_and_newcomers(flower, tmp_path):
 def test_secure_aggregation_gives_the_server_the_mean_only(flower, tmp_path):
     """A node is killed in the middle, and the others remove its masks or the round is left out; it comes back."""
     few = fw.Federation.from_dataset("digits", "dirichlet", clients=4, beta=0.5)
-    hosts = exported(tmp_path / "run", "fedprox", few, secure=True, rounds=6)
+    hosts = export_hosts(tmp_path / "run", "fedprox", few, secure=True, rounds=6)
     server, out, files = tmp_path / "server", tmp_path / "federation", sorted((tmp_path / "run" / "data").iterdir())
     log, told = MessageLog(server), [hosts.spec.hash]
     with local_federation(out, files, told, flower) as host:
         run = launch(host, hosts.folder / "app", server, timeout=60.0, wait=240.0)
-        until(lambda: status.read(server).get("round", 0) >= 2)
+        assert until(lambda: status.read(server).get("round", 0) >= 2, PATIENCE)
         host.stop("client-3", signal.SIGKILL)
-        until(lambda: any(line["client"] == 3 and "error" in line for line in log.lines()))
+        assert until(lambda: any(line["client"] == 3 and "error" in line for line in log.lines()), PATIENCE)
         add_nodes(host, out, files[3:], told)
         follow(server, host, run, progress=False)
     final, expected = checkpoint.restore(server, hosts.spec.hash).history, hosts.simulation()

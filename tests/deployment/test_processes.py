@@ -5,17 +5,16 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 
 from fedweave.deployment import status
 from fedweave.deployment.__main__ import main
 from fedweave.deployment.folders import lock_folder
 from fedweave.errors import BadInput
+from tests.servers import alive, until
 
 pytest.importorskip("cryptography")
 
@@ -46,17 +45,6 @@ runpy.run_module("fedweave.deployment.flower.supervise", run_name="__main__")
 """
 
 
-def until(condition, seconds=60.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
-def gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL])
 def test_programs_end_with_the_command_that_started_them(number, tmp_path):
     """Only a kill leaves the folder in /tmp, and no program in any case."""
@@ -66,7 +54,7 @@ def test_programs_end_with_the_command_that_started_them(number, tmp_path):
         command.send_signal(number)
         code = command.wait(60)
     assert code == (-number if number == signal.SIGKILL else 128 + number)
-    until(lambda: gone(child))
+    assert until(lambda: not alive(child))
     assert bool([*tmp_path.glob("short-*")]) == (number == signal.SIGKILL)
 
 
@@ -89,7 +77,7 @@ def test_a_supervised_program_ends_with_its_supervisor(number):
         child = int(supervisor.stdout.readline())
         supervisor.send_signal(number)
         assert supervisor.wait(60) == 0
-    until(lambda: gone(child))
+    assert until(lambda: not alive(child))
 
 
 def test_commands_of_the_fork_server_in_folders_with_spaces(tmp_path, monkeypatch):

@@ -5,14 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.servers import Project, study
+from tests.servers import Project, study, until
 from tests.small_project import params
 
 pytestmark = [
@@ -33,16 +32,6 @@ import torch
 assert threads() <= before, (threads(), before)
 assert not torch.cuda.is_initialized()
 """
-
-
-def until(condition: Callable[[], object], seconds: float = PATIENCE) -> bool:
-    """Whether `condition` holds within `seconds`."""
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 def marked(mark: str) -> dict[int, str]:

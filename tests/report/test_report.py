@@ -17,7 +17,7 @@ from fedweave.report import task_view
 from fedweave.results import verdicts
 from fedweave.results.marks import REFERENCES
 from fedweave.results.tables import score_matrix, scores_by_method
-from tests.fake_results import write_run, write_study
+from tests.fake_results import write_single_run, write_study
 
 METHODS = {"Local": -6.0, "FedAvg": -12.0, "FedAvg-FT": -0.1, "FedAMP": -5.0, "FedAGHN": 0.0}
 
@@ -36,11 +36,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def page(folder: Path) -> str:
     return report.build(folder).read_text(encoding="utf-8")
-
-
-def one(tmp_path: Path, label: str = "FedAMP", rounds: int = 6, **block: object) -> Path:
-    """A study with a single run; returns the run's folder."""
-    return write_run(tmp_path / "results" / "s", "t", label, 0.0, block, (0, 1), 8, rounds, np.random.default_rng(0))
 
 
 def test_leaderboard_is_what_numpy_gets_from_the_evaluations(folder: Path) -> None:
@@ -290,7 +285,7 @@ def test_a_few_trials_are_listed(tmp_path: Path) -> None:
 
 def test_page_needs_no_optional_file_and_escapes_names(tmp_path: Path) -> None:
     label = "<script>alert('$x_1$')</script> & co"
-    run = one(tmp_path, label=label, note="<img src=x onerror=alert(1)>")
+    run = write_single_run(tmp_path, label=label, note="<img src=x onerror=alert(1)>")
     text = report.build(run.parents[1]).read_text(encoding="utf-8")
     assert Page(text).tags["script"] == 1
     assert Page(text).tags["img"] == 0

@@ -11,17 +11,12 @@ import pytest
 from fedweave import report, results
 from fedweave.errors import BadInput
 from fedweave.runs import selection
-from tests.fake_results import write_run
-
-
-def one(tmp_path: Path, label: str = "FedAMP", rounds: int = 6, **block: object) -> Path:
-    """A study with a single run; returns the run's folder."""
-    return write_run(tmp_path / "results" / "s", "t", label, 0.0, block, (0, 1), 8, rounds, np.random.default_rng(0))
+from tests.fake_results import write_single_run
 
 
 @pytest.mark.parametrize("select", ["best_val_round", "per_client_best_val", "last"])
 def test_test_values_do_not_move_the_selected_round(tmp_path: Path, select: str) -> None:
-    run = one(tmp_path, select=select)
+    run = write_single_run(tmp_path, select=select)
     before = results.clients(results.load_study(run.parents[1]))
     table = pd.read_parquet(run / "evaluations.parquet")
     test = table["split"] == "test"
@@ -38,7 +33,7 @@ def test_test_values_do_not_move_the_selected_round(tmp_path: Path, select: str)
 
 
 def test_selection_on_test_is_never_a_headline(tmp_path: Path) -> None:
-    run = one(tmp_path, select="best_test_round")
+    run = write_single_run(tmp_path, select="best_test_round")
     with pytest.raises(
         BadInput, match=r"'best_test_round' is unknown.*choices: best_val_round, last, per_client_best_val"
     ):
@@ -47,7 +42,7 @@ def test_selection_on_test_is_never_a_headline(tmp_path: Path) -> None:
 
 def test_one_seed_has_no_std_and_divergence_stays_visible(tmp_path: Path) -> None:
     for label in ("FedAvg", "Local"):
-        one(tmp_path, label=label, metric="mse")
+        write_single_run(tmp_path, label=label, metric="mse")
     run = tmp_path / "results" / "s" / "runs" / "t-fedavg"
     table = pd.read_parquet(run / "evaluations.parquet").query("seed == 0").assign(value=np.nan)
     table.to_parquet(run / "evaluations.parquet", index=False)
@@ -61,7 +56,7 @@ def test_one_seed_has_no_std_and_divergence_stays_visible(tmp_path: Path) -> Non
 
 
 def test_clients_without_test_rows_are_left_out(tmp_path: Path) -> None:
-    run = one(tmp_path)
+    run = write_single_run(tmp_path)
     table = pd.read_parquet(run / "evaluations.parquet")
     table.loc[table["client"] == 3, "value"] = np.nan
     table.to_parquet(run / "evaluations.parquet", index=False)
@@ -71,7 +66,7 @@ def test_clients_without_test_rows_are_left_out(tmp_path: Path) -> None:
 
 
 def test_runs_that_share_a_label_stay_apart(tmp_path: Path) -> None:
-    first = one(tmp_path)
+    first = write_single_run(tmp_path)
     second = first.with_name("t-other")
     shutil.copytree(first, second)
     info = json.loads((second / "run.json").read_text()) | {"run": "t-other"}
@@ -85,7 +80,7 @@ def test_runs_that_share_a_label_stay_apart(tmp_path: Path) -> None:
 def test_broken_folders_name_the_file(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no finished run; train one first"):
         results.load_study(tmp_path)
-    run = one(tmp_path)
+    run = write_single_run(tmp_path)
     table = pd.read_parquet(run / "evaluations.parquet")
     pd.concat([table, table[:1]]).to_parquet(run / "evaluations.parquet")
     with pytest.raises(BadInput, match=r"evaluations\.parquet: two rows for one seed, round, point, split, client"):
@@ -103,7 +98,7 @@ def test_broken_folders_name_the_file(tmp_path: Path) -> None:
 
 
 def test_broken_optional_files_name_themselves(tmp_path: Path) -> None:
-    run = one(tmp_path, label="FedAMP")
+    run = write_single_run(tmp_path, label="FedAMP")
     np.savez(run / "collaboration-0.npz", rounds=[1], weights=np.ones((2, 1, 3, 3)), layers=["a"])
     with pytest.raises(BadInput, match=r"collaboration-0\.npz: weights \(2, 1, 3, 3\)"):
         report.build(run.parents[1])
@@ -121,7 +116,7 @@ def test_broken_optional_files_name_themselves(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("undrawn")
 def test_the_page_says_what_happened_to_uploads(tmp_path: Path) -> None:
-    run = one(tmp_path)
+    run = write_single_run(tmp_path)
     for facts, stated in (({}, False), ({"dropped": 3, "epsilon": 2.5, "delta": 1e-05}, True)):
         info = json.loads((run / "run.json").read_text()) | facts
         (run / "run.json").write_text(json.dumps(info))
