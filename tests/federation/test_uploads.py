@@ -192,7 +192,7 @@ def test_robust_centres_against_the_textbook() -> None:
     ("count", "trim", "left"), [(7, 0.1, 5), (7, 0.2, 3), (10, 0.1, 8), (25, 0.28, 11), (4, 0.5, 2)]
 )
 def test_a_trimmed_share_is_rounded_up(count: int, trim: float, left: int) -> None:
-    """0.28 of 25 clients are 7, although the product is a little more in floating point; the middle is never left out."""
+    """0.28 of 25 clients are 7, although the product is a little more in floating point; the middle always stays."""
     values = torch.arange(float(count)) ** 3
     middle = values[(count - left) // 2 : (count + left) // 2].mean()
     assert Robust(rule="trimmed", trim=trim).centre(values.flip(0)) == middle

@@ -11,7 +11,7 @@ import pytest
 from fedweave import report, results
 from fedweave.errors import BadInput
 from fedweave.results import published
-from tests.report.test_report import one
+from tests.fake_results import write_single_run
 
 PRINTED = {"paper": "pfedgat", "table": "table1", "dataset": "cifar10", "setting": "iid", "budget": "full"}
 
@@ -73,7 +73,7 @@ def test_units_labels_and_budgets_of_the_printed_columns() -> None:
 
 def test_rounds_of_a_warm_up_come_on_top(tmp_path: Path) -> None:
     """Fifty rounds of which half are a first stage's are not the fifty that the paper trains."""
-    run = one(tmp_path, label="pFedGAT", rounds=50, published=PRINTED | {"budget": "full"})
+    run = write_single_run(tmp_path, label="pFedGAT", rounds=50, published=PRINTED | {"budget": "full"})
     info = json.loads((run / "run.json").read_text())
     info["spec"]["train"]["rounds"] = 25
     (run / "run.json").write_text(json.dumps(info))
@@ -94,7 +94,7 @@ def test_rounds_of_a_warm_up_come_on_top(tmp_path: Path) -> None:
 def test_printed_numbers_stand_beside_the_full_budget_only(
     tmp_path: Path, rounds: int, budget: str, reason: str
 ) -> None:
-    run = one(tmp_path, label="pFedGAT", rounds=rounds, published=PRINTED | {"budget": budget})
+    run = write_single_run(tmp_path, label="pFedGAT", rounds=rounds, published=PRINTED | {"budget": budget})
     study = results.load_study(run.parents[1])
     row = results.compute_tables(study).board.iloc[0]
     expected = next(r.mean for r in published.rows("pfedgat") if r[1:5] == ("table1", "cifar10", "iid", "pFedGAT"))
