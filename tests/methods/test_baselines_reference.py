@@ -240,7 +240,7 @@ def test_fedrod() -> None:
 
 def test_fedcp() -> None:
     """Gate, personal head and body under one optimiser; the received body and head stay frozen."""
-    method = made("fedcp", lam=0.7)
+    method = made("fedcp", lam=0.7, tau=0.5)
     state, _, _ = run_round(method, begin(method, FED, SEED, Loop()), FED, Settings(rounds=1, seed=SEED), Loop())
     shared, _, uploads = uploaded(method, state)
     for i in range(tiny.CLIENTS):
@@ -262,7 +262,7 @@ def test_fedcp() -> None:
                 .clamp(min=2.0**-25)
                 .log()
             ).log()
-            s = torch.softmax(F.relu(norm(gate(z * context))).reshape(-1, 2, 5) + noise, 1)
+            s = torch.softmax(F.relu(norm(gate(z * context))).reshape(-1, 2, 5) / 0.5 + noise / 0.5, 1)
             mmd = penalties.discrepancy(z, frozen.features(FED.shared["x"][rows]).detach(), None)
             loss = F.cross_entropy(net.fc(z * s[:, 0]) + frozen.fc(z * s[:, 1]), FED.shared["y"][rows]) + 0.7 * mmd
             optimizer.zero_grad()

@@ -27,6 +27,7 @@ from fedweave.tensors.trees import Params
 
 NODES = tiny.nodes_federation()
 EVERYBODY = range(tiny.CLIENTS)
+ALPHA, HEAT = 0.3, 5.0
 WHOLE = {"solver": SGD(lr=0.3), "training": Training(batch_size=0, epochs=2)}
 
 
@@ -99,7 +100,7 @@ def same(actual: Params, expected: Params) -> None:
         torch.testing.assert_close(actual[name], value, rtol=1e-8, atol=1e-10)
 
 
-def label_statistics(model: Params, client: int, orders: int = 3) -> tuple[Tensor, float]:
+def label_statistics(model: Params, client: int, kind: str, orders: int = 3) -> tuple[Tensor, float]:
     """FedGTA's moments and confidence, node by node."""
     truth, train = NODES.own["y"][client], {*training_nodes(client).tolist()}
     soft = plain(model, client).softmax(1)
@@ -108,29 +109,30 @@ def label_statistics(model: Params, client: int, orders: int = 3) -> tuple[Tenso
     spread = first
     for _ in range(5):
         mean = [sum(normalised(client)[v, u] * spread[u] for u in range(nodes)) for v in range(nodes)]
-        spread = [0.5 * mean[v] + 0.5 * first[v] + (first[v] if v in train else 0.0) for v in range(nodes)]
+        spread = [ALPHA * mean[v] + (1 - ALPHA) * first[v] + (first[v] if v in train else 0.0) for v in range(nodes)]
     sharp, flat = (
-        torch.stack([first[v] if v in train else (spread[v] / t).softmax(0) for v in range(nodes)]) for t in (1.0, 20.0)
+        torch.stack([first[v] if v in train else (spread[v] / t).softmax(0) for v in range(nodes)]) for t in (1.0, HEAT)
     )
-    kinds = [[(sharp**p).mean(0) for p in range(1, orders + 1)]]
-    kinds += [[((sharp - sharp.mean(0)) ** p).mean(0) for p in range(1, orders + 1)]]
+    raw = [(sharp**p).mean(0) for p in range(1, orders + 1)]
+    central = [((sharp - sharp.mean(0)) ** p).mean(0) for p in range(1, orders + 1)]
     terms = (
         float(adjacency(client)[v].sum()) * (1 / math.e + (p * math.log(p) if p > 0 else 0.0))
         for v in range(nodes)
         for p in flat[v].tolist()
     )
-    return torch.cat([moment for kind in kinds for moment in kind]), sum(terms)
+    return torch.cat({"hybrid": [*raw, *central], "raw": raw, "central": central}[kind]), sum(terms)
 
 
-def test_fedgta() -> None:
+@pytest.mark.parametrize(("kind", "threshold"), [("hybrid", 0.9), ("raw", 0.9), ("central", 0.9)])
+def test_fedgta(kind: str, threshold: float) -> None:
     """Three rounds: models of clients whose moments are alike, by the confidence of their labels."""
-    method = made("fedgta", threshold=0.9)
+    method = made("fedgta", threshold=threshold, moments=kind, alpha=ALPHA, temperature=HEAT)
     start = method.task.init(SEED * 1000 + 4)
     received = [dict(start) for _ in EVERYBODY]
     for _ in range(3):
         models = [trained(model, i, plain) for i, model in enumerate(received)]
-        moments, confidence = zip(*(label_statistics(model, i) for i, model in enumerate(models)), strict=True)
-        alike = F.cosine_similarity(torch.stack(moments)[:, None], torch.stack(moments), dim=-1) > 0.9
+        moments, confidence = zip(*(label_statistics(model, i, kind) for i, model in enumerate(models)), strict=True)
+        alike = F.cosine_similarity(torch.stack(moments)[:, None], torch.stack(moments), dim=-1) > threshold
         weights = alike * torch.tensor(confidence, dtype=torch.float64)
         weights = weights / weights.sum(1, keepdim=True)
         received = [mixed(models, row) for row in weights]
@@ -142,7 +144,7 @@ def test_fedgta() -> None:
     assert 5 < int(alike.sum()) < 25, "some clients are alike, and some are not"
     sent = sum(len(value.flatten()) for value in start.values())
     assert report.bytes_down == 4 * 5 * sent
-    assert report.bytes_up == 4 * 5 * (sent + 2 * 3 * tiny.CLASSES + 1)
+    assert report.bytes_up == 4 * 5 * (sent + (2 if kind == "hybrid" else 1) * 3 * tiny.CLASSES + 1)
 
 
 def test_fedgta_edges_of_the_threshold() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import tiny
 import torch
-from naive import FED, SEED, average, batches, ce, copies, gradients, made, network, ran, same
+from naive import FED, SEED, TRAINING, average, batches, ce, copies, gradients, made, network, ran, same
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -184,18 +184,20 @@ def running(net: nn.Module, steps: list[Tensor], bias: Tensor | None, consensus:
     return mean.detach()
 
 
-def test_feddbe() -> None:
+@pytest.mark.parametrize("uniform", [False, True])
+def test_feddbe(uniform: bool) -> None:
     """The consensual mean before the first round, then bias memories and the pull of running means towards it."""
+    weights = torch.ones(tiny.CLIENTS) if uniform else FED.sizes
     g = network(made("feddbe"))
     means = [running(net, batches(i, ENROLMENT, 0, 2), None, None) for i, net in copies(g)]
-    consensus = sum(n * mean for n, mean in zip(FED.sizes.double() / FED.sizes.sum(), means, strict=True))
+    consensus = sum(n * mean for n, mean in zip(weights.double() / weights.sum(), means, strict=True))
     biases = [torch.zeros(5, dtype=torch.float64, requires_grad=True) for _ in range(tiny.CLIENTS)]
     for r in range(3):
         nets = [net for _, net in copies(g)]
         for i, net in enumerate(nets):
             running(net, batches(i, r, 0, 2), biases[i], consensus)
-        g = average(nets, FED.sizes)
-    report = ran("feddbe", kappa=KAPPA, momentum=MOMENTUM)
+        g = average(nets, weights)
+    report = ran("feddbe", kappa=KAPPA, momentum=MOMENTUM, training=replace(TRAINING, uniform_mean=uniform))
     torch.testing.assert_close(report.state.server["model"]["memory/consensus"], consensus, rtol=1e-8, atol=1e-10)
     for name, value in g.named_parameters():
         torch.testing.assert_close(report.state.server["model"][name], value.detach(), rtol=1e-8, atol=1e-10)
