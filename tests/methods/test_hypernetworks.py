@@ -58,10 +58,13 @@ def test_pull_back_is_the_derivative_of_generate(name: str) -> None:
     torch.testing.assert_close(inner, expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", [name for name in GENERATED if name not in ("fedaghn", "pefll")])
-def test_a_servers_step_needs_no_second_generation(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [(name, {}) for name in GENERATED if name not in ("fedaghn", "pefll")] + [("heurpfedla", {"learn_retained": True})],
+)
+def test_a_servers_step_needs_no_second_generation(name: str, settings: dict) -> None:
     """The derivative of heads and mixtures, written out, is that of autograd; what was sent gives the same bits."""
-    method, _, state = fixture(name, 1, **({"learn_retained": True} if name == "heurpfedla" else {}))
+    method, _, state = fixture(name, 1, **settings)
     server, ids = state.server, torch.tensor([0, 2, 3])
     own = method.download(server, ids)[1]
     model = {n: 1.1 * v + 0.1 for n, v in trees.select(own, method.task.params).items()}
@@ -274,3 +277,25 @@ def test_newcomers_join_the_second_stage(name: str, train_x: bool) -> None:
     after, report, _ = run_round(method, state, federation, Settings(rounds=1, seed=2), Loop())
     assert report.loss == report.loss
     assert method.collaboration(after.server).shape[1:] == (5, 5)
+
+
+@pytest.mark.parametrize("name", ["ghn", "shn", "panacea"])
+def test_a_dropout_mask_lasts_one_round_and_no_portrait_has_one(name: str) -> None:
+    """The same φ gives other models in the next round, and the same codes to look at."""
+    method, federation, state = fixture(name, dropout=0.5, server_lr=0.0, server_decay=0.0)
+    after = run_round(method, state, federation, Settings(rounds=1, seed=2), Loop())[0]
+    assert all(map(torch.equal, *(trees.tree_leaves(s.server["phi"]) for s in (state, after))))
+    one, other = (method.download(s.server, EVERYBODY)[1] for s in (state, after))
+    assert not any(map(torch.equal, one.values(), other.values()))
+    assert torch.equal(*(method.portrait(s.server) for s in (state, after)))
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adam"])
+def test_all_settings_reach_the_optimiser_of_networks(rule: str) -> None:
+    """Also the bound on the gradient, of which 0 is none."""
+    for name in ("ghn", "pefll"):
+        settings = {"server_optimizer": rule, "server_lr": 0.2, "server_momentum": 0.3, "server_decay": 0.4}
+        for clip in (0.0, 5.0):
+            solver = tiny.method(name, tiny.rows_task(), "rows", **settings, server_clip=clip).server_solver
+            common = {"lr": 0.2, "weight_decay": 0.4, "clip": clip or None}
+            assert solver == (SGD(**common, momentum=0.3) if rule == "sgd" else Adam(**common))
