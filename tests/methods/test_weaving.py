@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedweave.client.task import RowClassification
 from fedweave.families import GeneratedModels
+from fedweave.families.mixtures import mask_newcomers
 from fedweave.federation.engine import run, run_round
 from fedweave.federation.executors import Batched, Executor, Loop
 from fedweave.federation.federation import Federation
@@ -80,6 +81,24 @@ def test_fedaghn_gradient_is_the_closed_form() -> None:
         by_q = (s * (c - (s * c).sum(1, keepdim=True))) @ theta / (1 + p)
         torch.testing.assert_close(actual["p"][:, layer], (by_p * d).sum(1), rtol=1e-9, atol=1e-12)
         torch.testing.assert_close(actual["q"][:, layer], (by_q * d).sum(1), rtol=1e-9, atol=1e-12)
+
+
+def test_fedaghn_compares_what_clients_made_of_their_downloads() -> None:
+    """Δθ_j = θ_j − θ̄_j of a client's last round, and cosines between them layer by layer."""
+    method, federation, state = fixture("fedaghn")
+    sent = method.download(state.server, EVERYBODY)[1]
+    settings = Settings(rounds=1, seed=2, participation=3)
+    after = run_round(method, state, federation, settings, Loop())[0].server["fixed"]
+    before, layers = state.server["fixed"], method.task.layers.values()
+    moved = [i for i in range(tiny.CLIENTS) if not torch.equal(*(f["models"]["fc.bias"][i] for f in (before, after)))]
+    assert len(moved) == 3
+    expected = {
+        name: torch.stack([after["models"][name][i] - rows[i] if i in moved else old for i, old in enumerate(olds)])
+        for (name, rows), olds in zip(sent.items(), (before["updates"][name] for name in sent), strict=True)
+    }
+    for c, names in zip(after["cosines"], layers, strict=True):
+        flat = trees.to_matrix(trees.select(expected, names))
+        torch.testing.assert_close(c, torch.cosine_similarity(flat[:, None], flat, dim=-1))
 
 
 def test_fedaghn_sign() -> None:
@@ -272,6 +291,15 @@ def test_nobody_learns_from_a_newcomer_before_its_first_upload(name: str) -> Non
     assert torch.equal(alpha[:, 3:], torch.eye(5, dtype=alpha.dtype)[3:].expand_as(alpha[:, 3:]))
     torch.testing.assert_close(alpha.sum(-1), torch.ones_like(alpha[..., 0]))
     assert (method.collaboration(after.state.server)[:, :3, 3:] > 0).any()
+
+
+def test_who_has_weight_on_newcomers_alone_keeps_its_model() -> None:
+    """The weights of newcomers without an upload go to the other sources in proportion, or else to oneself."""
+    alpha = torch.tensor([[[0.1, 0.3, 0.6], [0.0, 0.0, 1.0], [0.5, 0.5, 0.0]]])
+    fixed = {"without_upload": torch.tensor([False, False, True])}
+    expected = torch.tensor([[[0.25, 0.75, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]])
+    torch.testing.assert_close(mask_newcomers(alpha, torch.arange(3), fixed), expected)
+    torch.testing.assert_close(mask_newcomers(alpha[:, 1:], torch.tensor([1, 2]), fixed), expected[:, 1:])
 
 
 @pytest.mark.parametrize("name", ["fedamp", "heurfedamp"])
