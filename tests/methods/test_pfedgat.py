@@ -258,3 +258,15 @@ def test_many_probes_find_the_gradient() -> None:
         sum(v.square().sum() for v in estimate.values()).sqrt() * sum(v.square().sum() for v in exact.values()).sqrt()
     )
     assert cosine > 0.7
+
+
+def test_attention_to_the_last_dense_layers() -> None:
+    """`features: layers` reads the matrices and vectors of the last ones alone, at mean 0 and variance 1."""
+    federation, task = tiny.rows_federation(), tiny.rows_task()
+    for last, names in ((1, ("fc.",)), (2, ("fc1.", "fc."))):
+        method = tiny.method("pfedgat", task, "rows", features="layers", last=last)
+        state, _, _ = run_round(method, begin(method, federation, 2, Loop()), federation, SETTINGS, Loop())
+        models = state.server["fixed"]["models"]
+        rows = trees.to_matrix({name: value for name, value in models.items() if name.startswith(names)})
+        expected = (rows - rows.mean(1, keepdim=True)) / (rows.var(1, keepdim=True, correction=0) + 1e-5).sqrt()
+        torch.testing.assert_close(method._attention_input(models), expected)
