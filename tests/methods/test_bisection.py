@@ -44,3 +44,14 @@ def test_newcomers_join_the_largest_cluster(name: str, labels: list[int]) -> Non
     sources = torch.tensor([0, 1, 2, labels.index(largest), labels.index(largest)])
     for name_, value in after["models"].items():
         assert torch.equal(value, models[name_][sources])
+
+
+@pytest.mark.parametrize(("eps1", "eps2", "splits"), [(0.2, 1.8, True), (0.2, 3.3, False), (0.0, 1.8, False)])
+def test_a_cluster_splits_at_a_stationary_mean_and_one_large_update(eps1: float, eps2: float, splits: bool) -> None:
+    """‖mean Δ‖ < ε1 and max ‖Δ‖ > ε2; lengths are 1, 1, 1 and 3 here, and the mean is 0."""
+    method = made("cfl", eps1=eps1, eps2=eps2, first_split=0)
+    server = begin(method, FED, SEED, Loop()).server
+    length = trees.to_matrix(server["models"]).shape[1] ** 0.5
+    signs = torch.tensor([1.0, 1.0, 1.0, -3.0], dtype=torch.float64) / length
+    labels = pulled(method, server, torch.arange(4), signs)["labels"].tolist()
+    assert labels == [0, 0, 0, int(splits), 0]

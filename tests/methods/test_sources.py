@@ -5,6 +5,7 @@ import tiny
 import torch
 from naive import FED, SEED, made, uploaded
 
+from fedweave.client.solvers import SGD
 from fedweave.families.heads import class_statistics, head_weights
 from fedweave.federation.engine import run_round
 from fedweave.federation.executors import Loop
@@ -78,3 +79,11 @@ def test_fedpac_server(weighted: bool) -> None:
     body, head = method.collaboration(after)
     torch.testing.assert_close(head, alpha)
     torch.testing.assert_close(body, (FED.sizes / FED.sizes.sum()).double().expand(5, 5))
+
+
+def test_the_head_of_fedpac_may_have_an_optimiser_of_its_own() -> None:
+    """SGD with momentum and decay of its own where `head_lr` is given."""
+    settings = {"head_lr": 0.2, "head_momentum": 0.7, "head_decay": 0.01}
+    assert made("fedpac", **settings).head_solver == SGD(lr=0.2, momentum=0.7, weight_decay=0.01)
+    plain = made("fedpac")
+    assert plain.head_solver == plain.solver
