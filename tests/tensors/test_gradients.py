@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.func import vmap
 
-from fedweave.tensors.gradients import value_and_grad
+from fedweave.tensors.gradients import pull_back, value_and_grad
 
 
 def loss(params: dict, x: torch.Tensor) -> tuple[torch.Tensor, dict]:
@@ -40,3 +40,15 @@ def test_the_bits_of_torch_func(monkeypatch: pytest.MonkeyPatch) -> None:
     values = vmap(lambda p, row: value_and_grad(lambda q: loss(q, row), p)[0])(tracked, x)
     slopes = torch.autograd.grad(values.sum(), [tracked["a"], tracked["b"]])
     assert all(torch.equal(slope, expected[2][name]) for slope, name in zip(slopes, "ab", strict=True))
+
+
+def test_a_gradient_shares_no_memory_with_what_was_pulled_back() -> None:
+    """The server's optimiser may write to the gradient; uploads and downloads must keep their values."""
+    phi, vector = {"w": torch.ones(3)}, {"model": torch.tensor([1.0, 2.0, 3.0])}
+    gradient, start = pull_back(lambda phi: {"model": 1 * phi["w"]}, phi, lambda _: vector)
+    same, _ = pull_back(lambda phi: {"model": phi["w"]}, phi, lambda _: vector)
+    for one in (gradient, same):
+        assert one["w"].tolist() == [1.0, 2.0, 3.0]
+        one["w"].zero_()
+    assert vector["model"].tolist() == [1.0, 2.0, 3.0]
+    assert start["model"].tolist() == phi["w"].tolist() == [1.0, 1.0, 1.0]

@@ -201,3 +201,34 @@ def test_single_numbers_stay_in_memory(files: Storage) -> None:
         assert made.shape == (CLIENTS, *row.shape)
     assert row_files.DTYPES.keys() >= {torch.float32, torch.float64, torch.int64}
     assert trees.build_table({"a": torch.ones(2)}, 3)["a"].tolist() == [[1.0, 1.0]] * 3
+
+
+def test_a_new_table_takes_no_file_of_an_earlier_process(files: Storage, tmp_path: Path) -> None:
+    """Also where only the later tables of that process are in its checkpoint."""
+    first, (table, dense) = files.create_table(torch.ones(2, 3).double(), CLIENTS), pair(files)
+    table, dense = changed(table, dense, np.random.default_rng(8))
+    files.flush()
+    save_tensors(tmp_path / "state.pt", storage.tables_to_records({"a": table}))
+    other = Storage(files.folder)
+    state = storage.records_to_tables(load_tensors(tmp_path / "state.pt"), other)
+    changed(other.create_table(torch.zeros(2, 3).double(), CLIENTS), dense, np.random.default_rng(9))
+    assert torch.equal(state["a"].to_tensor(), dense)
+    assert isinstance(first, Table)
+
+
+def test_the_disk_has_space_for_a_row_before_it_is_written(files: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file begins with holes, and to write to one on a full disk would end the process."""
+    table, _ = pair(files)
+    rows, allocated = table.version.rows, set()
+
+    def allocate(handle: int, first: int, length: int) -> None:
+        allocated.update(range(first, first + length))
+
+    monkeypatch.setattr(row_files.os, "posix_fallocate", allocate)
+    for written in range(1, CLIENTS + 1):
+        rows.retain(rows.write(torch.ones(1, 6)))
+        file, size = rows._files[0], 6 * 8
+        count = min(written, rows.length)
+        assert allocated == {*range(file.offset, file.offset + count * size)}
+        if written == rows.length:
+            break
