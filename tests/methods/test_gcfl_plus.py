@@ -6,12 +6,13 @@ from functools import cache
 import pytest
 import tiny
 import torch
-from naive import FED, batches, ce, copies, made, models, network, ran, same
+from naive import FED, SEED, batches, ce, copies, made, models, network, ran, same
 from torch import Tensor, nn
 
 from fedweave.federation.engine import run
 from fedweave.federation.executors import Loop
 from fedweave.federation.records import Settings
+from fedweave.federation.start import begin
 from fedweave.methods.gcfl_plus import minimum_cut, warping_distances
 from fedweave.tensors import trees
 
@@ -122,3 +123,13 @@ def test_a_cluster_waits_for_whole_sequences() -> None:
             assert int(server["length"][server["seen"]].min()) < 2
         seen = torch.maximum(seen, server["labels"])
     assert seen.any()
+
+
+def test_every_member_needs_a_whole_sequence() -> None:
+    """Of the members that split, not of all clients."""
+    method = made("gcfl_plus", sequence=2)
+    server = begin(method, FED, SEED, Loop()).server
+    norms = torch.tensor([[1.0, 1.0], [1.0, 1.1], [5.0, 1.0], [5.0, 1.1], [0.0, 9.0]], dtype=torch.float64)
+    server = {**server, "norms": norms, "length": torch.tensor([2, 3, 2, 2, 1])}
+    assert method.part(server, torch.arange(5)) is None
+    assert sides(method.part(server, torch.arange(4))) == {frozenset({0, 1}), frozenset({2, 3})}

@@ -11,7 +11,7 @@ from fedweave.federation.engine import run_round
 from fedweave.federation.executors import Loop
 from fedweave.federation.records import Settings
 from fedweave.federation.schedule import evaluation_cohort
-from fedweave.federation.start import begin
+from fedweave.federation.start import begin, build_start
 from fedweave.tensors import dropout_keys, trees
 
 EVERYBODY, ONE_ROUND = torch.arange(tiny.CLIENTS), Settings(rounds=1, seed=SEED)
@@ -87,3 +87,28 @@ def test_the_head_of_fedpac_may_have_an_optimiser_of_its_own() -> None:
     assert made("fedpac", **settings).head_solver == SGD(lr=0.2, momentum=0.7, weight_decay=0.01)
     plain = made("fedpac")
     assert plain.head_solver == plain.solver
+
+
+def test_a_prototype_stays_while_nobody_has_its_class() -> None:
+    """It is neither forgotten nor moved, and a class that comes later is added."""
+    method, ids = made("fedproto"), torch.arange(2)
+    server = method.init(build_start(method, FED, SEED, Loop()))
+    means = torch.arange(30.0, dtype=torch.float64).reshape(2, 3, 5)
+    first = torch.tensor([[2.0, 0.0, 0.0], [6.0, 1.0, 0.0]], dtype=torch.float64)
+    server = method.aggregate(server, ids, {"prototypes": means, "counts": first}, FED.sizes[:2])
+    assert server["defined"].tolist() == [True, True, False]
+    torch.testing.assert_close(server["prototypes"][0], 0.25 * means[0, 0] + 0.75 * means[1, 0])
+    second = torch.tensor([[0.0, 0.0, 3.0], [0.0, 4.0, 0.0]], dtype=torch.float64)
+    after = method.aggregate(server, ids, {"prototypes": -means, "counts": second}, FED.sizes[:2])
+    assert after["defined"].all()
+    torch.testing.assert_close(after["prototypes"], torch.stack([server["prototypes"][0], -means[1, 1], -means[0, 2]]))
+
+
+def test_traces_that_noise_has_made_negative_count_nothing() -> None:
+    """And where all are so, the bodies count alike."""
+    method = made("fedas")
+    bodies = {"fc1.weight": torch.tensor([[2.0], [4.0], [9.0]], dtype=torch.float64)}
+    for traces, expected in (([1.0, -5.0, 3.0], 7.25), ([-1.0, -2.0, 0.0], 5.0)):
+        upload = {"model": bodies, "trace": torch.tensor(traces, dtype=torch.float64)}
+        model = method.aggregate({}, torch.arange(3), upload, FED.sizes[:3])["model"]
+        assert float(model["fc1.weight"]) == pytest.approx(expected)
