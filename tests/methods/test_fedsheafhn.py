@@ -11,6 +11,7 @@ from fedweave.client.solvers import SGD
 from fedweave.federation.engine import evaluate, run, run_round
 from fedweave.federation.executors import Loop
 from fedweave.federation.records import Settings
+from fedweave.federation.schedule import Training
 from fedweave.federation.start import add_newcomers, begin
 from fedweave.tensors import trees
 from tests.generated_models import EVERYBODY, fixture
@@ -94,3 +95,12 @@ def test_fedsheafhn_ablations(overrides: dict) -> None:
     assert (method.collaboration(state.server) is None) == (overrides.get("attention") == "none")
     if "embedding" in overrides:
         assert torch.equal(state.server["fixed"]["x"], torch.eye(5, dtype=torch.float64))
+
+
+def test_the_classifier_keeps_its_optimiser() -> None:
+    """Its steps count on over the rounds, also where clients begin every round with new optimisers."""
+    task, federation = tiny.nodes_task(), tiny.nodes_federation()
+    method = tiny.method("fedsheafhn", task, "nodes", training=Training(batch_size=0, epochs=2))
+    reports = [*run(method, federation, Settings(rounds=3, seed=2), Loop())]
+    steps = [report.state.clients["moments"]["t"].tolist() for report in reports]
+    assert steps == [[2.0] * 5, [4.0] * 5, [6.0] * 5]

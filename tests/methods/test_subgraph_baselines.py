@@ -304,3 +304,16 @@ def test_generator_losses() -> None:
         torch.testing.assert_close(loss, expected / 5)
     assert len(made_) == 3
     assert graph.missing[rows].any()
+
+
+def test_no_bank_asks_isolated_nodes_for_neighbours() -> None:
+    """All others are asked, and so every node that is somebody's neighbour is in a large bank."""
+    data = evaluation_cohort(NODES, SEED, 0).client_data(0)
+    edges = data.arrays["edges"]
+    few = edges[:, ((edges[0] >= 6) & (edges[1] >= 6)) | (edges[0] == edges[1])]
+    alone = replace(data, arrays={**data.arrays, "edges": few})
+    bank = generated_neighbours.draw_bank(alone, 60, 2, data.key).flatten(0, 1)
+    who = {int((data.arrays["x"] == features).all(1).nonzero()[0]) for features in bank}
+    linked = {*few[0][few[0] != few[1]].tolist()}
+    assert who == linked
+    assert 2 < len(linked) <= 6
