@@ -88,6 +88,7 @@ def test_forms_tell_functions_apart() -> None:
     assert form(2.0, 1) != form(3.0, 1)
     assert form(2.0, 1) != form(2.0, 1, ("b", "c"))
     assert capture(lambda x: x + 1).form != capture(lambda x: x + 2).form
+    assert len({capture(value).form for value in (1, 1.0, True, "1", None)}) == 5
 
 
 def test_forms_know_dataclasses_by_value() -> None:

@@ -232,3 +232,35 @@ def test_the_disk_has_space_for_a_row_before_it_is_written(files: Storage, monke
         assert allocated == {*range(file.offset, file.offset + count * size)}
         if written == rows.length:
             break
+
+
+def test_rows_of_newcomers_may_resemble_the_default(files: Storage) -> None:
+    """A row that differs from it in one number is stored; one that equals it needs no place."""
+    table, dense = pair(files)
+    rows = table.default.expand(2, 2, 3).clone()
+    rows[1, 0, 0] += 1.0
+    longer = torch.cat([table, rows])
+    assert isinstance(longer, Table)
+    assert torch.equal(longer.to_tensor(), torch.cat([dense, rows]))
+    assert longer.version.slots.tolist() == [-1] * 8 + [0]
+
+
+def test_rows_of_a_checkpoint_outlive_its_tables(files: Storage, tmp_path: Path) -> None:
+    """Until it is released, no other row takes their places, though the process has no such table any more."""
+    draws, (table, dense) = np.random.default_rng(5), pair(files)
+    table, expected = later = changed(table, dense, draws)
+    files.retain("first", {"a": table})
+    save_tensors(tmp_path / "first.pt", storage.tables_to_records({"a": table}))
+    del table
+    for _ in range(20):
+        later = changed(*later, draws)
+    files.flush()
+    state = storage.records_to_tables(load_tensors(tmp_path / "first.pt"), Storage(files.folder))
+    assert torch.equal(state["a"].to_tensor(), expected)
+
+
+def test_tables_that_grow_leave_both_arguments_alone() -> None:
+    """Old values in the leading corner, new ones around it."""
+    old, fresh = torch.ones(2, 2), torch.zeros(3, 3)
+    assert trees.grow({"a": old}, {"a": fresh})["a"].tolist() == [[1, 1, 0], [1, 1, 0], [0, 0, 0]]
+    assert not fresh.any()
