@@ -82,6 +82,15 @@ def test_the_leader_is_the_first_row_also_where_units_differ_in_size(tmp_path: P
     assert "not significantly ahead of B" in lines["Who leads"]
 
 
+@pytest.mark.parametrize(("metric", "best"), [("accuracy", "A"), ("mse", "A")])
+def test_the_best_method_is_the_first_row_in_either_direction(tmp_path: Path, metric: str, best: str) -> None:
+    _, tables, lines = compute(write(tmp_path, {"C": -20.0, "A": 0.0, "B": -9.0}, metric=metric))
+    assert tables.board["method"].tolist() == [best, "B", "C"]
+    assert tables.board["mean"].is_monotonic_increasing == (metric == "mse")
+    assert tables.ranks["method"].tolist() == [best, "B", "C"]
+    assert f"t: {best} leads with " in lines["Who leads"]
+
+
 def test_a_rounding_error_is_no_gain_and_no_better_rank(tmp_path: Path) -> None:
     """The same three accuracies in another order of seeds."""
     orders = {"Local": [0, 1, 2], "FedAMP": [2, 0, 1], "FedAvg-FT": [1, 2, 0]}

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.spatial.distance import jensenshannon
+from sklearn.metrics import average_precision_score
 
 from fedweave import results
 from fedweave.federation import graph_quality, graph_truth
@@ -126,6 +127,14 @@ def test_the_best_is_significantly_ahead_of_all_others(outcomes: tuple[str, str]
     assert marks.assign_marks(pd.DataFrame({"method": [*"abc"], "mean": means}), tests) == expected
 
 
+def test_a_leader_that_is_worse_over_units_is_not_ahead() -> None:
+    """Means are over clients, and tests over units: nothing is decided between the two."""
+    rows = [("leader", "a", "b", 0.01, "b", False)]
+    tests = pd.DataFrame(rows, columns=["family", "method", "other", "p_adjusted", "better", "undecided"])
+    board = pd.DataFrame({"method": ["a", "b"], "mean": [80.0, 70.0]})
+    assert marks.assign_marks(board, tests) == {"a": "lead", "b": "undecided"}
+
+
 def row_of(tests: pd.DataFrame) -> dict[str, object]:
     """The first row."""
     return tests.to_dict("records")[0]
@@ -157,6 +166,15 @@ def test_auc_against_counting(rng: np.random.Generator) -> None:
         if inside and outside:
             rows.append(np.mean([(a > b) + 0.5 * (a == b) for a in inside for b in outside]))
     assert graph_quality.group_auc(weights, group) == pytest.approx(np.mean(rows))
+
+
+def test_average_precision_is_scikit_learns(rng: np.random.Generator) -> None:
+    """Equal weights are one threshold."""
+    group, weights = rng.integers(0, 3, 12), rng.integers(0, 4, (12, 12)).astype(float)
+    others = ~np.eye(12, dtype=bool)
+    rows = [(group[mine] == group[i], weights[i, mine]) for i, mine in enumerate(others)]
+    expected = [average_precision_score(*row) for row in rows if row[0].any() and not row[0].all()]
+    assert graph_quality.group_precision(weights, group) == pytest.approx(np.mean(expected))
 
 
 def test_the_share_of_a_group_drops_signs() -> None:
