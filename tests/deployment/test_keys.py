@@ -37,6 +37,33 @@ def test_the_keys_of_a_node(tmp_path, capsys):
     assert "a node keeps its key" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("key", "certificate", "words"),
+    [
+        (
+            "ann.pub",
+            "ca.crt",
+            "ann.pub: no secret key of a node; give the file that `keys` wrote as NAME, not NAME.pub",
+        ),
+        ("server.key", "ca.crt", "server.key: no secret key of a node"),
+        ("ann", "ann.pub", "--certificate: ann.pub: no certificate; give the ca.crt that"),
+        ("ann", "server.key", "server.key: no certificate"),
+    ],
+)
+def test_a_node_with_another_file_starts_nothing(key, certificate, words, tmp_path, monkeypatch, capsys):
+    """Flower would start again and again."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fedweave.deployment.node_options.check_data", lambda *arguments: None)
+    assert main(["keys", ".", "--node", "ann", "--host", "fl.example.org"]) == 0
+    capsys.readouterr()
+    good = ["--superlink", "127.0.0.1:1", "--data", "client.pt", "--state", "state", "--spec", "3f2a9c41d07be865"]
+    assert main(["node", *good, "--key", key, "--certificate", certificate]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert len(said.splitlines()) == 1
+    assert not (tmp_path / "state").exists()
+
+
 def test_a_lost_public_key_is_made_again(tmp_path, capsys):
     assert main(["keys", str(tmp_path), "--node", "ann"]) == 0
     secret, public = (tmp_path / "ann").read_bytes(), (tmp_path / "ann.pub").read_bytes()

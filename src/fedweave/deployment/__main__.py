@@ -148,6 +148,7 @@ def run_node(options: argparse.Namespace) -> None:
     """Run a node until it is stopped."""
     from fedweave.deployment import node_options
     from fedweave.deployment.devices import device_of
+    from fedweave.deployment.flower.keys import check_files_of_node
     from fedweave.deployment.flower.processes import Host, node_command, start_fork_server
     from fedweave.deployment.flower.supervise import exit_on_signals, supervise
 
@@ -157,6 +158,7 @@ def run_node(options: argparse.Namespace) -> None:
         if not path.is_file():
             raise BadInput(f"{path}: not found; the keys are made by: python -m fedweave.deployment keys")
     node_options.check_data(options.data, hashes)
+    check_files_of_node(options.key, options.certificate)
     config = {
         "data": str(options.data.resolve()), "state": str(options.state.resolve()), "spec": ",".join(hashes),
         "device": device_of(options.device),

@@ -106,6 +106,26 @@ def make_node(folder: Path, name: str) -> Path:
     return path
 
 
+def check_files_of_node(key: Path, certificate: Path) -> None:
+    """Refuse what is no secret key of a node, such as NAME.pub, or no certificate; Flower would try them forever.
+
+    Raises:
+        BadInput: naming the file.
+    """
+    try:
+        secret: object = serialization.load_ssh_private_key(key.read_bytes(), None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        secret = None
+    if not isinstance(secret, ec.EllipticCurvePrivateKey):
+        raise BadInput(f"--key: {key}: no secret key of a node; give the file that `keys` wrote as NAME, not NAME.pub")
+    try:
+        x509.load_pem_x509_certificate(certificate.read_bytes())
+    except ValueError as error:
+        raise BadInput(
+            f"--certificate: {certificate}: no certificate; give the {AUTHORITY} that the server's owner sent"
+        ) from error
+
+
 def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
     check_regular(path)
     try:
