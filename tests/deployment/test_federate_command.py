@@ -196,6 +196,16 @@ def test_simulate_takes_the_files_of_clients(said, project, capsys):
     assert not (project / "out").exists()
 
 
+def test_simulate_needs_flower(said, project, monkeypatch, capsys):
+    """Without it, it starts nothing."""
+    monkeypatch.setattr("fedweave.deployment.flower.processes.find_spec", lambda name: None)
+    said(*EXPORT[:3], "bare", "--data", "rows")
+    capsys.readouterr()
+    assert hosts_main(["simulate", "bare", "--data", "rows", "--out", "out"]) == 2
+    assert "has no Flower" in capsys.readouterr().err
+    assert not (project / "out").exists()
+
+
 def test_a_specification_with_an_unknown_method_is_one_line(said, project, capsys):
     """Also `simulate` ends so, before it starts anything."""
     said(*EXPORT[:3], "changed")

@@ -64,6 +64,25 @@ def test_a_node_with_another_file_starts_nothing(key, certificate, words, tmp_pa
     assert not (tmp_path / "state").exists()
 
 
+def test_an_environment_without_flower_starts_nothing(tmp_path, monkeypatch, capsys):
+    """One line says where Flower is; the project's own environment has none."""
+    from fedweave.deployment.flower.node_keys import run_flwr
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fedweave.deployment.node_options.check_data", lambda *arguments: None)
+    monkeypatch.setattr("fedweave.deployment.flower.processes.find_spec", lambda name: None)
+    assert main(["keys", ".", "--node", "ann", "--host", "fl.example.org"]) == 0
+    capsys.readouterr()
+    good = ["--superlink", "127.0.0.1:1", "--data", "client.pt", "--state", "state", "--spec", "3f2a9c41d07be865"]
+    assert main(["node", *good, "--key", "ann", "--certificate", "ca.crt"]) == 2
+    said = capsys.readouterr().err
+    assert "has no Flower, which has an environment of its own; in a checkout: make flower, and source" in said
+    assert len(said.splitlines()) == 1
+    monkeypatch.setattr("fedweave.deployment.flower.node_keys.CODE", "raise ImportError(\"No module named 'flwr'\")")
+    with pytest.raises(BadInput, match="has no Flower"):
+        run_flwr([["supernode", "register", "ann.pub"]])
+
+
 def test_a_lost_public_key_is_made_again(tmp_path, capsys):
     assert main(["keys", str(tmp_path), "--node", "ann"]) == 0
     secret, public = (tmp_path / "ann").read_bytes(), (tmp_path / "ann.pub").read_bytes()

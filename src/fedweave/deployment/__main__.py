@@ -149,7 +149,7 @@ def run_node(options: argparse.Namespace) -> None:
     from fedweave.deployment import node_options
     from fedweave.deployment.devices import device_of
     from fedweave.deployment.flower.keys import check_files_of_node
-    from fedweave.deployment.flower.processes import Host, node_command, start_fork_server
+    from fedweave.deployment.flower.processes import Host, node_command, require_flower, start_fork_server
     from fedweave.deployment.flower.supervise import exit_on_signals, supervise
 
     node_options.check_address(options.superlink, options.port)
@@ -159,6 +159,7 @@ def run_node(options: argparse.Namespace) -> None:
             raise BadInput(f"{path}: not found; the keys are made by: python -m fedweave.deployment keys")
     node_options.check_data(options.data, hashes)
     check_files_of_node(options.key, options.certificate)
+    require_flower()
     config = {
         "data": str(options.data.resolve()), "state": str(options.state.resolve()), "spec": ",".join(hashes),
         "device": device_of(options.device),
@@ -182,6 +183,7 @@ def simulate(options: argparse.Namespace) -> None:
     spec = app_spec(options.app)
     rounds = spec.timeline.rounds  # this refuses what cannot run, before anything starts
     files = client_data.find_files(options.data, len(spec.clients))
+    processes.require_flower()
     print(
         f"a SuperLink and {len(files)} SuperNodes are starting, each in processes of its own; this may take minutes; "
         f"logs: {options.out / 'hosts'}",

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedweave.deployment.flower.processes import find_reason
+from fedweave.deployment.flower.processes import find_reason, require_flower
 from fedweave.deployment.roster import Entry, Roster, fingerprint
 from fedweave.errors import BadInput
 
@@ -106,6 +106,8 @@ def run_flwr(commands: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
     texts = result.stdout.split("\x1e")[:-1]
     reason = find_reason(result.stderr or result.stdout)
     if not texts:
+        if "No module named 'flwr'" in reason:
+            require_flower()
         raise BadInput(f"flwr {commands[0][0]}: {reason}")
     unanswered = {"success": False, "error-message": f"flwr ended before its answer ({reason}); register it again"}
     return [*map(_parse_answer, texts), *([unanswered] * (len(commands) - len(texts)))]

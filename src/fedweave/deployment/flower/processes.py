@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 from fedweave.deployment import roster
@@ -37,6 +38,19 @@ def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
+
+
+def require_flower() -> None:
+    """Refuse to go on in an environment without Flower.
+
+    Raises:
+        BadInput: naming the interpreter, and the way to one that has it.
+    """
+    if not find_spec("flwr"):
+        raise BadInput(
+            f"{sys.executable}: has no Flower, which has an environment of its own; in a checkout: make flower, and "
+            "source .flower/bin/activate"
+        )
 
 
 def find_reason(text: str) -> str:
