@@ -58,6 +58,7 @@ def with_rows(part: str, client: int, rows: Any) -> Partition:
 
 WRONG: dict[str, Callable[[], Any]] = {
     "returned an object of type tuple; return a fedweave.data.Partition": lambda: (1, 2),
+    "train must be arrays of numbers of the type int64": lambda: partition({**good(), "train": [[1], [2], [3], [4]]}),
     "returned 2 clients, but 4 are asked for": lambda: partition({k: v[:2] for k, v in good().items()}),
     "client 0 and another one have the name 'x'": lambda: partition(good(), names=("x", "y", "x", "z")),
     "names must have 4 entries": lambda: partition(good(), names=("x",)),
@@ -147,7 +148,7 @@ def test_what_rules_may_do(deal: Callable[..., Partition]) -> None:
 
 
 def test_an_error_in_a_loader_names_its_line(tmp_path: Path) -> None:
-    """An error of a file is still that of a download."""
+    """An error of a file is that of a download if the file is where downloads are."""
 
     @dataset("broken")
     def broken(root: Path) -> Any:
@@ -157,11 +158,17 @@ def test_an_error_in_a_loader_names_its_line(tmp_path: Path) -> None:
     def absent(root: Path) -> Any:
         return (root / "nothing").read_text()
 
+    @dataset("elsewhere")
+    def elsewhere(root: Path) -> Any:
+        return Path("nothing.csv").read_text()
+
     line = broken.__code__.co_firstlineno + 2
     try:
         with pytest.raises(BadInput, match=rf"its loader failed in {Path(__file__).resolve()}, line {line} \(ZeroDiv"):
             data.load("broken", tmp_path)
         with pytest.raises(BadInput, match=r"cannot be read .FileNotFoundError.*run the download stage again"):
             data.load("absent", tmp_path)
+        with pytest.raises(BadInput, match=r"its loader failed in .*No such file.*'nothing\.csv'"):
+            data.load("elsewhere", tmp_path)
     finally:
-        del DATASETS["broken"], DATASETS["absent"]
+        del DATASETS["broken"], DATASETS["absent"], DATASETS["elsewhere"]

@@ -133,6 +133,20 @@ class Noisy(Linear):
         return super().features(x) + torch.randn(())
 
 
+class Writing(Linear):
+    """Changes its inputs."""
+
+    def features(self, x: Tensor, **options: Any) -> Tensor:
+        return super().features(x.mul_(2))
+
+
+class Keyless(Linear):
+    """Takes no key."""
+
+    def features(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        return x.flatten(1)
+
+
 class Headless(Linear):
     """Its head is nothing that it has."""
 
@@ -231,6 +245,14 @@ def test_models() -> None:
         check_model(Noisy)
     with pytest.raises(AssertionError, match="Headless: head names 'fc', which is no module of it; it has out"):
         check_model(Headless)
+    with pytest.raises(AssertionError, match="Writing: writes into its inputs; make new tensors"):
+        check_model(Writing)
+    with pytest.raises(AssertionError, match=r"Keyless: inputs \[4, 1, 8, 8\] fail: TypeError: .* argument 'key'"):
+        check_model(Keyless)
+    normalised = Linear((1, 8, 8), 3)
+    normalised.norm = nn.BatchNorm1d(4)
+    with pytest.raises(AssertionError, match=r"norm is a BatchNorm1d of PyTorch; use BatchNorm of fedweave\.models"):
+        check_model(lambda *arguments: normalised)
 
 
 def test_data_sets() -> None:

@@ -200,6 +200,9 @@ def test_parts_that_do_nothing(tmp_path: Path) -> None:
         BadInput, match=r"dataset nothing: its loader returned an object of type list; return a fedweave\.data\.Dataset"
     ):
         data.load("nothing", tmp_path)
+    DATASETS["nothing"] = lambda root: data.Dataset("nothing", "images", [[1.0]], None, 0)
+    with pytest.raises(BadInput, match=r"dataset nothing: x is a list; give a NumPy array"):
+        data.load("nothing", tmp_path)
 
     class Empty(fw_model()):  # type: ignore[misc]
         head = ()

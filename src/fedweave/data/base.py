@@ -48,6 +48,10 @@ class Dataset:
     def __post_init__(self) -> None:
         name, series, graph = f"dataset {self.name}", self.kind == "series", self.kind == "graph"
         require(self.kind in get_args(Kind), f"{name}: kind {self.kind!r} is not one of {get_args(Kind)}")
+        for key in ("x", "y"):
+            array = getattr(self, key)
+            is_array = array is None or isinstance(array, np.ndarray)
+            require(is_array, f"{name}: {key} is a {type(array).__name__}; give a NumPy array")
         require(self.x.ndim >= 2 and self.x.size > 0, f"{name}: features of shape {self.x.shape} hold nothing")
         is_valid = self.kind != "images" or self.x.ndim == 4
         require(is_valid, f"{name}: images must be [M, C, H, W], not {list(self.x.shape)}; vectors go as [M, F, 1, 1]")
@@ -126,8 +130,9 @@ class Partition:
         n, ragged = self.clients, {key: getattr(self, key) for key in RAGGED}
         for key, value in ragged.items():
             require(value is None or len(value) == n, f"partition: {key} must have {n} clients as train has")
-            is_valid = value is None or all(a.dtype == np.int64 and a.min(initial=0) >= 0 for a in value)
-            require(is_valid, f"partition: {key} must be int64 and not negative")
+            arrays = [a for a in value or () if isinstance(a, np.ndarray) and a.dtype == np.int64]
+            is_valid = len(arrays) == len(value or ()) and all(a.min(initial=0) >= 0 for a in arrays)
+            require(is_valid, f"partition: {key} must be arrays of numbers of the type int64 that are not negative")
         for key in ("train", "val", "test", "edges") if self.nodes else ():
             pairs = zip(ragged[key], ragged["nodes"], strict=True)
             are_positions = all(a.max(initial=-1) < len(nodes) for a, nodes in pairs)

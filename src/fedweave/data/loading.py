@@ -38,9 +38,15 @@ def load(name: str, root: Path | str) -> Dataset:
     except Exception as error:  # a damaged or wrong file can raise nearly any exception
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         line = error_line(loader, error)
-        if line and not isinstance(error, FILE_ERRORS):
+        if line and not (isinstance(error, FILE_ERRORS) and _is_below(root, error)):
             place = f"{users_file(loader)}, line {line}"
             raise BadInput(f"dataset {name}: its loader failed in {place} ({reason}); correct it there") from error
         raise BadInput(
             f"dataset {name}: its files below {root} cannot be read ({reason}); run the download stage again"
         ) from error
+
+
+def _is_below(root: Path | str, error: Exception) -> bool:
+    """Whether `error` is of a file below `root`, or of a file that it does not name."""
+    file = getattr(error, "filename", None)
+    return not isinstance(file, str | Path) or Path(file).resolve().is_relative_to(Path(root).resolve())

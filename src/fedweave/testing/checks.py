@@ -142,8 +142,14 @@ def check_model(build: Callable[..., ClientModel], shape: tuple[int, ...] = (1, 
     assert isinstance(model, ClientModel), f"{name}: derive it from fedweave.models.ClientModel"
     assert any(True for _ in model.parameters()), f"{name}: has no parameters to train; make a layer an attribute"
     _check_head(model, name)
-    with torch.no_grad():
-        first, second, alone = model(x), model(x), model(x[:1])
+    _check_normalisation(model, name)
+    given = x.clone()
+    try:
+        with torch.no_grad():
+            first, second, alone = model(x), model(x), model(x[:1])
+    except Exception as error:  # whatever the code of a user raises
+        raise AssertionError(f"{name}: inputs {list(x.shape)} fail: {type(error).__name__}: {error}") from error
+    assert torch.equal(x, given), f"{name}: writes into its inputs; make new tensors"
     assert first.shape == (4, outputs), f"{name}: outputs of shape {list(first.shape)}, not {[4, outputs]}"
     assert torch.equal(first, second), (
         f"{name}: two evaluations of one batch differ; draw numbers only where there is a key"
@@ -161,6 +167,16 @@ def _check_head(model: ClientModel, name: str) -> None:
     assert head, f"{name}: head must be the names of its last modules, a tuple"
     unknown = [part for part in model.head if part not in modules]
     assert not unknown, f"{name}: head names {unknown[0]!r}, which is no module of it; it has {', '.join(modules)}"
+
+
+def _check_normalisation(model: ClientModel, name: str) -> None:
+    """PyTorch's batch normalisation follows `training`, which fedweave does not set, and counts padded rows."""
+    for path, module in model.named_modules():
+        is_own = type(module).__module__.startswith("torch.") and isinstance(module, nn.modules.batchnorm._BatchNorm)
+        assert not is_own, (
+            f"{name}: {path} is a {type(module).__name__} of PyTorch; use BatchNorm of fedweave.models.base, and "
+            "call it with key=key, mask=mask"
+        )
 
 
 def _check_training(build: Callable[..., ClientModel], shape: tuple[int, ...], outputs: int, name: str) -> None:
