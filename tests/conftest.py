@@ -90,15 +90,15 @@ def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def dealt(tmp_path_factory: pytest.TempPathFactory) -> "Project":
-    """A project of three runs whose data are dealt and whose search is over, for tests to copy and train in;
+def partitioned_project(tmp_path_factory: pytest.TempPathFactory) -> "Project":
+    """A project of three runs whose data are partitioned and whose search is over, for tests to copy and train in;
     `fedavg_ft` takes longest.
     """
     from servers import Project, study
 
     settings = {"digits-fedavg_ft": {"train.rounds": 60, "train.checkpoint": 1}}
     made = Project(
-        tmp_path_factory.mktemp("dealt") / "project",
+        tmp_path_factory.mktemp("partitioned") / "project",
         study(["digits-fedavg", "digits-local", "digits-fedavg_ft"], settings),
     )
     made.python("dvc", "repro", "tune@digits")

@@ -21,17 +21,20 @@ SEED, TRAINING = 2, Training(batch_size=4, epochs=2)
 FED = tiny.rows_federation()
 
 
-def made(name: str, kind: str = "rows", **overrides: object) -> Method:
+def build_method(name: str, kind: str = "rows", **overrides: object) -> Method:
     """A method on a toy task."""
     return tiny.method(name, tiny.TASKS[kind][0](), kind, **overrides)
 
 
-def ran(
+def last_report(
     name: str, kind: str = "rows", federation: Federation | None = None, rounds: int = 3, **overrides: object
 ) -> Report:
     """The last report of a run with everybody."""
     *_, report = run(
-        made(name, kind, **overrides), federation or tiny.TASKS[kind][1](), Settings(rounds=rounds, seed=SEED), Loop()
+        build_method(name, kind, **overrides),
+        federation or tiny.TASKS[kind][1](),
+        Settings(rounds=rounds, seed=SEED),
+        Loop(),
     )
     return report
 
@@ -69,7 +72,7 @@ def gradients(net: nn.Module, rows: Tensor) -> list[Tensor]:
     return [*torch.autograd.grad(ce(net, rows), [*net.parameters()])]
 
 
-def moved(net: nn.Module, steps: list[Tensor], size: float) -> nn.Module:
+def move(net: nn.Module, steps: list[Tensor], size: float) -> nn.Module:
     """A copy of `net` moved by size · steps."""
     other = copy.deepcopy(net)
     with torch.no_grad():
@@ -87,18 +90,18 @@ def average(nets: list[nn.Module], weights: Tensor) -> nn.Module:
     return mean
 
 
-def copies(net: nn.Module) -> Iterator[tuple[int, nn.Module]]:
+def model_copies(net: nn.Module) -> Iterator[tuple[int, nn.Module]]:
     """(client, its copy of `net`)."""
     yield from ((i, copy.deepcopy(net)) for i in range(tiny.CLIENTS))
 
 
-def same(net: nn.Module, params: Params) -> None:
+def assert_same_model(net: nn.Module, params: Params) -> None:
     """Equal to float64 rounding."""
     for name, value in net.named_parameters():
         torch.testing.assert_close(params[name], value.detach(), rtol=1e-8, atol=1e-10)
 
 
-def uploaded(method: Method, state: State) -> tuple[Tree, Tree, Tree]:
+def first_uploads(method: Method, state: State) -> tuple[Tree, Tree, Tree]:
     """(shared, own, uploads) of a round 0 with everybody, from `state`."""
     shared, own, updates, _ = train(
         method, state, cohort(FED, torch.arange(tiny.CLIENTS), method.training, method.epochs, SEED, 0), Loop()

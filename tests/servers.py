@@ -30,7 +30,7 @@ PARTS = (
 )
 
 
-# Handwritten digits that scikit-learn brings, dealt to ten clients: a task that trains in a second.
+# Handwritten digits that scikit-learn brings, divided among ten clients: a task that trains in a second.
 DIGITS = {
     "dataset": "digits",
     "setting": "dir0.3",

@@ -127,7 +127,7 @@ def test_graphs(tmp_path: Path) -> None:
 def test_series_of_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the stages wrote: the scaling comes from the arrays in `data`; forecasts are in the unit of the series."""
     monkeypatch.chdir(tmp_path)
-    folder, whole, dealt = (
+    folder, whole, partition = (
         trained.train("series", {"fedavg": {}}),
         trained.dataset("series"),
         trained.partition("series"),
@@ -135,7 +135,7 @@ def test_series_of_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     result = fw.load(folder)["fedavg"]
     expected = result.select_scores().query("seed == 0").set_index("client")["value"]
     for i, name in enumerate(result.clients):
-        steps = (dealt.test[i] % whole.x.shape[1])[:, None] + np.arange(7)
+        steps = (partition.test[i] % whole.x.shape[1])[:, None] + np.arange(7)
         error = result.predict(np.stack([whole.x[i, steps], whole.time[steps]], -1), name) - whole.x[i, steps[:, 4:]]
         assert np.square(error).mean() == pytest.approx(expected[name], rel=1e-4)
     with pytest.raises(fw.BadInput, match="predict numbers, not classes; use predict"):

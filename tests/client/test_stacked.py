@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from naive import made
+from naive import build_method
 from torch import Tensor
 from torch.func import vmap
 from torch.utils._pytree import tree_map, tree_structure
@@ -365,8 +365,8 @@ def test_auto_picks_by_kind_size_and_length() -> None:
     assert pick(small, chunk=3) == "batched, 3 clients at once"
     assert pick(small, steps=10**6) == ("compiled" if compilation.has_compiler() else "batched")
     assert pick(build("gcn", (30,), 7), steps=10**6) == "batched"
-    assert pick(made("fedsage", "nodes").network) == "batched"
-    assert pick(made("fedsage", "nodes", wide=20_000).network) == "loop"
+    assert pick(build_method("fedsage", "nodes").network) == "batched"
+    assert pick(build_method("fedsage", "nodes", wide=20_000).network) == "loop"
 
 
 def test_sparse_features_are_the_dense_ones() -> None:

@@ -21,7 +21,7 @@ SERIES = Dataset(
 SETS["sines"] = SERIES
 
 
-def refused(act: Callable[[], Any], *words: str) -> None:
+def assert_refused(act: Callable[[], Any], *words: str) -> None:
     """`act` raises BadInput of one line with all of `words`."""
     with pytest.raises(BadInput) as caught:
         act()
@@ -70,8 +70,8 @@ PARTITIONS: list[tuple[str, str, dict[str, Any], list[str]]] = [
     ("name", "rule", "options", "words"), PARTITIONS, ids=[f"{r}-{o}"[:60] for _, r, o, _ in PARTITIONS]
 )
 def test_impossible_partitions(name: str, rule: str, options: dict[str, Any], words: list[str]) -> None:
-    """Refused by the stage that deals, before anything is trained."""
-    refused(lambda: data.partition(SETS[name], rule, **{"clients": 5, "seed": 0, **options}), *words)
+    """Refused by the stage `partition`, before anything is trained."""
+    assert_refused(lambda: data.partition(SETS[name], rule, **{"clients": 5, "seed": 0, **options}), *words)
 
 
 NORMALISATIONS: list[tuple[str, Any, list[str]]] = [
@@ -90,16 +90,16 @@ NORMALISATIONS: list[tuple[str, Any, list[str]]] = [
 def test_impossible_normalisations(name: str, way: Any, words: list[str]) -> None:
     """Names, kinds, and numbers by which nothing can be scaled."""
     options = {"window": 4, "horizon": 2} if name == "sines" else {}
-    dealt = data.partition(SETS[name], "natural" if options else "iid", 3, 0, **options)
-    refused(lambda: federations.build_federation(SETS[name], dealt, way), *words)
+    partition = data.partition(SETS[name], "natural" if options else "iid", 3, 0, **options)
+    assert_refused(lambda: federations.build_federation(SETS[name], partition, way), *words)
 
 
 def test_series_without_a_spread() -> None:
     """Training steps of one value cannot be divided by their standard deviation; the line has plain numbers."""
     flat = replace(SETS["sines"], x=np.full_like(SETS["sines"].x, 0.5))
-    dealt = data.partition(flat, "natural", 3, 0, window=4, horizon=2)
-    refused(
-        lambda: data.fit_scaling(flat, dealt, "standard"),
+    partition = data.partition(flat, "natural", 3, 0, window=4, horizon=2)
+    assert_refused(
+        lambda: data.fit_scaling(flat, partition, "standard"),
         "mean [0.5] and std [0.0] must be lists of length 1",
         "std above 0",
     )
@@ -115,17 +115,17 @@ def test_impossible_units_of_targets(units: dict[str, Any]) -> None:
     values = Dataset(
         "values", "images", np.zeros((12, 1, 1, 1), np.float32), None, 0, targets=np.eye(12, 2, dtype="f4")
     )
-    dealt = Partition((np.arange(8),), (np.arange(8, 10),), (np.arange(10, 12),))
+    partition = Partition((np.arange(8),), (np.arange(8, 10),), (np.arange(10, 12),))
     given = {"name": "none", "targets": {"offset": [0, 5], "unit": 2}}
-    assert [part.tolist() for part in data.fit_units(values, dealt, given)] == [[[0, 5]], [[2, 2]]]
-    refused(
-        lambda: data.fit_units(values, dealt, {**given, "targets": units}),
+    assert [part.tolist() for part in data.fit_units(values, partition, given)] == [[[0, 5]], [[2, 2]]]
+    assert_refused(
+        lambda: data.fit_units(values, partition, {**given, "targets": units}),
         "normalize.targets: {",
         "must have an offset and a unit above 0 for each of the 2 targets",
     )
 
 
-def spoilt(name: str, value: float) -> Dataset:
+def with_wrong_number(name: str, value: float) -> Dataset:
     """A data set with one wrong number."""
     x = np.array(SETS[name].x, dtype=np.float32)
     x.reshape(-1)[77] = value
@@ -138,9 +138,9 @@ def test_features_that_are_not_finite(name: str, value: float) -> None:
     """The first one is named, with its place."""
     options = {"window": 4, "horizon": 2} if name == "sines" else {}
     rule = {"sines": "natural", "digits-graph": "metis"}.get(name, "iid")
-    dealt = data.partition(SETS[name], rule, 3, 0, **options)
-    refused(
-        lambda: federations.build_federation(spoilt(name, value), dealt, "none"),
+    partition = data.partition(SETS[name], rule, 3, 0, **options)
+    assert_refused(
+        lambda: federations.build_federation(with_wrong_number(name, value), partition, "none"),
         f"dataset {name}",
         str(value),
         "not finite",
@@ -171,7 +171,7 @@ STALE: list[tuple[str, Callable[[], Partition], list[str]]] = [
 @pytest.mark.parametrize(("name", "made", "words"), STALE, ids=range(len(STALE)))
 def test_partitions_of_other_data(name: str, made: Callable[[], Partition], words: list[str]) -> None:
     """Empty clients, rows twice or in training and test at once, rows that are not there, clients of another kind."""
-    refused(lambda: federations.build_federation(SETS[name], made(), "none"), *words)
+    assert_refused(lambda: federations.build_federation(SETS[name], made(), "none"), *words)
 
 
 def test_nodes_that_are_not_there() -> None:
@@ -179,7 +179,9 @@ def test_nodes_that_are_not_there() -> None:
     edges = (np.zeros((2, 0), dtype=np.int64),)
     for train in ([], [0]):
         made = Partition(rows(train), rows([]), rows([]), nodes=rows([1797]), edges=edges)
-        refused(lambda made=made: data.check_fits(SETS["digits-graph"], made), "client 0", "row 1797", "digits-graph")
+        assert_refused(
+            lambda made=made: data.check_fits(SETS["digits-graph"], made), "client 0", "row 1797", "digits-graph"
+        )
 
 
 X, Y = np.zeros((4, 3), np.float32), np.zeros(4, np.int64)
@@ -201,4 +203,4 @@ SHAPES: list[tuple[Callable[[], Dataset], str]] = [
 @pytest.mark.parametrize(("made", "words"), SHAPES, ids=range(len(SHAPES)))
 def test_arrays_of_wrong_shapes(made: Callable[[], Dataset], words: str) -> None:
     """A data set is checked when it is made, whoever made it."""
-    refused(made, "dataset a", words)
+    assert_refused(made, "dataset a", words)

@@ -30,7 +30,7 @@ from fedweave.pipelines.stages import evaluate
 from fedweave.runs import archive, repetition
 from fedweave.runs import checkpoints as checkpoint_files
 from fedweave.study import spec
-from tests.data.test_bad_data import SETS, refused, rows
+from tests.data.test_bad_data import SETS, assert_refused, rows
 from tests.study.test_spec import good
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,7 +43,7 @@ def test_prepared_folders_that_are_none(content: str, tmp_path: Path) -> None:
     """Whatever stands in meta.json."""
     data.save_dataset(tmp_path, SETS["digits"])
     (tmp_path / "meta.json").write_text(content)
-    refused(lambda: data.load_dataset(tmp_path), str(tmp_path), "run the download stage")
+    assert_refused(lambda: data.load_dataset(tmp_path), str(tmp_path), "run the download stage")
 
 
 @pytest.mark.parametrize("name", ["meta.json", "x.npy", "partition.npz"])
@@ -53,11 +53,11 @@ def test_a_pipe_in_place_of_a_file_is_refused_at_once(name: str, tmp_path: Path)
     (tmp_path / name).unlink(missing_ok=True)
     os.mkfifo(tmp_path / name)
     reader = data.load_partition if name.endswith("npz") else data.load_dataset
-    refused(
+    assert_refused(
         lambda: reader(tmp_path / name if name.endswith("npz") else tmp_path), name, "is a named pipe and not a file"
     )
     (tmp_path / "models.pt").symlink_to(tmp_path / name)
-    refused(lambda: load_tensors(tmp_path / "models.pt"), "models.pt", "named pipe")
+    assert_refused(lambda: load_tensors(tmp_path / "models.pt"), "models.pt", "named pipe")
 
 
 @pytest.mark.parametrize(("changes", "words"), [
@@ -75,9 +75,9 @@ def test_pickled_objects_are_never_loaded(tmp_path: Path) -> None:
     """Not from arrays, not from partitions, not from checkpoints."""
     data.save_dataset(tmp_path, SETS["digits"])
     np.save(tmp_path / "y.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    refused(lambda: data.load_dataset(tmp_path), "y.npy", "run the download stage")
+    assert_refused(lambda: data.load_dataset(tmp_path), "y.npy", "run the download stage")
     np.savez(tmp_path / "p.npz", train=np.array([{"a": 1}], dtype=object))
-    refused(lambda: data.load_partition(tmp_path / "p.npz"), "p.npz", "run the partition stage")
+    assert_refused(lambda: data.load_partition(tmp_path / "p.npz"), "p.npz", "run the partition stage")
 
 
 def test_archives_write_only_what_was_asked_for(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_read_only_folder(tmp_path: Path) -> None:
 def test_a_file_in_place_of_a_folder(tmp_path: Path) -> None:
     """The same line."""
     (tmp_path / "results").write_text("")
-    refused(lambda: check_writable(tmp_path / "results" / "x"), "results", "cannot be written (Not a directory)")
+    assert_refused(lambda: check_writable(tmp_path / "results" / "x"), "results", "cannot be written (Not a directory)")
 
 
 @pytest.mark.parametrize(("place", "command"), [
@@ -276,7 +276,7 @@ def test_checkpoints_of_others_and_damaged_ones(tmp_path: Path) -> None:
     content = torch.load(newest, weights_only=True)
     for key, value in (("version", 99), ("fingerprint", "other"), ("seed", 5)):
         save_tensors(newest, {**content, key: value})
-        refused(lambda: repetition.run_repetition(made, 0, tmp_path), str(newest), str(value), "delete it")
+        assert_refused(lambda: repetition.run_repetition(made, 0, tmp_path), str(newest), str(value), "delete it")
     newest.write_bytes(newest.read_bytes()[:-100])
     again = repetition.run_repetition(made, 0, tmp_path)
     assert again.scores == whole.scores
@@ -288,7 +288,9 @@ def test_checkpoints_of_others_and_damaged_ones(tmp_path: Path) -> None:
     for name, model in whole.snapshot["models"].items():
         assert torch.equal(finished.snapshot["models"][name], model)
     newest.write_bytes(b"")
-    refused(lambda: repetition.run_repetition(made, 0, tmp_path), str(newest), "not a readable checkpoint", "delete it")
+    assert_refused(
+        lambda: repetition.run_repetition(made, 0, tmp_path), str(newest), "not a readable checkpoint", "delete it"
+    )
     checkpoint_files.remove(tmp_path, made.run)
     assert [*tmp_path.iterdir()] == []
 
@@ -304,5 +306,5 @@ def test_a_finished_run_names_what_is_damaged(tmp_path: Path) -> None:
     for name in ("rounds.csv", "evaluations.parquet", "run.json"):
         whole = (tmp_path / "run" / name).read_bytes()
         (tmp_path / "run" / name).write_bytes(b"\x00{" + whole[: len(whole) // 3])
-        refused(lambda: load_run(tmp_path / "run"), "run", "train the run again")
+        assert_refused(lambda: load_run(tmp_path / "run"), "run", "train the run again")
         (tmp_path / "run" / name).write_bytes(whole)

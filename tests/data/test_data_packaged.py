@@ -110,7 +110,7 @@ def departures() -> Dataset:
 
 
 @pytest.mark.parametrize("name", PACKAGED)
-def test_scaling_knows_nothing_of_later_rows(
+def test_scaling_does_not_depend_on_later_rows(
     name: str, shoulder: Dataset, income: Dataset, departures: Dataset
 ) -> None:
     """Whatever validation and test rows hold, training rows come out the same."""
@@ -172,7 +172,7 @@ def test_no_year_is_forecast_in_two_parts(income: Dataset) -> None:
     assert max(targets[0]) < min(targets[1])
 
 
-def recorded(counts: Sequence[int], overlap: int) -> Dataset:
+def made_recordings(counts: Sequence[int], overlap: int) -> Dataset:
     """Two clients with recordings of `counts` windows each, rows of the same recording not side by side."""
     recording = np.concatenate([np.repeat(np.arange(len(counts)), counts)])
     order = np.argsort(stream(3).random(len(recording)), kind="stable")
@@ -186,7 +186,7 @@ def recorded(counts: Sequence[int], overlap: int) -> Dataset:
 @given(st.lists(st.integers(20, 60), min_size=2, max_size=5), st.integers(0, 3), st.integers(0, 2))
 def test_recordings_are_cut_in_the_order_of_time(counts: list[int], overlap: int, more: int) -> None:
     """Whatever their lengths: all but the gaps is used, and windows of two parts are more than `overlap` apart."""
-    dataset, gap = recorded(counts, overlap), overlap + more
+    dataset, gap = made_recordings(counts, overlap), overlap + more
     partition: Partition = data.partition(
         dataset, "natural", 2, 0, split={"train": 0.4, "val": 0.3, "test": 0.3}, gap=gap
     )

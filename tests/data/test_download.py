@@ -84,7 +84,7 @@ def put(folder: Path, content: bytes, path: str = PATH) -> Path:
     return folder / path
 
 
-def refused(name: str, root: Path, mirror: str | None = None) -> str:
+def refusal(name: str, root: Path, mirror: str | None = None) -> str:
     with pytest.raises(BadInput) as caught:
         data.download(name, root, mirror)
     assert "\n" not in str(caught.value)
@@ -144,13 +144,13 @@ def test_broken_connection_is_taken_up_again(listed: None, site: Site, tmp_path:
     assert [wanted is None for _, wanted in site.requests] == [True, False, False]
     site.breaks = 99
     path.unlink()
-    assert "broke off" in refused("toy", tmp_path, site.url)
+    assert "broke off" in refusal("toy", tmp_path, site.url)
 
 
 @pytest.mark.parametrize("damage", [CONTENT[:-1], CONTENT[:-1] + b"\0", b""])
 def test_damaged_file_is_replaced_or_named(damage: bytes, listed: None, tmp_path: Path) -> None:
     path = put(tmp_path / "root", damage)
-    line = refused("toy", tmp_path / "root")
+    line = refusal("toy", tmp_path / "root")
     assert re.search(rf"dataset toy: {PATH} is damaged below .*FEDWEAVE_MIRROR=", line)
     with pytest.raises(BadInput, match=r"table\.bin: damaged"):
         require_files("toy", tmp_path / "root")
@@ -161,22 +161,22 @@ def test_damaged_file_is_replaced_or_named(damage: bytes, listed: None, tmp_path
 
 
 def test_lines_name_what_was_tried_and_the_way_out(listed: None, site: Site, tmp_path: Path) -> None:
-    line = refused("toy", tmp_path)
+    line = refusal("toy", tmp_path)
     assert all(
         word in line for word in ("dataset toy", PATH, "missing", "FEDWEAVE_MIRROR=<folder or URL that holds Toy/>")
     )
-    assert f"{tmp_path}/gone/{PATH} (not there)" in refused("toy", tmp_path, f"{tmp_path}/gone")
+    assert f"{tmp_path}/gone/{PATH} (not there)" in refusal("toy", tmp_path, f"{tmp_path}/gone")
     site.files = {PATH: b"wrong"}
-    assert "damaged: not sha256" in refused("toy", tmp_path, site.url)
+    assert "damaged: not sha256" in refusal("toy", tmp_path, site.url)
     site.files = {}
-    assert f"{site.url}/{PATH} (HTTP 404)" in refused("toy", tmp_path, site.url)
-    assert "refused" in refused("toy", tmp_path, "http://127.0.0.1:9")
+    assert f"{site.url}/{PATH} (HTTP 404)" in refusal("toy", tmp_path, site.url)
+    assert "refused" in refusal("toy", tmp_path, "http://127.0.0.1:9")
     assert not [path for path in leftovers(tmp_path) if not path.endswith(".part")]
     with pytest.raises(BadInput, match="did you mean 'cora'"):
         data.download("corra", tmp_path)
     with pytest.raises(BadInput, match=r"ind\.cora\.\w+: not there; run the download stage for cora"):
         data.load("cora", tmp_path)
-    assert "comp_cars" in refused("compcars", tmp_path)
+    assert "comp_cars" in refusal("compcars", tmp_path)
 
 
 def test_mirror_comes_before_the_official_source(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +208,7 @@ def test_second_form_is_taken_where_the_mirror_has_it(tmp_path: Path, monkeypatc
     assert damaged.read_bytes() == b"original"
 
 
-def packed(kind: str, members: dict[str, bytes]) -> bytes:
+def pack(kind: str, members: dict[str, bytes]) -> bytes:
     buffer = io.BytesIO()
     if kind == "zip":
         with zipfile.ZipFile(buffer, "w") as archive:
@@ -235,7 +235,7 @@ def test_archives_give_the_wanted_members_only(
     members = {"in/table.bin.gz": gzip.compress(CONTENT)}
     if kind != "gz":
         members |= {"../../evil": b"evil", "/tmp/evil-of-fedweave": b"evil", "in/other": b"other"}
-    content = packed(kind, members)
+    content = pack(kind, members)
     site.files = {f"Toy/all.{kind}": content, f"away/all.{kind}": content}
     archive = Archive(f"Toy/all.{kind}", f"md5:{hashlib.md5(content).hexdigest()}", f"{site.url}/away/all.{kind}")
     file = File(PATH, sha256(CONTENT), None, archive, "in/table.bin.gz")
@@ -250,7 +250,7 @@ def test_archives_give_the_wanted_members_only(
 
 def test_bad_archives_are_refused(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
-    lacking, wrong = packed("zip", {"other": b""}), packed("zip", {"table": b"wrong"})
+    lacking, wrong = pack("zip", {"other": b""}), pack("zip", {"table": b"wrong"})
     for content, message in (
         (lacking, "cannot read table"),
         (wrong, "holds a damaged table"),
@@ -259,7 +259,7 @@ def test_bad_archives_are_refused(site: Site, tmp_path: Path, monkeypatch: pytes
         site.files = {"all.zip": content}
         archive = Archive("Toy/all.zip", sha256(content), f"{site.url}/all.zip")
         monkeypatch.setitem(CATALOGUE, "toy", (FileSet((File(PATH, sha256(CONTENT), None, archive, "table"),)),))
-        assert message in refused("toy", tmp_path)
+        assert message in refusal("toy", tmp_path)
 
 
 def test_files_without_a_published_sum(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,9 +276,9 @@ def test_files_without_a_published_sum(site: Site, tmp_path: Path, monkeypatch: 
         require_files("toy", tmp_path / "root")
     mirror = put(tmp_path / "mirror", CONTENT)
     site.files = {}
-    assert "table.bin.sha256 (not there)" in refused("toy", tmp_path / "root", str(tmp_path / "mirror"))
+    assert "table.bin.sha256 (not there)" in refusal("toy", tmp_path / "root", str(tmp_path / "mirror"))
     mirror.with_name("table.bin.sha256").write_text(f"{'0' * 64}  table.bin\n")
-    assert "damaged: not sha256:0000" in refused("toy", tmp_path / "root", str(tmp_path / "mirror"))
+    assert "damaged: not sha256:0000" in refusal("toy", tmp_path / "root", str(tmp_path / "mirror"))
     mirror.with_name("table.bin.sha256").write_text(f"{sha256(CONTENT).removeprefix('sha256:')}\n")
     data.download("toy", tmp_path / "root", str(tmp_path / "mirror"))
     assert path.read_bytes() == CONTENT

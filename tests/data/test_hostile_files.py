@@ -30,7 +30,7 @@ def message_of(reader: Callable[[Path], Any], path: Path, content: bytes) -> str
     return line
 
 
-def repacked(content: bytes, **changed: Any) -> bytes:
+def repack(content: bytes, **changed: Any) -> bytes:
     """A .npz file with other arrays."""
     with np.load(io.BytesIO(content)) as stored:
         arrays = {key: stored[key] for key in stored.files}
@@ -58,7 +58,7 @@ def repacked(content: bytes, **changed: Any) -> bytes:
 def test_sparse_matrices(changed: dict[str, Any], words: str, tmp_path: Path) -> None:
     path = tmp_path / "Amazon" / "Photo" / "raw" / "amazon_electronics_photo.npz"
     path.parent.mkdir(parents=True)
-    content = repacked(amazon()[0], **changed)
+    content = repack(amazon()[0], **changed)
     assert words in message_of(lambda _: citation.amazon("amazon-photo", "Photo", tmp_path), path, content)
 
 
@@ -174,7 +174,7 @@ def test_tables_of_other_sizes_and_types(name: str, options: dict[str, Any], wor
     assert words in message_of(read_hdf5, tmp_path / "t.h5", (tmp_path / "t.h5").read_bytes())
 
 
-def zipped(**members: bytes) -> bytes:
+def zip_archive(**members: bytes) -> bytes:
     """A zip archive, compressed."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -191,13 +191,16 @@ def header(text: str) -> bytes:
     ("content", "words"),
     [
         (
-            zipped(a=header("{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000,)}")),
+            zip_archive(a=header("{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000,)}")),
             "ends within its array",
         ),
-        (zipped(a=header("{'descr': '|O', 'fortran_order': False, 'shape': ()}")), "elements of type '|O' are refused"),
-        (zipped(a=header("{'descr': [('a', '<i8')], 'fortran_order': False, 'shape': ()}")), "are refused"),
-        (zipped(a=header("(" * 5000)), "damaged"),
-        (zipped(a=bytes(3 << 20)), "more than 1048576 bytes"),
+        (
+            zip_archive(a=header("{'descr': '|O', 'fortran_order': False, 'shape': ()}")),
+            "elements of type '|O' are refused",
+        ),
+        (zip_archive(a=header("{'descr': [('a', '<i8')], 'fortran_order': False, 'shape': ()}")), "are refused"),
+        (zip_archive(a=header("(" * 5000)), "damaged"),
+        (zip_archive(a=bytes(3 << 20)), "more than 1048576 bytes"),
         (partitions()[0][:-30], "damaged"),
     ],
     ids=["length", "objects", "records", "nesting", "size", "cut"],

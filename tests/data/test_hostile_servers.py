@@ -14,14 +14,14 @@ import pytest
 from fedweave import data
 from fedweave.data.sources import origins, web
 from fedweave.data.sources.origins import CATALOGUE, RECORDED, File, FileSet
-from tests.data.test_download import CONTENT, PATH, leftovers, put, refused, sha256
+from tests.data.test_download import CONTENT, PATH, leftovers, put, refusal, sha256
 
 SHARED = os.environ.get("FEDWEAVE_MIRROR", "")
 OK = b"HTTP/1.1 200 OK\r\nConnection: close\r\n"
 
 
 @contextmanager
-def answering(talk: Callable[[socket.socket, str], None]) -> Iterator[tuple[str, list[str]]]:
+def serve_answers(talk: Callable[[socket.socket, str], None]) -> Iterator[tuple[str, list[str]]]:
     """A server whose every answer is what `talk` sends for a path; its address, and the paths that it was asked for."""
     requests: list[str] = []
 
@@ -56,7 +56,7 @@ def endless(connection: socket.socket, _: str) -> None:
         connection.sendall(bytes(65536))
 
 
-def dripping(head: bytes) -> Callable[[socket.socket, str], None]:
+def send_slowly(head: bytes) -> Callable[[socket.socket, str], None]:
     """`head`, and then a byte from time to time."""
 
     def talk(connection: socket.socket, _: str) -> None:
@@ -102,8 +102,8 @@ ANSWERS = {
 @pytest.mark.parametrize("name", ANSWERS)
 def test_answers_that_make_no_sense(name: str, kind: str, tmp_path: Path) -> None:
     talk, words = ANSWERS[name]
-    with answering(talk) as (url, _):
-        line = refused("toy", tmp_path, url)
+    with serve_answers(talk) as (url, _):
+        line = refusal("toy", tmp_path, url)
     assert "dataset toy" in line
     assert words in line
     assert url in line
@@ -111,8 +111,8 @@ def test_answers_that_make_no_sense(name: str, kind: str, tmp_path: Path) -> Non
 
 
 def test_a_redirect_to_itself_ends(kind: str, tmp_path: Path) -> None:
-    with answering(lambda connection, path: redirecting(path + "x")(connection, path)) as (url, requests):
-        assert "HTTP 302" in refused("toy", tmp_path, url)
+    with serve_answers(lambda connection, path: redirecting(path + "x")(connection, path)) as (url, requests):
+        assert "HTTP 302" in refusal("toy", tmp_path, url)
     assert len(requests) < 30
 
 
@@ -126,8 +126,8 @@ def test_an_encrypted_source_leads_to_no_plain_one() -> None:
 def test_an_endless_body_ends_at_the_limit(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sum beside the file is limited as well."""
     monkeypatch.setitem(origins.LIMITS, "toy", 1)
-    with answering(endless) as (url, _):
-        line = refused("toy", tmp_path, url)
+    with serve_answers(endless) as (url, _):
+        line = refusal("toy", tmp_path, url)
     assert "larger than 1 MiB" in line if kind == "listed" else "larger than 0.003906 MiB" in line
     assert leftovers(tmp_path) == set()
 
@@ -136,7 +136,7 @@ def test_a_mirror_in_a_folder_has_the_same_limit(kind: str, tmp_path: Path, monk
     monkeypatch.setitem(origins.LIMITS, "toy", 1)
     mirror = put(tmp_path / "mirror", CONTENT)
     mirror.with_name("table.bin.sha256").write_text(sha256(CONTENT).removeprefix("sha256:"))
-    assert "table.bin (larger than 1 MiB" in refused("toy", tmp_path / "root", str(tmp_path / "mirror"))
+    assert "table.bin (larger than 1 MiB" in refusal("toy", tmp_path / "root", str(tmp_path / "mirror"))
     assert leftovers(tmp_path / "root") == set()
 
 
@@ -146,8 +146,8 @@ def test_a_slow_server_ends_at_the_time_limit(head: bytes, tmp_path: Path, monke
     monkeypatch.setattr(web, "TOTAL_TIMEOUT", 0.5)
     monkeypatch.setitem(CATALOGUE, "toy", (FileSet((File(PATH, sha256(CONTENT)),)),))
     started = time.monotonic()
-    with answering(dripping(head)) as (url, _):
-        assert "took longer than 0.5 s" in refused("toy", tmp_path, url)
+    with serve_answers(send_slowly(head)) as (url, _):
+        assert "took longer than 0.5 s" in refusal("toy", tmp_path, url)
     assert time.monotonic() - started < 20
     assert leftovers(tmp_path) <= {"Toy/raw/.table.bin.part"}
 
@@ -157,22 +157,22 @@ def test_a_slow_handshake_ends_at_the_time_limit(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(web, "TOTAL_TIMEOUT", 0.5)
     monkeypatch.setitem(CATALOGUE, "toy", (FileSet((File(PATH, sha256(CONTENT)),)),))
     record = b"\x16\x03\x03\x3f\xff"  # a record of TLS that never becomes whole
-    with answering(dripping(record)) as (url, _):
-        assert "took longer than 0.5 s" in refused("toy", tmp_path, url.replace("http", "https"))
+    with serve_answers(send_slowly(record)) as (url, _):
+        assert "took longer than 0.5 s" in refusal("toy", tmp_path, url.replace("http", "https"))
 
 
 def test_a_server_that_stalls_is_given_up(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Long before the time of the file is over."""
     monkeypatch.setattr(web, "STALL_WINDOW", 0.2)
-    with answering(dripping(OK + b"\r\n")) as (url, _):
-        assert "stalled" in refused("toy", tmp_path, url)
+    with serve_answers(send_slowly(OK + b"\r\n")) as (url, _):
+        assert "stalled" in refusal("toy", tmp_path, url)
 
 
 def test_an_answer_without_content_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even where no sum is known."""
-    with answering(saying(OK + b"Content-Length: 0\r\n\r\n")) as (url, _):
+    with serve_answers(saying(OK + b"Content-Length: 0\r\n\r\n")) as (url, _):
         monkeypatch.setitem(CATALOGUE, "toy", (FileSet((File(PATH, RECORDED, f"{url}/x"),)),))
-        assert f"{url}/x (empty)" in refused("toy", tmp_path)
+        assert f"{url}/x (empty)" in refusal("toy", tmp_path)
     assert leftovers(tmp_path) == set()
 
 
@@ -185,9 +185,9 @@ def test_sums_that_are_none(beside: bytes, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setitem(CATALOGUE, "toy", (FileSet((File(PATH, RECORDED),)),))
     put(tmp_path / "mirror", CONTENT)
     put(tmp_path / "mirror", beside, f"{PATH}.sha256")
-    assert "holds no SHA-256 sum" in refused("toy", tmp_path / "root", str(tmp_path / "mirror"))
+    assert "holds no SHA-256 sum" in refusal("toy", tmp_path / "root", str(tmp_path / "mirror"))
     assert leftovers(tmp_path / "root") == set()
-    assert f"{PATH} is damaged" in refused("toy", tmp_path / "mirror")
+    assert f"{PATH} is damaged" in refusal("toy", tmp_path / "mirror")
 
 
 def test_a_mirror_without_the_file_leaves_the_sum_that_is_there(
@@ -198,7 +198,7 @@ def test_a_mirror_without_the_file_leaves_the_sum_that_is_there(
     monkeypatch.setitem(CATALOGUE, "toy", (FileSet((File(PATH, RECORDED),)),))
     mine = put(tmp_path / "root", b"my own", f"{PATH}.sha256")
     put(tmp_path / "mirror", b"0" * 64, f"{PATH}.sha256")
-    refused("toy", tmp_path / "root", str(tmp_path / "mirror"))
+    refusal("toy", tmp_path / "root", str(tmp_path / "mirror"))
     assert mine.read_bytes() == b"my own"
     assert leftovers(tmp_path / "root") == {f"{PATH}.sha256"}
 
@@ -209,7 +209,7 @@ def test_a_mirror_without_the_file_leaves_the_sum_that_is_there(
     "http://127.0.0.1:9\r\nX: y", "https://127.0.0.1:port",
 ])  # fmt: skip
 def test_mirrors_that_are_none(mirror: str, kind: str, tmp_path: Path) -> None:
-    line = refused("toy", tmp_path / "root", mirror)
+    line = refusal("toy", tmp_path / "root", mirror)
     assert "dataset toy" in line
     assert len(line) < 4500
     assert leftovers(tmp_path / "root") == set()
@@ -219,7 +219,7 @@ def test_a_pipe_in_a_mirror_is_not_waited_for(kind: str, tmp_path: Path) -> None
     (tmp_path / "mirror" / PATH).parent.mkdir(parents=True)
     for suffix in ("", ".sha256"):
         os.mkfifo(tmp_path / "mirror" / f"{PATH}{suffix}")
-    assert "not there" in refused("toy", tmp_path / "root", str(tmp_path / "mirror"))
+    assert "not there" in refusal("toy", tmp_path / "root", str(tmp_path / "mirror"))
 
 
 @pytest.mark.parametrize("name", sorted(name for name, forms in CATALOGUE.items() if forms))
@@ -240,6 +240,6 @@ def test_a_file_that_is_allowed_arrives(kind: str, tmp_path: Path) -> None:
     def talk(connection: socket.socket, path: str) -> None:
         connection.sendall(OK + b"\r\n" + body[path.endswith(".sha256")])
 
-    with answering(talk) as (url, _):
+    with serve_answers(talk) as (url, _):
         (path,) = data.download("toy", tmp_path, url)
     assert path.read_bytes() == CONTENT

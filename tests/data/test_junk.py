@@ -16,7 +16,7 @@ from fedweave.pipelines.mlflow_records import tracking
 from fedweave.pipelines.searching import dashboard, search
 from fedweave.report import optional_files
 from fedweave.runs import assembly
-from tests.data.test_bad_data import refused
+from tests.data.test_bad_data import assert_refused
 from tests.fake_results import write_study
 from tests.pipelines.test_tune import RUN, prepare
 
@@ -48,7 +48,7 @@ def test_tables_of_the_study(name: str, way: str, study: Path) -> None:
     """Never read for less than they were."""
     file = study / f"{name}.csv"
     whole = spoil(file, way)
-    refused(lambda: results.load_tables(results.load_study(study)), f"{file}: damaged", "dvc repro evaluate")
+    assert_refused(lambda: results.load_tables(results.load_study(study)), f"{file}: damaged", "dvc repro evaluate")
     file.write_bytes(whole)
     results.load_tables(results.load_study(study))
 
@@ -57,7 +57,7 @@ def test_a_leaderboard_of_other_runs(study: Path) -> None:
     file = study / "leaderboard.csv"
     whole = file.read_text()
     file.write_text(whole.replace("FedAMP", "Ditto"))
-    refused(
+    assert_refused(
         lambda: results.load_tables(results.load_study(study)),
         f"{file}: its rows are not the runs",
         "dvc repro evaluate",
@@ -93,7 +93,7 @@ def test_files_of_stages(name: str, way: str, study: Path) -> None:
         if way == "text" and name == LABELS:  # a table without labels is that of a series
             assert reader(study) is None
         else:
-            refused(lambda: reader(study), str(study / name), again)
+            assert_refused(lambda: reader(study), str(study / name), again)
     finally:
         (study / name).write_bytes(whole)
     reader(study)
@@ -107,8 +107,8 @@ def test_the_journal_of_a_search(content: str, tmp_path: Path, monkeypatch: pyte
     file = search.journal_path(study, RUN)
     search.open_search(study, RUN)
     file.write_text(content + file.read_text())
-    refused(lambda: search.open_search(study, RUN), f"{file}: damaged", "move it away", "dvc repro tune")
-    refused(lambda: dashboard.SearchReplica(study).update(), f"{file}: damaged")
+    assert_refused(lambda: search.open_search(study, RUN), f"{file}: damaged", "move it away", "dvc repro tune")
+    assert_refused(lambda: dashboard.SearchReplica(study).update(), f"{file}: damaged")
 
 
 def test_the_trials_that_the_dashboard_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def test_the_trials_that_the_dashboard_shows(tmp_path: Path, monkeypatch: pytest
     file = paths.trials("toy", "toy", RUN)
     file.parent.mkdir(parents=True)
     file.write_text('{"trials": [{}]}')
-    refused(lambda: dashboard.SearchReplica(assembly.load()).update(), f"{file}: damaged", "dvc repro tune")
+    assert_refused(lambda: dashboard.SearchReplica(assembly.load()).update(), f"{file}: damaged", "dvc repro tune")
 
 
 @pytest.mark.parametrize("name", [".fedweave", ".fedweave/tune"])
@@ -124,7 +124,7 @@ def test_a_file_in_place_of_the_folder_of_searches(name: str, tmp_path: Path, mo
     prepare(tmp_path, monkeypatch)
     Path(name).parent.mkdir(exist_ok=True)
     Path(name).write_text("")
-    refused(
+    assert_refused(
         lambda: search.open_search(assembly.load(), RUN),
         ".fedweave/tune/toy",
         "cannot be written",
@@ -135,14 +135,14 @@ def test_a_file_in_place_of_the_folder_of_searches(name: str, tmp_path: Path, mo
 def test_rows_beside_the_papers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both what is taken and what is kept; a study beside no paper is refused before anything is read."""
     monkeypatch.chdir(tmp_path)
-    refused(lambda: reproduction.main("quick"), "'quick' is unknown", "choices")
+    assert_refused(lambda: reproduction.main("quick"), "'quick' is unknown", "choices")
     board = Path("results/paper/table/leaderboard.csv")
     table = reproduction.TABLES / "paper" / "table.csv"
     for file in (board, table):
         file.parent.mkdir(parents=True)
         file.write_text("hello\n")
-    refused(lambda: reproduction.merge_board("paper/table"), f"{board}: damaged", "dvc repro evaluate")
-    refused(lambda: reproduction.table("paper/table"), f"{table}: damaged", "git restore")
+    assert_refused(lambda: reproduction.merge_board("paper/table"), f"{board}: damaged", "dvc repro evaluate")
+    assert_refused(lambda: reproduction.table("paper/table"), f"{table}: damaged", "git restore")
     assert table.read_text() == "hello\n"
 
 
@@ -157,7 +157,7 @@ def test_the_database_of_mlflow(way: str, study: Path, tmp_path: Path, monkeypat
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{file}")
     monkeypatch.setattr(tracking, "RESULTS", study.parent)
     begun = time.monotonic()
-    refused(lambda: tracking.main("toy"), f"{file}: no database for MLflow", "move it away", "fedweave log")
+    assert_refused(lambda: tracking.main("toy"), f"{file}: no database for MLflow", "move it away", "fedweave log")
     assert time.monotonic() - begun < 30
 
 
@@ -172,7 +172,7 @@ def test_a_database_of_another_mlflow(study: Path, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(tracking, "RESULTS", study.parent)
     begun = time.monotonic()
     words = f"{file}: written by another version of MLflow; move it away, then: fedweave log toy"
-    refused(lambda: tracking.main("toy"), words)
+    assert_refused(lambda: tracking.main("toy"), words)
     assert time.monotonic() - begun < 30
     assert {_get_latest_schema_revision()} == addresses._expected_versions()
     with closing(sqlite3.connect(file)) as database, database:
@@ -184,4 +184,4 @@ def test_a_port_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the study is read."""
     monkeypatch.setattr(assembly, "load", lambda: pytest.fail("it was read"))
     for port in (-1, 0, 70000):
-        refused(lambda port=port: dashboard.main(port), f"--port: {port}", "between 1 and 65535")
+        assert_refused(lambda port=port: dashboard.main(port), f"--port: {port}", "between 1 and 65535")

@@ -72,7 +72,7 @@ def test_dirichlet_is_complete_and_keeps_the_minimum(n: int, beta: float, low: i
         assert counts.sum(1).min() >= low
 
 
-def test_balance_stops_clients_that_have_their_part() -> None:
+def test_balance_gives_nothing_more_to_large_clients() -> None:
     sizes = [100] * 10
     largest = [
         max(
@@ -108,7 +108,7 @@ def test_lda_is_uniform_for_large_alpha() -> None:
     assert stats.chisquare(counts.ravel()).pvalue > 1e-3
 
 
-def test_shards_are_equal_and_k_a_client() -> None:
+def test_every_client_has_the_same_number_of_equal_shards() -> None:
     sizes = np.array([103, 100, 100, 100, 108])
     counts = shards(ClassSizes(sizes, None), 10, stream(1), classes=2).counts
     each = sizes // 4
@@ -127,7 +127,7 @@ def test_classes_of_clients_are_drawn(allocate: Callable[..., Allocation]) -> No
     assert np.abs(held - held.mean()).max() < 5 * np.sqrt(held.mean())
 
 
-def test_clusters_own_their_classes() -> None:
+def test_each_cluster_has_its_own_classes() -> None:
     allocation = clusters(class_sizes([60] * 10), 10, stream(1), classes=2)
     assert np.array_equal(allocation.group, np.arange(10) % 5)
     for counts, cluster in zip(allocation.counts, allocation.group, strict=True):
@@ -137,7 +137,7 @@ def test_clusters_own_their_classes() -> None:
 
 @given(st.integers(1, 40), st.integers(2, 20), st.data())
 @settings(max_examples=50, deadline=None)
-def test_hands_are_distinct_and_balanced(clients: int, total: int, draw: st.DataObject) -> None:
+def test_assigned_classes_are_distinct_and_balanced(clients: int, total: int, draw: st.DataObject) -> None:
     each = draw.draw(st.integers(1, total))
     held = assign_classes(clients, total, each, stream(clients, total, each))
     assert (held.sum(1) == each).all()
@@ -163,7 +163,7 @@ def test_dominant_classes_hold_their_share() -> None:
 
 @given(st.lists(st.integers(30, 90), min_size=3, max_size=6), st.integers(2, 6), st.integers(0, 999))
 @settings(max_examples=40, deadline=None)
-def test_allotted_tables_fit(sizes: list[int], clients: int, seed: int) -> None:
+def test_tables_of_counts_fit_the_class_sizes(sizes: list[int], clients: int, seed: int) -> None:
     weight = stream(seed).dirichlet(np.ones(len(sizes)), size=clients)
     counts = allocate_rows(np.array(sizes), weight, None)
     assert (counts.sum(0) <= sizes).all()
@@ -191,7 +191,7 @@ def test_proportional_cuts_are_exact(size: int, clients: int, seed: int) -> None
     assert np.abs(counts - share / share.sum() * size).max() < 1 + 1e-5
 
 
-def test_grouped_classes_stay_mostly_at_home() -> None:
+def test_most_rows_of_a_class_are_in_its_group() -> None:
     allocation = grouped(class_sizes([1000] * 10), 20, stream(1))
     home = np.stack([allocation.counts[allocation.group == g].sum(0) for g in range(5)])
     assert np.array_equal(np.sort(home, axis=0), np.repeat([[40]] * 4 + [[840]], 10, axis=1))

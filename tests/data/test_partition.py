@@ -1,4 +1,4 @@
-"""Partitions: they are partitions, they have the law they claim, and they refuse what cannot be done."""
+"""Partition rules: each row is in one part, distributions have the law they claim, impossible options are refused."""
 
 import json
 from dataclasses import replace
@@ -57,7 +57,7 @@ def test_every_label_rule_is_known_here() -> None:
 
 
 @pytest.mark.parametrize("name", LABEL_RULES)
-def test_rows_are_dealt_once(name: str) -> None:
+def test_each_row_has_one_client_and_part(name: str) -> None:
     dataset = toy()
     result = data.partition(dataset, name, 10, 666, **LABEL_RULES[name])
     rows = np.concatenate(everything(result))
@@ -97,7 +97,7 @@ def test_parts_of_clients_with_equal_rows_are_drawn_apart(stratify: bool) -> Non
     assert len(places) == 20
 
 
-def test_impossible_dirichlet_ends() -> None:
+def test_an_impossible_dirichlet_draw_ends() -> None:
     with pytest.raises(BadInput, match=r"partition.beta: no draw of Dir\(0.001\)") as caught:
         data.partition(toy(), "dirichlet", 20, 0, beta=0.001, minimum=20, attempts=50)
     assert "\n" not in str(caught.value)
@@ -138,7 +138,7 @@ def test_weighted_test_set_is_shared_and_weighs_by_training_labels() -> None:
     assert not np.isin(np.concatenate(own_rows(result)), tested).any()
 
 
-def test_proportional_test_sets_are_dealt_once_and_match() -> None:
+def test_proportional_test_sets_are_disjoint_and_match() -> None:
     dataset = toy(each=100, tested=100)
     for name in ("lda", "dirichlet"):
         result = data.partition(dataset, name, 5, 3, **LABEL_RULES[name], test="proportional")
@@ -149,7 +149,7 @@ def test_proportional_test_sets_are_dealt_once_and_match() -> None:
             assert np.corrcoef(mine, np.bincount(dataset.labels[result.test[i]], minlength=10))[0, 1] > 0.7
 
 
-def test_stratified_option_and_carved_validation() -> None:
+def test_stratified_parts_and_validation_from_training_rows() -> None:
     result = data.partition(
         toy(), "classes", 5, 1, classes=4, size=80, split={"train": 0.7, "test": 0.3}, val=0.1, stratify=True
     )
@@ -237,7 +237,7 @@ def test_natural_owners() -> None:
     assert len({tuple((rows % 20).tolist()) for rows in (*result.test, *again.test)}) == 8
 
 
-def test_natural_clients_have_names_groups_and_units_that_survive(tmp_path: Path) -> None:
+def test_names_groups_and_units_of_natural_clients_are_stored(tmp_path: Path) -> None:
     owner, names = np.repeat(np.arange(3), 20), ("subject 1, left", "Zoë", "c")
     clients = {"owner": owner, "names": names, "group": np.array([1, 0, 1]), "group_names": ("left", "right")}
     clients["units"] = ("Ann", "Ann", "Zoë, 2")
@@ -284,7 +284,7 @@ def test_units_are_one_name_for_each_client(message: str) -> None:
         replace(good, units=UNITS[message])
 
 
-def test_units_need_clients_that_the_data_come_with() -> None:
+def test_units_need_natural_clients() -> None:
     x, y = np.zeros((60, 1, 1, 1), np.float32), np.arange(60) % 2
     with pytest.raises(BadInput, match="units: 2 for 0 natural clients, each with an owner"):
         Dataset("o", "images", x, y, 2, units=("Ann", "Bob"))

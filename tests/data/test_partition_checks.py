@@ -30,17 +30,17 @@ def good() -> Parts:
 
 
 @pytest.fixture
-def deal() -> Iterator[Callable[..., Partition]]:
-    """Deals `toy` by a rule of this file that returns what it is given."""
+def partition_toy() -> Iterator[Callable[..., Partition]]:
+    """Partitions `toy` by a rule of this file that returns what it is given."""
 
-    def dealt(make: Callable[[], Any], clients: int = 4) -> Partition:
+    def apply(make: Callable[[], Any], clients: int = 4) -> Partition:
         @rule("mine", kinds=("images",))
         def mine(dataset: Dataset, clients: int, seed: int) -> Any:
             return make()
 
         return data.partition(toy(), "mine", clients, 0)
 
-    yield dealt
+    yield apply
     data.PARTITIONS.pop("mine", None)
     TRAITS.pop("mine", None)
 
@@ -74,15 +74,15 @@ WRONG: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("message", WRONG)
-def test_a_rule_that_breaks_its_promise_is_refused(message: str, deal: Callable[..., Partition]) -> None:
+def test_a_result_that_is_no_partition_is_refused(message: str, partition_toy: Callable[..., Partition]) -> None:
     """One line with the rule and its file."""
     with pytest.raises(BadInput) as caught:
-        deal(WRONG[message])
+        partition_toy(WRONG[message])
     assert str(caught.value).startswith(f"partition 'mine' of {Path(__file__).resolve()}: {message}")
 
 
-def test_a_rule_deals_the_same_rows_again(deal: Callable[..., Partition]) -> None:
-    """Draws without the seed could never be repeated."""
+def test_a_rule_must_return_the_same_rows_again(partition_toy: Callable[..., Partition]) -> None:
+    """Draws that do not depend on the seed cannot be repeated."""
     draws = np.random.default_rng()
 
     def at_random() -> Partition:
@@ -90,10 +90,10 @@ def test_a_rule_deals_the_same_rows_again(deal: Callable[..., Partition]) -> Non
         return partition({name: [order[rows] for rows in part] for name, part in good().items()})
 
     with pytest.raises(BadInput, match=r"partition 'mine' of .*: returned other rows for the same seed .*default_rng"):
-        deal(at_random)
+        partition_toy(at_random)
 
 
-def test_a_rule_deals_the_same_nodes_again() -> None:
+def test_a_rule_must_return_the_same_nodes_again() -> None:
     """The parts of a subgraph are positions in its nodes, so they may agree where the nodes do not."""
     draws, pairs = np.random.default_rng(), np.zeros((2, 0), dtype=np.int64)
     graph = Dataset("toy", "graph", np.zeros((ROWS, 1), np.float32), np.arange(ROWS) % 2, 2, edges=pairs)
@@ -112,7 +112,7 @@ def test_a_rule_deals_the_same_nodes_again() -> None:
         TRAITS.pop("subgraphs")
 
 
-def test_an_error_in_a_rule_names_its_line(deal: Callable[..., Partition]) -> None:
+def test_an_error_in_a_rule_names_its_line(partition_toy: Callable[..., Partition]) -> None:
     def broken() -> Any:
         return 1 // 0
 
@@ -120,10 +120,10 @@ def test_an_error_in_a_rule_names_its_line(deal: Callable[..., Partition]) -> No
     with pytest.raises(
         BadInput, match=rf"partition 'mine' of .*: failed in line {line} \(ZeroDivisionError: .*correct it there"
     ):
-        deal(broken)
+        partition_toy(broken)
 
 
-def test_an_option_of_two_types(deal: Callable[..., Partition]) -> None:
+def test_an_option_of_two_types(partition_toy: Callable[..., Partition]) -> None:
     """Only its bounds are checked."""
 
     @rule("mine", kinds=("images",))
@@ -138,13 +138,13 @@ def test_an_option_of_two_types(deal: Callable[..., Partition]) -> None:
         data.partition(toy(), "mine", 4, 0, size=1)
 
 
-def test_what_rules_may_do(deal: Callable[..., Partition]) -> None:
+def test_what_rules_may_do(partition_toy: Callable[..., Partition]) -> None:
     """No validation rows, rows that nobody has, and a test set or training rows that clients have in common."""
     parts = good()
     parts["val"] = [np.zeros(0, dtype=np.int64)] * 4
     parts["test"] = [np.concatenate(parts["test"])] * 4
     parts["train"][1] = parts["train"][0]
-    assert deal(lambda: partition(parts)).clients == 4
+    assert partition_toy(lambda: partition(parts)).clients == 4
 
 
 def test_an_error_in_a_loader_names_its_line(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Arrays on disk survive, damage is refused, features are scaled by what the training part knows."""
+"""Stored arrays are read unchanged, damaged files are refused, features are scaled by numbers of the training part."""
 
 import os
 import pickle
@@ -58,7 +58,7 @@ def test_pickles_hold_arrays_and_nothing_else(tmp_path: Path) -> None:
     assert read_arrays(tmp_path / "bomb") == []  # at once, and without the memory that this one asks for
 
 
-def test_prepared_data_survive_and_damage_is_refused(tmp_path: Path) -> None:
+def test_stored_data_are_read_unchanged_and_damage_is_refused(tmp_path: Path) -> None:
     for name in ("digits", "digits-graph"):
         dataset = data.load(name, "unused")
         data.save_dataset(tmp_path / name, dataset)
@@ -85,7 +85,7 @@ PARTITIONED = [
 
 
 @pytest.mark.parametrize(("name", "rule", "clients", "options"), PARTITIONED)
-def test_partitions_survive_and_are_described(
+def test_partitions_are_read_unchanged_and_described(
     name: str, rule: str, clients: int, options: dict, tmp_path: Path
 ) -> None:
     dataset = data.load(name, "unused")
@@ -128,8 +128,7 @@ def test_inconsistent_arrays_are_refused() -> None:
             make()
 
 
-def test_normalisations(tmp_path: Path) -> None:
-    del tmp_path
+def test_normalisations() -> None:
     pixels = np.arange(96, dtype=np.uint8).reshape(8, 3, 2, 2)
     pictures = Dataset("p", "images", pixels, np.zeros(8, np.int64), 1)
     halves = Partition(*((np.array([i]),) for i in (0, 1, 2)))

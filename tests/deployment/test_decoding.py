@@ -20,7 +20,7 @@ def npy(array: np.ndarray) -> bytes:
     return file.getvalue()
 
 
-def headed(text: str) -> bytes:
+def npy_file(text: str) -> bytes:
     """A .npy file with this header and eight bytes."""
     return b"\x93NUMPY\1\0" + len(text).to_bytes(2, "little") + text.encode() + bytes(8)
 
@@ -29,16 +29,16 @@ LAID = "{'descr': '<f4', 'fortran_order': False, 'shape': %s}"
 BAD = {
     "empty": b"",
     "zip": b"PK\x03\x04aaaa",
-    "huge": headed(LAID % "(10**14,)"),
-    "long": headed(LAID % "(100000000000000,)"),
-    "overflow": headed(LAID % "(99999999999999999999,)"),
-    "header": headed("{'descr': '<f4', 'fortran_order': ("),
+    "huge": npy_file(LAID % "(10**14,)"),
+    "long": npy_file(LAID % "(100000000000000,)"),
+    "overflow": npy_file(LAID % "(99999999999999999999,)"),
+    "header": npy_file("{'descr': '<f4', 'fortran_order': ("),
     "shape": npy(np.zeros((3, 2), np.float32)),
     "type": npy(np.zeros((2, 3))),
     "order": npy(np.zeros((2, 3), ">f4")),
     "cut": npy(np.zeros((2, 3), np.float32))[:-1],
-    "object": headed("{'descr': '|O', 'fortran_order': False, 'shape': (2, 3)}"),
-    "deep": headed("(" * 5000),
+    "object": npy_file("{'descr': '|O', 'fortran_order': False, 'shape': (2, 3)}"),
+    "deep": npy_file("(" * 5000),
 }
 
 

@@ -36,13 +36,13 @@ EXPORT = ["export", "digits-fedavg", "--to", "app"]
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    """A folder with params.yaml, whose data are dealt."""
+    """A folder with params.yaml, whose data are partitioned."""
     folder = tmp_path_factory.mktemp("project")
     (folder / "params.yaml").write_text(dump(PARAMS))
     digits = data.load("digits", folder / "raw")
     data.save_dataset(folder / "data" / "features" / "digits", digits)
-    dealt = data.partition(digits, **DIGITS["partition"])
-    data.save_partition(folder / "data" / "partitions" / "digits" / "partition.npz", dealt)
+    partition = data.partition(digits, **DIGITS["partition"])
+    data.save_partition(folder / "data" / "partitions" / "digits" / "partition.npz", partition)
     return folder
 
 
@@ -106,14 +106,14 @@ def test_bad_input_is_one_line_and_nothing_is_written(case, said, project):
 def test_a_partition_of_other_settings_is_refused(said, project):
     """The files under data/ are of the settings before params.yaml was changed."""
     file = project / "data" / "partitions" / "digits" / "partition.npz"
-    dealt, digits = file.read_bytes(), data.load_dataset(project / "data" / "features" / "digits")
+    partition, digits = file.read_bytes(), data.load_dataset(project / "data" / "features" / "digits")
     lines = []
     try:
         for change in ({"clients": 3}, {"seed": 5}):
             data.save_partition(file, data.partition(digits, **{**DIGITS["partition"], **change}))
             lines.append(said(*EXPORT[:3], "x"))
     finally:
-        file.write_bytes(dealt)
+        file.write_bytes(partition)
     assert lines[0] == (
         "data/partitions/digits: 3 clients, but params.yaml asks for 10; deal it again: dvc repro partition@digits"
     )

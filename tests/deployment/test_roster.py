@@ -29,7 +29,7 @@ def rows():
 def test_a_node_that_is_corrected_is_asked_again(rows, tmp_path):
     """Its owner started it with the file of another client, and starts it again with its own."""
     hosts = Hosts(tmp_path, planned("fedavg", rows))
-    roster, lines, calls = written(tmp_path / "roster.json", NODES), [], hosts.calls()
+    roster, lines, calls = write_roster(tmp_path / "roster.json", NODES), [], hosts.calls()
     calls.nodes_[898] = hosts.node(0)
     registry = NodeRegistry(hosts.spec, calls, roster.clients, say=lines.append)
     log = hosts.message_log()
@@ -43,7 +43,7 @@ def test_a_node_that_is_corrected_is_asked_again(rows, tmp_path):
     assert {*registry.refresh(1, log)} == {0, 1, 2}
 
 
-def written(path, owners) -> Roster:
+def write_roster(path, owners) -> Roster:
     """A roster of the nodes `owners`."""
     roster = Roster(path)
     with roster.edit() as entries:
@@ -54,7 +54,7 @@ def written(path, owners) -> Roster:
 def test_a_node_with_another_clients_key_is_refused_until_the_roster_changes(rows, tmp_path):
     """The key of node 899 is client 2's, that of node 898 nobody's; then the server's owner corrects the roster."""
     hosts = Hosts(tmp_path, planned("fedavg", rows))
-    roster, lines, calls = written(tmp_path / "roster.json", {900: 0, 899: 2}), [], hosts.calls()
+    roster, lines, calls = write_roster(tmp_path / "roster.json", {900: 0, 899: 2}), [], hosts.calls()
     settings = {"owners": roster.clients, "say": lines.append}
     with pytest.raises(BadInput, match="only 1 of 3 clients"):
         hosts.run(calls, **settings)
@@ -62,7 +62,7 @@ def test_a_node_with_another_clients_key_is_refused_until_the_roster_changes(row
     assert "node 898 is left out: its key is in no row of the roster; register it to let it in" in lines
     assert 898 not in {node for node, _, _ in calls.sent}
     assert {line["client"] for line in hosts.message_log().lines() if "error" not in line} == {0}
-    written(tmp_path / "roster.json", NODES)
+    write_roster(tmp_path / "roster.json", NODES)
     assert hosts.run(hosts.calls(), **settings).members == (0, 1, 2)
 
 
@@ -70,9 +70,9 @@ def test_a_node_with_another_clients_key_is_refused_until_the_roster_changes(row
 def test_a_key_that_is_replaced_in_the_middle(rows, tmp_path):
     """Client 1's old node is refused, and its new one goes on from the state on its disk."""
     hosts = Hosts(tmp_path, planned("fedrep", rows))
-    roster = written(tmp_path / "roster.json", NODES)
+    roster = write_roster(tmp_path / "roster.json", NODES)
     hosts.run(until=1, owners=roster.clients)
-    written(tmp_path / "roster.json", {950: 1})
+    write_roster(tmp_path / "roster.json", {950: 1})
     calls = hosts.calls()
     calls.nodes_[950] = hosts.node(1)
     history = hosts.run(calls, owners=roster.clients).history
@@ -125,7 +125,7 @@ def test_a_score_of_a_part_without_rows_is_no_number(honest):
     assert inspection.inspect(spec, request, empty, 1) is empty
 
 
-def hostile(request: Request, reply: Reply, upload: bool) -> Reply:
+def corrupt_reply(request: Request, reply: Reply, upload: bool) -> Reply:
     """An upload of another shape, or a loss that is no number."""
     if not reply.upload:
         return reply
@@ -147,7 +147,7 @@ def test_uploads_of_another_size_are_refused_whatever_hides_or_defends_them(trai
     """The limit follows from the declared tensors; nothing of a refused upload is stored, and the server goes on."""
     hosts = Hosts(tmp_path, planned("fedavg", rows, **train))
     calls = hosts.calls()
-    calls.change = lambda node, request, reply: hostile(request, reply, node == 899) if node != 900 else reply
+    calls.change = lambda node, request, reply: corrupt_reply(request, reply, node == 899) if node != 900 else reply
     history = hosts.run(calls).history
     assert [(row.round, row.client) for row in history.dropped] == [(1, 1), (1, 2), (2, 1), (2, 2)]
     assert np.isfinite([row[:2] for row in history.scores["pre/test"]]).all()  # only its upload is refused

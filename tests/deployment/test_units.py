@@ -11,7 +11,7 @@ from fedweave.study.spec import parse
 from tests.servers import DIGITS
 
 
-def specified(units: tuple[str, ...]) -> spec.AppSpec:
+def build_spec(units: tuple[str, ...]) -> spec.AppSpec:
     raw = {
         "study": "small", "seeds": [0], "methods": {"fedavg": {}},
         "tasks": {"digits": {**DIGITS, "model": {"name": "mlp", "hidden": [4]}}},
@@ -19,15 +19,15 @@ def specified(units: tuple[str, ...]) -> spec.AppSpec:
     }  # fmt: skip
     run = parse(raw).run("digits-fedavg")
     dataset = data.load("digits", "unused")
-    dealt = replace(data.partition(dataset, **run.task.partition), units=units)
-    return export.specify(repetition.prepare(run, dataset, dealt), dataset, dealt)
+    partition = replace(data.partition(dataset, **run.task.partition), units=units)
+    return export.specify(repetition.prepare(run, dataset, partition), dataset, partition)
 
 
 def test_units_travel_with_the_specification(tmp_path: Path) -> None:
-    plain = specified(())
+    plain = build_spec(())
     count = len(plain.clients)
     units = tuple(f"home {i // 2}" for i in range(count))
-    named = specified(units)
+    named = build_spec(units)
     spec.write(named, tmp_path)
     read = spec.read(tmp_path / spec.FILE)
     assert (read.units, read.hash) == (units, named.hash)
@@ -36,7 +36,7 @@ def test_units_travel_with_the_specification(tmp_path: Path) -> None:
 
 
 def test_a_specification_without_units_is_as_before(tmp_path: Path) -> None:
-    plain = specified(())
+    plain = build_spec(())
     spec.write(plain, tmp_path)
     assert "units" not in json.loads((tmp_path / spec.FILE).read_text())
     read = spec.read(tmp_path / spec.FILE)

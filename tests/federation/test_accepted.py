@@ -45,7 +45,7 @@ def test_a_defence_measures_each_upload_from_what_its_sender_got() -> None:
     torch.testing.assert_close(delivery.uploads["model"]["w"], sent[1:])
 
 
-def test_noise_belongs_to_a_client_and_not_to_its_place() -> None:
+def test_noise_depends_on_the_client_and_not_on_its_position() -> None:
     privacy, start = Privacy(clip=1.0, noise=1.0), {"w": torch.zeros(4, 3)}
     noisy = protect_uploads(start, lambda: start, COHORT, 5, privacy)
     expected = privacy.protect(start, start, torch.tensor([10, 12, 13, 14]), 5, 3)

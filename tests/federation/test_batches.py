@@ -1,4 +1,4 @@
-"""A batch size beyond the largest client means all of its rows, at the price of all of its rows."""
+"""A batch size above the rows of the largest client means one batch of all its rows, at the cost of these rows."""
 
 import copy
 
@@ -28,7 +28,7 @@ def prepared(batch_size: int, executor: str) -> repetition.PreparedRun:
 
 
 @pytest.mark.parametrize("executor", ["loop", "batched"])
-def test_every_larger_batch_is_the_same(executor: str) -> None:
+def test_every_larger_batch_size_gives_the_same_result(executor: str) -> None:
     """To the last bit: 100 and 500 are no multiples of what plans are padded to, and had other widths of padding."""
     histories = [repetition.run_repetition(prepared(size, executor), 0) for size in (LANES, 100, 500, 2**31 - 1)]
     assert all(history.scores == histories[0].scores for history in histories)

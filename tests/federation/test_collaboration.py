@@ -23,12 +23,12 @@ def random_models(n: int = N) -> dict[str, Tensor]:
     return {"a.weight": numbers(n, 3, 2), "a.bias": numbers(n, 3), "b.weight": numbers(n, 2, 2)}
 
 
-def test_weave_mixes_every_layer_with_its_own_weights() -> None:
+def test_every_layer_is_mixed_with_its_own_weights() -> None:
     models, weights = random_models(), torch.rand(2, 3, N, dtype=torch.float64)
-    woven = collaboration.mix_models(weights, models, LAYERS)
-    torch.testing.assert_close(woven["a.weight"], torch.einsum("pn,nij->pij", weights[0], models["a.weight"]))
-    torch.testing.assert_close(woven["a.bias"], weights[0] @ models["a.bias"])
-    torch.testing.assert_close(woven["b.weight"], torch.einsum("pn,nij->pij", weights[1], models["b.weight"]))
+    mixed = collaboration.mix_models(weights, models, LAYERS)
+    torch.testing.assert_close(mixed["a.weight"], torch.einsum("pn,nij->pij", weights[0], models["a.weight"]))
+    torch.testing.assert_close(mixed["a.bias"], weights[0] @ models["a.bias"])
+    torch.testing.assert_close(mixed["b.weight"], torch.einsum("pn,nij->pij", weights[1], models["b.weight"]))
     same = collaboration.mix_models(weights[:1], models, LAYERS)
     torch.testing.assert_close(same["b.weight"], torch.einsum("pn,nij->pij", weights[0], models["b.weight"]))
     identity = collaboration.mix_models(torch.eye(N).double().expand(2, -1, -1), models, LAYERS)
@@ -36,11 +36,11 @@ def test_weave_mixes_every_layer_with_its_own_weights() -> None:
     assert list(collaboration.mix_models(weights, {"a.bias": models["a.bias"]}, LAYERS)) == ["a.bias"]
 
 
-def test_weave_takes_layers_of_a_model() -> None:
+def test_layers_of_a_model_are_mixed() -> None:
     model = build("small_cnn", (1, 8, 8), 3)
     stacked = {n: torch.stack([p.detach(), 2 * p.detach()]) for n, p in model.named_parameters()}
-    woven = collaboration.mix_models(torch.full((1, 1, 2), 0.5), stacked, [*layers(model).values()])
-    torch.testing.assert_close(woven, {n: 1.5 * v[:1] for n, v in stacked.items()})
+    mixed = collaboration.mix_models(torch.full((1, 1, 2), 0.5), stacked, [*layers(model).values()])
+    torch.testing.assert_close(mixed, {n: 1.5 * v[:1] for n, v in stacked.items()})
 
 
 def test_layer_cosines() -> None:

@@ -40,7 +40,7 @@ def test_sampled_clients_score_as_in_a_full_evaluation(name: str, kind: str) -> 
 
 
 def test_the_sample_is_a_function_of_seed_and_identities() -> None:
-    """Order and number of repetitions play no role; another seed draws others; 0, or too many, are all."""
+    """The order of clients has no influence; another seed samples others; with 0, or N and more, all are evaluated."""
     ids = torch.arange(50)
     mask = evaluation_sample(3, ids, 7)
     assert mask is not None

@@ -59,7 +59,7 @@ class NarrowMLP(MLP):
 
 @pytest.fixture(autouse=True)
 def memory() -> None:
-    """Nothing refused yet, and room for nobody unless a test makes some."""
+    """No attempt has failed yet, and no client fits unless a test sets a number."""
     room.update(clients=0, refused=0)
 
 
@@ -85,7 +85,7 @@ def rounds(executor: Executor, count: int = 2) -> list[Tensor]:
 
 @pytest.mark.parametrize("executor", [Batched(), Batched(3)], ids=describe)
 @pytest.mark.parametrize("clients", [1, 2, 3])
-def test_full_memory_changes_nothing_but_the_chunk(executor: Batched, clients: int) -> None:
+def test_full_memory_changes_only_the_chunk(executor: Batched, clients: int) -> None:
     """Where fewer clients fit than were asked for, the result is that of the loop."""
     expected, executor = rounds(Loop()), replace(executor, fitted=[])
     room["clients"] = clients
@@ -96,10 +96,8 @@ def test_full_memory_changes_nothing_but_the_chunk(executor: Batched, clients: i
         torch.testing.assert_close(b, a, rtol=1e-10, atol=1e-12, equal_nan=True)
 
 
-def test_shrinking_warns_once_and_is_remembered() -> None:
-    """Four participants, room for two: one attempt is lost, one sentence said, and every later round starts with
-    two.
-    """
+def test_a_smaller_chunk_warns_once_and_is_used_again() -> None:
+    """Four participants, memory for two: one attempt fails with one warning, and every later round starts with two."""
     executor = Batched()
     room["clients"] = 2
     with pytest.warns(
@@ -112,8 +110,8 @@ def test_shrinking_warns_once_and_is_remembered() -> None:
     assert executor == Batched()
 
 
-def test_room_is_looked_for_by_halves() -> None:
-    """From four clients over two to one."""
+def test_the_chunk_is_halved_until_it_fits() -> None:
+    """From four clients to two, then to one."""
     executor = Batched()
     room["clients"] = 1
     with pytest.warns(UserWarning, match="going on with 1 at once"):
@@ -121,16 +119,16 @@ def test_room_is_looked_for_by_halves() -> None:
     assert room["refused"] == 2
 
 
-def test_no_room_for_one_client_names_the_ways_out() -> None:
-    """Not an endless loop, and not a traceback of the device."""
+def test_an_error_for_one_client_names_the_settings_to_change() -> None:
+    """It ends with one line of BadInput."""
     with pytest.raises(
         BadInput, match=r"train\.chunk.*not even 1 client.*train\.batch_size.*train\.executor.*train\.device"
     ):
         rounds(Batched())
 
 
-def test_other_errors_pass() -> None:
-    """Only a full memory is an occasion to try again."""
+def test_other_errors_are_not_caught() -> None:
+    """Only a full memory leads to another attempt."""
 
     def wrong(data: object) -> Tensor:
         raise RuntimeError("shapes differ")
@@ -159,7 +157,7 @@ def test_models_that_are_equal_are_evaluated_once(name: str, passes: int, monkey
     assert (passes == 1) == torch.equal(scores["pre"]["test"], scores["post"]["test"])
 
 
-def test_classes_without_weight_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_classes_without_weight_are_not_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client of two classes is tested on the rows of these, with the score that all rows of a shared set give."""
     federation, task = tiny.rows_federation(), tiny.rows_task()
     rows = torch.arange(len(federation.shared["y"])).expand(tiny.CLIENTS, -1)

@@ -29,7 +29,7 @@ from fedweave.methods import METHODS
 from fedweave.models.mlp import MLP
 from fedweave.runs import preparation
 from fedweave.tensors import trees
-from tests.runs.test_diagnostics import prepared
+from tests.runs.test_diagnostics import prepare_run
 
 
 @pytest.fixture(autouse=True)
@@ -48,17 +48,17 @@ class Mine(SplitClient, GlobalModel):
     label = "Mine"
 
 
-def made(cls: type[Method], executor: Executor | None = None, task: Any = None, rounds: int = 2) -> list[Report]:
+def run_rounds(cls: type[Method], executor: Executor | None = None, task: Any = None, rounds: int = 2) -> list[Report]:
     """A run on the toy of vectors."""
     settings = {"solver": SGD(lr=0.1), "training": Training(batch_size=4, epochs=1)}
     method = cls(task=task or tiny.rows_task(), **settings)
     return [*run(method, tiny.rows_federation(), Settings(rounds=rounds), executor or Loop())]
 
 
-def refused(cls: type[Method], *words: str, **how: Any) -> None:
+def assert_refused(cls: type[Method], *words: str, **how: Any) -> None:
     """A run of `cls` ends with one line that holds `words`."""
     with pytest.raises(BadInput) as caught:
-        made(cls, **how)
+        run_rounds(cls, **how)
     assert not [word for word in words if word not in str(caught.value)], str(caught.value)
 
 
@@ -67,44 +67,46 @@ def variant(**hooks: Any) -> type[Method]:
     return dataclass(frozen=True, kw_only=True)(type("Mine", (Mine,), hooks))
 
 
-def whole(self: Any, server: Any, ids: Tensor, uploads: Any, weights: Tensor) -> Any:
+def put_model(self: Any, server: Any, ids: Tensor, uploads: Any, weights: Tensor) -> Any:
     """Puts a new model into the dictionary that it was given."""
     server.update(GlobalModel.aggregate(self, server, ids, uploads, weights))
     return server
 
 
-def deeper(self: Any, server: Any, ids: Tensor, uploads: Any, weights: Tensor) -> Any:
+def put_tensor(self: Any, server: Any, ids: Tensor, uploads: Any, weights: Tensor) -> Any:
     """Puts a new tensor into a dictionary in the dictionary."""
     mean = trees.weighted_mean(uploads["model"], weights)
     server["model"]["fc1.weight"] = mean["fc1.weight"]
     return dict(server)
 
 
-def written(self: Any, server: Any, ids: Tensor, uploads: Any, weights: Tensor) -> Any:
+def write_tensors(self: Any, server: Any, ids: Tensor, uploads: Any, weights: Tensor) -> Any:
     """Writes into the tensors."""
     for name, value in trees.weighted_mean(uploads["model"], weights).items():
         server["model"][name].copy_(value)
     return {**server}
 
 
-def extended(self: Any, server: Any, ids: Tensor, uploads: Any, weights: Tensor) -> Any:
+def add_entry(self: Any, server: Any, ids: Tensor, uploads: Any, weights: Tensor) -> Any:
     """Adds an entry."""
     server["rounds"] = torch.ones(())
     return GlobalModel.aggregate(self, server, ids, uploads, weights)
 
 
-@pytest.mark.parametrize("aggregate", [whole, deeper, written, extended])
+@pytest.mark.parametrize("aggregate", [put_model, put_tensor, write_tensors, add_entry])
 def test_a_changed_state_is_refused(aggregate: Callable[..., Any]) -> None:
     """Downloads are made once for the same state."""
-    refused(variant(aggregate=aggregate), "Mine.aggregate: changed the state", "return a new dictionary with new")
+    assert_refused(
+        variant(aggregate=aggregate), "Mine.aggregate: changed the state", "return a new dictionary with new"
+    )
 
 
-def test_an_unchanged_state_is_fine() -> None:
+def test_an_unchanged_state_is_accepted() -> None:
     """Nothing that the server learns is no error."""
-    assert len(made(variant(aggregate=lambda self, server, ids, uploads, weights: server))) == 2
+    assert len(run_rounds(variant(aggregate=lambda self, server, ids, uploads, weights: server))) == 2
 
 
-def training(*names: Any, **options: Any) -> type[Method]:
+def training_method(*names: Any, **options: Any) -> type[Method]:
     """`Mine` with other arguments of `descend`."""
     return variant(fit=lambda self, model, received, data: self.descend(model, data, *names, **options))
 
@@ -113,25 +115,25 @@ def test_unknown_names_are_not_trained() -> None:
     """Nor a text, nor nothing."""
     unknown = "Mine: descend: the model has no parameter 'fc1.weigth'; did you mean 'fc1.weight'?"
     for executor in (Loop(), Batched()):
-        refused(training(("fc1.bias", "fc1.weigth")), unknown, "self.task.params", executor=executor)
-    refused(training("head"), "Mine: descend: names 'head' is no tuple", "self.task.head")
-    refused(training(()), "Mine: descend: there are no parameters to train")
+        assert_refused(training_method(("fc1.bias", "fc1.weigth")), unknown, "self.task.params", executor=executor)
+    assert_refused(training_method("head"), "Mine: descend: names 'head' is no tuple", "self.task.head")
+    assert_refused(training_method(()), "Mine: descend: there are no parameters to train")
 
 
 def test_epochs_that_a_round_does_not_draw_are_refused() -> None:
     """They would train nothing."""
     for executor in (Loop(), Batched()):
         words = "Mine: descend: epochs 1 to 5, but a round draws 1; return more from Mine.epochs"
-        refused(training(epochs=slice(1, 5)), words, executor=executor)
+        assert_refused(training_method(epochs=slice(1, 5)), words, executor=executor)
     tuned = variant(
         personalize=lambda self, shared, own, client, data: self.descend({**shared, **client}, data).model,
         client_update=lambda self, shared, own, client, data: self.split_update(
             self.descend({**shared, **client}, data)
         ),
     )
-    refused(tuned, "Mine: descend: epochs 0 to 1, but a round draws 0; train in client_update", "fine_tune")
-    assert len(made(training(epochs=slice(0, None)))) == 2
-    refused(training(epochs=3), "Mine: descend: epochs 3 is no slice; give such as slice(0, 1)")
+    assert_refused(tuned, "Mine: descend: epochs 0 to 1, but a round draws 0; train in client_update", "fine_tune")
+    assert len(run_rounds(training_method(epochs=slice(0, None)))) == 2
+    assert_refused(training_method(epochs=3), "Mine: descend: epochs 3 is no slice; give such as slice(0, 1)")
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,7 @@ def test_epochs_that_a_round_does_not_draw_are_refused() -> None:
 )
 def test_local_training_returns_a_fit(result: Any, words: str) -> None:
     """What `descend` returns, not the model alone."""
-    refused(variant(fit=lambda self, model, received, data: result), words)
+    assert_refused(variant(fit=lambda self, model, received, data: result), words)
 
 
 @pytest.mark.parametrize("executor", [Loop(), Batched()])
@@ -160,7 +162,7 @@ def test_a_loss_returns_a_scalar_and_buffers(result: Callable[..., Any], words: 
         objective = self.task.objective(data)
         return self.descend(model, data, loss=lambda *arguments: result(*objective(*arguments)))
 
-    refused(variant(fit=fit), words, executor=executor)
+    assert_refused(variant(fit=fit), words, executor=executor)
 
 
 def without_first(mean: Any) -> Any:
@@ -181,7 +183,7 @@ def without_first(mean: Any) -> Any:
 )
 def test_a_merged_model_is_like_the_old_one(merge: Callable[..., Any], words: str) -> None:
     """The same names, shapes and types."""
-    refused(variant(merge=lambda self, old, mean: merge(mean)), "Mine.merge: " + words)
+    assert_refused(variant(merge=lambda self, old, mean: merge(mean)), "Mine.merge: " + words)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +200,9 @@ def test_weights_fit_the_models(weights: Any, given: str) -> None:
     """Layers, learners and sources, in the type of the models."""
     hooks = {"weights": lambda self, server, ids: weights, "label": "Mine"}
     cls = dataclass(frozen=True, kw_only=True)(type("Mine", (SplitClient, ClientModels), hooks))
-    refused(cls, f"Mine.weights: {given}; return a tensor [2, 5, 5] of torch.float64: layers, learners (ids), sources")
+    assert_refused(
+        cls, f"Mine.weights: {given}; return a tensor [2, 5, 5] of torch.float64: layers, learners (ids), sources"
+    )
 
 
 @pytest.mark.parametrize(
@@ -211,7 +215,7 @@ def test_weights_fit_the_models(weights: Any, given: str) -> None:
         ("local_names", None, "Mine.local_names: None is no tuple"),
     ],
 )
-def test_unknown_names_stay_with_no_client(hook: str, value: Any, words: str) -> None:
+def test_unknown_local_names_are_refused(hook: str, value: Any, words: str) -> None:
     """They are refused before anything is trained."""
     cls = variant(**{hook: property(lambda self: value)})
     federation = fw.Federation.from_dataset("digits", "dirichlet", clients=3, beta=0.5)
@@ -220,11 +224,11 @@ def test_unknown_names_stay_with_no_client(hook: str, value: Any, words: str) ->
     assert words in str(caught.value)
 
 
-def test_a_prepared_run_keeps_known_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prepared_run_refuses_unknown_local_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also in a study, whose models are there when a run is prepared."""
     monkeypatch.setattr(METHODS["fedper"], "private", property(lambda self: ("fc1",)))
     with pytest.raises(BadInput, match=r"FedPer\.private: 'fc1' is no parameter .*did you mean 'fc1\."):
-        prepared("fedper", {"name": "iid"})
+        prepare_run("fedper", {"name": "iid"})
 
 
 def test_all_methods_are_checked_before_the_first_one_trains(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +240,7 @@ def test_all_methods_are_checked_before_the_first_one_trains(monkeypatch: pytest
         fw.compare(federation, ["local", "fedper"], model="mlp", rounds=1, seeds=1)
 
 
-def drawing(draw: Callable[[], object]) -> type[Method]:
+def drawing_method(draw: Callable[[], object]) -> type[Method]:
     """`Mine` that draws when it trains."""
 
     def fit(self: Any, model: Any, received: Any, data: ClientData) -> Any:
@@ -250,13 +254,15 @@ DRAWS = {"torch": lambda: torch.randn(1), "numpy": lambda: np.random.rand(), "py
 
 
 @pytest.mark.parametrize("source", DRAWS)
-def test_randomness_has_a_key(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draws_without_a_key_are_refused(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Draws from a global generator are refused; where there are other threads, which may draw, there is a warning."""
     monkeypatch.setattr(guards, "_is_only_thread", lambda: True)
-    refused(drawing(DRAWS[source]), "Mine: draws random numbers without a key", "data.key", "dropout_keys.uniform")
+    assert_refused(
+        drawing_method(DRAWS[source]), "Mine: draws random numbers without a key", "data.key", "dropout_keys.uniform"
+    )
     monkeypatch.setattr(guards, "_is_only_thread", lambda: False)
     with pytest.warns(UserWarning, match="Mine, or another thread, draws random numbers"):
-        made(drawing(DRAWS[source]))
+        run_rounds(drawing_method(DRAWS[source]))
 
 
 def test_threads_of_progress_bars_draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +273,7 @@ def test_threads_of_progress_bars_draw_nothing(monkeypatch: pytest.MonkeyPatch) 
         assert guards._is_only_thread() == alone
 
 
-def test_randomness_of_a_start_and_of_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draws_of_a_start_and_of_an_evaluation_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where nothing is trained."""
     monkeypatch.setattr(guards, "_is_only_thread", lambda: True)
 
@@ -277,8 +283,8 @@ def test_randomness_of_a_start_and_of_an_evaluation(monkeypatch: pytest.MonkeyPa
     def init(self: Any, start: Any) -> Any:
         return {"model": trees.tree_map(torch.randn_like, start.model)}
 
-    refused(variant(personalize=personalize), "Mine: draws random numbers without a key")
-    refused(variant(init=init), "Mine: draws random numbers without a key", "seeding.use_seed(start.seed)")
+    assert_refused(variant(personalize=personalize), "Mine: draws random numbers without a key")
+    assert_refused(variant(init=init), "Mine: draws random numbers without a key", "seeding.use_seed(start.seed)")
 
 
 class Dropping(MLP):
@@ -289,11 +295,13 @@ class Dropping(MLP):
 
 
 @pytest.mark.parametrize("executor", [Loop(), Batched()])
-def test_randomness_of_a_model(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draws_of_a_model_are_refused(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same line under both executors."""
     monkeypatch.setattr(guards, "_is_only_thread", lambda: True)
     task = RowClassification(lambda: Dropping((6,), tiny.CLASSES, hidden=5), torch.float64)
-    refused(Mine, "Mine: draws random numbers without a key", "dropout_keys.dropout", executor=executor, task=task)
+    assert_refused(
+        Mine, "Mine: draws random numbers without a key", "dropout_keys.dropout", executor=executor, task=task
+    )
 
 
 def test_other_errors_stay() -> None:
@@ -303,7 +311,7 @@ def test_other_errors_stay() -> None:
         raise RuntimeError("no room")
 
     with pytest.raises(RuntimeError, match="no room"):
-        made(drawing(broken))
+        run_rounds(drawing_method(broken))
 
 
 @pytest.mark.parametrize(
@@ -319,9 +327,9 @@ def test_a_graph_has_the_shape_of_layers_and_clients(graph: Any, words: str) -> 
     """At the first evaluation; a graph that is not finite is a matter of the report."""
     cls = variant(collaboration=lambda self, server: graph)
     if words:
-        refused(cls, "Mine.collaboration: " + words, rounds=1)
+        assert_refused(cls, "Mine.collaboration: " + words, rounds=1)
     else:
-        assert len(made(cls, rounds=1)) == 1
+        assert len(run_rounds(cls, rounds=1)) == 1
 
 
 def test_an_import_may_draw(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import tiny
 import torch
-from naive import FED, SEED, made, models, ran, server
+from naive import FED, SEED, build_method, last_report, models, server
 from torch import Tensor
 
 from fedweave.federation.engine import run
@@ -26,65 +26,73 @@ NO_VALIDATION = replace(FED, val=torch.full_like(FED.val, -1))
 ALONE = FED.select(torch.tensor([1]))
 UNRELATED = replace(EQUAL, relation=None)
 REDUCTIONS = {
-    "FedProx-FT(mu=0) = FedAvg-FT": sides(lambda: models(ran("fedprox_ft", mu=0.0)), lambda: models(ran("fedavg_ft"))),
+    "FedProx-FT(mu=0) = FedAvg-FT": sides(
+        lambda: models(last_report("fedprox_ft", mu=0.0)), lambda: models(last_report("fedavg_ft"))
+    ),
     "FedProx-FT trains as FedProx": sides(
-        lambda: server(ran("fedprox_ft", mu=0.5)), lambda: server(ran("fedprox", mu=0.5))
+        lambda: server(last_report("fedprox_ft", mu=0.5)), lambda: server(last_report("fedprox", mu=0.5))
     ),
     "Per-FedAvg(alpha=0) = FedAvg": sides(
-        lambda: server(ran("perfedavg", "images", alpha=0.0)), lambda: server(ran("fedavg", "images"))
+        lambda: server(last_report("perfedavg", "images", alpha=0.0)), lambda: server(last_report("fedavg", "images"))
     ),
     "Per-FedAvg(HF, alpha=0) = FedAvg": sides(
-        lambda: models(ran("perfedavg", variant="hf", alpha=0.0)), lambda: models(ran("fedavg"))
+        lambda: models(last_report("perfedavg", variant="hf", alpha=0.0)), lambda: models(last_report("fedavg"))
     ),
     "pFedMe(lam=0) trains theta as FedAvg-FT": sides(
-        lambda: models(ran("pfedme", rounds=1, lam=0.0, mu=0.0, inner_steps=1, inner_lr=0.1)),
-        lambda: models(ran("fedavg_ft", rounds=1)),
+        lambda: models(last_report("pfedme", rounds=1, lam=0.0, mu=0.0, inner_steps=1, inner_lr=0.1)),
+        lambda: models(last_report("fedavg_ft", rounds=1)),
     ),
     "pFedMe(beta=0) = pFedMe(lam=0): nothing but the first model": sides(
-        lambda: server(ran("pfedme", beta=0.0)), lambda: server(ran("pfedme", lam=0.0))
+        lambda: server(last_report("pfedme", beta=0.0)), lambda: server(last_report("pfedme", lam=0.0))
     ),
     "CFL without splits = FedAvg-FT": sides(
-        lambda: models(ran("cfl", "rows", EQUAL, eps1=0.0)), lambda: models(ran("fedavg_ft", "rows", EQUAL))
+        lambda: models(last_report("cfl", "rows", EQUAL, eps1=0.0)),
+        lambda: models(last_report("fedavg_ft", "rows", EQUAL)),
     ),
     "HeurFedAMP(omega=1, lam=0) = Local": sides(
-        lambda: models(ran("heurfedamp", omega=1.0, lam=0.0)), lambda: models(ran("local"))
+        lambda: models(last_report("heurfedamp", omega=1.0, lam=0.0)), lambda: models(last_report("local"))
     ),
     "HeurFedAMP from u_i, omega=1, lam=0 = Local": sides(
-        lambda: models(ran("heurfedamp", omega=1.0, lam=0.0, begin_at="mixture")), lambda: models(ran("local"))
+        lambda: models(last_report("heurfedamp", omega=1.0, lam=0.0, begin_at="mixture")),
+        lambda: models(last_report("local")),
     ),
     "HeurFedAMP(detached) = Local": sides(
-        lambda: models(ran("heurfedamp", detached=True)), lambda: models(ran("local"))
+        lambda: models(last_report("heurfedamp", detached=True)), lambda: models(last_report("local"))
     ),
     "FedALA in round 0 = FedAvg": sides(
-        lambda: models(ran("fedala", rounds=1)), lambda: models(ran("fedavg", rounds=1))
+        lambda: models(last_report("fedala", rounds=1)), lambda: models(last_report("fedavg", rounds=1))
     ),
     "FedALA(eta=0) = FedAvg": sides(
-        lambda: models(ran("fedala", "images", eta=0.0, tensors=0)), lambda: models(ran("fedavg", "images"))
+        lambda: models(last_report("fedala", "images", eta=0.0, tensors=0)),
+        lambda: models(last_report("fedavg", "images")),
     ),
     "FedPAC(lam=0) of one client = FedRep": sides(
-        lambda: models(ran("fedpac", "rows", ALONE, lam=0.0, head_epochs=2)),
-        lambda: models(ran("fedrep", "rows", ALONE, head_epochs=2)),
+        lambda: models(last_report("fedpac", "rows", ALONE, lam=0.0, head_epochs=2)),
+        lambda: models(last_report("fedrep", "rows", ALONE, head_epochs=2)),
     ),
     "FedFomo without validation rows = Local": sides(
-        lambda: models(ran("fedfomo", "rows", NO_VALIDATION)), lambda: models(ran("local", "rows", NO_VALIDATION))
+        lambda: models(last_report("fedfomo", "rows", NO_VALIDATION)),
+        lambda: models(last_report("local", "rows", NO_VALIDATION)),
     ),
     "pFedGraph(alpha -> inf, lam=0) = FedAvg-FT": sides(
-        lambda: models(ran("pfedgraph", alpha=1e12, lam=0.0)), lambda: models(ran("fedavg_ft"))
+        lambda: models(last_report("pfedgraph", alpha=1e12, lam=0.0)), lambda: models(last_report("fedavg_ft"))
     ),
     "SFL with endless propagation = FedAvg": sides(
-        lambda: models(ran("sfl", "rows", UNRELATED, layers=64, lam_u=0.0, lam_g=0.0), "pre"),
-        lambda: models(ran("fedavg", "rows", UNRELATED), "pre"),
+        lambda: models(last_report("sfl", "rows", UNRELATED, layers=64, lam_u=0.0, lam_g=0.0), "pre"),
+        lambda: models(last_report("fedavg", "rows", UNRELATED), "pre"),
     ),
     "SFL(detached) = SFL without penalties": sides(
-        lambda: models(ran("sfl", detached=True)), lambda: models(ran("sfl", lam_u=0.0, lam_g=0.0))
+        lambda: models(last_report("sfl", detached=True)), lambda: models(last_report("sfl", lam_u=0.0, lam_g=0.0))
     ),
     "SFL(gamma=0) deploys the own model": sides(
-        lambda: models(ran("sfl", gamma=0.0), "pre"), lambda: models(ran("sfl", gamma=0.0), "post")
+        lambda: models(last_report("sfl", gamma=0.0), "pre"), lambda: models(last_report("sfl", gamma=0.0), "post")
     ),
-    "SFL*(beta=0) = SFL": sides(lambda: models(ran("sfl", learned_graph=True, beta=0.0)), lambda: models(ran("sfl"))),
+    "SFL*(beta=0) = SFL": sides(
+        lambda: models(last_report("sfl", learned_graph=True, beta=0.0)), lambda: models(last_report("sfl"))
+    ),
     "Panacea without generator = GHN with trained vectors": sides(
-        lambda: models(ran("panacea", "nodes", generator_weight=0.0)),
-        lambda: models(ran("ghn", "nodes", **{**tiny.ARGUMENTS["panacea"], "train_x": True})),
+        lambda: models(last_report("panacea", "nodes", generator_weight=0.0)),
+        lambda: models(last_report("ghn", "nodes", **{**tiny.ARGUMENTS["panacea"], "train_x": True})),
     ),
 }
 
@@ -119,7 +127,7 @@ def test_reduction(name: str) -> None:
 )
 def test_settings_matter(name: str, kind: str, off: dict, on: dict) -> None:
     """The reductions are not trivial: away from their edge, results differ."""
-    a, b = (trees.tree_leaves(ran(name, kind, **settings).models["post"]) for settings in (off, on))
+    a, b = (trees.tree_leaves(last_report(name, kind, **settings).models["post"]) for settings in (off, on))
     assert max(float((x - y).abs().max()) for x, y in zip(a, b, strict=True) if x.is_floating_point()) > 1e-6
 
 
@@ -134,7 +142,7 @@ def test_executors_agree_off_the_defaults() -> None:
         ("heurfedamp", "rows", {"begin_at": "mixture"}),
     ]:
         method, federation, some = (
-            made(name, kind, **settings),
+            build_method(name, kind, **settings),
             tiny.TASKS[kind][1](),
             Settings(rounds=2, participation=0.6, seed=SEED),
         )

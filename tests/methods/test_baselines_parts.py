@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from naive import FED, SEED, ce, gradients, made, moved, network, ran, uploaded
+from naive import FED, SEED, build_method, ce, first_uploads, gradients, last_report, move, network
 from torch import nn
 from torch.nn import functional as F
 
@@ -61,7 +61,7 @@ def test_fedpac_program(seed: int) -> None:
 
 def test_fedpac_statistics_and_prototypes() -> None:
     """h, V and prototypes by loops over rows."""
-    method = made("fedpac")
+    method = build_method("fedpac")
     before = begin(method, FED, SEED, Loop())
     state, _, _ = run_round(method, before, FED, Settings(rounds=1, seed=SEED), Loop())
     net = network(method)
@@ -79,7 +79,7 @@ def test_fedpac_statistics_and_prototypes() -> None:
                 torch.testing.assert_close(statistics["h"][c], p * zc.mean(0))
                 v += p * float(zc.square().sum(1).mean()) - p**2 * float(zc.mean(0).square().sum())
         assert float(statistics["variance"]) == pytest.approx(v / m)
-    _, _, updates = uploaded(method, before)
+    _, _, updates = first_uploads(method, before)
     for i in range(tiny.CLIENTS):
         total += updates["counts"][i][:, None] * updates["means"][i]
         count += updates["counts"][i]
@@ -89,7 +89,7 @@ def test_fedpac_statistics_and_prototypes() -> None:
 
 def test_fedpac_pulls_features_to_prototypes() -> None:
     """The alignment's gradient is that of λ mean (z − μ)², and 0 for classes nobody knows."""
-    method = made("fedpac", lam=2.0)
+    method = build_method("fedpac", lam=2.0)
     net, data, rows = network(method), evaluation_cohort(FED, SEED, 0).client_data(0), FED.train[0][:5]
     protos, y = (
         torch.randn(3, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64),
@@ -110,7 +110,7 @@ def test_fedpac_pulls_features_to_prototypes() -> None:
 
 def test_pfedgraph_program() -> None:
     """The closed form is the minimum of Σ a d + α ‖a − n‖² over the simplex, unseen clients excluded."""
-    method = made("pfedgraph", alpha=0.8)
+    method = build_method("pfedgraph", alpha=0.8)
     state, _, _ = run_round(
         method, begin(method, FED, SEED, Loop()), FED, Settings(rounds=1, seed=SEED, participation=4), Loop()
     )
@@ -129,10 +129,10 @@ def test_pfedgraph_program() -> None:
 
 def test_fedfomo_weights() -> None:
     """Scores by losses and distances; what helps is taken in proportion, what does not is left."""
-    method, data = made("fedfomo", models=3), evaluation_cohort(FED, SEED, 1).client_data(1)
+    method, data = build_method("fedfomo", models=3), evaluation_cohort(FED, SEED, 1).client_data(1)
     own, rows = network(method), FED.val[1][FED.val[1] >= 0]
     others = [
-        moved(own, gradients(own, helps), size) for helps, size in ((rows, -0.5), (FED.train[1][:4], -0.2), (rows, 0.3))
+        move(own, gradients(own, helps), size) for helps, size in ((rows, -0.5), (FED.train[1][:4], -0.2), (rows, 0.3))
     ]
     losses = [float(ce(n, rows).detach()) for n in (own, *others)]
     vectors = torch.stack([nn.utils.parameters_to_vector(n.parameters()).detach() for n in (own, *others)])
@@ -158,13 +158,13 @@ def test_fedfomo_picks() -> None:
     """Greedy picks follow affinities; explorers are uniform; nobody gets itself, an untrained model or one model
     twice.
     """
-    method = made("fedfomo", models=2, epsilon=0.0)
+    method = build_method("fedfomo", models=2, epsilon=0.0)
     server = {**begin(method, FED, SEED, Loop()).server, "seen": torch.tensor([True, True, True, True, False])}
     server["affinity"] = torch.tensor([[9.0, 1, 3, 2, 8]]).expand(5, 5).double()
     picks, live = method.picks(server, torch.tensor([0, 2]))
     assert picks.tolist() == [[2, 3], [0, 3]]
     assert live.all()
-    curious, hits = made("fedfomo", models=1, epsilon=1.0, decay=0.0), torch.zeros(5)
+    curious, hits = build_method("fedfomo", models=1, epsilon=1.0, decay=0.0), torch.zeros(5)
     for r in range(400):
         picks, live = curious.picks({**server, "round": torch.tensor(r)}, torch.tensor([0]))
         hits[picks[0, 0]] += 1
@@ -178,7 +178,7 @@ def test_cfl_splits_where_updates_oppose() -> None:
     """Two groups that pull apart: stationary on average, moving in truth; the split finds them and their models
     part.
     """
-    method = made("cfl", eps1=0.5, eps2=0.5, min_size=2, first_split=0)
+    method = build_method("cfl", eps1=0.5, eps2=0.5, min_size=2, first_split=0)
     server = begin(method, FED, SEED, Loop()).server
     g = torch.Generator().manual_seed(0)
     pull = torch.randn(trees.to_matrix(server["models"]).shape[1], generator=g, dtype=torch.float64)
@@ -199,7 +199,9 @@ def test_cfl_splits_where_updates_oppose() -> None:
         torch.testing.assert_close(trees.to_matrix(after["models"])[group], expected.expand(len(group), -1))
     for blocked in ({"eps1": 0.0}, {"eps2": 10.0}, {"min_size": 5}, {"first_split": 1}):
         same_settings = {"eps1": 0.5, "eps2": 0.5, "min_size": 2, "first_split": 0, **blocked}
-        server_after = made("cfl", **same_settings).aggregate(server, torch.arange(5), {"model": shifted}, FED.sizes)
+        server_after = build_method("cfl", **same_settings).aggregate(
+            server, torch.arange(5), {"model": shifted}, FED.sizes
+        )
         assert not server_after["labels"].any()
     weights = method.collaboration(after)[0]
     assert float(weights[0, 2]) == pytest.approx(1 / 3)
@@ -210,11 +212,14 @@ def test_cfl_absent_members_follow_their_cluster() -> None:
     """A cluster's model is one model: members that did not take part move with it, unseen ones stay with the larger
     part.
     """
-    report = ran("cfl", eps1=0.0)
+    report = last_report("cfl", eps1=0.0)
     rows = trees.to_matrix(report.state.server["models"])
     torch.testing.assert_close(rows, rows[:1].expand_as(rows))
     *_, partial = run(
-        made("cfl", eps1=100.0, eps2=0.0, first_split=0), FED, Settings(rounds=4, seed=SEED, participation=0.6), Loop()
+        build_method("cfl", eps1=100.0, eps2=0.0, first_split=0),
+        FED,
+        Settings(rounds=4, seed=SEED, participation=0.6),
+        Loop(),
     )
     labels, rows = partial.state.server["labels"], trees.to_matrix(partial.state.server["models"])
     assert labels.unique().numel() > 1
@@ -246,7 +251,7 @@ def test_bisection_is_complete_linkage(seed: int) -> None:
 def test_batchnorm_never_sees_a_lesson_of_one_row() -> None:
     """Where a last incomplete batch is left out of training, it is left out of FedALA's lessons too."""
     for size in (3, 4):
-        method = made("fedala", portion=80.0, training=Training(batch_size=size, epochs=1, drop_last=True))
+        method = build_method("fedala", portion=80.0, training=Training(batch_size=size, epochs=1, drop_last=True))
         for i in range(FED.clients):
             data = evaluation_cohort(FED, 0, 0).client_data(i)
             sizes = [len(batch) for batch in method._batches(data)]
@@ -280,7 +285,7 @@ def test_unsquared_penalty_has_a_unit_gradient() -> None:
 
 def test_panacea_reconstruction() -> None:
     """The generator's gradient equals central differences, and following it reconstructs the graph better."""
-    method = made("panacea", "rows", generator_weight=1.0, embedding_size=6)
+    method = build_method("panacea", "rows", generator_weight=1.0, embedding_size=6)
     server = method.init(admission(method, FED, SEED, Loop())[0])
     phi, fixed = server["phi"], server["fixed"]
     gradient = method.regularise(phi, fixed)

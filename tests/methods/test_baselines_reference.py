@@ -5,7 +5,21 @@ import copy
 import pytest
 import tiny
 import torch
-from naive import FED, SEED, average, batches, ce, copies, gradients, made, moved, network, ran, same, uploaded
+from naive import (
+    FED,
+    SEED,
+    assert_same_model,
+    average,
+    batches,
+    build_method,
+    ce,
+    first_uploads,
+    gradients,
+    last_report,
+    model_copies,
+    move,
+    network,
+)
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -24,31 +38,31 @@ from fedweave.tensors.trees import Params
 def test_per_fedavg(variant: str) -> None:
     """Three-batch meta-steps, and adaptation by one step."""
     alpha, delta = 0.05, 1e-3
-    g = network(made("perfedavg"))
+    g = network(build_method("perfedavg"))
     for r in range(2):
         nets = []
-        for i, net in copies(g):
+        for i, net in model_copies(g):
             for first, second, third in zip(*(batches(i, r, e, e + 2) for e in (0, 2, 4)), strict=True):
-                d = gradients(moved(net, gradients(net, second), -alpha), first)
+                d = gradients(move(net, gradients(net, second), -alpha), first)
                 if variant == "hf":
-                    ahead, behind = (gradients(moved(net, d, s * delta), third) for s in (1, -1))
+                    ahead, behind = (gradients(move(net, d, s * delta), third) for s in (1, -1))
                     d = [v - alpha * (a - b) / (2 * delta) for v, a, b in zip(d, ahead, behind, strict=True)]
-                net = moved(net, d, -0.1)
+                net = move(net, d, -0.1)
             nets.append(net)
         g = average(nets, FED.sizes)
     settings = {"variant": variant, "alpha": alpha, "delta": delta}
-    report = ran("perfedavg", rounds=2, **settings)
-    same(g, report.state.server["model"])
-    whole = ran("perfedavg", rounds=2, **settings, training=Training(batch_size=0, epochs=1))
+    report = last_report("perfedavg", rounds=2, **settings)
+    assert_same_model(g, report.state.server["model"])
+    whole = last_report("perfedavg", rounds=2, **settings, training=Training(batch_size=0, epochs=1))
     g.load_state_dict(whole.state.server["model"])
     for i in range(tiny.CLIENTS):
-        adapted = moved(g, gradients(g, FED.train[i][FED.train[i] >= 0]), -alpha)
-        same(adapted, trees.at(whole.models["pre"], i))
+        adapted = move(g, gradients(g, FED.train[i][FED.train[i] >= 0]), -alpha)
+        assert_same_model(adapted, trees.at(whole.models["pre"], i))
 
 
 def test_hessian_free_direction_is_second_order() -> None:
     """At a batch shared by all three draws, "hf" approaches the exact gradient of F(w − α ∇F(w)) as δ shrinks."""
-    method = made("perfedavg", variant="hf", alpha=0.3, delta=1e-4, training=Training(batch_size=0, epochs=1))
+    method = build_method("perfedavg", variant="hf", alpha=0.3, delta=1e-4, training=Training(batch_size=0, epochs=1))
     net = network(method)
     params = {n: p.detach() for n, p in net.named_parameters()}
     rows = FED.train[0][FED.train[0] >= 0]
@@ -61,7 +75,7 @@ def test_hessian_free_direction_is_second_order() -> None:
         return loss({n: v - 0.3 * inner[n] for n, v in p.items()})
 
     exact = torch.func.grad(adapted)(params)
-    one = ran(
+    one = last_report(
         "perfedavg",
         "rows",
         FED.select(torch.tensor([0])),
@@ -78,14 +92,14 @@ def test_hessian_free_direction_is_second_order() -> None:
 def test_pfedme() -> None:
     """K proximal steps per batch, then one step of w on the envelope."""
     lam, mu, lr, beta, steps = 4.0, 0.01, 0.05, 0.7, 3
-    g = network(made("pfedme"))
+    g = network(build_method("pfedme"))
     for r in range(2):
         nets, thetas = [], []
-        for i, w in copies(g):
+        for i, w in model_copies(g):
             theta = copy.deepcopy(w)
             for rows in batches(i, r, 0, 2):
                 for _ in range(steps):
-                    theta = moved(
+                    theta = move(
                         theta,
                         [
                             d + lam * (p - q).detach() + mu * p.detach()
@@ -93,22 +107,22 @@ def test_pfedme() -> None:
                         ],
                         -lr,
                     )
-                w = moved(
+                w = move(
                     w, [lam * (q - p).detach() for p, q in zip(theta.parameters(), w.parameters(), strict=True)], -0.1
                 )
             nets.append(w)
             thetas.append(theta)
         g = average([g, average(nets, FED.sizes)], torch.tensor([1 - beta, beta], dtype=torch.float64))
-    report = ran("pfedme", rounds=2, lam=lam, mu=mu, inner_lr=lr, beta=beta, inner_steps=steps)
-    same(g, report.state.server["model"])
+    report = last_report("pfedme", rounds=2, lam=lam, mu=mu, inner_lr=lr, beta=beta, inner_steps=steps)
+    assert_same_model(g, report.state.server["model"])
     for i, theta in enumerate(thetas):
-        same(theta, trees.at(report.models["pre"], i))
+        assert_same_model(theta, trees.at(report.models["pre"], i))
 
 
 def test_heurfedamp() -> None:
     """Mixtures by cosine, and the squared pull towards them."""
     sigma, omega, strength = 5.0, 0.3, 0.8
-    nets = [net for _, net in copies(network(made("heurfedamp")))]
+    nets = [net for _, net in model_copies(network(build_method("heurfedamp")))]
     for r in range(3):
         flat = torch.stack([nn.utils.parameters_to_vector(n.parameters()).detach() for n in nets])
         anchors = []
@@ -123,14 +137,14 @@ def test_heurfedamp() -> None:
                 pull = (nn.utils.parameters_to_vector(net.parameters()) - anchors[i]).square().sum()
                 (ce(net, rows) + (strength / 2 * pull if r else 0.0)).backward()
                 optimizer.step()
-    report = ran("heurfedamp", sigma=sigma, omega=omega, lam=strength * 2.0, alpha=2.0)
+    report = last_report("heurfedamp", sigma=sigma, omega=omega, lam=strength * 2.0, alpha=2.0)
     for i, net in enumerate(nets):
-        same(net, trees.at(report.models["post"], i))
+        assert_same_model(net, trees.at(report.models["post"], i))
 
 
 def test_fedala() -> None:
     """Weights learn on the head, everything else comes from g."""
-    own = [net for _, net in copies(network(made("fedala")))]
+    own = [net for _, net in model_copies(network(build_method("fedala")))]
     g, weights = copy.deepcopy(own[0]), [[torch.ones_like(p) for p in own[0].fc.parameters()] for _ in own]
     for r in range(3):
         for i, net in enumerate(own):
@@ -140,10 +154,10 @@ def test_fedala() -> None:
             rows = FED.train[i][FED.train[i] >= 0]
             for k in range(0 if r == 0 else 1 + (r == 1)):
                 del k
-                mixed(net, old, gap, weights[i])
+                mix_head(net, old, gap, weights[i])
                 d = gradients(net, rows)[-2:]
                 weights[i] = [(w - 2.0 * e * h).clamp(0, 1) for w, e, h in zip(weights[i], d, gap, strict=True)]
-            mixed(net, old, gap, weights[i])
+            mix_head(net, old, gap, weights[i])
             optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
             for _ in range(2):
                 optimizer.zero_grad()
@@ -151,15 +165,15 @@ def test_fedala() -> None:
                 optimizer.step()
         g = average(own, FED.sizes)
     whole = {"training": Training(batch_size=0, epochs=2), "portion": 100.0, "eta": 2.0, "start_epochs": 2}
-    report = ran("fedala", **whole)
-    same(g, report.state.server["model"])
+    report = last_report("fedala", **whole)
+    assert_same_model(g, report.state.server["model"])
     assert min(float(w.min()) for i in range(5) for w in weights[i]) < 1.0
     for i in range(tiny.CLIENTS):
         for a, b in zip(weights[i], trees.at(report.state.clients["weights"], i).values(), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)
 
 
-def mixed(net: nn.Module, old: list[Tensor], gap: list[Tensor], weights: list[Tensor]) -> None:
+def mix_head(net: nn.Module, old: list[Tensor], gap: list[Tensor], weights: list[Tensor]) -> None:
     """Set the head to θ + (g − θ) ⊙ W."""
     with torch.no_grad():
         for p, o, d, w in zip(net.fc.parameters(), old, gap, weights, strict=True):
@@ -168,28 +182,29 @@ def mixed(net: nn.Module, old: list[Tensor], gap: list[Tensor], weights: list[Te
 
 def test_blending_rule_stops_when_losses_settle() -> None:
     """The first lesson lasts at least eleven epochs, ends by the threshold, and happens once."""
-    method = made("fedala", start_epochs=40, threshold=1e9)
+    method = build_method("fedala", start_epochs=40, threshold=1e9)
     settings = Settings(rounds=1, seed=SEED)
     state, _, _ = run_round(method, begin(method, FED, SEED, Loop()), FED, settings, Loop())
     assert not state.clients["started"].any()
     patient, eager = (
-        run_round(made("fedala", start_epochs=n, threshold=t), state, FED, settings, Loop())[0]
+        run_round(build_method("fedala", start_epochs=n, threshold=t), state, FED, settings, Loop())[0]
         for n, t in ((11, 0.0), (40, 1e9))
     )
     torch.testing.assert_close(patient.clients["weights"], eager.clients["weights"])
     assert patient.clients["started"].all()
     later = [
-        run_round(made("fedala", start_epochs=n, threshold=0.0), patient, FED, settings, Loop())[0] for n in (1, 40)
+        run_round(build_method("fedala", start_epochs=n, threshold=0.0), patient, FED, settings, Loop())[0]
+        for n in (1, 40)
     ]
     torch.testing.assert_close(*(state.clients["weights"] for state in later))
 
 
 def test_fedah() -> None:
     """With W stuck at 1, heads start from the global one, then heads and bodies train in turn."""
-    g = network(made("fedah"))
+    g = network(build_method("fedah"))
     for r in range(2):
         nets = []
-        for i, net in copies(g):
+        for i, net in model_copies(g):
             body = [p for n, p in net.named_parameters() if not n.startswith("fc.")]
             for part, steps in (([*net.fc.parameters()], batches(i, r, 0, 1)), (body, batches(i, r, 1, 3))):
                 optimizer = torch.optim.SGD(part, lr=0.1)
@@ -199,16 +214,16 @@ def test_fedah() -> None:
                     optimizer.step()
             nets.append(net)
         g = average(nets, FED.sizes)
-    same(g, ran("fedah", rounds=2, eta=0.0).state.server["model"])
+    assert_same_model(g, last_report("fedah", rounds=2, eta=0.0).state.server["model"])
 
 
 def test_fedrod() -> None:
     """Two optimisers: balanced softmax for body and generic head, the personal head on what they leave."""
-    g = network(made("fedrod"))
+    g = network(build_method("fedrod"))
     private = [copy.deepcopy(g.fc) for _ in range(tiny.CLIENTS)]
     for r in range(2):
         nets = []
-        for i, net in copies(g):
+        for i, net in model_copies(g):
             counts = torch.bincount(FED.shared["y"][FED.train[i][FED.train[i] >= 0]], minlength=tiny.CLASSES)
             prior = counts.double().clamp(min=1e-12).log()
             both = torch.optim.SGD(net.parameters(), lr=0.1), torch.optim.SGD(private[i].parameters(), lr=0.1)
@@ -228,10 +243,10 @@ def test_fedrod() -> None:
                     optimizer.step()
             nets.append(net)
         g = average(nets, FED.sizes)
-    report = ran("fedrod", rounds=2)
-    same(g, report.state.server["model"])
+    report = last_report("fedrod", rounds=2)
+    assert_same_model(g, report.state.server["model"])
     for i, head in enumerate(private):
-        same(head, {n.removeprefix("fc."): v[i] for n, v in report.state.clients["private"].items()})
+        assert_same_model(head, {n.removeprefix("fc."): v[i] for n, v in report.state.clients["private"].items()})
         rows = FED.test[i][FED.test[i] >= 0]
         z = g.features(FED.shared["x"][rows])
         hits = ((g.fc(z) + head(z)).argmax(1) == FED.shared["y"][rows]).double().mean()
@@ -240,9 +255,9 @@ def test_fedrod() -> None:
 
 def test_fedcp() -> None:
     """Gate, personal head and body under one optimiser; the received body and head stay frozen."""
-    method = made("fedcp", lam=0.7, tau=0.5)
+    method = build_method("fedcp", lam=0.7, tau=0.5)
     state, _, _ = run_round(method, begin(method, FED, SEED, Loop()), FED, Settings(rounds=1, seed=SEED), Loop())
-    shared, _, uploads = uploaded(method, state)
+    shared, _, uploads = first_uploads(method, state)
     for i in range(tiny.CLIENTS):
         net, frozen, gate, norm = network(method), network(method), nn.Linear(5, 10).double(), nn.LayerNorm(10).double()
         frozen.load_state_dict({n: shared[n] for n in method.task.params})
@@ -275,15 +290,15 @@ def test_fedcp() -> None:
         with torch.no_grad():
             for p, q in zip(net.fc.parameters(), frozen.fc.parameters(), strict=True):
                 p.copy_((p + q) / 2)
-        same(net, sent)
+        assert_same_model(net, sent)
 
 
 @pytest.mark.parametrize("repel", [False, True])
 def test_pfedgraph_turns_towards_collaborators(repel: bool) -> None:
     """F − λ cos(w, v) against torch.optim; the public code's sign is the opposite."""
-    method = made("pfedgraph", lam=0.3, repel=repel)
+    method = build_method("pfedgraph", lam=0.3, repel=repel)
     state, _, _ = run_round(method, begin(method, FED, SEED, Loop()), FED, Settings(rounds=1, seed=SEED), Loop())
-    _, own, uploads = uploaded(method, state)
+    _, own, uploads = first_uploads(method, state)
     for i in range(tiny.CLIENTS):
         net = network(method)
         net.load_state_dict(trees.at(own["mixture"], i))
@@ -297,4 +312,4 @@ def test_pfedgraph_turns_towards_collaborators(repel: bool) -> None:
             cos = F.cosine_similarity(nn.utils.parameters_to_vector(net.parameters())[None], v[None])[0]
             (ce(net, rows) + (0.3 if repel else -0.3) * cos).backward()
             optimizer.step()
-        same(net, trees.at(uploads["model"], i))
+        assert_same_model(net, trees.at(uploads["model"], i))

@@ -105,7 +105,7 @@ def test_state_is_plain_tensors(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "kind"), MARKED)
-def test_test_rows_never_teach(name: str, kind: str) -> None:
+def test_training_does_not_depend_on_test_rows(name: str, kind: str) -> None:
     """Without test rows, and with other ones, training is the same bit for bit."""
     contract.training_ignores_test_rows(*objects(name, kind), reference(name, kind))
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from naive import FED, SEED, made
+from naive import FED, SEED, build_method
 
 from fedweave.client.solvers import SGD
 from fedweave.families import penalties
@@ -22,7 +22,7 @@ def test_fedcp_gate_splits_features() -> None:
     """With equal heads the gate cancels: s_p + s_g = 1, so logits are W z + 2 b; its noise is that of a
     Gumbel-softmax.
     """
-    method = made("fedcp")
+    method = build_method("fedcp")
     state = begin(method, FED, SEED, Loop())
     model = method.personalize(
         method.download(state.server, torch.arange(1))[0],
@@ -69,7 +69,7 @@ def test_fedcp_compares_features_of_the_same_image() -> None:
 
 def test_fedcp_uploads_the_middle_of_both_heads() -> None:
     """What a single client sends back is (H_p + H_g) / 2, and H_p stays with it."""
-    method, alone = made("fedcp"), FED.select(torch.tensor([1]))
+    method, alone = build_method("fedcp"), FED.select(torch.tensor([1]))
     before = begin(method, alone, SEED, Loop())
     after, _, _ = run_round(method, before, alone, Settings(rounds=1, seed=SEED), Loop())
     for name in method.task.head:

@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 import tiny
 import torch
-from naive import FED, SEED, batches, ce, copies, made, models, network, ran, same
+from naive import FED, SEED, assert_same_model, batches, build_method, ce, last_report, model_copies, models, network
 from torch import Tensor, nn
 
 from fedweave.federation.engine import run
@@ -17,7 +17,7 @@ from fedweave.methods.gcfl_plus import minimum_cut, warping_distances
 from fedweave.tensors import trees
 
 
-def warped(a: tuple[float, ...], b: tuple[float, ...]) -> float:
+def warping_distance(a: tuple[float, ...], b: tuple[float, ...]) -> float:
     """The distance of two sequences by its recursion."""
 
     @cache
@@ -49,7 +49,7 @@ def test_distances_and_cuts() -> None:
         x = torch.rand(5, length, generator=g, dtype=torch.float64)
         distance = warping_distances(x)
         for i, j in itertools.product(range(5), range(5)):
-            expected = warped(tuple(x[i].tolist()), tuple(x[j].tolist()))
+            expected = warping_distance(tuple(x[i].tolist()), tuple(x[j].tolist()))
             assert float(distance[i, j]) == pytest.approx(expected, abs=1e-12)
         weights = distance.max() - distance
         assert sides(minimum_cut(weights)) == cheapest(weights)
@@ -59,7 +59,7 @@ def test_distances_and_cuts() -> None:
 @pytest.mark.parametrize("standardize", [False, True])
 def test_clusters(standardize: bool) -> None:
     """Five rounds on the toy: two splits, whose sequences begin anew, and means by training rows."""
-    nets = [net for _, net in copies(network(made("gcfl_plus")))]
+    nets = [net for _, net in model_copies(network(build_method("gcfl_plus")))]
     clusters, norms = [[0, 1, 2, 3, 4]], [[] for _ in nets]
     sizes = FED.sizes.double()
     for r in range(5):
@@ -75,7 +75,9 @@ def test_clusters(standardize: bool) -> None:
             nn.utils.vector_to_parameters(before, net.parameters())
             norms[i].append(float(moves[-1].norm()))
         split = [
-            parted(cluster, norms, standardize) if len(cluster) > 2 and r >= 1 and len(norms[0]) >= 2 else [cluster]
+            split_cluster(cluster, norms, standardize)
+            if len(cluster) > 2 and r >= 1 and len(norms[0]) >= 2
+            else [cluster]
             for cluster in clusters
         ]
         norms = [[] for _ in nets] if sum(map(len, split)) > len(clusters) else norms
@@ -85,9 +87,9 @@ def test_clusters(standardize: bool) -> None:
             for i in cluster:
                 moved = nn.utils.parameters_to_vector(nets[i].parameters()).detach() + mean
                 nn.utils.vector_to_parameters(moved, nets[i].parameters())
-    report = ran("gcfl_plus", rounds=5, standardize=standardize)
+    report = last_report("gcfl_plus", rounds=5, standardize=standardize)
     for i, net in enumerate(nets):
-        same(net, trees.at(report.state.server["models"], i))
+        assert_same_model(net, trees.at(report.state.server["models"], i))
     labels = report.state.server["labels"]
     assert {frozenset((labels == label).nonzero().flatten().tolist()) for label in labels.unique()} == {
         frozenset(cluster) for cluster in clusters
@@ -96,28 +98,28 @@ def test_clusters(standardize: bool) -> None:
     assert report.bytes_down == report.bytes_up
 
 
-def parted(cluster: list[int], norms: list[list[float]], standardize: bool) -> list[list[int]]:
+def split_cluster(cluster: list[int], norms: list[list[float]], standardize: bool) -> list[list[int]]:
     """The two parts of a cluster by its members' last two norms."""
     rows = torch.tensor([norms[i][-2:] for i in cluster], dtype=torch.float64)
     rows = rows / rows.std(1, keepdim=True, correction=0) if standardize else rows
-    distance = torch.tensor([[warped(tuple(a), tuple(b)) for b in rows.tolist()] for a in rows.tolist()])
+    distance = torch.tensor([[warping_distance(tuple(a), tuple(b)) for b in rows.tolist()] for a in rows.tolist()])
     return [sorted(cluster[i] for i in side) for side in cheapest(distance.max() - distance)]
 
 
 def test_without_splits_it_is_fedavg() -> None:
     """No mean has a norm below 0, and no sequence is ever long enough."""
-    average = models(ran("fedavg_ft"))
+    average = models(last_report("fedavg_ft"))
     for settings in ({"eps1": 0.0}, {"sequence": 9}):
         # FedAvg's shares are single precision numbers.
-        torch.testing.assert_close(models(ran("gcfl_plus", **settings)), average, rtol=1e-6, atol=1e-7)
-    assert (models(ran("gcfl_plus", rounds=5)) - models(ran("fedavg_ft", rounds=5))).abs().max() > 1e-3
+        torch.testing.assert_close(models(last_report("gcfl_plus", **settings)), average, rtol=1e-6, atol=1e-7)
+    assert (models(last_report("gcfl_plus", rounds=5)) - models(last_report("fedavg_ft", rounds=5))).abs().max() > 1e-3
 
 
 def test_a_cluster_waits_for_whole_sequences() -> None:
     """Under partial participation, members that were heard twice split; the others stay with the larger part."""
     settings = Settings(rounds=6, seed=2, participation=0.6)
     seen = torch.zeros(tiny.CLIENTS, dtype=torch.int64)
-    for report in run(made("gcfl_plus", first_split=0), FED, settings, Loop()):
+    for report in run(build_method("gcfl_plus", first_split=0), FED, settings, Loop()):
         server = report.state.server
         if (server["labels"] == 0).all():
             assert int(server["length"][server["seen"]].min()) < 2
@@ -127,7 +129,7 @@ def test_a_cluster_waits_for_whole_sequences() -> None:
 
 def test_every_member_needs_a_whole_sequence() -> None:
     """Of the members that split, not of all clients."""
-    method = made("gcfl_plus", sequence=2)
+    method = build_method("gcfl_plus", sequence=2)
     server = begin(method, FED, SEED, Loop()).server
     norms = torch.tensor([[1.0, 1.0], [1.0, 1.1], [5.0, 1.0], [5.0, 1.1], [0.0, 9.0]], dtype=torch.float64)
     server = {**server, "norms": norms, "length": torch.tensor([2, 3, 2, 2, 1])}

@@ -53,7 +53,7 @@ def final(name: str, control: GraphControl | None, **overrides: object) -> torch
 
 
 @pytest.mark.parametrize("name", WEAVING)
-def test_every_control_reaches_every_weaving_method(name: str) -> None:
+def test_every_control_has_an_effect_in_every_method_with_a_graph(name: str) -> None:
     """With partial participation; the graph that is reported is the control's."""
     settings = replace(SETTINGS, participation=0.6, every=3)
     block = torch.block_diag(torch.full((2, 2), 0.5), torch.full((3, 3), 1 / 3)).double()
@@ -186,7 +186,7 @@ def test_shuffled_edges_are_the_same_graph_of_other_clients() -> None:
     )
 
 
-def test_oracles_know_groups_and_labels() -> None:
+def test_oracles_follow_groups_and_labels() -> None:
     """Equal weights within groups; without groups, more weight where label histograms are closer, rows of sum 1."""
     federation, task = tiny.rows_federation(), tiny.rows_task()
     groups = group_graph(federation.group.numpy())
@@ -206,7 +206,7 @@ def test_oracles_know_groups_and_labels() -> None:
     np.testing.assert_allclose(numbers.sum(1), 1.0)
 
 
-def test_words() -> None:
+def test_words_of_the_setting() -> None:
     """A word has one meaning; what is none is refused in one line."""
     assert parse("given:g.csv", ("learned",), "graph") == ("given", "g.csv")
     for word in ("unifrom", "given", "replayed:", "oracle:x"):
@@ -239,8 +239,10 @@ def test_the_value_of_an_edge_is_the_loss_without_it(name: str) -> None:
 def test_edges_of_clients_without_validation_rows_have_no_value() -> None:
     """A loss on no rows says nothing; the values of all others stay as they are."""
     method, federation = tiny.method("heurfedamp", tiny.rows_task(), "rows"), tiny.rows_federation()
-    blind = replace(federation, val=torch.where(torch.arange(tiny.CLIENTS)[:, None] == 3, -1, federation.val))
-    everybody, others = ([*run(method, f, replace(SETTINGS, edges=2), Loop())][-1].edges for f in (federation, blind))
+    without_val = replace(federation, val=torch.where(torch.arange(tiny.CLIENTS)[:, None] == 3, -1, federation.val))
+    everybody, others = (
+        [*run(method, f, replace(SETTINGS, edges=2), Loop())][-1].edges for f in (federation, without_val)
+    )
     assert others == tuple(edge for edge in everybody if edge.learner != 3)
 
 

@@ -31,7 +31,7 @@ ALPHA, HEAT = 0.3, 5.0
 WHOLE = {"solver": SGD(lr=0.3), "training": Training(batch_size=0, epochs=2)}
 
 
-def made(name: str, **settings: object) -> Method:
+def build_method(name: str, **settings: object) -> Method:
     """A method on the toy, without dropout, whose clients take two steps of SGD a round."""
     task = NodeClassification(lambda: build("gcn", (7,), tiny.CLASSES, hidden=4, dropout=0.0), torch.float64)
     return tiny.method(name, task, "nodes", **{**WHOLE, **settings})
@@ -73,7 +73,7 @@ def plain(model: Params, client: int) -> Tensor:
     return features(model, client) @ model["fc.weight"].T + model["fc.bias"]
 
 
-def trained(model: Params, client: int, logits: Callable[[Params, int], Tensor]) -> Params:
+def train_two_steps(model: Params, client: int, logits: Callable[[Params, int], Tensor]) -> Params:
     """Two full steps on the training nodes."""
     leaves = {name: value.clone().requires_grad_() for name, value in model.items()}
     optimizer, rows = torch.optim.SGD([*leaves.values()], lr=0.3), training_nodes(client)
@@ -89,12 +89,12 @@ def training_nodes(client: int) -> Tensor:
     return NODES.train[client][NODES.train[client] >= 0]
 
 
-def mixed(models: list[Params], weights: Tensor) -> Params:
+def mix_by_weights(models: list[Params], weights: Tensor) -> Params:
     """Σ_j weights_j θ_j."""
     return {name: sum(w * model[name] for w, model in zip(weights, models, strict=True)) for name in models[0]}
 
 
-def same(actual: Params, expected: Params) -> None:
+def assert_equal_models(actual: Params, expected: Params) -> None:
     """Equal up to rounding."""
     for name, value in expected.items():
         torch.testing.assert_close(actual[name], value, rtol=1e-8, atol=1e-10)
@@ -126,20 +126,20 @@ def label_statistics(model: Params, client: int, kind: str, orders: int = 3) -> 
 @pytest.mark.parametrize(("kind", "threshold"), [("hybrid", 0.9), ("raw", 0.9), ("central", 0.9)])
 def test_fedgta(kind: str, threshold: float) -> None:
     """Three rounds: models of clients whose moments are alike, by the confidence of their labels."""
-    method = made("fedgta", threshold=threshold, moments=kind, alpha=ALPHA, temperature=HEAT)
+    method = build_method("fedgta", threshold=threshold, moments=kind, alpha=ALPHA, temperature=HEAT)
     start = method.task.init(SEED * 1000 + 4)
     received = [dict(start) for _ in EVERYBODY]
     for _ in range(3):
-        models = [trained(model, i, plain) for i, model in enumerate(received)]
+        models = [train_two_steps(model, i, plain) for i, model in enumerate(received)]
         moments, confidence = zip(*(label_statistics(model, i, kind) for i, model in enumerate(models)), strict=True)
         alike = F.cosine_similarity(torch.stack(moments)[:, None], torch.stack(moments), dim=-1) > threshold
         weights = alike * torch.tensor(confidence, dtype=torch.float64)
         weights = weights / weights.sum(1, keepdim=True)
-        received = [mixed(models, row) for row in weights]
+        received = [mix_by_weights(models, row) for row in weights]
     report = last(method)
     for i in EVERYBODY:
-        same(trees.at(report.models["post"], i), models[i])
-        same(trees.at(report.models["pre"], i), received[i])
+        assert_equal_models(trees.at(report.models["post"], i), models[i])
+        assert_equal_models(trees.at(report.models["pre"], i), received[i])
     torch.testing.assert_close(method.collaboration(report.state.server)[0], weights)
     assert 5 < int(alike.sum()) < 25, "some clients are alike, and some are not"
     sent = sum(len(value.flatten()) for value in start.values())
@@ -149,16 +149,16 @@ def test_fedgta(kind: str, threshold: float) -> None:
 
 def test_fedgta_edges_of_the_threshold() -> None:
     """With 1 nobody is alike: Local. With −1 all are: one model."""
-    local = trees.to_matrix(last(made("local")).models["pre"])
-    torch.testing.assert_close(trees.to_matrix(last(made("fedgta", threshold=1.0)).models["pre"]), local)
+    local = trees.to_matrix(last(build_method("local")).models["pre"])
+    torch.testing.assert_close(trees.to_matrix(last(build_method("fedgta", threshold=1.0)).models["pre"]), local)
     alone = {"threshold": -1.0, "control": GraphControl("self")}
-    torch.testing.assert_close(trees.to_matrix(last(made("fedgta", **alone)).models["pre"]), local)
-    one = trees.to_matrix(last(made("fedgta", threshold=-1.0)).models["pre"])
+    torch.testing.assert_close(trees.to_matrix(last(build_method("fedgta", **alone)).models["pre"]), local)
+    one = trees.to_matrix(last(build_method("fedgta", threshold=-1.0)).models["pre"])
     torch.testing.assert_close(one, one[:1].expand_as(one))
     assert (one - local).abs().max() > 1e-3
 
 
-def projected(sigma: float) -> Callable[[Params, int], Tensor]:
+def fedaux_logits(sigma: float) -> Callable[[Params, int], Tensor]:
     """FedAux's logits [V, C], node by node."""
 
     def logits(model: Params, client: int) -> Tensor:
@@ -176,23 +176,23 @@ def projected(sigma: float) -> Callable[[Params, int], Tensor]:
 @pytest.mark.parametrize("tau", [0.0, 8.0])
 def test_fedaux(tau: float) -> None:
     """Two rounds: every client's model and vector, mixed by the cosines of the vectors."""
-    method = made("fedaux", tau=tau, sigma=0.4)
+    method = build_method("fedaux", tau=tau, sigma=0.4)
     begun = begin(method, NODES, SEED, Loop())
     start = {**method.task.init(SEED * 1000 + 4), **trees.at(begun.server["fixed"], 0)}
     received = [dict(start) for _ in EVERYBODY]
     for _ in range(2):
-        models = [trained(model, i, projected(0.4)) for i, model in enumerate(received)]
+        models = [train_two_steps(model, i, fedaux_logits(0.4)) for i, model in enumerate(received)]
         vectors = torch.stack([model[VECTOR] for model in models])
         weights = torch.softmax(tau * F.cosine_similarity(vectors[:, None], vectors, dim=-1), 1)
-        received = [mixed(models, row) for row in weights]
+        received = [mix_by_weights(models, row) for row in weights]
     report = last(method, 2)
     for i in EVERYBODY:
-        same(trees.at(report.models["post"], i), models[i])
-        same(trees.at(report.models["pre"], i), received[i])
+        assert_equal_models(trees.at(report.models["post"], i), models[i])
+        assert_equal_models(trees.at(report.models["pre"], i), received[i])
         data = evaluation_cohort(NODES, SEED, 0).client_data(i)
         rows = data.val[data.val >= 0]
         predicted = method.predict(trees.at(report.models["pre"], i), data, rows)
-        torch.testing.assert_close(predicted, projected(0.4)(received[i], i)[rows])
+        torch.testing.assert_close(predicted, fedaux_logits(0.4)(received[i], i)[rows])
     torch.testing.assert_close(method.collaboration(report.state.server)[0], weights)
     assert (weights.std() > 1e-5) == (tau > 0)
     sent = sum(len(value.flatten()) for value in start.values())
@@ -202,7 +202,7 @@ def test_fedaux(tau: float) -> None:
 @pytest.mark.parametrize("name", ["fedgta", "fedaux"])
 def test_newcomers_get_a_mixture_of_those_who_were_heard(name: str) -> None:
     """They have sent nothing; nobody learns from them yet."""
-    method, present = made(name), NODES.select(torch.arange(3))
+    method, present = build_method(name), NODES.select(torch.arange(3))
     settings = Settings(rounds=1, seed=SEED)
     state, _, _ = run_round(method, begin(method, present, SEED, Loop()), present, settings, Loop())
     state = add_newcomers(method, state, NODES, 2, SEED, Loop())

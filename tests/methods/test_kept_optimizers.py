@@ -21,7 +21,7 @@ KEPT = Training(batch_size=4, epochs=2, keep_optimizer=True)
 FRESH = replace(KEPT, keep_optimizer=False)
 
 
-def last(name: str, settings: Settings = EVERYBODY, kind: str = "rows", **overrides: object) -> Report:
+def last_report(name: str, settings: Settings = EVERYBODY, kind: str = "rows", **overrides: object) -> Report:
     """The last report of a run with Adam whose clients keep it, unless `overrides` say otherwise."""
     task, federation = (make() for make in tiny.TASKS[kind])
     method = tiny.method(name, task, kind, **{"solver": Adam(lr=0.01), "training": KEPT, **overrides})
@@ -32,7 +32,7 @@ def last(name: str, settings: Settings = EVERYBODY, kind: str = "rows", **overri
 @pytest.mark.parametrize("name", ["local", "fedper", "fedrep", "fedaghn", "pfedme", "ditto"])
 def test_without_momentum_there_is_nothing_to_keep(name: str) -> None:
     """Plain SGD gives the same bits with kept and with fresh optimisers."""
-    continued, fresh = (last(name, solver=SGD(lr=0.1), training=training) for training in (KEPT, FRESH))
+    continued, fresh = (last_report(name, solver=SGD(lr=0.1), training=training) for training in (KEPT, FRESH))
     a, b = (trees.tree_leaves((r.state.server, r.state.clients, r.models)) for r in (continued, fresh))
     assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
@@ -51,14 +51,16 @@ def test_local_is_one_long_training() -> None:
     whole = descend(task.objective(parts[0]), model, plan, method.solver, key, task.params)
     for name, value in trees.at(report.state.clients, 3).items():
         torch.testing.assert_close(value, whole.model[name], rtol=1e-12, atol=1e-14)
-    continued, fresh = (trees.to_matrix(last("local", training=training).models["post"]) for training in (KEPT, FRESH))
+    continued, fresh = (
+        trees.to_matrix(last_report("local", training=training).models["post"]) for training in (KEPT, FRESH)
+    )
     assert (continued - fresh).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("name", ["scaffold", "pfedme"])
 def test_of_a_solver_around_the_optimiser_only_the_optimiser_is_kept(name: str) -> None:
     """Sums of gradients and anchors last one round; a copy for every client would cost a model each."""
-    assert {*last(name).state.optimizers["0"]} == {"m", "v", "t"}
+    assert {*last_report(name).state.optimizers["0"]} == {"m", "v", "t"}
 
 
 # Phase -> its epochs, and the rounds that it runs in: FedSage's generators learn in the first one, its classifier in
@@ -83,7 +85,7 @@ def test_step_counts_survive_every_overwrite(
     rounds of the phase that a client was there for; absent clients pause, and nothing is sent.
     """
     settings = replace(EVERYBODY, participation=0.6)
-    continued = last(name, settings, kind)
+    continued = last_report(name, settings, kind)
     assert {*continued.state.optimizers} == {*phases}
     batches = -(-(tiny.TASKS[kind][1]().train >= 0).sum(1) // KEPT.batch_size)
     ids = torch.arange(tiny.CLIENTS)
@@ -93,7 +95,7 @@ def test_step_counts_survive_every_overwrite(
         times = participation_counts(settings.seed, first, [tiny.CLIENTS] * (end - first), ids, 0.6)
         assert counts.tolist() == (batches * epochs * times).tolist(), phase
     assert max(end for _, (_, end) in phases.values()) == continued.state.round
-    fresh = last(name, settings, kind, training=FRESH)
+    fresh = last_report(name, settings, kind, training=FRESH)
     assert (continued.bytes_up, continued.bytes_down) == (fresh.bytes_up, fresh.bytes_down)
     assert fresh.state.optimizers == {}
     if name == "fedpub":
@@ -102,7 +104,7 @@ def test_step_counts_survive_every_overwrite(
 
 def test_newcomers_begin_without_moments() -> None:
     """Who joins in the last round has taken the steps of one round."""
-    state = last("fedper", replace(EVERYBODY, newcomers=2, join_round=2)).state
+    state = last_report("fedper", replace(EVERYBODY, newcomers=2, join_round=2)).state
     steps = state.optimizers["0"]["t"]
     task, federation = tiny.rows_task(), tiny.rows_federation()
     plan = cohort(federation, torch.arange(5), KEPT, 2, 1, 2).counts

@@ -3,7 +3,7 @@
 import pytest
 import tiny
 import torch
-from naive import FED, SEED, made, network, ran
+from naive import FED, SEED, build_method, last_report, network
 from torch import Tensor, nn
 
 from fedweave.client.solvers import SGD
@@ -34,8 +34,8 @@ def test_predictions(rule: str, scale: float) -> None:
     """Row by row; λ is the smallest of the grid with the most hits on validation rows, or as given."""
     chosen = set()
     for mix in (-1.0, 0.3):
-        report = ran("knn_per", k=3, solver=SGD(lr=1e-3), rule=rule, scale=scale, mix=mix)
-        net = network(made("knn_per"))
+        report = last_report("knn_per", k=3, solver=SGD(lr=1e-3), rule=rule, scale=scale, mix=mix)
+        net = network(build_method("knn_per"))
         net.load_state_dict(report.state.server["model"])
         for i in range(tiny.CLIENTS):
             val, test = (rows[i][rows[i] >= 0] for rows in (FED.val, FED.test))

@@ -3,7 +3,7 @@
 import numpy as np
 import tiny
 import torch
-from naive import FED, made
+from naive import FED, build_method
 from torch import Tensor
 
 from fedweave.client.data import ClientData
@@ -21,7 +21,7 @@ def client(number: int, round: int) -> ClientData:
 def test_a_stretch_of_the_rows_that_begins_anywhere() -> None:
     """As many consecutive rows as the portion says; over the rounds all stretches are equally likely."""
     for portion in (1.0, 40.0, 80.0, 100.0):
-        method = made("fedala", portion=portion, training=WHOLE)
+        method = build_method("fedala", portion=portion, training=WHOLE)
         for i in range(tiny.CLIENTS):
             rows = FED.train[i][FED.train[i] >= 0]
             count = max(1, int(portion / 100 * len(rows)))
@@ -40,7 +40,7 @@ def test_the_first_training_ends_when_ten_losses_are_alike() -> None:
     losses = [float(loss) for loss in (*range(14, 0, -1), *[1, 3] * 13)]
     ends = []
     for threshold in (0.0, 0.98, 2.0, 100.0):
-        method, taken = made("fedala", start_epochs=40, threshold=threshold), []
+        method, taken = build_method("fedala", start_epochs=40, threshold=threshold), []
 
         def one_epoch(weights: Params, epoch: int, taken: list[int] = taken) -> tuple[Params, Tensor]:
             taken.append(epoch)
@@ -55,7 +55,7 @@ def test_the_first_training_ends_when_ten_losses_are_alike() -> None:
 
 def test_w_is_trained_at_length_where_models_first_differ() -> None:
     """A client whose model is the global one has nothing to learn, and its first training is still to come."""
-    method = made("fedala")
+    method = build_method("fedala")
     model, data = method.task.init(0), client(0, 1)
     state = method.join(model)
     other = {**model, "fc.bias": model["fc.bias"] + 1.0}

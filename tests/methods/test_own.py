@@ -175,7 +175,7 @@ def test_a_lost_parameter_is_named() -> None:
         check_method(Incomplete)
 
 
-def broken(cls: Any, promise: str, words: str, kinds: tuple[str, ...] = tuple(TASKS)) -> None:
+def assert_broken(cls: Any, promise: str, words: str, kinds: tuple[str, ...] = tuple(TASKS)) -> None:
     """A promise is broken on `kinds` of tasks and kept on all others."""
     checks = {check.__name__.split("-")[1]: check for check in method_checks(cls) if check.__name__.endswith(promise)}
     assert {*checks} == {*TASKS}
@@ -189,7 +189,7 @@ def broken(cls: Any, promise: str, words: str, kinds: tuple[str, ...] = tuple(TA
 
 def test_values_of_other_rows_do_not_teach() -> None:
     """Inputs and labels of rows that are for neither training nor validation; nodes of a graph are seen by all."""
-    broken(Greedy, "training_ignores_test_rows", "other values in all that is not", ("rows", "images", "series"))
+    assert_broken(Greedy, "training_ignores_test_rows", "other values in all that is not", ("rows", "images", "series"))
     rows = [check for check in method_checks(Peeking) if check.__name__.endswith("training_ignores_test_rows")]
     for check in rows[:3]:
         with pytest.raises(AssertionError, match="other values in all that is not"):
@@ -198,8 +198,8 @@ def test_values_of_other_rows_do_not_teach() -> None:
 
 def test_a_control_reaches_the_graph() -> None:
     """A class that never calls `controlled` gets no advice about a function of fedweave."""
-    broken(Uncontrolled, "controls_reach_the_graph", "has no effect; pass the weights through self.controlled")
-    broken(Woven, "controls_reach_the_graph", "", ())
+    assert_broken(Uncontrolled, "controls_reach_the_graph", "has no effect; pass the weights through self.controlled")
+    assert_broken(Woven, "controls_reach_the_graph", "", ())
     assert not [check for check in method_checks(Sound) if "controls" in check.__name__]
 
 
@@ -209,7 +209,7 @@ def test_names_that_stay_are_those_of_the_model() -> None:
         check_method(Keeping)
 
 
-def kept(check: Any) -> bool:
+def is_kept(check: Any) -> bool:
     """Whether a promise is kept."""
     try:
         check()
@@ -227,7 +227,7 @@ def test_as_parameters() -> None:
     names = [check.__name__ for check in method_checks(METHODS["local"])]
     assert {*names} == {f"Local-{kind}-{promise}" for kind in TASKS for promise in promises}
     assert len(names) == len({*names})
-    wrong = [check for check in method_checks(Forgetful) if not kept(check)]
+    wrong = [check for check in method_checks(Forgetful) if not is_kept(check)]
     assert wrong
     assert {check.__name__.split("-")[2] for check in wrong} < promises
 

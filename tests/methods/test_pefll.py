@@ -5,7 +5,7 @@ import copy
 import pytest
 import tiny
 import torch
-from naive import FED, SEED, batches, ce, made, network
+from naive import FED, SEED, batches, build_method, ce, network
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -41,7 +41,7 @@ def model(method: Method, phi: Params, scale: Tensor, rows: Tensor) -> tuple[Par
     return {n: p[0] for n, p in torch.func.functional_call(hyper, phi["hyper"], (z,)).items()}, v
 
 
-def trained(net: nn.Module, client: int, round: int) -> Params:
+def train_client(net: nn.Module, client: int, round: int) -> Params:
     """The client's model after its minibatches."""
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for rows in batches(client, round, 0, 2):
@@ -51,14 +51,14 @@ def trained(net: nn.Module, client: int, round: int) -> Params:
     return {name: value.detach() for name, value in net.named_parameters()}
 
 
-def expected(method: Method, server: Server, round: int) -> tuple[Params, Tensor]:
+def expected_step(method: Method, server: Server, round: int) -> tuple[Params, Tensor]:
     """Both networks after a step on the mean of ½ ‖θ̄_i − θ_i‖², and the vectors."""
     phi = trees.tree_map(lambda p: p.clone().requires_grad_(), server["phi"])
     total, vectors, net = 0.0, [], copy.deepcopy(network(method))
     for i in range(tiny.CLIENTS):
         made_, v = model(method, phi, server["fixed"]["scale"], batches(i, round, 0, 1)[0])
         net.load_state_dict({name: value.detach() for name, value in made_.items()})
-        after = trained(net, i, round)
+        after = train_client(net, i, round)
         total = total + sum((made_[n] - after[n]).square().sum() for n in made_) / 2 / tiny.CLIENTS
         vectors.append(v.detach())
     total.backward()
@@ -68,10 +68,10 @@ def expected(method: Method, server: Server, round: int) -> tuple[Params, Tensor
 @pytest.mark.parametrize("reads", ["rows", "targets"])
 def test_both_networks_descend(reads: str) -> None:
     """Two rounds: with everyone's own scale, and with the mean of these."""
-    method = made("pefll", reads=reads, **PLAIN)
+    method = build_method("pefll", reads=reads, **PLAIN)
     state = begin(method, FED, SEED, Loop())
     for round in range(2):
-        phi, vectors = expected(method, state.server, round)
+        phi, vectors = expected_step(method, state.server, round)
         state, report, _ = run_round(method, state, FED, SETTINGS, Loop())
         torch.testing.assert_close(state.server["phi"], phi, rtol=1e-8, atol=1e-10)
         torch.testing.assert_close(state.server["fixed"]["embeddings"], vectors)
@@ -84,7 +84,7 @@ def test_both_networks_descend(reads: str) -> None:
 
 def test_newcomers_have_a_model_before_they_train() -> None:
     """It is made of all their training rows, and nothing of the server changes but its table."""
-    method, present = made("pefll"), FED.select(torch.arange(3))
+    method, present = build_method("pefll"), FED.select(torch.arange(3))
     state, _, _ = run_round(method, begin(method, present, SEED, Loop()), present, SETTINGS, Loop())
     joined = add_newcomers(method, state, FED, 2, SEED, Loop())
     torch.testing.assert_close(joined.server["phi"], state.server["phi"], rtol=0, atol=0)
@@ -95,5 +95,5 @@ def test_newcomers_have_a_model_before_they_train() -> None:
         for name, value in made_.items():
             torch.testing.assert_close(models["pre"][name][i], value.detach())
     assert (models["pre"]["fc1.weight"][3] - models["pre"]["fc1.weight"][4]).abs().max() > 1e-4
-    longer = made("pefll", embedding_size=7)
+    longer = build_method("pefll", embedding_size=7)
     assert begin(longer, FED, SEED, Loop()).server["fixed"]["embeddings"].shape == (tiny.CLIENTS, 7)

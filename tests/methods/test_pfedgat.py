@@ -65,7 +65,7 @@ def single_process(method: ValidatedMixtures, federation: Federation, state: Sta
     return dict(zip(phi, torch.autograd.grad(total, list(phi.values())), strict=True))
 
 
-def pulled(method: ValidatedMixtures, state: State, cotangent: Tree) -> Tree:
+def phi_gradient(method: ValidatedMixtures, state: State, cotangent: Tree) -> Tree:
     """The gradient of φ for a gradient at every θ̄_i."""
     return pull_back(
         lambda phi: method.generate(phi, state.server["fixed"], EVERYBODY), state.server["phi"], lambda _: cotangent
@@ -86,7 +86,7 @@ def pulled(method: ValidatedMixtures, state: State, cotangent: Tree) -> Tree:
 def test_feedback_is_the_single_process_gradient(kind: str, overrides: dict) -> None:
     """What comes up from the clients gives the gradient that one process would compute."""
     method, federation, state = fixture(kind=kind, **overrides)
-    actual = pulled(method, state, sent(method, federation, state)["gradient"])
+    actual = phi_gradient(method, state, sent(method, federation, state)["gradient"])
     for name, expected in single_process(method, federation, state).items():
         torch.testing.assert_close(actual[name], expected, rtol=1e-6, atol=1e-12)
     weights = method.collaboration(state.server)
@@ -244,7 +244,7 @@ def test_test_feedback_weighs_a_shared_test_set() -> None:
     method = tiny.method("pfedgat", tiny.rows_task(), "rows", gat_split="test")
     state = begin(method, federation, 0, Loop())
     state, _, _ = run_round(method, state, federation, SETTINGS, Loop())
-    actual = pulled(method, state, sent(method, federation, state)["gradient"])
+    actual = phi_gradient(method, state, sent(method, federation, state)["gradient"])
     for name, expected in single_process(method, federation, state, "test").items():
         torch.testing.assert_close(actual[name], expected, rtol=1e-6, atol=1e-12)
 

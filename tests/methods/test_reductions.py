@@ -15,24 +15,24 @@ from fedweave.federation.schedule import Training
 SETTINGS = Settings(rounds=3, seed=2)
 
 
-def last(name: str, kind: str = "rows", **overrides: object) -> Report:
+def last_report(name: str, kind: str = "rows", **overrides: object) -> Report:
     """The last report of a method on a toy task."""
     task, federation = (make() for make in tiny.TASKS[kind])
     *_, report = run(tiny.method(name, task, kind, **overrides), federation, SETTINGS, Loop())
     return report
 
 
-def deployed(report: Report) -> torch.Tensor:
+def deployed_models(report: Report) -> torch.Tensor:
     """The models of the point the method reports [N, P]; BatchNorm statistics included."""
     models = report.models[report.method.point]
     return torch.cat([models[name].flatten(1) for name in sorted(models)], dim=1)
 
 
 REDUCTIONS: dict[str, tuple[Callable[[], Report], Callable[[], Report]]] = {
-    "FedProx(mu=0) = FedAvg": (lambda: last("fedprox", mu=0.0), lambda: last("fedavg")),
-    "Ditto(lam=0) = Local": (lambda: last("ditto", lam=0.0, personal_epochs=2), lambda: last("local")),
-    "FedAMP(lam=0) = Local": (lambda: last("fedamp", lam=0.0), lambda: last("local")),
-    "FedAMP(detached) = Local": (lambda: last("fedamp", detached=True), lambda: last("local")),
+    "FedProx(mu=0) = FedAvg": (lambda: last_report("fedprox", mu=0.0), lambda: last_report("fedavg")),
+    "Ditto(lam=0) = Local": (lambda: last_report("ditto", lam=0.0, personal_epochs=2), lambda: last_report("local")),
+    "FedAMP(lam=0) = Local": (lambda: last_report("fedamp", lam=0.0), lambda: last_report("local")),
+    "FedAMP(detached) = Local": (lambda: last_report("fedamp", detached=True), lambda: last_report("local")),
 }
 
 
@@ -41,16 +41,16 @@ def test_reduction(name: str) -> None:
     """Both sides give the same personalized models."""
     left, right = (side() for side in REDUCTIONS[name])
     point = left.method.point
-    a = deployed(left)
+    a = deployed_models(left)
     b = torch.cat([right.models[point][n].flatten(1) for n in sorted(right.models[point])], dim=1)
     torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
 
 
 def test_a_penalty_matters() -> None:
     """The reductions above are not trivial: with the penalty on, results differ."""
-    plain = deployed(last("local"))
+    plain = deployed_models(last_report("local"))
     for name, overrides in {"ditto": {"lam": 1.0, "personal_epochs": 2}, "fedamp": {"lam": 1.0}}.items():
-        assert (deployed(last(name, **overrides)) - plain).abs().max() > 1e-3
+        assert (deployed_models(last_report(name, **overrides)) - plain).abs().max() > 1e-3
 
 
 def test_one_client_is_centralised_training() -> None:
@@ -60,7 +60,9 @@ def test_one_client_is_centralised_training() -> None:
         name: list(run(tiny.method(name, task, "rows"), federation, SETTINGS, Loop()))[-1]
         for name in ("fedavg", "local")
     }
-    torch.testing.assert_close(deployed(reports["fedavg"]), deployed(reports["local"]), rtol=1e-12, atol=0)
+    torch.testing.assert_close(
+        deployed_models(reports["fedavg"]), deployed_models(reports["local"]), rtol=1e-12, atol=0
+    )
 
 
 def test_full_batch_equals_one_step() -> None:
@@ -74,7 +76,7 @@ def test_full_batch_equals_one_step() -> None:
 def run_with(method: Method, federation) -> torch.Tensor:
     """Deployed models after one round."""
     *_, report = run(method, federation, Settings(rounds=1, seed=2), Loop())
-    return deployed(report)
+    return deployed_models(report)
 
 
 def test_uniform_averaging_is_the_plain_mean() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import tiny
 import torch
-from naive import FED, SEED, made, network, ran
+from naive import FED, SEED, build_method, last_report, network
 from torch import Tensor
 
 from fedweave.client.data import shuffled_batches
@@ -32,29 +32,32 @@ def same_models(left: Params, right: Params) -> None:
         torch.testing.assert_close(left[name], value, rtol=1e-9, atol=1e-11)
 
 
-def deployed(report: Report, point: str = "pre") -> Params:
+def deployed_models(report: Report, point: str = "pre") -> Params:
     """Personalized models [N, ...], without what a method deploys besides."""
     models = report.models[point]
     return models.get("components", models.get("model", models))
 
 
 REDUCTIONS: dict[str, tuple[Callable[[str], Report], Callable[[str], Report]]] = {
-    "IFCA with one cluster = FedAvg": (lambda kind: ran("ifca", kind, clusters=1), lambda kind: ran("fedavg", kind)),
+    "IFCA with one cluster = FedAvg": (
+        lambda kind: last_report("ifca", kind, clusters=1),
+        lambda kind: last_report("fedavg", kind),
+    ),
     "FedEM with one component = FedAvg": (
-        lambda kind: ran("fedem", kind, components=1),
-        lambda kind: ran("fedavg", kind),
+        lambda kind: last_report("fedem", kind, components=1),
+        lambda kind: last_report("fedavg", kind),
     ),
     "FedDBE without memory and kappa = FedAvg": (
-        lambda kind: ran("feddbe", kind, kappa=0.0, memory=False),
-        lambda kind: ran("fedavg", kind),
+        lambda kind: last_report("feddbe", kind, kappa=0.0, memory=False),
+        lambda kind: last_report("fedavg", kind),
     ),
     "FedProto(lam=0) trains as Local": (
-        lambda kind: ran("fedproto", kind, lam=0.0, prediction="head"),
-        lambda kind: ran("local", kind),
+        lambda kind: last_report("fedproto", kind, lam=0.0, prediction="head"),
+        lambda kind: last_report("local", kind),
     ),
     "FedAS without alignment and traces = FedPer": (
-        lambda kind: ran("fedas", kind, align_epochs=0, weights="rows"),
-        lambda kind: ran("fedper", kind),
+        lambda kind: last_report("fedas", kind, align_epochs=0, weights="rows"),
+        lambda kind: last_report("fedper", kind),
     ),
 }
 
@@ -67,7 +70,7 @@ EDGES += [(name, "series") for name in REDUCTIONS if name.endswith("= FedAvg")] 
 def test_reduction(name: str, kind: str) -> None:
     """The same models with their statistics and the same scores; images and nodes keep moments over rounds."""
     left, right = (side(kind) for side in REDUCTIONS[name])
-    same_models(deployed(left), deployed(right))
+    same_models(deployed_models(left), deployed_models(right))
     for part, value in right.scores["pre"].items():
         torch.testing.assert_close(left.scores["pre"][part], value, rtol=1e-9, atol=1e-9)
     assert left.loss == pytest.approx(right.loss, rel=1e-9)
@@ -76,9 +79,9 @@ def test_reduction(name: str, kind: str) -> None:
 def test_gradients_of_one_cluster_are_fedavg_of_one_full_batch_step() -> None:
     """IFCA's first option without clusters, on images with BatchNorm and momentum too."""
     for kind in ("rows", "images"):
-        left = ran("ifca", kind, clusters=1, averaging="gradients")
-        right = ran("fedavg", kind, training=replace(left.method.training, batch_size=0, epochs=1))
-        same_models(deployed(left), deployed(right))
+        left = last_report("ifca", kind, clusters=1, averaging="gradients")
+        right = last_report("fedavg", kind, training=replace(left.method.training, batch_size=0, epochs=1))
+        same_models(deployed_models(left), deployed_models(right))
 
 
 @pytest.mark.parametrize(
@@ -97,8 +100,8 @@ def test_gradients_of_one_cluster_are_fedavg_of_one_full_batch_step() -> None:
 )
 def test_settings_matter(name: str, off: dict, on: dict) -> None:
     """Away from its edge, a method trains other models, by more than a hundredth of what it has learnt."""
-    first, second = (deployed(ran(name, rounds=2, **settings), "post") for settings in (off, on))
-    initial = dict(network(made(name)).state_dict())
+    first, second = (deployed_models(last_report(name, rounds=2, **settings), "post") for settings in (off, on))
+    initial = dict(network(build_method(name)).state_dict())
     assert {*first} & {*second} >= {*initial}
     difference = max(float((first[n] - second[n]).abs().max()) for n in initial)
     learnt = max(float((first[n] - value).abs().max()) for n, value in initial.items())
@@ -111,19 +114,19 @@ def test_noise_newcomers_and_kept_optimisers_together(name: str) -> None:
     path = UploadPath(Privacy(clip=1.0, noise=0.01))
     settings = Settings(rounds=3, seed=1, participation=0.6, newcomers=1, join_round=2, upload_path=path)
     memory = {"solver": Adam(lr=0.02), "training": Training(batch_size=4, epochs=2, keep_optimizer=True)}
-    reports = [[*run(made(name, **memory), FED, settings, executor)][-1] for executor in (Loop(), Batched(2))]
+    reports = [[*run(build_method(name, **memory), FED, settings, executor)][-1] for executor in (Loop(), Batched(2))]
     first, second = (trees.tree_leaves((r.state.server, r.state.clients, r.state.optimizers)) for r in reports)
     for x, y in zip(first, second, strict=True):
         torch.testing.assert_close(x, y, rtol=1e-7, atol=1e-8)
     assert reports[0].scores["pre"]["test"].isfinite().all()
-    silent = [*run(made(name, **memory), FED, replace(settings, upload_path=UploadPath()), Loop())][-1]
+    silent = [*run(build_method(name, **memory), FED, replace(settings, upload_path=UploadPath()), Loop())][-1]
     pairs = zip(first, trees.tree_leaves((silent.state.server, silent.state.clients)), strict=False)
     assert max(float((x - y).abs().max()) for x, y in pairs if x.is_floating_point()) > 1e-4
 
 
 def test_numbers_of_training_rows_get_no_noise_on_joining() -> None:
     """They are public: under privacy, the consensual mean of FedDBE weighs clients as without."""
-    method = made("feddbe")
+    method = build_method("feddbe")
     # Noise of a thousand on every mean, and on numbers if they got any
     path = UploadPath(Privacy(clip=1e6, noise=1e-3))
     noisy, plain = (
@@ -137,7 +140,7 @@ def test_under_noise_fedproto_sends_every_class() -> None:
     """As the ledger has it; without noise a client sends the classes that it has."""
     sent = []
     for path in (UploadPath(), UploadPath(Privacy(clip=1.0, noise=0.1))):
-        *_, report = run(made("fedproto"), FED, Settings(rounds=1, seed=SEED, upload_path=path), Loop())
+        *_, report = run(build_method("fedproto"), FED, Settings(rounds=1, seed=SEED, upload_path=path), Loop())
         sent.append(report.bytes_up)
     classes, width = report.state.server["prototypes"].shape
     own = sum(len(FED.shared["y"][rows[rows >= 0]].unique()) for rows in FED.train)
@@ -158,7 +161,7 @@ def test_a_pass_in_an_order_of_its_own() -> None:
 def test_a_cluster_that_nobody_takes_keeps_its_model() -> None:
     """Also in a round in which one client takes part; absent clients keep their labels."""
     settings = Settings(rounds=1, seed=SEED, participation=2)
-    method = made("ifca", clusters=3)
+    method = build_method("ifca", clusters=3)
     state = begin(method, FED, SEED, Loop())
     *_, report = run(method, FED, settings, Loop())
     labels = report.state.server["labels"]
@@ -177,7 +180,7 @@ def test_a_cluster_that_nobody_takes_keeps_its_model() -> None:
 def test_a_robust_rule_takes_the_place_of_the_mean(name: str) -> None:
     """The median of the uploads, component by component; what the server alone keeps stays."""
     path = UploadPath(robust=Robust(rule="median"))
-    *_, report = run(made(name), FED, Settings(rounds=1, seed=SEED, upload_path=path), Loop())
+    *_, report = run(build_method(name), FED, Settings(rounds=1, seed=SEED, upload_path=path), Loop())
     models = report.models["post"].get("components", report.models["post"])
     server = report.state.server["model"]
     for key, value in server.items():

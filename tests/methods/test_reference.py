@@ -71,7 +71,7 @@ def average(nets: list[nn.Module], federation: Federation) -> nn.Module:
     return mean
 
 
-def same(net: nn.Module, params: dict[str, torch.Tensor]) -> None:
+def assert_same_model(net: nn.Module, params: dict[str, torch.Tensor]) -> None:
     """The module's parameters equal `params` to float64 rounding."""
     for name, value in net.named_parameters():
         torch.testing.assert_close(params[name], value.detach(), rtol=1e-10, atol=1e-12)
@@ -94,7 +94,7 @@ def test_fedavg_and_fedprox(mu: float) -> None:
         for i, net in enumerate(nets):
             sgd_epochs(net, federation, batches(federation, i, r, 2), mu=mu, anchor=server)
         server = average(nets, federation)
-    same(server, final(method, federation).state.server["model"])
+    assert_same_model(server, final(method, federation).state.server["model"])
 
 
 def test_ditto() -> None:
@@ -112,7 +112,7 @@ def test_ditto() -> None:
         server = average(nets, federation)
     clients = final(method, federation).state.clients["personal"]
     for i, net in enumerate(personal):
-        same(net, {name: value[i] for name, value in clients.items()})
+        assert_same_model(net, {name: value[i] for name, value in clients.items()})
 
 
 def test_fedrep() -> None:
@@ -135,7 +135,7 @@ def test_fedrep() -> None:
                     p.copy_(body.get(n, p))
     state = final(method, federation).state
     for i, net in enumerate(nets):
-        same(net, {**state.server["model"], **{name: value[i] for name, value in state.clients.items()}})
+        assert_same_model(net, {**state.server["model"], **{name: value[i] for name, value in state.clients.items()}})
 
 
 def test_fedamp() -> None:
@@ -157,7 +157,7 @@ def test_fedamp() -> None:
             sgd_epochs(net, federation, batches(federation, i, r, 2), mu=lam / alpha if r else 0.0, anchor=mixtures[i])
     clients = final(method, federation).state.clients
     for i, net in enumerate(nets):
-        same(net, {name: value[i] for name, value in clients.items()})
+        assert_same_model(net, {name: value[i] for name, value in clients.items()})
 
 
 def test_knn_per_distribution() -> None:

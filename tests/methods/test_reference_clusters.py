@@ -6,7 +6,20 @@ from dataclasses import replace
 import pytest
 import tiny
 import torch
-from naive import FED, SEED, TRAINING, average, batches, ce, copies, gradients, made, network, ran, same
+from naive import (
+    FED,
+    SEED,
+    TRAINING,
+    assert_same_model,
+    average,
+    batches,
+    build_method,
+    ce,
+    gradients,
+    last_report,
+    model_copies,
+    network,
+)
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -27,16 +40,16 @@ def rows_of(client: int) -> Tensor:
     return FED.train[client][FED.train[client] >= 0]
 
 
-def drawn(name: str, count: int) -> list[nn.Module]:
+def draw_models(name: str, count: int) -> list[nn.Module]:
     """The common initial model, and those that are drawn after it."""
-    first = network(made(name))
+    first = network(build_method(name))
     others = [copy.deepcopy(first) for _ in range(1, count)]
     for i, net in enumerate(others, 1):
-        net.load_state_dict(made(name).task.init(SEED * 1000 + 5 + i))
+        net.load_state_dict(build_method(name).task.init(SEED * 1000 + 5 + i))
     return [first, *others]
 
 
-def trained(net: nn.Module, steps: list[Tensor], *, lr: float = 0.1) -> nn.Module:
+def train_model(net: nn.Module, steps: list[Tensor], *, lr: float = 0.1) -> nn.Module:
     """`net` after SGD on the cross-entropy of each batch."""
     optimizer = torch.optim.SGD(net.parameters(), lr=lr)
     for rows in steps:
@@ -62,7 +75,7 @@ def outputs(report: Report, client: int, rows: Tensor, point: str = "pre") -> Te
 @pytest.mark.parametrize("averaging", ["models", "gradients"])
 def test_ifca(averaging: str) -> None:
     """Everybody trains the model with the lowest loss; a model moves by those who took it."""
-    models, k = drawn("ifca", 3), 3
+    models, k = draw_models("ifca", 3), 3
     for r in range(3):
         takers: list[list[int]] = [[] for _ in range(k)]
         nets = []
@@ -72,16 +85,16 @@ def test_ifca(averaging: str) -> None:
             takers[best].append(i)
             net = copy.deepcopy(models[best])
             steps = batches(i, r, 0, 2) if averaging == "models" else [rows_of(i)]
-            nets.append(trained(net, steps))
+            nets.append(train_model(net, steps))
         for j, members in enumerate(takers):
             if members and averaging == "models":
                 models[j] = average([nets[i] for i in members], FED.sizes[members])
             elif members:
                 old = [models[j]] * tiny.CLIENTS
                 models[j] = average([nets[i] if i in members else old[i] for i in range(tiny.CLIENTS)], FED.sizes)
-    report = ran("ifca", clusters=3, averaging=averaging)
+    report = last_report("ifca", clusters=3, averaging=averaging)
     for j, net in enumerate(models):
-        same(net, trees.at(report.state.server["models"], j))
+        assert_same_model(net, trees.at(report.state.server["models"], j))
     labels = report.state.server["labels"]
     assert [(labels == j).nonzero().flatten().tolist() for j in range(k)] == takers
     assert len({len(members) > 0 for members in takers}) == 2, "some cluster is empty, and some is not"
@@ -105,7 +118,7 @@ def test_ifca_finds_planted_groups() -> None:
             y[rows] = (y[rows] + 1) % tiny.CLASSES
     federation = replace(FED, shared={**FED.shared, "y": y}, group=group)
     settings = Settings(rounds=12, seed=1, newcomers=1, join_round=10)
-    *_, report = run(made("ifca"), federation, settings, Loop())
+    *_, report = run(build_method("ifca"), federation, settings, Loop())
     labels = report.state.server["labels"]
     assert torch.equal(labels == labels[0], group == 0)
     assert report.diagnostics["clusters in use"] == 2
@@ -116,7 +129,7 @@ def test_ifca_finds_planted_groups() -> None:
 def test_fedem() -> None:
     """E-step, M-step and weighted training of every component; the prediction is the mixture of probabilities."""
     m = 3
-    components, pi = drawn("fedem", m), torch.full((tiny.CLIENTS, m), 1 / m, dtype=torch.float64)
+    components, pi = draw_models("fedem", m), torch.full((tiny.CLIENTS, m), 1 / m, dtype=torch.float64)
     for r in range(3):
         nets: list[list[nn.Module]] = [[] for _ in range(m)]
         for i in range(tiny.CLIENTS):
@@ -139,11 +152,11 @@ def test_fedem() -> None:
                     optimizer.step()
                 nets[j].append(net)
         components = [average(each, FED.sizes) for each in nets]
-    report = ran("fedem", components=m)
+    report = last_report("fedem", components=m)
     torch.testing.assert_close(report.state.clients["weights"], pi, rtol=1e-8, atol=1e-10)
     model = report.state.server["model"]
     for j, net in enumerate(components):
-        same(net, {name: model[f"{j}/{name}" if j else name] for name in report.method.task.params})
+        assert_same_model(net, {name: model[f"{j}/{name}" if j else name] for name in report.method.task.params})
     rows = FED.test[1][FED.test[1] >= 0]
     with torch.no_grad():
         mixture = sum(pi[1, j] * net(FED.shared["x"][rows]).softmax(1) for j, net in enumerate(components))
@@ -154,7 +167,7 @@ def test_fedem() -> None:
 def test_fedem_mixes_forecasts() -> None:
     """Numbers are mixed themselves; a client that has never trained takes one step of EM from equal weights."""
     federation, settings = tiny.series_federation(), Settings(rounds=2, seed=SEED, participation=2)
-    *_, report = run(made("fedem", "series"), federation, settings, Loop())
+    *_, report = run(build_method("fedem", "series"), federation, settings, Loop())
     task, client = report.method.task, int((~report.state.clients["trained"]).nonzero()[0])
     data = evaluation_cohort(federation, SEED, 0).client_data(client)
     deployed = trees.at(report.models["pre"], client)
@@ -188,16 +201,16 @@ def running(net: nn.Module, steps: list[Tensor], bias: Tensor | None, consensus:
 def test_feddbe(uniform: bool) -> None:
     """The consensual mean before the first round, then bias memories and the pull of running means towards it."""
     weights = torch.ones(tiny.CLIENTS) if uniform else FED.sizes
-    g = network(made("feddbe"))
-    means = [running(net, batches(i, ENROLMENT, 0, 2), None, None) for i, net in copies(g)]
+    g = network(build_method("feddbe"))
+    means = [running(net, batches(i, ENROLMENT, 0, 2), None, None) for i, net in model_copies(g)]
     consensus = sum(n * mean for n, mean in zip(weights.double() / weights.sum(), means, strict=True))
     biases = [torch.zeros(5, dtype=torch.float64, requires_grad=True) for _ in range(tiny.CLIENTS)]
     for r in range(3):
-        nets = [net for _, net in copies(g)]
+        nets = [net for _, net in model_copies(g)]
         for i, net in enumerate(nets):
             running(net, batches(i, r, 0, 2), biases[i], consensus)
         g = average(nets, weights)
-    report = ran("feddbe", kappa=KAPPA, momentum=MOMENTUM, training=replace(TRAINING, uniform_mean=uniform))
+    report = last_report("feddbe", kappa=KAPPA, momentum=MOMENTUM, training=replace(TRAINING, uniform_mean=uniform))
     torch.testing.assert_close(report.state.server["model"]["memory/consensus"], consensus, rtol=1e-8, atol=1e-10)
     for name, value in g.named_parameters():
         torch.testing.assert_close(report.state.server["model"][name], value.detach(), rtol=1e-8, atol=1e-10)
@@ -215,7 +228,7 @@ def test_feddbe(uniform: bool) -> None:
 @pytest.mark.parametrize(("weighted", "classes"), [(True, "all"), (False, "own")])
 def test_fedproto(weighted: bool, classes: str) -> None:
     """Local models pulled towards the mean features of all clients; nothing but class means and counts is sent."""
-    lam, nets = 0.7, [net for _, net in copies(network(made("fedproto")))]
+    lam, nets = 0.7, [net for _, net in model_copies(network(build_method("fedproto")))]
     prototypes: dict[int, Tensor] = {}
     for r in range(3):
         defined_before = len(prototypes)
@@ -234,10 +247,10 @@ def test_fedproto(weighted: bool, classes: str) -> None:
             weights = torch.tensor([float(counts[i][c]) if weighted else 1.0 for i in holders], dtype=torch.float64)
             means = torch.stack([own[i][c] for i in holders])
             prototypes[c] = (weights[:, None] * means).sum(0) / weights.sum()
-    report = ran("fedproto", lam=lam, weighted=weighted, classes=classes)
+    report = last_report("fedproto", lam=lam, weighted=weighted, classes=classes)
     torch.testing.assert_close(report.state.server["prototypes"], torch.stack([prototypes[c] for c in range(3)]))
     for i, net in enumerate(nets):
-        same(net, trees.at(report.state.clients, i))
+        assert_same_model(net, trees.at(report.state.clients, i))
         rows, candidates = FED.test[i][FED.test[i] >= 0], sorted(own[i]) if classes == "own" else [0, 1, 2]
         with torch.no_grad():
             z = net.features(FED.shared["x"][rows])
@@ -250,12 +263,12 @@ def test_fedproto(weighted: bool, classes: str) -> None:
 
 def test_fedproto_without_a_prototype() -> None:
     """In the first round the head predicts what was just trained; a class that nobody has never wins."""
-    first = ran("fedproto", rounds=1)
-    local = ran("local", rounds=1)
+    first = last_report("fedproto", rounds=1)
+    local = last_report("local", rounds=1)
     torch.testing.assert_close(first.scores["post"]["test"], local.scores["post"]["test"])
     y = FED.shared["y"].clone()
     y[y == 2] = 0
-    report = ran("fedproto", "rows", replace(FED, shared={**FED.shared, "y": y}))
+    report = last_report("fedproto", "rows", replace(FED, shared={**FED.shared, "y": y}))
     assert report.state.server["defined"].tolist() == [True, True, False]
     assert all(outputs(report, i, FED.test[i][:1]).argmax() < 2 for i in range(tiny.CLIENTS))
 
@@ -271,7 +284,7 @@ def epoch(client: int, round: int, training: Training, *purpose: int) -> list[Te
 )
 def test_fedas(training: Training) -> None:
     """Bodies are aligned to class means of the last body, and averaged by the squared gradients that are left."""
-    own = [net for _, net in copies(network(made("fedas")))]
+    own = [net for _, net in model_copies(network(build_method("fedas")))]
     g = copy.deepcopy(own[0])
     for r in range(2):
         traces = []
@@ -288,16 +301,16 @@ def test_fedas(training: Training) -> None:
                 sum(F.mse_loss(z[y == c], means[int(c)].expand_as(z[y == c])) for c in y.unique()).backward()
                 optimizer.step()
             steps = batches(i, r, 0, 2)
-            trained(net, [b for b in steps if len(b) == 4] if training.drop_last else steps)
+            train_model(net, [b for b in steps if len(b) == 4] if training.drop_last else steps)
             traces.append(sum(float(d.square().sum()) for batch in last for d in gradients(net, batch)))
         g = average(own, torch.tensor(traces, dtype=torch.float64))
-    report = ran("fedas", rounds=2, align_lr=0.05, training=training)
+    report = last_report("fedas", rounds=2, align_lr=0.05, training=training)
     body_names = [name for name in report.method.task.params if not name.startswith("fc.")]
     assert [*report.state.server["model"]] == body_names
     for name, value in g.named_parameters():
         if name in body_names:
             torch.testing.assert_close(report.state.server["model"][name], value.detach(), rtol=1e-8, atol=1e-10)
     for i, net in enumerate(own):
-        same(net, trees.at(report.state.clients, i))
+        assert_same_model(net, trees.at(report.state.clients, i))
     size = sum(value.numel() for value in report.state.server["model"].values())
     assert (report.bytes_down, report.bytes_up) == (4 * 5 * size, 4 * 5 * (size + 1))

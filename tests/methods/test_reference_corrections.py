@@ -42,19 +42,19 @@ def only_bodies(net: nn.Module, gradients: list[Tensor]) -> list[Tensor]:
 
 def test_the_body_of_fedbabu_is_fedavg_with_a_frozen_head() -> None:
     """Bodies are trained below the head as drawn, and averaged; the head keeps its bits and is never sent."""
-    report = naive.ran("fedbabu", rounds=ROUNDS)
+    report = naive.last_report("fedbabu", rounds=ROUNDS)
     net = naive.network(report.method)
     head = {name: value.detach().clone() for name, value in net.named_parameters() if name.startswith("fc.")}
     for r in range(ROUNDS):
         nets = []
-        for i, own in naive.copies(net):
+        for i, own in naive.model_copies(net):
             for rows in naive.batches(i, r, 0, 2):
-                own = naive.moved(own, only_bodies(own, naive.gradients(own, rows)), -LR)
+                own = naive.move(own, only_bodies(own, naive.gradients(own, rows)), -LR)
             nets.append(own)
         net = naive.average(nets, naive.FED.sizes)
     body = report.state.server["model"]
     assert {*body} == {name for name, _ in net.named_parameters()} - {*head}
-    naive.same(net, {**body, **head})
+    naive.assert_same_model(net, {**body, **head})
     assert all(torch.equal(value[i], head[n]) for n, value in report.state.clients.items() for i in range(tiny.CLIENTS))
 
 
@@ -62,7 +62,7 @@ def test_the_body_of_fedbabu_is_fedavg_with_a_frozen_head() -> None:
 def test_fine_tuning_of_fedbabu(part: str) -> None:
     """What a client deploys is the server's body and the head as drawn after steps on the parts that are tuned."""
     whole = Training(batch_size=0, epochs=2)
-    report = naive.ran("fedbabu", rounds=1, training=whole, fine_tune=part, fine_tune_epochs=3)
+    report = naive.last_report("fedbabu", rounds=1, training=whole, fine_tune=part, fine_tune_epochs=3)
     for i in range(tiny.CLIENTS):
         net = naive.network(report.method)
         net.load_state_dict(report.state.server["model"], strict=False)
@@ -70,13 +70,13 @@ def test_fine_tuning_of_fedbabu(part: str) -> None:
             slopes = naive.gradients(net, rows_of(i))
             bodies = only_bodies(net, slopes)
             heads = [g - b for g, b in zip(slopes, bodies, strict=True)]
-            net = naive.moved(net, {"all": slopes, "head": heads, "body": bodies}[part], -LR)
-        naive.same(net, {name: value[i] for name, value in report.models["pre"].items()})
+            net = naive.move(net, {"all": slopes, "head": heads, "body": bodies}[part], -LR)
+        naive.assert_same_model(net, {name: value[i] for name, value in report.models["pre"].items()})
 
 
 def test_an_epoch_of_fine_tuning_has_every_row_once() -> None:
     """In batches of the size of training and an order of its own; as many epochs as the task has, unless given."""
-    method = naive.made("fedbabu", training=Training(batch_size=4, epochs=2))
+    method = naive.build_method("fedbabu", training=Training(batch_size=4, epochs=2))
     data = evaluation_cohort(naive.FED, 1, 0).client_data(1)
     seen: list[Tensor] = []
 
@@ -103,7 +103,7 @@ def test_an_epoch_of_fine_tuning_has_every_row_once() -> None:
 @pytest.mark.parametrize("option", ["I", "II"])
 def test_scaffold_with_some_of_the_clients(option: str) -> None:
     """Model and variates after three rounds with three of five clients, on flat vectors."""
-    method = naive.made("scaffold", option=option)
+    method = naive.build_method("scaffold", option=option)
     settings = Settings(rounds=ROUNDS, seed=naive.SEED, participation=3)
     *_, report = run(method, naive.FED, settings, Loop())
     net, sizes = naive.network(method), naive.FED.sizes.double()
@@ -138,7 +138,7 @@ def test_scaffold_with_variates_of_zero_is_fedavg() -> None:
     """Round by round, the variates set back to zero; without that it is not, and it sends twice the bytes."""
     settings, results = Settings(rounds=1, seed=naive.SEED), {}
     for name in ("fedavg", "scaffold", "corrected"):
-        method = naive.made("fedavg" if name == "fedavg" else "scaffold")
+        method = naive.build_method("fedavg" if name == "fedavg" else "scaffold")
         state = begin(method, naive.FED, naive.SEED, Loop())
         for _ in range(ROUNDS):
             state, report, _ = run_round(method, state, naive.FED, settings, Loop())
@@ -159,7 +159,7 @@ def test_scaffold_with_variates_of_zero_is_fedavg() -> None:
 def test_scaffold_with_one_client_is_local_training() -> None:
     """c is c_i, so that nothing is corrected."""
     alone = tiny.rows_federation().select(torch.tensor([1]))
-    ends = [naive.models(naive.ran(name, federation=alone), "pre") for name in ("scaffold", "local")]
+    ends = [naive.models(naive.last_report(name, federation=alone), "pre") for name in ("scaffold", "local")]
     torch.testing.assert_close(*ends, rtol=1e-10, atol=1e-12)
 
 
@@ -170,7 +170,7 @@ PRIVATE = UploadPath(Privacy(clip=0.05, noise=0.5))
 def test_the_variate_of_the_server_is_the_mean_of_the_clients(path: UploadPath) -> None:
     """With uniform weights, whoever takes part and whoever joins; under momentum, kept optimisers and noise too."""
     training = Training(batch_size=4, epochs=1, uniform_mean=True, keep_optimizer=True)
-    method = naive.made("scaffold", training=training, solver=tiny.SOLVERS["images"])
+    method = naive.build_method("scaffold", training=training, solver=tiny.SOLVERS["images"])
     settings = Settings(rounds=4, seed=1, participation=2, newcomers=2, join_round=2, upload_path=path)
     *_, report = run(method, naive.FED, settings, Loop())
     clients = report.state.clients["control"]
@@ -185,7 +185,7 @@ def test_scaffold_learns_when_its_variates_are_clipped() -> None:
     training = replace(naive.TRAINING, uniform_mean=True)
     losses = {}
     for name in ("scaffold", "fedavg"):
-        method = naive.made(name, training=training)
+        method = naive.build_method(name, training=training)
         reports = [*run(method, naive.FED, Settings(rounds=40, seed=naive.SEED, upload_path=path), Loop())]
         losses[name] = reports[-1].loss
     assert losses["scaffold"] < 1.2 * losses["fedavg"] < 0.3 * reports[0].loss
@@ -193,13 +193,13 @@ def test_scaffold_learns_when_its_variates_are_clipped() -> None:
 
 def apfl(**options: Any) -> Report:
     """The last of three rounds of APFL."""
-    return naive.ran("apfl", rounds=ROUNDS, **options)
+    return naive.last_report("apfl", rounds=ROUNDS, **options)
 
 
 @pytest.mark.parametrize(("alpha", "other"), [(1.0, "local"), (0.0, "fedavg")])
 def test_apfl_at_the_ends_of_alpha(alpha: float, other: str) -> None:
     """Local and FedAvg, before and after local training; between them it is neither."""
-    report, plain, between = apfl(alpha=alpha, adaptive=False), naive.ran(other), apfl(adaptive=False)
+    report, plain, between = apfl(alpha=alpha, adaptive=False), naive.last_report(other), apfl(adaptive=False)
     for point in ("pre", "post"):
         expected = naive.models(plain, point)
         torch.testing.assert_close(naive.models(report, point), expected, rtol=1e-10, atol=1e-12)
@@ -217,20 +217,20 @@ def test_apfl_by_hand() -> None:
 
     for r in range(ROUNDS):
         nets = []
-        for i, w in naive.copies(net):
+        for i, w in naive.model_copies(net):
             steps = naive.batches(i, r, 0, 2)
             slope = torch.cat([g.flatten() for g in naive.gradients(mixed(i, w), steps[0])])
             alphas[i] = min(1.0, max(0.0, alphas[i] - LR * float((vector(personal[i]) - vector(w)) @ slope)))
             for rows in steps:
                 at_w, at_both = naive.gradients(w, rows), naive.gradients(mixed(i, w), rows)
-                personal[i] = naive.moved(personal[i], at_both, -LR * alphas[i])
-                w = naive.moved(w, at_w, -LR)
+                personal[i] = naive.move(personal[i], at_both, -LR * alphas[i])
+                w = naive.move(w, at_w, -LR)
             nets.append(w)
         net = naive.average(nets, naive.FED.sizes)
-    naive.same(net, report.state.server["model"])
+    naive.assert_same_model(net, report.state.server["model"])
     clients = report.state.clients
     torch.testing.assert_close(clients["alpha"], torch.tensor(alphas, dtype=torch.float64), rtol=1e-8, atol=1e-10)
     assert clients["alpha"].std() > 1e-4
     for i in range(tiny.CLIENTS):
-        naive.same(personal[i], trees.at(clients["personal"], i))
-        naive.same(mixed(i, net), {name: value[i] for name, value in report.models["pre"].items()})
+        naive.assert_same_model(personal[i], trees.at(clients["personal"], i))
+        naive.assert_same_model(mixed(i, net), {name: value[i] for name, value in report.models["pre"].items()})

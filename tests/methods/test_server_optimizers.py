@@ -36,7 +36,7 @@ EVERYBODY, TRAINING = torch.arange(tiny.CLIENTS), Training(batch_size=4, epochs=
 def local_means(net: nn.Module, round: int) -> nn.Module:
     """The mean of the clients' models after two epochs of SGD from `net`."""
     nets = []
-    for i, own in naive.copies(net):
+    for i, own in naive.model_copies(net):
         optimizer = torch.optim.SGD(own.parameters(), lr=0.1)
         for rows in naive.batches(i, round, 0, 2):
             optimizer.zero_grad()
@@ -63,7 +63,7 @@ def test_adaptive_servers_entry_by_entry(name: str) -> None:
     """Three rounds of Algorithm 2, one number of the model after the other."""
     beta1 = 0.0 if name == "fedadagrad" else 0.6
     free = {} if name == "fedadagrad" else {"server_momentum": beta1, "server_beta2": 0.9}
-    report = naive.ran(name, rounds=ROUNDS, server_lr=0.05, server_tau=0.01, **free)
+    report = naive.last_report(name, rounds=ROUNDS, server_lr=0.05, server_tau=0.01, **free)
     net = naive.network(report.method)
     count = sum(p.numel() for p in net.parameters())
     m, v = [0.0] * count, [0.01**2] * count
@@ -74,26 +74,28 @@ def test_adaptive_servers_entry_by_entry(name: str) -> None:
             m[j], v[j] = beta1 * m[j] + (1 - beta1) * d, second_moment(name, v[j], d)
             x[j] += 0.05 * m[j] / (math.sqrt(v[j]) + 0.01)
         nn.utils.vector_to_parameters(torch.tensor(x, dtype=torch.float64), net.parameters())
-    naive.same(net, report.state.server["model"])
+    naive.assert_same_model(net, report.state.server["model"])
 
 
 def test_momentum_of_the_server_is_that_of_torch() -> None:
     """FedAvgM is torch.optim.SGD on the gradient x − mean."""
-    report = naive.ran("fedavgm", rounds=ROUNDS, server_lr=0.7, server_momentum=0.8)
+    report = naive.last_report("fedavgm", rounds=ROUNDS, server_lr=0.7, server_momentum=0.8)
     net = naive.network(report.method)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.7, momentum=0.8)
     for r in range(ROUNDS):
         for p, mean in zip(net.parameters(), local_means(net, r).parameters(), strict=True):
             p.grad = p.detach() - mean.detach()
         optimizer.step()
-    naive.same(net, report.state.server["model"])
+    naive.assert_same_model(net, report.state.server["model"])
 
 
 def test_without_momentum_the_server_takes_the_mean() -> None:
     """FedAvgM with β = 0 and η = 1 is FedAvg, to the rounding of x − (x − mean); and momentum matters."""
-    plain = naive.server(naive.ran("fedavg"))
-    torch.testing.assert_close(naive.server(naive.ran("fedavgm", server_momentum=0.0)), plain, rtol=1e-12, atol=1e-14)
-    assert (naive.server(naive.ran("fedavgm")) - plain).abs().max() > 1e-2
+    plain = naive.server(naive.last_report("fedavg"))
+    torch.testing.assert_close(
+        naive.server(naive.last_report("fedavgm", server_momentum=0.0)), plain, rtol=1e-12, atol=1e-14
+    )
+    assert (naive.server(naive.last_report("fedavgm")) - plain).abs().max() > 1e-2
 
 
 @pytest.mark.parametrize("name", AVERAGING)
@@ -104,7 +106,7 @@ def test_every_method_that_averages_takes_a_server_optimizer(name: str) -> None:
     method = tiny.method(name, task, kind, training=TRAINING)
     taught = replace(method, training=replace(TRAINING, server=AdaptiveSolver(rule="adam", lr=0.05, beta1=0.9)))
     state = begin(method, federation, 1, Loop())
-    uploads = uploaded(method, state, federation)
+    uploads = first_uploads(method, state, federation)
     old, mean = state.server["model"], method.aggregate(state.server, EVERYBODY, uploads, federation.sizes)["model"]
     solver = taught.server_solver
     expected, _ = solver.step(old, trees.sub(old, mean), solver.init(old))
@@ -114,7 +116,7 @@ def test_every_method_that_averages_takes_a_server_optimizer(name: str) -> None:
         torch.testing.assert_close(value, expected[part], rtol=1e-12, atol=1e-14)
 
 
-def uploaded(method: Method, state: State, federation: Federation) -> Tree:
+def first_uploads(method: Method, state: State, federation: Federation) -> Tree:
     """The uploads of a round 0 with everybody."""
     who = cohort(federation, EVERYBODY, method.training, method.epochs, 1, 0)
     return train(method, state, who, Loop()).updates.upload
@@ -125,7 +127,7 @@ def test_statistics_take_the_mean() -> None:
     task, federation = tiny.rows_task("cnn"), tiny.rows_federation((1, 8, 8))
     method = tiny.method("fedadam", task, "images", training=replace(TRAINING, average_buffers=True))
     state = begin(method, federation, 1, Loop())
-    uploads = uploaded(method, state, federation)
+    uploads = first_uploads(method, state, federation)
     server = method.aggregate(state.server, EVERYBODY, uploads, federation.sizes)
     mean = trees.weighted_mean(uploads["model"], federation.sizes)
     assert task.buffers
@@ -137,13 +139,15 @@ def test_statistics_take_the_mean() -> None:
 def test_the_settings_of_a_run_make_the_optimizer() -> None:
     """What is not set has the value of the rows, which are methods of their own; plain averages take the mean."""
     rules = ("sgd", "adam", "yogi", "adagrad")
-    methods = [checked("fedper", {"server_optimizer": rule}) for rule in rules]
+    methods = [build_checked_method("fedper", {"server_optimizer": rule}) for rule in rules]
     assert [method.server_solver for method in methods] == [METHODS[name]().server_solver for name in ROWS]
     assert methods[0].server_solver == SGD(lr=1.0, momentum=0.9)
     assert methods[3].server_solver == AdaptiveSolver(rule="adagrad", lr=0.1, beta1=0.0)
-    one = checked("ditto", {"server_optimizer": "yogi", "server_lr": 0.5, "server_momentum": 0, "server_tau": 0.1})
+    one = build_checked_method(
+        "ditto", {"server_optimizer": "yogi", "server_lr": 0.5, "server_momentum": 0, "server_tau": 0.1}
+    )
     assert one.server_solver == AdaptiveSolver(rule="yogi", lr=0.5, beta1=0.0, beta2=0.99, tau=0.1)
-    assert checked("fedavg", {}).server_solver is None
+    assert build_checked_method("fedavg", {}).server_solver is None
     averaging = {name for name, cls in METHODS.items() if cls.averages}
     assert {*AVERAGING} == averaging - {*ROWS, "central"}
 
@@ -169,11 +173,11 @@ def test_the_settings_of_a_run_make_the_optimizer() -> None:
 def test_what_a_server_cannot_do_is_refused(method: str, train: dict[str, Any], words: str) -> None:
     """In one line that names the run, the setting and the way out."""
     with pytest.raises(BadInput, match=words) as caught:
-        checked(method, train)
+        build_checked_method(method, train)
     assert "\n" not in str(caught.value)
 
 
-def checked(method: str, train: dict[str, Any]) -> Method:
+def build_checked_method(method: str, train: dict[str, Any]) -> Method:
     """The method of a run with further settings of `train`, checked as a study's."""
     raw = {**good(), "runs": {f"digits-{method}": {"task": "digits", "method": method, "set": {"train": train}}}}
     study = spec.parse({**raw, "methods": {method: {}}})

@@ -43,7 +43,7 @@ ROOT = Path(__file__).resolve().parents[2]
 EACH = [pytest.param(name, s, id=f"{name}-{s.name}") for name in METHODS for s in METHODS[name].settings()]
 
 
-def made(name: str, values: dict[str, Any]) -> Any:
+def build_checked_method(name: str, values: dict[str, Any]) -> Any:
     """The method `name` with `values`, checked as those of params.yaml."""
     hidden = {"task": tiny.rows_task(), "solver": None, "training": None, "control": None}
     return construct(METHODS[name], values, name, **hidden)
@@ -67,7 +67,7 @@ def outside(bound: Bound) -> list[Any]:
     raise AssertionError(bound)
 
 
-def drawn(setting: Setting) -> list[Any]:
+def search_values(setting: Setting) -> list[Any]:
     """Values of a search: the ends of the space and some between, or all of its choices."""
     entry = setting.space.entry()
     if "choices" in entry:
@@ -105,7 +105,7 @@ def test_what_a_setting_does_not_admit_is_refused(name: str, setting: Setting) -
         )
     for value, limit in wrong:
         with pytest.raises(BadInput) as caught:
-            made(name, {setting.name: value})
+            build_checked_method(name, {setting.name: value})
         line = str(caught.value)
         assert all(word in line for word in (f"{name}.{setting.name}", str(value), limit)), line
         assert "\n" not in line
@@ -114,8 +114,8 @@ def test_what_a_setting_does_not_admit_is_refused(name: str, setting: Setting) -
 @pytest.mark.parametrize(("name", "setting"), [case for case in EACH if case.values[1].space])
 def test_what_a_space_holds_is_admitted(name: str, setting: Setting) -> None:
     """By the checks of a run, whose method then has that value; and the space itself by those of a study."""
-    for value in drawn(setting):
-        assert getattr(made(name, {setting.name: value}), setting.name) == value
+    for value in search_values(setting):
+        assert getattr(build_checked_method(name, {setting.name: value}), setting.name) == value
 
 
 @pytest.mark.parametrize("name", METHODS)

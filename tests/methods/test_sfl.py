@@ -3,7 +3,7 @@
 import pytest
 import tiny
 import torch
-from naive import made, ran
+from naive import build_method, last_report
 from torch.nn import functional as F
 
 from fedweave.families.hypernetworks import draw_vectors
@@ -33,7 +33,7 @@ def test_antisymmetric_graph() -> None:
 
 def test_sfl_propagation() -> None:
     """u = A³ Θ with A the ring plus loops, rows of sum 1."""
-    report, method = ran("sfl"), made("sfl")
+    report, method = last_report("sfl"), build_method("sfl")
     a = torch.eye(5, dtype=torch.float64)
     a[tiny.ring(5)[0], tiny.ring(5)[1]] = 1.0
     a = a / 3
@@ -47,7 +47,7 @@ def test_sfl_propagation() -> None:
 def test_sfl_star_fits_its_graph_to_distances(monkeypatch: pytest.MonkeyPatch) -> None:
     """By steps of torch.optim.SGD on the same first network; the share β of the fitted rows joins A."""
     settings = {"beta": 0.3, "layers": 1, "neighbours": 2, "fit_steps": 4, "fit_lr": 5.0, "fit_decay": 0.01}
-    report, method = ran("sfl"), made("sfl", learned_graph=True, **settings)
+    report, method = last_report("sfl"), build_method("sfl", learned_graph=True, **settings)
     begun: list[Params] = []
 
     def started(kind: Architecture, *args: object) -> Params:
@@ -76,7 +76,7 @@ def test_sfl_star_fits_its_graph_to_distances(monkeypatch: pytest.MonkeyPatch) -
         optimizer.step()
     fitted = keep_largest(network().detach(), 2)
     assert (fitted - keep_largest(before, 2)).abs().max() > 1e-3, "the steps change the graph"
-    plain = made("sfl", layers=1).weights(report.state.server, torch.arange(5))[0]
+    plain = build_method("sfl", layers=1).weights(report.state.server, torch.arange(5))[0]
     for row, old, new in zip(fitted, plain, weights, strict=True):
         torch.testing.assert_close(new, 0.7 * old + 0.3 * row / row.sum() if row.any() else old)
     # A client that no other one is drawn to has a row of zeros.

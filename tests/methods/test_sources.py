@@ -3,7 +3,7 @@
 import pytest
 import tiny
 import torch
-from naive import FED, SEED, made, uploaded
+from naive import FED, SEED, build_method
 
 from fedweave.client.solvers import SGD
 from fedweave.families.heads import class_statistics, head_weights
@@ -20,7 +20,7 @@ EVERYBODY, ONE_ROUND = torch.arange(tiny.CLIENTS), Settings(rounds=1, seed=SEED)
 @pytest.mark.parametrize("raw", [False, True])
 def test_affinities_add_up(raw: bool) -> None:
     """A_ij gains w_j for every model j that client i got, or the score of j where `raw_affinity` says so."""
-    method = made("fedfomo", models=3, raw_affinity=raw)
+    method = build_method("fedfomo", models=3, raw_affinity=raw)
     state, _, _ = run_round(method, begin(method, FED, SEED, Loop()), FED, ONE_ROUND, Loop())
     server = {**state.server, "affinity": 0.5 + torch.rand(5, 5, generator=torch.Generator().manual_seed(0)).double()}
     state = state._replace(server=server)
@@ -41,7 +41,7 @@ def test_affinities_add_up(raw: bool) -> None:
 
 def test_exploration_decays() -> None:
     """In round r a slot is random with probability ε − r · decay, and never from ε / decay rounds on."""
-    method = made("fedfomo", models=1, epsilon=0.8, decay=0.1)
+    method = build_method("fedfomo", models=1, epsilon=0.8, decay=0.1)
     server = {**begin(method, FED, SEED, Loop()).server, "seen": torch.ones(5, dtype=torch.bool)}
     server["affinity"] = torch.tensor([9.0, 1, 3, 2, 8]).expand(5, 5).double()
     for r, expected in ((0, 0.8), (4, 0.4), (8, 0.0), (20, 0.0)):
@@ -55,7 +55,7 @@ def test_exploration_decays() -> None:
 @pytest.mark.parametrize("weighted", [True, False])
 def test_fedpac_server(weighted: bool) -> None:
     """h and V are those of the body as received, class means those of the body as trained; heads are mixed by rows."""
-    method = made("fedpac", weighted=weighted)
+    method = build_method("fedpac", weighted=weighted)
     state, _, _ = run_round(method, begin(method, FED, SEED, Loop()), FED, ONE_ROUND, Loop())
     shared, own, uploads = uploaded(method, state)
     for i in range(tiny.CLIENTS):
@@ -84,14 +84,14 @@ def test_fedpac_server(weighted: bool) -> None:
 def test_the_head_of_fedpac_may_have_an_optimiser_of_its_own() -> None:
     """SGD with momentum and decay of its own where `head_lr` is given."""
     settings = {"head_lr": 0.2, "head_momentum": 0.7, "head_decay": 0.01}
-    assert made("fedpac", **settings).head_solver == SGD(lr=0.2, momentum=0.7, weight_decay=0.01)
-    plain = made("fedpac")
+    assert build_method("fedpac", **settings).head_solver == SGD(lr=0.2, momentum=0.7, weight_decay=0.01)
+    plain = build_method("fedpac")
     assert plain.head_solver == plain.solver
 
 
 def test_a_prototype_stays_while_nobody_has_its_class() -> None:
     """It is neither forgotten nor moved, and a class that comes later is added."""
-    method, ids = made("fedproto"), torch.arange(2)
+    method, ids = build_method("fedproto"), torch.arange(2)
     server = method.init(build_start(method, FED, SEED, Loop()))
     means = torch.arange(30.0, dtype=torch.float64).reshape(2, 3, 5)
     first = torch.tensor([[2.0, 0.0, 0.0], [6.0, 1.0, 0.0]], dtype=torch.float64)
@@ -106,7 +106,7 @@ def test_a_prototype_stays_while_nobody_has_its_class() -> None:
 
 def test_traces_that_noise_has_made_negative_count_nothing() -> None:
     """And where all are so, the bodies count alike."""
-    method = made("fedas")
+    method = build_method("fedas")
     bodies = {"fc1.weight": torch.tensor([[2.0], [4.0], [9.0]], dtype=torch.float64)}
     for traces, expected in (([1.0, -5.0, 3.0], 7.25), ([-1.0, -2.0, 0.0], 5.0)):
         upload = {"model": bodies, "trace": torch.tensor(traces, dtype=torch.float64)}

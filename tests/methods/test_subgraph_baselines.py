@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import tiny
 import torch
-from naive import SEED, made, ran
+from naive import SEED, build_method, last_report
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -32,7 +32,7 @@ def test_fed_pub_regularisers() -> None:
     """
     federation = tiny.nodes_federation()
     for round, detached in ((0, False), (1, False), (1, True)):
-        method = made("fedpub", "nodes", lam1=0.2, lam2=0.7, detached=detached)
+        method = build_method("fedpub", "nodes", lam1=0.2, lam2=0.7, detached=detached)
         data = evaluation_cohort(federation, SEED, round).client_data(0)
         g = torch.Generator().manual_seed(1)
         anchor = method.task.init(3)
@@ -42,9 +42,9 @@ def test_fed_pub_regularisers() -> None:
         }
         model = {n: v.requires_grad_() for n, v in model.items()}
         full = method._loss(anchor, data)(model, data.train[:4], dropout_keys.key(0))[0]
-        plain = made("fedpub", "nodes", detached=True)._loss(anchor, data)(model, data.train[:4], dropout_keys.key(0))[
-            0
-        ]
+        plain = build_method("fedpub", "nodes", detached=True)._loss(anchor, data)(
+            model, data.train[:4], dropout_keys.key(0)
+        )[0]
         grads = torch.autograd.grad(full - plain, [*model.values()], allow_unused=True) if full.requires_grad else []
         for (name, value), grad in zip(model.items(), grads, strict=True):
             gap = None if name.startswith("mask/") else value - anchor[name]
@@ -61,7 +61,7 @@ def test_fed_pub_masks_do_not_decay() -> None:
     """Weight decay changes the weights after one step and leaves the masks alone."""
     after = {}
     for decay in (0.0, 0.3):
-        plain = made("fedpub", "nodes", detached=True)
+        plain = build_method("fedpub", "nodes", detached=True)
         method = replace(plain, solver=SGD(lr=0.1, weight_decay=decay), training=Training(batch_size=0, epochs=1))
         state = begin(method, NODES, SEED, Loop())
         after[decay] = run_round(method, state, NODES, Settings(rounds=1, seed=SEED), Loop())[0]
@@ -75,8 +75,8 @@ def test_fed_pub_similarity() -> None:
     """Rows are softmaxes of τ cos between embeddings of the clients seen; embeddings are proxy means of masked
     models.
     """
-    method = made("fedpub", "nodes", tau=4.0)
-    report = ran("fedpub", "nodes", tau=4.0)
+    method = build_method("fedpub", "nodes", tau=4.0)
+    report = last_report("fedpub", "nodes", tau=4.0)
     server, e = report.state.server, report.state.server["fixed"]["embeddings"]
     expected = torch.softmax(4.0 * F.cosine_similarity(e[:, None], e[None], dim=-1), -1)
     torch.testing.assert_close(method.weights(server, torch.arange(5))[0], expected)
@@ -209,7 +209,7 @@ def test_neighbours_are_generated_only_where_some_are_missing() -> None:
 
 def test_fedsage_without_generators_is_fedavg_of_sage() -> None:
     """With inert neighbours and no generator rounds: one full-batch step of every client, unweighted mean."""
-    method = made(
+    method = build_method(
         "fedsage",
         "nodes",
         generator_rounds=0,
@@ -237,7 +237,7 @@ def test_fedsage_phases() -> None:
     """Generators learn first and classifiers stay apart; then generators rest, classifiers are one, and graphs are
     mended.
     """
-    method = made("fedsage", "nodes", generator_rounds=3)
+    method = build_method("fedsage", "nodes", generator_rounds=3)
     reports = list(run(method, NODES, Settings(rounds=5, seed=SEED), Loop()))
     state = lambda r: reports[r].state.clients  # noqa: E731
     spread = [
@@ -257,7 +257,12 @@ def test_fedsage_phases() -> None:
     assert reports[0].bytes_up == 0 < reports[2].bytes_up
     assert reports[0].bytes_down > reports[1].bytes_down > reports[3].bytes_down
     longer = list(
-        run(made("fedsage", "nodes", generator_rounds=30), NODES, Settings(rounds=30, seed=SEED, every=30), Batched())
+        run(
+            build_method("fedsage", "nodes", generator_rounds=30),
+            NODES,
+            Settings(rounds=30, seed=SEED, every=30),
+            Batched(),
+        )
     )
     late = trees.at(begin(method, NODES, SEED, Loop()).clients, 0)
     assert not method.added_neighbours(late, evaluation_cohort(NODES, SEED, 0).client_data(0)), (
@@ -274,7 +279,7 @@ def errors(slots_: tuple[Slot, ...], node: int, true: Tensor) -> Tensor:
 
 def test_generator_losses() -> None:
     """Number and features of hidden neighbours, labels, and neighbours of all other clients; by loops over nodes."""
-    method, clients = made("fedsage", "nodes", dropout=0.0), evaluation_cohort(NODES, SEED, 0)
+    method, clients = build_method("fedsage", "nodes", dropout=0.0), evaluation_cohort(NODES, SEED, 0)
     data, ids = clients.client_data(1), torch.tensor([7, 3, 9, 4, 8])
     bank = torch.stack([generated_neighbours.draw_bank(clients.client_data(j), 4, 3, ids[j]) for j in range(5)])
     model = {

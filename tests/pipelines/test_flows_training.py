@@ -14,9 +14,11 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.xdist_group("prefect"), pytest
 RUN = "digits-fedavg_ft"
 
 
-def test_a_retry_goes_on_from_the_last_checkpoint(tmp_path: Path, prefect_api: str, dealt: Project) -> None:
+def test_a_retry_goes_on_from_the_last_checkpoint(
+    tmp_path: Path, prefect_api: str, partitioned_project: Project
+) -> None:
     """Killed once in mid-training; no round is trained twice, and the result is the uninterrupted one to the bit."""
-    project = dealt.copy(tmp_path / "project")
+    project = partitioned_project.copy(tmp_path / "project")
     results = project.folder / "results" / "small" / "runs" / RUN
     log = tmp_path / "project-flows.log"
     arguments = ("--targets", f"train@{RUN}", "--retries", "1")

@@ -121,9 +121,9 @@ def test_the_served_model_scores_what_the_run_scored_on_rows_as_they_are_stored(
     tracking.log_study(folder, store)
     run = results.load_run(folder / "runs" / "blobs-local")
     scores = results.select_scores(run).set_index(["seed", "client"])["value"]
-    whole, dealt = trained.dataset("images"), trained.partition("images")
+    whole, partition = trained.dataset("images"), trained.partition("images")
     with serving(store, "models:/toy-blobs@best") as ask:
-        for client, rows in enumerate(dealt.test):
+        for client, rows in enumerate(partition.test):
             status, answer = ask(inputs=whole.x[rows].tolist(), params={"client": client, "seed": 1})
             assert status == 200, answer
             right = np.array(answer["predictions"]).argmax(1) == whole.labels[rows]

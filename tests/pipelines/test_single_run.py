@@ -82,7 +82,7 @@ def test_a_report_of_what_was_run(
 
 
 def test_other_clients_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same data set dealt in another way, in the same folder."""
+    """The same data set partitioned in another way, in the same folder."""
     monkeypatch.chdir(folder)
     with pytest.raises(fw.BadInput, match="holds results of other data of the name 'digits'; choose another folder"):
         single_run.run("fedavg", rounds=2, settings=["partition.clients=4"])

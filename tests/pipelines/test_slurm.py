@@ -111,9 +111,9 @@ class Login:
 
 
 @pytest.fixture
-def login(dealt: Project, tmp_path: Path, environment: dict[str, str]) -> Iterator[Login]:
-    """A project whose data are dealt."""
-    one = Login(dealt.copy(tmp_path / "project"), environment)
+def login(partitioned_project: Project, tmp_path: Path, environment: dict[str, str]) -> Iterator[Login]:
+    """A project whose data are partitioned."""
+    one = Login(partitioned_project.copy(tmp_path / "project"), environment)
     yield one
     subprocess.run(["scancel", "--full", "--user", str(os.getuid())], env={**os.environ, **environment}, check=False)
     assert one.empty()
@@ -130,7 +130,9 @@ def board(folder: Path) -> pd.DataFrame:
     return table[[column for column in table if not any(word in column for word in MEASURED)]]
 
 
-def test_two_nodes_and_a_preemption_give_the_bits_of_repro(login: Login, dealt: Project, tmp_path: Path) -> None:
+def test_two_nodes_and_a_preemption_give_the_bits_of_repro(
+    login: Login, partitioned_project: Project, tmp_path: Path
+) -> None:
     """The longest run is preempted in its middle, and goes on from its last checkpoint; DVC has nothing left to do."""
     said = login.fedweave("submit")
     assert "3 stages in one job of SLURM" in said
@@ -148,7 +150,7 @@ def test_two_nodes_and_a_preemption_give_the_bits_of_repro(login: Login, dealt: 
     assert "FedAvg-FT" in said
     assert rounds(login.log()) == [1, 1, 1]
     assert login.project.python("dvc", "status").stdout.strip().endswith("up to date.")
-    reference = dealt.copy(tmp_path / "reference")
+    reference = partitioned_project.copy(tmp_path / "reference")
     reference.python("dvc", "repro")
     pd.testing.assert_frame_equal(board(login.project.folder), board(reference.folder), check_exact=True)
     for run in ("digits-fedavg", "digits-local", RUN):

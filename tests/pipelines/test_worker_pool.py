@@ -166,12 +166,14 @@ def test_a_flow_recalls_what_a_killed_one_sent_out(
     ask("set_flow_run_state", others.id, Cancelled(), force=True)
 
 
-def test_two_workers_in_clones_train_for_one_writer(tmp_path: Path, deployed: str, dealt: Project) -> None:
+def test_two_workers_in_clones_train_for_one_writer(
+    tmp_path: Path, deployed: str, partitioned_project: Project
+) -> None:
     """Every run is trained by exactly one of them; only the writer's dvc.lock knows both, and DVC finds nothing to
     do. The pool that .env names travels with the project.
     """
     runs = ["digits-fedavg", "digits-local"]
-    writer = dealt.copy(tmp_path / "writer", tmp_path / "remote")
+    writer = partitioned_project.copy(tmp_path / "writer", tmp_path / "remote")
     with (writer.folder / ".env").open("a") as file:
         file.write("FEDWEAVE_POOL=digits\n")
     said = writer.python("fedweave.pipelines.commands.main", "deploy", "--slots", "2", PREFECT_API_URL=deployed)

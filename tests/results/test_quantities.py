@@ -65,7 +65,7 @@ def test_traffic_counts_the_clients_that_took_part(
 
 def test_sizes_come_from_the_summary_and_the_model(tmp_path: Path) -> None:
     """Statistics of a partition beside the printed ones, and parameters in the row that the task names."""
-    folder, dealt = study(tmp_path), tmp_path / "dealt"
+    folder, partitions = study(tmp_path), tmp_path / "partitions"
     write(
         folder,
         "cora",
@@ -96,9 +96,9 @@ def test_sizes_come_from_the_summary_and_the_model(tmp_path: Path) -> None:
         "tpt": {"clients": 48, "relation": 210},
     }
     for task, summary in summaries.items():
-        (dealt / task).mkdir(parents=True)
-        (dealt / task / "summary.json").write_text(json.dumps(summary))
-    made = results.compute_tables(results.load_study(folder), dealt).measures.set_index(["task", "quantity"])
+        (partitions / task).mkdir(parents=True)
+        (partitions / task / "summary.json").write_text(json.dumps(summary))
+    made = results.compute_tables(results.load_study(folder), partitions).measures.set_index(["task", "quantity"])
     assert made.loc[("cora", "num_nodes"), ["value", "printed"]].tolist() == [248.5, 249]
     assert made.loc[("cora", "num_edges"), ["value", "printed"]].tolist() == [891.6, 891]
     assert made.loc[("tpt", "num_edges"), ["value", "printed"]].tolist() == [258, 258]

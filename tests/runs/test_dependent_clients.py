@@ -54,40 +54,40 @@ def test_test_nodes_and_units_join_clients_together(tmp_path: Path) -> None:
     """Clients 0 to 2 and 3 to 5 share test nodes; a unit of clients 2 and 3 makes one part of all six."""
     dataset = data.load("digits-graph", tmp_path)
     block = {"name": "metis_overlap", "clients": 9, "seed": 0, "copies": 3}
-    dealt = data.partition(dataset, **block)
-    assert find_parts(prepared(dealt, dataset, **block)) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    partition = data.partition(dataset, **block)
+    assert find_parts(prepared(partition, dataset, **block)) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     units = ("a", "b", "c", "c", "d", "e", "f", "g", "h")
-    assert find_parts(prepared(replace(dealt, units=units), dataset, **block)) == [0] * 6 + [1] * 3
+    assert find_parts(prepared(replace(partition, units=units), dataset, **block)) == [0] * 6 + [1] * 3
 
 
 def test_run_json_has_the_units_of_all_clients_also_where_a_sample_is_evaluated(tmp_path: Path) -> None:
     dataset = data.load("digits", tmp_path)
     block = {"name": "iid", "clients": 6, "seed": 0}
-    dealt = replace(data.partition(dataset, **block), units=("a", "b", "a", "c", "d", "c"))
-    bench = prepared(dealt, dataset, **block)
+    partition = replace(data.partition(dataset, **block), units=("a", "b", "a", "c", "d", "c"))
+    bench = prepared(partition, dataset, **block)
     bench = replace(bench, run=replace(bench.run, seeds=(0,)))
     archive.write(tmp_path / "run", bench, repetition.run_repetitions(bench, tmp_path / "checkpoints"))
     info = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert (info["units"], info["sharing"]) == ([*dealt.units], [0, 1, 0, 2, 3, 2])
-    plain = prepared(replace(dealt, units=()), dataset, **block)
-    alone = prepared(replace(dealt, units=tuple("abcdef")), dataset, **block)
+    assert (info["units"], info["sharing"]) == ([*partition.units], [0, 1, 0, 2, 3, 2])
+    plain = prepared(replace(partition, units=()), dataset, **block)
+    alone = prepared(replace(partition, units=tuple("abcdef")), dataset, **block)
     assert find_parts(plain) is find_parts(alone) is None
 
 
 @fw.partition("paired", kinds=("images",))
 def paired(dataset: data.Dataset, clients: int, seed: int) -> data.Partition:
     """Clients whose units depend on the seed, but not for even seeds."""
-    dealt = data.partition(dataset, "iid", clients, seed)
-    return replace(dealt, units=tuple(f"home {(i + seed % 2) // 2}" for i in range(clients)))
+    partition = data.partition(dataset, "iid", clients, seed)
+    return replace(partition, units=tuple(f"home {(i + seed % 2) // 2}" for i in range(clients)))
 
 
 def test_splits_have_the_same_units(tmp_path: Path) -> None:
     dataset = data.load("digits", tmp_path)
     block = {"name": "paired", "clients": 6}
-    dealt = data.partition(dataset, **block, seed=2)
-    even = prepared(dealt, dataset, **block, seeds=[2, 4])
-    assert even.for_seed(1).units == even.units == dealt.units
-    odd = prepared(dealt, dataset, **block, seeds=[2, 3])
+    partition = data.partition(dataset, **block, seed=2)
+    even = prepared(partition, dataset, **block, seeds=[2, 4])
+    assert even.for_seed(1).units == even.units == partition.units
+    odd = prepared(partition, dataset, **block, seeds=[2, 3])
     with pytest.raises(
         BadInput, match=r"partition\.seeds: clients of split 3 are of other units than those of split 2"
     ):

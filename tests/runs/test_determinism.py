@@ -41,7 +41,7 @@ RUNS = {
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Whatever a test sets, the next one finds one thread."""
+    """Every test begins with one thread, whatever the test before has set."""
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(1)
@@ -81,7 +81,7 @@ def reference(key: str) -> History:
 
 
 def digest(history: History) -> str:
-    """Everything a repetition found but for its times."""
+    """A digest of all results of a repetition except its times."""
     content = hashlib.sha256()
     for leaf in tree_leaves(
         (
@@ -97,7 +97,7 @@ def digest(history: History) -> str:
 
 
 def assert_near(a: History, b: History, key: str) -> None:
-    """Every client's kept model, within the tolerance of how far it lies from the initial one."""
+    """Every client's kept model, within the tolerance of its distance from the initial model."""
     made = in_double(key)
     initial = start.initial_model(made.method, made.federation, 0)
     first, second = a.snapshot["models"], b.snapshot["models"]
@@ -136,7 +136,7 @@ NAN = float("nan")
 )
 def test_kept_models_are_those_of_the_reported_rounds(rule: str, rounds: list[list[float]]) -> None:
     """After every round: for every client the model of the round that `selection.select` chooses."""
-    for history, expected in recorded(rule, rounds):
+    for history, expected in record_rounds(rule, rounds):
         np.testing.assert_array_equal(history.snapshot["models"]["w"][:, 0], expected)
 
 
@@ -151,12 +151,12 @@ def test_keeping_models_costs_the_same_in_every_round(rule: str, absent: int) ->
     values[rng.uniform(size=values.shape) < 0.02] = np.nan
     values[:, :absent] = np.nan  # who has no validation rows
     rounds = [row.tolist() if r >= 60 else row[:-1].tolist() for r, row in enumerate(values)]
-    for history, expected in recorded(rule, rounds):
+    for history, expected in record_rounds(rule, rounds):
         np.testing.assert_array_equal(history.snapshot["models"]["w"][:, 0], expected)
         assert len(history.snapshot["rows"]) <= 2 * len(expected)
 
 
-def recorded(rule: str, rounds: list[list[float]]) -> Iterator[tuple[History, np.ndarray]]:
+def record_rounds(rule: str, rounds: list[list[float]]) -> Iterator[tuple[History, np.ndarray]]:
     """After each of `rounds`, in which clients had these validation values: what is kept, and the round that is
     reported of each client.
     """
@@ -179,8 +179,8 @@ def recorded(rule: str, rounds: list[list[float]]) -> Iterator[tuple[History, np
         yield history, np.full(len(values), float(r)) if reported is None else 1.0 + reported
 
 
-def test_the_order_of_stages_does_not_matter() -> None:
-    """What ran before leaves nothing behind: no generator, no default, no cache."""
+def test_the_order_of_runs_has_no_influence() -> None:
+    """Earlier runs have no effect on generators, defaults or caches."""
     forth = {key: digest(reference(key)) for key in RUNS}
     torch.manual_seed(99)
     np.random.seed(99)  # noqa: NPY002
@@ -258,7 +258,7 @@ print(digest(repetition.run_repetition(prepared("digits-fedaghn"), 0)))
 
 
 def test_another_process_and_hash_seed_give_the_same_bits() -> None:
-    """No result hangs on the order of a set."""
+    """No result depends on the order of a set."""
     program = PROGRAM.format(src=str(ROOT / "src"), root=str(ROOT), tests=str(ROOT / "tests"))
     running = [
         subprocess.Popen(

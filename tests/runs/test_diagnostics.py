@@ -42,7 +42,7 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 
 
 def test_dirichlet_energy_is_the_laplacian_form() -> None:
-    """½ tr(xᵀ (D − A) x); it vanishes exactly where neighbours agree, and scales with the square."""
+    """½ tr(xᵀ (D − A) x); it is 0 exactly where neighbours agree, and scales with the square."""
     edges, x = relation_graph(tiny.ring(N), N), numbers(N, 3)
     adjacency = torch.zeros(N, N, dtype=torch.float64).index_put(
         (edges[0], edges[1]), torch.ones((), dtype=torch.float64)
@@ -81,7 +81,7 @@ def test_sheaf_energy_vanishes_on_global_sections(augmented: bool) -> None:
 
 
 def test_graph_convolutions_over_smooth() -> None:
-    """The quotient falls to nothing with depth: what the energies are there to show."""
+    """The quotient falls towards 0 with depth."""
     edges, x = relation_graph(tiny.ring(8), 8), numbers(8, 5)
     torch.manual_seed(0)
     deep = [
@@ -132,7 +132,7 @@ def test_the_portrait_is_what_models_are_made_of(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["ghn", "shn", "panacea"])
-def test_descriptions_leave_nothing_out(name: str) -> None:
+def test_descriptions_are_without_dropout(name: str) -> None:
     """Portrait and energies of a server are those without dropout, whatever the rate that it was trained with."""
     task, federation = tiny.rows_task(), tiny.rows_federation()
     method = tiny.method(name, task, "rows", dropout=0.5)
@@ -157,7 +157,7 @@ def test_sheaf_energy_is_that_of_the_last_layer() -> None:
     assert report.diagnostics["sheaf energy"] > 0
 
 
-def prepared(method: str, partition: dict, rounds: int = 3, **settings: object) -> repetition.PreparedRun:
+def prepare_run(method: str, partition: dict, rounds: int = 3, **settings: object) -> repetition.PreparedRun:
     """A run of digits-like blobs in the computer's memory."""
     g = np.random.default_rng(0)
     y = np.arange(600) % 10
@@ -176,7 +176,7 @@ def prepared(method: str, partition: dict, rounds: int = 3, **settings: object) 
 
 def test_a_run_keeps_diagnostics_graphs_groups_and_portrait(tmp_path: Path) -> None:
     """diagnostics.csv is what the reports said; graphs of every round where they are small; groups beside them."""
-    made = prepared("shn", {"name": "grouped", "groups": 5}, stage1_rounds=2, width=8, hidden=1, channels=4, k=2)
+    made = prepare_run("shn", {"name": "grouped", "groups": 5}, stage1_rounds=2, width=8, hidden=1, channels=4, k=2)
     history = repetition.run_repetition(made, 0)
     archive.write(tmp_path, made, {0: history})
     info = json.loads((tmp_path / "run.json").read_text())
@@ -204,7 +204,7 @@ def test_a_run_keeps_diagnostics_graphs_groups_and_portrait(tmp_path: Path) -> N
 
 def test_large_graphs_are_kept_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as the budget of numbers allows, first and last among them, never fewer than a few."""
-    made = prepared("fedaghn", {"name": "iid"}, rounds=12)
+    made = prepare_run("fedaghn", {"name": "iid"}, rounds=12)
     layers = len(made.method.task.layers)
     monkeypatch.setattr(histories, "CELLS", 25 * layers * 4)
     assert [r for r, _ in repetition.run_repetition(made, 0).graphs] == [1, 3, 6, 9, 12]
@@ -213,10 +213,10 @@ def test_large_graphs_are_kept_less_often(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_labels_say_what_leaks() -> None:
-    """Test feedback is in the label and in the record, and newcomers and liars are listed."""
-    leaky, plain = (prepared("pfedgat", {"name": "iid"}, gat_split=split) for split in ("test", "val"))
+    """Test feedback is in the label and in the record, and newcomers and attackers are listed."""
+    leaky, plain = (prepare_run("pfedgat", {"name": "iid"}, gat_split=split) for split in ("test", "val"))
     assert ("leaky" in archive.label(leaky), "leaky" in archive.label(plain)) == (True, False)
     assert (leaky.method.leaks, plain.method.leaks) == (True, False)
-    late = prepared("fedavg_ft", {"name": "iid"}, **{"train.newcomers": 2, "train.join_round": 1})
+    late = prepare_run("fedavg_ft", {"name": "iid"}, **{"train.newcomers": 2, "train.join_round": 1})
     assert federations.cohorts(late.run, late.federation) == {"newcomers": [3, 4], "from the start": [0, 1, 2]}
     assert federations.cohorts(plain.run, plain.federation) == {}

@@ -43,7 +43,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     data.save_partition(paths.PARTITIONS / "digits" / "partition.npz", data.partition(dataset, "iid", 4, 0))
     write_atomic(paths.tuning_result("small", "digits", KEY), '{"best": {}}')
     train.main(KEY)  # once in this process, so that those it forks have everything imported
-    cleared(checkpoints=True)
+    clear(checkpoints=True)
     write_params([0, 1])
     return tmp_path
 
@@ -81,7 +81,7 @@ def stage(before: Callable[[], None] = lambda: None) -> int:
     os._exit(code)
 
 
-def ended(child: int) -> int:
+def wait_for_exit(child: int) -> int:
     """Wait for a process; its exit code, negative for a signal."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
@@ -113,12 +113,12 @@ def results(seeds: Sequence[int] = (0, 1)) -> dict[str, Any]:
     }
 
 
-def finished() -> bool:
+def is_finished() -> bool:
     """Whether the run would be taken for done."""
     return (paths.run("small", KEY) / "run.json").is_file()
 
 
-def cleared(checkpoints: bool = False) -> None:
+def clear(checkpoints: bool = False) -> None:
     """What DVC does before a stage; with `checkpoints` also what it does not."""
     shutil.rmtree(paths.run("small", KEY), ignore_errors=True)
     if checkpoints:
@@ -127,35 +127,35 @@ def cleared(checkpoints: bool = False) -> None:
 
 def test_killed_at_any_moment(project: Path) -> None:
     """Twenty times, at random; whoever was killed left no process, no result that looks whole, and nothing to mend."""
-    assert ended(stage()) == 0
-    cleared(checkpoints=True)
+    assert wait_for_exit(stage()) == 0
+    clear(checkpoints=True)
     begun = time.monotonic()
-    assert ended(stage()) == 0
+    assert wait_for_exit(stage()) == 0
     span = time.monotonic() - begun
     wanted = results()
     generator, killed = stream(7), 0
     for number in range(KILLS):
         if number % 4 == 0:  # then four kills of one and the same run, each going on where the last one got to
-            cleared()
+            clear()
         child = stage()
         time.sleep(generator.uniform(0.05, 0.8) * span)
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
-        killed += ended(child) == -signal.SIGKILL
+        killed += wait_for_exit(child) == -signal.SIGKILL
         end = time.monotonic() + 5
         while (left := orphans(child)) and time.monotonic() < end:
             time.sleep(0.01)
         assert left == []
-        if finished():
+        if is_finished():
             assert results() == wanted
         if number % 4 == 3:
-            assert ended(stage()) == 0
+            assert wait_for_exit(stage()) == 0
             assert results() == wanted
             assert [*(paths.STATE / "checkpoints").rglob("*.*")] == []
     assert killed >= KILLS // 4
 
 
-def failing(at: int, how: str, taken: Any) -> Callable[[], None]:
+def fail_at(at: int, how: str, taken: Any) -> Callable[[], None]:
     """Let the `at`-th durable step of a process (a sync or a rename) fail, by an error or the end of the process; count
     in `taken`.
     """
@@ -185,19 +185,21 @@ def test_failing_at_every_write(project: Path) -> None:
     """
     write_params([0])  # one repetition runs in one process, so that its steps have one order
     taken = multiprocessing.get_context("fork").Value("i", 0)
-    assert ended(stage(failing(10**9, "", taken))) == 0
+    assert wait_for_exit(stage(fail_at(10**9, "", taken))) == 0
     wanted, total = results([0]), taken.value
     assert total > 20
     for at in range(total):
         how = ("power cut", "full disk")[at % 2]
-        cleared(checkpoints=True)
-        assert ended(stage(failing(at, how, taken))) == (77 if how == "power cut" else 1)
-        assert not finished() or at >= total - 2  # but for the last rename, and the sync that follows it
-        cleared()
-        again = ended(stage(failing(at, how, taken)))  # goes on from a checkpoint, so it may end before it is hit
+        clear(checkpoints=True)
+        assert wait_for_exit(stage(fail_at(at, how, taken))) == (77 if how == "power cut" else 1)
+        assert not is_finished() or at >= total - 2  # but for the last rename, and the sync that follows it
+        clear()
+        again = wait_for_exit(
+            stage(fail_at(at, how, taken))
+        )  # goes on from a checkpoint, so it may end before it is hit
         assert again or results([0]) == wanted
         if again:
-            assert ended(stage()) == 0
+            assert wait_for_exit(stage()) == 0
             assert results([0]) == wanted
 
 

@@ -42,7 +42,7 @@ def full_precision() -> Iterator[None]:
     torch.cuda.empty_cache()
 
 
-def trained(work: Workload, executor: Executor, device: str = DEVICE) -> list[Tensor]:
+def train_round(work: Workload, executor: Executor, device: str = DEVICE) -> list[Tensor]:
     """State and scores after a round of FedAvg, on the CPU."""
     federation, method, settings = work.federation.to(device), work.method(), Settings(rounds=1)
     state = run_round(method, begin(method, federation, 0, executor), federation, settings, executor)[0]
@@ -75,24 +75,26 @@ def test_a_gpu_computes_what_a_cpu_does(name: str) -> None:
     times that.
     """
     work = SMALL[name]()
-    close(trained(work, Batched()), trained(work, Loop(), "cpu"), 1e-3)
+    close(train_round(work, Batched()), train_round(work, Loop(), "cpu"), 1e-3)
 
 
 @pytest.mark.parametrize("name", ["mlp", "lenet16", "resnet18", "gru"])
 def test_the_same_bits_twice(name: str) -> None:
     """A repeated run changes nothing."""
     work = SMALL[name]()
-    assert all(torch.equal(a, b) for a, b in zip(trained(work, Batched()), trained(work, Batched()), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(train_round(work, Batched()), train_round(work, Batched()), strict=True)
+    )
 
 
 @pytest.mark.parametrize("name", ["mlp", "lenet16", "resnet18", "gru"])
 def test_recorded_steps(name: str) -> None:
     """CUDA graphs replay the kernels of plain steps: the same bits, also in a second run on the same recordings."""
     work = SMALL[name]()
-    expected = trained(work, Batched())
+    expected = train_round(work, Batched())
     recordings.clear()
     for _ in range(2):
-        assert all(torch.equal(a, b) for a, b in zip(expected, trained(work, Batched(recorded=True)), strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(expected, train_round(work, Batched(recorded=True)), strict=True))
     assert recordings._RECORDINGS
     assert None not in recordings._RECORDINGS.values()
 
@@ -100,12 +102,12 @@ def test_recorded_steps(name: str) -> None:
 def test_recorded_again_for_other_features(monkeypatch: pytest.MonkeyPatch) -> None:
     """The graphs of large features are dropped when a later run has other ones; its steps are recorded anew."""
     work = SMALL["lenet16"]()
-    expected = trained(work, Batched())
+    expected = train_round(work, Batched())
     monkeypatch.setattr(recordings, "LARGE", 1)
     recordings.clear()
     blocks = []
     for _ in range(2):
-        assert all(torch.equal(a, b) for a, b in zip(expected, trained(work, Batched(recorded=True)), strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(expected, train_round(work, Batched(recorded=True)), strict=True))
         blocks.append(work.federation.to(DEVICE))  # takes the place of the run's features
     assert recordings._RECORDINGS
     assert None not in recordings._RECORDINGS.values()
@@ -116,17 +118,17 @@ def test_recorded_again_for_other_features(monkeypatch: pytest.MonkeyPatch) -> N
 def test_compiled_steps(name: str, recorded: bool) -> None:
     """Fused programs change rounding alone, recorded or not."""
     work = SMALL[name]()
-    close(trained(work, Batched(compiled=True, recorded=recorded)), trained(work, Batched()), 1e-4)
+    close(train_round(work, Batched(compiled=True, recorded=recorded)), train_round(work, Batched()), 1e-4)
 
 
 @pytest.mark.parametrize("how", ["tf32", "bfloat16"])
 def test_rounded_products(how: str) -> None:
     """Less than full precision is in effect when asked for, and changes rounding alone."""
     work = SMALL["lenet16"]()
-    expected = trained(work, Batched())
+    expected = train_round(work, Batched())
     set_precision(DEVICE, how == "tf32")
     half = replace(work, task=replace(work.task, products=torch.bfloat16 if how == "bfloat16" else None))
-    actual = trained(half, Batched())
+    actual = train_round(half, Batched())
     assert any(not torch.equal(a, b) for a, b in zip(expected[:-4], actual[:-4], strict=True))
     close(actual[:-4], expected[:-4], 2e-2)
 
@@ -141,7 +143,7 @@ def test_a_gpu_that_is_too_small_takes_fewer_clients(recorded: bool) -> None:
     for chunk in (8, 2):
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-        results[chunk] = trained(work, Batched(chunk))
+        results[chunk] = train_round(work, Batched(chunk))
         peaks[chunk] = torch.cuda.max_memory_reserved()
     assert peaks[8] > 1.2 * peaks[2]
     executor, whole = Batched(recorded=recorded), torch.cuda.get_device_properties(0).total_memory
@@ -149,7 +151,7 @@ def test_a_gpu_that_is_too_small_takes_fewer_clients(recorded: bool) -> None:
     torch.cuda.set_per_process_memory_fraction((peaks[2] + peaks[8]) / 2 / whole)
     try:
         with pytest.warns(UserWarning, match="8 clients at once do not fit"):
-            actual = trained(work, executor)
+            actual = train_round(work, executor)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert executor.fitted[0] < 8

@@ -1,4 +1,4 @@
-"""The word `graph` of a study: what it builds from files and runs, and one line for each thing that cannot be."""
+"""The setting `graph` of a study: what it builds from files and runs, and one line for each error."""
 
 import json
 from pathlib import Path
@@ -35,7 +35,7 @@ def build(graph: str, kind: str = "rows", grouped: bool = True) -> torch.Tensor:
     return control.at(7, 2).graph(N)
 
 
-def replayed(folder: Path, seed: int = 7, **arrays: np.ndarray) -> None:
+def write_finished_run(folder: Path, seed: int = 7, **arrays: np.ndarray) -> None:
     """A finished run with a collaboration graph."""
     folder.mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps({}))
@@ -54,7 +54,9 @@ def test_files_and_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     for name in ("g.npy", "g.npz", "g.csv"):
         torch.testing.assert_close(build(f"given:{name}")[0], expected)
     recorded = np.stack([np.eye(N), np.full((N, N), 1 / N), weights])[:, None]
-    replayed(tmp_path / "results/other/runs/t-x", weights=recorded, rounds=np.array([1, 2, 5]), layers=np.array(["a"]))
+    write_finished_run(
+        tmp_path / "results/other/runs/t-x", weights=recorded, rounds=np.array([1, 2, 5]), layers=np.array(["a"])
+    )
     assert torch.equal(build("replayed:other/t-x")[0], torch.full((N, N), 1 / N, dtype=torch.float64))
     assert len(graph_files.files_of(run("replayed:other/t-x"))) == 1
     assert build("oracle").shape == (1, N, N)
@@ -101,10 +103,10 @@ def write_bad(folder: Path) -> None:
     Path("header.csv").write_text("a,b,c,d,e\n" + "1,1,1,1,1\n" * N)
     Path("words.csv").write_text("a b\n")
     Path("nothing.csv").write_text("# no weights yet\n\n")
-    replayed(folder / "results/s/runs/plain")
+    write_finished_run(folder / "results/s/runs/plain")
     recorded = {"weights": square[None, None], "rounds": np.array([1]), "layers": np.array([""])}
-    replayed(folder / "results/s/runs/seeded", 3, **recorded)
-    replayed(folder / "results/s/runs/broken", **recorded)
+    write_finished_run(folder / "results/s/runs/seeded", 3, **recorded)
+    write_finished_run(folder / "results/s/runs/broken", **recorded)
     (folder / "results/s/runs/broken/collaboration-7.npz").write_bytes(b"PK")
 
 
@@ -134,8 +136,8 @@ def test_bad_graphs_are_found_without_data(what: str, tmp_path: Path, monkeypatc
     assert str(error.value).startswith(f"params.yaml: runs.t-a.graph: {word!r}: ")
 
 
-def test_an_oracle_needs_something_to_know() -> None:
-    """Neither groups nor labels: refused before training."""
+def test_an_oracle_needs_groups_or_labels() -> None:
+    """Without both, it is refused before training."""
     with pytest.raises(BadInput, match="neither groups"):
         build("oracle", "series", grouped=False)
 

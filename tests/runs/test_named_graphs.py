@@ -34,19 +34,19 @@ def federation() -> fw.Federation:
     return fw.Federation.from_arrays(x, y, client=[name for name in NAMES for _ in range(40)])
 
 
-def trained(graph: str, clients: fw.Federation) -> fw.MethodResult:
+def train_with_graph(graph: str, clients: fw.Federation) -> fw.MethodResult:
     return fw.fit(fw.methods.PFedGraph(graph=graph), clients, rounds=2, progress=False)
 
 
 def test_a_learned_graph_is_read_again() -> None:
     """`graph().to_csv` with rows and columns in other orders gives the run that the .npy gives."""
     clients = federation()
-    learned = trained("learned", clients).graph().astype(float)  # of which to_csv writes every digit
+    learned = train_with_graph("learned", clients).graph().astype(float)  # of which to_csv writes every digit
     learned.iloc[0] = [0.5, 0.3, 0.2, 0.0, 0.0]  # no symmetry that would hide an exchange of rows and columns
     learned.iloc[ORDERS["rows"], ORDERS["columns"]].to_csv("g.csv")
     np.save("g.npy", learned.to_numpy())
     np.save("turned.npy", learned.to_numpy().T)
-    files = {name: trained(f"given:{name}", clients) for name in ("g.csv", "g.npy", "turned.npy")}
+    files = {name: train_with_graph(f"given:{name}", clients) for name in ("g.csv", "g.npy", "turned.npy")}
     columns = ["client", "round", "split", "metric", "value"]
     pd.testing.assert_frame_equal(files["g.csv"].history[columns], files["g.npy"].history[columns])
     pd.testing.assert_frame_equal(files["g.csv"].graph(), files["g.npy"].graph())

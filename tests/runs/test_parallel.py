@@ -1,4 +1,4 @@
-"""A process and its machine: memory that is kept, cores that are shared."""
+"""Processes: memory that is kept, cores that are shared."""
 
 import os
 import platform

@@ -23,7 +23,7 @@ CASES = {
 }
 
 
-def stored(run: Path, seed: int) -> pd.Series:
+def stored_scores(run: Path, seed: int) -> pd.Series:
     """The test scores of the clients in the round whose models are kept."""
     point = json.loads((run / "run.json").read_text())["point"]
     round = torch.load(run / f"models-{seed}.pt", weights_only=True)["round"]
@@ -38,7 +38,7 @@ def stored(run: Path, seed: int) -> pd.Series:
 @pytest.mark.parametrize("kind", CASES)
 def test_deployed_models_score_what_the_run_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.chdir(tmp_path)
-    folder, whole, dealt = trained.train(kind, CASES[kind]), trained.dataset(kind), trained.partition(kind)
+    folder, whole, partition = trained.train(kind, CASES[kind]), trained.dataset(kind), trained.partition(kind)
     for run in sorted((folder / "runs").iterdir()):
         packed = tmp_path / run.name
         packed.mkdir()
@@ -47,8 +47,8 @@ def test_deployed_models_score_what_the_run_scored(tmp_path: Path, monkeypatch: 
         deployed = predictor.models
         assert np.isfinite(predictor.outputs(example, "client 0", None)).all()
         for seed in (0, 1):
-            for client, value in stored(run, seed).items():
-                assert score(deployed, whole, dealt, client, seed) == pytest.approx(value, rel=1e-5), (
+            for client, value in stored_scores(run, seed).items():
+                assert score(deployed, whole, partition, client, seed) == pytest.approx(value, rel=1e-5), (
                     run.name,
                     seed,
                     client,
@@ -56,10 +56,10 @@ def test_deployed_models_score_what_the_run_scored(tmp_path: Path, monkeypatch: 
 
 
 def score(
-    deployed: serving.DeployedModels, whole: trained.Dataset, dealt: trained.Partition, client: int, seed: int
+    deployed: serving.DeployedModels, whole: trained.Dataset, partition: trained.Partition, client: int, seed: int
 ) -> float:
     """Accuracy or MSE on the client's test rows, from the inputs that a user would send."""
-    rows = dealt.test[client]
+    rows = partition.test[client]
     if whole.kind == "series":
         window = np.stack([[whole.x.ravel()[r : r + 7], whole.time[r % 60 : r % 60 + 7]] for r in rows]).transpose(
             0, 2, 1
@@ -68,7 +68,7 @@ def score(
         hidden[:, 4:, 0] = 0  # what is to be forecast
         return float(np.square(deployed.answer(hidden, client, seed) - window[:, 4:, 0]).mean())
     if whole.kind == "graph":
-        nodes = dealt.nodes[client]
+        nodes = partition.nodes[client]
         return 100.0 * float(
             (deployed.answer(whole.x[nodes], client, seed)[rows].argmax(1) == whole.y[nodes][rows]).mean()
         )

@@ -20,7 +20,7 @@ TRAIN = {"rounds": 2, "epochs": 1, "batch_size": 32, "lr": 0.05}
 SEEDS, SPLITS = [0, 1], [7, 3]
 
 
-def compared(training: list[int], **splits: object) -> fw.Comparison:
+def compare_methods(training: list[int], **splits: object) -> fw.Comparison:
     """Two methods on the digits."""
     federation = fw.Federation.from_dataset("digits", {**BLOCK, **splits}, normalize="unit", setting="own")
     return fw.compare(federation, ["local", "fedavg_ft"], seeds=training, **TRAIN, progress=False)
@@ -28,10 +28,10 @@ def compared(training: list[int], **splits: object) -> fw.Comparison:
 
 def test_every_repetition_is_a_run_on_its_own_split(tmp_path: Path) -> None:
     """Scores are those of a run with this seed on this split alone, in `compare` and in a study; tests are mixed."""
-    both = compared(SEEDS, seeds=SPLITS)
+    both = compare_methods(SEEDS, seeds=SPLITS)
     ours = both["fedavg_ft"].run
     for seed, split in zip(SEEDS, SPLITS, strict=True):
-        alone = compared([seed], seed=split)["fedavg_ft"].run.evaluations
+        alone = compare_methods([seed], seed=split)["fedavg_ft"].run.evaluations
         mine = ours.evaluations[ours.evaluations["seed"] == seed].reset_index(drop=True)
         pd.testing.assert_frame_equal(mine, alone, check_exact=True)
     assert ours.info["splits"] == SPLITS
@@ -65,7 +65,7 @@ def test_the_stage_notes_what_every_split_holds(tmp_path: Path, monkeypatch: pyt
     facts = json.loads(Path("data/partitions/own/dataset.json").read_text())
     first, second, third = (data.partition(dataset, **BLOCK, seed=seed) for seed in (*SPLITS, 4))
     assert facts["splits"] == {str(SPLITS[1]): stage.digest(second)}
-    assert len({stage.digest(dealt) for dealt in (first, second, third)}) == 3
+    assert len({stage.digest(partition) for partition in (first, second, third)}) == 3
     stored = data.load_partition(Path("data/partitions/own/partition.npz"))
     assert stage.digest(stored) == stage.digest(first)
 
@@ -78,7 +78,7 @@ def test_what_is_decided_for_all_splits_is_refused() -> None:
         ({"seeds": [1, 2, 3]}, "3 splits, but 2 seeds"),
     ):
         with pytest.raises(fw.BadInput, match=words.replace("[", r"\[")):
-            compared(SEEDS, **change)
+            compare_methods(SEEDS, **change)
     federation = fw.Federation.from_dataset("digits", BLOCK, seeds=SPLITS)
     with pytest.raises(fw.BadInput, match="test rows of the others"):
         fw.compare(federation, ["local", "ditto"], seeds=2, tune=2, **TRAIN, progress=False)

@@ -62,7 +62,7 @@ def prepared(name: str, **train: Any) -> PreparedRun:
     return repetition.prepare(plan.study.run(next(iter(plan.study.runs))), *plan.inputs)
 
 
-def killed(bench: PreparedRun, folder: Path, round: int) -> None:
+def run_and_kill(bench: PreparedRun, folder: Path, round: int) -> None:
     """Let another process run `bench`, and kill it after `round` has written its rows and before its checkpoint."""
     child = os.fork()
     if child:
@@ -86,13 +86,13 @@ def test_a_killed_run_goes_on_with_the_same_bits(name: str, tmp_path: Path) -> N
     whole = repetition.run_repetition(bench, 3, tmp_path / "whole")
     assert not [*(tmp_path / "whole").glob("*-rows")], "a finished repetition has no rows"
     folder = tmp_path / "killed"
-    killed(bench, folder, 1)
+    run_and_kill(bench, folder, 1)
     for round in (2, 5, 6):
-        killed(bench, folder, round)
+        run_and_kill(bench, folder, round)
     files = checkpoints.list_checkpoints(folder, bench.run, 3)
     assert [int(path.stem[-9:]) for path in files] == [4, 2]
     files[0].write_bytes(files[0].read_bytes()[:100])
-    killed(bench, folder, 4)
+    run_and_kill(bench, folder, 4)
     assert [*folder.glob("*-rows/*.npy")]
     assert same(repetition.run_repetition(bench, 3, folder), whole)
     assert not [*folder.glob("*-rows")]
@@ -105,14 +105,14 @@ def test_a_checkpoint_goes_on_in_the_other_kind_of_store(tmp_path: Path) -> None
     whole = repetition.run_repetition(memory, 3)
     for first, second in ((files, memory), (memory, files)):
         folder = tmp_path / first.run.train.store
-        killed(first, folder, 5)
+        run_and_kill(first, folder, 5)
         assert same(repetition.run_repetition(second, 3, folder), whole)
 
 
 def test_checkpoints_hold_no_rows(tmp_path: Path) -> None:
     """They name the files; a run that is forgotten leaves nothing."""
     bench = prepared("fedamp", store="mapped")
-    killed(bench, tmp_path, 5)
+    run_and_kill(bench, tmp_path, 5)
     _, server, clients, _ = load_tensors(checkpoints.list_checkpoints(tmp_path, bench.run, 3)[0])["state"]
     held = sum(leaf.numel() for leaf in tree_leaves((server["models"], clients)) if hasattr(leaf, "shape"))
     assert held < 3 * parameter_count(bench.method.task.template), (

@@ -97,8 +97,8 @@ def test_a_study_anywhere_with_its_own_tasks_and_parts(tmp_path: Path) -> None:
     assert content["uses"] == {"bench_whole": str(tmp_path / "bench_whole")}
     assert content["tasks"]["own"]["dataset"] == "lines"
     assert content["datasets"] == ["lines"]
-    dealt = data.partition(data.load("lines", tmp_path), "halves", 2, 0)
-    assert [len(rows) for rows in dealt.test] == [2, 2]
+    partition = data.partition(data.load("lines", tmp_path), "halves", 2, 0)
+    assert [len(rows) for rows in partition.test] == [2, 2]
     assert build("flat", (1, 1, 1), 2).head == ("out",)
 
 

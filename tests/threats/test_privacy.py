@@ -42,8 +42,8 @@ def test_epsilon_is_exact(noise: float, releases: int, delta: float) -> None:
     assert bound > 0.8 * renyi.min()
 
 
-def test_epsilon_knows_its_limits() -> None:
-    """Nothing sent costs nothing, more costs more, more noise costs less."""
+def test_epsilon_grows_with_releases_and_falls_with_noise() -> None:
+    """It is 0 without a release, and finite for the extreme settings."""
     assert epsilon(1.0, 0, 1e-5) == 0.0
     assert epsilon(1e6, 1, 0.4) == 0.0
     assert epsilon(1.0, 1, 1e-5) == pytest.approx(4.3767, abs=1e-3)
@@ -52,7 +52,7 @@ def test_epsilon_knows_its_limits() -> None:
 
 
 def test_noise_has_its_law_and_updates_their_bound() -> None:
-    """Clipped around what was sent; z C √parts for two parts; another client, round or seed draws anew."""
+    """Clipped around what was sent; z C √parts for two parts; another client, round or seed has other noise."""
     ids, still = torch.arange(50), {"model": {"w": torch.zeros(50, 400)}, "embedding": torch.zeros(50, 30)}
     far = trees.tree_map(lambda t: t + 100.0, still)
     private = Privacy(clip=2.0, noise=1.5)
@@ -73,11 +73,11 @@ def test_noise_has_its_law_and_updates_their_bound() -> None:
     assert torch.equal(some["embedding"], sent["embedding"][8:10])
 
 
-QUIET = Settings(rounds=4, upload_path=PRIVATE)
+FOUR_ROUNDS = Settings(rounds=4, upload_path=PRIVATE)
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=tiny.sweep(name)) for name in METHODS])
-def test_every_method_takes_it(name: str) -> None:
+def test_every_method_runs_under_privacy(name: str) -> None:
     """Three rounds stay finite, the same bits again and after a resume, and ε counts rounds and enrolments."""
     kind = next(k for k in ("rows", "images", "nodes") if tiny.suits(name, tiny.TASKS[k][0]()))
     task, federation = (make() for make in tiny.TASKS[kind])
@@ -99,7 +99,7 @@ def test_every_method_takes_it(name: str) -> None:
     assert method.pools or (spent[-1] == 0.0) == (last.bytes_up == 0)
 
 
-def test_epsilon_is_that_of_the_busiest_client() -> None:
+def test_epsilon_counts_rounds_and_enrolments() -> None:
     """With every client in every round it is that of as many releases as rounds, and of one more for an enrolment."""
     for name, kind, besides in (("fedavg", "rows", 0), ("fedsheafhn", "nodes", 1)):
         task, federation = (make() for make in tiny.TASKS[kind])
@@ -109,12 +109,12 @@ def test_epsilon_is_that_of_the_busiest_client() -> None:
         assert report.diagnostics["epsilon"] == PRIVATE.privacy.epsilon(4 + besides)
 
 
-def test_rounds_without_an_upload_cost_nothing() -> None:
+def test_rounds_without_an_upload_do_not_count() -> None:
     """ε grows with what is sent: never under local training, and not while FedSage+ trains generators."""
-    local = run(tiny.method("local", tiny.rows_task(), "rows"), tiny.rows_federation(), QUIET, Loop())
-    assert [report.diagnostics["epsilon"] for report in local] == [0.0] * QUIET.rounds
+    local = run(tiny.method("local", tiny.rows_task(), "rows"), tiny.rows_federation(), FOUR_ROUNDS, Loop())
+    assert [report.diagnostics["epsilon"] for report in local] == [0.0] * FOUR_ROUNDS.rounds
     sage = tiny.method("fedsage", tiny.nodes_task(), "nodes", generator_rounds=3)
-    spent = [report.diagnostics["epsilon"] for report in run(sage, tiny.nodes_federation(), QUIET, Loop())]
+    spent = [report.diagnostics["epsilon"] for report in run(sage, tiny.nodes_federation(), FOUR_ROUNDS, Loop())]
     joined = PRIVATE.privacy.epsilon
     assert spent == [joined(1), joined(1), joined(2), joined(3)]
 
