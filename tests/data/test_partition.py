@@ -188,6 +188,14 @@ def test_largest_component_and_shares_of_nodes() -> None:
     assert [len(part[0]) for part in (result.train, result.val, result.test)] == [15, 3, 12]
 
 
+@pytest.mark.parametrize("name", ["metis", "metis_overlap"])
+def test_subgraphs_without_validation_nodes(name: str, graph: Dataset) -> None:
+    """As with other rules, `val: 0` gives no validation part."""
+    result = data.partition(graph, name, 5, 0, split={"train": 0.6, "val": 0.0, "test": 0.4})
+    assert all(not len(rows) for rows in result.val)
+    assert all(len(rows) for rows in (*result.train, *result.test))
+
+
 def test_induced_edges_are_those_of_the_graph(graph: Dataset) -> None:
     whole = set(map(tuple, graph.links.T.tolist()))
     nodes = np.sort(stream(7).permutation(len(graph.x))[:200])

@@ -105,9 +105,9 @@ def _build_partition(
     train, val, test = part_sizes(len(component), shares, dataset.name)
     role[stream(seed, ROLES).permutation(component)] = np.repeat([0, 2, 1], [train, test, val])
     parts = [tuple(np.flatnonzero(role[client] == part) for client in nodes) for part in range(len(PARTS))]
-    for key, rows in zip(PARTS, parts, strict=True):
+    for key, rows, share in zip(PARTS, parts, shares, strict=True):
         empty = [i for i, client_rows in enumerate(rows) if not len(client_rows)]
-        if empty:
+        if empty and share:  # there may be no validation part, see `parse_split`
             raise BadInput(f"partition.clients: client {empty[0]} has no {key} node; use fewer clients")
     edges = tuple(induced_edges(dataset.links, client, len(dataset.x)) for client in nodes)
     return Partition(parts[0], parts[1], parts[2], nodes=tuple(nodes), edges=edges, group=group)

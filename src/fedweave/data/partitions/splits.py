@@ -91,8 +91,8 @@ def stratified_parts(
 def chronological_parts(count: int, split: Split, who: str, gap: int = 0) -> tuple[slice, slice, slice]:
     """Positions of train, validation and test among `count` rows in the order of time.
 
-    `gap` rows between two parts are in none. Of the rows that the gaps leave, round(train) train and round(test) test,
-    the rest is validation.
+    `gap` rows between two parts are in none; without validation rows, both gaps are between train and test. Of the rows
+    that the gaps leave, round(train) train and round(test) test, the rest is validation.
 
     Raises:
         BadInput: `who` has too few rows.
