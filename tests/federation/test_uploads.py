@@ -263,6 +263,29 @@ def test_forged_updates_follow_their_definition(name: str) -> None:
     assert (clean.bytes_up, clean.bytes_down) == (bad.bytes_up, bad.bytes_down)
 
 
+@pytest.mark.parametrize("kind", ["nan", "sign_flip", "noise"])
+def test_whole_numbers_and_truth_values_are_not_forged(kind: str) -> None:
+    """They keep their type, also those of honest clients."""
+    sent = {"model": torch.ones(5, 3), "counts": torch.arange(5), "flags": torch.ones(5, 2, dtype=torch.bool)}
+    attack = add_attack(tiny.rows_federation(), kind, 2.0).attack
+    base, ids = trees.tree_map(torch.zeros_like, sent), torch.arange(5)
+    forged = attack.forge(sent, lambda: base, ids, ids, 0, 0)
+    assert equal_bits({**forged, "model": 0}, {**sent, "model": 0})
+    assert not torch.equal(forged["model"][ATTACKER], sent["model"][ATTACKER])
+    assert torch.equal(forged["model"][ATTACKER + 1 :], sent["model"][ATTACKER + 1 :])
+
+
+def test_privacy_refuses_whole_numbers() -> None:
+    """Noise would make them real numbers; entries that are public get none."""
+    sent, ids = {"model": torch.ones(5, 3), "counts": torch.arange(5)}, torch.arange(5)
+    with pytest.raises(BadInput, match=r"train\.privacy: the entry 'counts' of an upload is not of floating point"):
+        Privacy(clip=1.0, noise=1.0).protect(sent, trees.tree_map(torch.zeros_like, sent), ids, 0, 0)
+    who = cohort(tiny.rows_federation(), ids, tiny.method("fedavg", tiny.rows_task(), "rows").training, 1, 0, 0)
+    base = lambda: {"model": torch.zeros(5, 3)}  # noqa: E731
+    protected = protect_uploads(sent, base, who, 0, Privacy(clip=1.0, noise=1.0), ("counts",))
+    assert torch.equal(protected["counts"], sent["counts"])
+
+
 def test_labels_of_training_rows_are_flipped() -> None:
     """c becomes C − 1 − c in the given rows and nowhere else; padding is no row."""
     y, rows = torch.tensor([0, 1, 2, 2, 0]), torch.tensor([0, 3, -1])

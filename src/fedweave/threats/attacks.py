@@ -105,13 +105,18 @@ class Attack:
         )
 
     def _forgeries(self, upload: Tree, downloads: Callable[[], Tree], ids: Tensor, seed: int, round: int) -> Tree:
+        """Forged uploads of all clients; tensors of whole numbers or truth values stay as they are."""
+
+        def forge(rule: Callable[..., Tensor], *others: Tree) -> Tree:
+            forge_leaf = lambda honest, *rest: rule(honest, *rest) if honest.is_floating_point() else honest  # noqa: E731
+            return trees.tree_map(forge_leaf, upload, *others)
+
         if self.kind == "nan":
-            return trees.tree_map(lambda honest: torch.full_like(honest, torch.nan), upload)
+            return forge(lambda honest: torch.full_like(honest, torch.nan))
         if self.kind == "sign_flip":
-            return trees.tree_map(lambda honest, start: start - self.scale * (honest - start), upload, downloads())
-        return trees.tree_map(
-            lambda start, noise: start + self.scale * noise, downloads(), normals(upload, ids, seed, FORGERIES, round)
-        )
+            return forge(lambda honest, start: start - self.scale * (honest - start), downloads())
+        noise = normals(upload, ids, seed, FORGERIES, round)
+        return forge(lambda _, start, noise: start + self.scale * noise, downloads(), noise)
 
 
 def _corrupt_shapes(upload: Tree) -> Tree:

@@ -9,6 +9,7 @@ theorem 8).
 """
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from fedweave.errors import BadInput
 from fedweave.settings import Between
 from fedweave.tensors import trees
 from fedweave.tensors.random_streams import stream
@@ -38,12 +40,16 @@ class Privacy:
 
         The entries of a dictionary are parts: each is clipped to C, and all get noise of z C √parts, which is z times
         the largest norm that they can have together.
+
+        Raises:
+            BadInput: a part holds whole numbers or truth values, to which no noise can be added.
         """
         if not isinstance(content, dict):
             return self.protect({"": content}, {"": base}, ids, seed, round)[""]
         parts = [name for name, part in content.items() if trees.tree_leaves(part)]
         if not parts:
             return content
+        _check_real(content, parts)
         clipped = {name: clip_rows(content[name], base[name], torch.tensor(self.clip)) for name in parts}
         scale = self.noise * self.clip * math.sqrt(len(parts))
         noise = normals(clipped, ids, seed, NOISE, round)
@@ -52,6 +58,16 @@ class Privacy:
     def epsilon(self, releases: int) -> float:
         """ε after a client has sent something `releases` times."""
         return epsilon(self.noise, releases, self.delta)
+
+
+def _check_real(content: Tree, parts: Collection[str]) -> None:
+    """Refuse `parts` with a tensor that is not of floating point."""
+    for name in parts:
+        if not all(leaf.is_floating_point() for leaf in trees.tree_leaves(content[name])):
+            raise BadInput(
+                f"train.privacy: the entry {name!r} of an upload is not of floating point, so that it gets no noise; "
+                "upload real numbers, or list it in the method's `public` if it follows from numbers of rows"
+            )
 
 
 def epsilon(noise: float, releases: int, delta: float) -> float:
