@@ -85,6 +85,18 @@ def test_balance_gives_nothing_more_to_large_clients() -> None:
     assert largest[1] > 199
 
 
+def test_balance_gives_nothing_more_to_a_client_with_exactly_its_part() -> None:
+    """A client that gets the whole first class holds rows / N; the second class goes to the other client."""
+    draws = [dirichlet(class_sizes([10, 10]), 2, stream(7, i), beta=1e-2, minimum=0).counts for i in range(20)]
+    full = [counts for counts in draws if counts[:, 0].max() == 10]
+    assert len(full) > 10
+    assert all(counts.sum(1).tolist() == [10, 10] for counts in full)
+
+
+def test_the_minimum_of_dirichlet_may_be_met_exactly() -> None:
+    assert dirichlet(class_sizes([10, 10]), 1, stream(8), beta=1.0, minimum=20).counts.tolist() == [[10, 10]]
+
+
 def test_lda_is_balanced_exactly() -> None:
     train, test = class_sizes([500] * 100), np.full(100, 100)
     allocation = lda(train, 100, stream(1), alpha=0.1)
@@ -101,6 +113,12 @@ def test_lda_draws_from_its_shares() -> None:
     shares = np.array([[0.1, 0.2, 0.7]])
     counts = sum(draw_counts(np.array([500, 500, 500]), np.repeat(shares, 30, 0), stream(3, i))[0] for i in range(40))
     assert stats.chisquare(counts, shares[0] * counts.sum()).pvalue > 1e-3
+
+
+def test_rows_of_classes_without_a_share_are_drawn_last() -> None:
+    """When the classes with a share have no rows left, the draw takes the others, so that it ends."""
+    counts = draw_counts(np.array([3, 3]), np.array([[1.0, 0.0], [1.0, 0.0]]), stream(5))
+    assert counts.tolist() == [[3, 0], [0, 3]]
 
 
 def test_lda_is_uniform_for_large_alpha() -> None:
@@ -125,6 +143,11 @@ def test_classes_of_clients_are_drawn(allocate: Callable[..., Allocation]) -> No
     held = (most > 10 if allocate is grouped else most > 0).sum(0)
     assert len(np.unique(most, axis=0)) > 20
     assert np.abs(held - held.mean()).max() < 5 * np.sqrt(held.mean())
+
+
+def test_shards_without_rows_are_refused() -> None:
+    with pytest.raises(BadInput, match="4 shards a class, but the smallest has 3 rows"):
+        shards(class_sizes([3] + [40] * 9), 20, stream(1), classes=2)
 
 
 def test_each_cluster_has_its_own_classes() -> None:

@@ -14,7 +14,7 @@ from fedweave import data
 from fedweave.data.base import Dataset, symmetrise_edges
 from fedweave.data.partitions.label_skew import ALLOCATORS
 from fedweave.data.partitions.metis import induced_edges, largest_component
-from fedweave.data.partitions.splits import Split, random_parts, stratified_parts
+from fedweave.data.partitions.splits import Split, chronological_parts, random_parts, stratified_parts
 from fedweave.data.summary import clustering_coefficient, heterogeneity, label_histogram, own_rows
 from fedweave.errors import BadInput
 from fedweave.tensors.random_streams import stream
@@ -125,6 +125,20 @@ def test_splits_cut_every_row_once(rows: int, val: float, test: float, seed: int
     mix = np.bincount(y[mine], minlength=4)
     assert np.abs(np.bincount(y[parts[2]], minlength=4) - mix * len(parts[2]) / rows).max() < 1 + 1e-9
     assert np.abs(np.bincount(y[parts[1]], minlength=4) - mix * len(parts[1]) / rows).max() < 2 + 1e-9
+
+
+@given(st.integers(6, 200), st.floats(0.3, 0.7), st.integers(0, 1))
+@settings(max_examples=60, deadline=None)
+def test_parts_in_the_order_of_time_without_validation(count: int, test: float, gap: int) -> None:
+    """All rows but the gaps train or test, and the test rows are the last ones."""
+    train_rows, val_rows, test_rows = (
+        np.arange(count)[part] for part in chronological_parts(count, Split(1 - test, 0.0, test), "x", gap)
+    )
+    assert not len(val_rows)
+    assert np.array_equal(train_rows, np.arange(len(train_rows)))
+    assert np.array_equal(test_rows, np.arange(count - len(test_rows), count))
+    assert len(train_rows) + len(test_rows) == count - 2 * gap
+    assert abs(len(test_rows) - test * (count - 2 * gap)) <= 0.5 + 1e-9
 
 
 def test_weighted_test_set_is_shared_and_weighs_by_training_labels() -> None:

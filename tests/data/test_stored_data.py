@@ -158,3 +158,45 @@ def test_normalisations() -> None:
     ]:
         with pytest.raises(BadInput, match=message):
             data.normalise(dataset, halves, name)
+
+
+def test_rows_of_small_features_are_not_scaled_up() -> None:
+    """As in torch-geometric, a row is divided by its sum only if the sum is above 1."""
+    x = np.array([[0, 0], [0.1, 0.3], [1, 3]], np.float32)
+    dataset = Dataset("g", "graph", x, np.zeros(3, np.int64), 1, edges=np.zeros((2, 0), np.int64))
+    clients = Partition(*((np.array([i]),) for i in range(3)))
+    np.testing.assert_allclose(data.normalise(dataset, clients, "rows"), [[0, 0], [0.1, 0.3], [0.25, 0.75]])
+
+
+def test_forecasts_have_the_units_of_their_channels() -> None:
+    """The targets are all steps of the first channel, then all steps of the second one."""
+    x, targets = np.zeros((4, 3, 1, 5), np.float32), np.zeros((4, 4), np.float32)
+    dataset = Dataset("windows", "images", x, None, 0, targets=targets, channels=(2, 0))
+    clients = Partition(*((np.array(rows),) for rows in ([0, 1], [2], [3])))
+    given = {"name": "standard", "mean": [1, 2, 3], "std": [4, 5, 6]}
+    assert [part.tolist() for part in data.fit_units(dataset, clients, given)] == [[[3, 3, 1, 1]], [[6, 6, 4, 4]]]
+
+
+def test_images_of_each_client_are_scaled_by_its_training_rows() -> None:
+    """Validation and test rows change no number; rows of no client stay as they are."""
+    x = np.random.default_rng(0).random((12, 2, 3, 3)).astype(np.float32)
+    clients = Partition(*(tuple(np.array(rows) + 5 * i for i in (0, 1)) for rows in ([0, 1, 2], [3], [4])))
+    for values in (x, np.where(np.isin(np.arange(12), [3, 4, 8, 9])[:, None, None, None], 9 * x, x)):
+        scaled = data.normalise(Dataset("p", "images", values, np.zeros(12, np.int64), 1), clients, "standard_client")
+        for i, train in enumerate(clients.train):
+            mean, std = x[train].mean((0, 2, 3)), x[train].std((0, 2, 3))
+            rows = np.arange(5 * i, 5 * i + 5)
+            expected = (values[rows] - mean[:, None, None]) / std[:, None, None]
+            np.testing.assert_allclose(scaled[rows], expected, rtol=1e-4, atol=1e-5)
+        assert np.array_equal(scaled[10:], values[10:])
+
+
+def test_units_of_constant_targets() -> None:
+    """A client whose training targets are equal has the unit of all clients; a constant of all clients has unit 1."""
+    targets = np.array([[1, 7], [5, 7], [3, 7], [3, 7], [100, 0]], np.float32)
+    dataset = Dataset("values", "images", np.zeros((5, 1, 1, 1), np.float32), None, 0, targets=targets)
+    train = (np.array([0, 1]), np.array([2, 3]))
+    none = (np.zeros(0, np.int64),) * 2
+    offset, unit = data.fit_units(dataset, Partition(train, none, none), {"name": "none", "targets": "client"})
+    assert offset.tolist() == [[3, 7], [3, 7]]
+    np.testing.assert_allclose(unit, [[2, 1], [np.sqrt(2), 1]])
