@@ -6,9 +6,12 @@ import pytest
 import tiny
 import torch
 
-from fedweave.runs import federations
+from fedweave import data
+from fedweave.runs import federations, repetition
+from fedweave.study import spec
 from fedweave.threats.attacks import choose_attackers
 from tests.runs.test_diagnostics import prepare_run
+from tests.study.test_spec import good
 
 
 def test_attackers_depend_on_the_seed_of_the_partition() -> None:
@@ -56,3 +59,17 @@ def test_balanced_weights_count_the_classes_that_a_client_has(kind: str) -> None
         assert float(weights[i][labels].mean()) == pytest.approx(1)
         totals = torch.bincount(labels, minlength=tiny.CLASSES) * weights[i]
         assert totals[totals > 0].tolist() == pytest.approx([len(labels) / len(labels.unique())] * len(labels.unique()))
+
+
+def test_all_splits_evaluate_the_same_clients() -> None:
+    """The sample is that of the first split, although every split has other rows."""
+    content = good()
+    block = {"name": "iid", "clients": 12, "seeds": [5, 6]}
+    content["tasks"]["digits"] |= {"partition": block, "evaluate": {"clients": 4}}
+    content |= {"seeds": [0, 1], "runs": {"a": {"task": "digits", "method": "fedavg"}}}
+    run, dataset = spec.parse(content).run("a"), data.load("digits", "unused")
+    prepared = repetition.prepare(run, dataset, data.partition(dataset, **data.splits(block)[0]))
+    first, second = (prepared.for_seed(seed).federation for seed in (0, 1))
+    assert not torch.equal(first.train, second.train)
+    assert torch.equal(first.sample, second.sample)
+    assert len(first.sample) == 4
