@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedweave.federation.executors import Loop
 from fedweave.federation.protocol import Method, Server
-from fedweave.federation.start import begin, build_start
+from fedweave.federation.start import admission, begin
 from fedweave.tensors import trees
 
 
@@ -38,7 +38,7 @@ def test_newcomers_join_the_largest_cluster(name: str, labels: list[int]) -> Non
     own = torch.tensor(labels, dtype=torch.float64)
     models = trees.tree_map(lambda value: value + trees.column(own, value), server["models"])
     server = {**server, "models": models, "labels": torch.tensor(labels)}
-    after = method.admit(server, {}, 2, build_start(method, FED, SEED, Loop()))
+    after = method.admit(server, {}, 2, admission(method, FED, SEED, Loop())[0])
     largest = max(labels, key=labels.count)
     assert after["labels"].tolist() == [*labels, largest, largest]
     sources = torch.tensor([0, 1, 2, labels.index(largest), labels.index(largest)])

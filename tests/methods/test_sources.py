@@ -3,7 +3,7 @@
 import pytest
 import tiny
 import torch
-from naive import FED, SEED, build_method
+from naive import FED, SEED, build_method, first_uploads
 
 from fedweave.client.solvers import SGD
 from fedweave.families.heads import class_statistics, head_weights
@@ -11,7 +11,7 @@ from fedweave.federation.engine import run_round
 from fedweave.federation.executors import Loop
 from fedweave.federation.records import Settings
 from fedweave.federation.schedule import evaluation_cohort
-from fedweave.federation.start import begin, build_start
+from fedweave.federation.start import admission, begin
 from fedweave.tensors import dropout_keys, trees
 
 EVERYBODY, ONE_ROUND = torch.arange(tiny.CLIENTS), Settings(rounds=1, seed=SEED)
@@ -25,7 +25,7 @@ def test_affinities_add_up(raw: bool) -> None:
     server = {**state.server, "affinity": 0.5 + torch.rand(5, 5, generator=torch.Generator().manual_seed(0)).double()}
     state = state._replace(server=server)
     picks, live = method.picks(server, EVERYBODY)
-    _, own, uploads = uploaded(method, state)
+    _, own, uploads = first_uploads(method, state)
     expected = server["affinity"].clone()
     for i in range(tiny.CLIENTS):
         data = evaluation_cohort(FED, SEED, 0).client_data(i)
@@ -57,7 +57,7 @@ def test_fedpac_server(weighted: bool) -> None:
     """h and V are those of the body as received, class means those of the body as trained; heads are mixed by rows."""
     method = build_method("fedpac", weighted=weighted)
     state, _, _ = run_round(method, begin(method, FED, SEED, Loop()), FED, ONE_ROUND, Loop())
-    shared, own, uploads = uploaded(method, state)
+    shared, own, uploads = first_uploads(method, state)
     for i in range(tiny.CLIENTS):
         data = evaluation_cohort(FED, SEED, 0).client_data(i)
         received = {**shared["model"], **trees.at(own, i)}
@@ -92,7 +92,7 @@ def test_the_head_of_fedpac_may_have_an_optimiser_of_its_own() -> None:
 def test_a_prototype_stays_while_nobody_has_its_class() -> None:
     """It is neither forgotten nor moved, and a class that comes later is added."""
     method, ids = build_method("fedproto"), torch.arange(2)
-    server = method.init(build_start(method, FED, SEED, Loop()))
+    server = method.init(admission(method, FED, SEED, Loop())[0])
     means = torch.arange(30.0, dtype=torch.float64).reshape(2, 3, 5)
     first = torch.tensor([[2.0, 0.0, 0.0], [6.0, 1.0, 0.0]], dtype=torch.float64)
     server = method.aggregate(server, ids, {"prototypes": means, "counts": first}, FED.sizes[:2])
