@@ -1,4 +1,6 @@
-"""What servers remember of the sources of their clients: FedFomo's affinities and FedPAC's heads."""
+"""What servers remember of their clients: affinities (FedFomo), heads (FedPAC), prototypes, bodies by trace (FedAS)."""
+
+from dataclasses import replace
 
 import pytest
 import tiny
@@ -112,3 +114,14 @@ def test_traces_that_noise_has_made_negative_count_nothing() -> None:
         upload = {"model": bodies, "trace": torch.tensor(traces, dtype=torch.float64)}
         model = method.aggregate({}, torch.arange(3), upload, FED.sizes[:3])["model"]
         assert float(model["fc1.weight"]) == pytest.approx(expected)
+
+
+def test_the_alignment_of_fedas_has_no_class_weights() -> None:
+    """It is no classification: every class of a batch counts once, whatever weights the run gives to classes."""
+    method, data = made("fedas", align_lr=0.1), evaluation_cohort(FED, SEED, 0).client_data(0)
+    weighted = replace(data, arrays={**data.arrays, "class_weight": torch.tensor([0.1, 5.0, 2.0]).double()})
+    client, shared = (method.task.init(seed) for seed in (1, 2))
+    body = {name: value for name, value in shared.items() if name not in method.task.head}
+    plain, other = (method.personalize(body, {}, client, one) for one in (data, weighted))
+    assert all(torch.equal(plain[name], other[name]) for name in plain)
+    assert not any(torch.equal(plain[name], value) for name, value in body.items())
