@@ -208,3 +208,14 @@ def test_gcn_encoder_is_dense_propagation() -> None:
 def test_gat_encoder_checks_its_heads() -> None:
     with pytest.raises(BadInput, match="multiple of heads"):
         GATEncoder(5, 3, width=20, heads=8)
+
+
+def test_layers_of_the_flat_hypernetwork_drop_different_units() -> None:
+    """With weights of the identity, a unit reaches the head only where neither mask drops it."""
+    network, n, width = FlatHypernetwork(64, {"w": (1,)}, width=64, dropout=0.5), 50, 64
+    with torch.no_grad():
+        for layer in (network.fc1, network.fc2):
+            layer.weight.copy_(torch.eye(width))
+            layer.bias.zero_()
+        out = network.hidden_features(torch.ones(n, width), torch.arange(n), key=dropout_keys.key(1))
+    assert abs(float((out > 0).float().mean()) - 0.25) < 4 * (0.25 * 0.75 / (n * width)) ** 0.5
