@@ -3,18 +3,22 @@ was computed.
 """
 
 import json
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import spearmanr
 
 from fedweave import plots, report, results
 from fedweave.report import ablations, optional_files
 from fedweave.report.summary import summary
-from fedweave.results import references
+from fedweave.results import quantities, references, verdicts
 from tests.fake_results import write_study
 
 METHODS = {"Local": -6.0, "FedAvg-FT": -3.0, "FedAGHN": 0.0}
@@ -82,13 +86,13 @@ def test_the_leader_is_the_first_row_also_where_units_differ_in_size(tmp_path: P
     assert "not significantly ahead of B" in lines["Who leads"]
 
 
-@pytest.mark.parametrize(("metric", "best"), [("accuracy", "A"), ("mse", "A")])
-def test_the_best_method_is_the_first_row_in_either_direction(tmp_path: Path, metric: str, best: str) -> None:
+@pytest.mark.parametrize("metric", ["accuracy", "mse"])
+def test_the_best_method_is_the_first_row_in_either_direction(tmp_path: Path, metric: str) -> None:
     _, tables, lines = compute(write(tmp_path, {"C": -20.0, "A": 0.0, "B": -9.0}, metric=metric))
-    assert tables.board["method"].tolist() == [best, "B", "C"]
+    assert tables.board["method"].tolist() == ["A", "B", "C"]
     assert tables.board["mean"].is_monotonic_increasing == (metric == "mse")
-    assert tables.ranks["method"].tolist() == [best, "B", "C"]
-    assert f"t: {best} leads with " in lines["Who leads"]
+    assert tables.ranks["method"].tolist() == ["A", "B", "C"]
+    assert "t: A leads with " in lines["Who leads"]
 
 
 def test_a_rounding_error_is_no_gain_and_no_better_rank(tmp_path: Path) -> None:
@@ -177,6 +181,54 @@ def test_a_score_of_pooled_rows_stands_beside_the_reported_round_alone(tmp_path:
     _, tables, _ = compute(folder)
     assert tables.board.set_index("run")["pooled"]["t-fedaghn"] == 3.0
     assert tables.leaky["pooled"].isna().all()
+    edit(folder, "t-fedaghn", pooled={"0": 1.0, "1": 2.0})
+    assert compute(folder)[1].board["pooled"].isna().all()  # a mean over other seeds would be another number
+
+
+@pytest.mark.parametrize(("metric", "first"), [("accuracy", "high"), ("mse", "low")])
+def test_the_best_control_is_first(tmp_path: Path, metric: str, first: str) -> None:
+    folder = write(tmp_path, metric=metric)
+    edit(folder, "t-local", controls={"high": [9.0] * 8, "low": [1.0] * 8, "none": [None] * 8})
+    _, tables, _ = compute(folder)
+    assert tables.controls["control"].tolist() == [first, *({"high", "low"} - {first}), "none"]
+
+
+@pytest.mark.parametrize("clients", [5, 6])
+def test_six_clients_are_the_fewest_of_a_significant_test(tmp_path: Path, clients: int) -> None:
+    study, tables, _ = compute(write(tmp_path, {"A": 0.0, "B": -40.0}, clients=clients))
+    found = (tables.significance["better"] != "").any()
+    assert found == (clients == 6)
+    assert (verdicts.reason_without_power(study.runs, tables.clients) == "") == found
+
+
+def test_tables_older_than_one_run_are_not_read(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    results.write(folder)
+    assert results.read_stored_tables(results.load_study(folder)) is not None
+    later = time.time() + 60
+    os.utime(folder / "runs" / "t-local" / "rounds.csv", (later, later))
+    assert results.read_stored_tables(results.load_study(folder)) is None
+
+
+def test_traffic_is_that_of_both_ways(tmp_path: Path) -> None:
+    _, tables, _ = compute(write(tmp_path))
+    totals = tables.board.set_index("run")[["bytes_up", "bytes_down"]].sum(axis=1) / 2**20
+    metrics = results.dvc_metrics(tables.board)
+    assert {run: numbers["mib"] for run, numbers in metrics.items()} == pytest.approx(totals.to_dict())
+    assert metrics["t-fedaghn"]["mib"] > 0
+
+
+def test_the_value_of_edges_is_ranked_within_each_learner(tmp_path: Path) -> None:
+    """Learners differ in their levels, which would dominate ranks over all edges; one constant row has no ranks."""
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame({"seed": 0, "round": 3, "learner": np.repeat([0, 1, 2], 6), "source": [*range(6)] * 3})
+    rows["weight"], rows["gain"] = 10.0 * rows["learner"] + rng.random(18), 10.0 * rows["learner"] + rng.random(18)
+    rows.loc[rows["learner"] == 2, "weight"] = 1.0
+    rows.to_csv(tmp_path / "edges.csv", index=False)
+    run: Any = SimpleNamespace(folder=tmp_path)
+    (row,) = quantities._edges(run)
+    expected = [spearmanr(part["weight"], part["gain"]).statistic for _, part in rows[:12].groupby("learner")]
+    assert row["value"] == pytest.approx(np.mean(expected))
 
 
 def test_learned_graphs_are_compared_in_the_unit_of_the_metric(tmp_path: Path) -> None:

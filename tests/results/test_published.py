@@ -105,3 +105,11 @@ def test_printed_numbers_stand_beside_the_full_budget_only(
         text = report.build(run.parents[1]).read_text()
         assert (f"{expected:.2f}" in text) == (reason == "")
         assert ("Reduced budget" in text) == bool(reason)
+
+
+def test_an_error_and_its_deviation_have_one_unit() -> None:
+    """SHN prints thousandths of a squared error; ours is the error itself."""
+    block = {"paper": "shn", "table": "table1", "dataset": "tpt-48", "setting": "natural"}
+    printed = published.lookup(published.reference(block, "", ""), "Local", "mse")
+    assert printed is not None
+    assert printed[:2] == pytest.approx((2.2e-3, 0.55e-3))
