@@ -248,7 +248,9 @@ REFUSED = {
     "add up to 0.8, not to 1": lambda: fw.Federation.from_arrays(
         X, Y, client=WHO, split={"train": 0.6, "test": 0.2, "val": 0.0}
     ),
-    "client 'Ann' has 2 rows, too few": lambda: fw.Federation.from_arrays(X[:6], Y[:6], client=WHO[:6]),
+    "too few for train, val and test, in 3 of 3 clients ('Ann', 'Bob', 'Cy')": lambda: fw.Federation.from_arrays(
+        X[:6], Y[:6], client=WHO[:6]
+    ),
     "group: a client is in two groups": lambda: fw.Federation.from_arrays(X, Y, client=WHO, group=[*"ab"] * 30),
     "group: client 'Bob' has none": lambda: fw.Federation.from_arrays(X, Y, client=WHO, group={"Ann": 1}),
     "seed: -1 is no seed": lambda: fw.Federation.from_arrays(X, Y, client=WHO, seed=-1),
