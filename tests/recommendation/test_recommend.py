@@ -143,6 +143,17 @@ def test_bad_arguments(arguments: dict[str, Any], message: str, tmp_path: Path) 
     assert not (tmp_path / "out" / "runs").exists()
 
 
+def test_too_few_clients_for_any_test(tmp_path: Path) -> None:
+    """The advice says that no difference could have been significant."""
+    x, y = np.random.default_rng(0).normal(size=(150, 3)), np.arange(150) % 2
+    federation = fw.Federation.from_arrays(x, y, client=[f"clinic {i % 5}" for i in range(150)])
+    call = {**SMALL, "methods": ["local", "fedavg", "fedavg_ft"], "rounds": 6, "settings": 1, "budget": None}
+    advice = fw.recommend(federation, **call, out=tmp_path)
+    line = "With 5 clients no test can call a difference significant; it takes 6 or more."
+    assert line in advice.facts["notes"]
+    assert line in str(advice)
+
+
 def test_what_is_no_federation_or_has_no_validation_rows() -> None:
     with pytest.raises(fw.BadInput, match=r"recommend\(\): list is no federation"):
         fw.recommend([1, 2])  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedweave import data
+from fedweave import data, results
 from fedweave.api.arguments import check_callbacks
 from fedweave.api.federation import Federation
 from fedweave.api.folder import hash_content, results_folder
@@ -24,6 +24,7 @@ from fedweave.recommendation.costs import Schedule
 from fedweave.recommendation.journal import Journal
 from fedweave.recommendation.result import Recommendation
 from fedweave.recommendation.subsets import drop_test_rows
+from fedweave.results.verdicts import reason_without_power
 
 
 def recommend(
@@ -252,6 +253,8 @@ class Recommender:
             notes.append(
                 f"{answer.graph_method} cannot be trained with another graph, so its graph was compared with none"
             )
+        if no_power := reason_without_power([*comparison.runs.values()], results.clients(comparison.study)):
+            notes.append(no_power)
         facts = {
             "metric": metric, "higher_is_better": higher, "settings": {**selected.settings}, "slope": [*slope],
             "rounds": schedule.rounds, "seeds": [*schedule.seeds], "seconds": round(journal.spent_seconds, 1),
