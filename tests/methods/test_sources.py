@@ -118,7 +118,7 @@ def test_traces_that_noise_has_made_negative_count_nothing() -> None:
 
 def test_the_alignment_of_fedas_has_no_class_weights() -> None:
     """It is no classification: every class of a batch counts once, whatever weights the run gives to classes."""
-    method, data = made("fedas", align_lr=0.1), evaluation_cohort(FED, SEED, 0).client_data(0)
+    method, data = build_method("fedas", align_lr=0.1), evaluation_cohort(FED, SEED, 0).client_data(0)
     weighted = replace(data, arrays={**data.arrays, "class_weight": torch.tensor([0.1, 5.0, 2.0]).double()})
     client, shared = (method.task.init(seed) for seed in (1, 2))
     body = {name: value for name, value in shared.items() if name not in method.task.head}
