@@ -124,4 +124,6 @@ def ablation(path: Path) -> pd.DataFrame:
     """
     again = f"make it again with: dvc repro ablate@{path.parent.name}"
     names = dict.fromkeys(("ablation", "variant", "run", "task", "method", "metric", "settings", "verdict"), str)
-    return read_table(path, ABLATION_COLUMNS, again, dtype=names, **AS_WRITTEN).fillna({"verdict": ""})
+    missing = {**dict.fromkeys(names, [""]), **dict.fromkeys(NUMBERS, ["", "nan"])}
+    options = {**AS_WRITTEN, "na_values": missing}
+    return read_table(path, ABLATION_COLUMNS, again, dtype=names, **options).fillna({"verdict": ""})
