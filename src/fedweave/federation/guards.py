@@ -190,12 +190,13 @@ def check_merged(name: str, old: Params, new: object) -> None:
             f"{name}.merge: {'lacks' if names[0] in old else 'adds'} {names[0]}; return a tensor for each name of old"
         )
     for key, value in old.items():
-        expected, given = (
-            f"{[*one.shape]} of {one.dtype}" if isinstance(one, Tensor) else f"a {type(one).__name__}"
-            for one in (value, new[key])
-        )
-        if given != expected:
+        if (given := _describe(new[key])) != (expected := _describe(value)):
             raise BadInput(f"{name}.merge: {key} is {given}, and before {expected}; keep shape and type")
+
+
+def _describe(value: object) -> str:
+    """Shape and type of a tensor, or the type of what is none."""
+    return f"{[*value.shape]} of {value.dtype}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
 
 
 def check_weights(name: str, weights: object, layers: int, clients: int, models: Params) -> None:
@@ -209,12 +210,7 @@ def check_weights(name: str, weights: object, layers: int, clients: int, models:
     """
     model = next(iter(models.values()))
     expected = f"[{layers}, {clients}, {len(model)}] of {model.dtype}"
-    given = (
-        f"[{', '.join(map(str, weights.shape))}] of {weights.dtype}"
-        if isinstance(weights, Tensor)
-        else f"a {type(weights).__name__}"
-    )
-    if given != expected:
+    if (given := _describe(weights)) != expected:
         raise BadInput(
             f"{name}.weights: {given}; return a tensor {expected}: layers, learners (ids), sources, in the type of "
             "server['models']"

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from fedweave.files import read, read_table
-from fedweave.results.formats import AS_WRITTEN
 
 NUMBERS = ("mean", "std", "client_std", "worst10", "bytes", "seconds", "difference", "low", "high", "p_adjusted")
 ABLATION_COLUMNS = (
@@ -124,6 +123,8 @@ def ablation(path: Path) -> pd.DataFrame:
     """
     again = f"make it again with: dvc repro ablate@{path.parent.name}"
     names = dict.fromkeys(("ablation", "variant", "run", "task", "method", "metric", "settings", "verdict"), str)
-    missing = {**dict.fromkeys(names, [""]), **dict.fromkeys(NUMBERS, ["", "nan"])}
-    options = {**AS_WRITTEN, "na_values": missing}
-    return read_table(path, ABLATION_COLUMNS, again, dtype=names, **options).fillna({"verdict": ""})
+    missing = {
+        name: ["", "nan"] if name in NUMBERS else [""] for name in ABLATION_COLUMNS
+    }  # a variant may be called nan
+    table = read_table(path, ABLATION_COLUMNS, again, dtype=names, keep_default_na=False, na_values=missing)
+    return table.fillna({"verdict": ""})

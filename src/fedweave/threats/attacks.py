@@ -108,8 +108,10 @@ class Attack:
         """Forged uploads of all clients; tensors of whole numbers or truth values stay as they are."""
 
         def forge(rule: Callable[..., Tensor], *others: Tree) -> Tree:
-            forge_leaf = lambda honest, *rest: rule(honest, *rest) if honest.is_floating_point() else honest  # noqa: E731
-            return trees.tree_map(forge_leaf, upload, *others)
+            def forge_tensor(honest: Tensor, *rest: Tensor) -> Tensor:
+                return rule(honest, *rest) if honest.is_floating_point() else honest
+
+            return trees.tree_map(forge_tensor, upload, *others)
 
         if self.kind == "nan":
             return forge(lambda honest: torch.full_like(honest, torch.nan))
