@@ -17,7 +17,7 @@ def main() -> None:
 
     methods = ["local", "fedavg", "pfedgraph", fw.methods.Ditto(lam=0.5)]
     comparison = fw.compare(federation, methods, model="mlp", rounds=8, seeds=2, lr=0.1)
-    print(comparison.leaderboard().round(2).to_string(index=False))
+    print(comparison)
     print(comparison.test("pfedgraph", "local"))
     print(comparison["pfedgraph"].graph().round(2).to_string())
 

@@ -87,3 +87,20 @@ def test_stored_tables_of_another_metric_are_not_taken(tmp_path: Path) -> None:
     for run in loaded.runs:
         run.info["selected_by"] = "accuracy"  # type: ignore[index]
     assert results.read_stored_tables(loaded) is None
+
+
+def test_printed_comparison_has_the_scores_in_a_terminal(tmp_path: Path) -> None:
+    """The main columns of `leaderboard` in its order, at most 120 characters wide, and the rules below."""
+    for tasks in (("blobs",), ("blobs", "circles")):
+        comparison = fw.load(study(tmp_path / tasks[-1], tasks))
+        title, header, *lines = str(comparison).splitlines()
+        assert title == repr(comparison)
+        assert max(map(len, (header, *lines))) <= 120
+        board = comparison.leaderboard()
+        columns = [name for name in board if name in header.split()]
+        assert {"rank", "mean", "low", "high", "verdict", "vs_local", "vs_fedavg_ft", "pre", "post"} < {*columns}
+        assert ("task" in columns) == (len(tasks) == 2)
+        for line, row in zip(lines, board.to_dict("records"), strict=False):
+            numbers = [f"{row[name]:.2f}" for name in ("mean", "low", "high", "pre", "post")]
+            assert [word for word in line.split() if word in numbers] == numbers
+        assert [line for line in lines if "[control]" in line] == lines[len(board) :]

@@ -21,6 +21,8 @@ from fedweave.data.base import symmetrise_edges
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput, format_value
 
+MOST_CHANNELS = 4  # of images as files have them
+
 
 def as_features(x: Any, name: str) -> np.ndarray:
     """Finite numbers: vectors [M, F], windows [M, T, C] or images [M, C, H, W]."""
@@ -28,6 +30,10 @@ def as_features(x: Any, name: str) -> np.ndarray:
     if values.dtype.kind not in "biuf" or values.ndim not in (2, 3, 4) or not values.size:
         raise BadInput(
             f"x: shape {list(values.shape)}; give vectors [M, F], windows [M, T, C] or images [M, C, H, W] of numbers"
+        )
+    if values.ndim == 4 and values.shape[3] <= MOST_CHANNELS < min(values.shape[1:3]):
+        raise BadInput(
+            f"x: shape {list(values.shape)} has the channels of images last; give [M, C, H, W]: x.transpose(0, 3, 1, 2)"
         )
     check_size(values, "x")
     if values.dtype != np.uint8 or values.ndim != 4:

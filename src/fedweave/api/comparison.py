@@ -15,7 +15,7 @@ from fedweave.api.comparison_warnings import collect_warnings
 from fedweave.api.federation import Federation
 from fedweave.api.figures import ComparisonPlots
 from fedweave.api.folder import copy, find_partitions, read_description
-from fedweave.api.leaderboard import rank_methods, rename_methods
+from fedweave.api.leaderboard import format_html, format_text, rank_methods, rename_methods
 from fedweave.api.result import MethodResult, client_names
 from fedweave.api.scorers import register_metric
 from fedweave.errors import BadInput, choose
@@ -91,15 +91,11 @@ class Comparison:
         methods, seeds = (f"{count} {word}" + "s" * (count != 1) for count, word in counts)
         return f"Comparison of {methods} on {where}: {clients}, {seeds}"
 
+    def __str__(self) -> str:
+        return f"{self!r}\n{format_text(self.leaderboard(), self.controls())}"
+
     def _repr_html_(self) -> str:
-        rules = self.controls().rename(columns={"control": "method"})
-        rules["method"] += " [" + rules["kind"] + "]"
-        board = self.leaderboard()
-        return str(
-            pd.concat([board, rules])[[*board]].to_html(
-                na_rep="", index=False, float_format=lambda value: f"{value:.4g}"
-            )
-        )
+        return format_html(self.leaderboard(), self.controls())
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.methods)

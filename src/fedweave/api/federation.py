@@ -50,18 +50,19 @@ class Federation:
 
     @classmethod
     def from_arrays(
-        cls, x: Any, y: Any, *, client: Sequence[Hashable], split: Any = None,
+        cls, x: Any, y: Any, *, client: Sequence[Hashable] | None = None, split: Any = None,
         shares: Mapping[str, float] | None = None, time: Any = None, gap: int = 0, recording: Any = None,
         group: Any = None, relation: Any = None, val: float | None = None, normalize: Any = None,
         target: str | None = None, window: int | None = None, horizon: int | None = None, stride: int = 1,
         name: str = "own-data", seed: int = 0, unit: Any = None,
     ) -> "Federation":  # fmt: skip
-        """A federation from arrays with one entry per row.
+        """A federation from arrays with one entry per row, or with those of each client: {client: rows}.
 
         Args:
             x: vectors [M, F], windows of series [M, T, C], images [M, C, H, W], or a list of texts.
             y: the class of each row, a number or a name, or a number to predict; see `target`.
-            client: who owns each row; any hashable value, which is also the client's name.
+            client: who owns each row; any hashable value, which is also the client's name. None: x and y (and split,
+                time, recording) are {client: rows}.
             target: "classes" or "numbers". Default: classes, and numbers where one has a fraction.
             window, horizon: where rows are time steps: known steps and steps to forecast. y has then the value of each
                 step [M], or of several series [M, V]; x has further channels [M, C], or is None.

@@ -5,10 +5,13 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
+from fedweave.metrics import unit
 from fedweave.results import MIB, Run
 from fedweave.results.marks import CONTROLS, add_marks, control_column, control_tests
 
 SCORES = ("rank", "method", "metric", "mean", "std", "low", "high", "seeds", "verdict")
+PRINTED = ("task", "rank", "method", "metric", "mean", "std", "low", "high", "verdict", "vs_local", "vs_fedavg_ft",
+           "pre", "post")  # fmt: skip
 DETAILS = ("pre", "post", "point", "pooled", "client_std", "worst10", "mib", "seconds")
 
 
@@ -29,6 +32,26 @@ def rank_methods(board: pd.DataFrame, significance: pd.DataFrame, runs: Mapping[
     table["mib"] = (table["bytes_up"] + table["bytes_down"]) / MIB
     tasks = ["task"] if table["task"].nunique() > 1 else []
     return table[[*tasks, *SCORES, *against, *DETAILS]].reset_index(drop=True)
+
+
+def format_text(board: pd.DataFrame, rules: pd.DataFrame) -> str:
+    """The main columns of a leaderboard in a terminal, and below the methods the controls without a model."""
+    table = _append_rules(board, rules)
+    table["rank"] = [str(int(rank)) if np.isfinite(rank) else "" for rank in table["rank"]]
+    columns = [column for column in PRINTED if column in table]
+    number = "{:.2f}" if all(map(unit, board["metric"])) else "{:.4g}"
+    return table[columns].to_string(index=False, na_rep="", float_format=number.format)
+
+
+def format_html(board: pd.DataFrame, rules: pd.DataFrame) -> str:
+    """All columns of a leaderboard, and below the methods the controls without a model."""
+    return str(_append_rules(board, rules).to_html(index=False, na_rep="", float_format="{:.4g}".format))
+
+
+def _append_rules(board: pd.DataFrame, rules: pd.DataFrame) -> pd.DataFrame:
+    rules = rules.rename(columns={"control": "method"})
+    rules["method"] += " [" + rules["kind"] + "]"
+    return pd.concat([board, rules])[[*board]]
 
 
 def rename_methods(table: pd.DataFrame, runs: Mapping[str, Run]) -> pd.DataFrame:

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedweave.api import arrays, data_checks, forecasts, images
 from fedweave.api.arguments import as_names, check_flag
+from fedweave.api.client_arrays import join_clients
 from fedweave.api.columns import (
     COLUMN_OPTIONS,
     check_column,
@@ -76,6 +77,7 @@ class TableOptions:
 
 def fields_from_arrays(x: Any, y: Any, client: Any, options: RowOptions) -> dict[str, Any]:
     """The fields of a federation of arrays."""
+    x, y, client, options = join_clients(x, y, client, options)
     if options.is_forecast:
         return forecasts.fields_from_steps(y, x, client, options)
     if are_texts(x):
