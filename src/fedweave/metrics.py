@@ -4,6 +4,7 @@ Definitions are those of scikit-learn. A metric is NaN where the targets do not 
 ROC curve of rows of one class. This depends on targets alone, so that all methods are compared on the same clients.
 """
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ Function = Callable[[np.ndarray, np.ndarray], float]
 KINDS = ("classes", "numbers", "forecasts")
 NUMBERS = ("numbers", "forecasts")
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,49}")
+PERCENT, SHARE, ERROR = (0.0, 100.0), (0.0, 1.0), (0.0, math.inf)  # bounds of metrics
 BINS = 15  # of the calibration error, as in Guo et al., 2017
 
 
@@ -34,6 +36,7 @@ class Metric:
         unit: "%" for percentages, which have two decimals; else empty.
         title: of axes; default: the name.
         needs: what a client's rows must have to define it, for messages.
+        bounds: its smallest and its largest possible value, where intervals of means end.
     """
 
     name: str
@@ -43,6 +46,7 @@ class Metric:
     unit: str = ""
     title: str = ""
     needs: str = ""
+    bounds: tuple[float, float] = (-math.inf, math.inf)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
@@ -100,7 +104,7 @@ def metric(name: str, **about: Any) -> Callable[[Function], Function]:
 
     Args:
         name: of the metric.
-        about: the other attributes of `Metric`: kinds, higher_is_better, unit, title, needs.
+        about: the other attributes of `Metric`: kinds, higher_is_better, unit, title, needs, bounds.
 
     Raises:
         BadInput: the decorated object is no function, or another function has this name.
@@ -141,6 +145,11 @@ def title(name: str) -> str:
     return (METRICS[name].title or name) if name in METRICS else name
 
 
+def clip(name: str, values: Any) -> Any:
+    """`values` within the bounds of the metric `name`."""
+    return np.clip(values, *METRICS[name].bounds) if name in METRICS else values
+
+
 def higher_is_better(name: str) -> bool:
     """Whether larger values of the metric `name` are better; true for a metric that is not defined here."""
     return METRICS[name].higher_is_better if name in METRICS else True
@@ -154,13 +163,13 @@ def probabilities(outputs: np.ndarray) -> np.ndarray:
     return np.asarray(exponentials / exponentials.sum(1, keepdims=True))
 
 
-@metric("accuracy", kinds=("classes",), unit="%", title="accuracy, %")
+@metric("accuracy", kinds=("classes",), unit="%", title="accuracy, %", bounds=PERCENT)
 def accuracy(targets: np.ndarray, outputs: np.ndarray) -> float:
     """Percentage of rows whose most probable class is the true one."""
     return 100.0 * float((outputs.argmax(1) == targets).mean())
 
 
-@metric("balanced_accuracy", kinds=("classes",), unit="%", title="balanced accuracy, %")
+@metric("balanced_accuracy", kinds=("classes",), unit="%", title="balanced accuracy, %", bounds=PERCENT)
 def balanced_accuracy(targets: np.ndarray, outputs: np.ndarray) -> float:
     """Mean over the classes of the targets of the percentage of their rows that are recognised."""
     from sklearn.metrics import recall_score
@@ -169,7 +178,9 @@ def balanced_accuracy(targets: np.ndarray, outputs: np.ndarray) -> float:
     return 100.0 * float(recall_score(targets, outputs.argmax(1), labels=present, average="macro", zero_division=0))
 
 
-@metric("roc_auc", kinds=("classes",), title="area under the ROC curve", needs="rows of at least two classes")
+@metric(
+    "roc_auc", kinds=("classes",), title="area under the ROC curve", needs="rows of at least two classes", bounds=SHARE
+)
 def roc_auc(targets: np.ndarray, outputs: np.ndarray) -> float:
     """Area under the ROC curve of the second of two classes; of more, the mean over classes of each against the rest.
 
@@ -184,7 +195,7 @@ def roc_auc(targets: np.ndarray, outputs: np.ndarray) -> float:
     return float(np.mean([roc_auc_score(targets == label, outputs[:, label]) for label in classes]))
 
 
-@metric("f1", kinds=("classes",), title="F1", needs="rows of the second class")
+@metric("f1", kinds=("classes",), title="F1", needs="rows of the second class", bounds=SHARE)
 def f1(targets: np.ndarray, outputs: np.ndarray) -> float:
     """F1 of the second of two classes, NaN where no target is of it; of more classes the same as `f1_macro`."""
     from sklearn.metrics import f1_score
@@ -196,7 +207,7 @@ def f1(targets: np.ndarray, outputs: np.ndarray) -> float:
     return float(f1_score(targets, outputs.argmax(1), pos_label=1, zero_division=0))
 
 
-@metric("f1_macro", kinds=("classes",), title="F1, mean over classes")
+@metric("f1_macro", kinds=("classes",), title="F1, mean over classes", bounds=SHARE)
 def f1_macro(targets: np.ndarray, outputs: np.ndarray) -> float:
     """Mean of F1 over the classes that are true or predicted."""
     from sklearn.metrics import f1_score
@@ -204,7 +215,7 @@ def f1_macro(targets: np.ndarray, outputs: np.ndarray) -> float:
     return float(f1_score(targets, outputs.argmax(1), average="macro", zero_division=0))
 
 
-@metric("log_loss", kinds=("classes",), higher_is_better=False, title="log-loss, nats")
+@metric("log_loss", kinds=("classes",), higher_is_better=False, title="log-loss, nats", bounds=ERROR)
 def log_loss(targets: np.ndarray, outputs: np.ndarray) -> float:
     """Mean of minus the logarithm of the true class's probability, which is at least the smallest step of a float64."""
     from sklearn.metrics import log_loss as mean_loss
@@ -213,7 +224,9 @@ def log_loss(targets: np.ndarray, outputs: np.ndarray) -> float:
     return float(mean_loss(targets, normalised, labels=np.arange(outputs.shape[1])))
 
 
-@metric("calibration_error", kinds=("classes",), higher_is_better=False, title="expected calibration error")
+@metric(
+    "calibration_error", kinds=("classes",), higher_is_better=False, title="expected calibration error", bounds=SHARE
+)
 def calibration_error(targets: np.ndarray, outputs: np.ndarray) -> float:
     """Expected calibration error: |accuracy - confidence| of 15 equal bins of confidence, weighted by their rows.
 
@@ -225,25 +238,25 @@ def calibration_error(targets: np.ndarray, outputs: np.ndarray) -> float:
     return float(np.abs(gaps).sum() / len(targets))
 
 
-@metric("mae", kinds=NUMBERS, higher_is_better=False, title="mean absolute error")
+@metric("mae", kinds=NUMBERS, higher_is_better=False, title="mean absolute error", bounds=ERROR)
 def mae(targets: np.ndarray, outputs: np.ndarray) -> float:
     """Mean absolute error over rows and steps."""
     return float(np.abs(_differences(targets, outputs)).mean())
 
 
-@metric("mse", kinds=NUMBERS, higher_is_better=False, title="mean squared error")
+@metric("mse", kinds=NUMBERS, higher_is_better=False, title="mean squared error", bounds=ERROR)
 def mse(targets: np.ndarray, outputs: np.ndarray) -> float:
     """Mean squared error over rows and steps."""
     return float(np.square(_differences(targets, outputs)).mean())
 
 
-@metric("rmse", kinds=NUMBERS, higher_is_better=False, title="root mean squared error")
+@metric("rmse", kinds=NUMBERS, higher_is_better=False, title="root mean squared error", bounds=ERROR)
 def rmse(targets: np.ndarray, outputs: np.ndarray) -> float:
     """Root of the mean squared error over rows and steps."""
     return float(np.sqrt(mse(targets, outputs)))
 
 
-@metric("r2", kinds=NUMBERS, title="R²", needs="targets that differ")
+@metric("r2", kinds=NUMBERS, title="R²", needs="targets that differ", bounds=(-math.inf, 1.0))
 def r2(targets: np.ndarray, outputs: np.ndarray) -> float:
     """Coefficient of determination over all values of all steps; NaN where all targets are equal."""
     from sklearn.metrics import r2_score

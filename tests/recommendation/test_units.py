@@ -13,7 +13,7 @@ SHARING = [client // 2 for client in range(8)]
 def test_the_intervals_of_a_learning_curve_are_over_units() -> None:
     draws = np.random.default_rng(0)
     scores = {share: pd.DataFrame(draws.normal(50 * share, 1, size=(3, 8))) for share in (0.25, 0.5, 1.0)}
-    rows = finals._curve(scores, SHARING).set_index("share")
+    rows = finals._curve(scores, SHARING, "mae").set_index("share")
     units = {share: frame.to_numpy().reshape(3, 4, 2).mean(2) for share, frame in scores.items()}
     for share, values in units.items():
         np.testing.assert_allclose(rows.loc[share, ["low", "high"]].astype(float), statistics.interval(values))
@@ -21,7 +21,7 @@ def test_the_intervals_of_a_learning_curve_are_over_units() -> None:
     gained = units[1.0] - units[0.25]
     expected = (gained.mean(), *statistics.interval(gained))
     np.testing.assert_allclose(rows.loc[0.25, ["gain", "gain_low", "gain_high"]].astype(float), expected)
-    alone = finals._curve(scores, None).set_index("share")
+    alone = finals._curve(scores, None, "mae").set_index("share")
     np.testing.assert_allclose(alone.loc[1.0, ["low", "high"]].astype(float), statistics.interval(scores[1.0]))
 
 

@@ -6,6 +6,8 @@ import pandas as pd
 import pytest
 
 from fedweave import results
+from fedweave.metrics import clip
+from fedweave.results import statistics
 from fedweave.results.formats import format_difference
 from tests.fake_results import write_study
 
@@ -31,3 +33,16 @@ def test_settings_of_one_name_are_told_apart_by_their_tasks(tmp_path: Path) -> N
     folder = write_study(tmp_path / "results" / "x", tasks, {"A": 0.0, "B": 1.0}, clients=3, rounds=2, extras=False)
     board = results.write(folder).board
     assert dict(zip(board["task"], board["setting"], strict=True)) == {"a": "s [a]", "b": "s [b]", "c": "u"}
+
+
+def test_intervals_of_means_end_at_the_bounds_of_the_metric(tmp_path: Path) -> None:
+    """Student's t knows no bounds: with two clients the interval of the mean reaches beyond 100 %."""
+    folder = write_study(tmp_path / "results" / "x", methods={"A": 12.0}, clients=2, rounds=2, extras=False)
+    study = results.load_study(folder)
+    board = results.compute_tables(study).board.iloc[0]
+    scores = results.scores_by_method(list(study.runs), results.clients(study))["A"]
+    low, high = statistics.interval(scores)
+    assert 0 < low < 100 < high
+    assert (board["low"], board["high"]) == (low, 100.0)
+    assert clip("mse", [-1.0, 2.0]).tolist() == [0.0, 2.0]
+    assert clip("a metric of another project", (-1.0, 2.0)) == (-1.0, 2.0)

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from fedweave import results
+from fedweave.metrics import clip
 from fedweave.recommendation import finals, per_client
 from fedweave.recommendation.candidates import GRAPHS, Candidate
 from fedweave.recommendation.finals import FinalComparison
@@ -176,7 +177,7 @@ class FinalistTests:
         )
 
     def _scores(self, name: str, test: statistics.Comparison | None) -> dict[str, Any]:
-        low, high = statistics.interval(self.test_scores[name])
+        low, high = clip(self.comparison.runs[name].info["metric"], statistics.interval(self.test_scores[name]))
         local = self.tests_against_local.get(name)
         return {
             "method": name, "label": self.comparison.runs[name].printed_label,

@@ -14,6 +14,7 @@ from fedweave.api.federation import Federation
 from fedweave.api.plan import Plan
 from fedweave.api.progress import Callback
 from fedweave.federation.start import begin
+from fedweave.metrics import clip
 from fedweave.recommendation.candidates import Candidate, build_plan
 from fedweave.recommendation.subsets import subsample_training
 from fedweave.results import Run, Study, statistics
@@ -102,17 +103,17 @@ def learning_curve(
         share_folder = folder / f"{round(100 * share)}-percent"
         perform(plan, share_folder, True, progress, figures=False)
         scores[share] = results.validation_scores(results.load_study(share_folder, plan.study.runs).runs[0])
-    return _curve(scores, results.part_numbers([full_run]))
+    return _curve(scores, results.part_numbers([full_run]), full_run.info["metric"])
 
 
-def _curve(scores: Mapping[float, pd.DataFrame], part_numbers: Sequence[int] | None) -> pd.DataFrame:
+def _curve(scores: Mapping[float, pd.DataFrame], part_numbers: Sequence[int] | None, metric: str) -> pd.DataFrame:
     """The rows of `learning_curve` from share -> validation scores (seeds by clients)."""
     measured = scores[1.0].columns[scores[1.0].notna().any()]
     names = {str(share): share for share in sorted(scores)}
     columns = results.average_parts({name: scores[share][measured] for name, share in names.items()}, part_numbers)
     rows = []
     for name, share in names.items():
-        low, high = statistics.interval(columns[name])
+        low, high = clip(metric, statistics.interval(columns[name]))
         row = {"share": share, "mean": float(scores[share][measured].to_numpy().mean()), "low": low, "high": high}
         if share < 1:
             gain = columns[str(1.0)] - columns[name]

@@ -11,6 +11,7 @@ import pandas as pd
 from fedweave.federation import graph_quality
 from fedweave.federation.graph_settings import is_control
 from fedweave.files import write_atomic
+from fedweave.metrics import clip
 from fedweave.results import published, statistics
 from fedweave.results.formats import format_interval, format_score
 from fedweave.results.gains import gains
@@ -67,8 +68,9 @@ def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
 
     `std` is over seeds (ddof 1). `pooled` is the metric of all clients' test rows together, averaged over seeds.
     `client_std` and `worst10` are averaged over seeds too. Bytes and seconds are totals of a run, averaged over seeds.
-    `low` and `high` are the 95 % interval of the mean (over seeds and clients). Where clients count as one (`parts`),
-    it is that of the mean over parts; if these differ in size, it need not contain `mean`.
+    `low` and `high` are the 95 % interval of the mean (over seeds and clients), within the metric's bounds. Where
+    clients count as one (`parts`), it is that of the mean over parts; if these differ in size, it need not contain
+    `mean`.
     `best_round` and `at_last` show when validation was best (`progress`). The columns of the tests are left empty
     (`add_marks` fills them). Printed numbers are filled only where the run had the paper's full budget.
     """
@@ -81,7 +83,7 @@ def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
             printed = published.lookup(run.reference, run.printed_label, run.info["metric"])
         printed_numbers = {"published_mean": printed.mean, "published_std": printed.std} if printed else {}
         order = -1.0 if run.higher_is_better else 1.0
-        low, high = statistics.interval(scores[run.task][run.label])
+        low, high = clip(run.info["metric"], statistics.interval(scores[run.task][run.label]))
         about = {
             "study": study.name, **_score(run, table), "low": low, "high": high,
             **points(run, table), **progress(run), **gain_counts.get(run.name, {}),
