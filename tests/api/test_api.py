@@ -317,6 +317,11 @@ def test_own_model_and_own_method(monkeypatch: pytest.MonkeyPatch) -> None:
     assert compared["fedavg"].run.info["layers"] == ["body.0", "body.1", "fc"]
 
 
+def test_fit_says_which_argument_is_the_method() -> None:
+    with pytest.raises(fw.BadInput, match=r"fit\(\): the first argument is a federation; give the method first"):
+        fw.fit(people(), "fedavg", rounds=1)  # type: ignore[arg-type]
+
+
 def test_fit() -> None:
     """One run: a table of scores, the same bits for the same seed."""
     federation, model = people(), Net(5, 2)

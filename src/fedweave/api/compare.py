@@ -20,7 +20,7 @@ from fedweave.api.plan import Methods, Plan
 from fedweave.api.plan import plan as make_plan
 from fedweave.api.progress import Callback, ProgressBar, build_reporter, estimate, heading
 from fedweave.api.tuning import tune_runs
-from fedweave.errors import Diverged
+from fedweave.errors import BadInput, Diverged
 from fedweave.federation.protocol import Method
 from fedweave.federation.records import Report
 from fedweave.files import write_atomic
@@ -136,6 +136,8 @@ def fit(
     >>> run.history.columns.tolist()
     ['method', 'seed', 'client', 'round', 'point', 'split', 'metric', 'value']
     """
+    if isinstance(method, Federation):
+        raise BadInput("fit(): the first argument is a federation; give the method first: fit('fedavg', federation)")
     settings = {"rounds": rounds, **train}
     plan = make_plan(
         federation,
