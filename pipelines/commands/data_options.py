@@ -10,8 +10,10 @@ from fedweave.errors import BadInput
 
 PARTS = ("train", "val", "test")
 
-File = Annotated[Path, typer.Argument(help="CSV, TSV or Parquet with one row per example, or NPZ")]
-Client = Annotated[str, typer.Option(help="column that says who has the row")]
+File = Annotated[Path, typer.Argument(help="CSV, TSV or Parquet with one row per example, a folder of them, or NPZ")]
+Client = Annotated[
+    str, typer.Option(help="column that says who has the row; in a folder, a file without it is one client")
+]
 Label = Annotated[str, typer.Option(help="column to predict; forecasts may have several, with commas")]
 Features = Annotated[str, typer.Option(help="columns that models see, with commas; default: all others")]
 Split = Annotated[str, typer.Option(help="random, stratified, chronological, grouped, or a column of train, val, test")]

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import shutil
 from pathlib import Path
 from pprint import pformat
 from typing import Annotated, Any
@@ -14,6 +13,7 @@ from rich.console import Console
 
 import fedweave as fw
 from fedweave.api.plan import GRAPH, ROWS
+from fedweave.api.reading import read_folder
 from fedweave.errors import BadInput
 from fedweave.files import write_atomic
 from fedweave.pipelines.commands import data_options as opt
@@ -67,7 +67,7 @@ def import_(
     metric: Annotated[str, typer.Option(help="of the scores; default: accuracy, of numbers mse")] = "",
     force: studies.Force = False,
 ) -> None:  # fmt: skip
-    """Make a file a data set and a study of the project in this folder, for `dvc repro`.
+    """Make a file, or a folder of them, a data set and a study of the project in this folder, for `dvc repro`.
 
     Example: fedweave import flights.csv --client dest --label late --name flights
     """
@@ -83,39 +83,42 @@ def import_(
     )  # fmt: skip
     federation = fw.Federation.from_file(file, client=client, **options)
     budget: dict[str, Any] = {"rounds": rounds, "seeds": seeds, "metric": metric, "methods": opt.split_words(methods)}
-    copy = FOLDER / f"{name}{''.join(file.suffixes[-2:]).lower()}"
+    content, ending = _read_content(file, client)
+    copy = FOLDER / f"{name}{ending}"
     plugin, study_file = _plugin_path(name), STUDIES / f"{name}.yaml"
     texts = {
-        plugin: _plugin_code(file, copy, federation, {"client": client, **options}),
+        plugin: _plugin_code(file, content, copy, federation, {"client": client, **options}),
         study_file: _study(federation, budget),
     }
     for path, text in texts.items():
         _check_unchanged(path, text, force)
-    _copy(file, copy)
+    FOLDER.mkdir(exist_ok=True)
+    write_atomic(copy, content)
     for path, text in texts.items():
         write_atomic(path, text)
     studies.use(name, force=force)
     out.print(f"{federation!r}; {plugin} and {study_file} say how; next: dvc repro", soft_wrap=True)
 
 
-def _plugin_code(file: Path, copy: Path, federation: fw.Federation, options: dict[str, Any]) -> str:
+def _read_content(file: Path, client: str) -> tuple[bytes, str]:
+    """The content of the copy in the project, and its ending; of a folder, one table of all its files."""
+    if file.is_dir():
+        return read_folder(file, client).to_csv(index=False).encode(), ".csv"
+    return file.read_bytes(), "".join(file.suffixes[-2:]).lower()
+
+
+def _plugin_code(file: Path, content: bytes, copy: Path, federation: fw.Federation, options: dict[str, Any]) -> str:
     """The plug-in that reads `copy`, the copy of `file` in the project."""
     summary = f"{file.name}: {options['label']} of {len(federation)} clients."
     return CODE.format(
         name=federation.name,
-        sha256=hashlib.sha256(file.read_bytes()).hexdigest(),
+        sha256=hashlib.sha256(content).hexdigest(),
         options=pformat(options, width=100, sort_dicts=False),
         file=json.dumps(copy.name, ensure_ascii=False),
         # Names of files and columns may have such characters.
         about=summary.replace("\\", "\\\\").replace('"', '\\"'),
         kind=federation.dataset.kind,
     )
-
-
-def _copy(file: Path, copy: Path) -> None:
-    FOLDER.mkdir(exist_ok=True)
-    if not (copy.is_file() and copy.samefile(file)):
-        shutil.copyfile(file, copy)
 
 
 def _plugin_path(name: str) -> Path:

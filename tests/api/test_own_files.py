@@ -55,6 +55,60 @@ def test_a_table_from_a_file(ending: str, tmp_path: Path) -> None:
         fw.Federation.from_file(file, **NAMES, features=["sze"])
 
 
+def write_shops(folder: Path, ending: str = "csv") -> None:
+    """One file for each shop, without its column, and files that are no tables."""
+    folder.mkdir()
+    for shop, part in TABLE.groupby("shop"):
+        table = part.drop(columns="shop")
+        file = folder / f"{shop}.{ending}"
+        table.to_parquet(file) if ending == "parquet" else table.to_csv(file, index=False, float_format="%.17g")
+    (folder / "README.md").write_text("Shops.", encoding="utf-8")
+    (folder / ".shop 9.csv").write_text("a hidden file", encoding="utf-8")
+
+
+@pytest.mark.parametrize("ending", ["csv", "csv.gz", "parquet"])
+def test_a_folder_with_a_file_of_each_client(ending: str, tmp_path: Path) -> None:
+    write_shops(tmp_path / "shops", ending)
+    joined = pd.concat([part for _, part in TABLE.groupby("shop")])
+    options: dict[str, Any] = {"time": "day", "split": "chronological"}
+    made = fw.Federation.from_file(tmp_path / "shops", **NAMES, **options)
+    assert made.name == "shops"
+    same(made, fw.Federation.from_pandas(joined, **NAMES, **options))
+
+
+def test_a_folder_with_parts_of_one_table(tmp_path: Path) -> None:
+    """Files with the client's column are parts of a table; columns may have another order."""
+    (tmp_path / "parts").mkdir()
+    for i in range(2):
+        part = TABLE.iloc[45 * i : 45 * (i + 1)]
+        part[[*part][:: 1 - 2 * i]].to_csv(tmp_path / "parts" / f"{i}.csv", index=False, float_format="%.17g")
+    same(fw.Federation.from_file(tmp_path / "parts", **NAMES), fw.Federation.from_pandas(TABLE, **NAMES))
+
+
+def test_folders_that_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "shops"
+    write_shops(folder)
+
+    def refusal(client: str = "shop") -> str:
+        with pytest.raises(fw.BadInput) as caught:
+            fw.Federation.from_file(folder, client=client, label="late")
+        return str(caught.value).replace(str(folder), "shops")
+
+    with pytest.raises(fw.BadInput, match="is a folder and no file; give the path of one file in it"):
+        fw.Federation.from_file(folder, **NAMES, relation=folder)
+    assert refusal("kin") == "client: no column 'kin'; did you mean 'kind'?"
+    TABLE.to_csv(folder / "shop 0.tsv", sep="\t", index=False, columns=[*TABLE][1:])
+    assert refusal() == "shops: two files have the name 'shop 0'; each is a client, rename one"
+    (folder / "shop 0.tsv").unlink()
+    TABLE[["size", "late"]].to_csv(folder / "shop 3.csv", index=False)
+    assert refusal() == "shops/shop 3.csv: differs from shop 0.csv in the column 'day'; give both the same"
+    (folder / "shop 3.csv").write_text("size\n", encoding="utf-8")
+    assert refusal().startswith("shops/shop 3.csv: has no rows")
+    for file in folder.glob("*.csv"):
+        file.unlink()
+    assert refusal().startswith("shops: has no tables; give a file, or a folder of files with the ending .csv")
+
+
 @pytest.mark.parametrize("decimal", [",", "."])
 @pytest.mark.parametrize("ending", ["csv", "csv.gz"])
 def test_a_file_with_semicolons(decimal: str, ending: str, tmp_path: Path) -> None:
@@ -318,7 +372,7 @@ def test_bad_graphs_of_arrays_are_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     {
-        "folder.csv": "is a folder and no file; give the path of one file in it",
+        "folder.csv": "has no tables; give a file, or a folder of files with the ending .csv",
         "pipe.csv": "is a pipe or a device and no file; write its rows to a file",
         "https://example.org/rows.csv": "is an address and no file; download it",
         "absent.csv": "there is no such file; check the path",

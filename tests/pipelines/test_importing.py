@@ -65,6 +65,18 @@ def test_a_file_through_the_stages(project: Path, capsys: pytest.CaptureFixture[
     del DATASETS["orders"], PARTITIONS["orders-rows"]
 
 
+def test_a_folder_becomes_one_file(project: Path) -> None:
+    Path("shops").mkdir()
+    for shop, part in TABLE.groupby("shop"):
+        part.drop(columns="shop").to_csv(Path("shops") / f"{shop}.csv", index=False)
+    importing.import_(Path("shops"), client="shop", label="price")
+    made = fw.Federation.from_file("shops", client="shop", label="price")
+    np.testing.assert_array_equal(DATASETS["shops"](Path()).x, made.dataset.x)
+    assert assembly.load().tasks["shops"].partition["clients"] == len(made) == 3
+    assert [*pd.read_csv("imports/shops.csv")] == ["size", "kind", "price", "shop"]
+    del DATASETS["shops"], PARTITIONS["shops-rows"]
+
+
 def test_names_that_are_no_python(project: Path) -> None:
     """A column and a file may have quotes and backslashes; what is written reads them as they are."""
     label, file = 'a "price" \\N', Path('say """x.y"z.csv')

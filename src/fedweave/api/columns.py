@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedweave.api.arguments import as_names
-from fedweave.api.reading import read_table
+from fedweave.api.reading import read_folder, read_table
 from fedweave.api.splits import RULES
 from fedweave.errors import MAX_VALUE_LENGTH, BadInput, format_value
 
@@ -109,7 +109,12 @@ def column_values(table: "pd.DataFrame", column: str) -> Any:
 def read_used_columns(
     path: Path | str, client: str, label: str | Sequence[str], options: Mapping[str, Any]
 ) -> "pd.DataFrame":
-    """The table of a file; only the columns that are used, where features are named and the file has them."""
+    """The table of a file; only the columns that are used, where features are named and the file has them.
+
+    Of a folder, the tables of all its files.
+    """
+    if Path(path).is_dir():
+        return read_folder(Path(path), client)
     features, split = options.get("features"), options.get("split")
     if not features or not isinstance(client, str) or (isinstance(split, str) and split in RULES):
         return read_table(path)

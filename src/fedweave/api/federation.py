@@ -134,10 +134,10 @@ class Federation:
 
     @classmethod
     def from_file(cls, path: Path | str, *, client: str, label: str | Sequence[str], **options: Any) -> "Federation":
-        """A federation from a CSV, TSV or Parquet file, or from the arrays of an NPZ file.
+        """A federation from a CSV, TSV or Parquet file, a folder of them, or from the arrays of an NPZ file.
 
         Args:
-            path: of the file; its name is the default for `name`.
+            path: its name is the default for `name`. In a folder, a file without the column `client` is one client.
             client, label: names of columns, or of arrays with one entry per row.
             options: of a table those of `from_pandas`. Of arrays those of `from_arrays`: `features` names the array of
                 features, "x" if it is left out, and split, time, recording, group and unit may be names of arrays.

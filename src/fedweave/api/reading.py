@@ -1,8 +1,9 @@
 """Files that users have: tables as CSV or Parquet, arrays as NPZ, lists of pairs."""
 
+import difflib
 import re
 import warnings
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,9 +36,7 @@ def read_table(source: Any, columns: Sequence[str] | None = None) -> "pd.DataFra
     if isinstance(source, pd.DataFrame):
         return source
     path = _check_file(source)
-    kinds = [suffix.lower() for suffix in path.suffixes[-2:]]
-    kind = next((suffix for suffix in reversed(kinds) if suffix in TABLES), None)
-    if kind is None:
+    if (kind := _table_kind(path)) is None:
         raise BadInput(f"{path}: is no table; give a file with the ending {', '.join(TABLES)}")
     try:
         with warnings.catch_warnings():
@@ -54,6 +53,12 @@ def read_table(source: Any, columns: Sequence[str] | None = None) -> "pd.DataFra
     if not len(table):
         raise BadInput(f"{path}: has no rows; write one line per row below the header")
     return table
+
+
+def _table_kind(path: Path) -> str | None:
+    """The ending that says how to read a table: ".csv" of "a.csv.gz"; None for other files."""
+    kinds = [suffix.lower() for suffix in path.suffixes[-2:]]
+    return next((suffix for suffix in reversed(kinds) if suffix in TABLES), None)
 
 
 def _read_csv(path: Path, separator: str, columns: Sequence[str] | None) -> "pd.DataFrame":
@@ -89,6 +94,45 @@ def read_arrays(source: Path | str) -> dict[str, np.ndarray]:
     except Exception as error:  # numpy and zipfile raise errors of many types for damaged files
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise BadInput(f"{path}: cannot be read as arrays ({reason}); save them with numpy.savez") from error
+
+
+def read_folder(folder: Path, client: str) -> "pd.DataFrame":
+    """The tables of all files in a folder, one below the other.
+
+    Where the files have no column `client`, each file is one client, with the file's name, and the column is added.
+
+    Raises:
+        BadInput: there is no table, or the tables do not fit each other.
+    """
+    import pandas as pd
+
+    files = [file for file in sorted(folder.iterdir()) if _table_kind(file) and not file.name.startswith(".")]
+    if not files:
+        raise BadInput(
+            f"{folder}: has no tables; give a file, or a folder of files with the ending {', '.join(TABLES)}"
+        )
+    tables = {file: read_table(file) for file in files}
+    columns = [*map(str, tables[files[0]])]
+    for file, table in tables.items():
+        if different := sorted({*columns} ^ {*map(str, table)}):
+            raise BadInput(f"{file}: differs from {files[0].name} in the column {different[0]!r}; give both the same")
+    if client not in columns:
+        tables = _add_client(tables, client, columns)
+    return pd.concat([*tables.values()], ignore_index=True)
+
+
+def _add_client(
+    tables: Mapping[Path, "pd.DataFrame"], client: str, columns: Sequence[str]
+) -> dict[Path, "pd.DataFrame"]:
+    """The tables with the name of their file, without its ending, in the column `client`."""
+    if similar := difflib.get_close_matches(str(client), columns, n=1):  # more likely a typing error
+        raise BadInput(f"client: no column {client!r}; did you mean {similar[0]!r}?")
+    names = [file.name.split(".")[0] for file in tables]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise BadInput(
+            f"{next(iter(tables)).parent}: two files have the name {twice[0]!r}; each is a client, rename one"
+        )
+    return {file: table.assign(**{client: name}) for name, (file, table) in zip(names, tables.items(), strict=True)}
 
 
 def read_pairs(source: Any, option: str) -> list[tuple[Any, Any]]:
