@@ -137,6 +137,15 @@ def test_semicolons_with_commas_in_names_and_small_numbers(tmp_path: Path) -> No
     np.testing.assert_allclose(table["dose"], (np.arange(30) + 0.2) * 1e-5)
 
 
+def test_names_that_are_numbers_in_a_long_file(tmp_path: Path) -> None:
+    """A text far below the numbers makes texts of all names, so that client 1 is not two clients."""
+    count = 400_000
+    names = np.where(np.arange(count) < count - 9, np.tile(["1", "2"], count // 2), "A7")
+    table = pd.DataFrame({"shop": names, "size": np.arange(count) % 7, "late": np.arange(count) % 2})
+    table.to_csv(tmp_path / "orders.csv", index=False)
+    assert fw.Federation.from_file(tmp_path / "orders.csv", **NAMES).names == ("1", "2", "A7")
+
+
 def test_a_file_with_another_separator(tmp_path: Path) -> None:
     """The message shows the one column, and says which separators are read."""
     (tmp_path / "orders.csv").write_text("shop\tsize\tlate\na\t1\tyes\n")

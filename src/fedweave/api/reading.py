@@ -2,7 +2,6 @@
 
 import difflib
 import re
-import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,14 +38,12 @@ def read_table(source: Any, columns: Sequence[str] | None = None) -> "pd.DataFra
     if (kind := _table_kind(path)) is None:
         raise BadInput(f"{path}: is no table; give a file with the ending {', '.join(TABLES)}")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", pd.errors.DtypeWarning)  # a column of numbers and texts is a category
-            if kind in (".parquet", ".pq"):
-                table = pd.read_parquet(
-                    path, columns=columns and [*filter({*_parquet_columns(path)}.__contains__, columns)]
-                )
-            else:
-                table = _read_csv(path, "\t" if kind == ".tsv" else ",", columns)
+        if kind in (".parquet", ".pq"):
+            table = pd.read_parquet(
+                path, columns=columns and [*filter({*_parquet_columns(path)}.__contains__, columns)]
+            )
+        else:
+            table = _read_csv(path, "\t" if kind == ".tsv" else ",", columns)
     except Exception as error:  # readers raise errors of many types for damaged files
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise BadInput(f"{path}: cannot be read as a table ({reason}); {_suggest_fix(error)}") from error
@@ -65,11 +62,14 @@ def _read_csv(path: Path, separator: str, columns: Sequence[str] | None) -> "pd.
     """A table of a text file."""
     import pandas as pd
 
-    used = None if columns is None else {*columns}.__contains__
+    # Read in pieces, a column could have the number 1 in one piece and the text "1" in another.
+    options: dict[str, Any] = {
+        "usecols": None if columns is None else {*columns}.__contains__, "low_memory": False
+    }  # fmt: skip
     names, semicolon_names = (pd.read_csv(path, sep=sep, nrows=0).columns for sep in (separator, ";"))
     if len(semicolon_names) <= len(names):
-        return pd.read_csv(path, sep=separator, usecols=used)
-    table = pd.read_csv(path, sep=";", usecols=used)
+        return pd.read_csv(path, sep=separator, **options)
+    table = pd.read_csv(path, sep=";", **options)
     texts = [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]
     commas = [name for name in texts if table[name].dropna().astype(str).str.fullmatch(DECIMAL_COMMA).all()]
     return table.assign(**{name: table[name].str.replace(",", ".").astype(float) for name in commas})
