@@ -199,8 +199,9 @@ def test_graphs() -> None:
     assert federation.partition.edges[0].shape == (2, 22)
     run = fw.fit("fedavg", federation, rounds=2, progress=False)
     assert {*run.history["client"]} == {*federation.names}
-    with pytest.raises(fw.BadInput, match="'bad' has an edge to node 12, but 12 nodes"):
-        fw.Federation.from_graphs({"bad": (np.ones((12, 3)), np.array([[0], [12]]), np.arange(12) % 2)})
+    for node in (12, -1):
+        with pytest.raises(fw.BadInput, match=f"'bad' has an edge of node {node}; its nodes are 0 to 11"):
+            fw.Federation.from_graphs({"bad": (np.ones((12, 3)), np.array([[0], [node]]), np.arange(12) % 2)})
 
 
 def test_known_data_set() -> None:

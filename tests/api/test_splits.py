@@ -125,6 +125,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "time: is missing in 1 rows, first in row 299": {"time": [1.0] * 299 + [np.nan]},
     "recording: 'x' has rows of the clients": {"recording": ["x"] * 300},
     "has 1 recordings, too few": {"recording": DATA["client"]},
+    "val: 2.0 must be a share of the training rows, at least 0 and below 1": {"val": 2.0},
     "shares: the shares {'train': 0.9, 'test': 0.2} add up to 1.1": {"shares": {"train": 0.9, "test": 0.2}},
     "split: {'train': 1.0} must give a share to train, val and test": {"split": {"train": 1.0}},
     "too few for train, val and test, in 2 of 4 clients ('p', 'q')": {

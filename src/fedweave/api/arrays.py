@@ -271,7 +271,8 @@ def as_graph(graph: tuple[Any, Any, Any], client: str) -> tuple[np.ndarray, np.n
     if y.dtype.kind not in "biuf":
         check_missing(graph[2], f"graphs: y of {client!r}")
     if edges.size and (edges.min() < 0 or edges.max() >= len(x)):
-        raise BadInput(f"graphs: {client!r} has an edge to node {edges.max()}, but {len(x)} nodes")
+        node = edges.min() if edges.min() < 0 else edges.max()
+        raise BadInput(f"graphs: {client!r} has an edge of node {node}; its nodes are 0 to {len(x) - 1}")
     return x, symmetrise_edges(edges, len(x)), y
 
 

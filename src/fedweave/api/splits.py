@@ -73,8 +73,10 @@ def _choose_rule(options: SplitOptions, classes: bool) -> tuple[str, Mapping[str
         split, shares = None, split
     if isinstance(options.gap, bool) or not isinstance(options.gap, int) or options.gap < 0:
         raise BadInput(f"gap: {options.gap!r} must be a number of rows, 0 or more")
-    if options.val is not None and (isinstance(options.val, bool) or not isinstance(options.val, int | float)):
-        raise BadInput(f"val: {options.val!r} must be a share of the training rows, such as 0.2")
+    if options.val is not None and not _is_share(options.val):
+        raise BadInput(
+            f"val: {options.val!r} must be a share of the training rows, at least 0 and below 1, such as 0.2"
+        )
     has_time, has_recording = options.time is not None, options.recording is not None
     if split is None:
         split = "chronological" if has_time else "grouped" if has_recording else "stratified" if classes else "random"
@@ -95,6 +97,10 @@ def _choose_rule(options: SplitOptions, classes: bool) -> tuple[str, Mapping[str
             recording=has_recording and split in ("random", "stratified"),
             gap=bool(options.gap) and not by_time)  # fmt: skip
     return split, shares
+
+
+def _is_share(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1
 
 
 def _refuse(because: str, **unused: bool) -> None:
