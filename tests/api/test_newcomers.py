@@ -153,6 +153,25 @@ def test_what_training_said_stays(federation: fw.Federation) -> None:
     assert abs(own.dataset.x[train, 0].mean()) < 1e-5
 
 
+@pytest.mark.parametrize("preprocess", ["pooled", "client"])
+def test_a_newcomer_without_any_value_in_a_column(preprocess: str) -> None:
+    """It gets what a client of the training without values would get: the median, mean and spread of all clients."""
+    made = fw.Federation.from_pandas(OLD, **NAMES, preprocess=preprocess)
+    alone = NEW.assign(size=np.nan, kind=None)
+    whole = add_newcomers(made, NewcomerData(alone, "who", "late", {}))
+    assert made.preprocessing is not None
+    size = made.preprocessing.columns[0]
+    expected = np.float32((size.median - size.mean) / size.std)
+    np.testing.assert_array_equal(whole.dataset.x[len(OLD) :, 0].ravel(), expected)
+    assert not whole.dataset.x[len(OLD) :, 1:].any()
+    constant = add_newcomers(
+        made, NewcomerData(pd.concat([NEW.assign(who="site 4"), NEW.assign(size=7.0)]), "who", "late", {})
+    )
+    if preprocess == "client":
+        assert constant.preprocessing is not None
+        assert constant.preprocessing.columns[0].own[3] == (7.0, 7.0, size.std)
+
+
 def test_newcomers_come_as_the_rows_of_training_came() -> None:
     """A list of texts, or a table of numbers without names, as `from_arrays` takes them."""
     clients, labels = ["a", "b", "c"] * 20, [0, 1] * 30

@@ -85,12 +85,12 @@ def add_newcomers(federation: Federation, newcomer_data: NewcomerData) -> Federa
     if federation.dataset.kind == "series" or federation.partition.test_weight is not None:
         raise BadInput(f"join: {federation.name} holds {federation.dataset.kind}; newcomers need rows of their own")
     graph = federation.dataset.kind == "graph"
-    newcomers, encoded = (_encode_graphs if graph else _encode_rows)(federation, newcomer_data)
+    newcomers = (_read_graphs if graph else _read_rows)(federation, newcomer_data)
     duplicates = [name for name in newcomers.names if name in federation.names]
     if duplicates:
         raise BadInput(f"join: client {duplicates[0]!r} is there already; give newcomers other names")
     partition = _extend_partition(federation, newcomers)
-    dataset = _extend_dataset(federation, newcomers, encoded)
+    dataset = _extend_dataset(federation, newcomers)
     return replace(
         federation, dataset=dataset, partition=partition, dealt=arrays.partition_block(dataset, partition),
         normalize=_freeze_scaling(federation), preprocessing=_preprocessing(dataset), notes=(),
@@ -127,27 +127,23 @@ def _options(federation: Federation, newcomer_data: NewcomerData) -> RowOptions:
     return replace(row_options(newcomer_data.options), name=federation.name, least_classes=1)
 
 
-def _encode_graphs(federation: Federation, newcomer_data: NewcomerData) -> tuple[Federation, np.ndarray]:
-    """The newcomers' graphs as a federation of their own, and their nodes as those of training were encoded."""
+def _read_graphs(federation: Federation, newcomer_data: NewcomerData) -> Federation:
+    """The newcomers' graphs as a federation of their own; their nodes are encoded as those of training were."""
     options = _options(federation, newcomer_data)
     preprocessing = federation.preprocessing
     if (preprocessing is None) != (newcomer_data.edges is None):
         advice = "no tables; leave edges= out" if preprocessing is None else "a table of nodes; give one, and edges="
         raise BadInput(f"join: {federation.name} was made from {advice}")
     if preprocessing is None:
-        newcomers = Federation(**graphs.fields_from_graphs(newcomer_data.rows, options))
-        return newcomers, newcomers.dataset.x
+        return Federation(**graphs.fields_from_graphs(newcomer_data.rows, options))
     nodes, edges, node = newcomer_data.rows, newcomer_data.edges, newcomer_data.node
     client, label = newcomer_data.client or "client", newcomer_data.label or "label"
     features = [column.name for column in preprocessing.columns]
-    newcomers = Federation(
-        **graphs.fields_from_tables(nodes, edges, node, client, label, features, options, preprocessing)
-    )
-    return newcomers, newcomers.dataset.x
+    return Federation(**graphs.fields_from_tables(nodes, edges, node, client, label, features, options, preprocessing))
 
 
-def _encode_rows(federation: Federation, newcomer_data: NewcomerData) -> tuple[Federation, np.ndarray]:
-    """The newcomers as a federation of their own, and their rows as those of training were encoded."""
+def _read_rows(federation: Federation, newcomer_data: NewcomerData) -> Federation:
+    """The newcomers as a federation of their own; their rows are encoded as those of training were."""
     raw, client, label = newcomer_data.rows, newcomer_data.client, newcomer_data.label
     if client is None or label is None:
         raise BadInput("join: rows need client= and label=, names of columns or one value for each row")
@@ -156,38 +152,24 @@ def _encode_rows(federation: Federation, newcomer_data: NewcomerData) -> tuple[F
     if channels:
         task = {"window": federation.shape[0], "horizon": federation.dataset.outputs // len(channels)}
     options = replace(_options(federation, newcomer_data), **task)
-    if federation.preprocessing is not None and rows.are_texts(raw):
-        raw, client, label = rows.text_table(raw, label, client), "client", "label"
-    if federation.preprocessing is None and not (channels and hasattr(raw, "columns")):
-        newcomers = Federation(**rows.fields_from_arrays(raw, label, client, options))
-        return newcomers, newcomers.dataset.x
-    names = [column["name"] for column in federation.dataset.columns if column.get("role") != "time"]
-    if federation.preprocessing is None:
-        forecast_options = rows.TableOptions(names[len(channels) :])
-        newcomers = Federation(**rows.fields_from_table(raw, client, label, forecast_options, options))
-        return newcomers, newcomers.dataset.x
     preprocessing = federation.preprocessing
-    words = {c.name: list(c.words) or c.buckets for c in preprocessing.columns if c.is_text}
-    coded = any(column.coded for column in preprocessing.columns)
-    table_options = rows.TableOptions(names, coded or None, "client", words)
-    newcomers = Federation(**rows.fields_from_table(raw, client, label, table_options, options))
-    assert newcomers.preprocessing is not None
-    pairs = zip(preprocessing.columns, newcomers.preprocessing.columns, strict=True)
-    extended = Preprocessing(tuple(replace(old, own=old.own + new.own) if old.own else old for old, new in pairs))
-    owner = np.zeros(len(raw), dtype=np.int64)
-    for i in range(len(newcomers)):
-        owner[np.concatenate([getattr(newcomers.partition, part)[i] for part in PARTS])] = len(federation) + i
-    return replace(newcomers, preprocessing=extended), arrays.as_images(extended.encode(raw, owner))
+    if preprocessing is not None and rows.are_texts(raw):
+        raw, client, label = rows.text_table(raw, label, client), "client", "label"
+    if preprocessing is None and not (channels and hasattr(raw, "columns")):
+        return Federation(**rows.fields_from_arrays(raw, label, client, options))
+    names = [column["name"] for column in federation.dataset.columns if column.get("role") != "time"]
+    columns = rows.TableOptions(names if preprocessing is not None else names[len(channels) :])
+    return Federation(**rows.fields_from_table(raw, client, label, columns, options, preprocessing))
 
 
-def _extend_dataset(federation: Federation, newcomers: Federation, encoded: np.ndarray) -> Dataset:
+def _extend_dataset(federation: Federation, newcomers: Federation) -> Dataset:
     old, new = federation.dataset, newcomers.dataset
-    if encoded.shape[1:] != old.x.shape[1:] or old.targets_are != new.targets_are or old.channels != new.channels:
+    if new.x.shape[1:] != old.x.shape[1:] or old.targets_are != new.targets_are or old.channels != new.channels:
         raise BadInput(
-            f"join: rows of shape {[*encoded.shape[1:]]} with {new.targets_are}, but training had {[*old.x.shape[1:]]} "
+            f"join: rows of shape {[*new.x.shape[1:]]} with {new.targets_are}, but training had {[*old.x.shape[1:]]} "
             f"with {old.targets_are}"
         )
-    x = np.concatenate([old.x, encoded])
+    x = np.concatenate([old.x, new.x])
     columns = old.columns if newcomers.preprocessing is None else tuple(newcomers.preprocessing.as_data())
     if old.targets is not None and new.targets is not None:
         return replace(old, x=x, targets=np.concatenate([old.targets, new.targets]), columns=columns)

@@ -19,7 +19,7 @@ from fedweave.api.columns import (
     named_columns,
 )
 from fedweave.api.options import Arrangement, RowOptions, arrange, federation_fields
-from fedweave.api.tables import HASHED, fit_columns
+from fedweave.api.tables import HASHED, Preprocessing, fit_columns
 from fedweave.data import Dataset
 from fedweave.errors import BadInput, choose, format_value
 
@@ -125,9 +125,18 @@ def _build_dataset(x: np.ndarray, arrangement: Arrangement, options: RowOptions,
 
 
 def fields_from_table(
-    table: "pd.DataFrame", client: str, label: str | Sequence[str], columns: TableOptions, options: RowOptions
+    table: "pd.DataFrame",
+    client: str,
+    label: str | Sequence[str],
+    columns: TableOptions,
+    options: RowOptions,
+    preprocessing: Preprocessing | None = None,
 ) -> dict[str, Any]:
-    """The fields of a federation of a table."""
+    """The fields of a federation of a table.
+
+    Args:
+        preprocessing: of the columns, from a training without these clients; default: fitted on the training rows.
+    """
     option_columns = named_columns(table, options)
     if options.is_forecast:
         return _fields_from_series(table, client, label, columns, options, option_columns)
@@ -137,9 +146,14 @@ def fields_from_table(
     selected = feature_columns(table, client, [target], columns.features, option_columns)
     options = replace(options, **{key: column_values(table, column) for key, column in option_columns.items()})
     arrangement = arrange(column_values(table, target), column_values(table, client), len(table), options)
-    words = columns.words(selected)
-    preprocessing = fit_columns(table, selected, arrangement.rows["train"], columns.embed, columns.is_pooled, words)
-    encoded = preprocessing.encode(table, arrangement.owner)
+    train = arrangement.rows["train"]
+    if preprocessing is None:
+        words = columns.words(selected)
+        preprocessing = fit_columns(table, selected, train, columns.embed, columns.is_pooled, words)
+    else:
+        preprocessing = preprocessing.with_clients(table, train)
+    known_clients = max(0, preprocessing.clients - len(arrangement.names))  # they come first
+    encoded = preprocessing.encode(table, arrangement.owner + known_clients)
     numbers, scaled = arrangement.numbers, "standard" if columns.is_pooled else "standard_client"
     has_numbers = any(not (column.levels or column.is_text) for column in preprocessing.columns)
     sentences = [SCALING_NOTES[scaled]] * has_numbers + [TARGET_NOTES[columns.preprocess]] * (numbers is not None)
@@ -149,15 +163,26 @@ def fields_from_table(
     )  # fmt: skip
     if numbers is not None and not columns.is_pooled:
         options = replace(options, normalize={"name": options.normalize or "none", "targets": "client"})
+    notes = _warnings(table, selected, arrangement, dataset, preprocessing)
+    fields = federation_fields(dataset, arrangement, options, encoded.shape[1:], notes)
+    return {**fields, "preprocessing": preprocessing}
+
+
+def _warnings(
+    table: "pd.DataFrame",
+    features: Sequence[str],
+    arrangement: Arrangement,
+    dataset: Dataset,
+    preprocessing: Preprocessing,
+) -> tuple[str, ...]:
+    """Warnings about the columns and rows of a table, one line each."""
     train = np.concatenate(arrangement.rows["train"])
-    whole_rows = table[selected].notna().all(axis=1).to_numpy()
-    notes = (
-        *data_checks.find_label_leakage(table, selected, arrangement, train),
+    whole_rows = table[[*features]].notna().all(axis=1).to_numpy()
+    return (
+        *data_checks.find_label_leakage(table, features, arrangement, train),
         *data_checks.find_duplicates(dataset, arrangement.rows, whole_rows),
         *data_checks.find_misread_columns(table, preprocessing.columns, len(train)),
     )
-    fields = federation_fields(dataset, arrangement, options, encoded.shape[1:], notes)
-    return {**fields, "preprocessing": preprocessing}
 
 
 def _fields_from_series(

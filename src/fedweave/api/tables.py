@@ -144,6 +144,15 @@ class Preprocessing:
             start += column.width
         return encoded
 
+    @property
+    def clients(self) -> int:
+        """Clients with numbers of their own; 0 where all clients share the numbers."""
+        return max((len(column.own) for column in self.columns), default=0)
+
+    def with_clients(self, table: "pd.DataFrame", train: Sequence[np.ndarray]) -> "Preprocessing":
+        """The same with the numbers of more clients behind the others, from their rows `train` of `table`."""
+        return Preprocessing(tuple(_add_clients(column, table, train) for column in self.columns))
+
     def of_client(self, client: int) -> "Preprocessing":
         """The same with the numbers of one client alone."""
         return Preprocessing(tuple(column.of_client(client) for column in self.columns))
@@ -245,6 +254,17 @@ def _fit_number(values: np.ndarray, name: str, client: np.ndarray, pooled: bool)
     parts = [] if pooled else np.split(np.arange(len(values)), np.flatnonzero(np.diff(client)) + 1)
     own = tuple(_moments(values[indices], finite[indices], (median, mean, std)) for indices in parts)
     return Column(name, median, mean, std, missing=int((~finite).sum()), own=own)
+
+
+def _add_clients(column: Column, table: "pd.DataFrame", train: Sequence[np.ndarray]) -> Column:
+    """`column` with the numbers of more clients, if clients have numbers of their own."""
+    if not column.own:
+        return column
+    with convert_input_errors():
+        values = exported_model.as_numbers(table[column.name], column.name)
+    numbers = (column.median, column.mean, column.std)
+    own = (_moments(values[rows], np.isfinite(values[rows]), numbers) for rows in train)
+    return replace(column, own=(*column.own, *own))
 
 
 def _moments(values: np.ndarray, finite: np.ndarray, all_clients: Numbers | None) -> Numbers:
