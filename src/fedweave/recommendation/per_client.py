@@ -66,14 +66,18 @@ def _verdict(pair: PairedDifference, p: float, higher_is_better: bool) -> str:
 
 
 def losing_clients(run: Run, local: Run) -> list[int]:
-    """Clients that do worse than with `local` on validation rows, beyond the 95 % interval of the difference.
+    """Clients that do significantly worse than with `local` on validation rows, without a correction for their number.
 
     Test rows are not used, so that they can still test fairly what these clients deploy instead.
     """
     local_scores, scores = (results.validation_scores(one) for one in (local, run))
     sign = 1.0 if run.higher_is_better else -1.0
     pairs = _paired_differences(run, local, scores, local_scores, test=False)
-    return [client for client, pair in pairs if sign * (pair.high if sign > 0 else pair.low) < 0]
+    return [
+        client
+        for client, pair in pairs
+        if sign * (pair.high if sign > 0 else pair.low) < 0 and pair.p < statistics.ALPHA
+    ]
 
 
 def _paired_differences(
@@ -81,7 +85,8 @@ def _paired_differences(
 ) -> Iterator[tuple[int, PairedDifference]]:
     """(client, its difference) for the clients that both runs have, on test rows or on validation rows.
 
-    The spread over seeds is that of all clients together: a few seeds say little about a single client's.
+    The spread over seeds is that of all clients together: a few seeds say little about a single client's. The p-value
+    is never below `least_p`, as a few rows of which all differ alike show no spread.
     """
     metric, kind = METRICS.get(run.info["metric"]), str(run.info.get("targets", "classes"))
     seeds = sorted({*scores.index} & {*local_scores.index})
@@ -90,11 +95,22 @@ def _paired_differences(
     differences = (scores.loc[seeds] - local_scores.loc[seeds]).dropna(axis="columns")
     seed_variance = float(differences.var(ddof=1).mean()) if len(seeds) > 1 else 0.0
     for client in differences.columns:
-        row_error = 0.0
+        row_error, lowest_p = 0.0, 0.0
         if has_predictions and metric is not None:
-            row_error = _bootstrap_error(int(client), [*tables.values()], metric, kind, test)
+            row_error, rows = _bootstrap_error(int(client), [*tables.values()], metric, kind, test)
+            lowest_p = least_p(rows)
         error = float(np.hypot(np.sqrt(seed_variance / len(seeds)), row_error))
-        yield int(client), z_test(float(differences[client].mean()), error)
+        pair = z_test(float(differences[client].mean()), error)
+        yield int(client), pair._replace(p=max(pair.p, lowest_p))
+
+
+def least_p(rows: int) -> float:
+    """The smallest p-value that a paired test of the signs of `rows` differences can have: all signs are alike.
+
+    >>> least_p(1), least_p(5)
+    (1.0, 0.0625)
+    """
+    return min(1.0, 2.0 ** (1 - rows))
 
 
 def z_test(mean: float, error: float) -> PairedDifference:
@@ -111,21 +127,23 @@ def z_test(mean: float, error: float) -> PairedDifference:
     return PairedDifference(mean, low, high, float(2 * ndtr(-abs(mean) / error)))
 
 
-def _bootstrap_error(client: int, tables: list[tuple], metric: Metric, kind: str, test: bool) -> float:
-    """Standard error of a client's difference over its test or validation rows, averaged over seeds, by a bootstrap.
+def _bootstrap_error(client: int, tables: list[tuple], metric: Metric, kind: str, test: bool) -> tuple[float, int]:
+    """(standard error of a client's difference, averaged over seeds, by a bootstrap of its test or validation rows;
+    number of these rows).
 
     Every bootstrap sample has the same rows for both methods and all seeds.
     """
     differences: list[np.ndarray] = []
+    count = 0
     for first, second in tables:
         rows_of_methods = [_client_rows(table, client, test) for table in (first, second)]
         count = len(rows_of_methods[0][0])
         if count < 2 or len(rows_of_methods[1][0]) != count:
-            return 0.0
+            return 0.0, count
         draws = stream(client, count).integers(count, size=(DRAWS, count))
         values = [_bootstrap_values(metric, kind, *rows, draws) for rows in rows_of_methods]
         differences.append((values[0] - values[1]) * np.sqrt(count / (count - 1)))
-    return float(np.nanstd(np.mean(differences, axis=0)))
+    return float(np.nanstd(np.mean(differences, axis=0))), count
 
 
 def _client_rows(table: PredictionTable, client: int, test: bool) -> tuple[np.ndarray, np.ndarray]:

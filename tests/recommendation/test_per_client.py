@@ -1,0 +1,73 @@
+"""Verdicts on single clients: differences between two methods on each client's own rows."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedweave.recommendation import per_client
+from fedweave.runs.predictions import PredictionTable
+
+DRAWS = np.random.default_rng(0)
+
+
+def build_table(hits: list[np.ndarray], test: bool = True) -> PredictionTable:
+    """Predictions of two classes for the rows of every client; `hits` says which rows a method has right."""
+    right = np.concatenate(hits).astype(int)
+    client = np.repeat(np.arange(len(hits)), [len(rows) for rows in hits])
+    outputs = np.stack([1.0 - right, right], axis=1)
+    return PredictionTable(client, np.arange(len(right)), np.full(len(right), test), np.ones(len(right), int), outputs)
+
+
+def find_differences(
+    monkeypatch: pytest.MonkeyPatch, first: list[list[np.ndarray]], second: list[list[np.ndarray]]
+) -> dict[int, per_client.PairedDifference]:
+    """Client -> its difference, of methods whose right rows are given by seed and client."""
+    runs: list[Any] = [SimpleNamespace(info={"metric": "accuracy"}, hits=hits) for hits in (first, second)]
+    monkeypatch.setattr(per_client, "predictions", lambda run, seed: build_table(run.hits[seed]))
+    scores = [pd.DataFrame([[100 * rows.mean() for rows in hits] for hits in run.hits]) for run in runs]
+    return dict(per_client._paired_differences(*runs, *scores))
+
+
+def test_the_interval_of_one_seed_is_that_of_the_mean_over_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bootstrap has the standard error of a mean of paired differences; 300 samples give it to some per cent."""
+    first, second = ([DRAWS.random(80) < share] for share in (0.8, 0.6))
+    pair = find_differences(monkeypatch, [first], [second])[0]
+    paired = 100.0 * (first[0].astype(float) - second[0])
+    assert pair.difference == pytest.approx(paired.mean())
+    half_width = 1.96 * paired.std(ddof=1) / np.sqrt(80)
+    assert pair.high - pair.difference == pytest.approx(half_width, rel=0.15)
+
+
+def test_the_spread_over_seeds_widens_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every row of both clients differs alike within a seed, so that only the seeds say how sure the difference is."""
+    ones, zeros = np.ones(40, bool), np.zeros(40, bool)
+    pair = find_differences(monkeypatch, [[ones, ones], [zeros, ones]], [[zeros, zeros], [zeros, zeros]])[0]
+    seed_variance = np.mean([np.var([100, 0], ddof=1), 0.0])
+    assert pair.difference == 50.0
+    assert pair.high - pair.difference == pytest.approx(per_client.NORMAL * np.sqrt(seed_variance / 2))
+
+
+@pytest.mark.parametrize(("rows", "decided"), [(1, False), (2, False), (5, False), (6, True), (30, True)])
+def test_a_few_rows_that_agree_decide_nothing(rows: int, decided: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One method has all of them right, and the other none; a test of signs is significant for six rows or more."""
+    right, wrong = [[np.ones(rows, bool)]], [[np.zeros(rows, bool)]]
+    pair = find_differences(monkeypatch, right, wrong)[0]
+    assert pair.p == 2.0 ** (1 - rows)
+    assert per_client._verdict(pair, pair.p, True) == (per_client.GAINS if decided else per_client.UNDECIDED)
+
+
+@pytest.mark.parametrize("rows", [3, 12])
+def test_a_client_with_few_validation_rows_keeps_to_the_method(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three wrong rows do not take a client out of the collaboration; twelve do."""
+    right, wrong = np.ones(rows, bool), np.zeros(rows, bool)
+    runs: list[Any] = [
+        SimpleNamespace(info={"metric": "accuracy"}, higher_is_better=True, hits=[hits]) for hits in (wrong, right)
+    ]
+    monkeypatch.setattr(per_client, "predictions", lambda run, seed: build_table(run.hits, test=False))
+    monkeypatch.setattr(
+        per_client.results, "validation_scores", lambda run: pd.DataFrame([[100 * rows.mean() for rows in run.hits]])
+    )
+    assert per_client.losing_clients(*runs) == ([0] if rows == 12 else [])
