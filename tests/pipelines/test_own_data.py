@@ -96,6 +96,19 @@ def test_predictions_of_raw_rows(ending: str, folder: Path, capsys: pytest.Captu
     np.testing.assert_allclose(answers, result.predict_proba(new, "BOS", seed=1)["late"], rtol=1e-4)
 
 
+def test_files_of_the_user_are_not_replaced(folder: Path, tmp_path: Path) -> None:
+    """Neither by predictions nor by a table of the results that has the same name."""
+    file = tmp_path / "clients.csv"
+    flights(40).to_csv(file, index=False)
+    before = file.read_bytes()
+    with pytest.raises(fw.BadInput, match=r"--output: .*clients\.csv is the file of the rows"):
+        own_data.predict(folder / "out", file, client="BOS", output=tmp_path / "." / "clients.csv")
+    with pytest.raises(fw.BadInput, match=r"--out: in .* the results would replace .*clients\.csv"):
+        own_data.compare(file, out=tmp_path, **SETTINGS)
+    assert file.read_bytes() == before
+    assert [*tmp_path.iterdir()] == [file]
+
+
 def test_the_best_method_is_chosen_by_validation(folder: Path) -> None:
     """Test scores choose nothing."""
     done = fw.load(folder / "out")
