@@ -56,6 +56,7 @@ def compare(
 
     Example: fedweave compare flights.csv --client dest --label late --time time_hour --out flights/
     """
+    _check_results_spare(file, out)
     plugins.load(plugins.resolve_paths(uses or [], "--uses").values())
     data = opt.parse_options(
         label=label, features=features, target=target, text=text, window=window, horizon=horizon, stride=stride,
@@ -97,6 +98,8 @@ def predict(
     from fedweave.api import reading
     from fedweave.files import write_atomic
 
+    if output is not None and output.resolve() == file.resolve():
+        raise BadInput(f"--output: {output} is the file of the rows, which predictions would replace; name another file")
     result = load_result(folder, method, uses)
     if file.suffix.lower() == reading.ARRAYS:
         stored = reading.read_arrays(file)
@@ -126,6 +129,18 @@ def export(
     """
     result = load_result(folder, method, uses)
     print(f"{result.name} of {client}: {result.export(target, client, seed=seed)}")
+
+
+def _check_results_spare(file: Path, out: Path) -> None:
+    """Refuse a folder where a table of the results would replace the user's file.
+
+    Raises:
+        BadInput: naming the folder and the file.
+    """
+    from fedweave.api.folder import RESULTS
+
+    if file.resolve().parent == out.resolve() and any(file.match(pattern) for pattern in RESULTS):
+        raise BadInput(f"--out: in {out} the results would replace {file}; choose another folder")
 
 
 def load_result(folder: Path, method: str, uses: list[str] | None) -> fw.MethodResult:

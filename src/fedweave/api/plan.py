@@ -126,7 +126,7 @@ def plan(
         assembly.check(study, title, inputs)
     except BadInput as error:
         # Here nothing is read from a file: the wrong value is an argument.
-        raise BadInput(_rewrite_message(str(error), federation, title)) from error
+        raise BadInput(_rewrite_message(str(error), federation, raw["runs"], title)) from error
     return Plan(federation, study, inputs, title)
 
 
@@ -154,12 +154,19 @@ def _run_blocks(federation: Federation, entries: Mapping[str, tuple[str, dict[st
     return {"runs": runs, "methods": {method: {} for method, _ in entries.values()}}
 
 
-def _rewrite_message(message: str, federation: Federation, title: str) -> str:
-    """`message` with the name of the call or of its argument instead of the position in a file."""
+def _rewrite_message(message: str, federation: Federation, keys: Iterable[str], title: str) -> str:
+    """`message` with the name of the call or of its argument instead of the position in a file.
+
+    Args:
+        keys: of the runs; all of them have the same settings of training and evaluation.
+    """
     message = message.removeprefix(f"{title}: ") if f"tasks.{federation.name}.metric: " in message else message
-    message = message.replace(f"tasks.{federation.name}.metric: ", "metric: ")
+    message = message.replace(f"tasks.{federation.name}.", "")
     in_run = rf"{re.escape(title)}: runs\.\S+\.set\."  # before messages about settings that a method was given
-    return re.sub(rf"({in_run})?params\.yaml: (methods|runs)\.", f"{title}: ", message)
+    message = re.sub(rf"({in_run})?params\.yaml: (methods|runs)\.", f"{title}: ", message)
+    for key in keys:
+        message = message.replace(f": {key}.train.", ": ").replace(f": {key}.evaluate.", ": evaluate.")
+    return message
 
 
 def resolve_methods(methods: Methods) -> dict[str, tuple[str, dict[str, Any]]]:
