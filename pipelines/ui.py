@@ -74,8 +74,8 @@ def main() -> None:
     lets SIGINT be ignored.
 
     Raises:
-        BadInput: a port is in use, MLflow's store is damaged or does not answer, or a server does not start; the line
-            has its last output.
+        BadInput: a port is in use, MLflow's store is damaged or does not answer, or a server does not start or ends by
+            itself; the line has its last output.
     """
     own_servers = servers()
     check_store(os.environ["MLFLOW_TRACKING_URI"])
@@ -93,11 +93,10 @@ def main() -> None:
             print(f"{server.name:8} {url(server.port)}", flush=True)
         _print_summary("both" if len(own_servers) > 1 else "it")
         watch_results(Path("results"), threading.Event())
-        while all(process.poll() is None for process in running):
+        while not (ended := [number for number, process in enumerate(running) if process.poll() is not None]):
             time.sleep(0.5)
-    raise BadInput(
-        "a server ended by itself; its last output: " + " | ".join(_reason(lines) for lines in outputs if lines)
-    )
+    reasons = (f"{own_servers[number].name} ended by itself: {_reason(outputs[number])}" for number in ended)
+    raise BadInput(f"{'; '.join(reasons)}; start it again: {start_command('ui')}")
 
 
 def _print_summary(servers: str) -> None:
@@ -142,14 +141,14 @@ def _is_reachable(port: int) -> bool:
 
 
 def _drain(process: Popen[str]) -> list[str]:
-    """The last lines of `process`, which a thread reads on: a full pipe would block the process."""
+    """The last lines of `process` with text, which a thread reads on: a full pipe would block the process."""
     lines: list[str] = []
 
     def read() -> None:
         assert process.stdout is not None
-        for line in process.stdout:
+        for line in filter(None, map(str.strip, process.stdout)):
             lines[:-20] = []
-            lines.append(line.strip())
+            lines.append(line)
 
     threading.Thread(target=read, daemon=True).start()
     return lines

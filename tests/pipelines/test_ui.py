@@ -94,13 +94,16 @@ def test_a_tracking_server_elsewhere_is_named_and_prefect_started_alone(
     assert prefect.name == "Prefect"
     with pytest.raises(BadInput, match=f"MLFLOW_TRACKING_URI: no server answers at {address}; "):
         ui.main()
-    short = "import socket, sys, time; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); time.sleep(2)"
+    short = (
+        "import socket, sys, time; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); time.sleep(2); "
+        "print('no such table'); print()"
+    )
     mine = ui.Server("Prefect", other := free_port(), (sys.executable, "-c", short, str(other)))
     monkeypatch.setattr(ui, "servers", lambda: (mine,))
     monkeypatch.setattr(ui, "_run_links", lambda: iter([("mine in MLflow", "here")]))
     tracking = HTTPServer(("127.0.0.1", port), BaseHTTPRequestHandler)  # it answers that it has no such method
     threading.Thread(target=tracking.serve_forever, daemon=True).start()
-    with pytest.raises(BadInput, match="a server ended by itself"):
+    with pytest.raises(BadInput, match=r"^Prefect ended by itself: no such table; start it again: fedweave ui$"):
         ui.main()
     tracking.shutdown()
     tracking.server_close()
