@@ -29,6 +29,7 @@ def acquire() -> int:
 
     Raises:
         LockError: another command has the lock, or DVC runs a stage.
+        OSError: the disk is full, or the folder cannot be written; it has the name of the file.
     """
     if (handle := _inherited_handle()) is not None:
         return handle
@@ -36,6 +37,9 @@ def acquire() -> int:
     handle = os.open(LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         _lock_exclusively(handle)
+    except OSError as error:
+        os.close(handle)
+        raise OSError(error.errno, error.strerror, error.filename or LOCK) from error
     except BaseException:
         os.close(handle)
         raise

@@ -9,6 +9,7 @@ output of DVC and the stages is stored in .fedweave/repro.log.
 # pathlib would take longer to import than all of this.
 
 import ctypes
+import errno
 import os
 import selectors
 import signal
@@ -23,6 +24,11 @@ import locking  # isort: skip
 LOG = ".fedweave/repro.log"
 PARAMS = "params.yaml"
 PR_SET_PDEATHSIG = 1
+# Errors that the user can fix: a full disk, a quota, a folder that is read-only or of another user, a file in the place
+# of a folder or the reverse.
+WRITE_ERRORS = {
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.EISDIR,
+}  # fmt: skip
 
 
 def main(study: str = "") -> NoReturn:
@@ -120,5 +126,17 @@ def _end_with(parent: int) -> None:
         sys.exit(128 + signal.SIGTERM)
 
 
+def _error_line(error: OSError) -> str:
+    """A message about a file that cannot be written, which is the log where the error does not name it."""
+    advice = "free space, or make its folder one that can be written, and run this again"
+    return f"error: {error.filename or LOG}: cannot be written ({error.strerror}); {advice}"
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except OSError as file_error:
+        if file_error.errno not in WRITE_ERRORS:
+            raise
+        print(_error_line(file_error), file=sys.stderr)
+        sys.exit(2)

@@ -2,6 +2,7 @@
 ends with an error, so that DVC records nothing.
 """
 
+import errno
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import yaml
 
 from fedweave import data
 from fedweave.errors import BadInput
+from fedweave.files import user_errors
 from fedweave.pipelines import paths, processes
 from fedweave.pipelines.commands import studies
 from fedweave.pipelines.launching import locking
@@ -103,6 +105,35 @@ def test_reproduce_needs_a_study(project: None) -> None:
     assert done.returncode == 2
     assert done.stderr == "error: params.yaml: not found; write it with: fedweave study use quick\n"
     assert not Path(".fedweave/repro.log").exists()
+
+
+@pytest.mark.parametrize("path", [".fedweave", ".fedweave/repro.log"], ids=["lock", "log"])
+def test_reproduce_names_what_cannot_be_written(project: None, path: str) -> None:
+    """A file in the place of the folder, and a folder in the place of the log."""
+    if path == ".fedweave":
+        Path(path).touch()
+    else:
+        Path(path).mkdir(parents=True)
+    command = [sys.executable, "-IS", ROOT / "pipelines" / "launching" / "reproduce.py"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {path}: cannot be written (")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_full_disk_names_the_lock(project: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system's error has no file name, and without one the command ends with a traceback."""
+    Path("mine.yaml").write_text(yaml.safe_dump(STUDY))
+
+    def fail(_handle: int, _content: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(locking.os, "write", fail)
+    with (
+        pytest.raises(BadInput, match=r"^\.fedweave/repro\.lock: cannot be used \(No space left on device\)"),
+        user_errors(),
+    ):
+        studies.use("mine.yaml", force=True)
 
 
 def edited(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str, change: dict[str, Any]) -> None:
