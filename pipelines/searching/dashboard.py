@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -168,7 +168,7 @@ def _create_trials(
     objectives: Sequence[str],
 ) -> Iterable[FrozenTrial]:
     for record in records:
-        if {*record["params"]} - {*spaces} or ("bytes" in objectives and "bytes" not in record):
+        if not _fits(record["params"], spaces) or ("bytes" in objectives and "bytes" not in record):
             continue  # params.yaml no longer declares this search space or these objectives
         values = [record["value"], *(record[name] for name in objectives[1:])]
         trial = create_trial(
@@ -182,6 +182,14 @@ def _create_trials(
         trial.datetime_start = datetime.fromtimestamp(record["started"])
         trial.datetime_complete = datetime.fromtimestamp(record["started"] + record["seconds"])
         yield trial
+
+
+def _fits(params: Mapping[str, Any], spaces: Mapping[str, optuna.distributions.BaseDistribution]) -> bool:
+    """Whether the search space has all settings of a trial, with their values."""
+    try:
+        return all(spaces[name]._contains(spaces[name].to_internal_repr(value)) for name, value in params.items())
+    except (KeyError, ValueError):  # another setting, or none of the choices
+        return False
 
 
 def main(port: int = 8080) -> None:

@@ -93,6 +93,20 @@ def test_without_the_journal_it_is_read_from_the_output(tmp_path: Path, monkeypa
     assert {t.state for t in trials} <= {TrialState.COMPLETE, TrialState.PRUNED}
 
 
+@pytest.mark.parametrize("space", [{"low": 0.24, "high": 0.26}, {"choices": [0.25]}], ids=["range", "choices"])
+def test_trials_outside_of_a_narrower_space_are_left_out(
+    space: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """params.yaml was edited after the search; its file is not damaged."""
+    monkeypatch.chdir(tmp_path)
+    searched(tmp_path, monkeypatch, 3)
+    content = yaml.safe_load(Path("params.yaml").read_text())
+    content["tune"]["spaces"]["fedprox"]["mu"] = space
+    Path("params.yaml").write_text(yaml.safe_dump(content))
+    trials, _ = dashboard.SearchReplica(assembly.load())._ended_trials(RUN)
+    assert [trial.params for trial in trials] == [DECLARED]
+
+
 def test_the_mirror_goes_on_while_a_stage_writes_its_files(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
