@@ -43,6 +43,8 @@ def stale_stages(targets: Sequence[str] = ()) -> list[StaleStage]:
 def plan(targets: Sequence[str] = ()) -> Plan:
     """The stages that changed, or depend on one that did, in an order in which they can run.
 
+    It waits while another command of DVC holds the lock of the project, as the stages of a flow do.
+
     Args:
         targets: only these stages, or groups such as `train`, and what they depend on; default: the whole graph.
 
@@ -50,7 +52,7 @@ def plan(targets: Sequence[str] = ()) -> Plan:
         BadInput: DVC cannot read the project, a target is not a stage of dvc.yaml, or a run replays one that is not
             trained before it.
     """
-    with repository() as repo, _readable():
+    with repository(wait=True) as repo, _readable():
         graph = networkx.relabel_nodes(repo.index.graph, lambda stage: stage.addressing)
         gpu = {stage.addressing for stage in repo.index.stages if (stage.meta or {}).get("gpu")}
         changed = repo.status()

@@ -1,10 +1,12 @@
 """Files of a project that DVC cannot read end every command in one line, before a server starts or a stage runs."""
 
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from dvc.repo import Repo
+from zc.lockfile import LockFile
 
 from fedweave.errors import BadInput
 from fedweave.pipelines.scheduling import dvc_graph, flows
@@ -34,6 +36,14 @@ def test_a_damaged_file_is_one_line(name: str, project: Path) -> None:
     for function in (dvc_graph.check, dvc_graph.plan):
         with pytest.raises(BadInput, match=words):
             function()
+
+
+def test_a_plan_waits_for_the_lock_of_dvc(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without waiting it would be refused, as if its files were damaged."""
+    monkeypatch.setattr("dvc.lock.DEFAULT_TIMEOUT", 0.6)
+    held = LockFile(str(project / ".dvc" / "tmp" / "lock"))
+    threading.Timer(1.5, held.close).start()
+    assert [stage.name for stage in dvc_graph.plan().stale] == ["download@digits"]
 
 
 def test_a_flow_starts_no_server(
