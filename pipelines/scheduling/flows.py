@@ -16,11 +16,12 @@ from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture, as_completed
 from prefect.settings import temporary_settings
-from prefect.states import Completed
+from prefect.states import Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
 
 from fedweave.errors import BadInput
+from fedweave.files import user_errors
 from fedweave.pipelines import addresses
 from fedweave.pipelines.mlflow_records import synchronise
 from fedweave.pipelines.paths import RESULTS
@@ -37,6 +38,7 @@ from fedweave.pipelines.scheduling import (
 from fedweave.pipelines.scheduling.artifacts import ProgressBar, RoundProgress, publish
 from fedweave.pipelines.scheduling.dvc_graph import StaleStage
 from fedweave.pipelines.scheduling.gpus import visible_devices
+from fedweave.pipelines.scheduling.host import FailedStages, PermanentFailure
 from fedweave.pipelines.scheduling.pool import (
     Place,
     WorkerLostError,
@@ -56,10 +58,6 @@ PERMANENT_EXIT = re.compile(r"exited with [23]\b")  # bad input or diverged trai
 MAX_REMOTE = 64  # stages on other hosts that a flow waits for at once
 CANCEL_TIMEOUT = 120.0  # seconds for stages of an earlier flow to end
 RETRY_DELAY = 5  # seconds before a failed stage is tried again
-
-
-class PermanentFailure(RuntimeError):
-    """A failure that no retry can repair: the stage would fail again, or its flow has ended."""
 
 
 def _round_progress(stage: str) -> RoundProgress:
@@ -178,7 +176,8 @@ def _follow(futures: Sequence[PrefectFuture[Any]]) -> tuple[list[str], int]:
     for count, future in enumerate(as_completed(list(futures)), 1):
         future.wait()  # until the state is known here; the server gets it a moment later
         if future.state.is_failed() or future.state.is_crashed():
-            failed.append(str(future.state.message))
+            error = future.state.result(raise_on_failure=False)  # its text is without the words that Prefect adds
+            failed.append(str(error) or str(future.state.message))
         elif not future.state.is_completed():
             not_run += 1
         progress.update(count / len(futures))
@@ -218,7 +217,7 @@ def reproduce(
     retries: Annotated[int, Field(ge=0)] = 1,
     gpus: list[str] | None = None,
     share: Annotated[float, Field(gt=0, le=1)] = 1.0,
-) -> str:
+) -> str | State[Any]:
     """Bring a study up to date: every stale stage of its DVC graph, as a task.
 
     Args:
@@ -248,7 +247,8 @@ def reproduce(
     synchronise.run_in_subprocess(RESULTS / finished, finished)
     publish(finished)
     if failed or not_run:
-        raise RuntimeError(f"{len(failed)} of {len(stages)} stages failed, {not_run} did not run: {' | '.join(failed)}")
+        line = f"{len(failed)} of {len(stages)} stages failed, {not_run} did not run: {' | '.join(failed)}"
+        return Failed(message=line, data=FailedStages(line))  # a state, because Prefect shows a traceback of an error
     summary, board = plan.summary(on_cluster + len(stages)), RESULTS / finished / "leaderboard.txt"
     get_run_logger().info("%s", f"{summary}; leaderboard: {board}" if board.is_file() else summary)
     return summary
@@ -277,18 +277,23 @@ def main() -> None:
     """Run the flow from the command line: on the server of `make ui` if it runs, else on a temporary one."""
     options = flow_options.parse()
     try:
-        _ = options["study"] and catalogue.find_file(options["study"])
-        addresses.mlflow_address()  # refuse a wrong port now; the link to MLflow is made at the end only
-        server, pool = server_settings(), pool_names.current_pool()
-        if options["where"] == "workers":
-            check_project(server)
-        if not options["study"]:
-            dvc_graph.check()  # before a server starts
-        with temporary_settings(server), tags(pool):
-            reproduce(**options)
-    except BadInput as error:
+        with user_errors():
+            _run(options)
+    except (BadInput, FailedStages) as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(2 if isinstance(error, BadInput) else 1)
+
+
+def _run(options: dict[str, Any]) -> None:
+    _ = options["study"] and catalogue.find_file(options["study"])
+    addresses.mlflow_address()  # refuse a wrong port now; the link to MLflow is made at the end only
+    server, pool = server_settings(), pool_names.current_pool()
+    if options["where"] == "workers":
+        check_project(server)
+    if not options["study"]:
+        dvc_graph.check()  # before a server starts
+    with temporary_settings(server), tags(pool):
+        reproduce(**options)
 
 
 if __name__ == "__main__":

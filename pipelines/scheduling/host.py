@@ -1,4 +1,7 @@
-"""Resources that the stages of one flow run share on a host: child processes, and GPUs that they use in turn."""
+"""Resources that the stages of one flow run share on a host: child processes, and GPUs that they use in turn.
+
+The errors by which stages and flows fail are here too.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +21,14 @@ class StageError(RuntimeError):
 
     def __str__(self) -> str:
         return f"exit code {self.code}: {self.line or 'no error line'}"
+
+
+class PermanentFailure(RuntimeError):
+    """A failure that no retry can repair: the stage would fail again, or its flow has ended."""
+
+
+class FailedStages(RuntimeError):
+    """Stages of a flow failed; the message says how many, and why."""
 
 
 class HostResources(NamedTuple):

@@ -1,5 +1,6 @@
 """The command line of a flow: what is wrong ends in one line, before a server is started."""
 
+import errno
 import logging
 import sys
 from pathlib import Path
@@ -40,6 +41,32 @@ def test_a_folder_without_a_study(
     assert end.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: params.yaml: not found; ")
+
+
+@pytest.mark.parametrize(
+    ("error", "line", "code"),
+    [
+        (host.FailedStages("1 of 4 stages failed"), "error: 1 of 4 stages failed\n", 1),
+        (OSError(errno.EROFS, "Read-only file system", ".dvc/tmp/lock"), "error: .dvc/tmp/lock: cannot be used (", 2),
+    ],
+    ids=["stages", "folder"],
+)
+def test_what_ends_a_flow_is_one_line(
+    error: Exception, line: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(sys, "argv", ["flows"])
+    monkeypatch.setattr(flows, "server_settings", dict)
+    monkeypatch.setattr(flows.dvc_graph, "check", lambda: None)
+    monkeypatch.setattr(flows, "reproduce", fail)
+    with pytest.raises(SystemExit) as end:
+        flows.main()
+    assert end.value.code == code
+    said = capsys.readouterr().err
+    assert said.startswith(line)
+    assert said.count("\n") == 1
 
 
 def test_a_flow_switches_to_a_study_where_there_was_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
