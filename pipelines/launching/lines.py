@@ -49,7 +49,7 @@ class ProgressView:
     def __init__(self, output: TextIO, errors: TextIO, total: int) -> None:
         self._output, self._errors, self._total = output, errors, total
         self._is_terminal = output.isatty()  # where one line is overwritten again and again
-        self._stage, self._stage_start, self._count = "", 0.0, 0
+        self._stage, self._stage_start, self._count, self._outcome = "", 0.0, 0, "ran"
         self._message = ""  # the last line of the stage
         self._start = self._last_print = time.monotonic()
         self._counts = dict.fromkeys(("ran", "restored", "unchanged"), 0)
@@ -59,8 +59,7 @@ class ProgressView:
         if match := RUNNING.match(line):
             self._begin_stage(match[1])
         elif match := RESTORED.match(line):
-            self._begin_stage(match[1])
-            self._finish_stage("restored")
+            self._begin_stage(match[1], "restored")  # the copying of its files may fail
         elif UNCHANGED.match(line):
             self._begin_stage("")
             self._counts["unchanged"] += 1
@@ -84,7 +83,7 @@ class ProgressView:
     def end(self, status: int) -> None:
         """Print the summary, after DVC has ended with the exit code `status`."""
         if self._stage:
-            self._finish_stage("failed" if status else "ran")
+            self._finish_stage("failed" if status else self._outcome)
         self._clear()
         counts = ", ".join(f"{number} {word}" for word, number in self._counts.items() if number)
         duration = format_duration(time.monotonic() - self._start)
@@ -93,9 +92,11 @@ class ProgressView:
         else:
             self._print(f"stopped after {duration} ({counts or 'nothing ran'}); all output: .fedweave/repro.log")
 
-    def _begin_stage(self, stage: str) -> None:
+    def _begin_stage(self, stage: str, outcome: str = "ran") -> None:
+        """End the stage before, and begin `stage`, whose outcome is `outcome` unless it fails."""
         if self._stage:
-            self._finish_stage("ran")
+            self._finish_stage(self._outcome)
+        self._outcome = outcome
         self._stage, self._stage_start, self._message, self._count = stage, time.monotonic(), "", self._count + 1
         self._last_print = self._stage_start
         self._total = max(self._total, self._count)

@@ -61,6 +61,20 @@ def test_one_line_for_each_stage_that_was_not_left_alone(status: int, last: str)
     assert errors.getvalue() == "error: a line of its own\n"
 
 
+def test_a_stage_whose_files_cannot_be_restored_has_failed() -> None:
+    """DVC says that it is cached before it copies the files."""
+    output = io.StringIO()
+    view = lines.ProgressView(output, io.StringIO(), 3)
+    view.show_output("Stage 'train@a' is cached - skipping run, checking out outputs")
+    view.show_output("Stage 'train@b' is cached - skipping run, checking out outputs")
+    view.show_error("ERROR: failed to reproduce 'train@b': No possible cache link types")
+    view.end(255)
+    first, second, end = output.getvalue().splitlines()
+    assert re.fullmatch(r"1/3 train@a +restored", first)
+    assert re.fullmatch(r"2/3 train@b +failed after \d\.\d s", second)
+    assert "(1 restored, 1 failed)" in end
+
+
 def test_a_log_tells_now_and_then_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not before a minute without news, and not where a terminal shows it."""
     output, terminal = io.StringIO(), Terminal()
