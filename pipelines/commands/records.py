@@ -33,7 +33,8 @@ def search(task: Annotated[str, typer.Argument(help="a task of params.yaml")]) -
     """Work on the searches of TASK beside the stage that runs them: start one of these per core or machine."""
     from fedweave.pipelines.stages import tune
 
-    tune.run_searches(task)
+    keys = tune.run_searches(task)
+    print(f"{task}: {len(keys)} searches are complete; next: dvc repro")
 
 
 @app.command()

@@ -28,6 +28,7 @@ from fedweave import data
 from fedweave.data import Dataset
 from fedweave.federation.records import Report
 from fedweave.pipelines import paths
+from fedweave.pipelines.commands import records
 from fedweave.pipelines.searching import dashboard, search, trials
 from fedweave.pipelines.stages import train, tune
 from fedweave.runs import assembly, repetition
@@ -498,14 +499,15 @@ def test_trials_of_other_data_are_not_taken(project: Path, monkeypatch: pytest.M
     assert search.open_search(study, RUN).remaining_trials == TRIALS
 
 
-def test_the_longest_searches_begin_first(project: Path) -> None:
+def test_the_longest_searches_begin_first(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Rounds over the pooled rows of all clients, then methods with more rounds, so that all searches end together."""
     spaces = {name: {"train.lr": {"low": 0.01, "high": 0.1}} for name in ("fedprox", "ghn", "central")}
     runs = {f"toy-{name}": {"task": "toy", "method": name} for name in spaces}
     tuned = {"trials": 1, "share": 0.2, "workers": 1, "spaces": spaces}
     methods = {"ghn": {"stage1_rounds": 2, "graph": "knn", "k": 1}}
     Path("params.yaml").write_text(yaml.safe_dump({**STUDY, "runs": runs, "methods": methods, "tune": tuned}))
-    tune.run_searches("toy")
+    records.search("toy")
+    assert capsys.readouterr().out == "toy: 3 searches are complete; next: dvc repro\n"
     study = assembly.load()
     begun = {name: search.open_search(study, f"toy-{name}").optuna_study.trials[0].datetime_start for name in spaces}
     assert sorted(begun, key=lambda name: begun[name]) == ["central", "ghn", "fedprox"]
