@@ -99,8 +99,8 @@ def _write(content: dict[str, Any], force: bool) -> None:
         before = spec.read_yaml(spec.PARAMS)
         if before != content and not _is_unchanged() and not _is_from_catalogue(before):
             raise BadInput(
-                f"params.yaml: differs from the study {before.get('study')!r} it names; "
-                "save it as studies/<name>.yaml, or add --force"
+                "params.yaml: has changes made by hand, which would be lost; save it as studies/<name>.yaml, or add "
+                "--force to overwrite it"
             )
     write_atomic(spec.PARAMS, dump(content))
     if projects.is_separate():

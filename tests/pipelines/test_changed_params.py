@@ -70,6 +70,24 @@ def test_a_refused_command_changes_nothing(project: None, command: Callable[...,
     assert yaml.safe_load(Path("params.yaml").read_text())["seeds"] == [0, 1]
 
 
+def test_changes_made_by_hand_are_not_lost(project: None) -> None:
+    """A params.yaml that the command wrote itself is replaced without a question."""
+    for seeds in ([0, 1], [0, 1, 2]):
+        before = Path("params.yaml").read_text()
+        Path("mine.yaml").write_text(yaml.safe_dump(STUDY | {"seeds": seeds}))
+        with pytest.raises(
+            BadInput, match=r"^params\.yaml: has changes made by hand, .*; save it as .*, or add --force"
+        ):
+            studies.use("mine.yaml")
+        assert Path("params.yaml").read_text() == before
+        studies.use("mine.yaml", force=True)
+        Path("mine.yaml").write_text(yaml.safe_dump(STUDY | {"seeds": [7]}))
+        studies.use("mine.yaml")
+        written = Path("params.yaml").read_text()
+        assert yaml.safe_load(written)["seeds"] == [7]
+        Path("params.yaml").write_text(written.replace("hidden: 4", "hidden: 5"))
+
+
 def test_who_runs_a_study_keeps_the_lock_from_the_first_byte_to_the_end(
     project: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
