@@ -83,7 +83,8 @@ def connection_error(api: str) -> str:
         with urlopen(f"{api}/health", timeout=5):
             return ""
     except (OSError, ValueError) as error:
-        return str(error) or type(error).__name__
+        cause = getattr(error, "reason", None)  # urllib puts the system's error into one of its own
+        return getattr(cause, "strerror", None) or str(error) or type(error).__name__
 
 
 def check_prefect(api: str, alternative: str = "") -> str:
@@ -98,9 +99,10 @@ def check_prefect(api: str, alternative: str = "") -> str:
     """
     address = api.rstrip("/")
     if reason := connection_error(address):
+        hint = "" if address.endswith("/api") else "the address of a server ends in /api; "
         raise BadInput(
             f"PREFECT_API_URL: no Prefect server answers at {address} ({reason}); "
-            f"start one: {start_command('ui')}{alternative}"
+            f"{hint}start one: {start_command('ui')}{alternative}"
         )
     return address
 

@@ -62,8 +62,18 @@ def test_a_flow_names_a_server_that_does_not_answer(
         flows.main()
     assert end.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"error: PREFECT_API_URL: no Prefect server answers at {address} (")
+    assert line.startswith(
+        f"error: PREFECT_API_URL: no Prefect server answers at {address} (Connection refused); start"
+    )
     assert line.endswith("; start one: fedweave ui, or unset PREFECT_API_URL for a temporary one")
+
+
+def test_an_address_without_its_end_is_corrected() -> None:
+    address = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(
+        BadInput, match=rf"answers at {address} \(.*\); the address of a server ends in /api; start one: "
+    ):
+        addresses.check_prefect(f"{address}/")
 
 
 def test_a_flow_uses_a_temporary_server_where_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
