@@ -76,10 +76,11 @@ def log_study(folder: Path | str, uri: str | None = None) -> StudyRecord:
         uri: of the tracking store; default: MLflow's own rules, above all MLFLOW_TRACKING_URI.
 
     Raises:
-        BadInput: no finished run, or a broken one.
+        BadInput: no finished run, or a broken one; or the folder is a copy of another study's.
     """
     with _lock():
         digest, study = stamp.results_digest(Path(folder)), results.load_study(folder)
+        _check_folder(study)
         store = writer.connect(study.name, uri)
         tables = results.load_tables(study)
         outcome = versions.synchronise(store, [*entries.units(study, tables)], whole=True)
@@ -89,6 +90,20 @@ def log_study(folder: Path | str, uri: str | None = None) -> StudyRecord:
         links = {task: views.link(store, task) for task in results.by_task(study)}
         stamp.write(digest, study.name, mlflow.get_tracking_uri(), links)
     return StudyRecord([*ids.values()], outcome.new, outcome.restored, outcome.superseded)
+
+
+def _check_folder(study: Study) -> None:
+    """Refuse a copy of another folder's results: in MLflow its runs would take the place of that folder's runs.
+
+    Raises:
+        BadInput: the study has another folder below results/, with finished runs.
+    """
+    own_folder = RESULTS / study.name
+    if own_folder.resolve() != study.folder.resolve() and any(own_folder.glob("runs/*/run.json")):
+        raise BadInput(
+            f"{study.folder}: its runs are of the study {study.name!r}, and would take the place of {own_folder} in "
+            f"MLflow; move it out of {RESULTS}"
+        )
 
 
 def log_run(folder: Path | str, uri: str | None = None) -> str:

@@ -15,10 +15,11 @@ import pytest
 from mlflow import MlflowClient
 
 from fedweave import results
+from fedweave.errors import BadInput
 from fedweave.pipelines.mlflow_records import entries, stamp, synchronise, tracking
 from fedweave.pipelines.stages import leaderboard, report
 from fedweave.runs import parallel
-from tests.mlflow_store import children, current, logged, small
+from tests.mlflow_store import SKILL, children, current, logged, small
 from tests.servers import ROOT, until
 
 # One worker for all of it, so that the store is made once.
@@ -40,6 +41,26 @@ def test_a_current_record_is_seen_without_mlflow(store: str, tmp_path: Path) -> 
         assert not stamp.is_current(folder, "toy", store)
         tracking.log_study(folder, store)
         assert stamp.is_current(folder, "toy", store)
+
+
+def test_a_copy_of_results_does_not_take_their_place(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Such as one that is kept before a study is changed; the study itself may lie in a folder of another name."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    folder, copy = small(Path("results", "toy")), Path("results", "toy-old")
+    copy_ids = tracking.log_study(folder.rename(copy), store).ids
+    fake_results.write_study(folder, methods=SKILL, seeds=(0, 1), clients=4, rounds=5, extras=False)
+    ids = tracking.log_study(folder, store).ids
+    with pytest.raises(
+        BadInput, match=r"^results/toy-old: its runs are of the study 'toy', .*; move it out of results$"
+    ):
+        tracking.main()
+    assert current(store, folder)
+    tracking.try_log_study(copy)
+    assert "not logged to MLflow: results/toy-old: its runs are of" in capsys.readouterr().err
+    assert {run.info.run_id for run in logged(store, "toy") if run.data.tags["record"] == "current"} >= {*ids}
+    assert not {*ids} & {*copy_ids}
 
 
 @pytest.mark.acceptance
