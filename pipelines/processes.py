@@ -143,13 +143,15 @@ def _exit_on_signal(_number: int, _frame: FrameType | None) -> NoReturn:
     sys.exit(128 + signal.SIGTERM)
 
 
-def run_main(main: Callable[..., None], *failures: type[Exception]) -> NoReturn:
+def run_main(main: Callable[..., None], *failures: type[Exception], is_service: bool = False) -> NoReturn:
     """Run a stage's `main` with the arguments of the command line, then exit.
 
     Bad input ends with one line and exit code 2, an exception of `failures` with one line and exit code 3. A stage
-    ends with the process that started it: an orphan would go on and overwrite the outputs of the next attempt.
+    ends with the process that started it: an orphan would go on and overwrite the outputs of the next attempt. A
+    service does not: `nohup` lets it outlive its shell.
     """
-    die_with_parent()
+    if not is_service:
+        die_with_parent()
     signal.signal(signal.SIGTERM, _exit_on_signal)
     expected: tuple[type[Exception], ...] = (BadInput, *failures)
     # PyTorch's own folder lies in /tmp and does not outlive a machine or a container.

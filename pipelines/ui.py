@@ -187,4 +187,4 @@ def _wait_for(server: Server, process: Popen[str], lines: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    run_main(main)
+    run_main(main, is_service=True)

@@ -1,10 +1,12 @@
 """Child processes: what is known of one that has ended, and their end by a signal."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import threading
+import time
 
 import psutil
 import pytest
@@ -58,6 +60,31 @@ def test_a_signal_may_end_children_while_one_is_being_started(monkeypatch: pytes
     thread.join(60)
     assert outcomes == ["ended"]
     assert not [child for child in psutil.Process().children() if "time.sleep(60)" in " ".join(child.cmdline())]
+
+
+ORPHAN = "import os, time; from fedweave.pipelines import processes; processes.run_main({}, is_service={})"
+WAIT = "lambda: (print(os.getpid(), flush=True), time.sleep(60))"
+
+
+@pytest.mark.parametrize("is_service", [False, True], ids=["stage", "service"])
+def test_a_service_outlives_the_shell_that_started_it(is_service: bool) -> None:
+    """Such as the servers of `fedweave ui`, started with `nohup` before a logout; a stage must not."""
+    program = shlex.join([sys.executable, "-c", ORPHAN.format(WAIT, is_service)])
+    shell = subprocess.Popen(["/bin/sh", "-c", f"{program} & wait"], stdout=subprocess.PIPE, text=True)
+    assert shell.stdout is not None
+    orphan = psutil.Process(int(shell.stdout.readline()))
+    shell.kill()
+    shell.wait()
+    try:
+        if is_service:
+            time.sleep(1)
+            assert orphan.is_running()
+        else:
+            psutil.wait_procs([orphan], 60)
+            assert not orphan.is_running()
+    finally:
+        if orphan.is_running():
+            orphan.kill()
 
 
 # A command whose child has something to do on Ctrl-C before it ends, and tells when it may come.
