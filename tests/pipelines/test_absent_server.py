@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.xdist_group("tracking"), pytest.mark.timeout(600)]
 
 
 @pytest.fixture
-def absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def absent_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The address of a server that is not there, which the environment names; the current folder is empty."""
     monkeypatch.chdir(tmp_path)
     uri = f"http://127.0.0.1:{free_port()}"
@@ -33,66 +33,66 @@ def absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return uri
 
 
-def line(uri: str) -> str:
+def refusal_line(uri: str) -> str:
     """What is said of it for the study toy."""
     return f"MLFLOW_TRACKING_URI: no server answers at {uri}; start it, or log later: fedweave log toy"
 
 
-def test_log_is_refused_at_once(absent: str) -> None:
+def test_log_is_refused_at_once(absent_server: str) -> None:
     """Before results are read: there are none here."""
     begun = time.monotonic()
     with pytest.raises(BadInput) as refusal:
         tracking.main("toy")
-    assert str(refusal.value) == line(absent)
+    assert str(refusal.value) == refusal_line(absent_server)
     assert time.monotonic() - begun < 2 * addresses.ANSWER_TIMEOUT
 
 
 def test_a_reproduction_shows_its_leaderboard_and_tells_once(
-    absent: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    absent_server: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The stage `report` tells; at the end there is no second try and no link, and a later success takes it back."""
     begun, folder = time.time() - 1, small(Path("results", "toy"))
     results.write(folder)
     Path("params.yaml").write_text("study: toy\n", encoding="utf-8")
-    stamp.write("before", "toy", absent, {"blobs": "#/one"})
+    stamp.write("before", "toy", absent_server, {"blobs": "#/one"})
     monkeypatch.setattr(leaderboard, "stale_runs", lambda study: [])
     monkeypatch.setattr(report, "write_board", lambda folder, study: (folder / "leaderboard.txt").write_text("best\n"))
     report.main("toy")
-    assert capfd.readouterr().err == f"not logged to MLflow: {line(absent)}\n"
+    assert capfd.readouterr().err == f"not logged to MLflow: {refusal_line(absent_server)}\n"
     with monkeypatch.context() as once:
         once.setattr(synchronise, "run_in_subprocess", lambda folder, study: pytest.fail("tried again"))
         board.main(str(begun))
     said = capfd.readouterr()
     assert said.out.splitlines()[0] == "best"
     assert "MLflow" not in said.out + said.err
-    stamp.write("now", "toy", absent, {"blobs": "#/one"})
+    stamp.write("now", "toy", absent_server, {"blobs": "#/one"})
     assert stamp.last_failure("toy") == 0
 
 
 def test_the_end_of_an_idle_reproduction_tells_after_the_leaderboard(
-    absent: str, capfd: pytest.CaptureFixture[str]
+    absent_server: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """What failed before this reproduction is tried again."""
     results.write(small(Path("results", "toy")))
     Path("params.yaml").write_text("study: toy\n", encoding="utf-8")
     Path("results", "toy", "leaderboard.txt").write_text("best\n")
-    stamp.write("before", "toy", absent, {"blobs": "#/one"})
+    stamp.write("before", "toy", absent_server, {"blobs": "#/one"})
     stamp.record_failure("toy")
     board.main(str(time.time() + 1))
     said = capfd.readouterr()
-    assert said.err == f"not logged to MLflow: {line(absent)}\n"
+    assert said.err == f"not logged to MLflow: {refusal_line(absent_server)}\n"
     assert [words.partition(" in ")[0] for words in said.out.splitlines()] == ["best", "all"]
 
 
 def test_no_link_leads_to_a_server_that_ended_since(
-    absent: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    absent_server: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """All was logged; links of the project's own file lead to the server of `make ui`, which may be started later."""
     board_file = Path("results", "toy", "leaderboard.txt")
     board_file.parent.mkdir(parents=True)
     board_file.write_text("best\n")
     Path("params.yaml").write_text("study: toy\n", encoding="utf-8")
-    stamp.write("now", "toy", absent, {"blobs": "#/one"})
+    stamp.write("now", "toy", absent_server, {"blobs": "#/one"})
     board.main()
     assert capfd.readouterr().out == "best\n"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
@@ -101,10 +101,10 @@ def test_no_link_leads_to_a_server_that_ended_since(
 
 
 def test_a_study_is_run_with_a_warning_before(
-    absent: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    absent_server: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def started(*_: Any) -> int:
-        assert capfd.readouterr().err == f"warning: {line(absent)}\n"
+        assert capfd.readouterr().err == f"warning: {refusal_line(absent_server)}\n"
         return 0
 
     monkeypatch.setattr(studies, "switch_study", lambda *_: nullcontext(({"study": "toy"}, 0)))
@@ -147,7 +147,7 @@ def test_a_server_that_hangs_or_speaks_another_language_is_none(monkeypatch: pyt
     assert addresses.is_reachable("postgresql://host/base")
 
 
-def test_what_a_server_refuses_is_not_to_be_moved_away(absent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_server_refuses_is_not_to_be_moved_away(absent_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     small(Path("results", "toy"))
     monkeypatch.setattr(addresses, "check_store", lambda *_: None)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")

@@ -154,7 +154,7 @@ def test_a_full_disk_names_the_lock(project: None, monkeypatch: pytest.MonkeyPat
         studies.use("mine.yaml", force=True)
 
 
-def edited(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str, change: dict[str, Any]) -> None:
+def edit_during(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str, change: dict[str, Any]) -> None:
     """Let params.yaml be changed while `module.name` works."""
     work = getattr(module, name)
 
@@ -179,7 +179,7 @@ def test_stages_refuse_what_has_changed_meanwhile(
         (tune, "search_record", "blobs"), (train, "train", "blobs-fedavg"), (ablate, "train", "lr"),
     ):  # fmt: skip
         with monkeypatch.context() as patch:
-            edited(patch, module, name, change)
+            edit_during(patch, module, name, change)
             with pytest.raises(BadInput, match=CHANGED):
                 module.main(word)
         Path("params.yaml").write_text(yaml.safe_dump(STUDY))
@@ -188,5 +188,5 @@ def test_stages_refuse_what_has_changed_meanwhile(
 
 def test_another_run_may_change_while_a_stage_works(project: None, monkeypatch: pytest.MonkeyPatch) -> None:
     tune.main("blobs")
-    edited(monkeypatch, train, "train", OTHER)
+    edit_during(monkeypatch, train, "train", OTHER)
     train.main("blobs-fedavg")

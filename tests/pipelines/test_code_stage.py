@@ -8,8 +8,8 @@ from fedweave.files import read_table
 from fedweave.pipelines.stages import code
 
 
-def recorded(name: str) -> set[str]:
-    """The files of a package that the stage has recorded."""
+def recorded_files(name: str) -> set[str]:
+    """The files of a package in what the stage has written."""
     return {*read_table(Path(f"data/code/packages/{name}.csv"), ("file", "digest"), "")["file"]}
 
 
@@ -22,6 +22,6 @@ def test_folders_named_pipelines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (project / "params.yaml").write_text("study: x\nuses: {mybench: mybench}\n")
     monkeypatch.chdir(project)
     code.main()
-    assert recorded("mybench") == {"mybench/own.py", "mybench/pipelines/steps.py"}
-    assert "fedweave/methods/ditto.py" in recorded("fedweave")
-    assert not [name for name in recorded("fedweave") if name.startswith("fedweave/pipelines/")]
+    assert recorded_files("mybench") == {"mybench/own.py", "mybench/pipelines/steps.py"}
+    assert "fedweave/methods/ditto.py" in recorded_files("fedweave")
+    assert not [name for name in recorded_files("fedweave") if name.startswith("fedweave/pipelines/")]

@@ -23,8 +23,8 @@ from fedweave.runs import assembly
 from tests.pipelines.test_tune import DECLARED, RUN, STUDY, prepare
 
 
-def searched(folder: Path, monkeypatch: pytest.MonkeyPatch, trials: int) -> None:
-    """A project with a finished search of `trials` trials of one round."""
+def run_search(folder: Path, monkeypatch: pytest.MonkeyPatch, trials: int) -> None:
+    """Make a project with a finished search of `trials` trials of one round."""
     if not Path("params.yaml").is_file():
         prepare(folder, monkeypatch)
     content = {
@@ -36,19 +36,19 @@ def searched(folder: Path, monkeypatch: pytest.MonkeyPatch, trials: int) -> None
     tune.main("toy")
 
 
-def test_the_mirror_follows_and_repeats_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_replica_follows_and_repeats_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    searched(tmp_path, monkeypatch, 2)
-    mirror = dashboard.SearchReplica(assembly.load())
-    assert mirror.update() == mirror.update() == 1
-    (study,) = mirror.storage.get_all_studies()
-    assert mirror.storage.get_study_name_from_id(study._study_id) == RUN
-    assert mirror.storage.get_all_trials(study._study_id)[0].params == DECLARED
-    searched(tmp_path, monkeypatch, 4)
-    mirror.update()
-    made = mirror.storage.get_all_trials(study._study_id)
+    run_search(tmp_path, monkeypatch, 2)
+    replica = dashboard.SearchReplica(assembly.load())
+    assert replica.update() == replica.update() == 1
+    (study,) = replica.storage.get_all_studies()
+    assert replica.storage.get_study_name_from_id(study._study_id) == RUN
+    assert replica.storage.get_all_trials(study._study_id)[0].params == DECLARED
+    run_search(tmp_path, monkeypatch, 4)
+    replica.update()
+    made = replica.storage.get_all_trials(study._study_id)
     assert len(made) == 4
-    card = mirror.storage.get_study_user_attrs(study._study_id)
+    card = replica.storage.get_study_user_attrs(study._study_id)
     scores = [trial.value for trial in made if trial.state == TrialState.COMPLETE]
     assert card == {
         "method": "fedprox",
@@ -56,32 +56,32 @@ def test_the_mirror_follows_and_repeats_nothing(tmp_path: Path, monkeypatch: pyt
         "declared score": f"{scores[0]:.4g}",
         "best score": f"{max(scores):.4g}",
     }
-    (study,) = mirror.storage.get_all_studies()
+    (study,) = replica.storage.get_all_studies()
     assert study.study_name == f"{RUN}: " + " → ".join(dict.fromkeys(f"{s:.4g}" for s in (scores[0], max(scores))))
 
 
 def test_importances_are_shown_from_ten_trials_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of fewer trials the page is not asked; it is asked for everything else."""
     monkeypatch.chdir(tmp_path)
-    searched(tmp_path, monkeypatch, 2)
-    mirror, requests = dashboard.SearchReplica(assembly.load()), []
-    mirror.update()
-    page = mirror.wrap(lambda environ, start: requests.append(environ["PATH_INFO"]) or [b""])
-    (study,) = mirror.storage.get_all_studies()
+    run_search(tmp_path, monkeypatch, 2)
+    replica, requests = dashboard.SearchReplica(assembly.load()), []
+    replica.update()
+    page = replica.wrap(lambda environ, start: requests.append(environ["PATH_INFO"]) or [b""])
+    (study,) = replica.storage.get_all_studies()
     importances = f"/api/studies/{study._study_id}/param_importances"
     assert json.loads(b"".join(page({"PATH_INFO": importances}, lambda *_: None))) == {"param_importances": [[]]}
     page({"PATH_INFO": "/api/studies"}, lambda *_: None)
     assert requests == ["/api/studies"]
     for number in range(10):
         trial = create_trial(value=float(number), params={"mu": 0.1}, distributions={"mu": FloatDistribution(0, 1)})
-        mirror.storage.create_new_trial(study._study_id, trial)
+        replica.storage.create_new_trial(study._study_id, trial)
     page({"PATH_INFO": importances}, lambda *_: None)
     assert requests == ["/api/studies", importances]
 
 
 def test_without_the_journal_it_is_read_from_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    searched(tmp_path, monkeypatch, 3)
+    run_search(tmp_path, monkeypatch, 3)
     study = assembly.load()
     live, _ = dashboard.SearchReplica(study)._ended_trials(RUN)
     shutil.rmtree(paths.STATE)
@@ -99,7 +99,7 @@ def test_trials_outside_of_a_narrower_space_are_left_out(
 ) -> None:
     """params.yaml was edited after the search; its file is not damaged."""
     monkeypatch.chdir(tmp_path)
-    searched(tmp_path, monkeypatch, 3)
+    run_search(tmp_path, monkeypatch, 3)
     content = yaml.safe_load(Path("params.yaml").read_text())
     content["tune"]["spaces"]["fedprox"]["mu"] = space
     Path("params.yaml").write_text(yaml.safe_dump(content))
@@ -107,7 +107,7 @@ def test_trials_outside_of_a_narrower_space_are_left_out(
     assert [trial.params for trial in trials] == [DECLARED]
 
 
-def test_the_mirror_goes_on_while_a_stage_writes_its_files(
+def test_the_replica_goes_on_while_a_stage_writes_its_files(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A file that is missing or half written at one look is whole at the next; the same reason is printed once."""
@@ -130,7 +130,7 @@ def test_the_mirror_goes_on_while_a_stage_writes_its_files(
 @pytest.mark.acceptance
 def test_it_serves_the_searches_on_loopback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    searched(tmp_path, monkeypatch, 2)
+    run_search(tmp_path, monkeypatch, 2)
     with socket.socket() as probe:
         probe.bind((dashboard.HOST, 0))
         port = probe.getsockname()[1]

@@ -17,7 +17,8 @@ from fedweave.pipelines.processes import ChildProcesses, wait_measured
 HOLD = "held = b'x' * {} * 2**20; import sys; sys.exit({})"
 
 
-def measured(mib: int, code: int) -> tuple[int, float]:
+def measure(mib: int, code: int) -> tuple[int, float]:
+    """The exit code and the peak memory of a child that takes `mib` MiB and exits with `code`."""
     with ChildProcesses().start([sys.executable, "-c", HOLD.format(mib, code)]) as process:
         return wait_measured(process)
 
@@ -25,7 +26,7 @@ def measured(mib: int, code: int) -> tuple[int, float]:
 def test_memory_is_that_of_this_child() -> None:
     """And not of a larger one before it. A fork begins with the memory of its parent."""
     mine = psutil.Process().memory_info().rss / 2**20
-    large, small = measured(int(mine) + 300, 0), measured(1, 3)
+    large, small = measure(int(mine) + 300, 0), measure(1, 3)
     assert (large[0], small[0]) == (0, 3)
     assert large[1] > mine + 300 > small[1] + 200
 

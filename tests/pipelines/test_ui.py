@@ -30,8 +30,8 @@ time.sleep(99)
 """
 
 
-def started(program: str, *words: str) -> None:
-    """Await a server that is `program`."""
+def await_server(program: str, *words: str) -> None:
+    """Start a server that is `program`, and wait until it answers."""
     server = ui.Server("Late", port := free_port(), (sys.executable, "-c", program, str(port), *words))
     with ChildProcesses().start(server.command) as process:
         ui._wait_for(server, process, ui._drain(process))
@@ -41,20 +41,20 @@ def test_a_slow_server_is_awaited_with_a_line_now_and_then(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(ui, "MESSAGE_INTERVAL", 0.5)
-    started(LATE)
+    await_server(LATE)
     assert "Late     is starting (" in capsys.readouterr().out
 
 
 def test_a_server_that_ends_or_never_answers_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadInput, match="Late did not start: "):
-        started("print('no such disk')")
+        await_server("print('no such disk')")
     with pytest.raises(BadInput, match=r"Late did not start: ERROR: \[Errno -2\] no such host"):
-        started(
+        await_server(
             "print('ERROR: [Errno -2] no such host'); print('INFO: complete', flush=True); import time; time.sleep(1)"
         )
     monkeypatch.setattr(ui, "START_TIMEOUT", 0.5)
     with pytest.raises(BadInput, match=r"Late does not answer on port .* no word"):
-        started("import time; time.sleep(99)")
+        await_server("import time; time.sleep(99)")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.2", "0.0.0.0", "::1", "::", ""])
@@ -65,7 +65,7 @@ def test_a_server_answers_at_the_address_that_it_is_bound_to(host: str, monkeypa
     monkeypatch.setenv("UI_HOST", host)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
     monkeypatch.setattr(ui, "START_TIMEOUT", 30.0)
-    started(LATE, ui.bound_host())
+    await_server(LATE, ui.bound_host())
     assert ui.bound_host() in ui.servers()[0].command
 
 
