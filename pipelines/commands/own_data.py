@@ -99,7 +99,9 @@ def predict(
     from fedweave.files import write_atomic
 
     if output is not None and output.resolve() == file.resolve():
-        raise BadInput(f"--output: {output} is the file of the rows, which predictions would replace; name another file")
+        raise BadInput(
+            f"--output: {output} is the file of the rows, which predictions would replace; name another file"
+        )
     result = load_result(folder, method, uses)
     if file.suffix.lower() == reading.ARRAYS:
         stored = reading.read_arrays(file)

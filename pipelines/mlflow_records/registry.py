@@ -2,22 +2,19 @@
 
 import json
 import tempfile
-import time
 from collections.abc import Mapping
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 
 import mlflow
-import numpy as np
-from mlflow.entities import LoggedModelStatus, Metric
+from mlflow.entities import LoggedModelStatus
 from mlflow.exceptions import MlflowException
 from mlflow.models import infer_signature
 
 from fedweave.api import packing
 from fedweave.methods import METHODS
 from fedweave.models import MODELS
-from fedweave.pipelines.mlflow_records import entries
 from fedweave.pipelines.mlflow_records.writer import Store
 from fedweave.results import Run, Study, Tables, verdicts
 from fedweave.study import plugins
@@ -31,7 +28,7 @@ PLUGINS = "plugins.json"  # beside the models: modules to be imported before the
 
 
 def log_model(store: Store, run: Run, run_id: str) -> str | None:
-    """The models of all clients and seeds as one MLflow model of the run `run_id`; returns its id.
+    """The models of all clients and seeds as one MLflow model, with the numbers of the run `run_id`; returns its id.
 
     None where there are no models, or the data or what defines the models are not here.
     """
@@ -74,26 +71,12 @@ def register_best_models(store: Store, tables: Tables, study: Study, logged: Map
         run, run_id = runs[leader["run"]], logged[leader["run"]]
         model = _find_model(store, run_id) or log_model(store, run, run_id)
         if model is not None:
-            _log_scores(store, model, run_id, entries.headline(run, tables))
             text = verdicts.verdict(
                 board, verdicts.assign_marks(board, tables.significance[tables.significance["task"] == task])
             )
             name = "-".join(filter(None, (store.project, study.name, str(task)))).replace("/", "-").replace(":", "-")
             versions[name] = _set_alias(store, name, model, run_id, str(leader["method"]), text)
     return versions
-
-
-def _log_scores(store: Store, model: str, run_id: str, values: Mapping[str, float]) -> None:
-    """Attach the leaderboard's numbers to a logged model, so that models can be ranked by them."""
-    stored = {entry.key: entry.value for entry in store.client.get_logged_model(model).metrics or ()}
-    milliseconds = int(time.time() * 1000)
-    changed = [
-        Metric(name, value, milliseconds, 0, model_id=model, run_id=run_id)
-        for name, value in values.items()
-        if np.isfinite(value) and stored.get(name) != value
-    ]
-    if changed:
-        store.client.log_batch(run_id, changed)
 
 
 def _find_model(store: Store, run_id: str) -> str | None:
