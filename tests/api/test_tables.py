@@ -160,6 +160,13 @@ def test_a_column_that_reveals_the_label_is_said() -> None:
         fw.compare(made, ["local"], rounds=1, seeds=1, progress=False)
 
 
+def test_a_rare_class_alone_is_no_leak() -> None:
+    """Always naming the frequent class is right for 99.2 % of the rows, without any column."""
+    table = shops(1000).assign(late=np.where(np.arange(1000) % 125, "no", "yes"))
+    split = np.where(table["late"] == "yes", "train", np.tile(["train", "val", "test", "train"], 250))
+    assert federation(table, features=["open"], split=split).notes == ()
+
+
 def test_rows_that_train_and_test_are_said() -> None:
     """Each row twice: the second half of the copies lands in other parts."""
     table = shops(300).dropna()

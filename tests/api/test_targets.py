@@ -72,6 +72,8 @@ def test_targets_are_scaled_by_training_rows(preprocess: Any) -> None:
 def test_forecasts() -> None:
     """Windows in the order of time; no step is forecast in two parts; the control repeats the last value."""
     made = fw.Federation.from_pandas(HOUSES, **SALES, features=["size"], preprocess="client")
+    assert "scaled by training rows of each client alone" in str(made.describe())
+    assert "of all clients together" in str(fw.Federation.from_pandas(HOUSES, **SALES).describe())
     assert made.shape == (8, 2)
     run = fw.fit("local", made, rounds=3, metric="mae", **QUIET)
     errors = []

@@ -62,7 +62,7 @@ def candidates(settings: int = 1) -> list[Candidate]:
     ]
 
 
-def judged(levels: dict[str, float], settings: int = 1, noise: float = 1.0, higher: bool = True) -> dict[str, str]:
+def judge(levels: dict[str, float], settings: int = 1, noise: float = 1.0, higher: bool = True) -> dict[str, str]:
     """Outcomes for scores of two seeds and twelve clients around a level by candidate."""
     named = candidates(settings)
     client = DRAWS.normal(0, 10, 12)
@@ -73,26 +73,49 @@ def judged(levels: dict[str, float], settings: int = 1, noise: float = 1.0, high
 
 def test_a_method_that_is_significantly_worse_drops_out_and_a_control_stays() -> None:
     """The spread between clients, ten times the difference, is paired away."""
-    outcome = judged({"fedper": 40.0, "local": 20.0})
+    outcome = judge({"fedper": 40.0, "local": 20.0})
     assert outcome["fedper"] == race.WORSE
     assert outcome["local"] == race.GOES_ON
 
 
 def test_for_errors_smaller_is_better() -> None:
-    outcome = judged({"fedper": 60.0, "ditto": 40.0}, higher=False)
+    outcome = judge({"fedper": 60.0, "ditto": 40.0}, higher=False)
     assert (outcome["ditto"], outcome["fedper"]) == (race.GOES_ON, race.WORSE)
 
 
 def test_the_better_half_goes_on() -> None:
     """Of six methods that do not differ significantly three are left; of three, all."""
-    outcome = judged({name: 50 + i / 100 for i, name in enumerate(OTHERS)}, noise=5.0)
+    outcome = judge({name: 50 + i / 100 for i, name in enumerate(OTHERS)}, noise=5.0)
     assert sum(outcome[name] == race.GOES_ON for name in OTHERS) == 3
     assert {outcome[name] for name in OTHERS} == {race.GOES_ON, race.HALF}
 
 
+def test_of_many_methods_a_half_goes_on() -> None:
+    """Of ten that do not differ significantly, the five with the best means; the controls are not counted."""
+    others = [Candidate(f"m{i}", f"m{i}", f"m{i}") for i in range(10)]
+    named = [one for one in candidates() if one.method not in OTHERS] + others
+    scores = {one.name: DRAWS.normal(50, 5, (2, 12)) for one in named}
+    means = {name: float(values.mean()) for name, values in scores.items()}
+    outcome = race.outcomes(named, scores, means, True, set())
+    ranked = sorted((one.name for one in others), key=lambda name: -means[name])
+    assert [outcome[name] for name in ranked] == [race.GOES_ON] * 5 + [race.HALF] * 5
+
+
+def test_clients_without_a_score_of_every_method_decide_nothing() -> None:
+    """A client that one method has no score for is left out of all tests; the others still find the worse method."""
+    named = candidates()
+    client = DRAWS.normal(0, 10, 12)
+    scores = {one.name: 50.0 + client + DRAWS.normal(0, 1, (2, 12)) for one in named}
+    scores["fedper"] -= 10
+    scores["ditto"] += 5
+    scores["ditto"][1, 3] = np.nan  # of the best method, so of every test
+    means = {name: float(np.nanmean(values)) for name, values in scores.items()}
+    assert race.outcomes(named, scores, means, True, set())["fedper"] == race.WORSE
+
+
 def test_the_better_half_of_the_settings_goes_on() -> None:
     """Also of a control; the best setting of a method is what is compared with other methods."""
-    outcome = judged({"ditto-s2": 70.0, "local-s3": 60.0}, settings=3)
+    outcome = judge({"ditto-s2": 70.0, "local-s3": 60.0}, settings=3)
     assert outcome["ditto-s2"] == outcome["local-s3"] == race.GOES_ON
     assert [outcome[f"local{end}"] for end in ("", "-s2")].count(race.SETTINGS) == 1
     assert sum(outcome[f"pfedgraph{end}"] == race.GOES_ON for end in ("", "-s2", "-s3")) == 0
@@ -182,6 +205,19 @@ def test_a_smaller_budget_means_fewer_settings_then_fewer_rounds() -> None:
         fit_schedule(costs(), wanted, 3)
 
 
+def test_the_estimate_of_a_schedule() -> None:
+    """By hand, with methods that take 1 to 9 s for a round: two rungs, the last comparison and the learning curve."""
+    named = {one.name: one for one in candidates()}
+    seconds = dict(zip(named, range(1, 10), strict=True))
+    unequal = Costs(named, seconds, 2)
+    overhead = 0.4
+    first = 4 * (sum(seconds.values()) * 2 + 9 * overhead)  # four candidates of all nine methods, two rounds
+    second = 2 * (sum([1, 2, 3, 4, 5, 6]) * 4 + 6 * overhead)  # two of the controls and half of the others, four rounds
+    controls, slowest, pooled, other_graphs, curve = 1 + 2 + 3, 9 + 8 + 7, 3, 2 * 9, 2 * 9
+    last = (controls + slowest + pooled + other_graphs + curve) * 8 * 2 + (3 + 3 + 1 + 2 + 2) * overhead  # in two waves
+    assert unequal.total_seconds(Schedule(4, 8, (0, 1, 2))) == pytest.approx(first + second + last)
+
+
 def blocks(sizes: list[int], between: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
     """A graph of groups with weight 1 within them, shuffled, and the group of each client."""
     group = DRAWS.permutation(np.repeat(np.arange(len(sizes)), sizes))
@@ -205,6 +241,9 @@ def test_no_groups_are_invented() -> None:
     assert groups([even * (1 + 0.2 * DRAWS.normal(size=even.shape)) for _ in range(3)]) is None
     assert groups([blocks([6, 6])[0] for _ in range(4)]) is None
     assert groups([0.99 * np.eye(12) + 0.01 * blocks([6, 6])[0]] * 2) is None
+    strong, weak = (blocks([6, 6])[0] for _ in range(2))  # the mean has the groups of the first seed alone
+    assert groups([strong]) is not None
+    assert groups([4 * strong, weak]) is None
 
 
 def test_modularity_is_that_of_newman() -> None:

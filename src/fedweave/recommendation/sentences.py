@@ -104,7 +104,8 @@ def _counts(answer: Answers, method: str) -> str:
         if losing
         else "none loses significantly"
     )
-    return f"With {_label(answer, method)} {len(gaining)} of {total} clients gain significantly over Local; {losers}."
+    gains = f"{len(gaining)} of {total} clients {'gains' if len(gaining) == 1 else 'gain'} significantly over Local"
+    return f"With {_label(answer, method)} {gains}; {losers}."
 
 
 def equal_methods(answer: Answers, metric: str, higher_is_better: bool) -> str:
