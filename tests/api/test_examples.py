@@ -10,7 +10,7 @@ import pytest
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
-def code(notebook: Path) -> str:
+def read_code(notebook: Path) -> str:
     """The code cells of a notebook in their order, as a kernel runs them: one after another, in no file."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
@@ -24,7 +24,7 @@ def test_example(name: str, tmp_path: Path) -> None:
     """One child process, in an empty folder."""
     script = tmp_path / f"{Path(name).stem}.py"
     script.write_text(
-        code(EXAMPLES / name) if name.endswith(".ipynb") else (EXAMPLES / name).read_text(encoding="utf-8"),
+        read_code(EXAMPLES / name) if name.endswith(".ipynb") else (EXAMPLES / name).read_text(encoding="utf-8"),
         encoding="utf-8",
     )
     done = subprocess.run(

@@ -49,7 +49,7 @@ def same_draws() -> None:
     DRAWS.bit_generator.state = START
 
 
-def alone(folder: Path) -> ModuleType:
+def load_alone(folder: Path) -> ModuleType:
     """The module of an export, as one that knows nothing of fedweave."""
     spec = importlib.util.spec_from_file_location("exported", folder / "code" / "fedweave_export.py")
     assert spec is not None
@@ -144,7 +144,7 @@ class Net(nn.Module):
         return self.fc(self.body(x))
 
 
-def rows_of(kind: str) -> tuple[fw.Federation, Any, dict[str, Any]]:
+def make_rows(kind: str) -> tuple[fw.Federation, Any, dict[str, Any]]:
     """(federation, raw rows of client "a", settings) of a kind."""
     names = ["a", "b", "c"] * 40
     if kind == "graph":
@@ -170,10 +170,10 @@ def test_every_kind(kind: str, method: str, tmp_path: Path, capfd: pytest.Captur
     """Numbers in their unit, forecasts from the last rows, graphs, modules of one's own, methods with more than one
     model; whether PyTorch makes a program of them or not.
     """
-    made, rows, settings = rows_of(kind)
+    made, rows, settings = make_rows(kind)
     result = fw.fit(method, made, **{**QUIET, **settings})
     capfd.readouterr()
-    model = alone(result.export(tmp_path / "out", "a")).load(tmp_path / "out")
+    model = load_alone(result.export(tmp_path / "out", "a")).load(tmp_path / "out")
     assert not capfd.readouterr().err
     answers, expected = model.predict(rows), result.predict(rows, "a")
     if expected.dtype.kind == "f":

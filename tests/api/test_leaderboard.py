@@ -16,17 +16,17 @@ DOCS = Path(__file__).resolve().parents[2] / "docs" / "comparison.md"
 METHODS = {"Local": -6.0, "FedAvg": -3.0, "FedAvg-FT": -0.1, "FedAMP": -5.0, "FedAGHN": 0.0}
 
 
-def study(folder: Path, tasks: tuple[str, ...] = ("blobs",), methods: dict[str, float] = METHODS) -> Path:
+def write_results(folder: Path, tasks: tuple[str, ...] = ("blobs",), methods: dict[str, float] = METHODS) -> Path:
     block = {"points": {"FedAvg": "pre"}}
     return write_study(folder / "results" / "s", dict.fromkeys(tasks, block), methods, rounds=6, extras=False)
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> fw.Comparison:
-    return fw.load(study(tmp_path_factory.mktemp("board")))
+    return fw.load(write_results(tmp_path_factory.mktemp("board")))
 
 
-def documented() -> list[str]:
+def list_documented_columns() -> list[str]:
     """The columns in the first cells of the table in docs/comparison.md."""
     section = DOCS.read_text(encoding="utf-8").split("## The leaderboard in Python\n")[1].split("\n## ")[0]
     cells = re.findall(r"^\| (`.*?) \|", section, flags=re.M)
@@ -34,14 +34,14 @@ def documented() -> list[str]:
 
 
 def test_the_columns_are_the_documented_ones(done: fw.Comparison) -> None:
-    assert [*done.leaderboard()] == documented()
+    assert [*done.leaderboard()] == list_documented_columns()
 
 
 def test_columns_of_a_control_are_there_with_it(tmp_path: Path) -> None:
     """Several tasks are named, and a control that was not compared has no column."""
-    several = fw.load(study(tmp_path, ("blobs", "circles"), {"Local": -6.0, "FedAMP": -5.0, "FedAGHN": 0.0}))
+    several = fw.load(write_results(tmp_path, ("blobs", "circles"), {"Local": -6.0, "FedAMP": -5.0, "FedAGHN": 0.0}))
     board = several.leaderboard()
-    assert [*board] == ["task", *(name for name in documented() if "fedavg_ft" not in name)]
+    assert [*board] == ["task", *(name for name in list_documented_columns() if "fedavg_ft" not in name)]
     assert board["rank"].tolist() == [1, 2, 3, 1, 2, 3]
     assert {*board["method"]} == {*several.methods}
 
@@ -67,7 +67,7 @@ def test_the_board_says_what_the_tables_say(done: fw.Comparison) -> None:
 
 def test_tests_are_made_once_or_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second call, the order of `scores` and stored tables take no test."""
-    computed = fw.load(study(tmp_path))
+    computed = fw.load(write_results(tmp_path))
     first = computed.leaderboard()
     results.write(computed.study.folder)
     monkeypatch.setattr(results, "significance", None)  # whoever calls it fails
@@ -80,7 +80,7 @@ def test_tests_are_made_once_or_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_stored_tables_of_another_metric_are_not_taken(tmp_path: Path) -> None:
     """What `with_metric` scores again is not what the files say."""
-    folder = study(tmp_path)
+    folder = write_results(tmp_path)
     results.write(folder)
     loaded = results.load_study(folder)
     assert results.read_stored_tables(loaded) is not None

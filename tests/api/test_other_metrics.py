@@ -35,7 +35,7 @@ def people() -> fw.Federation:
     return fw.Federation.from_arrays(X, Y, client=OWNER, name="people")
 
 
-def compared(metric: object = None, **options: object) -> fw.Comparison:
+def compare(metric: object = None, **options: object) -> fw.Comparison:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return fw.compare(people(), ["local", "fedavg"], seeds=2, metric=metric, **QUIET, **options)
@@ -43,15 +43,15 @@ def compared(metric: object = None, **options: object) -> fw.Comparison:
 
 @pytest.fixture(scope="module")
 def plain() -> fw.Comparison:
-    return compared()
+    return compare()
 
 
 @pytest.fixture(scope="module")
 def ranked() -> fw.Comparison:
-    return compared("roc_auc")
+    return compare("roc_auc")
 
 
-def by_hand(done: fw.Comparison, name: str, seed: int) -> dict[str, float]:
+def compute_by_hand(done: fw.Comparison, name: str, seed: int) -> dict[str, float]:
     """Client -> its area under the curve, from the stored predictions."""
     table = stored_by(done[name].run, seed)
     areas = {}
@@ -74,7 +74,7 @@ def test_another_metric_stays_at_the_round_that_its_own_chose(plain: fw.Comparis
     for name in plain:
         chosen = plain[name].select_scores().groupby("seed")["round"].first()
         assert other[name].select_scores().groupby("seed")["round"].first().to_dict() == chosen.to_dict()
-        expected = pd.DataFrame([by_hand(plain, name, seed) for seed in (0, 1)]).mean()
+        expected = pd.DataFrame([compute_by_hand(plain, name, seed) for seed in (0, 1)]).mean()
         assert other[name].scores.to_numpy()[:3] == pytest.approx(expected.to_numpy()[:3], rel=1e-9)
     assert other.metric == "roc_auc"
     assert other.leaderboard()["mean"].is_monotonic_decreasing
@@ -114,7 +114,7 @@ def test_rounds_are_chosen_by_the_metric_of_the_run(ranked: fw.Comparison) -> No
         mean = val.groupby(["seed", "round"])["value"].mean().unstack("seed")
         chosen = ranked[name].select_scores().groupby("seed")["round"].first()
         assert chosen.to_dict() == mean.idxmax().to_dict()
-        expected = pd.DataFrame([by_hand(ranked, name, seed) for seed in (0, 1)]).mean()
+        expected = pd.DataFrame([compute_by_hand(ranked, name, seed) for seed in (0, 1)]).mean()
         assert ranked[name].scores.to_numpy()[:3] == pytest.approx(expected.to_numpy()[:3], rel=1e-9)
 
 
@@ -142,7 +142,7 @@ def test_the_pooled_value_is_of_all_rows(ranked: fw.Comparison) -> None:
 
 
 def test_predictions_change_no_score(plain: fw.Comparison, tmp_path: Path) -> None:
-    without = compared(evaluate={"predictions": False}, out=tmp_path)
+    without = compare(evaluate={"predictions": False}, out=tmp_path)
     for name in plain:
         pd.testing.assert_frame_equal(without[name].run.evaluations, plain[name].run.evaluations)
     assert not [*tmp_path.rglob("predictions-*.npz"), *tmp_path.rglob("controls.npz")]
@@ -151,7 +151,7 @@ def test_predictions_change_no_score(plain: fw.Comparison, tmp_path: Path) -> No
 
 
 def test_an_own_metric_by_name_is_that_of_the_task(plain: fw.Comparison) -> None:
-    named = compared("accuracy")
+    named = compare("accuracy")
     for name in plain:
         pd.testing.assert_frame_equal(named[name].run.evaluations, plain[name].run.evaluations)
 
@@ -246,6 +246,6 @@ def test_bad_metrics_are_refused_before_any_work(tmp_path: Path) -> None:
         (broken, r"metric broken: fails on targets \[8\] and outputs \[8, 2\] \(no\)"),
     ):
         with pytest.raises(fw.BadInput, match=message):
-            compared(bad, out=tmp_path / "out")
+            compare(bad, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
     METRICS.pop("broken", None)

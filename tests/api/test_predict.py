@@ -27,7 +27,9 @@ def blobs(shape: tuple[int, ...] = (4,)) -> tuple[np.ndarray, np.ndarray]:
     return 50 + 20 * (draws.normal(size=(len(OWNER), *shape)) + 1.5 * offset), y
 
 
-def accuracy(result: fw.MethodResult, rows: Any, y: np.ndarray, federation: fw.Federation, client: str) -> float:
+def compute_accuracy(
+    result: fw.MethodResult, rows: Any, y: np.ndarray, federation: fw.Federation, client: str
+) -> float:
     """Of the predictions on a client's test rows, in percent."""
     test = federation.partition.test[CLIENTS.index(client)]
     answers = result.predict(rows.iloc[test] if hasattr(rows, "iloc") else rows[test], client)
@@ -44,8 +46,8 @@ def test_rows_score_what_the_run_scored(shape: tuple[int, ...], method: str, tmp
     again = fw.load(result.save(tmp_path / "out"))[method]
     for client in CLIENTS:
         expected = result.scores[client]
-        assert accuracy(result, x, y, federation, client) == pytest.approx(expected)
-        assert accuracy(again, x, y, federation, client) == pytest.approx(expected)
+        assert compute_accuracy(result, x, y, federation, client) == pytest.approx(expected)
+        assert compute_accuracy(again, x, y, federation, client) == pytest.approx(expected)
         shares = again.predict_proba(x[:5], client)
         assert [*shares.columns] == ["no", "yes"]
         np.testing.assert_allclose(shares.sum(1), 1, rtol=1e-5)
@@ -59,7 +61,7 @@ def test_a_table_is_encoded_as_in_training(tmp_path: Path) -> None:
     federation = fw.Federation.from_pandas(table.assign(who=OWNER, late=y), client="who", label="late")
     result = fw.fit("ditto", federation, out=tmp_path, lr=0.2, **QUIET)
     for client in CLIENTS:
-        assert accuracy(fw.load(tmp_path)["ditto"], table, y, federation, client) == pytest.approx(
+        assert compute_accuracy(fw.load(tmp_path)["ditto"], table, y, federation, client) == pytest.approx(
             result.scores[client]
         )
     with pytest.raises(fw.BadInput, match="give a pandas table with the columns of the training's"):
@@ -98,7 +100,7 @@ def test_a_model_of_ones_own(tmp_path: Path) -> None:
     federation = fw.Federation.from_arrays(x, y, client=OWNER, normalize="standard")
     result = fw.fit("fedavg_ft", federation, model=make, out=tmp_path, lr=0.1, **QUIET)
     loaded = fw.load(tmp_path)["fedavg_ft"]
-    assert accuracy(result, x, y, federation, "Bob") == pytest.approx(result.scores["Bob"])
+    assert compute_accuracy(result, x, y, federation, "Bob") == pytest.approx(result.scores["Bob"])
     np.testing.assert_array_equal(loaded.predict(x, "Bob", model=make), result.predict(x, "Bob"))
     with pytest.raises(fw.BadInput, match=r"the model 'make' is your own; give what made it: .*model="):
         loaded.predict(x, "Bob")

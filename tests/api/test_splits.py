@@ -11,7 +11,7 @@ import fedweave as fw
 PARTS = ("train", "val", "test")
 
 
-def drawn(count: int = 300, clients: int = 4, seed: int = 0) -> dict[str, Any]:
+def draw_rows(count: int = 300, clients: int = 4, seed: int = 0) -> dict[str, Any]:
     """Rows of clients of different sizes, with a time, a session and a class."""
     draws = np.random.default_rng(seed)
     owner = draws.choice(clients, size=count, p=np.arange(1, clients + 1) / np.arange(1, clients + 1).sum())
@@ -22,9 +22,9 @@ def drawn(count: int = 300, clients: int = 4, seed: int = 0) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def made(rule: str, seed: int = 0, **options: Any) -> tuple[fw.Federation, dict[str, Any]]:
+def make_federation(rule: str, seed: int = 0, **options: Any) -> tuple[fw.Federation, dict[str, Any]]:
     """A federation that is split by `rule`, and its rows."""
-    data = drawn(seed=seed)
+    data = draw_rows(seed=seed)
     used = {"chronological": ("time",), "grouped": ("recording",)}.get(rule, ())
     columns = {key: data[key] for key in ("client", *used)}
     return fw.Federation.from_arrays(data["x"], data["y"], split=rule, seed=seed, **columns, **options), data
@@ -34,7 +34,7 @@ def made(rule: str, seed: int = 0, **options: Any) -> tuple[fw.Federation, dict[
 @pytest.mark.parametrize("rule", ["random", "stratified", "chronological", "grouped"])
 def test_parts_are_a_partition(rule: str, seed: int) -> None:
     """Every row of a client is in exactly one part, and the shares are met."""
-    federation, data = made(rule, seed, shares={"train": 0.5, "val": 0.2, "test": 0.3})
+    federation, data = make_federation(rule, seed, shares={"train": 0.5, "val": 0.2, "test": 0.3})
     for i, name in enumerate(federation.names):
         parts = [getattr(federation.partition, part)[i] for part in PARTS]
         np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.flatnonzero(data["client"] == int(name)))
@@ -60,7 +60,7 @@ def test_stratified_keeps_the_mix_better_than_random() -> None:
 @pytest.mark.parametrize("gap", [0, 3])
 def test_time_with_a_gap(gap: int) -> None:
     """No row of a later part is before one of an earlier part, and `gap` rows between them are in none."""
-    federation, data = made("chronological", gap=gap)
+    federation, data = make_federation("chronological", gap=gap)
     for i, name in enumerate(federation.names):
         parts = [getattr(federation.partition, part)[i] for part in PARTS]
         times = [data["time"][part] for part in parts]
@@ -71,7 +71,7 @@ def test_time_with_a_gap(gap: int) -> None:
 
 def test_time_of_each_recording() -> None:
     """With recordings each one is cut by time on its own."""
-    data = drawn(2000)
+    data = draw_rows(2000)
     federation = fw.Federation.from_arrays(
         data["x"], data["y"], client=data["client"], time=data["time"], recording=data["recording"], gap=1
     )
@@ -86,7 +86,7 @@ def test_time_of_each_recording() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_recordings_stay_whole(seed: int) -> None:
     """No recording has rows in two parts, and no part of a client is empty."""
-    federation, data = made("grouped", seed)
+    federation, data = make_federation("grouped", seed)
     seen = [{*data["recording"][np.concatenate(getattr(federation.partition, part))]} for part in PARTS]
     assert not seen[0] & seen[1]
     assert not seen[0] & seen[2]
@@ -105,7 +105,7 @@ def test_times_as_texts() -> None:
         ]  # fmt: skip
 
 
-DATA = drawn()
+DATA = draw_rows()
 ARRAYS = {"x": DATA["x"], "y": DATA["y"], "client": DATA["client"]}
 REFUSED: dict[str, dict[str, Any]] = {
     "split: 'chronologic' is no rule and no column": {"split": "chronologic"},

@@ -26,7 +26,7 @@ SHARING = [i // 2 for i in range(CLIENTS)]
 BUDGET: dict[str, Any] = {"rounds": 2, "lr": 0.1, "progress": False}
 
 
-def arms(table: pd.DataFrame = TABLE, unit: Any = "person", **options: Any) -> fw.Federation:
+def make_arms(table: pd.DataFrame = TABLE, unit: Any = "person", **options: Any) -> fw.Federation:
     return fw.Federation.from_pandas(table, client="arm", label="y", unit=unit, **options)
 
 
@@ -37,7 +37,7 @@ def test_every_way_to_say_units_says_the_same(tmp_path: Path) -> None:
     np.savez(tmp_path / "arms.npz", x=TABLE[["x", "z"]], y=TABLE["y"], **texts)
     mapping = dict(zip(TABLE["arm"], TABLE["person"], strict=True))
     ways = [
-        arms(), arms(unit=TABLE["person"], features=["x", "z"]), arms(unit=mapping, features=["x", "z"]),
+        make_arms(), make_arms(unit=TABLE["person"], features=["x", "z"]), make_arms(unit=mapping, features=["x", "z"]),
         fw.Federation.from_file(tmp_path / "arms.csv", client="arm", label="y", unit="person"),
         fw.Federation.from_file(tmp_path / "arms.npz", client="arm", label="y", unit="person"),
         fw.Federation.from_arrays(TABLE[["x", "z"]], TABLE["y"], client=TABLE["arm"], unit=TABLE["person"]),
@@ -49,7 +49,7 @@ def test_every_way_to_say_units_says_the_same(tmp_path: Path) -> None:
     steps = TABLE.assign(t=np.tile(np.arange(ROWS), CLIENTS))
     future = fw.Federation.from_pandas(steps, client="arm", label="x", time="t", window=3, horizon=1, unit="person")
     assert future.partition.units == PEOPLE
-    assert "unit" not in arms(unit=None, features=["x"]).table
+    assert "unit" not in make_arms(unit=None, features=["x"]).table
     graphs = {name: (np.eye(12), np.array([[0], [1]]), np.tile([0, 1], 6)) for name in "abc"}
     assert fw.Federation.from_graphs(graphs, unit=dict(zip("abc", "AAB", strict=True))).partition.units == (
         "A",
@@ -71,12 +71,12 @@ BAD = {
 @pytest.mark.parametrize("message", BAD)
 def test_bad_units_end_in_one_line(message: str) -> None:
     with pytest.raises(fw.BadInput, match=message):
-        arms(unit=BAD[message])
+        make_arms(unit=BAD[message])
 
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> fw.Comparison:
-    return fw.compare(arms(), ["local", "fedavg"], seeds=2, out=tmp_path_factory.mktemp("units") / "out", **BUDGET)
+    return fw.compare(make_arms(), ["local", "fedavg"], seeds=2, out=tmp_path_factory.mktemp("units") / "out", **BUDGET)
 
 
 def test_a_comparison_is_over_units(compared: fw.Comparison) -> None:
@@ -103,7 +103,7 @@ def test_a_comparison_is_over_units(compared: fw.Comparison) -> None:
 
 
 def test_a_sample_of_the_clients_counts_their_units() -> None:
-    done = fw.compare(arms(), ["local", "fedavg"], seeds=2, evaluate={"clients": 7}, **BUDGET)
+    done = fw.compare(make_arms(), ["local", "fedavg"], seeds=2, evaluate={"clients": 7}, **BUDGET)
     sample = done["local"].run.evaluated_clients
     expected = len({SHARING[client] for client in sample})
     assert expected < len(sample) == 7
@@ -113,20 +113,20 @@ def test_a_sample_of_the_clients_counts_their_units() -> None:
 
 def test_units_belong_to_the_data(compared: fw.Comparison) -> None:
     """A folder holds no runs with other units, so that one table never mixes two kinds of tests."""
-    assert arms().dealt != arms(unit=None, features=["x", "z"]).dealt
+    assert make_arms().dealt != make_arms(unit=None, features=["x", "z"]).dealt
     with pytest.raises(fw.BadInput, match="holds results of other data"):
-        fw.fit("local", arms(unit=None, features=["x", "z"]), out=compared.study.folder, **BUDGET)
+        fw.fit("local", make_arms(unit=None, features=["x", "z"]), out=compared.study.folder, **BUDGET)
 
 
 def test_a_newcomer_may_be_of_the_unit_of_another_client() -> None:
     old, new = TABLE[TABLE["arm"] != "arm 11"], TABLE[TABLE["arm"] == "arm 11"]
-    run = fw.fit("fedavg_ft", arms(old), **BUDGET)
+    run = fw.fit("fedavg_ft", make_arms(old), **BUDGET)
     names = {"client": "arm", "label": "y"}
     joined = run.join(new, **names, unit="person", rounds=1)
     assert joined.run.info["units"] == [*PEOPLE]
     assert joined.run.info["sharing"] == SHARING
     with pytest.raises(fw.BadInput, match="only the clients of training have units; give unit= of the newcomers"):
         run.join(new.drop(columns="person"), **names, rounds=1)
-    plain = fw.fit("fedavg_ft", arms(old, None, features=["x", "z"]), **BUDGET)
+    plain = fw.fit("fedavg_ft", make_arms(old, None, features=["x", "z"]), **BUDGET)
     with pytest.raises(fw.BadInput, match="only the clients of newcomers have units; leave unit= out"):
         plain.join(new, **names, unit="person", rounds=1)

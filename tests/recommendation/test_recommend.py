@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 SMALL: dict[str, Any] = {**truth.ARGUMENTS, "methods": ["pfedgraph"], "rounds": 8, "seeds": 2, "settings": 1}
 
 
-def recommended(case: str, folder: Path, **arguments: Any) -> fw.Recommendation:
+def recommend_case(case: str, folder: Path, **arguments: Any) -> fw.Recommendation:
     """The recommendation of a case."""
     return fw.recommend(truth.federation(case, 1), **{**SMALL, **arguments}, out=folder)
 
@@ -26,7 +26,7 @@ def recommended(case: str, folder: Path, **arguments: Any) -> fw.Recommendation:
 @pytest.fixture(scope="module")
 def grouped(tmp_path_factory: pytest.TempPathFactory) -> fw.Recommendation:
     """Two planted groups."""
-    return recommended("groups", tmp_path_factory.mktemp("groups") / "out")
+    return recommend_case("groups", tmp_path_factory.mktemp("groups") / "out")
 
 
 def test_two_groups_learn_within_them_and_are_shown(grouped: fw.Recommendation) -> None:
@@ -41,7 +41,7 @@ def test_two_groups_learn_within_them_and_are_shown(grouped: fw.Recommendation) 
 @pytest.mark.parametrize("case", ["common", "unrelated", "noise"])
 def test_the_truth_is_told(case: str, tmp_path: Path) -> None:
     """One common model; nobody collaborates; one client loses by the common model."""
-    advice = recommended(case, tmp_path / "out")
+    advice = recommend_case(case, tmp_path / "out")
     assert truth.right(case, advice), str(advice)
 
 
@@ -71,12 +71,12 @@ def test_tables_are_tidy_and_complete(grouped: fw.Recommendation) -> None:
 def test_a_second_call_trains_nothing(grouped: fw.Recommendation) -> None:
     """The same folder and arguments: the same tables; other arguments are refused, a larger budget is not."""
     calls: list[fw.Progress] = []
-    again = recommended("groups", grouped.folder, callbacks=[calls.append], budget="3h")
+    again = recommend_case("groups", grouped.folder, callbacks=[calls.append], budget="3h")
     assert not calls
     for name in ("race", "board", "clients", "rows"):
         pd.testing.assert_frame_equal(getattr(again, name), getattr(grouped, name))
     with pytest.raises(fw.BadInput, match="holds a recommendation for other data, methods or settings"):
-        recommended("groups", grouped.folder, rounds=13)
+        recommend_case("groups", grouped.folder, rounds=13)
 
 
 def test_save_load_and_page(grouped: fw.Recommendation, tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_hidden_and_thinned_federations() -> None:
         ({"methods": ["dito"]}, "methods: 'dito'"),
         ({"callbacks": 3}, "callbacks: 3 is no list of functions"),
         ({"callbacks": ["show"]}, "callbacks: 'show' is no function"),
-        ({"lr": -1.0}, r"train\.lr: -1"),
+        ({"lr": -1.0}, r"^recommend\(\): lr: -1 is out of range"),
         ({"budget": 1}, r"budget: 1 s is too little; 4 methods need at least \d+ s here"),
     ],
 )

@@ -30,13 +30,13 @@ def mine(shape, outputs):
 """
 
 
-def call(folder: Path, **arguments: Any) -> recommend.Recommender:
+def build_recommender(folder: Path, **arguments: Any) -> recommend.Recommender:
     """A call that has not begun."""
     request = recommend._check_arguments({"federation": FEDERATION, **ARGUMENTS, **arguments})
     return recommend.Recommender(FEDERATION, request, folder, False, ())
 
 
-def imported(folder: Path, layer: str) -> Callable[..., nn.Module]:
+def import_maker(folder: Path, layer: str) -> Callable[..., nn.Module]:
     """A user's function, as another process imports it."""
     folder.mkdir()
     (folder / "mine.py").write_text(MODEL.format(layer=layer))
@@ -50,14 +50,16 @@ def imported(folder: Path, layer: str) -> Callable[..., nn.Module]:
 
 
 def test_another_process_resumes_with_the_same_model_and_not_with_changed_code(tmp_path: Path) -> None:
-    first, again, changed = (imported(tmp_path / f"{i}", layer) for i, layer in enumerate(("ReLU", "ReLU", "Tanh")))
+    first, again, changed = (import_maker(tmp_path / f"{i}", layer) for i, layer in enumerate(("ReLU", "ReLU", "Tanh")))
     assert first is not again
-    Journal.open(tmp_path, call(tmp_path, model=first)._identity()).add_seconds(1.0)
-    assert Journal.open(tmp_path, call(tmp_path, model=again)._identity()).spent_seconds == 1.0
-    assert Journal.open(tmp_path, call(tmp_path, model=again, budget="1h")._identity()).spent_seconds == 1.0
+    Journal.open(tmp_path, build_recommender(tmp_path, model=first)._identity()).add_seconds(1.0)
+    assert Journal.open(tmp_path, build_recommender(tmp_path, model=again)._identity()).spent_seconds == 1.0
+    assert (
+        Journal.open(tmp_path, build_recommender(tmp_path, model=again, budget="1h")._identity()).spent_seconds == 1.0
+    )
     for arguments in ({"model": changed}, {"model": first, "rounds": 51}, {"model": first, "methods": ["fedper"]}):
         with pytest.raises(BadInput, match="other data, methods or settings, or by other code"):
-            Journal.open(tmp_path, call(tmp_path, **arguments)._identity())
+            Journal.open(tmp_path, build_recommender(tmp_path, **arguments)._identity())
 
 
 def test_a_larger_budget_decides_anew_only_where_it_allows_more(
@@ -66,19 +68,21 @@ def test_a_larger_budget_decides_anew_only_where_it_allows_more(
     """What a race of fewer rounds has decided does not count then."""
     monkeypatch.setattr(costs, "measure", lambda plan, entries: costs.Costs(entries, dict.fromkeys(entries, 1.0), 2))
 
-    def decided(budget: str) -> tuple[int, int]:
-        schedule: costs.Schedule = call(tmp_path, budget=budget)._decide_schedule(FEDERATION, journal, notes := [])
+    def decide(budget: str) -> tuple[int, int]:
+        schedule: costs.Schedule = build_recommender(tmp_path, budget=budget)._decide_schedule(
+            FEDERATION, journal, notes := []
+        )
         assert bool(notes) == (schedule.size != (50, 3))
         return schedule.size
 
     journal = Journal(tmp_path / "journal.json", "")
-    small = decided("5min")
+    small = decide("5min")
     assert small < (50, 3)
     journal.record_rung(1, [], pd.DataFrame({"candidate": ["local"]}))
-    assert decided("4min") == decided("5min") == decided("301s") == small
+    assert decide("4min") == decide("5min") == decide("301s") == small
     assert journal.rung_outcome(1) is not None
-    assert decided("10h") == (50, 3)
+    assert decide("10h") == (50, 3)
     assert journal.rung_outcome(1) is None
     journal.record_rung(1, [], pd.DataFrame({"candidate": ["local"]}))
-    assert decided("20h") == decided("5min") == (50, 3)
+    assert decide("20h") == decide("5min") == (50, 3)
     assert journal.rung_outcome(1) is not None

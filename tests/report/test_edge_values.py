@@ -19,7 +19,7 @@ HEAD = "seed,round,learner,source,weight,gain\n"
 REPORT = Path(__file__).resolve().parents[2] / "docs" / "report.md"
 
 
-def made(folder: Path, *labels: str, task: str = "t", measured: tuple[str, ...] = ("FedAGHN",)) -> None:
+def write_runs(folder: Path, *labels: str, task: str = "t", measured: tuple[str, ...] = ("FedAGHN",)) -> None:
     """Runs that were asked for edges; those `measured` have them."""
     for label in labels:
         path = write(folder, task, label, rounds=3, spec=ASKED)
@@ -27,7 +27,7 @@ def made(folder: Path, *labels: str, task: str = "t", measured: tuple[str, ...] 
             (path / "edges.csv").write_text(HEAD + "0,3,0,1,0.1,0.2\n0,3,0,2,0.3,0.4\n")
 
 
-def line(folder: Path) -> str:
+def read_note(folder: Path) -> str:
     loaded = results.load_study(folder)
     lines = [line for line in summary(loaded, results.compute_tables(loaded)) if line.topic == "Value of edges"]
     assert len(lines) <= 1
@@ -38,9 +38,9 @@ def test_runs_without_values_are_named_once(tmp_path: Path) -> None:
     """In every place that shows the summary; a run that was not asked is not named."""
     folder = study(tmp_path)
     for task in ("a", "b"):
-        made(folder, "Local", "FedAvg", "FedAGHN", task=task)
+        write_runs(folder, "Local", "FedAvg", "FedAGHN", task=task)
         write(folder, task, "SHN", rounds=3, spec={**ASKED, "evaluate": {}})
-    text = line(folder)
+    text = read_note(folder)
     assert text.startswith("evaluate.edges measured nothing for FedAvg, Local. It needs at least three clients")
     console, loaded = Console(file=io.StringIO(), width=160), results.load_study(folder)
     leaderboard._print(console, loaded, results.compute_tables(loaded))
@@ -51,19 +51,19 @@ def test_runs_without_values_are_named_once(tmp_path: Path) -> None:
 def test_tasks_are_named_where_they_differ(tmp_path: Path) -> None:
     """Two clients are too few for one task, whatever the method."""
     folder = study(tmp_path)
-    made(folder, "Local", "FedAGHN", task="many")
-    made(folder, "Local", "FedAGHN", task="two", measured=())
-    assert "nothing for many: Local; two: FedAGHN, Local." in line(folder)
+    write_runs(folder, "Local", "FedAGHN", task="many")
+    write_runs(folder, "Local", "FedAGHN", task="two", measured=())
+    assert "nothing for many: Local; two: FedAGHN, Local." in read_note(folder)
 
 
 @pytest.mark.parametrize("edges", ["measured", "not asked"])
 def test_nothing_is_said_where_nothing_is_missing(tmp_path: Path, edges: str) -> None:
     folder = study(tmp_path)
     if edges == "measured":
-        made(folder, "FedAGHN")
+        write_runs(folder, "FedAGHN")
     else:
         write(folder, label="Local", rounds=3)
-    assert line(folder) == ""
+    assert read_note(folder) == ""
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -71,7 +71,7 @@ def test_a_run_notes_that_it_was_asked() -> None:
     """Trained, not made up: Local receives no mixture, pFedGraph does."""
     federation = fw.Federation.from_dataset("digits", "dirichlet", clients=4, beta=0.5)
     done = fw.compare(federation, ["local", "pfedgraph"], rounds=1, seeds=1, evaluate={"edges": 3}, progress=False)
-    assert "nothing for Local. It needs" in line(done.study.folder)
+    assert "nothing for Local. It needs" in read_note(done.study.folder)
     assert "weight ~ gain" in done.report().read_text(encoding="utf-8")
 
 

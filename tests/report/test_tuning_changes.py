@@ -12,7 +12,7 @@ from fedweave.report import optional_files, tuning
 SCORES = st.floats(-1e3, 1e3)
 
 
-def change(declared: float, tuned: float, **info: Any) -> tuple[float, str]:
+def compute_change(declared: float, tuned: float, **info: Any) -> tuple[float, str]:
     trials = pd.DataFrame({"value": [declared, tuned]})
     search: Any = optional_files.Tuning("r", None, trials, [], {}, tuned, 1, {}, {})  # type: ignore[arg-type]
     return tuning._change(search, info)
@@ -21,14 +21,14 @@ def change(declared: float, tuned: float, **info: Any) -> tuple[float, str]:
 @given(SCORES, SCORES)
 def test_a_better_score_is_a_change_upward(declared: float, tuned: float) -> None:
     """Also from 0, and from below 0."""
-    value, kind = change(declared, tuned, metric="r2", higher_is_better=True)
+    value, kind = compute_change(declared, tuned, metric="r2", higher_is_better=True)
     assert (value > 0) == (tuned > declared)
     assert kind == "(absolute)"
 
 
 @given(st.floats(0, 1e3), st.floats(0, 1e3))
 def test_an_error_changes_by_a_share_of_itself(declared: float, tuned: float) -> None:
-    value, kind = change(declared, tuned, metric="mse", higher_is_better=False)
+    value, kind = compute_change(declared, tuned, metric="mse", higher_is_better=False)
     expected = 100 * (tuned - declared) / declared if declared else tuned
     assert value == pytest.approx(expected)
     assert ("%" in kind) == (declared > 0)
