@@ -100,6 +100,7 @@ def test_times_as_texts() -> None:
     x, y = np.arange(60.0).reshape(30, 2), np.arange(30) % 2
     for texts in (days.strftime("%m/%d/%Y").tolist(), [str(i) for i in range(30)], days.tolist(), days.date.tolist()):
         federation = fw.Federation.from_arrays(x, y, client=["a"] * 30, time=texts)
+        assert repr(federation) == "Federation 'own-data': 1 client, 30 rows of 2 values, 2 classes"
         assert [rows[0].tolist() for rows in (federation.partition.train, federation.partition.test)] == [
             [*range(18)], [*range(24, 30)],
         ]  # fmt: skip

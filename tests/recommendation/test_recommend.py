@@ -130,7 +130,7 @@ def test_hidden_and_thinned_federations() -> None:
         ({"methods": ["dito"]}, "methods: 'dito'"),
         ({"callbacks": 3}, "callbacks: 3 is no list of functions"),
         ({"callbacks": ["show"]}, "callbacks: 'show' is no function"),
-        ({"lr": -1.0}, r"^recommend\(\): lr: -1 is out of range"),
+        ({"lr": -1.0}, r"^recommend\(\): lr: -1\.0 is out of range"),
         ({"budget": 1}, r"budget: 1 s is too little; 4 methods need at least \d+ s here"),
     ],
 )

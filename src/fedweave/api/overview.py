@@ -25,7 +25,8 @@ def summary(federation: "Federation") -> str:
     if dataset.targets is not None:
         horizon = dataset.outputs // len(dataset.channels or (0,))
         content = f", forecasts of {horizon} step{'s' * (horizon != 1)}" if dataset.channels else ", numbers"
-    return f"Federation {federation.name!r}: {len(federation)} clients, {count} {rows} of {size} {unit}{content}"
+    clients = f"{len(federation)} client" + "s" * (len(federation) != 1)
+    return f"Federation {federation.name!r}: {clients}, {count} {rows} of {size} {unit}{content}"
 
 
 def table(federation: "Federation") -> "pd.DataFrame":

@@ -119,5 +119,6 @@ def fit_schedule(costs: Costs, wanted: Schedule, limit: float) -> Schedule:
             return replace(schedule, rounds=rounds)
     needed_seconds = costs.total_seconds(replace(schedule, rounds=min(MIN_ROUNDS, wanted.rounds))) / MARGIN
     raise BadInput(
-        f"budget: {limit:.0f} s is too little; {len(costs.entries)} methods need at least {needed_seconds:.0f} s here"
+        f"budget: {limit:.0f} s is too little; {len(costs.entries)} methods need at least {needed_seconds:.0f} s here; "
+        "give more, or list fewer methods"
     )
