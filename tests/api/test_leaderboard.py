@@ -92,7 +92,7 @@ def test_stored_tables_of_another_metric_are_not_taken(tmp_path: Path) -> None:
 def test_printed_comparison_has_the_scores_in_a_terminal(tmp_path: Path) -> None:
     """The main columns of `leaderboard` in its order, at most 120 characters wide, and the rules below."""
     for tasks in (("blobs",), ("blobs", "circles")):
-        comparison = fw.load(study(tmp_path / tasks[-1], tasks))
+        comparison = fw.load(write_results(tmp_path / tasks[-1], tasks))
         title, header, *lines = str(comparison).splitlines()
         assert title == repr(comparison)
         assert max(map(len, (header, *lines))) <= 120

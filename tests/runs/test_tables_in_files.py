@@ -137,7 +137,7 @@ def test_the_default_is_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(fw.BadInput, match=r"evaluate\.clients: 6 clients .* evaluate a sample of up to"):
         prepared("fedamp", store="mapped")
     assert not prepared("fedamp", store="memory").has_mapped_tables
-    with pytest.raises(fw.BadInput, match=r"train\.store: 'disk'"):
+    with pytest.raises(fw.BadInput, match=r"store: 'disk' is unknown"):
         prepared("fedamp", store="disk")
 
 
