@@ -81,6 +81,7 @@ def test_classes_may_be_numbers_of_one_client_and_names_of_another() -> None:
         (X, {**Y, "Di": [0, 1]}, None, "x: has no client 'Di', but y has; give both the same clients"),
         ({**X, "Di": [[0.0] * 4]}, Y, None, "y: has no client 'Di', but x has; give both the same clients"),
         (X, {**Y, "Cy": Y["Cy"][1:]}, None, "x: client 'Cy' has 25 rows, but y has 24; give one for each"),
+        ({}, {}, None, "y: {} has no client; give {client: rows}"),
         (X, {**Y, "Cy": []}, None, "y: client 'Cy' has no rows; leave it out"),
         (X, {**Y, "Cy": 3}, None, "y: client 'Cy' has 3; give its rows, as a list or an array"),
         (

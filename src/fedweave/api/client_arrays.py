@@ -26,6 +26,8 @@ def join_clients(x: Any, y: Any, client: Any, options: RowOptions) -> tuple[Any,
         return x, y, client, options
     if not isinstance(y, Mapping) or not (x is None or isinstance(x, Mapping)):
         raise BadInput("client: is missing; give the client of each row, or x and y as {client: rows}")
+    if not y:
+        raise BadInput("y: {} has no client; give {client: rows}")
     counts = {name: _count(rows, "y", name) for name, rows in y.items()}
     owners = [name for name, count in counts.items() for _ in range(count)]
     changes: dict[str, Any] = {

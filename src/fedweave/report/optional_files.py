@@ -123,8 +123,7 @@ def ablation(path: Path) -> pd.DataFrame:
     """
     again = f"make it again with: dvc repro ablate@{path.parent.name}"
     names = dict.fromkeys(("ablation", "variant", "run", "task", "method", "metric", "settings", "verdict"), str)
-    missing = {
-        name: ["", "nan"] if name in NUMBERS else [""] for name in ABLATION_COLUMNS
-    }  # a variant may be called nan
+    # A variant may be called nan.
+    missing = {name: ["", "nan"] if name in NUMBERS else [""] for name in ABLATION_COLUMNS}
     table = read_table(path, ABLATION_COLUMNS, again, dtype=names, keep_default_na=False, na_values=missing)
     return table.fillna({"verdict": ""})
