@@ -61,8 +61,10 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
 
 
 def _section(entry: Any) -> Any:
-    """An entry of the navigation; a folder is replaced by its pages."""
+    """An entry of the navigation; a folder is replaced by its pages, also inside a section."""
     [(title, place)] = entry.items() if isinstance(entry, dict) else [("", entry)]
+    if isinstance(place, list):
+        return {title: [_section(inner) for inner in place]}
     if not (isinstance(place, str) and place.endswith("/") and (ROOT / "docs" / place).is_dir()):
         return entry
     pages = sorted((ROOT / "docs" / place).glob("*.md"), key=lambda page: (page.name != "README.md", page.name))

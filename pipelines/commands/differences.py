@@ -1,4 +1,4 @@
-"""Tables of differences between methods in docs/reproduction.md: one row per setting, one column per pair.
+"""Tables of differences between methods on the pages of docs/reproduction: one row per setting, one column per pair.
 
 docs/reproduction/differences.yaml names the pairs of each study, such as `FED-PUB - Local`.
 """

@@ -1,4 +1,4 @@
-"""A check that the figures in the sentences of docs/reproduction.md agree with the files beside it.
+"""A check that the figures in the sentences of docs/reproduction.md and its pages agree with the files beside them.
 
 docs/reproduction/figures.yaml names the source of every figure. Under a section's heading and the opening words of a
 paragraph it has the paragraph's figures in their order:
@@ -45,13 +45,13 @@ class Entry(NamedTuple):
     parts: list[str]
 
 
-def problems(page: str) -> list[str]:
-    """One line for every figure of `page` that has no source, and for every figure that differs from its source.
+def problems(*pages: str) -> list[str]:
+    """One line for every figure of `pages` that has no source, and for every figure that differs from its source.
 
     Raises:
         BadInput: a question of an unknown form, or one that no row answers.
     """
-    sources, prose, lines = read_yaml(SOURCES), figures(page), list[str]()
+    sources, prose, lines = read_yaml(SOURCES), figures("\n\n".join(pages)), list[str]()
     for heading, paragraphs in sources["sections"].items():
         for opening, entries in paragraphs.items():
             name = f"{heading}: {opening!r}"
@@ -66,15 +66,15 @@ def problems(page: str) -> list[str]:
     return lines + [f"{head}: {text[:60]!r}: no source for {', '.join(rest)}" for (head, text), rest in prose.items()]
 
 
-def figures(page: str) -> dict[tuple[str, str], list[str]]:
+def figures(text: str) -> dict[tuple[str, str], list[str]]:
     """(heading, text) of every paragraph with figures -> its figures as they are written."""
     heading, prose = "", {}
-    for paragraph in re.split(r"\n\s*\n", NOT_PROSE.sub("", page)):
-        text = " ".join(paragraph.split())
-        if text.startswith("#"):
-            heading = text.lstrip("# ")
-        elif numbers := NUMBER.findall(NAME.sub("", CODE.sub("", text))):
-            prose[heading, text] = numbers
+    for lines in re.split(r"\n\s*\n", NOT_PROSE.sub("", text)):
+        paragraph = " ".join(lines.split())
+        if paragraph.startswith("#"):
+            heading = paragraph.lstrip("# ")
+        elif numbers := NUMBER.findall(NAME.sub("", CODE.sub("", paragraph))):
+            prose[heading, paragraph] = numbers
     return prose
 
 
@@ -93,7 +93,7 @@ def _differences(numbers: list[str], entries: list[Entry]) -> Iterator[str]:
     expected = [figure for entry in entries for figure in entry.figures]
     for position, (figure, source) in enumerate(zip([*numbers, "none"], [*expected, "none"], strict=False), start=1):
         if figure != source:
-            yield f"figure {position} is {figure} in the page and {source} in {SOURCES}"
+            yield f"figure {position} is {figure} in the text and {source} in {SOURCES}"
             return
     for entry in entries:
         if entry.parts[0] != STATED and (answer := _rounded_answer(entry)) != [*map(_decimal, entry.figures)]:

@@ -1,4 +1,4 @@
-"""Questions about the numbers beside docs/reproduction.md, and their answers.
+"""Questions about the numbers in docs/reproduction, and their answers.
 
 Each number on that page is the answer to a question about the files in docs/reproduction, the printed tables or a
 study's set-up. Bars separate the parts of a question, such as

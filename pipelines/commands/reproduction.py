@@ -1,6 +1,6 @@
-"""Our numbers beside the numbers that papers print: by study in docs/reproduction.md, by method in docs/methods.
+"""Our numbers beside the numbers that papers print: by study in docs/reproduction, by method in docs/methods.
 
-The rows are in docs/reproduction/<study>.csv.
+The rows are in docs/reproduction/<study>.csv. docs/reproduction.md has the claims of the papers.
 
 python -m fedweave.pipelines.commands.reproduction STUDY...    copy results/<study>/leaderboard.csv, then rewrite
 the pages
@@ -49,7 +49,7 @@ HEADER = "| data set, setting | method | ours | printed | difference | seeds |\n
 def main(*studies: str) -> None:
     """Copy the leaderboards of `studies` to docs/reproduction and rewrite the tables of the pages.
 
-    It prints the figures in the page's sentences that differ from the files.
+    It prints the figures in the sentences of these pages that differ from the files.
 
     Raises:
         BadInput: a study that belongs to no paper, or whose leaderboard is missing or damaged.
@@ -59,12 +59,17 @@ def main(*studies: str) -> None:
         choose(study, papers, "python -m fedweave.pipelines.commands.reproduction")
     for study in studies:
         merge_board(study)
-    for page in (PAGE, *sorted(METHODS.glob("*.md"))):
+    for page in (*pages(), *sorted(METHODS.glob("*.md"))):
         text = page.read_text(encoding="utf-8")
         if (new := fill_blocks(text)) != text:
             write_atomic(page, new)
-    for line in figures.problems(PAGE.read_text(encoding="utf-8")):
-        print(f"{PAGE}: {line}")
+    for line in figures.problems(*(page.read_text(encoding="utf-8") for page in pages())):
+        print(line)
+
+
+def pages() -> tuple[Path, ...]:
+    """The page of claims, and the page of each paper."""
+    return PAGE, *sorted(TABLES.glob("*.md"))
 
 
 def fill_blocks(page: str) -> str:

@@ -59,7 +59,8 @@ def test_pages_show_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     yesterday.
     """
     monkeypatch.chdir(ROOT)
-    pages = {path: path.read_text(encoding="utf-8") for path in (reproduction.PAGE, *reproduction.METHODS.glob("*.md"))}
+    places = (*reproduction.pages(), *reproduction.METHODS.glob("*.md"))
+    pages = {path: path.read_text(encoding="utf-8") for path in places}
     assert {path: reproduction.fill_blocks(text) for path, text in pages.items()} == pages
     blocks = {(match[2], match[3]): path for path, text in pages.items() for match in reproduction.BLOCK.finditer(text)}
     studies, numbers = (
@@ -239,9 +240,9 @@ def test_questions_are_answered_from_rows(folder: Path) -> None:
 
 
 def test_figures_in_sentences_are_those_of_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every figure of the page has a source, and it is the source's number."""
+    """Every figure of the pages has a source, and it is the source's number."""
     monkeypatch.chdir(ROOT)
-    assert figures.problems(reproduction.PAGE.read_text(encoding="utf-8")) == []
+    assert figures.problems(*(page.read_text(encoding="utf-8") for page in reproduction.pages())) == []
 
 
 PAGE = """# Page
@@ -282,9 +283,9 @@ def sentences(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("(80.0", "(80.1", "figure 1 is 80.1 in the page and 80.0 in"),
-        ("1.0 to 10 points", "10 points", "figure 3 is 10 in the page and 1.0 in"),
-        ("no file", "no file in 30 %", "figure 6 is 30 in the page and none in"),
+        ("(80.0", "(80.1", "figure 1 is 80.1 in the text and 80.0 in"),
+        ("1.0 to 10 points", "10 points", "figure 3 is 10 in the text and 1.0 in"),
+        ("no file", "no file in 30 %", "figure 6 is 30 in the text and none in"),
         ("**A is", "**B is", "0 paragraphs with figures begin so"),
         ("without figures", "with 3 figures", "no source for 3"),
     ],
