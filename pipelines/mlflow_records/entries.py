@@ -1,7 +1,7 @@
 """The runs in MLflow that show a study: parents and their children.
 
 A method on a task is a parent with a child for each seed, a search one with a child for each trial, and an ablation one
-with a child for each variant.
+with a child for each variant. Runs that may not be compared with the others have no rank, and a verdict that says why.
 """
 
 import json
@@ -35,15 +35,19 @@ TAGS = (
 )  # fmt: skip
 MAX_PICTURES = 6  # pictures of a run's graph over its rounds
 MIN_PICTURE_SIZE = 240  # smallest width and height of such a picture, in pixels
+LEAKY = "trained on test rows"
 HEADLINE = {"std": "std", "worst10": "worst10", "pre": "pre", "post": "post", "client_std": "client_std",
             "bytes_up": "bytes_up", "bytes_down": "bytes_down", "seconds": "seconds",
             "published": "published_mean"}  # fmt: skip
+RANKING = ("rank", "p_adjusted")  # numbers that compare a run with others
 
 
 def units(study: Study, tables: Tables) -> Iterator[Unit]:
     """Everything that the experiment of a study shows."""
     for run in study.runs:
         yield run_unit(run, tables)
+    yield from _unranked_units(study.pooled, study, "method", results.POOLED)
+    yield from _unranked_units(study.leaky, study, "leaky", LEAKY)
     for search in optional_files.tuning(study.folder):
         yield from _search_units(study, search)
     for name, table in optional_files.ablations(study.folder).groupby("ablation", sort=False):
@@ -57,6 +61,19 @@ def run_unit(run: Run, tables: Tables) -> Unit:
     tags = _run_tags(run) | {"verdict": _verdicts(run, tables)[run.label]}
     make = partial(_method_entry, run, tables, values, tags)
     return Unit(run.name, writer.source_digest(*files), make, partial(_log_artifacts, run), values, tags)
+
+
+def _unranked_units(runs: tuple[Run, ...], study: Study, kind: str, verdict: str) -> Iterator[Unit]:
+    """Units of `runs` of a study that are on no leaderboard; their numbers are computed from these runs alone."""
+    if not runs:
+        return
+    tables = results.compute_tables(study._replace(runs=runs, leaky=(), pooled=()))
+    for run in runs:
+        unit = run_unit(run, tables)
+        values = {name: value for name, value in unit.numbers.items() if name not in RANKING}
+        tags = {**unit.tags, "verdict": verdict}
+        make = partial(_method_entry, run, tables, values, tags, kind)
+        yield unit._replace(make=make, numbers=values, tags=tags)
 
 
 def _verdicts(run: Run, tables: Tables) -> dict[str, str]:
@@ -86,7 +103,9 @@ def _run_tags(run: Run) -> dict[str, str]:
     return {name: str(run.info[name]) for name in TAGS if run.info.get(name)}
 
 
-def _method_entry(run: Run, tables: Tables, values: dict[str, float], tags: dict[str, str]) -> Entry:
+def _method_entry(
+    run: Run, tables: Tables, values: dict[str, float], tags: dict[str, str], kind: str = "method"
+) -> Entry:
     end = int((run.folder / "run.json").stat().st_mtime * 1000)
     durations = (run.rounds.groupby("seed")["seconds"].sum() * 1000).astype(int)
     ends = end - int(durations.sum()) + durations.cumsum()
@@ -98,14 +117,7 @@ def _method_entry(run: Run, tables: Tables, values: dict[str, float], tags: dict
     )  # fmt: skip
     params = writer.flatten(run.info["spec"]) | {"seeds": str(list(run.info["seeds"]))}
     return Entry(
-        run.name,
-        "method",
-        tags,
-        params,
-        _method_metrics(run, tables, values),
-        end - int(durations.sum()),
-        end,
-        children,
+        run.name, kind, tags, params, _method_metrics(run, tables, values), end - int(durations.sum()), end, children
     )
 
 

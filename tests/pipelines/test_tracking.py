@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import fake_results
+import numpy as np
 import pandas as pd
 import pytest
 from mlflow import MlflowClient
@@ -212,6 +213,28 @@ def test_a_saved_view_lists_the_methods_of_a_task(store: str, tmp_path: Path) ->
     board = results.compute_tables(results.load_study(folder)).board.query("task == 'blobs'")
     assert [run.info.run_name for run in runs] == board["run"].tolist()
     assert [run.data.metrics["rank"] for run in runs] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("key", "kind", "verdict"), [("pools", "method", "not federated"), ("leaks", "leaky", "trained on test rows")]
+)
+def test_a_run_that_may_not_be_compared_has_scores_and_no_rank(
+    key: str, kind: str, verdict: str, store: str, tmp_path: Path
+) -> None:
+    folder = small(tmp_path / "results" / "toy")
+    rng = np.random.default_rng(0)
+    file = fake_results.write_run(folder, "blobs", "Central", 5.0, {}, (0, 1), 4, 6, rng) / "run.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {key: True}))
+    assert len(tracking.log_study(folder, store).ids) == len(SKILL)
+    runs = sorted(logged(store, "toy"), key=lambda run: run.info.run_name)
+    parent, *seeds = (run for run in runs if run.info.run_name.startswith("blobs-central"))
+    tags, metrics = parent.data.tags, parent.data.metrics
+    assert (tags["kind"], tags["verdict"], len(seeds)) == (kind, verdict, 2)
+    assert metrics["accuracy"] == pytest.approx(np.mean([run.data.metrics["accuracy"] for run in seeds]))
+    assert not {"rank", "p_adjusted"} & metrics.keys()
+    assert sorted(run.data.metrics["rank"] for run in runs if "rank" in run.data.metrics) == [1, 2]
+    again = tracking.log_study(folder, store)
+    assert (again.new, again.restored, again.superseded) == (0, 0, 0)
 
 
 def test_the_machines_load_is_there_as_system_metrics(store: str, tmp_path: Path) -> None:
