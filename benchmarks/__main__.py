@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 WORKLOADS = ("cnn", "lenet16", "mlp", "tpt", "gcn", "gru")
@@ -42,9 +42,15 @@ def contestants(workload: str) -> Iterator[tuple[str, str]]:
         yield "flwr", str(ROOT / PEERS_PYTHON)
 
 
-def measure(python: str, name: str, workload: str, rounds: int, threads: int, cache: str) -> dict | str:
-    """Seconds of the first round and of the later rounds of one new process, or the reason of its failure."""
-    variables = {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "TORCHINDUCTOR_CACHE_DIR": cache}
+def measure(
+    python: str, name: str, workload: str, rounds: int, threads: int, cache: str, extra: Mapping[str, str] = {}
+) -> dict | str:
+    """Seconds of the first round and of the later rounds of one new process, or the reason of its failure.
+
+    Args:
+        extra: further variables of its environment.
+    """
+    variables = {**extra, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "TORCHINDUCTOR_CACHE_DIR": cache}
     command = [python, "-m", "benchmarks.contestant", name, workload, str(rounds), str(threads)]
     environment = os.environ | variables | {"OMP_NUM_THREADS": str(threads)}
     process = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
