@@ -71,7 +71,8 @@ def status(study: Study = "") -> None:
 
 @app.command()
 def collect(
-    study: Study = "", wait: Annotated[bool, typer.Option("--wait", help="first wait until no job is left")] = False
+    study: Study = "",
+    wait: Annotated[bool, typer.Option("--wait", help="wait first until all jobs have ended")] = False,
 ) -> None:
     """Commit what has come back to DVC; when all has, also compare, and print the leaderboard."""
     from fedweave.pipelines.scheduling import collection, submissions

@@ -12,28 +12,32 @@ PARTS = ("train", "val", "test")
 
 File = Annotated[Path, typer.Argument(help="CSV, TSV or Parquet with one row per example, a folder of them, or NPZ")]
 Client = Annotated[
-    str, typer.Option(help="column that says who has the row; in a folder, a file without it is one client")
+    str, typer.Option(help="column with the client of a row; in a folder, a file without this column is one client")
 ]
 Label = Annotated[str, typer.Option(help="column to predict; forecasts may have several, with commas")]
 Features = Annotated[str, typer.Option(help="columns that models see, with commas; default: all others")]
 Split = Annotated[str, typer.Option(help="random, stratified, chronological, grouped, or a column of train, val, test")]
-Shares = Annotated[str, typer.Option(help="of train, val and test, such as 0.6,0.2,0.2")]
-Time = Annotated[str, typer.Option(help="column of times, for a chronological split")]
+Shares = Annotated[str, typer.Option(help="shares of train, val and test, such as 0.6,0.2,0.2")]
+Time = Annotated[str, typer.Option(help="column of times for a chronological split")]
 Gap = Annotated[int, typer.Option(help="rows between two parts of a chronological split")]
 Recording = Annotated[str, typer.Option(help="column of recordings, such as sessions, for a grouped split")]
-Group = Annotated[str, typer.Option(help="column of the client's group, for tables and figures alone")]
+Group = Annotated[str, typer.Option(help="column of the client's group, which only tables and figures use")]
 Unit = Annotated[str, typer.Option(help="column of the client's unit, such as a person: tests take its clients as one")]
-Relation = Annotated[str, typer.Option(help="CSV of pairs of clients: a given client graph")]
-Val = Annotated[float | None, typer.Option(help="share of the training rows that validates, if no row is 'val'")]
-Normalize = Annotated[str, typer.Option(help="of arrays: none, standard, standard_client or unit")]
-Preprocess = Annotated[str, typer.Option(help="client: each client's own training rows scale its columns; or pooled")]
+Relation = Annotated[str, typer.Option(help="CSV with a given client graph: one pair of clients per row")]
+Val = Annotated[float | None, typer.Option(help="share of the training rows for validation, if no row is 'val'")]
+Normalize = Annotated[str, typer.Option(help="scaling of arrays: none, standard, standard_client or unit")]
+Preprocess = Annotated[
+    str, typer.Option(help="training rows that scale a column: client (each client's own) or pooled")
+]
 Target = Annotated[str, typer.Option(help="classes or numbers; default: numbers where the label has a fraction")]
-Window = Annotated[int, typer.Option(help="forecasts: time steps that are known; rows are time steps then")]
-Horizon = Annotated[int, typer.Option(help="forecasts: time steps to forecast")]
+Window = Annotated[int, typer.Option(help="forecasts: number of known time steps; rows are then time steps")]
+Horizon = Annotated[int, typer.Option(help="forecasts: number of time steps to forecast")]
 Stride = Annotated[int, typer.Option(help="forecasts: time steps between two windows")]
 Text = Annotated[str, typer.Option(help="columns of texts, with commas; review=512 for 512 hashes, review=words.txt")]
-Embed = Annotated[bool | None, typer.Option("--embed/--one-hot", help="categories; default: embed above 100 values")]
-Name = Annotated[str, typer.Option(help="of the data; default: that of the file")]
+Embed = Annotated[
+    bool | None, typer.Option("--embed/--one-hot", help="encoding of categories; default: embed above 100 values")
+]
+Name = Annotated[str, typer.Option(help="name of the data set; default: the name of the file")]
 
 
 def output_path(path: str) -> Path:

@@ -22,7 +22,7 @@ out = Console(markup=False)
 ENVIRONMENT = Path(".flower/bin/python")  # of `make flower`, here or in the checkout that this package comes from
 
 To = Annotated[Path, typer.Option("--to", help="folder of the app")]
-Data = Annotated[Path | None, typer.Option(help="also write the file of each client's data, to this folder")]
+Data = Annotated[Path | None, typer.Option(help="folder for a file with each client's data; default: not written")]
 
 
 @app.command()
@@ -30,9 +30,10 @@ def export(
     run: Annotated[str, typer.Argument(help="a run of params.yaml, such as digits-fedavg")],
     to: To,
     data: Data = None,
-    seed: Annotated[int | None, typer.Option(help="of the federation; default: the run's first")] = None,
+    seed: Annotated[int | None, typer.Option(help="seed of the federation; default: the first one of the run")] = None,
     secure: Annotated[
-        bool, typer.Option("--secure-aggregation", help="the server learns the mean of uploads, and no upload")
+        bool,
+        typer.Option("--secure-aggregation", help="the server learns the mean of the uploads, and no single upload"),
     ] = False,
     uses: Uses = None,
 ) -> None:

@@ -61,13 +61,13 @@ def import_(
     stride: opt.Stride = 0, split: opt.Split = "", shares: opt.Shares = "", time: opt.Time = "", gap: opt.Gap = 0,
     recording: opt.Recording = "", group: opt.Group = "", unit: opt.Unit = "", relation: opt.Relation = "",
     val: opt.Val = None, normalize: opt.Normalize = "", preprocess: opt.Preprocess = "", embed: opt.Embed = None,
-    methods: Annotated[str, typer.Option(help="of the study, with commas")] = "local,fedavg,fedavg_ft,ditto",
-    rounds: Annotated[int, typer.Option(help="of training")] = 50,
-    seeds: Annotated[int, typer.Option(help="repetitions")] = 3,
-    metric: Annotated[str, typer.Option(help="of the scores; default: accuracy, of numbers mse")] = "",
+    methods: Annotated[str, typer.Option(help="methods of the study, with commas")] = "local,fedavg,fedavg_ft,ditto",
+    rounds: Annotated[int, typer.Option(help="rounds of a training")] = 50,
+    seeds: Annotated[int, typer.Option(help="number of repetitions")] = 3,
+    metric: Annotated[str, typer.Option(help="metric of the scores; default: accuracy, or mse for numbers")] = "",
     force: studies.Force = False,
 ) -> None:  # fmt: skip
-    """Make a file, or a folder of them, a data set and a study of the project in this folder, for `dvc repro`.
+    """Add a file, or a folder of files, to this project as a data set with a study, for `dvc repro`.
 
     Example: fedweave import flights.csv --client dest --label late --name flights
     """

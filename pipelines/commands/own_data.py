@@ -27,7 +27,7 @@ Out = Annotated[
     Path, typer.Option(parser=opt.output_path, help="folder for the results, which `fedweave predict` and fw.load read")
 ]
 Methods = Annotated[str, typer.Option(help="names from `fedweave list methods`, with commas")]
-Model = Annotated[str, typer.Option(help="of the clients, a name from `fedweave list models`")]
+Model = Annotated[str, typer.Option(help="client model, a name from `fedweave list models`")]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", help="a setting, name=value: lr=0.1 of the training, ditto.lam=0.5 of a method, "
@@ -44,12 +44,12 @@ def compare(
     recording: opt.Recording = "", group: opt.Group = "", unit: opt.Unit = "", relation: opt.Relation = "",
     val: opt.Val = None, normalize: opt.Normalize = "", preprocess: opt.Preprocess = "", embed: opt.Embed = None,
     name: opt.Name = "", model: Model = "mlp",
-    rounds: Annotated[int, typer.Option(help="of training")] = 50,
-    seeds: Annotated[int, typer.Option(help="repetitions")] = 3,
-    tune: Annotated[int, typer.Option(help="trials of a search for each method's settings")] = 0,
-    metric: Annotated[str, typer.Option(help="of the scores; default: accuracy")] = "",
+    rounds: Annotated[int, typer.Option(help="rounds of a training")] = 50,
+    seeds: Annotated[int, typer.Option(help="number of repetitions")] = 3,
+    tune: Annotated[int, typer.Option(help="trials of the search for each method's settings; 0: no search")] = 0,
+    metric: Annotated[str, typer.Option(help="metric of the scores; default: accuracy")] = "",
     settings: Settings = None,
-    resume: Annotated[bool, typer.Option(help="take finished runs with the same settings and code")] = True,
+    resume: Annotated[bool, typer.Option(help="reuse finished runs with the same settings and code")] = True,
     uses: Uses = None,
 ) -> None:  # fmt: skip
     """Compare methods on your own data: leaderboard, summary and report.
@@ -78,12 +78,12 @@ def compare(
 
 @app.command()
 def predict(
-    folder: Annotated[Path, typer.Argument(help="of `fedweave compare`")],
-    file: Annotated[Path, typer.Argument(help="rows with the columns of the training's: CSV, TSV, Parquet or NPZ")],
-    client: Annotated[str, typer.Option(help="whose model answers")],
-    method: Annotated[str, typer.Option(help="default: the one with the best validation score")] = "",
-    seed: Annotated[int | None, typer.Option(help="which repetition; default: the first")] = None,
-    features: Annotated[str, typer.Option(help="of NPZ: the array of rows")] = "x",
+    folder: Annotated[Path, typer.Argument(help="results of `fedweave compare` or `recommend`")],
+    file: Annotated[Path, typer.Argument(help="CSV, TSV, Parquet or NPZ with the columns of the training data")],
+    client: Annotated[str, typer.Option(help="client whose model predicts")],
+    method: Annotated[str, typer.Option(help="method; default: the one with the best validation score")] = "",
+    seed: Annotated[int | None, typer.Option(help="seed of the repetition; default: the first")] = None,
+    features: Annotated[str, typer.Option(help="in an NPZ file, the array of rows")] = "x",
     output: Annotated[
         Path | None, typer.Option(parser=opt.output_path, help="CSV to write; default: the terminal")
     ] = None,
@@ -118,11 +118,11 @@ def predict(
 
 @app.command()
 def export(
-    folder: Annotated[Path, typer.Argument(help="of `fedweave compare`")],
+    folder: Annotated[Path, typer.Argument(help="results of `fedweave compare` or `recommend`")],
     target: Annotated[Path, typer.Argument(parser=opt.output_path, help="a new folder")],
-    client: Annotated[str, typer.Option(help="whose model")],
-    method: Annotated[str, typer.Option(help="default: the one with the best validation score")] = "",
-    seed: Annotated[int | None, typer.Option(help="which repetition; default: the first")] = None,
+    client: Annotated[str, typer.Option(help="client whose model is exported")],
+    method: Annotated[str, typer.Option(help="method; default: the one with the best validation score")] = "",
+    seed: Annotated[int | None, typer.Option(help="seed of the repetition; default: the first")] = None,
     uses: Uses = None,
 ) -> None:
     """Write the model of one client to a folder that predicts without fedweave, and that MLflow serves.

@@ -103,7 +103,7 @@ def init(
     folder: Annotated[
         Path,
         typer.Argument(
-            parser=output_path, help="a new folder, or that of a project, which gets the files that it lacks"
+            parser=output_path, help="a new folder, or the folder of a project, which gets its missing files"
         ),
     ],
 ) -> None:

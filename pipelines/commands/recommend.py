@@ -17,24 +17,24 @@ from fedweave.study import plugins
 
 app = typer.Typer()
 
-Budget = Annotated[str, typer.Option(help="of time, such as 90s, 10min or 2h; none: no limit")]
-Traffic = Annotated[str, typer.Option(help="bytes that a training may send, such as 200MB; default: no limit")]
+Budget = Annotated[str, typer.Option(help="time budget, such as 90s, 10min or 2h; none: no limit")]
+Traffic = Annotated[str, typer.Option(help="largest traffic of a training, such as 200MB; default: no limit")]
 
 
 @app.command()
 def recommend(
     file: opt.File, client: opt.Client, label: opt.Label, out: own_data.Out,
     budget: Budget = "10min", traffic: Traffic = "",
-    methods: Annotated[str, typer.Option(help="that race, with commas; default: one or two of each family")] = "",
+    methods: Annotated[str, typer.Option(help="methods to race, with commas; default: one or two of each family")] = "",
     features: opt.Features = "", target: opt.Target = "", text: opt.Text = "", window: opt.Window = 0,
     horizon: opt.Horizon = 0, stride: opt.Stride = 0, split: opt.Split = "", shares: opt.Shares = "",
     time: opt.Time = "", gap: opt.Gap = 0, recording: opt.Recording = "", group: opt.Group = "", unit: opt.Unit = "",
     relation: opt.Relation = "", val: opt.Val = None, normalize: opt.Normalize = "",
     preprocess: opt.Preprocess = "", embed: opt.Embed = None, name: opt.Name = "", model: own_data.Model = "mlp",
-    rounds: Annotated[int, typer.Option(help="of a full training")] = 50,
-    seeds: Annotated[int, typer.Option(help="repetitions of the last comparison")] = 3,
-    points: Annotated[int, typer.Option("--settings", help="settings of each method that race")] = 3,
-    metric: Annotated[str, typer.Option(help="of the scores; default: accuracy")] = "",
+    rounds: Annotated[int, typer.Option(help="rounds of a full training")] = 50,
+    seeds: Annotated[int, typer.Option(help="repetitions in the last comparison")] = 3,
+    points: Annotated[int, typer.Option("--settings", help="number of settings of each method to race")] = 3,
+    metric: Annotated[str, typer.Option(help="metric of the scores; default: accuracy")] = "",
     settings: own_data.Settings = None,
     uses: Uses = None,
 ) -> None:  # fmt: skip

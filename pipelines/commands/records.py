@@ -9,8 +9,10 @@ app = typer.Typer()
 
 @app.command()
 def report(
-    study: Annotated[str, typer.Argument(help="default: the study of params.yaml")] = "",
-    metric: Annotated[str, typer.Option(help="another metric, from stored predictions: report-METRIC.html")] = "",
+    study: Annotated[str, typer.Argument(help="a study; default: that of params.yaml")] = "",
+    metric: Annotated[
+        str, typer.Option(help="another metric, computed from stored predictions, in report-METRIC.html")
+    ] = "",
 ) -> None:
     """Build results/<study>/report.html and print the leaderboard."""
     import fedweave as fw
@@ -30,7 +32,7 @@ def report(
 
 @app.command()
 def search(task: Annotated[str, typer.Argument(help="a task of params.yaml")]) -> None:
-    """Work on the searches of TASK beside the stage that runs them: start one of these per core or machine."""
+    """Run trials of the searches of TASK, in addition to the stage `tune`. Start one per core or machine."""
     from fedweave.pipelines.stages import tune
 
     keys = tune.run_searches(task)
@@ -38,16 +40,16 @@ def search(task: Annotated[str, typer.Argument(help="a task of params.yaml")]) -
 
 
 @app.command()
-def dashboard(port: Annotated[int, typer.Option(help="on loopback")] = 8080) -> None:
-    """Optuna's dashboard over every search of the study, live, until Ctrl-C."""
+def dashboard(port: Annotated[int, typer.Option(help="port on loopback")] = 8080) -> None:
+    """Optuna's live dashboard of all searches of the study, until Ctrl-C."""
     from fedweave.pipelines.searching import dashboard as server
 
     server.main(port)
 
 
 @app.command()
-def log(study: Annotated[list[str] | None, typer.Argument(help="default: every study under results/")] = None) -> None:
-    """Log studies to MLflow from their result files; after its database was deleted this brings everything back."""
+def log(study: Annotated[list[str] | None, typer.Argument(help="a study; default: all under results/")] = None) -> None:
+    """Log studies to MLflow from their result files. This also restores a deleted database."""
     from fedweave.pipelines.mlflow_records import tracking
 
     tracking.main(*(study or []))

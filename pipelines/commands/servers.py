@@ -12,7 +12,7 @@ PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "help_
 
 @app.command()
 def ui() -> None:
-    """MLflow's UI and Prefect's server, until Ctrl-C; on loopback, or on the address UI_HOST.
+    """Run MLflow's UI and Prefect's server on loopback (or on the address UI_HOST), until Ctrl-C.
 
     MLFLOW_PORT and PREFECT_PORT are their ports.
     """

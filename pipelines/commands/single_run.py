@@ -35,7 +35,7 @@ def run(
     dataset: Annotated[
         str, typer.Option(help="a name from `fedweave list datasets`; its task is the one in studies/base.yaml")
     ] = "digits",
-    rounds: Annotated[int, typer.Option(help="rounds; 0 takes the task's own")] = 0,
+    rounds: Annotated[int, typer.Option(help="rounds; 0: those of the task")] = 0,
     seed: Annotated[int, typer.Option(help="seed of participation, minibatches and initialisation")] = 0,
     settings: Annotated[
         list[str] | None,
@@ -45,7 +45,7 @@ def run(
         ),
     ] = None,
     output: Annotated[Path, typer.Option(parser=output_path, help="folder for the results")] = Path("results/single"),
-    resume: Annotated[bool, typer.Option(help="take a finished run with the same settings and code")] = True,
+    resume: Annotated[bool, typer.Option(help="reuse a finished run with the same settings and code")] = True,
     uses: Uses = None,
 ) -> None:
     """Train one method on one data set: progress bar, result table, plain files. Needs no DVC.

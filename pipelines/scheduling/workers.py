@@ -41,13 +41,13 @@ def deploy(
         str,
         typer.Option(
             envvar="FEDWEAVE_WEBHOOK",
-            help="address that gets a message when a flow has completed or failed; it stays until another is given",
+            help="address that gets a message when a flow has completed or failed; default: the one registered before",
         ),
     ] = "",
     pool: Pool = "",
 ) -> None:
     """Register this project at the Prefect server: its pool and queues, their limits, the deployments of prefect.yaml,
-    and who hears of the end of a flow. What another project has registered there stays as it is.
+    and the webhook. Entries of other projects are not changed.
     """
     pool = pool_names.check(pool)
     if webhook:
@@ -138,9 +138,7 @@ def worker(
     health_port: Annotated[int, typer.Option(min=0, help="a port of loopback that answers /health; 0: none")] = 0,
     pool: Pool = "",
 ) -> NoReturn:
-    """Work for the Prefect server in this folder, until Ctrl-C or SIGTERM: flows that read and write dvc.lock here, or
-    single stages.
-    """
+    """Run flows and stages of the Prefect server in this folder, until Ctrl-C or SIGTERM."""
     is_named, pool = bool(pool), pool_names.check(pool)
     os.environ["PREFECT_API_URL"] = _server_address()
     _check_pool(role, pool, is_named)
