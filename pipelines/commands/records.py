@@ -48,8 +48,13 @@ def dashboard(port: Annotated[int, typer.Option(help="port on loopback")] = 8080
 
 
 @app.command()
-def log(study: Annotated[list[str] | None, typer.Argument(help="a study; default: all under results/")] = None) -> None:
+def log(
+    study: Annotated[list[str] | None, typer.Argument(help="a study; default: all under results/")] = None,
+    models: Annotated[
+        bool, typer.Option("--models", help="copy the models of all runs to MLflow, which can then serve them")
+    ] = False,
+) -> None:
     """Log studies to MLflow from their result files. This also restores a deleted database."""
     from fedweave.pipelines.mlflow_records import tracking
 
-    tracking.main(*(study or []))
+    tracking.main(*(study or []), models=models)

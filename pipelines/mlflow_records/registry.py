@@ -1,4 +1,8 @@
-"""Registered models in MLflow: those of the best method of each task, with an alias."""
+"""Models in MLflow: those of every run of a method; the best method of each task is registered, with an alias.
+
+MLflow has a copy of the models of the best method, with the code that they need, so that it can load and serve them. Of
+other runs it has a record with the score and the place of the files, or a copy on request.
+"""
 
 import json
 import tempfile
@@ -8,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import mlflow
-from mlflow.entities import LoggedModelStatus
+from mlflow.entities import LoggedModel, LoggedModelStatus, Metric
 from mlflow.exceptions import MlflowException
 from mlflow.models import infer_signature
 
@@ -17,6 +21,7 @@ from fedweave.methods import METHODS
 from fedweave.models import MODELS
 from fedweave.pipelines.mlflow_records.writer import Store
 from fedweave.results import Run, Study, Tables, verdicts
+from fedweave.runs import serving
 from fedweave.study import plugins
 
 SERVED = Path(__file__).with_name("served_model.py")
@@ -24,7 +29,51 @@ CODE = [str(files("fedweave"))]
 REQUIREMENTS = ("numpy", "pandas", "torch", "tqdm")  # what `fedweave.api.packing` imports, in addition to MLflow itself
 ALIAS = "best"
 DEFAULTS = {"client": "", "seed": -1}  # no client, which is refused; the first seed
+EXTERNAL = "mlflow.model.isExternal"  # MLflow's tag of a record without files
 PLUGINS = "plugins.json"  # beside the models: modules to be imported before them
+
+
+def log_models(
+    store: Store, study: Study, tables: Tables, logged: Mapping[str, str], copy_all: bool = False
+) -> dict[str, str]:
+    """Record the models of every run of the study; returns run -> id of its model, where MLflow has a copy.
+
+    Args:
+        store: MLflow's store.
+        study, tables: the study with its tables.
+        logged: run -> id of its MLflow run.
+        copy_all: copy the models of all runs, not only those of the best method of each task.
+    """
+    leaders = {board["run"].iloc[0] for _, board in tables.board.groupby("task", sort=False)}
+    models = {
+        run.name: _update_model(store, run, logged[run.name], copy_all or run.name in leaders) for run in study.all_runs
+    }
+    return {name: model for name, model in models.items() if model is not None}
+
+
+def _update_model(store: Store, run: Run, run_id: str, copies: bool) -> str | None:
+    """The id of the copied model of a run; None where there is only a record of its place, or no model."""
+    stored = _find_model(store, run_id)
+    if stored is not None and EXTERNAL not in stored.tags:
+        return str(stored.model_id)
+    model = log_model(store, run, run_id) if copies else None
+    if model is None and stored is None and any(run.folder.glob(serving.MODELS)):
+        _record_place(store, run, run_id)
+    if model is not None and stored is not None:
+        store.client.delete_logged_model(stored.model_id)
+    return model
+
+
+def _record_place(store: Store, run: Run, run_id: str) -> None:
+    """Record the place of the files with a run's models, and its score."""
+    score = str(run.info["metric"])
+    value = store.client.get_run(run_id).data.metrics.get(score)
+    model = mlflow.create_external_model(
+        run.name, run_id, {"location": str(run.folder)}, model_type=str(run.info["method"]),
+        experiment_id=store.experiment,
+    )  # fmt: skip
+    if value is not None:
+        store.client.log_batch(run_id, [Metric(score, value, 0, 0, model_id=model.model_id)])
 
 
 def log_model(store: Store, run: Run, run_id: str) -> str | None:
@@ -56,35 +105,38 @@ def log_model(store: Store, run: Run, run_id: str) -> str | None:
     return str(logged.model_id)
 
 
-def register_best_models(store: Store, tables: Tables, study: Study, logged: Mapping[str, str]) -> dict[str, str]:
-    """Log the models of each task's leader, and let `<study>-<task>@best` refer to them; returns name -> version.
+def register_best_models(
+    store: Store, study: Study, tables: Tables, logged: Mapping[str, str], models: Mapping[str, str]
+) -> dict[str, str]:
+    """Let `<study>-<task>@best` refer to the models of each task's leader; returns name -> version.
 
     In a store that projects share, a name begins with that of the project: `<project>-<study>-<task>@best`.
 
     Args:
-        store, tables, study: MLflow's store, and the study with its tables.
+        store: MLflow's store.
+        study, tables: the study with its tables.
         logged: run -> id of its MLflow run.
+        models: run -> id of its copied model, as `log_models` returns them.
     """
-    versions, runs = {}, {run.name: run for run in study.runs}
+    versions = {}
     for task, board in tables.board.groupby("task", sort=False):
         leader = board.iloc[0]
-        run, run_id = runs[leader["run"]], logged[leader["run"]]
-        model = _find_model(store, run_id) or log_model(store, run, run_id)
+        model = models.get(leader["run"])
         if model is not None:
             text = verdicts.verdict(
                 board, verdicts.assign_marks(board, tables.significance[tables.significance["task"] == task])
             )
             name = "-".join(filter(None, (store.project, study.name, str(task)))).replace("/", "-").replace(":", "-")
-            versions[name] = _set_alias(store, name, model, run_id, str(leader["method"]), text)
+            versions[name] = _set_alias(store, name, model, logged[leader["run"]], str(leader["method"]), text)
     return versions
 
 
-def _find_model(store: Store, run_id: str) -> str | None:
-    """The id of the model that is logged for a run, or None; models that were not written to their end are deleted."""
+def _find_model(store: Store, run_id: str) -> LoggedModel | None:
+    """The model that is logged for a run, or None; models that were not written to their end are deleted."""
     ready = None
     for model in store.client.search_logged_models([store.experiment], f"source_run_id = '{run_id}'"):
         if model.status == LoggedModelStatus.READY:
-            ready = str(model.model_id)
+            ready = model
         else:
             store.client.delete_logged_model(model.model_id)
     return ready

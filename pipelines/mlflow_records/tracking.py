@@ -23,20 +23,30 @@ from fedweave.results import Study
 
 
 class StudyRecord(NamedTuple):
-    """A study in MLflow: ids of the parent runs of its methods, ordered by run names, and counts of what was done."""
+    """A study in MLflow: ids of the parent runs of its methods, ordered by run names, and counts of what was done.
+
+    `copies` is the number of runs whose models MLflow can load and serve.
+    """
 
     ids: list[str]
+    copies: int
     new: int
     restored: int
     superseded: int
 
     def __str__(self) -> str:
-        counts = (f"{count} {word}" for word, count in self._asdict().items() if word != "ids" and count)
-        return f"{len(self.ids)} runs of methods; with searches and ablations {', '.join(counts) or 'nothing new'}"
+        words = ("new", "restored", "superseded")
+        counts = ", ".join(f"{getattr(self, word)} {word}" for word in words if getattr(self, word)) or "nothing new"
+        models = f"models of {self.copies} runs can be served"
+        return f"{len(self.ids)} runs of methods; with searches and ablations {counts}; {models}"
 
 
-def main(*studies: str) -> None:
+def main(*studies: str, models: bool = False) -> None:
     """Bring MLflow up to date with `studies`, by default every study under results/.
+
+    Args:
+        studies: their names.
+        models: copy the models of all runs, not only those of the best method of each task.
 
     Raises:
         BadInput: a study is missing or has no finished run, or MLflow does not answer or refuses the study.
@@ -50,7 +60,7 @@ def main(*studies: str) -> None:
         raise BadInput(f"{RESULTS}: no study with a finished run; reproduce one with: dvc repro")
     for folder in folders:
         try:
-            record = log_study(folder)
+            record = log_study(folder, models=models)
         except (MlflowException, SQLAlchemyError) as error:
             store, reason = mlflow.get_tracking_uri(), str(error).partition("\n")[0]
             way = "see what the server says" if store.startswith("http") else "repair it or move it away"
@@ -66,14 +76,15 @@ def try_log_study(folder: Path) -> None:
         synchronise.report_failure(folder.relative_to(RESULTS).as_posix(), error)
 
 
-def log_study(folder: Path | str, uri: str | None = None) -> StudyRecord:
-    """Bring MLflow up to date with results/<study>: finished runs, searches, ablations, and models of the leaders.
+def log_study(folder: Path | str, uri: str | None = None, models: bool = False) -> StudyRecord:
+    """Bring MLflow up to date with results/<study>: finished runs with their models, searches and ablations.
 
     Runs that were replaced stay, with the tag "superseded".
 
     Args:
         folder: results/<study>.
         uri: of the tracking store; default: MLflow's own rules, above all MLFLOW_TRACKING_URI.
+        models: copy the models of all runs, not only those of the best method of each task.
 
     Raises:
         BadInput: no finished run, or a broken one; or the folder is a copy of another study's.
@@ -84,12 +95,13 @@ def log_study(folder: Path | str, uri: str | None = None) -> StudyRecord:
         store = writer.connect(study.name, uri)
         tables = results.load_tables(study)
         outcome = versions.synchronise(store, [*entries.units(study, tables)], whole=True)
-        ids = {run.name: outcome.ids[run.name] for run in study.runs}
-        registry.register_best_models(store, tables, study, ids)
+        copies = registry.log_models(store, study, tables, outcome.ids, models)
+        registry.register_best_models(store, study, tables, outcome.ids, copies)
         views.describe(store, study, tables.board)
         links = {task: views.link(store, task) for task in results.by_task(study)}
         stamp.write(digest, study.name, mlflow.get_tracking_uri(), links)
-    return StudyRecord([*ids.values()], outcome.new, outcome.restored, outcome.superseded)
+    ids = [outcome.ids[run.name] for run in study.runs]
+    return StudyRecord(ids, len(copies), outcome.new, outcome.restored, outcome.superseded)
 
 
 def _check_folder(study: Study) -> None:

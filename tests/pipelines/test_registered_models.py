@@ -26,7 +26,7 @@ from fedweave.api import packing
 from fedweave.errors import BadInput
 from fedweave.pipelines.mlflow_records import registry, synchronise, tracking, writer
 from tests import trained
-from tests.mlflow_store import fresh
+from tests.mlflow_store import fresh, logged
 from tests.servers import answers, free_port, until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,10 +47,10 @@ def test_the_leaders_models_are_registered_and_answer_for_every_client(store: st
     assert version.run_id == dict(zip(["blobs-fedavg", "blobs-local"], ids, strict=True))[board["run"].iloc[0]]
     assert version.description
     experiment = client.get_experiment_by_name("toy").experiment_id
-    (model,) = client.search_logged_models(
-        [experiment], order_by=[{"field_name": "metrics.accuracy", "ascending": False}]
-    )
-    assert {m.key: m.value for m in model.metrics}["accuracy"] == board["mean"].iloc[0]
+    models = {model.name: model for model in client.search_logged_models([experiment])}
+    scores = {name: {m.key: m.value for m in model.metrics}["accuracy"] for name, model in models.items()}
+    assert scores == dict(zip(board["run"], board["mean"], strict=True))
+    model = models[board["run"].iloc[0]]
     pyfunc = mlflow.pyfunc.load_model(model.model_uri)
     assert pyfunc.metadata.signature.inputs.inputs[0].shape == (-1, 1, 4, 4)
     packing.pack(results.load_run(folder / "runs" / model.name), tmp_path)
@@ -70,7 +70,57 @@ def test_a_model_that_was_not_written_to_its_end_is_none(store: str) -> None:
     ready = place.client.create_logged_model(place.experiment, "m", run_id)
     place.client.finalize_logged_model(ready.model_id, "READY")
     place.client.create_logged_model(place.experiment, "m", run_id)
-    assert registry._find_model(place, run_id) == ready.model_id
+    model = registry._find_model(place, run_id)
+    assert model is not None
+    assert model.model_id == ready.model_id
+
+
+def models_of_current_runs(folder: Path, store: str, **options: bool) -> dict[str, Any]:
+    """Run -> its model in MLflow, once MLflow is up to date with the study `toy`."""
+    tracking.log_study(folder, store, **options)
+    client = MlflowClient(store)
+    current = {run.info.run_id for run in logged(store, "toy") if run.data.tags["record"] == "current"}
+    experiment = client.get_experiment_by_name("toy").experiment_id
+    models = [model for model in client.search_logged_models([experiment]) if model.source_run_id in current]
+    assert len(models) == len({model.name for model in models})
+    return {model.name: model for model in models}
+
+
+def test_every_run_has_a_model_and_the_leader_a_copy(store: str, tmp_path: Path) -> None:
+    folder = trained.train("images", {"local": {}, "fedavg": {}})
+    leader, other = results.compute_tables(results.load_study(folder)).board["run"]
+    before = models_of_current_runs(folder, store)
+    assert before.keys() == {leader, other}
+    assert registry.EXTERNAL not in before[leader].tags
+    assert before[other].tags["location"] == str(folder / "runs" / other)
+    client = MlflowClient(store)
+    score = client.get_run(before[other].source_run_id).data.metrics["accuracy"]
+    assert {m.key: m.value for m in before[other].metrics} == {"accuracy": score}
+    history = client.get_metric_history(before[other].source_run_id, "accuracy")
+    assert [point.value for point in history] == [score]
+    file = folder / "runs" / leader / "evaluations.parquet"
+    pd.read_parquet(file).assign(value=-1.0).to_parquet(file, index=False)
+    after = models_of_current_runs(folder, store)  # `other` leads now
+    assert {name: registry.EXTERNAL in model.tags for name, model in after.items()} == {leader: True, other: False}
+    assert after[other].source_run_id == before[other].source_run_id
+    assert mlflow.pyfunc.load_model(after[other].model_uri)
+
+
+def test_the_models_of_all_runs_are_copied_on_request(store: str, tmp_path: Path) -> None:
+    folder = trained.train("images", {"local": {}, "fedavg": {}})
+    models_of_current_runs(folder, store)
+    models = models_of_current_runs(folder, store, models=True)
+    for name, model in models.items():
+        run = results.load_run(folder / "runs" / name)
+        (packed := tmp_path / name).mkdir()
+        packing.pack(run, packed)
+        x = trained.dataset("images").x[:5]
+        answer = mlflow.pyfunc.load_model(model.model_uri).predict(x, {"client": "client 2", "seed": 1})
+        assert np.array_equal(answer, packing.unpack(packed).outputs(x, "client 2", 1))
+    assert models.keys() == {"blobs-local", "blobs-fedavg"}
+    again = models_of_current_runs(folder, store)
+    assert {name: model.model_id for name, model in again.items()} == {name: m.model_id for name, m in models.items()}
+    assert "models of 2 runs can be served" in str(tracking.log_study(folder, store))
 
 
 def test_the_alias_moves_with_the_leader(store: str, tmp_path: Path) -> None:
