@@ -212,10 +212,13 @@ def test_the_estimate_of_a_schedule() -> None:
     unequal = Costs(named, seconds, 2)
     overhead = 0.4
     first = 4 * (sum(seconds.values()) * 2 + 9 * overhead)  # four candidates of all nine methods, two rounds
-    second = 2 * (sum([1, 2, 3, 4, 5, 6]) * 4 + 6 * overhead)  # two of the controls and half of the others, four rounds
+    second = 2 * (sum([1, 2, 3, 9, 8, 7]) * 4 + 6 * overhead)  # the controls and the slower half, four rounds
     controls, slowest, pooled, other_graphs, curve = 1 + 2 + 3, 9 + 8 + 7, 3, 2 * 9, 2 * 9
     last = (controls + slowest + pooled + other_graphs + curve) * 8 * 2 + (3 + 3 + 1 + 2 + 2) * overhead  # in two waves
-    assert unequal.total_seconds(Schedule(4, 8, (0, 1, 2))) == pytest.approx(first + second + last)
+    schedule = Schedule(4, 8, (0, 1, 2))
+    assert unequal.total_seconds(schedule) == pytest.approx(first + second + last)
+    listed_backwards = Costs(dict(reversed(named.items())), seconds, 2)
+    assert listed_backwards.total_seconds(schedule) == pytest.approx(first + second + last)
 
 
 def blocks(sizes: list[int], between: float = 0.0) -> tuple[np.ndarray, np.ndarray]:

@@ -76,13 +76,14 @@ class Costs:
         return (sum(trained) + curve) * schedule.rounds * waves + runs * OVERHEAD
 
     def total_seconds(self, schedule: Schedule) -> float:
-        """Seconds of everything."""
+        """Seconds of everything, if the slowest methods go on after every rung."""
         total, candidates = self.final_seconds(schedule), schedule.settings
         entries = [*self.entries]
         for rung_share in schedule.rungs:
             total += self.rung_seconds(entries, candidates, math.ceil(rung_share * schedule.rounds))
             candidates = math.ceil(candidates / 2)
             others = [name for name in entries if self.entries[name].method not in CONTROLS]
+            others.sort(key=lambda name: -self.round_seconds[name])
             remaining = others[: max(race.MIN_METHODS, math.ceil(len(others) / 2))]
             entries = [name for name in entries if name not in others or name in remaining]
         return total
