@@ -9,13 +9,15 @@ import typer
 from fedweave.errors import BadInput
 
 PARTS = ("train", "val", "test")
+FIELD = re.compile(r'\s*+(?:"((?:[^"]|"")*)"\s*|([^",][^,]*)?)(?=,|$)')  # one field of a line of CSV
 
 File = Annotated[Path, typer.Argument(help="CSV, TSV or Parquet with one row per example, a folder of them, or NPZ")]
 Client = Annotated[
     str, typer.Option(help="column with the client of a row; in a folder, a file without this column is one client")
 ]
-Label = Annotated[str, typer.Option(help="column to predict; forecasts may have several, with commas")]
-Features = Annotated[str, typer.Option(help="columns that models see, with commas; default: all others")]
+QUOTES = """a name with a comma in double quotes, as in CSV: '"a,b",c'"""
+Label = Annotated[str, typer.Option(help=f"column to predict; forecasts may have several, with commas; {QUOTES}")]
+Features = Annotated[str, typer.Option(help=f"columns that models see, with commas; {QUOTES}; default: all others")]
 Split = Annotated[str, typer.Option(help="random, stratified, chronological, grouped, or a column of train, val, test")]
 Shares = Annotated[str, typer.Option(help="shares of train, val and test, such as 0.6,0.2,0.2")]
 Time = Annotated[str, typer.Option(help="column of times for a chronological split")]
@@ -57,13 +59,15 @@ def parse_options(
     """Arguments of `Federation.from_file`, without those that the user has left out.
 
     Raises:
-        BadInput: shares that are no three numbers, or a vocabulary that is not there.
+        BadInput: shares that are no three numbers, a quote that does not close, or a vocabulary that is not there.
     """
-    lists = {"features": split_words(features), "shares": _parse_shares(shares), "text": _parse_texts(text)}
+    lists = {
+        "features": split_names(features, "--features"), "shares": _parse_shares(shares), "text": _parse_texts(text)
+    }  # fmt: skip
     arguments = {key: value for key, value in {**plain, **lists}.items() if value}
     arguments |= {key: value for key, value in (("val", val), ("embed", embed)) if value is not None}
-    names = split_words(label)
-    return {**arguments, "label": names if len(names) > 1 and arguments.get("window") else label}
+    names = split_names(label, "--label") if arguments.get("window") else []
+    return {**arguments, "label": label if names in ([], [label.strip()]) else names}
 
 
 def split_words(text: str) -> list[str]:
@@ -71,12 +75,31 @@ def split_words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
+def split_names(text: str, option: str) -> list[str]:
+    """Names of columns between commas; one in double quotes is taken as it is, with its commas and spaces, as in CSV.
+
+    Raises:
+        BadInput: a quote is not closed.
+
+    >>> split_names('"a,b", c,5" disk', "--features")
+    ['a,b', 'c', '5" disk']
+    """
+    fields, end = [], 0
+    while end <= len(text):
+        match = FIELD.match(text, end)
+        if match is None:
+            raise BadInput(f"{option}: {text!r} has a name whose quotes do not close; {QUOTES}")
+        fields.append((match[2] or "").strip() if match[1] is None else match[1].replace('""', '"'))
+        end = match.end() + 1
+    return [name for name in fields if name]
+
+
 def _parse_texts(text: str) -> dict[str, Any]:
     """Column of texts -> number of hashes, or the words of a vocabulary file."""
     from fedweave.api.tables import HASHED
 
     texts: dict[str, Any] = {}
-    for part in split_words(text):
+    for part in split_names(text, "--text"):
         name, _, encoding = part.partition("=")
         if not encoding:
             texts[name] = HASHED

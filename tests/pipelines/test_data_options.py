@@ -1,0 +1,60 @@
+"""The options of commands that describe a user's file: lists of names in one text."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import fedweave as fw
+from fedweave.pipelines.commands import data_options, own_data
+from fedweave.pipelines.commands.data_options import parse_options
+
+LEFT_OUT: dict[str, Any] = {"features": "", "shares": "", "text": "", "val": None, "embed": None}
+NAMES = {
+    "": [],
+    "a": ["a"],
+    " a ,, b,": ["a", "b"],
+    '"a,b",c': ["a,b", "c"],
+    'c, "a,b" ': ["c", "a,b"],
+    '"say ""a, b"""': ['say "a, b"'],
+    '5" disk,x': ['5" disk', "x"],
+    '" padded ",x': [" padded ", "x"],
+}
+
+
+@pytest.mark.parametrize("text", NAMES)
+def test_names_are_quoted_as_in_csv(text: str) -> None:
+    assert data_options.split_names(text, "--features") == NAMES[text]
+
+
+@pytest.mark.parametrize("text", ['"a,b', 'a,"b', '"a" b,c'])
+def test_a_quote_must_close(text: str) -> None:
+    with pytest.raises(fw.BadInput, match=r"--features: .* quotes do not close; .*as in CSV"):
+        data_options.split_names(text, "--features")
+
+
+def test_labels_are_names_only_of_forecasts() -> None:
+    """One column is taken as it is written; several columns, and quotes, are of forecasts."""
+    assert parse_options(label="a,b", **LEFT_OUT)["label"] == "a,b"
+    assert parse_options(label=" a", window=3, **LEFT_OUT)["label"] == " a"
+    assert parse_options(label="a,b", window=3, **LEFT_OUT)["label"] == ["a", "b"]
+    assert parse_options(label='"a,b"', window=3, **LEFT_OUT)["label"] == ["a,b"]
+
+
+def test_texts_may_have_a_comma_in_their_name() -> None:
+    assert parse_options(label="y", **{**LEFT_OUT, "text": '"a, b=64",c'})["text"] == {"a, b": 64, "c": 256}
+
+
+def test_a_column_whose_name_has_a_comma(tmp_path: Path) -> None:
+    """The columns that train are those that `from_pandas` gets as a list."""
+    table = pd.DataFrame(
+        {"size, cm": range(60), "age": range(60, 0, -1), "who": ["A", "B"] * 30, "late": [0, 0, 1, 1] * 15}
+    )
+    table.to_csv(tmp_path / "rows.csv", index=False)
+    own_data.compare(
+        tmp_path / "rows.csv", client="who", label="late", features='"size, cm"', methods="local", rounds=1, seeds=1,
+        out=tmp_path / "out",
+    )  # fmt: skip
+    result = fw.load(tmp_path / "out")["local"]
+    assert len(result.predict(table[["size, cm"]], "A")) == 60
