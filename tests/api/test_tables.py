@@ -294,3 +294,18 @@ def test_unknown_options_are_refused_before_the_file_is_read() -> None:
             call()
     with pytest.raises(fw.BadInput, match=r"table: has no rows"):
         federation(shops().iloc[:0])
+
+
+@pytest.mark.parametrize("scaling", ["none", "standard", "unit"])
+def test_a_scaling_of_arrays_does_not_fit_a_table(scaling: str) -> None:
+    """It would scale the columns a second time, those of categories too; forecasts take it."""
+    table = shops()
+    with pytest.raises(fw.BadInput, match=f"^normalize: '{scaling}' does not fit the columns of a table, .*preprocess"):
+        federation(table, normalize=scaling)
+    with pytest.raises(fw.BadInput, match=r"normalize: .* or texts"):
+        fw.Federation.from_arrays([*map(str, table["item"])], table["late"], client=table["who"], normalize=scaling)
+    steps = table.dropna().assign(step=range(len(table.dropna())))
+    made = fw.Federation.from_pandas(
+        steps, client="who", label="price", time="step", window=3, horizon=1, normalize=scaling
+    )
+    assert made.normalize == scaling

@@ -79,7 +79,7 @@ class Federation:
             relation: a given graph of the clients, as pairs of names, a table of two columns, or its file.
             val: share of the training rows that validates, where no other option gives validation rows.
             normalize: "none", "standard" (by channel or column, from all training rows), "standard_client" (from
-                those of the client) or "unit". Default: "none", of forecasts "standard".
+                those of the client) or "unit". Default: "none", of forecasts "standard". Of tables for forecasts only.
             name: of the data in tables.
             seed: of a drawn split.
             unit: of each row, or {client: unit}: the person, hospital or household behind a client. Tests and intervals

@@ -140,6 +140,7 @@ def fields_from_table(
     option_columns = named_columns(table, options)
     if options.is_forecast:
         return _fields_from_series(table, client, label, columns, options, option_columns)
+    _refuse_scaling(options.normalize)
     if not isinstance(label, str) and len(as_names(label, "label")) > 1:
         raise BadInput(f"label: {[*label]} are several columns, which only forecasts have; give window and horizon")
     target = str(as_names(label, "label")[0])
@@ -162,10 +163,19 @@ def fields_from_table(
         categories=preprocessing.categories, columns=tuple(preprocessing.as_data()),
     )  # fmt: skip
     if numbers is not None and not columns.is_pooled:
-        options = replace(options, normalize={"name": options.normalize or "none", "targets": "client"})
+        options = replace(options, normalize={"name": "none", "targets": "client"})
     notes = _warnings(table, selected, arrangement, dataset, preprocessing)
     fields = federation_fields(dataset, arrangement, options, encoded.shape[1:], notes)
     return {**fields, "preprocessing": preprocessing}
+
+
+def _refuse_scaling(normalize: Any) -> None:
+    """Refuse a scaling of arrays, which would scale the encoded columns a second time."""
+    if normalize is not None:
+        raise BadInput(
+            f"normalize: {format_value(normalize)} does not fit the columns of a table, or texts, which are scaled "
+            "already; leave it out, and give preprocess='client' for columns by each client's own rows"
+        )
 
 
 def _warnings(
