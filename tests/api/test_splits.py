@@ -94,6 +94,20 @@ def test_recordings_stay_whole(seed: int) -> None:
     assert all(len(rows) for part in PARTS for rows in getattr(federation.partition, part))
 
 
+@pytest.mark.parametrize("rule", ["random", "stratified", "chronological", "grouped"])
+def test_a_share_of_the_training_rows_validates(rule: str) -> None:
+    """Beside the default shares as beside shares without "val"; 0.25 of train are the default shares."""
+    default, quarter, half, given = (
+        make_federation(rule, **options)[0].partition
+        for options in ({}, {"val": 0.25}, {"val": 0.5}, {"val": 0.5, "shares": {"train": 0.8, "test": 0.2}})
+    )
+    for part in PARTS:
+        for i in range(4):
+            np.testing.assert_array_equal(getattr(quarter, part)[i], getattr(default, part)[i])
+            np.testing.assert_array_equal(getattr(half, part)[i], getattr(given, part)[i])
+    assert sum(map(len, half.val)) > 1.5 * sum(map(len, default.val))
+
+
 def test_times_as_texts() -> None:
     """Texts are read as times, not sorted by letters; numbers as texts are numbers."""
     days = pd.date_range("2023-12-25", periods=30)
@@ -126,7 +140,13 @@ REFUSED: dict[str, dict[str, Any]] = {
     "time: is missing in 1 rows, first in row 299": {"time": [1.0] * 299 + [np.nan]},
     "recording: 'x' has rows of the clients": {"recording": ["x"] * 300},
     "has 1 recordings, too few": {"recording": DATA["client"]},
-    "val: 2.0 must be a share of the training rows, at least 0 and below 1": {"val": 2.0},
+    "val: 2.0 must be a share of the training rows, above 0 and below 1": {"val": 2.0},
+    "val: 0 must be a share of the training rows, above 0 and below 1": {"val": 0},
+    "val: 0.2, but shares is {'train': 0.6, 'val': 0.2, 'test': 0.2}; leave 'val' out of one of them": {
+        "val": 0.2,
+        "shares": {"train": 0.6, "val": 0.2, "test": 0.2},
+    },
+    "val: 0.2, but split is": {"val": 0.2, "split": {"train": 0.6, "val": 0.2, "test": 0.2}},
     "shares: the shares {'train': 0.9, 'test': 0.2} add up to 1.1": {"shares": {"train": 0.9, "test": 0.2}},
     "split: {'train': 1.0} must give a share to train, val and test": {"split": {"train": 1.0}},
     "too few for train, val and test, in 2 of 4 clients ('p', 'q')": {

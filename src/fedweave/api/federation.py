@@ -77,7 +77,7 @@ class Federation:
             recording: of each row, such as a session: its rows stay in one part, or it is cut by `time` on its own.
             group: of each row, or {client: group}; for tables and figures alone.
             relation: a given graph of the clients, as pairs of names, a table of two columns, or its file.
-            val: share of the training rows that validates, where no other option gives validation rows.
+            val: share of the training rows that validates, where `split` and `shares` give no validation rows.
             normalize: "none", "standard" (by channel or column, from all training rows), "standard_client" (from
                 those of the client) or "unit". Default: "none", of forecasts "standard". Of tables for forecasts only.
             name: of the data in tables.

@@ -10,6 +10,7 @@ from fedweave.errors import BadInput
 from fedweave.tensors.random_streams import stream
 
 SHARES = {"train": 0.6, "val": 0.2, "test": 0.2}
+SHARES_WITH_VAL = {"train": 0.8, "test": 0.2}  # where the user gives `val`, the share of train that validates
 RULES = ("random", "stratified", "chronological", "grouped")
 MOST_SHOWN = 5  # most names of clients in a message
 DEFAULT_VAL_SHARE = 0.1  # share of the training rows that validates, where shares name no "val"
@@ -25,7 +26,7 @@ class SplitOptions(NamedTuple):
         time: of each row [M], or None.
         gap: rows between two parts in the order of time that are in none.
         recording: of each row [M], or None.
-        val: share of the training rows that validates, where no other option gives validation rows.
+        val: share of the training rows that validates, where `split` and `shares` give no validation rows.
         seed: of a drawn split.
     """
 
@@ -74,9 +75,10 @@ def _choose_rule(options: SplitOptions, classes: bool) -> tuple[str, Mapping[str
     if isinstance(options.gap, bool) or not isinstance(options.gap, int) or options.gap < 0:
         raise BadInput(f"gap: {options.gap!r} must be a number of rows, 0 or more")
     if options.val is not None and not _is_share(options.val):
-        raise BadInput(
-            f"val: {options.val!r} must be a share of the training rows, at least 0 and below 1, such as 0.2"
-        )
+        raise BadInput(f"val: {options.val!r} must be a share of the training rows, above 0 and below 1, such as 0.2")
+    if options.val is not None and isinstance(shares, Mapping) and "val" in shares:
+        name = "split" if options.shares is None else "shares"
+        raise BadInput(f"val: {options.val!r}, but {name} is {dict(shares)}; leave 'val' out of one of them")
     has_time, has_recording = options.time is not None, options.recording is not None
     if split is None:
         split = "chronological" if has_time else "grouped" if has_recording else "stratified" if classes else "random"
@@ -100,7 +102,7 @@ def _choose_rule(options: SplitOptions, classes: bool) -> tuple[str, Mapping[str
 
 
 def _is_share(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1
 
 
 def _refuse(because: str, **unused: bool) -> None:
@@ -120,8 +122,10 @@ def _split_by_rule(
     options: SplitOptions,
 ) -> dict[str, Rows]:
     """Every client's rows, split in the same way."""
+    if shares is None:
+        shares = SHARES if options.val is None else SHARES_WITH_VAL
     split = parse_split(
-        SHARES if shares is None else shares,
+        shares,
         DEFAULT_VAL_SHARE if options.val is None else options.val,
         tested=True,
         where="split" if options.shares is None else "shares",
@@ -278,10 +282,8 @@ def _labels_from_rows(split: Mapping[str, Any], count: int) -> np.ndarray:
 def _add_validation_rows(
     rows: dict[str, list[np.ndarray]], names: Sequence[str], val: float | None, seed: int
 ) -> dict[str, list[np.ndarray]]:
-    if val is None or not 0 < val < 1:
-        raise BadInput(
-            f"split: no row is 'val' (val={val!r}); mark some, or give val=0.2 to take that share of the training rows"
-        )
+    if val is None:
+        raise BadInput("split: no row is 'val'; mark some, or give val=0.2 to take that share of the training rows")
     parts = [
         random_parts(client_rows, Split(1 - val, val, 0.0), stream(seed, i), f"client {names[i]!r}")
         for i, client_rows in enumerate(rows["train"])
