@@ -127,6 +127,21 @@ def test_tables_of_nodes_join() -> None:
     assert whole.dataset.edges.max() == 47
 
 
+def test_forecasts_join_with_the_windows_of_training() -> None:
+    """Known steps, steps to forecast and the stride are those of training; another stride is taken if it is given."""
+    steps = pd.DataFrame(
+        {"town": np.repeat(["a", "b", "c"], 62), "day": [*range(62)] * 3, "price": DRAWS.normal(size=186)}
+    )
+    names = {"client": "town", "label": "price", "time": "day"}
+    made = fw.Federation.from_pandas(steps[:124], **names, window=4, horizon=2, stride=3)
+    run = fw.fit("fedavg", made, rounds=1, **QUIET)
+    for options, windows in (({}, 19), ({"stride": 1}, 57)):
+        whole = run.join(steps[124:], **names, **options, rounds=1).comparison.federation
+        assert len(whole.dataset.x) - len(made.dataset.x) == windows
+        whole_at_once = fw.Federation.from_pandas(steps, **names, window=4, horizon=2, stride=options.get("stride", 3))
+        np.testing.assert_array_equal(whole.dataset.x[-windows:], whole_at_once.dataset.x[-windows:])
+
+
 def test_what_training_said_stays(federation: fw.Federation) -> None:
     """Scaling and categories are those of the first clients; numbers too, and each client's own where it has them."""
     whole = add_newcomers(federation, NewcomerData(NEW, "who", "late", {}))

@@ -36,6 +36,7 @@ class Federation:
         classes: names of the classes.
         preprocessing: how the rows of a table became vectors, or None.
         notes: warnings about the data.
+        stride: of forecasts, steps between two windows.
     """
 
     dataset: Dataset
@@ -47,6 +48,7 @@ class Federation:
     classes: tuple[str, ...] = ()
     preprocessing: Preprocessing | None = None
     notes: tuple[str, ...] = field(default=())
+    stride: int = 1
 
     @classmethod
     def from_arrays(
@@ -150,9 +152,8 @@ class Federation:
         check_names(arguments, TABLE_OPTIONS)
         if Path(path).suffix.lower() == reading.ARRAYS:
             return cls(**rows.fields_from_named_arrays(reading.read_arrays(path), client, label, arguments))
-        return cls.from_pandas(
-            columns.read_used_columns(path, client, label, arguments), client=client, label=label, **arguments
-        )
+        table = columns.read_used_columns(path, client, label, arguments)
+        return cls.from_pandas(table, client=client, label=label, **arguments)
 
     @classmethod
     def from_images(
@@ -236,8 +237,7 @@ class Federation:
             normalize: as in a task of params.yaml.
             setting: how the partition is called in tables; default: its name.
             root: folder of the files.
-            options: of the partition: clients, seed (default 0) or seeds (a list: one split per repetition), and its
-                own.
+            options: of the partition: its own, clients, seed (default 0) or seeds (a list: one split per repetition).
 
         Raises:
             BadInput: an unknown name or option, or data that no source has.

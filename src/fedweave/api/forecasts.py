@@ -71,9 +71,8 @@ def fields_from_steps(values: Any, others: Any, client: Any, options: RowOptions
         channels=tuple(range(width)), note=NOTE.format(scope) if normalize != "none" else "",
     )  # fmt: skip
     notes = () if not windows.dropped else (f"{windows.dropped} windows with a missing value are left out",)
-    return federation_fields(
-        dataset, arrangement, replace(options, group=group, unit=unit, normalize=normalize), windows.x.shape[1:], notes
-    )
+    options = replace(options, group=group, unit=unit, normalize=normalize)
+    return {**federation_fields(dataset, arrangement, options, windows.x.shape[1:], notes), "stride": options.stride}
 
 
 def _select_windows(values: Any, name: str, first: np.ndarray, steps: int) -> Any:

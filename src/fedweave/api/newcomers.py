@@ -151,6 +151,7 @@ def _read_rows(federation: Federation, newcomer_data: NewcomerData) -> Federatio
     channels = federation.dataset.channels
     if channels:
         task = {"window": federation.shape[0], "horizon": federation.dataset.outputs // len(channels)}
+        task |= {} if "stride" in newcomer_data.options else {"stride": federation.stride}
     options = replace(_options(federation, newcomer_data), **task)
     preprocessing = federation.preprocessing
     if preprocessing is not None and rows.are_texts(raw):
