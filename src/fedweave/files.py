@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Errors that the user can fix: a full disk, a quota, a size limit, a folder that is read-only or of another user, a
-# file in the place of a folder or the reverse, a name that is too long, or links in a circle.
-USER_ERRORS = {
-    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST,
-    errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP,
+# Errors of a disk without space: it is full, or a quota or a size limit is reached.
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+# Errors that the user can fix: no space, a folder that is read-only or of another user, a file in the place of a folder
+# or the reverse, a name that is too long, or links in a circle.
+USER_ERRORS = FULL | {
+    errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP,
 }  # fmt: skip
 
 
@@ -75,10 +76,14 @@ def user_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in USER_ERRORS or error.filename is None:
+        # The system's error of a full disk often has no file name.
+        if error.errno not in USER_ERRORS or (error.filename is None and error.errno not in FULL):
             raise
+        path = "a file" if error.filename is None else error.filename
+        if error.errno in FULL:
+            raise BadInput(f"{path}: cannot be written ({error.strerror}); free space, and run this again") from error
         advice = "make sure that it and those above it are folders that can be written, and run this again"
-        raise BadInput(f"{error.filename}: cannot be used ({error.strerror}); {advice}") from error
+        raise BadInput(f"{path}: cannot be used ({error.strerror}); {advice}") from error
 
 
 @contextmanager

@@ -147,10 +147,8 @@ def test_a_full_disk_names_the_lock(project: None, monkeypatch: pytest.MonkeyPat
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(locking.os, "write", fail)
-    with (
-        pytest.raises(BadInput, match=r"^\.fedweave/repro\.lock: cannot be used \(No space left on device\)"),
-        user_errors(),
-    ):
+    line = r"^\.fedweave/repro\.lock: cannot be written \(No space left on device\); free space"
+    with pytest.raises(BadInput, match=line), user_errors():
         studies.use("mine.yaml", force=True)
 
 

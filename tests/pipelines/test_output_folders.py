@@ -1,5 +1,7 @@
 """Folders that cannot be written are refused in one line, before anything is written elsewhere."""
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,7 +9,7 @@ import pytest
 import typer
 
 from fedweave.errors import BadInput
-from fedweave.files import check_writable, write_atomic
+from fedweave.files import check_writable, user_errors, write_atomic
 from fedweave.pipelines.commands import main
 
 COMPARE = ["compare", "rows.csv", "--client", "who", "--label", "y"]
@@ -35,3 +37,17 @@ def test_a_folder_in_proc(write: Callable[[Path], None]) -> None:
     """The system says that it does not exist, and not that it is read-only."""
     with pytest.raises(BadInput, match=r"/proc/fedweave.*: cannot be written .*; free space, or make"):
         write(Path("/proc/fedweave"))
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+@pytest.mark.parametrize("path", ["out/runs.csv", None])
+def test_a_full_disk(number: int, path: str | None) -> None:
+    """One line that says what helps, also where the system does not name the file."""
+    line = rf"^{path or 'a file'}: cannot be written \({os.strerror(number)}\); free space, and run this again$"
+    with pytest.raises(BadInput, match=line), user_errors():
+        raise OSError(number, os.strerror(number), path)
+
+
+def test_other_errors_without_a_file_are_defects() -> None:
+    with pytest.raises(PermissionError), user_errors():
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
