@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedweave.errors import BadInput, choose
+from fedweave.errors import BadInput, choose, format_count
 from fedweave.pipelines import processes
 from fedweave.pipelines.commands import studies
 
@@ -81,14 +81,14 @@ def collect(
     if wait:
         submissions.wait(submission, POLL)
     result = collection.collect(submission)
-    out.print(f"{submission.study}: {len(result.committed)} stages committed", soft_wrap=True)
+    out.print(f"{submission.study}: {format_count(len(result.committed), 'stage')} committed", soft_wrap=True)
     if result.active:
         out.print(f"{len(result.active)} still wait or run: fedweave cluster status {submission.study}", soft_wrap=True)
     if result.failed:
         hint = f"see above; what to do next: fedweave cluster submit {submission.study}"
         for line in result.failed:
             print(line, file=sys.stderr)
-        raise BadInput(f"{submission.study}: {len(result.failed)} stages did not succeed; {hint}")
+        raise BadInput(f"{submission.study}: {format_count(len(result.failed), 'stage')} did not succeed; {hint}")
     if not result.active:
         _finish(submission.study)
 
@@ -102,7 +102,9 @@ def _finish(study: str) -> None:
 
     stages = planning.split(stale_stages(), read_yaml(PARAMS))[1]
     if stages:
-        out.print(f"{len(stages)} stages are left to train; next: fedweave cluster submit {study}", soft_wrap=True)
+        out.print(
+            f"{format_count(len(stages), 'stage')} left to train; next: fedweave cluster submit {study}", soft_wrap=True
+        )
         return
     if exit_code := processes.run_to_end([sys.executable, "-m", "fedweave.pipelines.launching.reproduce"]):
         raise typer.Exit(exit_code)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from fedweave.errors import BadInput, choose
+from fedweave.errors import BadInput, choose, format_count
 from fedweave.pipelines.commands.studies import Uses
 from fedweave.study import plugins
 
@@ -57,7 +57,7 @@ def export(
     dataset, partition = assembly.load_inputs(chosen)
     check_partition(chosen, dataset, partition)
     result = exporting.export(chosen, dataset, partition, to, seed, secure)
-    description = f"{len(result.clients)} clients, specification {result.hash}"
+    description = f"{format_count(len(result.clients), 'client')}, specification {result.hash}"
     out.print(f"{to}: {result.run.method} on {result.run.name}, {description}", soft_wrap=True)
     if data is not None:
         exporting.write_client_files(exporting.prepare(chosen, dataset, partition, seed).federation, data)
@@ -78,9 +78,9 @@ def check_partition(run: "Run", dataset: "Dataset", partition: "Partition") -> N
     if digest(expected) == digest(partition):
         return
     if partition.clients == expected.clients:
-        difference = f"{partition.clients} clients with other rows than params.yaml asks for"
+        difference = f"{format_count(partition.clients, 'client')} with other rows than params.yaml asks for"
     else:
-        difference = f"{partition.clients} clients, but params.yaml asks for {expected.clients}"
+        difference = f"{format_count(partition.clients, 'client')}, but params.yaml asks for {expected.clients}"
     raise BadInput(f"data/partitions/{run.name}: {difference}; deal it again: dvc repro partition@{run.name}")
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 import fedweave as fw
 from fedweave.api.plan import GRAPH, ROWS
 from fedweave.api.reading import read_folder
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, format_count
 from fedweave.files import write_atomic
 from fedweave.pipelines.commands import data_options as opt
 from fedweave.pipelines.commands import studies
@@ -109,7 +109,7 @@ def _read_content(file: Path, client: str) -> tuple[bytes, str]:
 
 def _plugin_code(file: Path, content: bytes, copy: Path, federation: fw.Federation, options: dict[str, Any]) -> str:
     """The plug-in that reads `copy`, the copy of `file` in the project."""
-    summary = f"{file.name}: {options['label']} of {len(federation)} clients."
+    summary = f"{file.name}: {options['label']} of {format_count(len(federation), 'client')}."
     return CODE.format(
         name=federation.name,
         sha256=hashlib.sha256(content).hexdigest(),

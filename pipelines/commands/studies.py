@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from fedweave.errors import BadInput, choose
+from fedweave.errors import BadInput, choose, format_count
 from fedweave.files import write_atomic
 from fedweave.pipelines import addresses, processes, signed_files
 from fedweave.pipelines.commands import projects
@@ -49,7 +49,8 @@ def use(name: Name, task: Tasks = None, method: Methods = None, uses: Uses = Non
     with switch_study(name, task, method, uses, force) as (content, _):
         runs = len(content["runs"])
     out.print(
-        f"params.yaml now holds [bold]{content['study']}[/]: {runs} runs; reproduce it with: dvc repro", soft_wrap=True
+        f"params.yaml now holds [bold]{content['study']}[/]: {format_count(runs, 'run')}; reproduce it with: dvc repro",
+        soft_wrap=True,
     )
 
 

@@ -88,7 +88,7 @@ class ProgressView:
         counts = ", ".join(f"{number} {word}" for word, number in self._counts.items() if number)
         duration = format_duration(time.monotonic() - self._start)
         if not status:
-            self._print(f"{self._count} stages ({counts}) in {duration}")
+            self._print(f"{self._count} stage{'s' * (self._count != 1)} ({counts}) in {duration}")
         else:
             self._print(f"stopped after {duration} ({counts or 'nothing ran'}); all output: .fedweave/repro.log")
 

@@ -14,7 +14,7 @@ from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
 from fedweave import results
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, format_count
 from fedweave.pipelines import addresses, project
 from fedweave.pipelines.mlflow_records import entries, registry, stamp, synchronise, versions, views, writer
 from fedweave.pipelines.paths import RESULTS, STATE
@@ -35,10 +35,18 @@ class StudyRecord(NamedTuple):
     superseded: int
 
     def __str__(self) -> str:
+<<<<<<< HEAD
         words = ("new", "restored", "superseded")
         counts = ", ".join(f"{getattr(self, word)} {word}" for word in words if getattr(self, word)) or "nothing new"
         models = f"models of {self.copies} runs can be served"
         return f"{len(self.ids)} runs of methods; with searches and ablations {counts}; {models}"
+=======
+        counts = (f"{count} {word}" for word, count in self._asdict().items() if word != "ids" and count)
+        return (
+            f"{format_count(len(self.ids), 'run')} of methods; with searches and ablations "
+            f"{', '.join(counts) or 'nothing new'}"
+        )
+>>>>>>> a19aff06 (Messages, summaries and reports say '1 row' and not '1 rows'; format_count writes a number with its noun)
 
 
 def main(*studies: str, models: bool = False) -> None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import networkx
 
-from fedweave.errors import BadInput, choose
+from fedweave.errors import BadInput, choose, format_count
 from fedweave.federation import graph_settings
 from fedweave.pipelines.project import repository
 from fedweave.study.spec import PARAMS, load, read_yaml
@@ -30,9 +30,9 @@ class Plan(NamedTuple):
     def summary(self, updates: int) -> str:
         """The message after `updates` stages were brought up to date."""
         if not updates:
-            return f"{self.total} stages unchanged"
+            return f"{format_count(self.total, 'stage')} unchanged"
         rest = f", {self.total - updates} unchanged" if updates < self.total else ""
-        return f"{updates} stages brought up to date{rest}"
+        return f"{format_count(updates, 'stage')} brought up to date{rest}"
 
 
 def stale_stages(targets: Sequence[str] = ()) -> list[StaleStage]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, format_count
 from fedweave.pipelines.scheduling import host, resources, submissions
 from fedweave.pipelines.scheduling.artifacts import ProgressBar
 from fedweave.pipelines.scheduling.submissions import Submission
@@ -40,7 +40,9 @@ def run_on_cluster(study: str, targets: Sequence[str] = ()) -> int:
         raise
     result = collection.collect(submission)
     if result.failed:
-        raise RuntimeError(f"{len(result.failed)} stages did not succeed on the cluster: {' | '.join(result.failed)}")
+        raise RuntimeError(
+            f"{format_count(len(result.failed), 'stage')} did not succeed on the cluster: {' | '.join(result.failed)}"
+        )
     return len(result.committed)
 
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, format_count
 from fedweave.files import try_lock, write_atomic
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import search_path
@@ -180,10 +180,9 @@ def check_none_open(study: str) -> None:
         states = submission.states()
         active = sum(job.job in states and states[job.job].is_active for job in submission.jobs)
         way = f"{active} wait or run: let them end, or fedweave cluster cancel {study}" if active else "all have ended"
-        raise BadInput(
-            f"{study}: {len(submission.jobs)} stages are submitted and not collected, {way}; "
-            f"then: fedweave cluster collect {study}"
-        )
+        count = len(submission.jobs)
+        stages = f"{format_count(count, 'stage')} {'is' if count == 1 else 'are'}"
+        raise BadInput(f"{study}: {stages} submitted and not collected, {way}; then: fedweave cluster collect {study}")
 
 
 def _reproduce(names: Sequence[str]) -> None:

@@ -25,7 +25,7 @@ from optuna.storages import InMemoryStorage, JournalStorage
 from optuna.study._frozen import FrozenStudy
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, format_count
 from fedweave.files import read
 from fedweave.pipelines import paths
 from fedweave.pipelines.searching import search, trials
@@ -214,7 +214,7 @@ def main(port: int = 8080) -> None:
             f"{paths.STATE / 'tune' / study.name}: no trial has ended yet; start a search with: dvc repro tune"
         )
     threading.Thread(target=_update_forever, args=(replica,), daemon=True).start()
-    print(f"{count} searches of {study.name}: http://{HOST}:{port}", flush=True)
+    print(f"{format_count(count, 'search')} of {study.name}: http://{HOST}:{port}", flush=True)
     print("it shows a copy in memory: its buttons that edit or delete do not change the searches", flush=True)
     make_server(HOST, port, replica.wrap(wsgi(replica.storage)), handler_class=_QuietHandler).serve_forever()
 

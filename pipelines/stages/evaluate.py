@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedweave import results
+from fedweave.errors import format_count
 from fedweave.files import write_atomic
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import run_main
@@ -22,7 +23,7 @@ def main() -> None:
     tables = results.write(folder, paths.PARTITIONS)
     # The stage `report` depends on this folder, which DVC must be able to restore also where there is no ablation.
     write_atomic(folder / "ablations" / "declared.json", json.dumps([*study.ablate]))
-    print(f"{folder / 'leaderboard.csv'}: {len(tables.board)} rows")
+    print(f"{folder / 'leaderboard.csv'}: {format_count(len(tables.board), 'row')}")
 
 
 def remove_undeclared_folders(study: spec.Study) -> None:

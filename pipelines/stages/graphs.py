@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, format_count
 from fedweave.families.weaving import Weaving
 from fedweave.federation import graph_settings
 from fedweave.files import write_table
@@ -55,7 +55,8 @@ def _check_source(run: Run, source: Run, where: str) -> None:
     source_clients, clients = (r.task.partition["clients"] for r in (source, run))
     if source_clients != clients:
         raise BadInput(
-            f"{where}: its graph is of {source_clients} clients, and this run has {clients}; name a run with as many"
+            f"{where}: its graph is of {format_count(source_clients, 'client')}, and this run has "
+            f"{clients}; name a run with as many"
         )
 
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 
 from fedweave import data
-from fedweave.errors import choose
+from fedweave.errors import choose, format_count
 from fedweave.files import write_atomic
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import run_main
@@ -40,7 +40,7 @@ def main(name: str) -> None:
         facts["splits"] = {str(block["seed"]): digest(data.partition(dataset, **block)) for block in other_splits}
     write_atomic(folder / "dataset.json", json.dumps(facts, indent=2) + "\n")
     suffix = f", heterogeneity {summary['heterogeneity']:.3f}" if "heterogeneity" in summary else ""
-    print(f"{name}: {partition_.clients} clients{suffix}")
+    print(f"{name}: {format_count(partition_.clients, 'client')}{suffix}")
 
 
 if __name__ == "__main__":

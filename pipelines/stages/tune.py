@@ -9,7 +9,7 @@ import optuna
 import torch
 from optuna.trial import FrozenTrial, TrialState
 
-from fedweave.errors import choose
+from fedweave.errors import choose, format_count
 from fedweave.files import write_atomic
 from fedweave.methods import METHODS
 from fedweave.pipelines import paths
@@ -111,7 +111,10 @@ def search_record(search: Search) -> dict[str, Any]:
     finished = [trial for trial in ended if trial.state == TrialState.COMPLETE]
     best = trials.choose_trial(optuna_study, finished) if finished else None
     score = best.values[0] if best else "-"
-    print(f"{search.key}: {len(ended)} trials, best {score} with {best.params if best else {}}", flush=True)
+    print(
+        f"{search.key}: {format_count(len(ended), 'trial')}, best {score} with {best.params if best else {}}",
+        flush=True,
+    )
     return {
         "run": search.key,
         "best": best.params if best else {},

@@ -27,6 +27,19 @@ def format_value(value: object) -> str:
         return f"a {type(value).__name__} that cannot be printed"
 
 
+def format_count(number: int, noun: str) -> str:
+    """A number with its noun, which is given in the singular.
+
+    >>> format_count(1, "row"), format_count(3, "row"), format_count(2, "class"), format_count(0, "entry")
+    ('1 row', '3 rows', '2 classes', '0 entries')
+    """
+    if number == 1:
+        return f"1 {noun}"
+    if noun.endswith("y"):
+        return f"{number} {noun[:-1]}ies"
+    return f"{number} {noun}{'es' if noun.endswith(('s', 'x', 'ch', 'sh')) else 's'}"
+
+
 def _shorten(text: str, longest: int) -> str:
     half = longest // 2
     return text if len(text) <= longest else f"{text[:half]} ... {text[-half:]}"

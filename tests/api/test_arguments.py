@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import fedweave as fw
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, format_count
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -62,3 +62,28 @@ def test_join_asks_for_true_or_false() -> None:
         run.join(X[:30], client=["d"] * 30, label=Y[:30], rounds=np.int64(1), freeze="x")
     flags: dict[str, Any] = {"rounds": np.int64(1), "freeze": np.True_}
     assert run.join(X[:30], client=["d"] * 30, label=Y[:30], **flags).clients == ("a", "b", "c", "d")
+
+
+NOUNS = ["client", "row", "test row", "class", "entry", "search", "value", "index", "hash"]
+
+
+@pytest.mark.parametrize("noun", NOUNS)
+def test_a_count_has_the_number_of_its_noun(noun: str) -> None:
+    plurals = {"class": "classes", "entry": "entries", "search": "searches", "index": "indexes", "hash": "hashes"}
+    assert format_count(1, noun) == f"1 {noun}"
+    assert [format_count(count, noun) for count in (0, 2)] == [
+        f"{count} {plurals.get(noun, noun + 's')}" for count in (0, 2)
+    ]
+
+
+def test_one_is_singular_in_messages_and_reports() -> None:
+    """One row, one client, one round, one constant category, one client with few test rows."""
+    table = pd.DataFrame({"x": ["only"] * 40, "y": [0, 1] * 20, "who": ["A"] * 40})
+    made = fw.Federation.from_pandas(table, client="who", label="y")
+    assert "x: category, 1 value, one column each" in str(made.describe())
+    assert "1 of 1 client has fewer than 10 test rows" in str(made.describe())
+    run = fw.fit("local", made, rounds=1, progress=False)
+    assert repr(run).endswith("over 1 client, 1 round")
+    assert repr(run.comparison) == "Comparison of 1 method on 'own-data': 1 client, 1 seed"
+    with pytest.raises(fw.BadInput, match="column 'y' is missing in 1 row; drop them"):
+        fw.Federation.from_pandas(table.assign(y=[None, *table["y"][1:]]), client="who", label="y")

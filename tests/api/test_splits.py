@@ -137,9 +137,9 @@ REFUSED: dict[str, dict[str, Any]] = {
     "time: the parts are given by split": {"split": ["train"] * 300, "time": DATA["time"]},
     "too few for train, val and test and two gaps of 200": {"gap": 200, "time": DATA["time"]},
     "time: cannot be read as times": {"time": ["2024-01-01"] * 299 + ["soon"]},
-    "time: is missing in 1 rows, first in row 299": {"time": [1.0] * 299 + [np.nan]},
+    "time: is missing in 1 row, first in row 299": {"time": [1.0] * 299 + [np.nan]},
     "recording: 'x' has rows of the clients": {"recording": ["x"] * 300},
-    "has 1 recordings, too few": {"recording": DATA["client"]},
+    "has 1 recording, too few": {"recording": DATA["client"]},
     "val: 2.0 must be a share of the training rows, above 0 and below 1": {"val": 2.0},
     "val: 0 must be a share of the training rows, above 0 and below 1": {"val": 0},
     "val: 0.2, but shares is {'train': 0.6, 'val': 0.2, 'test': 0.2}; leave 'val' out of one of them": {

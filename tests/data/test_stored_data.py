@@ -119,7 +119,7 @@ def test_inconsistent_arrays_are_refused() -> None:
         (lambda: Dataset("a", "graph", x, y, 1, edges=np.array([[0], [4]])), "edges must be"),
         (lambda: Dataset("a", "images", x[..., None, None], y[:3], 1), "y must have shape"),
         (lambda: Dataset("a", "series", x, None, 0), "time must have shape"),
-        (lambda: Partition(one, one, ()), "test must have 1 clients"),
+        (lambda: Partition(one, one, ()), "test must have as many clients as train, 1"),
         (lambda: Partition(one, one, (np.array([-1]),)), "not negative"),
         (lambda: Partition(one, one, one, nodes=(np.array([3]),), edges=(np.array([[0], [1]]),)), "positions"),
         (lambda: Partition(one, one, one, relation=np.array([[0], [1]])), "relation"),

@@ -64,7 +64,7 @@ BAD_TIMES = {
     "days": (DAYS.strftime("%d/%m/%Y"), "--time: '20/11/2019' is no number and no ISO date"),
     "months": (DAYS.strftime("%m/%d/%Y"), "is no number and no ISO date; write dates such as 2020-04-25"),
     "words": (["soon"] * 60, "--time: 'soon' is no number"),
-    "missing": ([None, *DAYS.strftime("%Y-%m-%d")[1:]], "time: is missing in 1 rows, first in row 0"),
+    "missing": ([None, *DAYS.strftime("%Y-%m-%d")[1:]], "time: is missing in 1 row, first in row 0"),
     "number": ([1.0, np.nan] * 30, "time: is missing in 30 rows, first in row 1"),
     "absurd": (["2019-99-99"] * 60, "time: cannot be read as times"),
 }
@@ -82,7 +82,7 @@ def test_shares_that_cannot_be_meant(shares, written):
 
 
 def test_a_file_without_a_training_row(written):
-    assert "of 1 rows leave none for training; give more rows" in written(table()[:1], "--shares", "0.4,0.2,0.4")
+    assert "of 1 row leave none for training; give more rows" in written(table()[:1], "--shares", "0.4,0.2,0.4")
 
 
 def test_a_client_below_zero(written):

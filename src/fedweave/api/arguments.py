@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedweave.errors import BadInput, format_value
+from fedweave.errors import BadInput, format_count, format_value
 from fedweave.study.spec import MOST_SEEDS
 
 KINDS = {"c": "complex numbers", "M": "dates", "m": "durations"}  # kinds of arrays that cannot be features or targets
@@ -179,7 +179,8 @@ def check_missing(values: Any, name: str) -> None:
     missing = pd.isna(np.asarray(values, dtype=object))
     if missing.any():
         raise BadInput(
-            f"{name}: is missing in {int(missing.sum())} rows, first in row {int(missing.argmax())}; drop them first"
+            f"{name}: is missing in {format_count(int(missing.sum()), 'row')}, first in row "
+            f"{int(missing.argmax())}; drop them first"
         )
 
 

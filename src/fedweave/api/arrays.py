@@ -19,7 +19,7 @@ from fedweave.api.exported_model import as_images as as_images
 from fedweave.data import Dataset, Partition
 from fedweave.data.base import symmetrise_edges
 from fedweave.data.partitions.splits import PARTS
-from fedweave.errors import BadInput, format_value
+from fedweave.errors import BadInput, format_count, format_value
 
 MOST_CHANNELS = 4  # of images as files have them
 
@@ -49,7 +49,9 @@ def as_column(values: Any, name: str, count: int) -> np.ndarray:
     except ValueError as error:
         raise BadInput(f"{name}: the entries have different lengths; give one value for each row") from error
     if column.shape != (count,):
-        raise BadInput(f"{name}: shape {list(column.shape)}, but x has {count} rows; give one value for each")
+        raise BadInput(
+            f"{name}: shape {list(column.shape)}, but x has {format_count(count, 'row')}; give one value for each"
+        )
     return column
 
 
@@ -119,7 +121,8 @@ def _has_day_first(values: list[Any]) -> bool:
 def _check_missing_times(times: np.ndarray, missing: np.ndarray) -> np.ndarray:
     if missing.any():
         raise BadInput(
-            f"time: is missing in {int(missing.sum())} rows, first in row {int(missing.argmax())}; drop them first"
+            f"time: is missing in {format_count(int(missing.sum()), 'row')}, first in row "
+            f"{int(missing.argmax())}; drop them first"
         )
     return times
 
@@ -146,7 +149,8 @@ def as_clients(client: Any, count: int) -> tuple[np.ndarray, tuple[str, ...]]:
     if not isinstance(ids, list) or not all(isinstance(one, Hashable) for one in ids):
         raise BadInput(f"client: {format_value(client)} is no list of names; give the name of a client for each row")
     if len(ids) != count:
-        raise BadInput(f"client: {len(ids)} ids, but x has {count} rows; give one for each")
+        given, rows = format_count(len(ids), "id"), format_count(count, "row")
+        raise BadInput(f"client: {given}, but x has {rows}; give one for each")
     distinct = list(dict.fromkeys(ids))
     if any(map(_is_missing, distinct)):
         raise BadInput("client: is missing in some rows; drop them first")

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedweave.api.arguments import as_array
 from fedweave.api.options import RowOptions
-from fedweave.errors import BadInput, format_value
+from fedweave.errors import BadInput, format_count, format_value
 
 BY_ROW = ("split", "time", "recording")  # options that may be {client: one entry per row}, too
 Rows = Mapping[Hashable, Any]
@@ -78,7 +78,8 @@ def _check_parts(parts: Mapping[Hashable, np.ndarray], option: str, counts: Mapp
     for name, part in parts.items():
         if _count(part, option, name) != counts[name]:
             raise BadInput(
-                f"{option}: client {name!r} has {len(part)} rows, but y has {counts[name]}; give one for each"
+                f"{option}: client {name!r} has {format_count(len(part), 'row')}, but y has "
+                f"{counts[name]}; give one for each"
             )
         if part.shape[1:] != example.shape[1:] or (part.dtype == np.uint8) != (example.dtype == np.uint8):
             pair = ((first, example), (name, part))

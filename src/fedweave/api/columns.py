@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fedweave.api.arguments import as_names
 from fedweave.api.reading import read_folder, read_table
 from fedweave.api.splits import RULES
-from fedweave.errors import MAX_VALUE_LENGTH, BadInput, format_value
+from fedweave.errors import MAX_VALUE_LENGTH, BadInput, format_count, format_value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +56,8 @@ def feature_columns(
     for column in (client, *(labels if least else ())):  # a series may lack a value
         if table[column].isna().any():
             raise BadInput(
-                f"table: column {column!r} is missing in {int(table[column].isna().sum())} rows; drop them first"
+                f"table: column {column!r} is missing in "
+                f"{format_count(int(table[column].isna().sum()), 'row')}; drop them first"
             )
     columns = [column for column in table.columns if column not in used] if features is None else features
     selected = as_names(columns, "features", 0)

@@ -18,7 +18,7 @@ from fedweave.api.folder import copy, find_partitions, read_description
 from fedweave.api.leaderboard import format_html, format_text, rank_methods, rename_methods
 from fedweave.api.result import MethodResult, client_names
 from fedweave.api.scorers import register_metric
-from fedweave.errors import BadInput, choose
+from fedweave.errors import BadInput, choose, format_count
 from fedweave.results import Run, Study, parts, statistics
 
 
@@ -56,7 +56,7 @@ class PairedTest:
     def __str__(self) -> str:
         verdict = f"{self.better} is significantly better" if self.better else "not significantly different"
         # Where every split assigns rows to clients anew, the test is over splits.
-        over = f"{self.clients} clients" if self.splits == 1 else f"{self.splits} splits"
+        over = format_count(self.clients, "client") if self.splits == 1 else f"{self.splits} splits"
         return (
             f"{self.method} - {self.other}: {self.difference:+.4g} "
             f"(95 % interval {self.low:+.4g} to {self.high:+.4g}), p = {self.p:.3g} over {over}: {verdict}"
@@ -85,10 +85,9 @@ class Comparison:
     def __repr__(self) -> str:
         run = self.study.runs[0]
         where = f"{run.info['dataset']!r}" if len({r.task for r in self.study.runs}) == 1 else "several tasks"
-        of_all = "" if len(run.evaluated_clients) == len(self.clients) else f" of {len(self.clients)}"
-        clients = f"{len(run.evaluated_clients)}{of_all} clients"
-        counts = ((len(self.methods), "method"), (len(run.seeds), "seed"))
-        methods, seeds = (f"{count} {word}" + "s" * (count != 1) for count, word in counts)
+        clients, evaluated = format_count(len(self.clients), "client"), len(run.evaluated_clients)
+        clients = clients if evaluated == len(self.clients) else f"{evaluated} of {clients}"
+        methods, seeds = format_count(len(self.methods), "method"), format_count(len(run.seeds), "seed")
         return f"Comparison of {methods} on {where}: {clients}, {seeds}"
 
     def __str__(self) -> str:

@@ -9,6 +9,7 @@ import pandas as pd
 from fedweave import results
 from fedweave.api.folder import notes, read_description
 from fedweave.api.leaderboard import rename_methods
+from fedweave.errors import format_count
 from fedweave.federation.graph_quality import ALIKE, VARIATION, quality
 from fedweave.federation.graph_settings import is_control
 from fedweave.metrics import unit
@@ -59,7 +60,7 @@ def _find_unconverged_methods(comparison: "Comparison") -> list[str]:
     """Methods that have not converged, by the rule of the report."""
     rows = [{"name": name, "seeds": len(run.seeds), **progress(run)} for name, run in comparison.runs.items()]
     unconverged = unconverged_rows(pd.DataFrame(rows)).to_dict("records")
-    names = [f"{row['name']} ({row['at_last']} of {row['seeds']} seeds)" for row in unconverged]
+    names = [f"{row['name']} ({row['at_last']} of {format_count(row['seeds'], 'seed')})" for row in unconverged]
     if not names:
         return []
     return [f"the best validation round is the last one for {', '.join(names)}; more rounds may change the result"]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedweave.data import Dataset
+from fedweave.errors import format_count
 from fedweave.tensors.random_streams import stream
 
 if TYPE_CHECKING:
@@ -130,11 +131,11 @@ def _texts_among_numbers(column: "pd.Series[Any]", levels: int) -> str:
     if numbers.all() or share <= MIN_NUMBER_SHARE or numeric.sum() <= MAX_CODES:
         return ""
     first, others = int((~numbers).argmax()), int((~numbers).sum()) - 1  # the most frequent text, and the rest
-    more = f" and {others} other texts" if others else ""
+    more = f" and {format_count(others, 'other text')}" if others else ""
     advice = "write a point in place of the comma" if with_comma[first] else "make these empty"
     return (
         f"column {column.name!r}: {int(100 * share)} % of its values are numbers, and it is read as {levels} "
-        f"categories because of {texts[first]!r} ({sizes[first]} rows){more}; {advice}"
+        f"categories because of {texts[first]!r} ({format_count(sizes[first], 'row')}){more}; {advice}"
     )
 
 
@@ -146,7 +147,7 @@ def find_similar_names(kind: str, names: Sequence[str]) -> tuple[str, ...]:
     similar = [group for group in groups.values() if len(group) > 1]
     if not similar:
         return ()
-    more = f" (and {len(similar) - 1} more groups of names)" if len(similar) > 1 else ""
+    more = f" (and {len(similar) - 1} more group{'s' * (len(similar) > 2)} of names)" if len(similar) > 1 else ""
     # Two encodings of an accent look the same, so both are written in ASCII.
     spellings = " and ".join(map(repr if len({*map(_normalize_unicode, similar[0])}) > 1 else ascii, similar[0]))
     return (f"{kind} {spellings} differ only in spelling{more}; write them the same way if they are one",)
@@ -180,8 +181,9 @@ def find_duplicates(
     collision = _collision_probability(dataset.x[parts[0]], np.asarray(targets)[parts[0]])
     if count < DUPLICATE_FACTOR * len(test) * (1 - (1 - collision) ** len(train)):
         return ()
+    verb = "is a training row" if count == 1 else "are training rows"
     return (
-        f"{count} of {len(parts[1])} test rows are training rows too, with the same features and the same label; "
+        f"{count} of {len(parts[1])} test rows {verb} too, with the same features and the same label; "
         "drop duplicates before splitting",
     )
 

@@ -11,7 +11,7 @@ from fedweave.api.arguments import as_array, check_size
 from fedweave.api.options import Arrangement, RowOptions, federation_fields
 from fedweave.api.splits import split_rows
 from fedweave.data import Dataset
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, format_count
 
 NOTE = "Series are scaled by training rows of {}; scores are in the unit of the series."
 
@@ -51,7 +51,9 @@ def fields_from_steps(values: Any, others: Any, client: Any, options: RowOptions
     if others is not None:
         channels = as_channels(others, "x")
         if len(channels) != len(steps):
-            raise BadInput(f"x: {len(channels)} rows, but y has {len(steps)}; give one for each time step")
+            raise BadInput(
+                f"x: {format_count(len(channels), 'row')}, but y has {len(steps)}; give one for each time step"
+            )
         steps = np.concatenate([steps, channels], axis=1)
     horizon = _check_options(options)
     owner, names = arrays.as_clients(client, len(steps))
@@ -70,7 +72,11 @@ def fields_from_steps(values: Any, others: Any, client: Any, options: RowOptions
         options.name, "images", arrays.as_images(windows.x), None, 0, targets=windows.targets,
         channels=tuple(range(width)), note=NOTE.format(scope) if normalize != "none" else "",
     )  # fmt: skip
-    notes = () if not windows.dropped else (f"{windows.dropped} windows with a missing value are left out",)
+    dropped = (
+        f"{format_count(windows.dropped, 'window')} with a missing value "
+        f"{'is' if windows.dropped == 1 else 'are'} left out"
+    )
+    notes = (dropped,) if windows.dropped else ()
     options = replace(options, group=group, unit=unit, normalize=normalize)
     return {**federation_fields(dataset, arrangement, options, windows.x.shape[1:], notes), "stride": options.stride}
 
@@ -152,7 +158,8 @@ def _cut_windows(
             )
         if len(rows) < span:
             raise BadInput(
-                f"window: client {name!r} has a series of {len(rows)} steps, and a window and its horizon take {span}; "
+                f"window: client {name!r} has a series of {format_count(len(rows), 'step')}, and a "
+                f"window and its horizon take {span}; "
                 "make them shorter, or leave the series out"
             )
         windows = np.lib.stride_tricks.sliding_window_view(steps[rows], span, axis=0)[::stride]  # [n, C, span]

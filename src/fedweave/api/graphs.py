@@ -14,7 +14,7 @@ from fedweave.api.tables import Preprocessing, fit_columns
 from fedweave.data import Dataset, Partition
 from fedweave.data.base import symmetrise_edges
 from fedweave.data.partitions.splits import PARTS
-from fedweave.errors import BadInput, format_value
+from fedweave.errors import BadInput, format_count, format_value
 
 
 def fields_from_graphs(graphs: Any, options: RowOptions) -> dict[str, Any]:
@@ -41,10 +41,13 @@ def _join_splits(split: Any, nodes: Mapping[str, int]) -> list[Any]:
     """
     lists = [[*one] if isinstance(one, Iterable) else [one] for one in split] if isinstance(split, Iterable) else []
     if len(lists) != len(nodes):
-        raise BadInput(f"split: {format_value(split)} is not one list for each of {len(nodes)} clients")
+        raise BadInput(f"split: {format_value(split)} is not one list for each of {format_count(len(nodes), 'client')}")
     for (client, count), labels in zip(nodes.items(), lists, strict=True):
         if len(labels) != count:
-            raise BadInput(f"split: {len(labels)} labels, but {client!r} has {count} nodes; give one for each")
+            raise BadInput(
+                f"split: {format_count(len(labels), 'label')}, but {client!r} has "
+                f"{format_count(count, 'node')}; give one for each"
+            )
     return [label for labels in lists for label in labels]
 
 
@@ -74,7 +77,8 @@ def fields_from_tables(
     pairs = _positions(edges, table[node].tolist())
     within = arrangement.owner[pairs[0]] == arrangement.owner[pairs[1]]
     dropped = int((~within).sum())
-    notes = (f"{dropped} of {len(within)} edges join nodes of two clients and are left out",) if dropped else ()
+    verbs = "joins nodes of two clients and is" if dropped == 1 else "join nodes of two clients and are"
+    notes = (f"{dropped} of {len(within)} edges {verbs} left out",) if dropped else ()
     x = preprocessing.encode(table)
     fields = _fields(
         x, symmetrise_edges(pairs[:, within], len(table)), arrangement, options, notes, tuple(preprocessing.as_data())

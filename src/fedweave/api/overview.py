@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedweave.data.partitions.splits import PARTS
+from fedweave.errors import format_count
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,11 +22,11 @@ def summary(federation: "Federation") -> str:
     rows = "nodes" if dataset.kind == "graph" else "windows" if dataset.channels else "rows"
     count = dataset.x.size if dataset.kind == "series" else len(dataset.x)
     unit = "value" if size == "1" else "values"
-    content = f", {dataset.classes} classes" if dataset.classes else ""
+    content = f", {format_count(dataset.classes, 'class')}" if dataset.classes else ""
     if dataset.targets is not None:
         horizon = dataset.outputs // len(dataset.channels or (0,))
-        content = f", forecasts of {horizon} step{'s' * (horizon != 1)}" if dataset.channels else ", numbers"
-    clients = f"{len(federation)} client" + "s" * (len(federation) != 1)
+        content = f", forecasts of {format_count(horizon, 'step')}" if dataset.channels else ", numbers"
+    clients = format_count(len(federation), "client")
     return f"Federation {federation.name!r}: {clients}, {count} {rows} of {size} {unit}{content}"
 
 
@@ -59,8 +60,9 @@ def small_clients(federation: "Federation") -> list[str]:
     test_rows = zip(federation.names, federation.partition.test, strict=True)
     small = [name for name, rows in test_rows if len(rows) < MIN_TEST_ROWS]
     examples = ", ".join(small[:3]) + (", ..." if len(small) > 3 else "")
-    count = f"{len(small)} of {len(federation)} clients"
-    text = f"{count} have fewer than {MIN_TEST_ROWS} test rows ({examples}); their scores say little"
+    count = f"{len(small)} of {format_count(len(federation), 'client')}"
+    verb = "has" if len(small) == 1 else "have"
+    text = f"{count} {verb} fewer than {MIN_TEST_ROWS} test rows ({examples}); their scores say little"
     return [text] if small else []
 
 

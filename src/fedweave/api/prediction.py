@@ -12,7 +12,7 @@ from fedweave import data
 from fedweave.api import arrays, exported_model, folder
 from fedweave.api.arguments import as_array
 from fedweave.api.tables import convert_input_errors
-from fedweave.errors import BadInput, choose
+from fedweave.errors import BadInput, choose, format_count
 from fedweave.federation.registry import METHODS
 from fedweave.models import MODELS
 from fedweave.models.adapter import Adapter, adapt
@@ -73,7 +73,8 @@ class Predictor:
         i = self.names.index(choose(str(client), self.names, "client"))
         if self.names[i] not in (stored := self.available):
             raise BadInput(
-                f"client: {client!r} is none of the {len(stored)} clients that were evaluated (such as {stored[0]!r}); "
+                f"client: {client!r} is none of the {format_count(len(stored), 'client')} that were "
+                f"evaluated (such as {stored[0]!r}); "
                 "only these have stored models; train again with a larger evaluate.clients, or without it"
             )
         return i
@@ -108,7 +109,8 @@ class Predictor:
         nodes = int(self.models.graphs[client][0][0].max()) + 1  # each has a loop
         if values.shape != (nodes, *self.about["stored"]):
             raise BadInput(
-                f"x: shape {[*values.shape]}, but the graph of {self.names[client]!r} has {nodes} nodes of "
+                f"x: shape {[*values.shape]}, but the graph of {self.names[client]!r} has "
+                f"{format_count(nodes, 'node')} of "
                 f"{self.about['stored'][0]} values; give one row for each of its nodes"
             )
         data.check_finite(values, "x", "drop these rows, or fill them in")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from fedweave.errors import Diverged
+from fedweave.errors import Diverged, format_count
 from fedweave.federation.records import Report
 from fedweave.runs import repetition
 from fedweave.runs.parallel import allocate_workers
@@ -60,7 +60,7 @@ class ProgressBar:
 
     def show_tuning(self, ended: int, trials: int) -> None:
         """Show how many trials have ended; searches come before the rounds."""
-        self.bar.set_description(f"tuning: {ended} of {trials} trials")
+        self.bar.set_description(f"tuning: {ended} of {format_count(trials, 'trial')}")
 
     def start_method(self, method: str, extra: int) -> None:
         """The next method starts; it takes `extra` rounds more than planned."""
@@ -149,9 +149,6 @@ def format_duration(seconds: float) -> str:
 
 def heading(study: Study, seconds: float) -> str:
     """The line before a comparison runs."""
-
-    def format_count(number: int, word: str) -> str:
-        return f"{number} {word}" + ("s" if number != 1 else "")
 
     tuning = f", {format_count(study.tune.trials, 'trial')} each" if study.tune.trials else ""
     methods, seeds = format_count(len(study.runs), "method"), format_count(len(study.seeds), "seed")

@@ -12,7 +12,7 @@ from fedweave import results
 from fedweave.api.arguments import check_folder
 from fedweave.api.figures import MethodPlots
 from fedweave.api.prediction import Predictor, client_names, load_predictor
-from fedweave.errors import BadInput, choose
+from fedweave.errors import BadInput, choose, format_count
 from fedweave.files import load_tensors
 from fedweave.metrics import probabilities
 from fedweave.results import Graphs, Run
@@ -40,9 +40,9 @@ class MethodResult:
     def __repr__(self) -> str:
         scores = self._scores_by_seed.dropna(axis="columns", how="all")  # clients without test rows have no score
         mean, metric = scores.to_numpy().mean(), self.run.info["metric"]
-        of_all = "" if len(self.evaluated_clients) == len(self.clients) else f" of {len(self.clients)}"
-        clients = f"{len(self.evaluated_clients)}{of_all} clients"
-        rounds = f"{self.run.trained_rounds} round" + "s" * (self.run.trained_rounds != 1)
+        clients, evaluated = format_count(len(self.clients), "client"), len(self.evaluated_clients)
+        clients = clients if evaluated == len(self.clients) else f"{evaluated} of {clients}"
+        rounds = format_count(self.run.trained_rounds, "round")
         return f"{self.run.label}: {metric} {mean:.4g} over {clients}, {rounds}"
 
     @cached_property

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedweave.data.partitions.splits import PARTS, Split, parse_split, part_sizes, random_parts, stratified_parts
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, format_count
 from fedweave.tensors.random_streams import stream
 
 SHARES = {"train": 0.6, "val": 0.2, "test": 0.2}
@@ -154,7 +154,8 @@ def _refuse_small_clients(rows_by_client: Sequence[np.ndarray], names: Sequence[
     if small:
         shown = ", ".join(map(repr, small[:MOST_SHOWN])) + (", ..." if len(small) > MOST_SHOWN else "")
         raise BadInput(
-            f"client: fewer than 3 rows, too few for train, val and test, in {len(small)} of {len(names)} clients "
+            f"client: fewer than 3 rows, too few for train, val and test, in {len(small)} of "
+            f"{format_count(len(names), 'client')} "
             f"({shown}); leave these rows out, or give them to another client"
         )
 
@@ -172,7 +173,8 @@ def _chronological_parts(
             between = f" and two gaps of {gap}" if gap else ""
             of_recording = "" if recording is None else " of one recording"
             raise BadInput(
-                f"split: {client} has {len(ordered)} rows{of_recording}, too few for train, val and test{between}"
+                f"split: {client} has {format_count(len(ordered), 'row')}{of_recording}, too few for "
+                f"train, val and test{between}"
             )
         train, val, _ = part_sizes(usable, split, client)
         cuts = [train, train + gap, train + gap + val, train + 2 * gap + val]
@@ -188,7 +190,8 @@ def _grouped_parts(
     ids, counts = np.unique(recording[rows], return_counts=True)
     if len(ids) < len(PARTS):
         raise BadInput(
-            f"split: {client} has {len(ids)} recordings, too few for train, val and test; it takes 3 or more"
+            f"split: {client} has {format_count(len(ids), 'recording')}, too few for train, val and "
+            "test; it takes 3 or more"
         )
     missing = np.array(split) * len(rows)
     part_of = np.zeros(len(ids), dtype=np.int64)
@@ -248,7 +251,8 @@ def _read_labels(split: Any, count: int) -> np.ndarray:
     label = np.asarray(split, dtype=object)
     if label.shape != (count,):
         raise BadInput(
-            f"split: shape {label.shape}, but there are {count} rows; give one of {', '.join(PARTS)} for each"
+            f"split: shape {label.shape}, but there are {format_count(count, 'row')}; give one of "
+            f"{', '.join(PARTS)} for each"
         )
     unknown = [value for value in dict.fromkeys(label.tolist()) if value not in PARTS]
     if unknown:

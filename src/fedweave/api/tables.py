@@ -9,7 +9,7 @@ import numpy as np
 
 from fedweave.api import exported_model
 from fedweave.api.arguments import COMPLEX_ADVICE, KINDS, check_size
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, format_count
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -103,13 +103,14 @@ class Column:
 
     def __str__(self) -> str:
         filled = f"; {self.missing} missing in training" if self.missing else ""
+        values, words = (format_count(len(part), noun) for part, noun in ((self.levels, "value"), (self.words, "word")))
         if self.is_text:
-            method = f"a vocabulary of {len(self.words)} words" if self.words else f"{self.buckets} hashes"
+            method = f"a vocabulary of {words}" if self.words else f"{self.buckets} hashes"
             return f"{self.name}: text, counts of words by {method}{filled}"
         if self.coded:
-            return f"{self.name}: category, {len(self.levels)} values, embedded (others: one vector){filled}"
+            return f"{self.name}: category, {values}, embedded (others: one vector){filled}"
         if self.levels:
-            return f"{self.name}: category, {len(self.levels)} values, one column each (others: zeros){filled}"
+            return f"{self.name}: category, {values}, one column each (others: zeros){filled}"
         if self.own:
             fill = ", missing values become the client's median" if self.missing else ""
             return f"{self.name}: number, by each client's own mean and standard deviation{fill}{filled}"

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedweave.api.arguments import check_kind, check_missing, check_size
 from fedweave.api.arrays import as_classes, as_column
-from fedweave.errors import BadInput, choose
+from fedweave.errors import BadInput, choose, format_count
 
 KINDS = ("classes", "numbers")
 MAX_INTEGER_CLASSES = 100  # with more different whole numbers it is not clear that they are classes
@@ -43,7 +43,10 @@ def as_targets(y: Any, count: int, target: str | None = None, least: int = 2) ->
         return Targets(None, (), as_values(column))
     if target is None and np.issubdtype(column.dtype, np.floating):
         if not np.isfinite(column).all():
-            raise BadInput(f"y: is missing or infinite in {int((~np.isfinite(column)).sum())} rows; drop them first")
+            raise BadInput(
+                "y: is missing or infinite in "
+                f"{format_count(int((~np.isfinite(column)).sum()), 'row')}; drop them first"
+            )
         if (column != column.round()).any():
             return Targets(None, (), as_values(column))
     labels, classes = as_classes(column, count, least)
@@ -70,7 +73,8 @@ def as_values(column: np.ndarray) -> np.ndarray:
     bad = ~np.isfinite(values.astype(np.float32))
     if bad.any():
         raise BadInput(
-            f"y: is missing or infinite in {int(bad.sum())} rows, first in row {int(bad.argmax())}; drop them"
+            f"y: is missing or infinite in {format_count(int(bad.sum()), 'row')}, first in row "
+            f"{int(bad.argmax())}; drop them"
         )
     if np.ptp(values) == 0:
         raise BadInput(f"y: all numbers are {values[0]:g}; there is nothing to learn")

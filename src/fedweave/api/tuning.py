@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fedweave.api.plan import Plan
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, format_count
 from fedweave.files import write_atomic
 from fedweave.runs import parallel
 from fedweave.study import search_spaces
@@ -82,5 +82,5 @@ def _import_search(trials: int) -> tuple[Any, Callable[[Any], dict[str, Any]]]:
         from fedweave.pipelines.stages import tune
     except ImportError as error:
         advice = "pip install 'fedweave[pipeline]', or use tune=0"
-        raise BadInput(f"tune: {trials} trials need Optuna ({error}); {advice}") from error
+        raise BadInput(f"tune: {format_count(trials, 'trial')} need Optuna ({error}); {advice}") from error
     return search, tune.search_record

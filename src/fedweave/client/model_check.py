@@ -61,7 +61,7 @@ class _ModelCheck:
                     self._refuse(
                         f"gives outputs of shape {[*outputs.shape]} for a batch of {len(batch)} "
                         f"where {[len(batch), count]} is needed",
-                        way if alone else f"let its last layer have {count} outputs",
+                        way if alone else f"let the number of its outputs be {count}",
                     )
 
     def check_evaluation(self) -> None:

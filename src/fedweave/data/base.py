@@ -129,7 +129,7 @@ class Partition:
     def __post_init__(self) -> None:
         n, ragged = self.clients, {key: getattr(self, key) for key in RAGGED}
         for key, value in ragged.items():
-            require(value is None or len(value) == n, f"partition: {key} must have {n} clients as train has")
+            require(value is None or len(value) == n, f"partition: {key} must have as many clients as train, {n}")
             arrays = [a for a in value or () if isinstance(a, np.ndarray) and a.dtype == np.int64]
             is_valid = len(arrays) == len(value or ()) and all(a.min(initial=0) >= 0 for a in arrays)
             require(is_valid, f"partition: {key} must be arrays of numbers of the type int64 that are not negative")

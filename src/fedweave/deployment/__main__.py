@@ -11,7 +11,7 @@ from fedweave.deployment import client_data, own_rows, roster
 from fedweave.deployment import spec as specification
 from fedweave.deployment.export import PACKAGE
 from fedweave.deployment.folders import lock_folder
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, format_count
 from fedweave.files import check_writable, user_errors
 
 
@@ -107,7 +107,10 @@ def register(options: argparse.Namespace) -> None:
     from fedweave.deployment.flower import node_keys
 
     if len(options.key) != len(options.client) or len({*options.client}) < len(options.client):
-        raise BadInput(f"register: {len(options.key)} keys for --client {options.client}; name one client for each key")
+        raise BadInput(
+            f"register: {format_count(len(options.key), 'key')} for --client {options.client}; name "
+            "one client for each key"
+        )
     own_rows.check_client(min(options.client))
     node_roster = roster.Roster(options.roster.expanduser())
     keys = dict(zip(options.client, options.key, strict=True))
@@ -201,7 +204,10 @@ def simulate(options: argparse.Namespace) -> None:
 def describe(options: argparse.Namespace) -> None:
     """Show the hash of an exported app, and what leaves a node."""
     spec = app_spec(options.app)
-    print(f"{spec.hash}\n{spec.run.method} on {spec.run.name}, {len(spec.clients)} clients, seed {spec.seed}")
+    print(
+        f"{spec.hash}\n{spec.run.method} on {spec.run.name}, "
+        f"{format_count(len(spec.clients), 'client')}, seed {spec.seed}"
+    )
     for identity, name in enumerate(spec.clients):
         print(f"client {identity}: {name}")
     for stage, form in spec.forms["enrol"].items():

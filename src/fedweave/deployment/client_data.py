@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedweave.deployment.spec import WIDTHS, AppSpec
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, format_count
 from fedweave.federation.federation import Federation
 from fedweave.federation.schedule import evaluation_cohort
 from fedweave.files import load_tensors, save_tensors
@@ -61,7 +61,10 @@ def find_files(folder: Path, count: int) -> list[Path]:
     """
     for client in range(count):
         if not path_of(folder, client).is_file():
-            raise BadInput(f"{path_of(folder, client)}: not found, but the federation has {count} clients; {REMEDY}")
+            raise BadInput(
+                f"{path_of(folder, client)}: not found, but the federation has "
+                f"{format_count(count, 'client')}; {REMEDY}"
+            )
     files = {client_of(path): path for path in folder.iterdir()}
     return [files[client] for client in sorted(client for client in files if client is not None)]
 

@@ -10,7 +10,7 @@ from fedweave.deployment.inspection import inspect, max_bytes, reply_form
 from fedweave.deployment.message_log import MessageLog
 from fedweave.deployment.messages import Channel, Reply, Request
 from fedweave.deployment.spec import AppSpec
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, format_count
 
 POLL = 1.0  # seconds between two checks of who is connected
 Owners = Mapping[int, int] | None
@@ -133,5 +133,7 @@ class NodeRegistry:
             if len(present) == len(expected) or (time.monotonic() > end and len(present) >= least):
                 return connected
             if time.monotonic() > end:
-                raise BadInput(f"only {len(present)} of {len(expected)} clients are connected; start their nodes")
+                raise BadInput(
+                    f"only {len(present)} of {format_count(len(expected), 'client')} are connected; start their nodes"
+                )
             time.sleep(POLL)

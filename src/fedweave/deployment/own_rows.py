@@ -13,7 +13,7 @@ from fedweave.api.arrays import as_times
 from fedweave.api.tables import Preprocessing
 from fedweave.deployment.client_data import ClientFile
 from fedweave.deployment.spec import WIDTHS, AppSpec
-from fedweave.errors import BadInput, format_value
+from fedweave.errors import BadInput, format_count, format_value
 from fedweave.tensors.random_streams import stream
 
 if TYPE_CHECKING:
@@ -119,7 +119,10 @@ def of_arrays(
         raise BadInput(f"{spec.run.key}: its clients hold a {facts['kind']}; take client-N.pt of: {EXPORT_COMMAND}")
     x = exported_model.as_images(np.asarray(x, dtype=np.float32))
     if [*x.shape[1:]] != facts["shape"] or len(x) != len(y):
-        raise BadInput(f"x: shape {[*x.shape]} with {len(y)} labels, but rows of the federation are {facts['shape']}")
+        raise BadInput(
+            f"x: shape {[*x.shape]} with {format_count(len(y), 'label')}, but rows of the federation "
+            f"are {facts['shape']}"
+        )
     if "scaling" not in spec.scaling:
         raise BadInput(
             f"{spec.run.key}: each client's own rows scale its features, and these numbers are not in the app; "
@@ -178,6 +181,6 @@ def _split_rows(
     )
     ends = np.rint(np.cumsum(shares) * count).astype(int)
     if not ends[0]:
-        raise BadInput(f"--shares: {[*shares]} of {count} rows leave none for training; give more rows")
+        raise BadInput(f"--shares: {[*shares]} of {format_count(count, 'row')} leave none for training; give more rows")
     pieces = np.split(order, ends[:-1])
     return {name: torch.from_numpy(np.sort(piece)) for name, piece in zip(WIDTHS, pieces, strict=True)}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from fedweave.api.plan import Plan
 from fedweave.api.progress import measure_rounds, one_thread
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, format_count
 from fedweave.recommendation import race
 from fedweave.recommendation.candidates import CONTROLS, Candidate
 from fedweave.recommendation.finals import SHARES
@@ -120,6 +120,7 @@ def fit_schedule(costs: Costs, wanted: Schedule, limit: float) -> Schedule:
             return replace(schedule, rounds=rounds)
     needed_seconds = costs.total_seconds(replace(schedule, rounds=min(MIN_ROUNDS, wanted.rounds))) / MARGIN
     raise BadInput(
-        f"budget: {limit:.0f} s is too little; {len(costs.entries)} methods need at least {needed_seconds:.0f} s here; "
+        f"budget: {limit:.0f} s is too little; {format_count(len(costs.entries), 'method')} need at "
+        f"least {needed_seconds:.0f} s here; "
         "give more, or list fewer methods"
     )

@@ -16,7 +16,7 @@ from fedweave.api.federation import Federation
 from fedweave.api.folder import hash_content, results_folder
 from fedweave.api.plan import Methods
 from fedweave.api.progress import Callback, format_duration
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, format_count
 from fedweave.recommendation import answers, budget, candidates, costs, finals, race, sentences
 from fedweave.recommendation import result as results_of
 from fedweave.recommendation.candidates import CONTROLS, Candidate
@@ -162,7 +162,8 @@ class Recommender:
             graph_controls = next(filter(None, map(candidates.graph_controls, finalists)), [])
             trained = [*finalists, *graph_controls]
             self._print_line(
-                f"last comparison: {len(trained)} methods, {schedule.rounds} rounds, {len(schedule.seeds)} seeds"
+                f"last comparison: {format_count(len(trained), 'method')}, "
+                f"{format_count(schedule.rounds, 'round')}, {format_count(len(schedule.seeds), 'seed')}"
             )
             comparison = finals.compare_finalists(
                 self.federation, trained, options, self.folder, self.progress, self.callbacks
@@ -199,11 +200,17 @@ class Recommender:
         limit = "no limit" if np.isinf(self.request.seconds) else f"a budget of {format_duration(self.request.seconds)}"
         if schedule.size != wanted.size:
             notes.append(
-                f"the budget allowed {schedule.rounds} of {wanted.rounds} rounds and {schedule.settings} of "
-                f"{wanted.settings} settings of each method"
+                f"the budget allowed {schedule.rounds} of {format_count(wanted.rounds, 'round')} and "
+                f"{schedule.settings} of "
+                f"{format_count(wanted.settings, 'setting')} of each method"
             )
-        count = f"{len(self.request.entries)} methods with {schedule.settings} settings each"
-        self._print_line(f"{count}, {schedule.rounds} rounds: {format_duration(journal.estimate)}, with {limit}")
+        count = (
+            f"{format_count(len(self.request.entries), 'method')} with "
+            f"{format_count(schedule.settings, 'setting')} each"
+        )
+        self._print_line(
+            f"{count}, {format_count(schedule.rounds, 'round')}: {format_duration(journal.estimate)}, with {limit}"
+        )
         return schedule
 
     def _estimate_schedule(self, race_federation: Federation, journal: Journal) -> tuple[Schedule, float]:
@@ -227,7 +234,10 @@ class Recommender:
         tables: list[pd.DataFrame] = []
         for number, share in enumerate(schedule.rungs, 1):
             count, rounds = len(remaining), contest.rung_rounds(share)
-            self._print_line(f"rung {number} of {len(schedule.rungs)}: {count} candidates, {rounds} rounds")
+            self._print_line(
+                f"rung {number} of {len(schedule.rungs)}: {format_count(count, 'candidate')}, "
+                f"{format_count(rounds, 'round')}"
+            )
             outcome = journal.rung_outcome(number)
             if outcome is None:
                 rung = contest.train_rung(number, share, remaining)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from fedweave.errors import format_count
 from fedweave.metrics import unit
 from fedweave.recommendation import answers as kinds
 from fedweave.recommendation import per_client
@@ -56,7 +57,10 @@ def deployment(answer: Answers) -> str:
         return f"One common model for all clients, trained with {label}{exception}."
     if answer.kind == kinds.GROUPS and answer.groups is not None:
         count = max(answer.groups) + 1
-        return f"A model for each client, trained with {label}, which learns within {count} groups{exception}."
+        return (
+            f"A model for each client, trained with {label}, which learns within "
+            f"{format_count(count, 'group')}{exception}."
+        )
     return f"A personal model for each client, trained with {label}{exception}."
 
 
@@ -104,7 +108,10 @@ def _counts(answer: Answers, method: str) -> str:
         if losing
         else "none loses significantly"
     )
-    gains = f"{len(gaining)} of {total} clients {'gains' if len(gaining) == 1 else 'gain'} significantly over Local"
+    gains = (
+        f"{len(gaining)} of {format_count(total, 'client')} {'gains' if len(gaining) == 1 else 'gain'} "
+        "significantly over Local"
+    )
     return f"With {_label(answer, method)} {gains}; {losers}."
 
 
@@ -165,7 +172,9 @@ def structure(answer: Answers, metric: str) -> str:
         pairs, count = [*zip(names, answer.groups, strict=True)], max(answer.groups) + 1
         parts = [[name for name, group in pairs if group == k] for k in range(count)]
         text = (
-            f"The graph of {label} shows {len(parts)} groups: " + "; ".join(_join_names(part) for part in parts) + "."
+            f"The graph of {label} shows {format_count(len(parts), 'group')}: "
+            + "; ".join(_join_names(part) for part in parts)
+            + "."
         )
     return " ".join([text, *_graph_benefit(answer, metric)])
 
@@ -211,7 +220,7 @@ def _model_count(answer: Answers, method: Any) -> int:
 def _join_names(names: Sequence[str]) -> str:
     if len(names) <= MAX_NAMES:
         return join_names([*names]) if len(names) <= 6 else ", ".join(names)
-    return f"{', '.join(names[: MAX_NAMES - 1])} and {len(names) - MAX_NAMES + 1} others"
+    return f"{', '.join(names[: MAX_NAMES - 1])} and {format_count(len(names) - MAX_NAMES + 1, 'other')}"
 
 
 def _format_difference(value: float, metric: str) -> str:

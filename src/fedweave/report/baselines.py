@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fedweave.errors import format_count
 from fedweave.metrics import METRICS, unit
 from fedweave.results import POOLED, RULE, Study, Tables, by_task, format_score, methods_not_above, pooling_note
 from fedweave.results.verdicts import join_names
@@ -49,7 +50,8 @@ def _sentences(task: str, board: pd.DataFrame, rules: pd.DataFrame, higher: bool
         elif below:
             verb = "is" if len(below) == 1 else "are"
             yield (
-                f"{task}: {len(below)} of {len(finite)} methods {verb} not better than the control {control}: "
+                f"{task}: {len(below)} of {format_count(len(finite), 'method')} {verb} not better "
+                f"than the control {control}: "
                 f"{join_names(below)}.",
                 False,
             )

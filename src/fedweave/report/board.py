@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from fedweave import results
+from fedweave.errors import format_count
 from fedweave.federation.graph_quality import AUC, EDGES, MASS, PRECISION, SIMILARITY, VARIATION
 from fedweave.plots import SeriesStyle
 from fedweave.results import EMPTY, Run, format_interval, format_score, published
@@ -161,7 +162,10 @@ def _control_cell(test: Mapping[str, Any] | None, metric: str) -> Cell:
 def _gain_cell(row: Mapping[str, Any]) -> Cell:
     if not np.isfinite(row["gain"]):
         return Cell("")
-    title = f"of {row['clients']:.0f} clients; a client gains where its mean over seeds is better than with Local"
+    title = (
+        f"of {format_count(int(row['clients']), 'client')}; a client gains where its mean over seeds is "
+        "better than with Local"
+    )
     return Cell(f"{row['gain']:.0f} / {row['loss']:.0f}", row["gain"] - row["loss"], "", title)
 
 
@@ -169,7 +173,8 @@ def _best_round_cell(row: Mapping[str, Any], is_unconverged: bool) -> Cell:
     if not np.isfinite(row["best_round"]):
         return Cell(EMPTY)
     title = (
-        f"not converged: validation was best at the last round in {row['at_last']:.0f} of {row['seeds']:.0f} seeds"
+        f"not converged: validation was best at the last round in {row['at_last']:.0f} of "
+        f"{format_count(int(row['seeds']), 'seed')}"
         if is_unconverged
         else ""
     )

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from fedweave import plots, results
+from fedweave.errors import format_count
 from fedweave.metrics import unit
 from fedweave.plots import SeriesStyle
 from fedweave.report import ablations, optional_files, task_view
@@ -164,7 +165,7 @@ def _searches(study: Study) -> Iterable[SearchView]:
         finished = int(search.trials["value"].notna().sum())
         first = search.trials["value"].iloc[0]
         budget = [
-            f"{len(search.trials)} trials, {len(search.trials) - finished} of them pruned",
+            f"{format_count(len(search.trials), 'trial')}, {len(search.trials) - finished} of them pruned",
             *_budget(search.budget),
         ]
         yield SearchView(

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from fedweave import results
+from fedweave.errors import format_count
 from fedweave.federation.graph_quality import ALIKE
 from fedweave.federation.graph_settings import is_control
 from fedweave.metrics import unit
@@ -158,11 +159,8 @@ def _lead_phrase(tests: Sequence[Mapping[str, Any]]) -> str:
     if not tests:
         return "with nothing to compare it with"
     if not behind:
-        return (
-            f"not significantly ahead of any of the {len(tests)} others"
-            if len(tests) > 1
-            else f"not significantly ahead of {rest[0]}"
-        )
+        others = f"any of the {len(tests)} others" if len(tests) > 1 else rest[0]
+        return f"not significantly ahead of {others}"
     if not rest:
         return "significantly ahead of every other method"
     count = f"significantly ahead of {len(behind)} of {len(tests)} others"
@@ -194,7 +192,7 @@ def _local_sentences(parts: Mapping[str, pd.DataFrame]) -> Iterator[str]:
     elif len(parts) > MOST_TASKS:
         words = [word for part in parts.values() for word in part["vs_local"] if word]
         better, worse = words.count("better"), words.count("worse")
-        yield f"{better} of {len(words)} runs are significantly better than Local, {worse} significantly worse."
+        yield f"Significantly better than Local: {better} of {len(words)} runs; significantly worse: {worse}."
     else:
         yield from (_gain(task, part) for task, part in measured.items())
 
@@ -203,7 +201,8 @@ def _gain(task: str, board: pd.DataFrame) -> str:
     """How many methods are significantly better than Local, and how many clients the best one helps and hurts."""
     words = [word for word in board["vs_local"] if word]
     better = words.count("better")
-    counts = [f"{better} of {len(words)} methods {'is' if better == 1 else 'are'} significantly better than Local"]
+    methods, verb = format_count(len(words), "method"), "is" if better == 1 else "are"
+    counts = [f"{better} of {methods} {verb} significantly better than Local"]
     counts += [f"{words.count(word)} {word}" for word in ("worse", "undecided") if word in words]
     return f"{task}: {', '.join(counts)}{_client_counts(board[board['gain'].notna()])}."
 
@@ -215,8 +214,8 @@ def _client_counts(measured: pd.DataFrame) -> str:
     if measured.empty:
         return ""
     best = measured.iloc[0]
-    gain, loss = f"gain for {int(best['gain'])} of {int(best['clients'])} clients", f"loss for {int(best['loss'])}"
-    helped = f"{best['method']}: {gain}, {loss}"
+    clients = format_count(int(best["clients"]), "client")
+    helped = f"{best['method']}: gain for {int(best['gain'])} of {clients}, loss for {int(best['loss'])}"
     worst = measured.loc[measured["loss"].idxmax()]
     most = f"; most losses: {worst['method']}, {int(worst['loss'])}" if worst["loss"] > best["loss"] else ""
     return f"; {helped}{most}"
@@ -233,7 +232,7 @@ def _groups(study: Study, measures: pd.DataFrame) -> Iterator[str]:
         if number < MOST_TASKS:
             yield _group_recovery(str(task), part, variation, study)
     if rows["task"].nunique() > MOST_TASKS:
-        yield f"{rows['task'].nunique() - MOST_TASKS} more tasks are in measures.csv."
+        yield f"More tasks are in measures.csv: {rows['task'].nunique() - MOST_TASKS}."
 
 
 def _graph(run: results.Run) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from fedweave import plots, results
+from fedweave.errors import format_count
 from fedweave.plots import SeriesStyle
 from fedweave.report import graphs, method_views, optional_files
 from fedweave.report.board import CSS_CLASSES, Row, columns_of, rows_of
@@ -118,7 +119,9 @@ def _facts(task: str, runs: list[Run]) -> list[tuple[str, str]]:
     train = spec.get("train") or {}
     block = spec.get("task")
     model = (block.get("model") or {}) if isinstance(block, Mapping) else {}
-    local = f"{train['steps']} local steps" if train.get("steps") else f"{train.get('epochs', '?')} local epochs"
+    steps, epochs = train.get("steps"), train.get("epochs", "?")
+    local = format_count(steps, "local step") if steps else format_count(epochs, "local epoch")
+    rounds = _format_range(run.trained_rounds for run in runs)
     points = sorted({POINTS.get(run.info["point"], run.info["point"]) for run in runs})
     rules = sorted({RULES.get(run.info["select"], run.info["select"]) for run in runs})
     return [
@@ -128,7 +131,7 @@ def _facts(task: str, runs: list[Run]) -> list[tuple[str, str]]:
             "model",
             f"{model.get('name', '?')}, {_format_range(run.info.get('parameters', 0) for run in runs)} parameters",
         ),
-        ("training", f"{_format_range(run.trained_rounds for run in runs)} rounds, {local}"),
+        ("training", f"{rounds} round{'s' * (rounds != '1')}, {local}"),
         ("seeds", _format_range(run.evaluations["seed"].nunique() for run in runs)),
         ("selected", "; ".join(rules)),
         ("evaluated", "; ".join(points)),

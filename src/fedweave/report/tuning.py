@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from fedweave.errors import format_count
 from fedweave.metrics import unit
 from fedweave.report import optional_files
 from fedweave.results import Study
@@ -20,14 +21,17 @@ def changes(study: Study) -> tuple[str, ...]:
     if not searches:
         return ("Untuned: every run has its declared values.",)
     trials = sorted({len(search.trials) for search in searches})
-    each = f"{trials[0]} trials" if len(trials) == 1 else f"{trials[0]} to {trials[-1]} trials"
+    each = format_count(trials[0], "trial") if len(trials) == 1 else f"{trials[0]} to {trials[-1]} trials"
     by_kind: dict[str, list[tuple[float, str]]] = {}
     for search in searches:
         if search.best_row:
             change, kind = _change(search, runs[search.run].info)
             by_kind.setdefault(kind, []).append((change, search.run))
     changed = sum(map(len, by_kind.values()))
-    start = f"{each} each for {len(searches)} of {len(runs)} runs; {changed} took other values than the declared ones."
+    start = (
+        f"{each} each for {len(searches)} of {format_count(len(runs), 'run')}; {changed} took other "
+        "values than the declared ones."
+    )
     return (start, *(_change_sentence(kind, values) for kind, values in by_kind.items()), *_traffic_sentence(searches))
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from fedweave.errors import format_count
 from fedweave.results.runs import Run
 from fedweave.results.selection import score_matrix
 
@@ -52,7 +53,10 @@ def describe(runs: Sequence[Run], table: pd.DataFrame) -> str:
         return ""
     clients = common_clients(runs, table)
     members, unit = _part_words(runs, parts)
-    return f"{members} count as one: {len(clients)} clients, {len({parts[client] for client in clients})} {unit}"
+    return (
+        f"{members} count as one: {format_count(len(clients), 'client')}, "
+        f"{len({parts[client] for client in clients})} {unit}"
+    )
 
 
 def name_parts(runs: Sequence[Run]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fedweave.errors import format_count
 from fedweave.metrics import METRICS
 from fedweave.results.formats import format_score
 from fedweave.results.runs import Run, Study, by_task
@@ -88,12 +89,13 @@ def missing_score_note(task: str, runs: list[Run]) -> str:
     if not names:
         return ""
     needs = METRICS[metric].needs if metric in METRICS else ""
-    examples = ", ".join(names[:5]) + (f" and {len(names) - 5} others" if len(names) > 5 else "")
+    examples = ", ".join(names[:5]) + (f" and {format_count(len(names) - 5, 'other')}" if len(names) > 5 else "")
     reason = f", which needs {needs}" if needs else ""
     count = len(runs[0].evaluated_clients)
     where = " in some split" if runs[0].has_splits else ""
     return (
-        f"{task}: {len(names)} of {count} clients have no {metric}{where}{reason}: {examples}. "
+        f"{task}: {len(names)} of {format_count(count, 'client')} "
+        f"{'has' if len(names) == 1 else 'have'} no {metric}{where}{reason}: {examples}. "
         "No mean or test includes them."
     )
 
@@ -101,7 +103,11 @@ def missing_score_note(task: str, runs: list[Run]) -> str:
 def sampling_note(task: str, runs: list[Run]) -> str:
     """A sentence if only a sample of the clients is evaluated; else empty."""
     count, total = len(runs[0].evaluated_clients), len(runs[0].client_names)
-    return "" if count == total else f"{task}: evaluated on {count} of {total} clients, the same for all methods."
+    return (
+        ""
+        if count == total
+        else f"{task}: evaluated on {count} of {format_count(total, 'client')}, the same for all methods."
+    )
 
 
 def control_rows(table: pd.DataFrame) -> Iterator[dict[str, str]]:

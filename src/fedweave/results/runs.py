@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from fedweave.errors import BadInput, choose
+from fedweave.errors import BadInput, choose, format_count
 from fedweave.files import read, read_table
 from fedweave.results import published
 from fedweave.runs import selection
@@ -210,10 +210,15 @@ def _check_names(file: Path, info: Mapping[str, Any]) -> None:
     for key in ("client_names", "group", "units", "sharing"):
         entries, count = info.get(key), info.get("clients")
         if entries is not None and count is not None and len(entries) != count:
-            raise BadInput(f"{file}: {key}: {len(entries)} entries for {count} clients; {RETRAIN_HINT}")
+            raise BadInput(
+                f"{file}: {key}: {format_count(len(entries), 'entry')} for "
+                f"{format_count(count, 'client')}; {RETRAIN_HINT}"
+            )
     outside = [i for i in info.get("evaluated") or () if not 0 <= i < info.get("clients", i + 1)]
     if outside:
-        raise BadInput(f"{file}: evaluated: {outside[0]} is none of its {info['clients']} clients; {RETRAIN_HINT}")
+        raise BadInput(
+            f"{file}: evaluated: {outside[0]} is none of its {format_count(info['clients'], 'client')}; {RETRAIN_HINT}"
+        )
 
 
 def _read_optional(file: Path, columns: tuple[str, ...]) -> pd.DataFrame:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from fedweave.errors import format_count
 from fedweave.metrics import unit
 from fedweave.results import parts, statistics
 from fedweave.results.formats import format_score
@@ -59,8 +60,8 @@ def reason_without_power(runs: Sequence[Run], table: pd.DataFrame) -> str:
     if len(runs) < 2 or runs[0].has_splits or 2.0 ** (1 - columns) < statistics.ALPHA:  # the least p: all columns agree
         return ""
     counted = describe_parts(runs, table)
-    what = "of these" if counted else "client" if columns == 1 else "clients"
-    return f"{counted} With {columns} {what} no test can call a difference significant; it takes 6 or more.".lstrip()
+    these = f"{columns} of these" if counted else format_count(columns, "client")
+    return f"{counted} With {these} no test can call a difference significant; it takes 6 or more.".lstrip()
 
 
 def describe_parts(runs: Sequence[Run], table: pd.DataFrame) -> str:
@@ -79,7 +80,7 @@ def describe_splits(runs: Sequence[Run]) -> str:
     if not seeds:
         return ""
     numbers = ", ".join(map(str, seeds[:MOST_NAMES])) + (", …" if len(seeds) > MOST_NAMES else "")
-    return f"{len(seeds)} splits ({numbers})" + (f": {MIXED_MODEL_TEST}" if len(runs) > 1 else "")
+    return f"{format_count(len(seeds), 'split')} ({numbers})" + (f": {MIXED_MODEL_TEST}" if len(runs) > 1 else "")
 
 
 def describe_test(runs: Sequence[Run]) -> str:
@@ -94,6 +95,8 @@ def _join_or_count(methods: Sequence[str]) -> str:
 def join_names(names: Sequence[str], word: str = "and") -> str:
     """At most six names as words: "a, b and c", "a, b, c, d, e and 3 others"."""
     words = (
-        list(names) if len(names) <= MOST_NAMES else [*names[: MOST_NAMES - 1], f"{len(names) - MOST_NAMES + 1} others"]
+        list(names)
+        if len(names) <= MOST_NAMES
+        else [*names[: MOST_NAMES - 1], format_count(len(names) - MOST_NAMES + 1, "other")]
     )
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {word} {words[-1]}"

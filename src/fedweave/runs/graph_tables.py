@@ -63,7 +63,7 @@ def _parse_named_rows(columns: Sequence[str], lines: Sequence[Sequence[str]]) ->
     _check_names(rows, columns)
     for name, *cells in lines:
         if len(cells) != len(columns):
-            raise ValueError(f"the row {format_value(name)} has {len(cells)} weights for {len(columns)} columns")
+            raise ValueError(f"the row {format_value(name)} has {len(cells)} of {len(columns)} weights")
         bad = next((i for i, cell in enumerate(cells) if not _is_number(cell)), None)
         if bad is not None:
             raise ValueError(

@@ -75,9 +75,7 @@ class DeployedModels:
         if self.clients is None and not 0 <= client < count:
             raise BadInput(f"client: {client} is not one of 0 .. {count - 1}")
         if self.clients is not None and client not in self.clients[:count]:
-            raise BadInput(
-                f"client: {client} is none of the {count} clients that were evaluated, whose models are stored"
-            )
+            raise BadInput(f"client: {client} was not evaluated, and only the models of {count} others are stored")
         return trees.at(self.models[seed], client if self.clients is None else self.clients.index(client))
 
     def select_seed(self, seed: int | None) -> int:

@@ -63,7 +63,7 @@ def shards(class_sizes: ClassSizes, clients: int, rng: np.random.Generator, *, c
     per_class = classes * clients // total
     if per_class > class_sizes.counts.min():
         raise BadInput(
-            f"partition.clients: {per_class} shards a class, but the smallest has {class_sizes.counts.min()} rows"
+            f"partition.clients: {per_class} shards a class, but the smallest has a size of {class_sizes.counts.min()}"
         )
     shard_classes = rng.permutation(np.repeat(np.arange(total), per_class)).reshape(clients, classes)
     shard_counts = np.stack([np.bincount(row, minlength=total) for row in shard_classes])
@@ -111,7 +111,7 @@ def dirichlet(
         if counts is not None and counts.sum(1).min() >= minimum:
             return Allocation(counts)
     raise BadInput(
-        f"partition.beta: no draw of Dir({beta}) in {attempts} gave {clients} clients {minimum} rows each; "
+        f"partition.beta: no draw of Dir({beta}) in {attempts} gave each of {clients} clients its minimum ({minimum}); "
         "raise beta, or lower minimum or clients"
     )
 

@@ -66,7 +66,7 @@ def part_sizes(rows: int, split: Split, who: str) -> tuple[int, int, int]:
     """
     val, test = (max(1, int(np.floor(rows * share + 0.5))) if share else 0 for share in split[1:])
     if rows - val - test < 1:
-        raise BadInput(f"partition: {who} has {rows} rows, too few for train, val and test; use fewer clients")
+        raise BadInput(f"partition: {who} has too few rows for train, val and test ({rows}); use fewer clients")
     return rows - val - test, val, test
 
 
@@ -103,7 +103,7 @@ def chronological_parts(count: int, split: Split, who: str, gap: int = 0) -> tup
     validation = rows - train - test
     if train < 1 or (validation < 1 and split.val) or (test < 1 and split.test):
         between = f" and gaps of {gap}" if gap else ""
-        raise BadInput(f"partition: {who} has {count} windows, too few for train, val and test{between}")
+        raise BadInput(f"partition: {who} has too few windows ({count}) for train, val and test{between}")
     return slice(0, train), slice(train + gap, train + gap + validation), slice(count - test, count)
 
 

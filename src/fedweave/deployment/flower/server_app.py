@@ -13,6 +13,7 @@ from fedweave.deployment.folders import lock_folder
 from fedweave.deployment.node_registry import NodeRegistry
 from fedweave.deployment.server import Coordinator
 from fedweave.deployment.status import Status
+from fedweave.errors import format_count
 
 LOCK_WAIT = 60.0  # seconds for the end of the server before; one whose SuperLink was killed needs some of them
 
@@ -34,7 +35,7 @@ def server_app(path: Path) -> ServerApp:
             except BaseException as error:
                 status.write("failed", f"{type(error).__name__}: {error}")
                 raise
-            status.write("finished", f"{session.round} rounds")
+            status.write("finished", format_count(session.round, "round"))
 
     return app
 
