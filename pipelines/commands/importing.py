@@ -1,11 +1,13 @@
 """`fedweave import`: a user's file as a data set and a study of the project in this folder."""
 
 import hashlib
+import io
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from pprint import pformat
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
@@ -19,6 +21,9 @@ from fedweave.files import write_atomic
 from fedweave.pipelines.commands import data_options as opt
 from fedweave.pipelines.commands import studies
 from fedweave.study.catalogue import STUDIES
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FOLDER = Path("imports")
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,49}")
@@ -81,9 +86,8 @@ def import_(
         split=split, shares=shares, time=time, gap=gap, recording=recording, group=group, unit=unit,
         relation=_read_pairs(relation), val=val, normalize=normalize, preprocess=preprocess, embed=embed, name=name,
     )  # fmt: skip
-    federation = fw.Federation.from_file(file, client=client, **options)
+    federation, content, ending = _read(file, client, options)
     budget: dict[str, Any] = {"rounds": rounds, "seeds": seeds, "metric": metric, "methods": opt.split_words(methods)}
-    content, ending = _read_content(file, client)
     copy = FOLDER / f"{name}{ending}"
     plugin, study_file = _plugin_path(name), STUDIES / f"{name}.yaml"
     texts = {
@@ -93,18 +97,37 @@ def import_(
     for path, text in texts.items():
         _check_unchanged(path, text, force)
     FOLDER.mkdir(exist_ok=True)
-    write_atomic(copy, content)
-    for path, text in texts.items():
-        write_atomic(path, text)
+    for path, new in {copy: content, **{path: text.encode() for path, text in texts.items()}}.items():
+        _write_changed(path, new)
     studies.use(name, force=force)
     out.print(f"{federation!r}; {plugin} and {study_file} say how; next: dvc repro", soft_wrap=True)
 
 
-def _read_content(file: Path, client: str) -> tuple[bytes, str]:
-    """The content of the copy in the project, and its ending; of a folder, one table of all its files."""
-    if file.is_dir():
-        return read_folder(file, client).to_csv(index=False).encode(), ".csv"
-    return file.read_bytes(), "".join(file.suffixes[-2:]).lower()
+def _read(file: Path, client: str, options: Mapping[str, Any]) -> tuple[fw.Federation, bytes, str]:
+    """The federation of a file or folder, and the content and the ending of the copy in the project."""
+    if not file.is_dir():
+        federation = fw.Federation.from_file(file, client=client, **options)
+        return federation, file.read_bytes(), "".join(file.suffixes[-2:]).lower()
+    table = read_folder(file, client)
+    return fw.Federation.from_pandas(table, client=client, **options), _table_content(table), ".parquet"
+
+
+def _table_content(table: "pd.DataFrame") -> bytes:
+    """The table of a folder as a Parquet file, which keeps the types: a client "01" does not become the number 1.
+
+    A column with values of several types, as of two files, becomes one of texts.
+    """
+    mixed = [name for name in table if table[name].dtype == object and table[name].dropna().map(type).nunique() > 1]
+    texts = {name: table[name].map(str, na_action="ignore") for name in mixed}
+    buffer = io.BytesIO()
+    table.assign(**texts).to_parquet(buffer, index=False)
+    return buffer.getvalue()
+
+
+def _write_changed(path: Path, content: bytes) -> None:
+    """Write a file unless it is there and has this content."""
+    if not path.is_file() or path.read_bytes() != content:
+        write_atomic(path, content)
 
 
 def _plugin_code(file: Path, content: bytes, copy: Path, federation: fw.Federation, options: dict[str, Any]) -> str:

@@ -1,5 +1,6 @@
 """`fedweave import`: the data set and the study that it writes are those of the API, through the stages."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pandas as pd
 import pytest
 
 import fedweave as fw
+from fedweave.api.reading import read_folder
 from fedweave.data import DATASETS, PARTITIONS, load_dataset, load_partition
 from fedweave.pipelines.commands import importing, projects
 from fedweave.pipelines.stages import download, partition, train, tune
@@ -73,8 +75,30 @@ def test_a_folder_becomes_one_file(project: Path) -> None:
     made = fw.Federation.from_file("shops", client="shop", label="price")
     np.testing.assert_array_equal(DATASETS["shops"](Path()).x, made.dataset.x)
     assert assembly.load().tasks["shops"].partition["clients"] == len(made) == 3
-    assert [*pd.read_csv("imports/shops.csv")] == ["size", "kind", "price", "shop"]
+    assert [*pd.read_parquet("imports/shops.parquet")] == ["size", "kind", "price", "shop"]
     del DATASETS["shops"], PARTITIONS["shops-rows"]
+
+
+def test_a_folder_is_read_once_and_keeps_its_types(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client "01" does not become the number 1; codes of two files are texts; a second import writes nothing."""
+    Path("sites").mkdir()
+    for site, codes in (("01", [1, 2]), ("02", ["x", "y"])):
+        part = TABLE[:40].assign(code=[codes[i % 2] for i in range(40)]).drop(columns="shop")
+        part.to_csv(Path("sites") / f"{site}.csv", index=False)
+    reads = []
+    monkeypatch.setattr(importing, "read_folder", lambda *words: reads.append(words) or read_folder(*words))
+    importing.import_(Path("sites"), client="ward", label="price")
+    assert len(reads) == 1
+    made = fw.Federation.from_file("sites", client="ward", label="price")
+    assert PARTITIONS["sites-rows"](DATASETS["sites"](Path()), 2, 0).names == made.names == ("01", "02")
+    np.testing.assert_array_equal(DATASETS["sites"](Path()).x, made.dataset.x)
+    files = ["imports/sites.parquet", "imports/own_sites.py", "studies/sites.yaml"]
+    before = [Path(file).stat() for file in files]
+    importing.import_(Path("sites"), client="ward", label="price")
+    assert [(state.st_mtime_ns, state.st_ino) for state in before] == [
+        (state.st_mtime_ns, state.st_ino) for state in map(os.stat, files)
+    ]
+    del DATASETS["sites"], PARTITIONS["sites-rows"]
 
 
 def test_names_that_are_no_python(project: Path) -> None:
