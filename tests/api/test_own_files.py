@@ -96,7 +96,9 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(fw.BadInput, match="is a folder and no file; give the path of one file in it"):
         fw.Federation.from_file(folder, **NAMES, relation=folder)
-    assert refusal("kin") == "client: no column 'kin'; did you mean 'kind'?"
+    assert refusal("kin").startswith(
+        "client: no column 'kin'; did you mean 'kind'? where each file is one client, give"
+    )
     TABLE.to_csv(folder / "shop 0.tsv", sep="\t", index=False, columns=[*TABLE][1:])
     assert refusal() == "shops: two files have the name 'shop 0'; each is a client, rename one"
     (folder / "shop 0.tsv").unlink()

@@ -92,6 +92,8 @@ def check_column(table: "pd.DataFrame", column: Any, option: str) -> None:
     """Refuse a name that no column has, or that two columns have; `option` is the option that gives it."""
     if not isinstance(column, Hashable) or column not in table:
         names = [*map(str, table.columns)]
+        if isinstance(column, str) and column in table.index.names:
+            raise BadInput(f"{option}: {column!r} is the index of the table; make it a column with reset_index()")
         matches = difflib.get_close_matches(str(column)[:MAX_VALUE_LENGTH], names, n=1)
         hint = f"did you mean {matches[0]!r}? " if matches else ""
         rest = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""

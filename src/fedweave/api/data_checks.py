@@ -1,11 +1,13 @@
 """Warnings about data: columns that reveal the label or are misread, test rows in training, similar names."""
 
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedweave.api.reading import UNNAMED
 from fedweave.data import Dataset
 from fedweave.errors import format_count
 from fedweave.tensors.random_streams import stream
@@ -23,6 +25,7 @@ MAX_ERROR = 0.01  # a column whose predictions have a smaller share of errors re
 CHUNK = 65_536  # rows that are hashed at once
 SAMPLE = 2000  # rows of which the chance of equal rows is estimated
 MIN_NUMBER_SHARE = 0.8  # a column of texts with a larger share of numbers should have numbers alone
+THOUSANDS = r"[+-]?\d{1,3}([,' ]\d{3})+(\.\d+)?"  # a number with marks of thousands
 MAX_CODES = 10  # up to so many different numbers may be codes of categories
 DUPLICATE_FACTOR = 3  # so many times more equal rows than by chance are duplicates
 
@@ -99,13 +102,19 @@ def _bin_values(column: "pd.Series[Any]", half: int) -> np.ndarray:
 
 
 def find_misread_columns(table: "pd.DataFrame", columns: Iterable["Column"], rows: int) -> tuple[str, ...]:
-    """A line for each category that should be numbers, or has so many values that nothing is learned from it.
+    """A line for each category that should be numbers, or has so many values that nothing is learned from it, and for
+    each column that may be an index.
 
     Args:
         rows: of training.
     """
     lines = []
     for column in columns:
+        if re.fullmatch(UNNAMED, str(column.name)):
+            lines.append(
+                f"column {column.name!r} has no name in its file, as the index that pandas writes beside the columns; "
+                "leave it out with features=, or write the file with index=False"
+            )
         if column.levels and rows >= MIN_ROWS:
             line = _texts_among_numbers(table[column.name], len(column.levels))
             if not line and len(column.levels) > rows / 2:
@@ -126,13 +135,17 @@ def _texts_among_numbers(column: "pd.Series[Any]", levels: int) -> str:
     texts = pd.Series([str(value) for value in counts.index], dtype=object)
     numbers = pd.to_numeric(texts, errors="coerce").notna().to_numpy()
     with_comma = ~numbers & pd.to_numeric(texts.str.replace(",", "."), errors="coerce").notna().to_numpy()
-    numeric, sizes = numbers | with_comma, counts.to_numpy()
+    grouped = texts.str.fullmatch(THOUSANDS).to_numpy()
+    if (with_comma & ~grouped).any():  # then "1,090" is 1.09 and not 1090
+        grouped = grouped & ~with_comma
+    numeric, sizes = numbers | with_comma | grouped, counts.to_numpy()
     share = sizes[numeric].sum() / max(sizes.sum(), 1)
     if numbers.all() or share <= MIN_NUMBER_SHARE or numeric.sum() <= MAX_CODES:
         return ""
     first, others = int((~numbers).argmax()), int((~numbers).sum()) - 1  # the most frequent text, and the rest
     more = f" and {format_count(others, 'other text')}" if others else ""
-    advice = "write a point in place of the comma" if with_comma[first] else "make these empty"
+    point = "write a point in place of the comma" if with_comma[first] else "make these empty"
+    advice = "leave out the marks of thousands" if grouped[first] else point
     return (
         f"column {column.name!r}: {int(100 * share)} % of its values are numbers, and it is read as {levels} "
         f"categories because of {texts[first]!r} ({format_count(sizes[first], 'row')}){more}; {advice}"

@@ -61,10 +61,9 @@ def encode_column(column: "pd.Series[Any]", about: Mapping[str, Any], numbers: S
     if about.get("buckets") or about.get("words"):
         return count_words(column, about.get("words") or (), int(about.get("buckets") or 0))
     if about["levels"]:
-        codes = level_codes(column, about["levels"])
-        if about.get("coded"):
-            return codes.astype(np.float32)[:, None]
-        return (codes[:, None] == np.arange(1, len(about["levels"]) + 1)).astype(np.float32)
+        codes = level_codes(column, about["levels"])[:, None]
+        encoded = codes if about.get("coded") else codes == np.arange(1, len(about["levels"]) + 1)
+        return encoded.astype(np.float32)
     median, mean, std = numbers
     values = as_numbers(column, about["name"])
     values = np.where(np.isfinite(values), values, median)
@@ -75,6 +74,8 @@ def level_codes(column: "pd.Series[Any]", levels: Sequence[str]) -> np.ndarray:
     """1 + the position of each row's value among `levels` [M], 0 where it is none of them."""
     texts, positions = unique_texts(column)
     codes = {level: i + 1 for i, level in enumerate(levels)}
+    if getattr(column.dtype, "kind", "") in "iuf":  # a missing value makes pandas read "1" as the number 1.0
+        texts = [text if text in codes else text[:-2] if text.endswith(".0") else f"{text}.0" for text in texts]
     return np.array([*(codes.get(text, 0) for text in texts), 0], dtype=np.int64)[positions]
 
 
@@ -90,8 +91,7 @@ def count_words(column: "pd.Series[Any]", vocabulary: Sequence[str], buckets: in
     else:
         counter = HashingVectorizer(n_features=buckets, alternate_sign=False, dtype=np.float32)
     texts = column.astype(object).where(column.notna(), "").map(str)
-    counts = counter.fit_transform(texts) if vocabulary else counter.transform(texts)
-    return np.asarray(counts.toarray(), dtype=np.float32)
+    return np.asarray(counter.fit_transform(texts).toarray(), dtype=np.float32)
 
 
 def last_window(table: "pd.DataFrame", columns: Sequence[Mapping[str, Any]], length: int) -> np.ndarray:
@@ -106,8 +106,7 @@ def last_window(table: "pd.DataFrame", columns: Sequence[Mapping[str, Any]], len
         raise InputError(f"table: {len(table)} rows, but the model reads the last {length}; give more")
     import pandas as pd
 
-    unclear = table[time][table[time].isna() | table[time].astype(str).str.match(DATE)]
-    if len(unclear):
+    if len(unclear := table[time][table[time].isna() | table[time].astype(str).str.match(DATE)]):
         raise InputError(f"table: column {time!r} has the time {unclear.iloc[0]!r}; write such as 2021-04-03")
     try:
         order = table[time] if pd.api.types.is_numeric_dtype(table[time]) else pd.to_datetime(table[time], utc=True)
@@ -121,10 +120,11 @@ def last_window(table: "pd.DataFrame", columns: Sequence[Mapping[str, Any]], len
 
 
 def check_columns(table: "pd.DataFrame", names: Sequence[str]) -> None:
-    """Refuse a table that lacks a column."""
-    missing = [name for name in names if name not in table]
-    if missing:
+    """Refuse a table that lacks a column, or has two of one name."""
+    if missing := [name for name in names if name not in table]:
         raise InputError(f"table: no column {missing[0]!r}; it has {', '.join(map(str, table.columns))}")
+    if repeated := [name for name in names if table[name].ndim > 1]:
+        raise InputError(f"table: two columns have the name {repeated[0]!r}; rename one")
 
 
 class Model:

@@ -147,8 +147,8 @@ def _read_rows(federation: Federation, newcomer_data: NewcomerData) -> Federatio
     raw, client, label = newcomer_data.rows, newcomer_data.client, newcomer_data.label
     if client is None or label is None:
         raise BadInput("join: rows need client= and label=, names of columns or one value for each row")
-    task: dict[str, Any] = {"target": "numbers"} if federation.dataset.targets_are == "numbers" else {}
     channels = federation.dataset.channels
+    task: dict[str, Any] = {} if channels else {"target": federation.dataset.targets_are}
     if channels:
         task = {"window": federation.shape[0], "horizon": federation.dataset.outputs // len(channels)}
         task |= {} if "stride" in newcomer_data.options else {"stride": federation.stride}

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 TABLES = (".csv", ".tsv", ".parquet", ".pq")
 ARRAYS = ".npz"
+UNNAMED = r"Unnamed: \d+"  # what pandas calls a column without a name
 DECIMAL_COMMA = r"\s*[+-]?\d+(,\d+)?([eE][+-]?\d+)?\s*"
 
 
@@ -44,6 +45,8 @@ def read_table(source: Any, columns: Sequence[str] | None = None) -> "pd.DataFra
             )
         else:
             table = _read_csv(path, "\t" if kind == ".tsv" else ",", columns)
+    except BadInput:
+        raise
     except Exception as error:  # readers raise errors of many types for damaged files
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise BadInput(f"{path}: cannot be read as a table ({reason}); {_suggest_fix(error)}") from error
@@ -59,20 +62,40 @@ def _table_kind(path: Path) -> str | None:
 
 
 def _read_csv(path: Path, separator: str, columns: Sequence[str] | None) -> "pd.DataFrame":
-    """A table of a text file."""
+    """A table of a text file; columns without a name and without any value are left out.
+
+    Raises:
+        BadInput: lines have more fields than the header, so that pandas would move the values to other columns.
+    """
     import pandas as pd
 
+    titles, semicolon_titles = (_read_header(path, sep) for sep in (separator, ";"))
+    has_semicolons = len(semicolon_titles) > len(titles)
+    separator, titles = (";", semicolon_titles) if has_semicolons else (separator, titles)
+    repeated = {title for title in titles if title and titles.count(title) > 1}
+    used = None if columns is None or repeated & {*columns} else {*columns}.__contains__
     # Read in pieces, a column could have the number 1 in one piece and the text "1" in another.
-    options: dict[str, Any] = {
-        "usecols": None if columns is None else {*columns}.__contains__, "low_memory": False
-    }  # fmt: skip
-    names, semicolon_names = (pd.read_csv(path, sep=sep, nrows=0).columns for sep in (separator, ";"))
-    if len(semicolon_names) <= len(names):
-        return pd.read_csv(path, sep=separator, **options)
-    table = pd.read_csv(path, sep=";", **options)
-    texts = [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]
-    commas = [name for name in texts if table[name].dropna().astype(str).str.fullmatch(DECIMAL_COMMA).all()]
-    return table.assign(**{name: table[name].str.replace(",", ".").astype(float) for name in commas})
+    table = pd.read_csv(path, sep=separator, usecols=used, low_memory=False)
+    if not isinstance(table.index, pd.RangeIndex):
+        advice = "name every column in the header, or remove the separator at the end of each line"
+        raise BadInput(f"{path}: its lines have more fields than its header; {advice}")
+    empty = [name for name in table if re.fullmatch(UNNAMED, name) and table[name].isna().all()]
+    if has_semicolons:
+        texts = [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]
+        commas = [name for name in texts if table[name].dropna().astype(str).str.fullmatch(DECIMAL_COMMA).all()]
+        table = table.assign(**{name: table[name].str.replace(",", ".").astype(float) for name in commas})
+    if repeated and used is None:  # pandas has added numbers to the names
+        pairs = zip(table.columns, titles, strict=True)
+        table.columns = pd.Index([title if title in repeated else name for name, title in pairs])
+    return table.drop(columns=empty)
+
+
+def _read_header(path: Path, separator: str) -> list[str]:
+    """The names in the first line of a text file; empty where a column has none."""
+    import pandas as pd
+
+    row = pd.read_csv(path, sep=separator, header=None, nrows=1, dtype=str, keep_default_na=False)
+    return [*map(str, row.iloc[0])]
 
 
 def _parquet_columns(path: Path) -> list[str]:
@@ -116,9 +139,28 @@ def read_folder(folder: Path, client: str) -> "pd.DataFrame":
     for file, table in tables.items():
         if different := sorted({*columns} ^ {*map(str, table)}):
             raise BadInput(f"{file}: differs from {files[0].name} in the column {different[0]!r}; give both the same")
+        if not table.columns.is_unique:
+            twice = str(table.columns[table.columns.duplicated()][0])
+            raise BadInput(f"{file}: two columns have the name {twice!r}; rename one")
     if client not in columns:
         tables = _add_client(tables, client, columns)
-    return pd.concat([*tables.values()], ignore_index=True)
+    return pd.concat(_align_codes([*tables.values()]), ignore_index=True)
+
+
+def _align_codes(tables: Sequence["pd.DataFrame"]) -> list["pd.DataFrame"]:
+    """The tables, with whole numbers as such in columns that are texts in another table.
+
+    A missing value makes pandas read the code 1 as 1.0, which would not be the code "1" of the other table.
+    """
+    texts = {name for table in tables for name in table if table[name].dtype.kind == "O" and table[name].notna().any()}
+
+    def is_whole(column: "pd.Series[Any]") -> bool:
+        return column.dtype.kind == "f" and bool((column.dropna() % 1 == 0).all())
+
+    return [
+        table.assign(**{name: table[name].astype("Int64").astype(object) for name in texts if is_whole(table[name])})
+        for table in tables
+    ]
 
 
 def _add_client(
@@ -126,7 +168,8 @@ def _add_client(
 ) -> dict[Path, "pd.DataFrame"]:
     """The tables with the name of their file, without its ending, in the column `client`."""
     if similar := difflib.get_close_matches(str(client), columns, n=1):  # more likely a typing error
-        raise BadInput(f"client: no column {client!r}; did you mean {similar[0]!r}?")
+        advice = "where each file is one client, give a name unlike those of the columns"
+        raise BadInput(f"client: no column {client!r}; did you mean {similar[0]!r}? {advice}")
     names = [file.name.split(".")[0] for file in tables]
     if twice := [name for name in names if names.count(name) > 1]:
         raise BadInput(

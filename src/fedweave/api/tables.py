@@ -241,7 +241,7 @@ def _fit_column(column: "pd.Series[Any]", name: str, client: np.ndarray, embed: 
         )
     if types.is_complex_dtype(column):
         raise BadInput(f"table: column {name!r} holds {KINDS['c']}; {COMPLEX_ADVICE}")
-    if types.is_numeric_dtype(column):
+    if types.is_numeric_dtype(column) or types.infer_dtype(column) == "decimal":  # databases write decimals
         return _fit_number(exported_model.as_numbers(column, name), name, client, pooled)
     return _fit_category(column, name, missing, embed)
 

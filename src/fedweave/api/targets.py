@@ -1,15 +1,20 @@
 """The targets of a prediction: classes, or numbers."""
 
+import re
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedweave.api.arguments import check_kind, check_missing, check_size
 from fedweave.api.arrays import as_classes, as_column
+from fedweave.api.data_checks import MIN_NUMBER_SHARE
 from fedweave.errors import BadInput, choose, format_count
 
 KINDS = ("classes", "numbers")
 MAX_INTEGER_CLASSES = 100  # with more different whole numbers it is not clear that they are classes
+MAX_NUMERIC_TEXTS = 10  # with more different texts that are numbers it is not clear that they are classes
+NUMBER = r"\s*[+-]?\d[\d.,' ]*"  # with a comma as the decimal mark, or with marks of thousands
 
 
 class Targets(NamedTuple):
@@ -37,6 +42,8 @@ def as_targets(y: Any, count: int, target: str | None = None, least: int = 2) ->
     column = as_column(y, "y", count)
     if column.dtype.kind not in "biuf":
         check_missing(y, "y")
+    if column.dtype == object and {*map(type, column.tolist())} == {Decimal}:
+        column = column.astype(np.float64)
     check_kind(column, "y")
     check_size(column, "y")
     if target == "numbers":
@@ -50,11 +57,32 @@ def as_targets(y: Any, count: int, target: str | None = None, least: int = 2) ->
         if (column != column.round()).any():
             return Targets(None, (), as_values(column))
     labels, classes = as_classes(column, count, least)
+    if target is None and column.dtype.kind in "OU":
+        _refuse_numbers(labels, classes)
     if target is None and column.dtype.kind in "iuf" and len(classes) > MAX_INTEGER_CLASSES:
         raise BadInput(
             f"y: has {len(classes)} different whole numbers; say what they are: target='numbers' or target='classes'"
         )
     return Targets(labels, classes, None)
+
+
+def _refuse_numbers(labels: np.ndarray, classes: tuple[str, ...]) -> None:
+    """Refuse texts that are numbers but for a few: they are more likely numbers to predict than classes.
+
+    Raises:
+        BadInput: naming a number, and a text that is none.
+    """
+    numbers = [name for name in classes if re.fullmatch(NUMBER, name)]
+    is_number = np.isin(classes, numbers)
+    others, share = [*np.array(classes)[~is_number]], is_number[labels].mean()
+    if len(numbers) <= MAX_NUMERIC_TEXTS or share <= MIN_NUMBER_SHARE:
+        return
+    if others or not all(map(str.isdigit, numbers)):
+        but = f", but not {str(others[0])!r}" if others else ""
+        raise BadInput(
+            f"y: the labels are texts, and most of them are numbers, such as {numbers[0]!r}{but}; make numbers of all, "
+            "without marks of thousands, or say target='classes'"
+        )
 
 
 def as_values(column: np.ndarray) -> np.ndarray:

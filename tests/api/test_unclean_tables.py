@@ -1,0 +1,156 @@
+"""Tables as exports of hospitals and databases are: no value moves to another column, and codes stay codes."""
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedweave as fw
+from fedweave.api.newcomers import NewcomerData, add_newcomers
+from fedweave.api.reading import read_table
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+COUNT = 120
+DRAWS = np.random.default_rng(0)
+TABLE = pd.DataFrame(
+    {
+        "ward": [f"ward {i % 3}" for i in range(COUNT)],
+        "age": DRAWS.normal(60, 9, COUNT).round(1),
+        "code": DRAWS.choice(["1", "2", "x"], COUNT),
+        "days": DRAWS.gamma(2, 3, COUNT).round(2),
+        "died": DRAWS.choice(["yes", "no"], COUNT),
+    }
+)
+NAMES: dict[str, Any] = {"client": "ward", "label": "died"}
+LINES = TABLE.to_csv(index=False).splitlines()
+
+
+def write_lines(path: Path, lines: list[str]) -> Path:
+    """A text file."""
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("columns", [None, ["age", "code"]])
+@pytest.mark.parametrize("extra", [",", ",7"])
+def test_more_fields_than_the_header(extra: str, columns: list[str] | None, tmp_path: Path) -> None:
+    """pandas would take the first field as the index, and move every value to the column before its own."""
+    file = write_lines(tmp_path / "rows.csv", [LINES[0], *(line + extra for line in LINES[1:])])
+    with pytest.raises(fw.BadInput, match=r"rows\.csv: its lines have more fields than its header; name every column"):
+        read_table(file, columns)
+
+
+@pytest.mark.parametrize("separator", [",", ";"])
+def test_a_separator_at_the_end_of_every_line(separator: str, tmp_path: Path) -> None:
+    """The column without a name and without values is none; one with values stays."""
+    lines = [line.replace(",", separator) for line in LINES]
+    file = write_lines(tmp_path / "rows.csv", [line + separator for line in lines])
+    pd.testing.assert_frame_equal(read_table(file), TABLE)
+    file = write_lines(tmp_path / "rows.csv", [lines[0] + separator, *(f"{line}{separator}3" for line in lines[1:])])
+    assert [*read_table(file)] == [*TABLE, "Unnamed: 5"]
+
+
+def test_two_columns_of_one_name(tmp_path: Path) -> None:
+    """As `from_pandas`, a file is refused where one of them is used; pandas would call the second one age.1."""
+    file = write_lines(tmp_path / "rows.csv", [LINES[0].replace("days", "age"), *LINES[1:]])
+    for features in (None, ["age"], ["code", "age"]):
+        with pytest.raises(fw.BadInput, match="two columns have the name 'age'; rename one"):
+            fw.Federation.from_file(file, **NAMES, features=features)
+    made = fw.Federation.from_file(file, **NAMES, features=["code"])
+    result = fw.fit("local", made, rounds=1, progress=False)
+    assert len(result.predict(read_table(file), "ward 1")) == COUNT
+    result = fw.fit("local", fw.Federation.from_pandas(TABLE, **NAMES), rounds=1, progress=False)
+    with pytest.raises(fw.BadInput, match="two columns have the name 'age'; rename one"):
+        result.predict(pd.concat([TABLE, TABLE[["age"]]], axis=1), "ward 1")
+    (tmp_path / "wards").mkdir()
+    (tmp_path / "wards" / "a.csv").write_bytes(file.read_bytes())
+    with pytest.raises(fw.BadInput, match=r"a\.csv: two columns have the name 'age'; rename one"):
+        fw.Federation.from_file(tmp_path / "wards", **NAMES)
+
+
+def test_an_index_beside_the_columns(tmp_path: Path) -> None:
+    """The number of the row is said to be no feature; the client may not be the index."""
+    TABLE.to_csv(tmp_path / "rows.csv")
+    made = fw.Federation.from_file(tmp_path / "rows.csv", **NAMES)
+    assert any(note.startswith("column 'Unnamed: 0' has no name in its file") for note in made.notes)
+    TABLE.set_index("ward").to_parquet(tmp_path / "rows.parquet")
+    with pytest.raises(fw.BadInput, match=r"client: 'ward' is the index of the table; .* reset_index\(\)"):
+        fw.Federation.from_file(tmp_path / "rows.parquet", **NAMES)
+
+
+def test_decimals_of_a_database_are_numbers(tmp_path: Path) -> None:
+    """As features, as labels, and in new rows."""
+    decimals = TABLE.assign(**{name: [Decimal(str(value)) for value in TABLE[name]] for name in ("age", "days")})
+    decimals.to_parquet(tmp_path / "rows.parquet")
+    for label in ("died", "days"):
+        made, wanted = (
+            fw.Federation.from_pandas(table, client="ward", label=label)
+            for table in (read_table(tmp_path / "rows.parquet"), TABLE)
+        )
+        np.testing.assert_array_equal(made.dataset.x, wanted.dataset.x)
+        assert made.dataset.targets_are == wanted.dataset.targets_are
+    result = fw.fit("local", made, rounds=1, progress=False)
+    np.testing.assert_array_equal(result.predict(decimals, "ward 1"), result.predict(TABLE, "ward 1"))
+
+
+def test_codes_that_pandas_reads_as_fractions(tmp_path: Path) -> None:
+    """Without the "x", and with one missing value, the code "1" is read as 1.0; it stays the same code."""
+    made = fw.Federation.from_pandas(TABLE, **NAMES, features=["code"])
+    assert made.preprocessing is not None
+    codes = pd.DataFrame({"code": ["1", "2", None, "1", "3"]})
+    codes.to_csv(tmp_path / "new.csv", index=False)
+    read = read_table(tmp_path / "new.csv")
+    assert read["code"].dtype == np.float64
+    np.testing.assert_array_equal(made.preprocessing.encode(read), made.preprocessing.encode(codes))
+    assert made.preprocessing.encode(read).sum() == 3
+    (tmp_path / "wards").mkdir()
+    for name, part in TABLE.groupby("ward"):
+        part = part.assign(code=["1", None, *["2"] * 38]) if name == "ward 1" else part
+        part.to_csv(tmp_path / "wards" / f"{name}.csv", index=False)
+    whole = fw.Federation.from_file(tmp_path / "wards", **NAMES)
+    assert whole.preprocessing is not None
+    assert whole.preprocessing.columns[1].levels == ("1", "2", "x")
+
+
+LABELS = {
+    "such as '0.5', but not '?'": [*(f"{i % 30}.5" for i in range(COUNT - 1)), "?"],
+    "such as '0', but not 'none'": [*(str(i % 30) for i in range(COUNT - 1)), "none"],
+    "such as '1,000.25'": [f"{1 + i % 30},000.25" for i in range(COUNT)],
+}
+
+
+@pytest.mark.parametrize("message", LABELS)
+def test_labels_that_are_numbers_but_for_a_few(message: str) -> None:
+    """They would be classes; who wants that says it. Whole numbers as texts are classes."""
+    table = TABLE.assign(died=LABELS[message])
+    with pytest.raises(fw.BadInput) as caught:
+        fw.Federation.from_pandas(table, **NAMES)
+    assert message in str(caught.value)
+    x, labels = np.arange(2.0 * COUNT).reshape(COUNT, 2), LABELS[message][:30] * 4
+    said = fw.Federation.from_arrays(x, labels, client=["a"] * COUNT, target="classes")
+    whole = fw.Federation.from_arrays(x, [str(i % 20) for i in range(COUNT)], client=["a"] * COUNT)
+    assert (len(said.classes), len(whole.classes)) == (30, 20)
+
+
+def test_marks_of_thousands() -> None:
+    """Not the advice for a decimal comma, which would make 1.09 of 1,090."""
+    cost = [f"{1 + i % 40},{100 + i}" for i in range(COUNT)]
+    for values, advice in (
+        (cost, "leave out the marks of thousands"),
+        ([value + ".50" for value in cost], "leave out the marks of thousands"),
+        ([*cost[:-1], "3,5"], "write a point in place of the comma"),
+    ):
+        notes = fw.Federation.from_pandas(TABLE.assign(cost=values), **NAMES).notes
+        assert [note for note in notes if note.startswith("column 'cost': 100 % of its values are numbers")]
+        assert any(note.endswith(advice) for note in notes)
+
+
+def test_newcomers_have_the_kind_of_target_of_training() -> None:
+    """More than 100 whole numbers are classes if training said so."""
+    x, y = DRAWS.normal(size=(480, 2)), np.arange(480) % 120
+    made = fw.Federation.from_arrays(x, y, client=["a", "b"] * 240, target="classes")
+    whole = add_newcomers(made, NewcomerData(x, ["c"] * 480, y, {}))
+    assert whole.classes == made.classes
