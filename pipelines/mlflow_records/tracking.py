@@ -35,18 +35,10 @@ class StudyRecord(NamedTuple):
     superseded: int
 
     def __str__(self) -> str:
-<<<<<<< HEAD
         words = ("new", "restored", "superseded")
         counts = ", ".join(f"{getattr(self, word)} {word}" for word in words if getattr(self, word)) or "nothing new"
-        models = f"models of {self.copies} runs can be served"
-        return f"{len(self.ids)} runs of methods; with searches and ablations {counts}; {models}"
-=======
-        counts = (f"{count} {word}" for word, count in self._asdict().items() if word != "ids" and count)
-        return (
-            f"{format_count(len(self.ids), 'run')} of methods; with searches and ablations "
-            f"{', '.join(counts) or 'nothing new'}"
-        )
->>>>>>> a19aff06 (Messages, summaries and reports say '1 row' and not '1 rows'; format_count writes a number with its noun)
+        runs, models = format_count(len(self.ids), "run"), f"models of {format_count(self.copies, 'run')} can be served"
+        return f"{runs} of methods; with searches and ablations {counts}; {models}"
 
 
 def main(*studies: str, models: bool = False) -> None:
