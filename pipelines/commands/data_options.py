@@ -26,12 +26,8 @@ Recording = Annotated[str, typer.Option(help="column of recordings, such as sess
 Group = Annotated[str, typer.Option(help="column of the client's group, which only tables and figures use")]
 Unit = Annotated[str, typer.Option(help="column of the client's unit, such as a person: tests take its clients as one")]
 Relation = Annotated[str, typer.Option(help="CSV with a given client graph: one pair of clients per row")]
-Val = Annotated[
-    float | None, typer.Option(help="share of the training rows for validation, if no other option says it")
-]
-Normalize = Annotated[
-    str, typer.Option(help="scaling of arrays and forecasts: none, standard, standard_client or unit")
-]
+Val = Annotated[float | None, typer.Option(help="share of training rows for validation, if no other option says it")]
+Normalize = Annotated[str, typer.Option(help="scaling of arrays, forecasts: none, standard, standard_client or unit")]
 Preprocess = Annotated[
     str, typer.Option(help="training rows that scale a column: client (each client's own) or pooled")
 ]
