@@ -21,11 +21,11 @@ HEAVY = ("torch", "torch_geometric", "matplotlib", "pandas")
 IMPORT = f"import sys, fedweave; found = {{*{HEAVY}}} & {{*sys.modules}}; assert not found, found"
 PUBLIC = f"import sys, fedweave as fw; fw.fit; fw.methods.Ditto(); assert not {{*{HEAVY[1:3]}}} & {{*sys.modules}}"
 GUIDES = ("README.md", "docs/own-data.md", "docs/add-method.md")
-REPEATS = 5  # imports, of which the quickest counts
+REPEATS = 5  # imports, the fastest of which counts
 
 
 def build(folder: Path) -> Path:
-    """Build the wheel, and check that it holds one package and the files that it needs; returns its path."""
+    """Build the wheel, and check that it has one package and the files that it needs. Returns its path."""
     run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT])
     (wheel,) = folder.glob("fedweave-*.whl")
     with zipfile.ZipFile(wheel) as archive:
@@ -39,7 +39,7 @@ def build(folder: Path) -> Path:
 
 
 def install(wheel: Path, folder: Path) -> Path:
-    """Install the wheel and its dependencies into a new environment; returns its interpreter."""
+    """Install the wheel and its dependencies into a new environment. Returns its interpreter."""
     start = time.perf_counter()
     run([sys.executable, "-m", "venv", folder])
     python = folder / "bin" / "python"
@@ -72,7 +72,7 @@ def check_install(python: Path, folder: Path) -> None:
 
 
 def run(command: list[str | Path], folder: Path = ROOT, quiet: bool = False) -> None:
-    """Run a command without this checkout on the path; a failure ends this program with the command's errors."""
+    """Run a command without this checkout on the path. A failure ends this program with the command's errors."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     process = subprocess.run(command, cwd=folder, env=env, capture_output=quiet, text=True, check=False)
     if process.returncode:

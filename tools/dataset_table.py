@@ -1,7 +1,7 @@
 """Writes the table of docs/datasets/README.md: the data sets, their tasks in studies/base.yaml, and their files.
 
 Run it after a change of a data set: `python -m tools.dataset_table`. Text outside of the table's markers is written by
-hand and stays.
+hand and is kept.
 """
 
 import re
@@ -25,8 +25,8 @@ HEADER = (
     "| data set | what it is | clients in `studies/base.yaml` | source | files on a mirror | MiB of a file, at most |\n"
     "|---|---|---|---|---|--:|\n"
 )
-MAX_NAMED = 4  # most files of a form that are named one by one
-BUNDLED = ("digits", "digits-graph")  # scikit-learn has the images, and is no optional package
+MAX_NAMED = 4  # the maximum number of files of a form that are named one by one
+BUNDLED = ("digits", "digits-graph")  # scikit-learn has the images, and is not an optional package
 
 
 def main() -> None:
@@ -97,7 +97,7 @@ def _addresses(form: FileSet) -> Iterator[str]:
 
 
 def _describe_files(form: FileSet) -> str:
-    """The files of a form, or the archives that hold them; folders where there are many."""
+    """The files of a form, or the archives that contain them. Folders if there are many files."""
     paths = list(dict.fromkeys(file.archive.path if file.archive else file.path for file in form.files))
     if len(paths) <= MAX_NAMED:
         return " and ".join(f"`{path}`" for path in paths)

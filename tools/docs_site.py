@@ -1,4 +1,4 @@
-"""Hooks of the documentation site, which mkdocs.yml names, for what MkDocs and its plugins do not do themselves.
+"""Hooks of the documentation site, which mkdocs.yml names, for features that MkDocs and its plugins lack.
 
 The pages can be read in a checkout too. There a link may lead to a source file, and CONTRIBUTING.md and CHANGELOG.md
 are at the top. On the site the source file has a page of the API reference, and both files are pages.
@@ -15,7 +15,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
-TOP = ("CONTRIBUTING.md", "CHANGELOG.md")  # pages that lie at the top of a checkout
+TOP = ("CONTRIBUTING.md", "CHANGELOG.md")  # pages at the top of a checkout
 OUTSIDE = re.compile(r"\]\((?:\.\./)+(?:src/(?P<module>fedweave/[\w/]+)\.py|(?P<top>[A-Z]+\.md))")
 EXTERNAL = re.compile(
     r"<(?:script|img|iframe|source)\b[^>]*\bsrc=[\"']?(?:https?:)?//|<link\b[^>]*\brel=[\"']?stylesheet[^>]*//"
@@ -23,13 +23,13 @@ EXTERNAL = re.compile(
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """A folder of `docs` in the navigation stands for its pages: README.md first, then by name."""
+    """A folder of `docs` in the navigation is replaced by its pages: README.md first, then by name."""
     config.nav = [_section(entry) for entry in config.nav or []]
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that lie at the top of the checkout."""
+    """Add the pages at the top of the checkout."""
     for name in TOP:
         text = (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](")
         for other in TOP:
@@ -61,7 +61,7 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
 
 
 def _section(entry: Any) -> Any:
-    """An entry of the navigation; a folder is replaced by its pages, also inside a section."""
+    """An entry of the navigation. A folder is replaced by its pages, also inside a section."""
     [(title, place)] = entry.items() if isinstance(entry, dict) else [("", entry)]
     if isinstance(place, list):
         return {title: [_section(inner) for inner in place]}

@@ -14,7 +14,7 @@ import pandas as pd
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"(?P<mark><!-- excerpt -->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_LINE = re.compile(r"# (?P<name>[\w/.-]+\.(?:py|yaml))\n")  # first line of a block that is a file
-CONTINUATION = re.compile(r" *\\\n *")  # a line that goes on in the next one
+CONTINUATION = re.compile(r" *\\\n *")  # a line that continues in the next one
 PROGRAMS = {"fedweave": ["-m", "fedweave.pipelines.commands.main"], "python": []}
 AIRPORTS = ("ATL", "BNA", "BOS", "BUF", "CLE", "CLT")
 SERVERS = ("deploy", "worker", "federate")  # a federation has a server, and needs a study that has run
@@ -50,7 +50,7 @@ def guide(page: str) -> Guide:
 
 
 def _can_be_typed(words: list[str]) -> bool:
-    """Whether a command needs no server and has no placeholder, a word in capitals that is no airport."""
+    """Whether a command needs no server and has no placeholder: a word in capitals that is not an airport."""
     return words[1] not in SERVERS and not any(word.isupper() and word not in AIRPORTS for word in words)
 
 
@@ -86,7 +86,7 @@ def follow(page: str, folder: Path, python: str = sys.executable, commands: bool
 
 
 def outputs(page: str) -> str:
-    """What a page says that its Python prints: the blocks of the language "text"."""
+    """The printed output of the Python code on a page: the blocks of the language "text"."""
     blocks = BLOCK.finditer((ROOT / page).read_text(encoding="utf-8"))
     return "".join(block["text"] for block in blocks if block["language"] == "text")
 

@@ -1,7 +1,7 @@
 """Writes the settings tables into docs/settings.md and every page of docs/methods, from the fields of the classes.
 
 Run it after a change of a setting: `python -m tools.method_tables`. Text outside of the table's markers is
-written by hand and stays.
+written by hand and is kept.
 """
 
 import json
@@ -37,12 +37,12 @@ def main() -> None:
     for name in METHODS:
         page = PAGES / f"{name}.md"
         text = page.read_text(encoding="utf-8") if page.is_file() else ""
-        if (new := filled(text, name)) != text:
+        if (new := fill_page(text, name)) != text:
             write_atomic(page, new)
-    write_atomic(BLOCKS_PAGE, with_blocks(BLOCKS_PAGE.read_text(encoding="utf-8")))
+    write_atomic(BLOCKS_PAGE, fill_blocks(BLOCKS_PAGE.read_text(encoding="utf-8")))
 
 
-def filled(text: str, name: str) -> str:
+def fill_page(text: str, name: str) -> str:
     """The text of the page of the method `name` with the current table, and a sentence about server optimisers."""
     places = [block[2] for block in TABLE.finditer(text)]
     if places != [name]:
@@ -52,7 +52,7 @@ def filled(text: str, name: str) -> str:
     return TABLE.sub(lambda block: block[1] + content + block[3], text)
 
 
-def with_blocks(text: str) -> str:
+def fill_blocks(text: str) -> str:
     """The text of the page of a study's blocks with the current tables."""
     return TABLE.sub(lambda block: block[1] + table(describe(BLOCKS[block[2]])) + block[3], text)
 
@@ -63,7 +63,7 @@ def table(settings: tuple[Setting, ...]) -> str:
 
 
 def _line(setting: Setting) -> str:
-    """One row: name, default, which values it takes, where a search looks, meaning."""
+    """One row: name, default, allowed values, search space, meaning."""
     default = setting.default if isinstance(setting.default, str) else json.dumps(setting.default, default=str)
     default_cell = "required" if setting.default is REQUIRED else f"`{default}`"
     kind = next((part for part in get_args(setting.type) if get_origin(setting.type) in OPTIONAL), setting.type)

@@ -1,7 +1,7 @@
 """Runs pytest for `make test`: `python tools/run_tests.py [pytest's arguments]`. It always ends.
 
 After `LIMIT` seconds (environment variable, default 2700), or on SIGTERM, all stacks are printed and the run fails. A
-process that a test has started and that still runs at the end is killed, and fails the run under the name of that test.
+process of a test that is still running at the end is killed, and fails the run under the name of that test.
 """
 
 import os
@@ -18,15 +18,15 @@ import psutil
 
 from fedweave.runs.parallel import cores
 
-RUN_VARIABLE = "FEDWEAVE_TEST_RUN"  # a folder, where tests/limits.py writes the test that forked a process
+RUN_VARIABLE = "FEDWEAVE_TEST_RUN"  # a folder in which tests/limits.py records the test that forked a process
 LIMIT = "LIMIT"
 DEFAULT_LIMIT = 2700.0
-GRACE = 20.0  # seconds for processes that end together with pytest
+GRACE = 20.0  # seconds for processes that end at the same time as pytest
 DUMP_TIMEOUT = 5.0  # seconds that a process may take to print its stacks
 
 
 class RunStopped(Exception):
-    """The run was stopped; the message says why."""
+    """The run was stopped. The message has the reason."""
 
 
 def find_processes(run: str) -> list[psutil.Process]:
@@ -60,7 +60,7 @@ def describe(process: psutil.Process, run: str) -> str:
 
 
 def kill(processes: list[psutil.Process]) -> None:
-    """End processes at once."""
+    """Kill processes."""
     for process in processes:
         try:
             process.kill()
@@ -69,7 +69,7 @@ def kill(processes: list[psutil.Process]) -> None:
 
 
 def start_time(process: psutil.Process) -> float:
-    """When a process started, in seconds since 1970; 0 for one that has ended."""
+    """The start of a process, in seconds since 1970. 0 for one that has ended."""
     try:
         return float(process.create_time())
     except psutil.Error:
@@ -79,8 +79,8 @@ def start_time(process: psutil.Process) -> float:
 def dump_stacks(run: str) -> None:
     """Let every process of pytest print the stacks of its threads by SIGABRT, on which `faulthandler` prints them.
 
-    The processes do so one after another, because their lines would mix, while all others are halted: the process that
-    distributes tests, which is the oldest, would otherwise end the other workers after the end of one.
+    The processes do so one after another, because their lines would mix. All others are stopped meanwhile: the process
+    that distributes tests, which is the oldest, would otherwise end the other workers after the end of one.
     """
     processes = sorted((process for process in find_processes(run) if not is_started_by_test(process)), key=start_time)
     for process in processes:
@@ -94,13 +94,13 @@ def dump_stacks(run: str) -> None:
 
 
 def send(process: psutil.Process, number: signal.Signals) -> None:
-    """Send a signal to a process, which may have ended."""
+    """Send a signal to a process that may have ended."""
     with suppress(psutil.Error, OSError):
         process.send_signal(number)
 
 
 def is_running(process: psutil.Process) -> bool:
-    """Whether a process has not ended; a zombie has ended, although its halted parent has not noticed."""
+    """Whether a process has not ended. A zombie has ended, although its stopped parent has not noticed."""
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
@@ -108,7 +108,7 @@ def is_running(process: psutil.Process) -> bool:
 
 
 def is_started_by_test(process: psutil.Process) -> bool:
-    """Whether a process is none of pytest's own, or has ended."""
+    """Whether a process is not one of pytest's own, or has ended."""
     try:
         return "PYTEST_CURRENT_TEST" in process.environ()
     except (psutil.Error, OSError):
@@ -116,7 +116,7 @@ def is_started_by_test(process: psutil.Process) -> bool:
 
 
 def find_remaining(run: str) -> list[str]:
-    """A line for each process that still runs `GRACE` seconds after pytest."""
+    """A line for each process that is still running `GRACE` seconds after pytest."""
     end = time.monotonic() + GRACE
     while find_processes(run) and time.monotonic() < end:
         time.sleep(0.5)
@@ -129,7 +129,7 @@ def stop(*_: object) -> NoReturn:
 
 
 def run_watched(command: list[str], run: str, limit: float) -> int:
-    """Run pytest for at most `limit` seconds; returns its exit status, or 1 if a process is left."""
+    """Run pytest for at most `limit` seconds. Returns its exit status, or 1 if a process remains."""
     # One thread in every process that a test starts. One worker more than cores: some tests wait for servers.
     defaults = {"OMP_NUM_THREADS": "1", "PYTEST_XDIST_AUTO_NUM_WORKERS": str(cores() + 1)}
     tests = subprocess.Popen(command, env=defaults | os.environ | {RUN_VARIABLE: run})
@@ -152,9 +152,9 @@ def run_watched(command: list[str], run: str, limit: float) -> int:
 
 
 def main() -> int:
-    """pytest's exit status; 1 also for a run that was stopped or left something behind."""
+    """pytest's exit status. 1 also for a run that was stopped or left a process."""
     signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin with it ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell begin with SIGINT ignored
     with tempfile.TemporaryDirectory(prefix="fedweave-tests-") as run:
         return run_watched(
             [sys.executable, "-m", "pytest", *sys.argv[1:]], run, float(os.environ.get(LIMIT) or DEFAULT_LIMIT)

@@ -1,7 +1,7 @@
 """Makes a virtual environment: `python tools/setup.py .venv [--torch cpu] [--extras NAMES --constraints FILE]`.
 
 It needs the standard library only, because nothing is installed yet. uv is several times faster than pip, but does not
-read pip's configuration: an index or a folder of wheels in that configuration is passed to uv. Where uv fails, pip
+read pip's configuration: an index or a folder of wheels in that configuration is passed to uv. If uv fails, pip
 installs the same packages.
 """
 
@@ -13,12 +13,12 @@ import sys
 from pathlib import Path
 
 OLDEST, TOO_NEW = (3, 11, 5), (3, 15)
-PARTS = {"bin", "include", "lib", "lib64", ".gitignore"}  # what venv makes before it writes pyvenv.cfg
+PARTS = {"bin", "include", "lib", "lib64", ".gitignore"}  # files that venv makes before it writes pyvenv.cfg
 PIP_TO_UV = {"find-links": "--find-links", "extra-index-url": "--extra-index-url", "index-url": "--index-url"}
 
 
 def install_arguments(options: argparse.Namespace) -> list[str]:
-    """The arguments of pip and uv: what to install."""
+    """The arguments of pip and uv for the packages to install."""
     return ["install", "--constraint", options.constraints, "--editable", f".[{options.extras}]"]
 
 
@@ -32,12 +32,12 @@ def pip_setting(python: Path, name: str) -> list[str]:
 
 
 def install_with_uv(python: Path, arguments: list[str], torch: str) -> bool:
-    """Install by uv, which pip installs first; False if either fails."""
+    """Install by uv, which pip installs first. False if either fails."""
     get_uv = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "uv>=0.9,<1"]
     if subprocess.run(get_uv, check=False).returncode:
         return False
     # pip searches every index and takes the newest version; with this strategy uv does the same.
-    # Bytecode as pip writes it: without it, every process compiles its imports where PYTHONDONTWRITEBYTECODE is set.
+    # Bytecode as pip writes it: without it, every process compiles its imports if PYTHONDONTWRITEBYTECODE is set.
     options = ["--python", str(python), "--index-strategy", "unsafe-best-match", "--compile-bytecode"]
     for name, flag in PIP_TO_UV.items():
         options += [part for value in pip_setting(python, name) for part in (flag, value)]
@@ -55,7 +55,7 @@ def install_with_uv(python: Path, arguments: list[str], torch: str) -> bool:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Parse the command line; exits with one line if the project does not support this version of Python."""
+    """Parse the command line. Exits with one line if the project does not support this version of Python."""
     parser = argparse.ArgumentParser(description="Make the virtual environment of this project.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--extras", default="pipeline,datasets,dev", help="of the package, with commas")
@@ -68,7 +68,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove an environment that was not made to its end; exits with one line if the folder holds anything else."""
+    """Remove an incomplete environment. Exits with one line if the folder has other content."""
     names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
     if others := sorted(names - PARTS) if "pyvenv.cfg" not in names else []:
         sys.exit(f"setup: {folder} is no virtual environment, as it holds {others[0]}; name another folder (VENV=...)")
@@ -94,7 +94,7 @@ def prepare_records(tools: Path) -> None:
     """Set up DVC where there is no repository of git, and MLflow's database."""
     if subprocess.run(["git", "rev-parse"], capture_output=True, check=False).returncode:
         subprocess.run([tools / "dvc", "config", "--local", "core.no_scm", "true"], check=True)
-    # Without this, two first writers would race in the migration.
+    # Without this, two first writers would migrate the database at the same time.
     upgrade = [str(tools / "mlflow"), "db", "upgrade", "sqlite:///mlflow.db"]
     subprocess.run(upgrade, capture_output=True, check=True)
 

@@ -1,7 +1,7 @@
 """A SLURM cluster of two nodes on this host, from the system's packages, for tests and trials of `fedweave cluster`.
 
 python tools/slurm.py install          install slurm-wlm and munge with apt (Debian, Ubuntu), unless they are there
-python tools/slurm.py start FOLDER     start it with all of its state in FOLDER; prints the line that selects it
+python tools/slurm.py start FOLDER     start it with all of its state in FOLDER; print the line that selects it
 python tools/slurm.py stop FOLDER      end it
 
 It needs no service manager, no file in /etc and no fixed port. Partitions: `cpu` (both nodes, the default), `urgent`
@@ -61,13 +61,13 @@ SlurmdParameters=config_overrides
 
 
 def describe_missing() -> str:
-    """Which programs this host lacks, and how to install them; empty if it lacks none."""
+    """The programs that this host lacks, and how to install them. Empty if it lacks none."""
     programs = [name for name in PROGRAMS if _find_program(name) is None]
     return f"needs {', '.join(programs)}; {INSTALL_HINT}" if programs else ""
 
 
 def install() -> None:
-    """Install the packages where a program is missing, without starting any service."""
+    """Install the packages if a program is missing, without starting a service."""
     if not describe_missing():
         return
     if shutil.which("apt-get") is None:
@@ -100,7 +100,7 @@ def start(folder: Path) -> dict[str, str]:
 
 
 def node_states(environment: dict[str, str]) -> dict[str, str]:
-    """Node -> its state by `sinfo`, such as "idle" or "drained"."""
+    """Node -> its state by `sinfo`, for example "idle" or "drained"."""
     command = ["sinfo", "--noheader", "--Node", "--format=%N %T"]
     process = subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=PATIENCE
@@ -119,7 +119,7 @@ def stop(folder: Path) -> None:
 
 
 def end_daemon(file: Path, number: int = signal.SIGTERM) -> None:
-    """End the daemon whose process number is in `file`; by SIGKILL after five seconds."""
+    """End the daemon whose process number is in `file`, by SIGKILL after five seconds."""
     with suppress(OSError, ValueError):
         process = int(file.read_text())
         os.kill(process, number)
@@ -185,7 +185,7 @@ def _run(command: list[str], environment: dict[str, str]) -> None:
 
 
 def main(action: str = "", folder: str = ".slurm") -> None:
-    """The command line."""
+    """Run the command line."""
     state_folder = Path(folder).resolve()
     if action == "install":
         install()

@@ -1,7 +1,7 @@
 """Writes the tables of docs/studies.md from the files in studies/: one row per study.
 
 Run it after a study has changed: `python -m tools.study_gallery`. Text outside of the tables' markers is written by
-hand and stays.
+hand and is kept.
 """
 
 import re
@@ -20,7 +20,7 @@ PAGE = ROOT / "docs" / "studies.md"
 STUDIES = ROOT / "studies"
 TABLES = re.compile(r"(<!-- studies: (\S*) -->\n).*?(<!-- end -->)", re.DOTALL)
 HEADER = "| study | about | tasks | methods | runs | budget |\n|---|---|---|---|--:|---|\n"
-MAX_NAMED = 3  # most tasks or methods in a cell
+MAX_NAMED = 3  # the maximum number of tasks or methods in a cell
 TOP = "own"  # name of the table of the studies that are in no paper's folder
 
 
@@ -52,7 +52,7 @@ def folders() -> dict[str, list[str]]:
 
 
 def table(names: list[str], base: Mapping[str, Any]) -> str:
-    """The studies as Markdown, a row each; `base` is the content of studies/base.yaml."""
+    """The studies as Markdown, one row each. `base` is the content of studies/base.yaml."""
     return HEADER + "".join(_line(name, catalogue.overlay(name, STUDIES), base) for name in names)
 
 
@@ -63,7 +63,7 @@ def _place(name: str) -> tuple[str, tuple[tuple[int, str], ...]]:
 
 
 def _line(name: str, study: Mapping[str, Any], base: Mapping[str, Any]) -> str:
-    """One row: name, what it is about, tasks, methods, number of runs, budget."""
+    """One row: name, subject, tasks, methods, number of runs, budget."""
     entries = [entry for task in study["tasks"].values() for entry in catalogue.list_methods(task, study, base)]
     methods = sorted({_method(entry) for entry in entries})
     description = study.get("about", "").replace("|", "\\|")

@@ -1,4 +1,4 @@
-"""Every setting is described once, at its field: what is described holds, and everything else is made from it."""
+"""Every setting is described once, at its field: the description is true, and everything else is generated from it."""
 
 import importlib.util
 import re
@@ -50,7 +50,7 @@ def build_checked_method(name: str, values: dict[str, Any]) -> Any:
 
 
 def outside(bound: Bound) -> list[Any]:
-    """What `bound` does not admit: the nearest whole numbers, or a word that is none of its own."""
+    """A value outside of `bound`: the nearest integers, or a word that is not a choice."""
     match bound:
         case Words(plain, _):
             return [f"{plain[0]}:x"]
@@ -68,7 +68,7 @@ def outside(bound: Bound) -> list[Any]:
 
 
 def search_values(setting: Setting) -> list[Any]:
-    """Values of a search: the ends of the space and some between, or all of its choices."""
+    """Values of a search: the ends of the space and some between, or all its choices."""
     entry = setting.space.entry()
     if "choices" in entry:
         return entry["choices"]
@@ -78,15 +78,15 @@ def search_values(setting: Setting) -> list[Any]:
 
 
 @pytest.mark.parametrize(("name", "setting"), EACH)
-def test_a_setting_holds_what_it_says(name: str, setting: Setting) -> None:
-    """It has a meaning of one line, and a default of its type, in its bounds and in its search space."""
+def test_a_setting_agrees_with_its_description(name: str, setting: Setting) -> None:
+    """It has a meaning of one line. Its default has its type and is within its bounds and its search space."""
     assert setting.meaning.strip()
     assert "\n" not in setting.meaning
     check_value(setting.default, setting.type, setting.name)
     setting.check_bounds(setting.default, setting.name)
     entry = setting.space.entry() if setting.space else {}
     if "choices" in entry:
-        # A name that is chosen by the data, such as "auto", is none of those that a search compares.
+        # A choice that depends on the data, such as "auto", is not in a search.
         assert setting.default in entry["choices"] or setting.type is str or get_origin(setting.type) is Literal
     elif entry:
         assert entry["low"] <= setting.default <= entry["high"]
@@ -94,8 +94,8 @@ def test_a_setting_holds_what_it_says(name: str, setting: Setting) -> None:
 
 
 @pytest.mark.parametrize(("name", "setting"), EACH)
-def test_what_a_setting_does_not_admit_is_refused(name: str, setting: Setting) -> None:
-    """In one line that names the key, the value and the bound or the choices."""
+def test_a_value_outside_of_the_bounds_is_refused(name: str, setting: Setting) -> None:
+    """One line names the key, the value and the bound or the choices."""
     wrong = [(value, str(bound)) for bound in setting.bounds for value in outside(bound)]
     if get_origin(setting.type) is Literal:
         wrong.append(("nonsense", str(get_args(setting.type)[0])))
@@ -112,41 +112,43 @@ def test_what_a_setting_does_not_admit_is_refused(name: str, setting: Setting) -
 
 
 @pytest.mark.parametrize(("name", "setting"), [case for case in EACH if case.values[1].space])
-def test_what_a_space_holds_is_admitted(name: str, setting: Setting) -> None:
-    """By the checks of a run, whose method then has that value; and the space itself by those of a study."""
+def test_every_value_of_a_search_space_is_accepted(name: str, setting: Setting) -> None:
+    """The checks of a run accept it, and the method then has that value. The checks of a study accept the space."""
     for value in search_values(setting):
         assert getattr(build_checked_method(name, {setting.name: value}), setting.name) == value
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_is_searched_in_its_settings_spaces_and_the_learning_rate(name: str) -> None:
+def test_every_method_searches_the_spaces_of_its_settings_and_the_learning_rate(name: str) -> None:
     derived = search_spaces.derive_space(name)
     assert derived.keys() == {"train.lr"} | {setting.name for setting in METHODS[name].settings() if setting.space}
     assert derived["train.lr"] == {"low": 0.003, "high": 0.3, "log": True}
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_the_page_shows_the_settings_of_today(name: str) -> None:
-    """Stale: run `python -m tools.method_tables`. The list of where defaults come from names settings that exist."""
+def test_the_settings_on_a_page_are_up_to_date(name: str) -> None:
+    """If it is outdated, run `python -m tools.method_tables`. The list of the sources of defaults names existing
+    settings.
+    """
     text = (method_tables.PAGES / f"{name}.md").read_text(encoding="utf-8")
-    assert method_tables.filled(text, name) == text
+    assert method_tables.fill_page(text, name) == text
     listed = re.search(r"The defaults come from:\n\n((?:- .*\n)+)", text)
     lines = listed[1].splitlines() if listed else []
     names = {word for line in lines for word in re.findall(r"`(\w+)`", line.partition(": ")[0])}
     assert names <= {setting.name for setting in METHODS[name].settings()}
 
 
-def test_the_page_of_a_study_shows_the_settings_of_today() -> None:
+def test_the_settings_on_the_page_of_a_study_are_up_to_date() -> None:
     text = method_tables.BLOCKS_PAGE.read_text(encoding="utf-8")
-    assert method_tables.with_blocks(text) == text
+    assert method_tables.fill_blocks(text) == text
     for block, owner in method_tables.BLOCKS.items():
         section = text.partition(f"<!-- settings: {block} -->")[2].partition("<!-- end -->")[0]
         assert re.findall(r"^\| `(\w+)`", section, re.MULTILINE) == [setting.name for setting in describe(owner)]
 
 
-def test_a_page_without_a_place_for_the_table_is_refused() -> None:
+def test_a_page_without_a_marker_for_the_table_is_refused() -> None:
     with pytest.raises(BadInput, match=r"docs/methods/ditto\.md: 0 tables.*<!-- settings: ditto -->"):
-        method_tables.filled("# Ditto\n", "ditto")
+        method_tables.fill_page("# Ditto\n", "ditto")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,8 +169,8 @@ class Lower(Upper):
     needed: Annotated[str, "a name"]
 
 
-def test_a_class_takes_over_what_it_does_not_say() -> None:
-    """Each of bounds, space and meaning by itself; a default is always its own."""
+def test_a_class_inherits_what_it_does_not_define() -> None:
+    """Bounds, space and meaning are inherited separately. The default is always that of the class."""
     rate, size, odd, needed = describe(Lower)
     assert rate == Setting("rate", float, 0.1, (AtLeast(0),), LinearSpace(0, 2), "step size")
     assert size == Setting("size", int, 3, (Between(1, 9),), None, "height")
@@ -178,7 +180,7 @@ def test_a_class_takes_over_what_it_does_not_say() -> None:
 
 
 def test_the_options_of_a_function_are_settings() -> None:
-    """Its keyword-only parameters; each number of a list is in the bounds."""
+    """These are its keyword-only parameters. Each number of a list is within the bounds."""
 
     def build(shape: int, *, widths: Annotated[list[int], AtLeast(1), "widths"], keep: bool = True) -> None: ...
 
@@ -211,7 +213,7 @@ class Mine(SplitClient, GlobalModel):
 
 
 def load(path: Path, monkeypatch: pytest.MonkeyPatch, text: str = PLUGIN) -> ModuleType:
-    """Write a file with a method and import it; the table is restored after the test."""
+    """Write a file with a method and import it. The table is restored after the test."""
     path.write_text(text)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
@@ -223,7 +225,7 @@ def load(path: Path, monkeypatch: pytest.MonkeyPatch, text: str = PLUGIN) -> Mod
 
 
 def test_a_method_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A study can name it, change a value and a space of it, and every other value and space is the class's."""
+    """A study can name it and change a value and a space of it. All other values and spaces are those of the class."""
     load(tmp_path / "plugin.py", monkeypatch)
     (tmp_path / "base.yaml").write_text((ROOT / "studies" / "base.yaml").read_text())
     study = {
@@ -233,7 +235,7 @@ def test_a_method_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     }
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(study))
     content = catalogue.expand("own", tmp_path)
-    assert content["methods"] == {"fedavg_ft": {}, "local": {}, "mine": {"pull": 1.0, "steps": 2}}  # controls join
+    assert content["methods"] == {"fedavg_ft": {}, "local": {}, "mine": {"pull": 1.0, "steps": 2}}  # controls are added
     rate = {"train.lr": {"low": 0.003, "high": 0.3, "log": True}}
     pull = {"low": 0.1, "high": 5.0, "log": True}
     mine = {**rate, "pull": pull, "steps": {"choices": [1, 2]}}
@@ -243,7 +245,7 @@ def test_a_method_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_name_has_one_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second one is refused in a line with both files; a file read again replaces its own class."""
+    """A second one is refused in a line with both files. A file that is read again replaces its own class."""
     first, second = tmp_path / "one.py", tmp_path / "two.py"
     load(first, monkeypatch)
     again = load(first, monkeypatch)
@@ -256,14 +258,14 @@ def test_a_name_has_one_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         register(METHODS, "method", "ditto", again.Mine)
 
 
-def test_what_is_no_method_is_refused() -> None:
+def test_an_object_that_is_not_a_method_is_refused() -> None:
     with pytest.raises(BadInput, match=r"method 'odd': .*Upper.* is no method"):
         method("odd")(Upper)
     assert "odd" not in METHODS
 
 
 def test_a_choice_is_written_as_a_study_writes_it() -> None:
-    """Each kind of space as the entry that `tune.spaces` takes."""
+    """Each kind of space has the form of an entry in `tune.spaces`."""
     assert Choices((1, "x")).entry() == {"choices": [1, "x"]}
     assert LogSpace(1, 10).entry() == {"low": 1.0, "high": 10.0, "log": True}
     assert [type(value) for value in IntegerSpace(1, 10).entry().values()] == [int, int]
@@ -271,7 +273,7 @@ def test_a_choice_is_written_as_a_study_writes_it() -> None:
 
 
 def test_the_command_line_lists_settings(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of a method or of a client model; nothing else has any."""
+    """The settings of a method or of a client model. Other names have none."""
     for what, name, words in (
         ("methods", "fedaghn", ("server_sign", "literal", "0.03", "p0")),
         ("models", "gcn", ("hidden", "128", "dropout", "0.99")),
