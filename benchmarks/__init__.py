@@ -1,1 +1,1 @@
-"""Benchmarks: seconds a round, compared with the raw limit and the peers; `make bench` prints the table."""
+"""Benchmarks: seconds per round, compared with the raw limit and the peers. `make bench` prints the table."""

@@ -1,6 +1,6 @@
-"""`python -m benchmarks [WORKLOAD ...]`: seconds a round of this engine and of the peers, as ratios to the raw limit.
+"""`python -m benchmarks [WORKLOAD ...]`: seconds per round of this engine and of the peers, as ratios to the raw limit.
 
-Every contestant runs in its own process with the same number of threads, one after the other, and all of them several
+Every contestant runs in its own process with the same number of threads. They run in sequence, and all of them several
 times, so that other load on the machine affects all equally. The figure is the median round, without the first round of
 a process. The longest first round is printed next to the median: it includes the compilation of steps (each time from
 the beginning) and the start of a peer's workers. The peers have their own environment, because they pin other versions:
@@ -20,9 +20,14 @@ from pathlib import Path
 
 WORKLOADS = ("cnn", "lenet16", "mlp", "tpt", "gcn", "gru")
 PEERED = {"cnn", "lenet16", "mlp"}  # workloads that the peers' simulators take unchanged
-STACKED = {"mlp", "tpt", "gcn", "gru"}  # convolutions are never stacked on a CPU: about twice the loop's time
+STACKED = {
+    "mlp",
+    "tpt",
+    "gcn",
+    "gru",
+}  # convolutions are never stacked on a CPU: stacked ones take about twice the loop's time
 COMPILED = {"mlp", "tpt", "gru"}
-CONVOLUTIONAL = {"cnn", "lenet16"}  # `train.precision: bfloat16`, one client after the other
+CONVOLUTIONAL = {"cnn", "lenet16"}  # `train.precision: bfloat16`, clients in sequence
 PEERS_PYTHON = Path(".peers/bin/python")
 ROOT = Path(__file__).resolve().parent.parent
 

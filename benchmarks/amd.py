@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def compare(workload: str, repeats: int, rounds: int, library: str, cache: str) -> tuple[float, float]:
-    """Milliseconds for a round without and with `library`."""
+    """Milliseconds per round without and with `library`."""
     times: dict[str, list[float]] = {"": [], library: []}
     for _ in range(repeats):
         for preload, seconds in times.items():

@@ -1,4 +1,4 @@
-"""One contestant in its own process: `python -m benchmarks.contestant WHO WORKLOAD ROUNDS THREADS` prints seconds a
+"""One contestant in its own process: `python -m benchmarks.contestant WHO WORKLOAD ROUNDS THREADS` prints seconds per
 round.
 
 The first round is reported separately: compilation and the start of workers happen there.

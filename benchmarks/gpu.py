@@ -1,6 +1,6 @@
-"""`python -m benchmarks.gpu [WORKLOAD ...]`: milliseconds a round of stacked clients on a GPU, by executor.
+"""`python -m benchmarks.gpu [WORKLOAD ...]`: milliseconds per round of stacked clients on a GPU, by executor.
 
-One process; the first two rounds, in which steps are compiled and recorded, are not counted.
+Everything runs in one process. The first two rounds, which compile and record steps, do not count.
 """
 
 import statistics

@@ -4,9 +4,9 @@ PART is memory, clients, participation or model, or scale for five methods with 
 (`benchmarks.scale`), which takes an hour.
 
 Every line is a process of its own, so that its peak memory (resident, with torch and data) is its own. Times are the
-median of three rounds of FedAvg with their evaluation, after one that is not counted. CNN is LeNet-16 on 3x32x32
-(128,832 parameters) with fifty images a client, so that a thousand clients have as many as CIFAR. MLP is 32-h-10 with a
-hundred rows a client.
+median of three rounds of FedAvg with their evaluation, after a first one that does not count. CNN is LeNet-16 on
+3x32x32 (128,832 parameters) with fifty images per client, so that a thousand clients have as many as CIFAR. MLP is
+32-h-10 with a hundred rows per client.
 """
 
 import multiprocessing

@@ -2,8 +2,8 @@
 
 `mlp` and `gru` time the bare operations of a round of stacked clients: matrix products, activations with what their
 derivatives read, the loss, the optimiser, the selection of rows. They run at the sizes of the round, in one process
-with the raw loop and with the whole round. `seeds` compares repetitions of a run that train side by side in one stack
-with repetitions one after the other. `evaluation` prints, for the papers' set-ups, the share of a round's passes that
+with the raw loop and with the whole round. `seeds` compares repetitions of a run that train together in one stack
+with repetitions in sequence. `evaluation` prints, for the papers' set-ups, the share of a round's passes that
 its evaluation has, where a backward pass counts as two forward passes. Times are processor times.
 """
 
@@ -37,7 +37,7 @@ class Work(NamedTuple):
 
 
 def seconds(run: Callable[[], object], repeats: int = REPEATS) -> float:
-    """The shortest of `repeats` processor times of `run`, after one that is not counted."""
+    """The shortest of `repeats` processor times of `run`, after a first one that does not count."""
     run()
     times = []
     for _ in range(repeats):
@@ -107,7 +107,9 @@ class Recurrence:
         self.new_x, self.new_h = torch.randn(2, times, clients, rows, width)
 
     def forward(self) -> list[tuple[Tensor, ...]]:
-        """A forward pass; returns what the backward pass reads, (reset, update, new, state before) of every step."""
+        """A forward pass. Returns the tensors that the backward pass reads, (reset, update, new, state before) of every
+        step.
+        """
         h, steps = torch.zeros_like(self.new_x[0]), list[tuple[Tensor, ...]]()
         for switches, new_x, new_h in zip(self.switches, self.new_x, self.new_h, strict=True):
             reset, update = torch.sigmoid(switches)
@@ -145,7 +147,7 @@ def print_limits(name: str, operations: Iterator[Work]) -> None:
 
 
 def seeds(repetitions: int = 3) -> None:
-    """Print times of `repetitions` rounds: stacked as one federation with all their clients, and one after another."""
+    """Print times of `repetitions` rounds: stacked as one federation with all their clients, and in sequence."""
     cases: dict[str, Callable[[int], Workload]] = {
         "mlp, 10 clients": lambda k: images("mlp", 10 * k, shape=(32,)),
         "mlp, 50 clients": lambda k: images("mlp", 50 * k, shape=(32,)),
@@ -164,7 +166,7 @@ def seeds(repetitions: int = 3) -> None:
 
 
 def have_same_bits(work: Callable[[int], Workload], repetitions: int) -> bool:
-    """Whether local training of clients has the same bits with and without clients of other repetitions beside them."""
+    """Whether local training of clients has the same bits with and without other repetitions in the stack."""
     models = []
     for count in (1, repetitions):
         workload = work(count)

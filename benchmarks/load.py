@@ -1,7 +1,7 @@
 """Load: many clients, many rounds, many runs in one MLflow database. `python -m benchmarks.load
 [clients|rounds|mlflow]`.
 
-Prints one line a measurement; see docs/robustness.md for the figures of one machine.
+Prints one line per measurement. docs/robustness.md has the figures of one machine.
 """
 
 import copy
@@ -33,7 +33,7 @@ CLIENTS, ROUNDS, RUNS, WRITERS = 1000, 10_000, 500, 8
 
 
 def main(*parts: str) -> None:
-    """Measure `parts`, by default all of them, each in a process of its own so that memory is its own."""
+    """Measure `parts`, by default all of them, each in its own process with its own memory."""
     for part in parts or tuple(PARTS):
         child = multiprocessing.get_context("spawn").Process(target=PARTS[part])
         child.start()
@@ -78,7 +78,7 @@ def rounds() -> None:
 
 
 def mlflow() -> None:
-    """Eight processes write five hundred runs to one database at once; then all runs must be finished."""
+    """Eight processes write five hundred runs to one database at the same time. Then all runs must be finished."""
     from mlflow import MlflowClient
     from mlflow.entities import Run
 

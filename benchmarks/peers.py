@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from benchmarks import raw
 from benchmarks.workloads import WORKLOADS, Workload
 
-EVALUATED = 500  # held-out rows at once
+EVALUATED = 500  # held-out rows per batch
 
 
 def differences(stamps: list[float]) -> list[float]:
@@ -43,7 +43,7 @@ def pfl(name: str, workload: Workload, rounds: int) -> list[float]:
     from pfl.model.pytorch import PyTorchModel
 
     class Module(nn.Module):
-        """What pfl asks of a module: its loss, and its metrics."""
+        """The interface that pfl needs: the loss of a module, and its metrics."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -113,7 +113,7 @@ def flwr(name: str, workload: Workload, rounds: int) -> list[float]:
 
     @client.train()
     def train(message: Message, context: Context) -> Message:
-        from benchmarks import peers  # inside an actor, whose cached data must live in a module of its own
+        from benchmarks import peers  # inside an actor, whose cached data must be in a module of its own
 
         model, examples = peers.train_client(
             name, message.content["arrays"].to_torch_state_dict(), int(context.node_config["partition-id"])
@@ -153,7 +153,7 @@ def _prepare(name: str) -> tuple[nn.Module, Any, list[list[Tensor]]]:
 
 
 def train_client(name: str, weights: dict[str, Tensor], client: int) -> tuple[nn.Module, int]:
-    """A client's module after its local training from `weights`, and how many rows that took."""
+    """A client's module after its local training from `weights`, and the number of its rows."""
     model, run, plans = _prepare(name)
     model.load_state_dict(weights)
     model.train()

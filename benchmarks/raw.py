@@ -53,7 +53,7 @@ class GCN(nn.Module):
 
 
 class Seq2Seq(nn.Module):
-    """torch's GRU as encoder, its cell as decoder that reads its own forecasts."""
+    """torch's GRU as encoder, and its cell as decoder that reads its own forecasts."""
 
     def __init__(self, hidden: int = 64, horizon: int = 12) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ def plans(workload: Workload) -> list[list[Tensor]]:
 
 
 def held_out_rows(federation: Federation) -> list[Tensor]:
-    """The rows that are evaluated, per client."""
+    """The rows of the evaluation, per client."""
     return [torch.cat([v, t]) for v, t in zip(federation.val, federation.test, strict=True)]
 
 

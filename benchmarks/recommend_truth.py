@@ -1,17 +1,17 @@
-"""How often `fedweave.recommend` is right on data whose truth is known: `python -m benchmarks.recommend_truth`.
+"""How often `fedweave.recommend` is correct on data with a known answer: `python -m benchmarks.recommend_truth`.
 
 Options: --seeds N (default 20), --workers N (default 1), --only CASE, --out FILE (default
 docs/guides/recommend_truth.csv).
 
 Twelve clients, ten standard normal features, three classes. A class is the largest of three linear scores plus noise.
 
-    common     all clients have the same scores: one common model is right
-    unrelated  every client has scores of its own: nobody should collaborate
-    groups     two sets of six clients: right are models that learn within these two groups
-    noise      as common, but one client has 80 % of its labels shifted to the next class, in all of its rows: the
+    common     all clients have the same scores: one common model is correct
+    unrelated  every client has its own scores: no client should collaborate
+    groups     two sets of six clients: models that learn within these two groups are correct
+    noise      like common, but one client has 80 % of its labels shifted to the next class, in all of its rows: the
                others should collaborate, and this client loses by one common model
 
-Every seed draws new scores, rows and noise; a finished seed is in the file and is not run again.
+Every seed draws new scores, rows and noise. A finished seed is in the file and does not run again.
 """
 
 import argparse
@@ -74,8 +74,8 @@ def weights(case: str, rng: np.random.Generator) -> np.ndarray:
     return np.asarray(scores[np.arange(CLIENTS) % count])
 
 
-def right(case: str, advice: fw.Recommendation) -> bool:
-    """Whether the recommendation is the truth of the case."""
+def is_correct(case: str, advice: fw.Recommendation) -> bool:
+    """Whether the recommendation is the correct one for the case."""
     if case == "common":
         return advice.answer == "common"
     if case == "unrelated":
@@ -98,8 +98,8 @@ def outcome(case: str, seed: int) -> dict[str, Any]:
     advice = fw.recommend(federation(case, seed), **ARGUMENTS)
     pays = advice.facts["pays"]
     return {
-        "case": case, "seed": seed, "right": int(right(case, advice)), "answer": advice.answer, "method": advice.method,
-        "leader": advice.facts["leader"], "equal": " ".join(advice.equal_methods),
+        "case": case, "seed": seed, "right": int(is_correct(case, advice)), "answer": advice.answer,
+        "method": advice.method, "leader": advice.facts["leader"], "equal": " ".join(advice.equal_methods),
         "pays": "yes" if pays["better"] == advice.facts["rival"] else "no" if pays["better"] else "open",
         "gain": round(pays["difference"], 2), "groups": "|".join(" ".join(group) for group in advice.groups),
         "own": "|".join(advice.local_clients), "losing": "|".join(advice.losing()),
@@ -108,7 +108,7 @@ def outcome(case: str, seed: int) -> dict[str, Any]:
 
 
 def _bind_to_core(counter: Any) -> None:
-    """Bind a worker to a core of its own, so that it trains repetitions in turn instead of in further processes."""
+    """Bind a worker to a core of its own, so that it trains repetitions in sequence and not in further processes."""
     with counter.get_lock():
         number, counter.value = counter.value, counter.value + 1
     cores = sorted(os.sched_getaffinity(0))
@@ -146,7 +146,7 @@ def table(rows: list[dict[str, str]]) -> str:
 
 
 def rates(rows: list[dict[str, str]]) -> Iterator[str]:
-    """One line per case: how many seeds were right."""
+    """One line per case: for how many seeds the recommendation was correct."""
     for case in CASES:
         of_case = [row for row in rows if row["case"] == case]
         if of_case:

@@ -1,6 +1,6 @@
 """Growth with the number of clients, from 100 to 10,000: `python -m benchmarks.growth scale [full] [METHOD ...]`.
 
-Each line is a process that may have at most 8 GiB of anonymous memory (`RLIMIT_DATA`). Pages of mapped files do not
+Each line is a process with at most 8 GiB of anonymous memory (`RLIMIT_DATA`). Pages of mapped files do not
 count, because the kernel frees them when memory is short. It runs `ROUNDS` rounds as a run does: tables are in files if
 the models of all clients need more than 2 GiB (`train.store: auto`), and 100 clients are evaluated after the last round
 (`evaluate: {clients: 100}`). Evaluated clients that did not take part train a copy.
@@ -52,7 +52,7 @@ CLIENTS = (100, 1000, 10_000)
 ROUNDS, EVALUATED, IMAGES = 3, 100, 20_000
 FILLED = 16  # rows that are written at once
 LIMIT = 8 * 2**30  # bytes
-MIB = 2**10  # KiB, as /proc has them
+MIB = 2**10  # KiB, the unit of /proc
 
 
 class Line(NamedTuple):
@@ -135,7 +135,7 @@ def time_last_rounds(
 
 
 def full_state(method: Method, federation: Federation, executor: Executor, files: Storage) -> State:
-    """The state before round 0, except that every row of the server's tables is written, for every client."""
+    """The state before round 0, with every row of the server's tables written, for every client."""
     noise = torch.Generator().manual_seed(0)
 
     def fill(table: Tensor) -> Tensor:
@@ -154,7 +154,7 @@ def full_state(method: Method, federation: Federation, executor: Executor, files
 
 
 def lines(*methods: str) -> Iterator[Line]:
-    """All lines, or those of `methods`; after "full", of a server whose tables are written."""
+    """All lines, or those of `methods`. After "full", the line of a server whose tables are written."""
     if methods[:1] == ("full",):
         yield from (Line("cnn", name, CLIENTS[-1], True) for name in methods[1:] or ("fedamp",))
         return

@@ -2,8 +2,8 @@
 
 `rounds` prints the share of each phase of FedAvg's rounds, as `run_repetition` runs them with evaluation, record and
 checkpoint every round. `servers` prints, for methods whose server computes, its share of a round of 100 clients with
-500 samples each. Times are processor times. Functions are wrapped to be timed. A phase that is called inside another
-one has its own time, except that forward passes of a server or an evaluation count as theirs.
+500 samples each. Times are processor times. Functions are wrapped to be timed. A phase inside another one has
+its own time, but forward passes of a server or an evaluation count as theirs.
 """
 
 import functools
@@ -124,7 +124,7 @@ def phases(work: Workload, method: Method) -> dict[str, list[Place]]:
 
 
 def rounds(*names: str) -> None:
-    """Print a line for each workload: milliseconds a round, and percent of every phase."""
+    """Print a line for each workload: milliseconds per round, and percent of every phase."""
     print(f"{'workload':10} {'executor':10} {'ms/round':>9} " + " ".join(f"{p:>10}" for p in PHASES))
     for name in names or tuple(PROFILED):
         work, kind = WORKLOADS[name](), PROFILED[name]
@@ -168,7 +168,7 @@ def last_round(method: Method, work: Workload, executor: Executor) -> tuple[floa
         state = report.state
     assert state is not None
     downloads = DownloadCache()
-    downloads(method, state.server, federation.ids)  # as the previous evaluation does
+    downloads(method, state.server, federation.ids)  # like the previous evaluation
     with time_phases({"server": server_functions(method)}) as clock:
         state, _, models = engine.run_round(method, state, federation, settings, executor, True, downloads)
         engine.evaluate(method, state, federation, settings, executor, models, downloads)

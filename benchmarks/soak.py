@@ -30,7 +30,7 @@ PIPELINE = """stages:
 
 
 def main(stages: str = "200") -> None:
-    """Run the flow in a folder of its own, on a server of its own."""
+    """Run the flow in a temporary folder, on a temporary server."""
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         with socket.socket() as probe:

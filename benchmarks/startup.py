@@ -2,7 +2,7 @@
 
 Reproduces the study of params.yaml in a copy of the project, twice, and prints the seconds of each part:
   start     of a stage: Python and its imports, or a fork that has them
-  training  of `train` and `ablate`, with the reading of their inputs; tuning: of `tune`
+  training  of `train` and `ablate`, including the reading of their inputs; tuning: of `tune`
   writing   the results of `train` and `ablate`
   others    each other stage by its name
   exit      from the end of a stage's work to the end of its process
@@ -56,7 +56,7 @@ def copy_project(folder: Path) -> Path:
 
 
 def reproduce(folder: Path, env: Mapping[str, str]) -> float:
-    """Seconds of what `make repro` runs in `folder`."""
+    """Seconds of the command of `make repro` in `folder`."""
     imports = os.pathsep.join([str(folder / "src"), str(folder)])
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, **env, "PYTHONPATH": imports, "PATH": path}
@@ -67,7 +67,7 @@ def reproduce(folder: Path, env: Mapping[str, str]) -> float:
 
 
 def parts(total: float, notes: Iterable[list[str]]) -> dict[str, float]:
-    """Part -> its seconds; `notes` are the lines (stage, event, moment) of `record_time`, in the order of time."""
+    """Part -> its seconds. `notes` are the lines (stage, event, moment) of `record_time`, in the order of time."""
     spent: dict[str, float] = defaultdict(float)
     previous = 0.0
     for stage, event, moment in notes:

@@ -51,7 +51,7 @@ def images(
     classes: int = 10,
     **options: Any,
 ) -> Workload:
-    """`clients` times `samples` training images and a fifth of that to evaluate; batches of 64, one epoch, SGD."""
+    """`clients` times `samples` training images and a fifth of that for evaluation; batches of 64, one epoch, SGD."""
     g = np.random.default_rng(0)
     rows_per_client = samples + samples // 5
     x = torch.from_numpy(g.standard_normal((clients * rows_per_client, *shape), dtype=np.float32))
@@ -71,7 +71,7 @@ def images(
 def subgraphs(
     clients: int = 20, nodes: int = 250, features: int = 1433, words: int = 18, classes: int = 7, epochs: int = 3
 ) -> Workload:
-    """Subgraphs like Cora's: bags of `words` words, four neighbours a node; full-batch steps of Adam."""
+    """Subgraphs like Cora's: bags of `words` words, four neighbours per node; full-batch steps of Adam."""
     g = np.random.default_rng(0)
     xs = np.zeros((clients, nodes, features), dtype=np.float32)
     np.put_along_axis(xs, g.integers(features, size=(clients, nodes, words)), 1.0 / words, axis=2)
@@ -116,7 +116,7 @@ class Parts(TypedDict):
 
 
 def split(train: list[np.ndarray], test: list[np.ndarray]) -> Parts:
-    """The rows of a federation: the first half of the rows `test` validates, and the other half tests."""
+    """The rows of a federation: the first half of the rows `test` is for validation, the other half for the test."""
     val, rest = [r[: len(r) // 2] for r in test], [r[len(r) // 2 :] for r in test]
     return {"train": pad_rows(train), "val": pad_rows(val), "test": pad_rows(rest)}
 

@@ -1,4 +1,4 @@
-"""Recommendations on data whose truth is known: answers, files, a second call, and what is refused."""
+"""Recommendations on data with a known correct answer: answers, files, a second call, and refused input."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +30,7 @@ def grouped(tmp_path_factory: pytest.TempPathFactory) -> fw.Recommendation:
 
 
 def test_two_groups_learn_within_them_and_are_shown(grouped: fw.Recommendation) -> None:
-    assert truth.right("groups", grouped), str(grouped)
+    assert truth.is_correct("groups", grouped), str(grouped)
     assert grouped.method == "pfedgraph"
     assert grouped.graph is not None
     assert grouped.graph.index.tolist() == truth.names()
@@ -39,14 +39,14 @@ def test_two_groups_learn_within_them_and_are_shown(grouped: fw.Recommendation) 
 
 @pytest.mark.acceptance
 @pytest.mark.parametrize("case", ["common", "unrelated", "noise"])
-def test_the_truth_is_told(case: str, tmp_path: Path) -> None:
-    """One common model; nobody collaborates; one client loses by the common model."""
+def test_the_correct_answer_is_given(case: str, tmp_path: Path) -> None:
+    """One common model, no collaboration, or a common model by which one client loses."""
     advice = recommend_case(case, tmp_path / "out")
-    assert truth.right(case, advice), str(advice)
+    assert truth.is_correct(case, advice), str(advice)
 
 
 def test_tables_are_tidy_and_complete(grouped: fw.Recommendation) -> None:
-    """Every finalist and every client once; a pooled model is a control and no method."""
+    """Every finalist and every client is there once. A pooled model is a control and not a method."""
     board = grouped.board.set_index("method")
     assert {*board.index} == {"local", "fedavg", "fedavg_ft", "pfedgraph"}
     assert board["validation"].is_monotonic_decreasing
@@ -69,7 +69,7 @@ def test_tables_are_tidy_and_complete(grouped: fw.Recommendation) -> None:
 
 
 def test_a_second_call_trains_nothing(grouped: fw.Recommendation) -> None:
-    """The same folder and arguments: the same tables; other arguments are refused, a larger budget is not."""
+    """The same folder and arguments give the same tables. Other arguments are refused, but not a larger budget."""
     calls: list[fw.Progress] = []
     again = recommend_case("groups", grouped.folder, callbacks=[calls.append], budget="3h")
     assert not calls
@@ -79,8 +79,8 @@ def test_a_second_call_trains_nothing(grouped: fw.Recommendation) -> None:
         recommend_case("groups", grouped.folder, rounds=13)
 
 
-def test_save_load_and_page(grouped: fw.Recommendation, tmp_path: Path) -> None:
-    """A copy is the same; the page has the answers, the clients' names and no address of another host."""
+def test_a_saved_recommendation_is_loaded_and_has_a_page(grouped: fw.Recommendation, tmp_path: Path) -> None:
+    """A copy is the same. The page has the answers, the clients' names and no address of another host."""
     copy = fw.Recommendation.load(grouped.save(tmp_path / "copy"))
     assert str(copy) == str(grouped)
     pd.testing.assert_frame_equal(copy.graph, grouped.graph)
@@ -97,8 +97,8 @@ def test_save_load_and_page(grouped: fw.Recommendation, tmp_path: Path) -> None:
         grouped.save(tmp_path / "other")
 
 
-def test_no_test_row_takes_part_in_the_race(grouped: fw.Recommendation, tmp_path: Path) -> None:
-    """Other test labels: the same race to the bit, and other final scores."""
+def test_the_race_uses_no_test_rows(grouped: fw.Recommendation, tmp_path: Path) -> None:
+    """With other test labels, the race is the same to the bit, and final scores differ."""
     federation = truth.federation("groups", 1)
     y = federation.dataset.labels.copy()
     tested = np.concatenate(federation.partition.test)
@@ -111,8 +111,8 @@ def test_no_test_row_takes_part_in_the_race(grouped: fw.Recommendation, tmp_path
     assert advice.board["test"].tolist() != grouped.board["test"].tolist()
 
 
-def test_hidden_and_thinned_federations() -> None:
-    """No test row; smaller shares are parts of larger ones, of every client."""
+def test_federations_without_test_rows_and_with_fewer_training_rows() -> None:
+    """Smaller shares are subsets of larger ones, for every client."""
     federation = truth.federation("common", 0)
     assert not any(map(len, drop_test_rows(federation).partition.test))
     quarter, half = (subsample_training(federation, share).partition.train for share in (0.25, 0.5))
@@ -134,8 +134,8 @@ def test_hidden_and_thinned_federations() -> None:
         ({"budget": 1}, r"budget: 1 s is too little; 4 methods need at least \d+ s here"),
     ],
 )
-def test_bad_arguments(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
-    """One line each, before any training."""
+def test_bad_arguments_are_refused(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
+    """Each refusal is one line, before any training."""
     call = {**SMALL, "rounds": 3000, **arguments} if arguments.get("budget") == 1 else {**SMALL, **arguments}
     with pytest.raises(fw.BadInput, match=message) as caught:
         fw.recommend(truth.federation("common", 0), **call, out=tmp_path / "out")
@@ -143,7 +143,7 @@ def test_bad_arguments(arguments: dict[str, Any], message: str, tmp_path: Path) 
     assert not (tmp_path / "out" / "runs").exists()
 
 
-def test_too_few_clients_for_any_test(tmp_path: Path) -> None:
+def test_too_few_clients_for_a_test_are_reported(tmp_path: Path) -> None:
     """The advice says that no difference could have been significant."""
     x, y = np.random.default_rng(0).normal(size=(150, 3)), np.arange(150) % 2
     federation = fw.Federation.from_arrays(x, y, client=[f"clinic {i % 5}" for i in range(150)])
@@ -154,7 +154,7 @@ def test_too_few_clients_for_any_test(tmp_path: Path) -> None:
     assert line in str(advice)
 
 
-def test_what_is_no_federation_or_has_no_validation_rows() -> None:
+def test_objects_without_clients_or_validation_rows_are_refused() -> None:
     with pytest.raises(fw.BadInput, match=r"recommend\(\): list is no federation"):
         fw.recommend([1, 2])  # type: ignore[arg-type]
     block = {"name": "dirichlet", "beta": 0.5, "clients": 5, "seeds": [1, 2, 3]}
