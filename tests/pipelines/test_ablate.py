@@ -1,4 +1,4 @@
-"""What an ablation says of its variants: the same clients as the tables of a study, under their numbers there."""
+"""What an ablation reports of its variants: the same clients as in the tables of a study, with the same numbers."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ SHARING = [client // 2 for client in range(CLIENTS)]
 
 @pytest.fixture
 def run(tmp_path: Path) -> results.Run:
-    """A declared run whose clients share their test nodes in pairs, but for the last: nobody can score it."""
+    """A declared run whose clients share their test nodes in pairs. The last client has no score."""
     folder = write_run(tmp_path, "blobs", "FedAvg", 0.0, {}, (0, 1), CLIENTS, 3, np.random.default_rng(0))
     made = results.load_run(folder)
     made.evaluations.loc[made.evaluations["client"] == CLIENTS - 1, "value"] = np.nan
@@ -27,7 +27,7 @@ def run(tmp_path: Path) -> results.Run:
 
 
 def outcomes(run: results.Run) -> dict[str, ablate.VariantResult]:
-    """The declared run, a variant that is a little worse, and one with other clients."""
+    """The declared run, a slightly worse variant, and a variant with other clients."""
     declared = results.select_scores(run)[["seed", "client", "value"]]
     loss = np.random.default_rng(1).normal(1.0, 0.5, len(declared))
     other = pd.DataFrame({"seed": [0, 0, 1, 1], "client": [0, 7, 0, 7], "value": [50.0, np.nan, 60.0, np.nan]})
@@ -38,7 +38,7 @@ def outcomes(run: results.Run) -> dict[str, ablate.VariantResult]:
     }
 
 
-def test_clients_without_a_score_are_left_out_and_those_that_share_nodes_count_once(run: results.Run) -> None:
+def test_clients_without_a_score_are_left_out_and_clients_that_share_nodes_count_once(run: results.Run) -> None:
     made = outcomes(run)
     table = pd.DataFrame(ablate.table("parts", run, made), columns=optional_files.ABLATION_COLUMNS).set_index("variant")
     frames = {
@@ -55,7 +55,7 @@ def test_clients_without_a_score_are_left_out_and_those_that_share_nodes_count_o
     assert float(table["p_adjusted"]["worse"]) == pytest.approx(expected.p_adjusted)
 
 
-def test_clients_have_their_own_numbers(run: results.Run) -> None:
-    """Also where a sample of them is evaluated."""
+def test_evaluated_clients_of_a_sample_keep_their_numbers(run: results.Run) -> None:
+    """A sample keeps the numbers of its clients."""
     rows = ablate.scores(outcomes(run))
     assert sorted({*rows[rows["run"] == "others"]["client"]}) == [0, 7]

@@ -1,4 +1,4 @@
-"""A server of MLflow that does not answer: told in one line, at once, and results are made all the same."""
+"""A server of MLflow that does not answer: one line reports it at once, and results are written all the same."""
 
 import threading
 import time
@@ -20,13 +20,13 @@ from fedweave.pipelines.stages import leaderboard, report
 from tests.mlflow_store import small
 from tests.servers import free_port
 
-# One worker for all of it, so that the store is made once.
+# One worker runs all tests of this file, so that the store is made once.
 pytestmark = [pytest.mark.xdist_group("tracking"), pytest.mark.timeout(600)]
 
 
 @pytest.fixture
 def absent_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The address of a server that is not there, which the environment names; the current folder is empty."""
+    """The address of a server that does not exist. The environment names it; the current folder is empty."""
     monkeypatch.chdir(tmp_path)
     uri = f"http://127.0.0.1:{free_port()}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
@@ -34,24 +34,24 @@ def absent_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def refusal_line(uri: str) -> str:
-    """What is said of it for the study toy."""
+    """The message about the server for the study toy."""
     return f"MLFLOW_TRACKING_URI: no server answers at {uri}; start it, or log later: fedweave log toy"
 
 
 def test_log_is_refused_at_once(absent_server: str) -> None:
-    """Before results are read: there are none here."""
-    begun = time.monotonic()
+    """The refusal comes before results are read: this folder has none."""
+    start = time.monotonic()
     with pytest.raises(BadInput) as refusal:
         tracking.main("toy")
     assert str(refusal.value) == refusal_line(absent_server)
-    assert time.monotonic() - begun < 2 * addresses.ANSWER_TIMEOUT
+    assert time.monotonic() - start < 2 * addresses.ANSWER_TIMEOUT
 
 
-def test_a_reproduction_shows_its_leaderboard_and_tells_once(
+def test_a_reproduction_shows_its_leaderboard_and_reports_the_failure_once(
     absent_server: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The stage `report` tells; at the end there is no second try and no link, and a later success takes it back."""
-    begun, folder = time.time() - 1, small(Path("results", "toy"))
+    """The stage `report` prints it. The end neither tries again nor prints a link. A later success clears it."""
+    start, folder = time.time() - 1, small(Path("results", "toy"))
     results.write(folder)
     Path("params.yaml").write_text("study: toy\n", encoding="utf-8")
     stamp.write("before", "toy", absent_server, {"blobs": "#/one"})
@@ -61,33 +61,35 @@ def test_a_reproduction_shows_its_leaderboard_and_tells_once(
     assert capfd.readouterr().err == f"not logged to MLflow: {refusal_line(absent_server)}\n"
     with monkeypatch.context() as once:
         once.setattr(synchronise, "run_in_subprocess", lambda folder, study: pytest.fail("tried again"))
-        board.main(str(begun))
-    said = capfd.readouterr()
-    assert said.out.splitlines()[0] == "best"
-    assert "MLflow" not in said.out + said.err
+        board.main(str(start))
+    captured = capfd.readouterr()
+    assert captured.out.splitlines()[0] == "best"
+    assert "MLflow" not in captured.out + captured.err
     stamp.write("now", "toy", absent_server, {"blobs": "#/one"})
     assert stamp.last_failure("toy") == 0
 
 
-def test_the_end_of_an_idle_reproduction_tells_after_the_leaderboard(
+def test_an_idle_reproduction_reports_the_failure_after_the_leaderboard(
     absent_server: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """What failed before this reproduction is tried again."""
+    """A failure from before this reproduction is tried again."""
     results.write(small(Path("results", "toy")))
     Path("params.yaml").write_text("study: toy\n", encoding="utf-8")
     Path("results", "toy", "leaderboard.txt").write_text("best\n")
     stamp.write("before", "toy", absent_server, {"blobs": "#/one"})
     stamp.record_failure("toy")
     board.main(str(time.time() + 1))
-    said = capfd.readouterr()
-    assert said.err == f"not logged to MLflow: {refusal_line(absent_server)}\n"
-    assert [words.partition(" in ")[0] for words in said.out.splitlines()] == ["best", "all"]
+    captured = capfd.readouterr()
+    assert captured.err == f"not logged to MLflow: {refusal_line(absent_server)}\n"
+    assert [words.partition(" in ")[0] for words in captured.out.splitlines()] == ["best", "all"]
 
 
-def test_no_link_leads_to_a_server_that_ended_since(
+def test_no_link_leads_to_a_server_that_has_ended(
     absent_server: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """All was logged; links of the project's own file lead to the server of `make ui`, which may be started later."""
+    """Everything was logged. Links of the project's own file lead to the server of `make ui`, which may be started
+    later.
+    """
     board_file = Path("results", "toy", "leaderboard.txt")
     board_file.parent.mkdir(parents=True)
     board_file.write_text("best\n")
@@ -100,7 +102,7 @@ def test_no_link_leads_to_a_server_that_ended_since(
     assert "blobs in MLflow" in capfd.readouterr().out
 
 
-def test_a_study_is_run_with_a_warning_before(
+def test_a_warning_comes_before_a_study_runs(
     absent_server: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def started(*_: Any) -> int:
@@ -125,19 +127,19 @@ def server(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
         running.server_close()
 
 
-@pytest.mark.parametrize(("code", "there"), [(200, True), (401, True), (404, True), (500, True), (503, False)])
-def test_whatever_a_server_says_it_is_there(code: int, there: bool) -> None:
-    """But not what a gateway says of one that it does not reach."""
+@pytest.mark.parametrize(("code", "exists"), [(200, True), (401, True), (404, True), (500, True), (503, False)])
+def test_any_answer_but_that_of_a_gateway_means_that_the_server_exists(code: int, exists: bool) -> None:
+    """Code 503 comes from a gateway that does not reach the server."""
 
     def answer(self: BaseHTTPRequestHandler) -> None:
         self.send_response(code if self.path == "/health" else 503)
         self.end_headers()
 
     with server(answer) as uri:
-        assert addresses.is_reachable(uri) is there
+        assert addresses.is_reachable(uri) is exists
 
 
-def test_a_server_that_hangs_or_speaks_another_language_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_hangs_or_does_not_speak_http_is_not_reachable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(addresses, "ANSWER_TIMEOUT", 0.2)
     with server(lambda self: time.sleep(1)) as uri:
         assert not addresses.is_reachable(uri)
@@ -147,7 +149,7 @@ def test_a_server_that_hangs_or_speaks_another_language_is_none(monkeypatch: pyt
     assert addresses.is_reachable("postgresql://host/base")
 
 
-def test_what_a_server_refuses_is_not_to_be_moved_away(absent_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_by_the_server_asks_to_move_no_file(absent_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     small(Path("results", "toy"))
     monkeypatch.setattr(addresses, "check_store", lambda *_: None)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
@@ -155,10 +157,8 @@ def test_what_a_server_refuses_is_not_to_be_moved_away(absent_server: str, monke
         tracking.main("toy")
 
 
-def test_studies_whose_names_are_alike_have_records_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Such as one in a folder, and one with a hyphen."""
+def test_studies_with_similar_names_have_separate_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example one in a folder, and one with a hyphen."""
     monkeypatch.chdir(tmp_path)
     stamp.record_failure("paper-table1")
     assert stamp.last_failure("paper/table1") == 0.0

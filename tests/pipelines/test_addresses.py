@@ -1,4 +1,4 @@
-"""Ports and servers that variables name: a wrong one is one line, before any work."""
+"""Ports and servers that variables name: a wrong value is refused in one line, before any work."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ from tests.servers import ROOT, free_port
      ("MLFLOW_PORT", ui.servers), ("PREFECT_PORT", ui.servers), ("PREFECT_PORT", workers._server_address)],
     ids=["address", "study", "mlflow", "prefect", "worker"],
 )  # fmt: skip
-def test_what_is_no_port_is_refused(
+def test_a_value_that_is_not_a_port_is_refused(
     variable: str, command: Callable[[], object], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -34,8 +34,8 @@ def test_what_is_no_port_is_refused(
 
 
 @pytest.mark.parametrize("program", ["reproduce", "board"])
-def test_a_reproduction_with_a_wrong_port_begins_nothing(program: str, tmp_path: Path) -> None:
-    """`board`, which takes the variables of .env too, says it in one line."""
+def test_a_reproduction_with_a_wrong_port_starts_no_work(program: str, tmp_path: Path) -> None:
+    """`board`, which also reads the variables of .env, refuses it in one line."""
     (tmp_path / "results" / "toy").mkdir(parents=True)
     (tmp_path / "results" / "toy" / "leaderboard.txt").touch()
     (tmp_path / "params.yaml").write_text("study: toy\n")
@@ -68,7 +68,7 @@ def test_a_flow_names_a_server_that_does_not_answer(
     assert line.endswith("; start one: fedweave ui, or unset PREFECT_API_URL for a temporary one")
 
 
-def test_an_address_without_its_end_is_corrected() -> None:
+def test_a_missing_end_of_an_address_is_added() -> None:
     address = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(
         BadInput, match=rf"answers at {address} \(.*\); the address of a server ends in /api; start one: "

@@ -1,4 +1,4 @@
-"""Boards in the docs: made from the files beside them, as their sentences are."""
+"""Leaderboards and their sentences in the docs agree with the files in the same folder."""
 
 import re
 from pathlib import Path
@@ -43,8 +43,8 @@ def test_sentences_count_the_rows(task: str) -> None:
         assert {*rows["vs_local"].dropna()} <= {"same", "undecided"}
 
 
-def test_the_readme_says_what_the_quick_study_shows() -> None:
-    """Its three findings, from the board of `shoulder` that `make repro` made."""
+def test_the_findings_in_the_readme_are_those_of_the_quick_study() -> None:
+    """Three findings, from the leaderboard of `shoulder` that `make repro` wrote."""
     rows = pd.read_csv(boards.FOLDER / "quick.csv").query("dataset == 'shoulder'").set_index("method")
     text = " ".join(Path("README.md").read_text(encoding="utf-8").split())
     means, leader = rows["mean"], rows["mean"].idxmax()
@@ -79,7 +79,7 @@ def test_every_method_has_a_row() -> None:
     assert absent == {"Direct matrix"}  # a control of pFedGAT
 
 
-def test_what_is_not_there_is_named(monkeypatch, tmp_path) -> None:
+def test_a_missing_board_is_named(monkeypatch, tmp_path) -> None:
     with pytest.raises(BadInput, match="has no task 'letters', only digits, digits-graph, shoulder"):
         boards.board("zoo", "letters")
     with pytest.raises(BadInput, match=r"unknown\.csv: not there; take it with"):

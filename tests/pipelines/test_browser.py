@@ -1,4 +1,4 @@
-"""The two UIs as a person sees them: real servers on free ports, real runs, pages rendered by headless Chromium."""
+"""The two UIs as a user sees them: real servers on free ports, real runs, pages rendered by headless Chromium."""
 
 import os
 import re
@@ -49,7 +49,7 @@ frame.onload = () => {{
 
 @pytest.mark.parametrize("width", [390, 1400])
 def test_the_report_fits_its_screen(width: int, tmp_path: Path) -> None:
-    """On a phone too the page does not scroll sideways; tables do, in their frames. No drawing is cut."""
+    """On a phone too, the page does not scroll sideways. Tables scroll in their frames. No drawing is cut."""
     folder = write_study(tmp_path / "results" / "toy", {"shoulder": ARMS}, clients=20, rounds=8)
     page = report.build(folder).read_text(encoding="utf-8")
     file = tmp_path / "frame.html"
@@ -69,7 +69,7 @@ def test_the_report_fits_its_screen(width: int, tmp_path: Path) -> None:
 
 
 class Site(NamedTuple):
-    """Where the two UIs are, whose folder they show, and a scratch folder for the browser."""
+    """The addresses of the two UIs, the project that they show, and a scratch folder for the browser."""
 
     mlflow: str
     prefect: str
@@ -77,7 +77,7 @@ class Site(NamedTuple):
     scratch: Path
 
     def page(self, address: str, *words: str) -> str:
-        """The DOM of a page once `words` stand in it; a loaded machine may need a second look."""
+        """The DOM of a page as soon as it contains `words`. On a loaded machine this may take a second try."""
         for attempt in range(3):
             profile = self.scratch / f"profile-{attempt}-{len(list(self.scratch.iterdir()))}"
             command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={profile}", address]
@@ -90,8 +90,8 @@ class Site(NamedTuple):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """`make ui` started in the background as a shell would, with SIGINT ignored, and a flow that reproduced a study on
-    it.
+    """The two UIs of a project whose study was reproduced by a flow. `make ui` runs in the background with SIGINT
+    ignored, as a shell starts it.
     """
     base = tmp_path_factory.mktemp("browser")
     project = Project(base / "project", study(["digits-fedavg"]))
@@ -108,40 +108,39 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield Site(f"http://127.0.0.1:{mlflow}", api, project, base)
         os.kill(ui.pid, signal.SIGTERM)
         assert ui.wait(40) == 128 + signal.SIGTERM, log.read_text()
-    assert not any(taken(port) for port in (mlflow, prefect))
+    assert not any(is_listening(port) for port in (mlflow, prefect))
 
 
-def taken(port: int) -> bool:
-    """Whether a server still listens."""
+def is_listening(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def only(file: Path, question: str) -> str:
-    """The one cell that a database answers."""
+def query_one(file: Path, question: str) -> str:
+    """The only cell of a database's answer."""
     with sqlite3.connect(f"file:{file}?mode=ro", uri=True) as base:
         return str(base.execute(question).fetchone()[0])
 
 
 def artifact(site: Site, key: str) -> str:
     """The address of an artifact's page."""
-    made = only(site.project.folder / ".prefect" / "prefect.db", f"select id from artifact where key = '{key}'")
+    made = query_one(site.project.folder / ".prefect" / "prefect.db", f"select id from artifact where key = '{key}'")
     return f"{site.prefect}/artifacts/artifact/{made}"
 
 
 def test_prefect_shows_the_flow_run_and_its_stages(site: Site) -> None:
-    """Under a port of its own, the page still finds its server."""
+    """The page finds its server at a port other than the default."""
     base = site.project.folder / ".prefect" / "prefect.db"
     run, task = (
-        only(base, "select id from flow_run"),
-        only(base, "select id from task_run where name = 'train@digits-fedavg'"),
+        query_one(base, "select id from flow_run"),
+        query_one(base, "select id from task_run where name = 'train@digits-fedavg'"),
     )
     assert "Can't connect" not in site.page(f"{site.prefect}/runs", "small", "Completed")
     site.page(f"{site.prefect}/runs/flow-run/{run}", "small", "reproduce", "Completed")
     site.page(f"{site.prefect}/runs/task-run/{task}", "train@digits-fedavg", "Completed", "gpu")
 
 
-def test_prefect_shows_leaderboard_figures_and_ways_to_mlflow(site: Site) -> None:
+def test_prefect_shows_the_leaderboard_figures_and_links_to_mlflow(site: Site) -> None:
     site.page(artifact(site, "leaderboard"), "FedAvg", "accuracy", "worst 10 %", "nothing to compare with")
     figures = site.page(artifact(site, "figures"), "data:image/svg+xml;base64,", "data:image/png;base64,")
     assert figures.count("<img ") >= 3
@@ -150,16 +149,16 @@ def test_prefect_shows_leaderboard_figures_and_ways_to_mlflow(site: Site) -> Non
     site.page(site.mlflow + address, "digits-fedavg", "accuracy")
 
 
-def test_mlflow_shows_the_runs_beside_the_models_of_training(site: Site) -> None:
-    """MLflow has two faces; links lead to the one for training, whose menu has runs and models and no prompts."""
+def test_mlflow_shows_the_runs_and_models_of_training(site: Site) -> None:
+    """MLflow has two views. The links lead to the view for training, whose menu has runs and models and no prompts."""
     base = site.project.folder / "mlflow.db"
-    experiment = only(base, "select experiment_id from experiments where name = 'small'")
+    experiment = query_one(base, "select experiment_id from experiments where name = 'small'")
     assert answers(f"{site.mlflow}/health")
     shown = site.page(
         f"{site.mlflow}/{page(experiment)}", "small", "digits-fedavg", f"/experiments/{experiment}/models"
     )
     assert "/prompts" not in shown
-    note = only(base, "select value from experiment_tags where key = 'mlflow.note.content'")
+    note = query_one(base, "select value from experiment_tags where key = 'mlflow.note.content'")
     comparison = note.partition("](")[2].partition(")")[0]
     assert comparison.startswith(page(experiment))
     assert "/prompts" not in site.page(f"{site.mlflow}/{comparison}", "small", "digits-fedavg")

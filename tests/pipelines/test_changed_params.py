@@ -1,4 +1,4 @@
-"""params.yaml of a study that runs: a command that is refused leaves it alone, and a stage that worked with another one
+"""params.yaml of a study that runs: a refused command leaves it unchanged. A stage that worked with another params.yaml
 ends with an error, so that DVC records nothing.
 """
 
@@ -47,7 +47,7 @@ CHANGED = "params.yaml has changed while this stage ran; run it again"
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A project whose data are partitioned, as the current folder."""
+    """A project whose data are partitioned; it is the current folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     Path("params.yaml").write_text(yaml.safe_dump(STUDY))
@@ -70,7 +70,7 @@ def test_a_refused_command_changes_nothing(project: None, command: Callable[...,
     assert yaml.safe_load(Path("params.yaml").read_text())["seeds"] == [0, 1]
 
 
-def test_changes_made_by_hand_are_not_lost(project: None) -> None:
+def test_changes_by_hand_are_not_lost(project: None) -> None:
     """A params.yaml that the command wrote itself is replaced without a question."""
     for seeds in ([0, 1], [0, 1, 2]):
         before = Path("params.yaml").read_text()
@@ -88,10 +88,10 @@ def test_changes_made_by_hand_are_not_lost(project: None) -> None:
         Path("params.yaml").write_text(written.replace("hidden: 4", "hidden: 5"))
 
 
-def test_who_runs_a_study_keeps_the_lock_from_the_first_byte_to_the_end(
+def test_a_command_that_runs_a_study_holds_the_lock_from_beginning_to_end(
     project: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`study run` hands it to `reproduce`, and that to `study use`, by number; nobody else gets it."""
+    """`study run` passes the lock to `reproduce`, and `reproduce` to `study use`, by number. No other gets it."""
     Path("mine.yaml").write_text(yaml.safe_dump(STUDY))
     take = [sys.executable, "-c", "from fedweave.pipelines.launching import locking; locking.acquire()"]
     real, codes = processes.run_to_end, []
@@ -107,8 +107,8 @@ def test_who_runs_a_study_keeps_the_lock_from_the_first_byte_to_the_end(
     os.close(locking.acquire())
 
 
-def test_reproduce_takes_the_study_that_it_is_given(project: None) -> None:
-    """It holds the lock while `study use` writes; here that refuses the name, and names no other run."""
+def test_reproduce_switches_to_the_given_study(project: None) -> None:
+    """`reproduce` holds the lock while `study use` writes. Here `study use` refuses the name and names no run."""
     command = [sys.executable, "-IS", ROOT / "pipelines" / "launching" / "reproduce.py", "nosuch"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
@@ -116,7 +116,7 @@ def test_reproduce_takes_the_study_that_it_is_given(project: None) -> None:
 
 
 def test_reproduce_needs_a_study(project: None) -> None:
-    """A project may be without params.yaml, as a clone is; the line comes before any stage starts."""
+    """A project may have no params.yaml, for example a clone. The message comes before any stage starts."""
     Path("params.yaml").unlink()
     command = [sys.executable, "-IS", ROOT / "pipelines" / "launching" / "reproduce.py"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -126,8 +126,8 @@ def test_reproduce_needs_a_study(project: None) -> None:
 
 
 @pytest.mark.parametrize("path", [".fedweave", ".fedweave/repro.log"], ids=["lock", "log"])
-def test_reproduce_names_what_cannot_be_written(project: None, path: str) -> None:
-    """A file in the place of the folder, and a folder in the place of the log."""
+def test_reproduce_names_a_path_that_cannot_be_written(project: None, path: str) -> None:
+    """A file where a folder should be, and a folder where the log should be."""
     if path == ".fedweave":
         Path(path).touch()
     else:
@@ -140,7 +140,7 @@ def test_reproduce_names_what_cannot_be_written(project: None, path: str) -> Non
 
 
 def test_a_full_disk_names_the_lock(project: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system's error has no file name, and without one the command ends with a traceback."""
+    """The system's error has no file name. Without one, the command would end with a traceback."""
     Path("mine.yaml").write_text(yaml.safe_dump(STUDY))
 
     def fail(_handle: int, _content: bytes) -> None:
@@ -153,7 +153,7 @@ def test_a_full_disk_names_the_lock(project: None, monkeypatch: pytest.MonkeyPat
 
 
 def edit_during(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str, change: dict[str, Any]) -> None:
-    """Let params.yaml be changed while `module.name` works."""
+    """Change params.yaml while `module.name` works."""
     work = getattr(module, name)
 
     def edit(*words: Any) -> Any:
@@ -169,10 +169,10 @@ MINE = {"runs": RUNS | {"blobs-fedavg": RUNS["blobs-fedavg"] | {"set": {"train.r
 
 
 @pytest.mark.parametrize("change", [MINE, {"seeds": [0, 1]}, {"study": "other"}], ids=["run", "seeds", "study"])
-def test_stages_refuse_what_has_changed_meanwhile(
+def test_stages_refuse_params_that_changed_during_their_work(
     project: None, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checkpoints stay, so that training goes on where the change is taken back."""
+    """Checkpoints are kept, so that training continues when the change is undone."""
     for module, name, word in (
         (tune, "search_record", "blobs"), (train, "train", "blobs-fedavg"), (ablate, "train", "lr"),
     ):  # fmt: skip

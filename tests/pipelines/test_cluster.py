@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture
 def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Submission]]:
-    """Submits what is stale of a project, which is the current folder; its jobs end with the test."""
+    """Submits the outdated stages of a project, which is the current folder. Its jobs end with the test."""
     monkeypatch.setenv("DVC_NO_ANALYTICS", "1")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT)]))
     cluster_project.make(tmp_path / "project")
@@ -43,7 +43,7 @@ def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
 
 
 def ended(submission: Submission) -> bool:
-    """Whether no job of it is active within a minute."""
+    """Whether no job of the submission is active within a minute."""
     return until(lambda: not any(state.is_active for state in submission.states().values()))
 
 
@@ -55,7 +55,7 @@ def job_process(submission: Submission) -> psutil.Process:
 
 
 def test_jobs_run_without_dvc_and_are_committed_at_once(submit: Callable[[], Submission]) -> None:
-    """Held in the middle: stopped, queued again, and not disturbed by another study or a second submission."""
+    """A job is held in the middle, stopped and queued again. Other studies and submissions do not disturb it."""
     Path("knobs/hold-b").touch()
     submission = submit()
     assert {job.task.stage for job in submission.jobs} == {"make@a", "make@b", "last"}
@@ -84,7 +84,7 @@ def test_jobs_run_without_dvc_and_are_committed_at_once(submit: Callable[[], Sub
 
 
 @acceptance
-def test_what_failed_is_reported_and_only_that_is_submitted_again(submit: Callable[[], Submission]) -> None:
+def test_failed_stages_are_reported_and_only_they_are_submitted_again(submit: Callable[[], Submission]) -> None:
     Path("knobs/refuse-a").touch()
     submission = submit()
     assert ended(submission)
@@ -101,7 +101,7 @@ def test_what_failed_is_reported_and_only_that_is_submitted_again(submit: Callab
 
 
 @acceptance
-def test_a_cancelled_submission_keeps_what_finished(submit: Callable[[], Submission]) -> None:
+def test_a_cancelled_submission_keeps_finished_stages(submit: Callable[[], Submission]) -> None:
     Path("knobs/hold-b").touch()
     submission = submit()
     assert until(lambda: "b" in cluster_project.starts(), 120)
@@ -118,7 +118,7 @@ def test_a_cancelled_submission_keeps_what_finished(submit: Callable[[], Submiss
 
 @acceptance
 def test_outputs_of_other_inputs_are_not_accepted(submit: Callable[[], Submission]) -> None:
-    """Parameters, an input or the output itself are others than when it ran; as they were, they are accepted."""
+    """Refused where parameters, an input or the output have changed since the run. Restored ones are accepted."""
     submission = submit()
     assert ended(submission)
     changes = {
@@ -143,7 +143,7 @@ def test_outputs_of_other_inputs_are_not_accepted(submit: Callable[[], Submissio
 @pytest.mark.xdist_group("prefect")
 @pytest.mark.usefixtures("reporting")
 def test_a_flow_submits_follows_and_commits(submit: Callable[[], Submission], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an earlier flow left with the cluster is followed by the next one; a failure fails the flow in words."""
+    """A flow follows jobs that an earlier flow left in the cluster. A failed job fails the flow with its message."""
     from fedweave.pipelines.scheduling import slurm_flow
     from fedweave.pipelines.scheduling.flows import reproduce
 
@@ -155,14 +155,14 @@ def test_a_flow_submits_follows_and_commits(submit: Callable[[], Submission], mo
     submit()
     queries, query = [], collection.progress
 
-    def seldom(submission: Submission) -> list[collection.StageProgress]:
-        """Twice the queue gives no answer."""
+    def answer_rarely(submission: Submission) -> list[collection.StageProgress]:
+        """The queue gives no answer twice."""
         queries.append(submission)
         if len(queries) < 3:
             raise BadInput("squeue: no answer within 120 s")
         return query(submission)
 
-    monkeypatch.setattr(collection, "progress", seldom)
+    monkeypatch.setattr(collection, "progress", answer_rarely)
     assert reproduce(where="slurm").startswith("1 stages brought up to date, ")
     assert len(queries) > 2
     assert stale_stages() == []
@@ -190,7 +190,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("text", "words"), BAD)
-def test_a_cluster_file_that_cannot_be_meant(text: str, words: str, tmp_path: Path) -> None:
+def test_an_invalid_cluster_file_is_refused(text: str, words: str, tmp_path: Path) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_text(text)
     with pytest.raises(BadInput, match=words) as caught:
@@ -206,14 +206,14 @@ def test_an_empty_cluster_file_has_the_defaults(text: str, tmp_path: Path) -> No
     assert resources.load(file) == resources.Cluster()
 
 
-def test_a_cluster_file_that_is_no_text_is_one_line(tmp_path: Path) -> None:
+def test_a_cluster_file_that_is_not_text_is_refused_in_one_line(tmp_path: Path) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(BadInput, match=r"cluster.yaml: not YAML: .*; correct that file"):
         resources.load(file)
 
 
-def test_a_damaged_record_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_record_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     file = submissions.submission_folder("fedaghn/table1") / "submission.json"
     file.parent.mkdir(parents=True)
@@ -232,7 +232,7 @@ exit 1
 
 
 def test_every_array_is_recorded_before_the_next_one_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here the second one is refused: the first one, which the record has, is cancelled."""
+    """Here the second array is refused. The first one, which is in the record, is cancelled."""
     programs = {"sbatch": SBATCH, "srun": "#!/bin/sh\n", "scancel": '#!/bin/sh\necho "$@" >> cancelled\n'}
     for name, script in programs.items():
         (tmp_path / name).write_text(script)
@@ -248,8 +248,8 @@ def test_every_array_is_recorded_before_the_next_one_is_sent(tmp_path: Path, mon
     assert (tmp_path / "cancelled").read_text().split() == ["--quiet", "71"]
 
 
-def test_the_strongest_layer_wins() -> None:
-    """Method before stage before default; flags are joined."""
+def test_the_most_specific_settings_apply() -> None:
+    """Method before stage before default. Flags are joined."""
     cluster = resources.Cluster(
         default={"cpus": 2, "memory": "4G", "flags": {"account": "lab"}},
         stages={"train": {"gpus": 1, "time": "1-02:30:30", "flags": {"qos": "long"}}},
@@ -272,7 +272,7 @@ def test_durations_are_those_of_slurm(text: str | int, expected: int | None) -> 
     assert resources.minutes(text) == expected
 
 
-def test_without_slurm_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_slurm_a_submission_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(BadInput, match=r"sbatch: not found.*executor: local in cluster\.yaml"):
         slurm.check(resources.Cluster(), [("train", "ditto")])

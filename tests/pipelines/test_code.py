@@ -1,4 +1,4 @@
-"""What a stage depends on: the code that the interpreter sees of the modules behind it, and nothing else."""
+"""What a stage depends on: the compiled code of the modules that it uses, and nothing else."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def blobs(root):
 '''
 
 
-# The stage in a process of the project, which imports its code once and forks for every line that it reads.
+# The stage in a process of the project. It imports the project's code once and forks for every line that it reads.
 STAGE = """
 import os, sys, traceback
 from fedweave.pipelines.stages import sources
@@ -75,7 +75,7 @@ for _ in sys.stdin:
 
 @pytest.fixture(scope="module")
 def stage(project: Project) -> Iterator[Callable[[], None]]:
-    """Run the stage `sources` on the files as they are now."""
+    """Runs the stage `sources` on the files as they are now."""
     with subprocess.Popen(
         [sys.executable, "-c", STAGE],
         cwd=project.folder,
@@ -97,7 +97,7 @@ def stage(project: Project) -> Iterator[Callable[[], None]]:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """The small study with a plug-in's method and data set beside its own."""
+    """The small study, with the method and the data set of a plug-in added."""
     made = Project(tmp_path_factory.mktemp("code"), params())
     bench = made.folder / "mybench"
     bench.mkdir()
@@ -115,13 +115,13 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 @pytest.fixture(scope="module")
 def original(project: Project, stage: Callable[[], None]) -> dict[str, str]:
-    """Digests of the project as it was made."""
+    """Digests of the unchanged project."""
     stage()
     return digests(project.folder)
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """What the stage `sources` has written."""
+    """The files that the stage `sources` has written."""
     places = (folder / "results" / "small" / "code", folder / "data" / "code")
     return {str(file.relative_to(place)): file.read_text() for place in places for file in place.rglob("*.json")}
 
@@ -130,13 +130,15 @@ Edits = dict[str, tuple[str, str]]
 
 
 @pytest.fixture
-def changed(project: Project, original: dict[str, str], stage: Callable[[], None]) -> Callable[[Edits], set[str]]:
-    """Names of the files of digests that are others when in each file one text is replaced by another."""
+def changed_digests(
+    project: Project, original: dict[str, str], stage: Callable[[], None]
+) -> Callable[[Edits], set[str]]:
+    """Function from edits, one text replaced by another in each file, to the names of the digests that they change."""
     return partial(names_of_changed, project, original, stage)
 
 
 def names_of_changed(project: Project, before: dict[str, str], stage: Callable[[], None], edits: Edits) -> set[str]:
-    """As `changed`."""
+    """See `changed_digests`."""
     texts = {project.folder / name: (project.folder / name).read_text() for name in edits}
     for (path, text), (old, new) in zip(texts.items(), edits.values(), strict=True):
         assert old in text
@@ -151,13 +153,13 @@ def names_of_changed(project: Project, before: dict[str, str], stage: Callable[[
     return {name for name in before if before[name] != after[name]}
 
 
-def test_an_activation_in_a_plug_in_retrains_its_runs_only(changed: Callable[[Edits], set[str]]) -> None:
-    """The method imports it from another file of its folder."""
-    assert changed({"mybench/shapes.py": ("tanh", "atan")}) == {"runs/digits-mine.json", "tasks/digits.json"}
+def test_an_activation_in_a_plug_in_retrains_its_runs_only(changed_digests: Callable[[Edits], set[str]]) -> None:
+    """The method imports the activation from another file of its folder."""
+    assert changed_digests({"mybench/shapes.py": ("tanh", "atan")}) == {"runs/digits-mine.json", "tasks/digits.json"}
 
 
-def test_words_for_people_retrain_nothing(changed: Callable[[Edits], set[str]]) -> None:
-    """Messages of errors, docstrings, comments and blank lines are no code."""
+def test_messages_docstrings_and_comments_retrain_nothing(changed_digests: Callable[[Edits], set[str]]) -> None:
+    """Neither do blank lines."""
     edits = {
         "mybench/mine.py": ("a message", "reworded"),
         "mybench/shapes.py": ("import math\n", "import math  # a comment\n\n\n"),
@@ -165,43 +167,45 @@ def test_words_for_people_retrain_nothing(changed: Callable[[Edits], set[str]]) 
         "src/fedweave/errors.py": ("The exceptions that users", "Exceptions that users"),
         "src/fedweave/federation/federation.py": ("use fewer clients, another seed", "use fewer of them, another seed"),
     }
-    assert changed(edits) == set()
+    assert changed_digests(edits) == set()
 
 
-def test_data_sets_partitions_and_methods_have_their_own(changed: Callable[[Edits], set[str]]) -> None:
-    """A loader belongs to no run, and neither does a partition rule: their arrays do. Ditto belongs to Ditto's runs."""
+def test_data_sets_partitions_and_methods_have_separate_digests(changed_digests: Callable[[Edits], set[str]]) -> None:
+    """Loaders and partition rules belong to no run, but their arrays do. The code of Ditto belongs to the runs of
+    Ditto.
+    """
     edits = {
         "mybench/blobs.py": ("default_rng(0)", "default_rng(1)"),
         "src/fedweave/data/partitions/metis.py": ("SHARES = {", "OTHER = 1\nSHARES = {"),
         "src/fedweave/methods/ditto.py": ("self.lam", "2 * self.lam"),
     }
-    dealt, ditto = (
+    partitions, ditto = (
         {"datasets/blobs.json", "partitions/digits-graph.json"},
         {"runs/digits-ditto.json", "ablations/pull.json"},
     )
-    assert changed(edits) == {*dealt, *ditto, "tasks/digits.json"}
+    assert changed_digests(edits) == {*partitions, *ditto, "tasks/digits.json"}
 
 
-def test_a_search_depends_on_the_settings_of_its_own_runs(changed: Callable[[Edits], set[str]]) -> None:
+def test_a_search_depends_on_the_settings_of_its_own_runs(changed_digests: Callable[[Edits], set[str]]) -> None:
     """The number of processes changes no trial."""
-    assert changed({"params.yaml": ("trials: 2", "trials: 3")}) == {
+    assert changed_digests({"params.yaml": ("trials: 2", "trials: 3")}) == {
         "tasks/blobs.json", "tasks/digits.json", "tasks/digits-graph.json",
     }  # fmt: skip
     for setting in (("high: 2.0", "high: 3.0"), ("personal_epochs: 1", "personal_epochs: 2")):
-        assert changed({"params.yaml": setting}) == {"tasks/digits.json"}
-    assert changed({"params.yaml": ("workers: 2", "workers: 1")}) == set()
+        assert changed_digests({"params.yaml": setting}) == {"tasks/digits.json"}
+    assert changed_digests({"params.yaml": ("workers: 2", "workers: 1")}) == set()
 
 
-def test_a_model_is_of_its_runs_only(changed: Callable[[Edits], set[str]]) -> None:
-    """The network of the digits, and not the one of their graph."""
-    changes = changed({"src/fedweave/models/cnn.py": ("relu", "tanh")})
+def test_the_code_of_a_model_belongs_to_its_runs_only(changed_digests: Callable[[Edits], set[str]]) -> None:
+    """The network of digits belongs to the runs on digits, and not to those on their graph."""
+    changes = changed_digests({"src/fedweave/models/cnn.py": ("relu", "tanh")})
     assert {name for name in changes if name.startswith("runs/")} == {
         "runs/digits-ditto.json", "runs/digits-fedavg.json", "runs/digits-mine.json", "runs/blobs-fedavg.json",
     }  # fmt: skip
 
 
 def test_everything_that_trains_is_a_dependency(project: Project, original: dict[str, str]) -> None:
-    """What a process has imported when it has trained, without the entries of tables that the run has no use for."""
+    """The modules that a process has imported after training, without unused entries of tables."""
     code = (
         "import sys, json; sys.argv = ['x', 'digits-ditto']; from fedweave.pipelines.stages import train;"
         "print(json.dumps([m.__file__ for n, m in sys.modules.items() if n.startswith('fedweave.') and m.__file__]))"
@@ -216,7 +220,7 @@ def test_everything_that_trains_is_a_dependency(project: Project, original: dict
     entries = ("methods/", "models/", "families/", "server_networks/", "data/", "readers/", "_torchvision")
     rest = {file for file in imported - listed if not file.endswith("__init__.py") and "/pipelines/" not in file}
     unused = {
-        *("study/plugins.py", "study/code.py", "runs/dependencies.py"),  # which say what code there is, and run none
+        *("study/plugins.py", "study/code.py", "runs/dependencies.py"),  # they list the code, and run none
         "client/out_of_place_steps.py",  # of a family that this method does not have
     }
     assert {file for file in rest if not file.removeprefix("fedweave/").startswith(entries)} <= {
@@ -230,8 +234,8 @@ def test_everything_that_trains_is_a_dependency(project: Project, original: dict
     }
 
 
-def test_imports_in_every_form(tmp_path: Path) -> None:
-    """Aliases, relative imports, imports in functions, dotted look-ups, and names that a package passes on."""
+def test_every_form_of_import_is_followed(tmp_path: Path) -> None:
+    """Aliases, relative imports, imports in functions, dotted look-ups, and names that a package re-exports."""
     lab = tmp_path / "lab"
     lab.mkdir()
     files = {
@@ -247,8 +251,8 @@ def test_imports_in_every_form(tmp_path: Path) -> None:
     assert changes == {"main", "__init__", "names", "late", "dotted"}
 
 
-def test_a_digest_is_of_the_code(tmp_path: Path) -> None:
-    """Wherever the files lie, however they are formatted; one other number is another digest."""
+def test_a_digest_depends_on_the_code_only(tmp_path: Path) -> None:
+    """The folder and the formatting do not matter. One changed number gives another digest."""
     first, second = tmp_path / "a" / "x" / "m.py", tmp_path / "b" / "x" / "m.py"
     for file, text in {
         first: "def f(a, b=1):\n    return a + b\n",
@@ -271,8 +275,8 @@ def test_a_digest_is_of_the_code(tmp_path: Path) -> None:
         ("def rule(self, text): raise ValueError('no')", False),
     ],
 )
-def test_only_what_an_error_says_is_a_message(body: str, same: bool, tmp_path: Path) -> None:
-    """The argument of a method that subclasses fill in chooses what is computed."""
+def test_only_arguments_of_errors_are_messages(body: str, same: bool, tmp_path: Path) -> None:
+    """An argument of a method that subclasses implement selects what is computed."""
     digests = []
     for i, word in enumerate(("mean", "median")):
         file = tmp_path / f"{i}" / "x" / "m.py"
@@ -282,8 +286,8 @@ def test_only_what_an_error_says_is_a_message(body: str, same: bool, tmp_path: P
     assert (digests[0] == digests[1]) == same
 
 
-def test_imports_are_looked_up_once_where_nothing_changes(tmp_path: Path) -> None:
-    """With the same files as without; after the block a change shows."""
+def test_imports_are_looked_up_once_inside_the_block(tmp_path: Path) -> None:
+    """The files are the same as without the cache. After the block a change shows."""
     for name, text in {"a": "import b\n", "b": "", "c": ""}.items():
         (tmp_path / f"{name}.py").write_text(text)
     ask = partial(find_dependencies, [tmp_path / "a.py", PACKAGE / "methods" / "ditto.py"], [Root(tmp_path)])
@@ -296,7 +300,7 @@ def test_imports_are_looked_up_once_where_nothing_changes(tmp_path: Path) -> Non
 
 
 def test_the_pipeline_names_the_digests() -> None:
-    """Training, searches and ablations depend on a file of digests each, and on no folder of code."""
+    """Training, searches and ablations each depend on a file of digests, and on no folder of code."""
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
     for name, part in {"train": "runs", "tune": "tasks", "ablate": "ablations"}.items():
         dependencies = stages[name]["do"]["deps"]

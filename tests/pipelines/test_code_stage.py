@@ -1,4 +1,4 @@
-"""What the stage `code` records of a package or plug-in, on which the stage `sources` depends."""
+"""The files of a package or plug-in that the stage `code` records. The stage `sources` depends on them."""
 
 from pathlib import Path
 
@@ -9,12 +9,12 @@ from fedweave.pipelines.stages import code
 
 
 def recorded_files(name: str) -> set[str]:
-    """The files of a package in what the stage has written."""
+    """The files of a package in the output of the stage."""
     return {*read_table(Path(f"data/code/packages/{name}.csv"), ("file", "digest"), "")["file"]}
 
 
-def test_folders_named_pipelines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A project may lie in one, and a plug-in may have one; only fedweave's own stages are left out, and bytecode."""
+def test_only_fedweaves_own_pipelines_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A project may be inside a folder `pipelines`, and a plug-in may have one. Bytecode is left out too."""
     project = tmp_path / "pipelines" / "project"
     for name in ("own.py", "pipelines/steps.py", "__pycache__/own.cpython-311.pyc"):
         (project / "mybench" / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,5 @@
-"""compose.yaml and Dockerfile, read as Docker would: pinned, unprivileged, watched, and every command is one that
-exists.
+"""compose.yaml and Dockerfile as Docker reads them: pinned, unprivileged, with health checks, and with existing
+commands.
 """
 
 import re
@@ -27,16 +27,16 @@ def plain(value: Any) -> Any:
 
 
 def merged(*files: Path) -> dict[str, Any]:
-    """The files laid over each other: services by name, their mappings by key."""
-    whole: dict[str, Any] = {"services": {}, "volumes": {}, "configs": {}}
+    """The files merged: services by name, their mappings by key."""
+    result: dict[str, Any] = {"services": {}, "volumes": {}, "configs": {}}
     for content in (plain(yaml.safe_load(file.read_text())) for file in files):
         for name, service in content.get("services", {}).items():
-            base = whole["services"].setdefault(name, {})
+            base = result["services"].setdefault(name, {})
             for key, value in service.items():
                 base[key] = {**base.get(key, {}), **value} if isinstance(value, dict) else value
         for part in ("volumes", "configs"):
-            whole[part] |= content.get(part) or {}
-    return whole
+            result[part] |= content.get(part) or {}
+    return result
 
 
 EVERYTHING = merged(BASE, POSTGRES, GPU)
@@ -44,14 +44,14 @@ SERVICES = EVERYTHING["services"]
 
 
 def usage(program: str, *words: str) -> str:
-    """What a command says of its options."""
+    """The help text of a command."""
     import mlflow.cli
     import typer.main
     from click.testing import CliRunner
 
     from fedweave.pipelines.commands.main import app
 
-    if program == "prefect":  # its commands are no click commands
+    if program == "prefect":  # its commands are not click commands
         command = [sys.executable, "-m", "prefect", *words, "--help"]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
     group = {"mlflow": mlflow.cli.cli, "fedweave": typer.main.get_command(app)}[program]
@@ -61,7 +61,7 @@ def usage(program: str, *words: str) -> str:
 
 
 def commands(service: dict[str, Any]) -> list[list[str]]:
-    """The commands of a service, those of a shell line one by one."""
+    """The commands of a service. A shell line is split into its commands."""
     values = service.get("command") or []
     words = shlex.split(values) if isinstance(values, str) else values
     parts = [shlex.split(part) for part in words[2].split("&&")] if words[:2] == ["sh", "-c"] else [words] * bool(words)
@@ -69,7 +69,7 @@ def commands(service: dict[str, Any]) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_service_is_pinned_unprivileged_and_watched(name: str) -> None:
+def test_a_service_is_pinned_unprivileged_and_has_a_health_check(name: str) -> None:
     service = SERVICES[name]
     image, _, tag = service["image"].partition(":")
     assert "build" in service if image == "fedweave" else re.match(r"\d+\.\d+", tag)
@@ -80,11 +80,11 @@ def test_a_service_is_pinned_unprivileged_and_watched(name: str) -> None:
     assert probe["test"][0] == "CMD"
     assert {"interval", "timeout", "retries", "start_period"} <= {*probe}
     patience = {name: int(probe[name].removesuffix("s")) for name in ("timeout", "start_period")}
-    # Beside trainings that filled the cores, probes took 16 seconds and MLflow 231 to start.
+    # On fully loaded cores, probes took 16 seconds, and MLflow took 231 seconds to start.
     assert image == "postgres" or (patience["timeout"] >= 30 and patience["start_period"] >= 300)
     assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
-    for other, wanted in service.get("depends_on", {}).items():
-        assert wanted == {"condition": "service_healthy"}
+    for other, condition in service.get("depends_on", {}).items():
+        assert condition == {"condition": "service_healthy"}
         assert "healthcheck" in SERVICES[other]
 
 
@@ -97,7 +97,7 @@ def test_a_command_exists_with_all_its_options(name: str, words: list[str]) -> N
 
 
 def test_volumes_are_declared_and_their_folders_belong_to_the_user() -> None:
-    """A volume inherits the owner of the image's folder; one that the image lacks would be root's."""
+    """A volume inherits the owner of the image's folder. A folder that the image lacks would belong to root."""
     (made,) = (line.partition("mkdir -p ")[2].split() for line in DOCKERFILE if "core.no_scm" in line)
     for service in SERVICES.values():
         for volume, target in (entry.split(":") for entry in service.get("volumes", [])):
@@ -106,8 +106,8 @@ def test_volumes_are_declared_and_their_folders_belong_to_the_user() -> None:
         assert {entry["source"] for entry in service.get("configs", [])} <= {*EVERYTHING["configs"]}
 
 
-def test_what_a_service_writes_lies_on_a_volume_and_its_links_lead_outside() -> None:
-    """Prefect writes its UI's pages into its own package unless told where, and leaves the UI out where it may not."""
+def test_services_write_to_volumes_and_link_to_published_ports() -> None:
+    """By default Prefect writes the pages of its UI into its own package. Without permission to write, it has no UI."""
     published = {
         f"http://{port.rpartition(':')[0]}" for service in SERVICES.values() for port in service.get("ports", [])
     }
@@ -126,7 +126,7 @@ def test_what_a_service_writes_lies_on_a_volume_and_its_links_lead_outside() -> 
 
 
 def test_variables_are_ones_that_the_programs_read() -> None:
-    """A misspelt variable would be passed over in silence."""
+    """A misspelt variable would be ignored without a message."""
     from mlflow.cli import cli
     from prefect.settings import Settings
 
@@ -147,7 +147,7 @@ def _names(model: Any) -> list[str]:
     return names
 
 
-def test_the_image_is_pinned_and_runs_as_nobody_special() -> None:
+def test_the_image_is_pinned_and_runs_as_an_unprivileged_user() -> None:
     (python,) = (line.partition("=")[2] for line in DOCKERFILE if line.startswith("ARG PYTHON"))
     assert re.fullmatch(r"\d+\.\d+\.\d+-slim-\w+", python)
     assert all(line.split()[1] == "python:${PYTHON}" for line in DOCKERFILE if line.startswith("FROM"))
@@ -159,14 +159,14 @@ def test_the_image_is_pinned_and_runs_as_nobody_special() -> None:
     assert "USER fedweave" in last
 
 
-def test_the_dependencies_are_built_from_what_names_them() -> None:
-    """Anything else beside them would have every edit of it fetch them all again."""
+def test_the_layer_of_dependencies_uses_only_the_files_that_name_them() -> None:
+    """With other files, every edit of them would download all dependencies again."""
     first = next(line for line in DOCKERFILE if line.startswith("COPY"))
     assert first.split()[1:-1] == ["pyproject.toml", "constraints.txt"]
 
 
-def test_what_the_image_copies_is_in_its_context() -> None:
-    """.dockerignore lets everything through that a build or a run needs, and nothing that is not in the repository."""
+def test_files_that_the_image_copies_are_in_the_build_context() -> None:
+    """.dockerignore admits everything that a build or a run needs, and nothing that is not in the repository."""
     allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     assert all((ROOT / name).exists() for name in allowed)
     copied = [

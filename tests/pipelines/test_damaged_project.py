@@ -1,4 +1,4 @@
-"""Files of a project that DVC cannot read end every command in one line, before a server starts or a stage runs."""
+"""Files of a project that DVC cannot read end every command in one line, before a server or a stage starts."""
 
 import sys
 import threading
@@ -30,7 +30,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_damaged_file_is_one_line(name: str, project: Path) -> None:
+def test_a_damaged_file_is_reported_in_one_line(name: str, project: Path) -> None:
     text, words = DAMAGES[name]
     (project / name).write_text(text)
     for function in (dvc_graph.check, dvc_graph.plan):
@@ -39,10 +39,10 @@ def test_a_damaged_file_is_one_line(name: str, project: Path) -> None:
 
 
 def test_a_plan_waits_for_the_lock_of_dvc(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without waiting it would be refused, as if its files were damaged."""
+    """Without waiting, the plan would be refused as if files were damaged."""
     monkeypatch.setattr("dvc.lock.DEFAULT_TIMEOUT", 0.6)
-    held = LockFile(str(project / ".dvc" / "tmp" / "lock"))
-    threading.Timer(1.5, held.close).start()
+    lock = LockFile(str(project / ".dvc" / "tmp" / "lock"))
+    threading.Timer(1.5, lock.close).start()
     assert [stage.name for stage in dvc_graph.plan().stale] == ["download@digits"]
 
 

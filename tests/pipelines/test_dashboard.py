@@ -1,4 +1,4 @@
-"""Optuna's dashboard shows the searches of the study: those that run, and those whose journal is elsewhere."""
+"""Optuna's dashboard shows the searches of the study, both running ones and those whose journal is elsewhere."""
 
 import json
 import re
@@ -36,7 +36,7 @@ def run_search(folder: Path, monkeypatch: pytest.MonkeyPatch, trials: int) -> No
     tune.main("toy")
 
 
-def test_the_replica_follows_and_repeats_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_replica_is_updated_without_duplicates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run_search(tmp_path, monkeypatch, 2)
     replica = dashboard.SearchReplica(assembly.load())
@@ -61,7 +61,7 @@ def test_the_replica_follows_and_repeats_nothing(tmp_path: Path, monkeypatch: py
 
 
 def test_importances_are_shown_from_ten_trials_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of fewer trials the page is not asked; it is asked for everything else."""
+    """With fewer trials, importances are not requested. All other requests are sent."""
     monkeypatch.chdir(tmp_path)
     run_search(tmp_path, monkeypatch, 2)
     replica, requests = dashboard.SearchReplica(assembly.load()), []
@@ -79,7 +79,7 @@ def test_importances_are_shown_from_ten_trials_on(tmp_path: Path, monkeypatch: p
     assert requests == ["/api/studies", importances]
 
 
-def test_without_the_journal_it_is_read_from_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_journal_the_search_is_read_from_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run_search(tmp_path, monkeypatch, 3)
     study = assembly.load()
@@ -97,7 +97,7 @@ def test_without_the_journal_it_is_read_from_the_output(tmp_path: Path, monkeypa
 def test_trials_outside_of_a_narrower_space_are_left_out(
     space: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """params.yaml was edited after the search; its file is not damaged."""
+    """params.yaml was edited after the search. Its file is not damaged."""
     monkeypatch.chdir(tmp_path)
     run_search(tmp_path, monkeypatch, 3)
     content = yaml.safe_load(Path("params.yaml").read_text())
@@ -107,10 +107,10 @@ def test_trials_outside_of_a_narrower_space_are_left_out(
     assert [trial.params for trial in trials] == [DECLARED]
 
 
-def test_the_replica_goes_on_while_a_stage_writes_its_files(
+def test_the_replica_continues_while_a_stage_writes_its_files(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A file that is missing or half written at one look is whole at the next; the same reason is printed once."""
+    """A file may be missing or half written at one update and whole at the next. The same reason is printed once."""
     errors = [BadInput("damaged"), BadInput("damaged"), FileNotFoundError("no journal"), SystemExit()]
 
     class Replica(dashboard.SearchReplica):
@@ -128,7 +128,7 @@ def test_the_replica_goes_on_while_a_stage_writes_its_files(
 
 
 @pytest.mark.acceptance
-def test_it_serves_the_searches_on_loopback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_dashboard_serves_the_searches_on_loopback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run_search(tmp_path, monkeypatch, 2)
     with socket.socket() as probe:
@@ -158,7 +158,7 @@ def test_it_serves_the_searches_on_loopback(tmp_path: Path, monkeypatch: pytest.
         server.wait()
 
 
-def test_without_a_search_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_search_the_dashboard_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare(tmp_path, monkeypatch)
     with pytest.raises(BadInput, match="dvc repro tune"):
         dashboard.main()

@@ -34,8 +34,8 @@ def test_a_quote_must_close(text: str) -> None:
         data_options.split_names(text, "--features")
 
 
-def test_labels_are_names_only_of_forecasts() -> None:
-    """One column is taken as it is written; several columns, and quotes, are of forecasts."""
+def test_labels_are_lists_of_names_only_for_forecasts() -> None:
+    """One column is used as written. Lists of columns, and quotes, are for forecasts."""
     assert parse_options(label="a,b", **LEFT_OUT)["label"] == "a,b"
     assert parse_options(label=" a", window=3, **LEFT_OUT)["label"] == " a"
     assert parse_options(label="a,b", window=3, **LEFT_OUT)["label"] == ["a", "b"]
@@ -46,8 +46,8 @@ def test_texts_may_have_a_comma_in_their_name() -> None:
     assert parse_options(label="y", **{**LEFT_OUT, "text": '"a, b=64",c'})["text"] == {"a, b": 64, "c": 256}
 
 
-def test_a_column_whose_name_has_a_comma(tmp_path: Path) -> None:
-    """The columns that train are those that `from_pandas` gets as a list."""
+def test_a_column_with_a_comma_in_its_name_is_used(tmp_path: Path) -> None:
+    """The columns in training are those that `from_pandas` gets as a list."""
     table = pd.DataFrame(
         {"size, cm": range(60), "age": range(60, 0, -1), "who": ["A", "B"] * 30, "late": [0, 0, 1, 1] * 15}
     )

@@ -24,12 +24,12 @@ from fedweave.pipelines import _environment
     ],
 )
 def test_a_line_of_the_environment(line: str, expected: dict[str, str], tmp_path: Path) -> None:
-    """What is no assignment is left alone: every command imports this, and would end with a traceback."""
+    """A line that is no assignment is ignored: every command imports this module and would end with a traceback."""
     (tmp_path / ".env").write_text(f"{line}\n", encoding="utf-8", errors="surrogateescape")
     assert _environment(tmp_path / ".env") == expected
 
 
-def test_the_callers_environment_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_the_environment_override_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / ".env").write_text("A_POOL=vision\n")
     monkeypatch.setenv("A_POOL", "mine")
     assert _environment(tmp_path / ".env") == {}

@@ -1,5 +1,5 @@
-"""DVC as a user types it, in a project of `fedweave init`: experiments, what they changed, switched studies, restored
-results. MLflow says what results/ says after every command.
+"""DVC as a user types it, in a project of `fedweave init`: experiments, their changes, switched studies, restored
+results. After every command MLflow shows the same as results/.
 """
 
 import csv
@@ -44,22 +44,22 @@ class Lab:
         self.env = {**os.environ, **GIT, "PATH": path, "PYTHONPATH": sources, "MLFLOW_TRACKING_URI": self.uri}
 
     def run(self, *words: str) -> str:
-        """What a command prints."""
+        """The output of a command."""
         done = subprocess.run(words, cwd=self.folder, env=self.env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     def fedweave(self, *words: str) -> str:
-        """What `fedweave words` prints."""
+        """The output of `fedweave words`."""
         return self.run(sys.executable, "-m", "fedweave.pipelines.commands.main", *words)
 
     def repro(self, study: str = "one") -> Shown:
-        """What MLflow shows of a study after `make repro`."""
+        """The runs of a study in MLflow after `make repro`."""
         self.run(sys.executable, "-m", "fedweave.pipelines.launching.reproduce")
         return self.shown(study)
 
     def shown(self, study: str = "one") -> Shown:
-        """What MLflow shows of a study, which is what results/ says."""
+        """The runs of a study in MLflow, which agree with results/."""
         return current(self.uri, self.folder / "results" / study)
 
     def scores(self) -> dict[str, float]:
@@ -70,7 +70,7 @@ class Lab:
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    """A project under git with a study that has been run, is committed, and was changed in an experiment."""
+    """A project under git. Its study has been run and committed, and an experiment has changed it."""
     lab = Lab(tmp_path_factory.mktemp("lab"))
     lab.fedweave("init", ".")
     for name, methods in (("one", "fedavg, ditto"), ("two", "fedavg")):
@@ -84,21 +84,21 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 @pytest.fixture(scope="module")
 def before(lab: Lab) -> tuple[Shown, dict[str, float]]:
-    """What MLflow shows, and the scores, before the experiment."""
+    """The runs in MLflow, and the scores, before the experiment."""
     return lab.shown(), lab.scores()
 
 
 @pytest.fixture(scope="module")
 def weaker(lab: Lab, before: object) -> tuple[Shown, dict[str, float]]:
-    """An experiment: one value changed. What MLflow shows, and the scores."""
+    """The runs in MLflow, and the scores, of an experiment that changes one value."""
     lab.run("dvc", "exp", "run", "-S", "methods.ditto.lam=0.01", "-n", "weaker")
     return lab.shown(), lab.scores()
 
 
-def test_an_experiment_is_compared_with_what_git_has(
+def test_an_experiment_is_compared_with_the_commit(
     lab: Lab, before: tuple[Shown, dict[str, float]], weaker: tuple[Shown, dict[str, float]]
 ) -> None:
-    """Only the run that it changed is another one, and DVC shows by how much."""
+    """Only the run with the changed value is new, and DVC shows the difference."""
     (first, old), (second, new) = before, weaker
     assert second["digits-fedavg"] == first["digits-fedavg"]
     assert second["digits-ditto"][0] != first["digits-ditto"][0]
@@ -110,7 +110,7 @@ def test_an_experiment_is_compared_with_what_git_has(
     assert (score["old"], score["new"]) == (old["Ditto"], new["Ditto"])
 
 
-def test_the_table_of_experiments_is_narrow_and_knows_both(
+def test_the_table_of_experiments_is_narrow_and_has_both(
     lab: Lab, before: tuple[Shown, dict[str, float]], weaker: tuple[Shown, dict[str, float]]
 ) -> None:
     header, *rows = csv.reader(lab.run("dvc", "exp", "show", "--csv", "--only-changed").splitlines())
@@ -132,10 +132,10 @@ def test_the_page_of_curves_needs_no_network(lab: Lab) -> None:
     assert all((folder / name).is_file() for name in files)
 
 
-def test_reverted_applied_lost_and_switched_results_are_what_mlflow_shows(
+def test_mlflow_shows_reverted_applied_lost_and_switched_results(
     lab: Lab, before: tuple[Shown, dict[str, float]], weaker: tuple[Shown, dict[str, float]]
 ) -> None:
-    """Every time with the runs and every metric that it had before."""
+    """Each time all earlier runs are there, with every metric."""
     lab.run("git", "checkout", "--quiet", ".")
     lab.run("dvc", "checkout", "--quiet")
     assert (lab.repro(), lab.scores()) == before

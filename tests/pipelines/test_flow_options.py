@@ -1,4 +1,4 @@
-"""The command line of a flow: what is wrong ends in one line, before a server is started."""
+"""The command line of a flow: wrong options end in one line, before a server starts."""
 
 import errno
 import logging
@@ -19,7 +19,7 @@ from fedweave.pipelines.scheduling import flow_options, flows, host
         ("--share 1.5", "argument --share: 1.5 is no part of a GPU; give one above 0 and at most 1, such as 0.25"),
     ],
 )
-def test_a_number_that_cannot_be_meant(
+def test_an_invalid_number_is_refused(
     words: str, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["flows", *words.split()])
@@ -29,7 +29,7 @@ def test_a_number_that_cannot_be_meant(
     assert capsys.readouterr().err.endswith(f"error: {line}\n")
 
 
-def test_a_folder_without_a_study(
+def test_a_folder_without_a_study_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -51,7 +51,7 @@ def test_a_folder_without_a_study(
     ],
     ids=["stages", "folder"],
 )
-def test_what_ends_a_flow_is_one_line(
+def test_an_error_ends_a_flow_in_one_line(
     error: Exception, line: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(**_: object) -> None:
@@ -64,13 +64,13 @@ def test_what_ends_a_flow_is_one_line(
     with pytest.raises(SystemExit) as end:
         flows.main()
     assert end.value.code == code
-    said = capsys.readouterr().err
-    assert said.startswith(line)
-    assert said.count("\n") == 1
+    errors = capsys.readouterr().err
+    assert errors.startswith(line)
+    assert errors.count("\n") == 1
 
 
-def test_a_flow_switches_to_a_study_where_there_was_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here the command refuses the name; the flow itself does not need params.yaml before it."""
+def test_a_flow_with_a_study_needs_no_params_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here the command refuses the name. The flow itself starts without params.yaml."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(flows, "get_run_logger", logging.getLogger)
     host.set_resources(())

@@ -1,4 +1,4 @@
-"""Processes that end with their parent, DVC's graph as a plan, and the Prefect flow over it."""
+"""Processes that end with their parent, DVC's graph as a plan, and the Prefect flow that runs it."""
 
 import json
 import logging
@@ -19,7 +19,7 @@ from fedweave.errors import BadInput
 from fedweave.pipelines.processes import ChildProcesses
 from fedweave.pipelines.scheduling.dvc_graph import StaleStage, stale_stages
 
-# One process for all tests that need the server, so that it is started once.
+# One process runs all tests that need the server, so that it is started once.
 pytestmark = [pytest.mark.acceptance, pytest.mark.xdist_group("prefect"), pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A DVC project of four stages that has run none of them, as the current folder."""
+    """A DVC project of four stages, none of which has run; it is the current folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DVC_NO_ANALYTICS", "1")
     toy_project.make(tmp_path)
@@ -42,7 +42,7 @@ def reproduce(*targets: str) -> None:
 
 @pytest.mark.skipif("PYTEST_XDIST_WORKER" not in os.environ, reason="one process runs all tests")
 def test_tests_of_a_group_share_a_process(request: pytest.FixtureRequest) -> None:
-    """Else each process would start servers of its own."""
+    """Otherwise each process would start servers of its own."""
     assert request.node.nodeid.endswith("@prefect")
 
 
@@ -55,7 +55,7 @@ def test_plan_of_a_fresh_project_is_the_whole_graph_in_order(project: Path) -> N
     assert {stage.name for stage in plan if stage.gpu} == {"make@a", "make@b"}
 
 
-def test_plan_holds_what_changed_and_what_stands_below_it(project: Path) -> None:
+def test_plan_has_changed_stages_and_those_that_depend_on_them(project: Path) -> None:
     reproduce()
     assert stale_stages() == []
     Path("made-a.txt").unlink()
@@ -68,8 +68,8 @@ def test_plan_holds_what_changed_and_what_stands_below_it(project: Path) -> None
 
 
 def test_leaving_the_block_ends_the_whole_process_group() -> None:
-    sleeper = [sys.executable, "-c", "import time; time.sleep(60)"]
-    nested = f"import subprocess; p = subprocess.Popen({sleeper!r}); print(p.pid, flush=True); p.wait()"
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    nested = f"import subprocess; p = subprocess.Popen({command!r}); print(p.pid, flush=True); p.wait()"
     with ChildProcesses().start([sys.executable, "-c", nested]) as process:
         assert process.stdout is not None
         pids = [process.pid, int(process.stdout.readline())]
@@ -77,7 +77,7 @@ def test_leaving_the_block_ends_the_whole_process_group() -> None:
     assert until(lambda: not any(map(alive, pids)))
 
 
-def test_ended_children_start_nothing_more() -> None:
+def test_ended_children_start_no_more_processes() -> None:
     children = ChildProcesses()
     with children.start([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
         children.end()
@@ -103,7 +103,7 @@ with ChildProcesses().start([sys.executable, "-c", "import time; time.sleep(60)"
 
 
 @pytest.mark.parametrize(("raised", "code"), [("BadInput('params.yaml: no')", 2), ("ArithmeticError('inf')", 3)])
-def test_a_stage_says_one_line_and_exits(raised: str, code: int) -> None:
+def test_a_stage_prints_one_line_and_exits(raised: str, code: int) -> None:
     program = f"""
 import sys; sys.path[:0] = [{str(ROOT / "src")!r}, {str(ROOT)!r}]
 from fedweave.errors import BadInput
@@ -119,8 +119,10 @@ run_main(main, ArithmeticError)
 
 
 @pytest.mark.usefixtures("reporting")
-def test_flow_runs_what_is_stale_and_leaves_dvc_satisfied(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second one says that nothing changed and where the leaderboard is; its bar is full at once."""
+def test_flow_runs_outdated_stages_and_then_dvc_has_nothing_to_do(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second flow reports that nothing changed and where the leaderboard is. Its progress bar is full at once."""
     from prefect.artifacts import Artifact
 
     from fedweave.pipelines.scheduling.flows import reproduce as flow
@@ -131,17 +133,17 @@ def test_flow_runs_what_is_stale_and_leaves_dvc_satisfied(project: Path, monkeyp
     board = Path("results/toy/leaderboard.txt")
     board.parent.mkdir(parents=True)
     board.touch()
-    # Prefect writes to the stream that it found when it was imported, which may be that of another test.
-    said, logger = [], logging.getLogger("prefect.flow_runs")
+    # Prefect writes to the stream that existed when it was imported, which may be that of another test.
+    messages, logger = [], logging.getLogger("prefect.flow_runs")
     monkeypatch.setattr(logger, "handlers", [handler := logging.Handler()])
-    monkeypatch.setattr(handler, "emit", lambda record: said.append(record.getMessage()))
+    monkeypatch.setattr(handler, "emit", lambda record: messages.append(record.getMessage()))
     assert flow(parallel=2, retries=0) == "4 stages unchanged"
-    assert f"4 stages unchanged; leaderboard: {board}" in said
+    assert f"4 stages unchanged; leaderboard: {board}" in messages
     assert json.loads(str(Artifact.get("stages").data)) == 100.0
 
 
 @pytest.mark.usefixtures("reporting")
-def test_flow_tells_which_stage_failed_and_runs_nothing_below_it(project: Path) -> None:
+def test_flow_names_the_failed_stage_and_runs_no_stage_that_depends_on_it(project: Path) -> None:
     from fedweave.pipelines.scheduling.flows import reproduce as flow
 
     Path("fail").touch()
@@ -155,8 +157,8 @@ def test_flow_tells_which_stage_failed_and_runs_nothing_below_it(project: Path) 
 
 
 @pytest.mark.usefixtures("reporting")
-def test_what_was_refused_is_not_tried_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exit code 2 is bad input: five more tries would end as the first."""
+def test_refused_input_is_not_tried_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 2 is bad input: five more tries would end in the same way."""
     from fedweave.pipelines.scheduling.flows import reproduce as flow
 
     Path("refuse").touch()
@@ -167,7 +169,7 @@ def test_what_was_refused_is_not_tried_again(project: Path, monkeypatch: pytest.
 
 @pytest.mark.usefixtures("reporting")
 def test_training_stages_take_turns_on_the_gpus(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each has one to itself; the others see what they saw before."""
+    """Each stage has a GPU to itself. The other stages see the same devices as before."""
     from fedweave.pipelines.scheduling.flows import reproduce as flow
 
     monkeypatch.setenv("FEDWEAVE_LOANS", str(project / "loans"))

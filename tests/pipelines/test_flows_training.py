@@ -1,4 +1,4 @@
-"""The flow over real training: a killed stage goes on from its checkpoint."""
+"""The flow with real training: a killed stage continues from its checkpoint."""
 
 import os
 import shutil
@@ -14,10 +14,12 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.xdist_group("prefect"), pytest
 RUN = "digits-fedavg_ft"
 
 
-def test_a_retry_goes_on_from_the_last_checkpoint(
+def test_a_retry_continues_from_the_last_checkpoint(
     tmp_path: Path, prefect_api: str, partitioned_project: Project
 ) -> None:
-    """Killed once in mid-training; no round is trained twice, and the result is the uninterrupted one to the bit."""
+    """It is killed once during training. No round is trained twice, and the result is that of an uninterrupted run to
+    the bit.
+    """
     project = partitioned_project.copy(tmp_path / "project")
     results = project.folder / "results" / "small" / "runs" / RUN
     log = tmp_path / "project-flows.log"

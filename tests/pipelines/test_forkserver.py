@@ -1,4 +1,4 @@
-"""Stages as forks of one process: the same results, the code on disk, and nobody left when somebody is killed."""
+"""Stages as forks of one process: the same results, the code on disk, and no process left after a kill."""
 
 import json
 import os
@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="fork servers need Linux"),
 ]
 MARK = "FEDWEAVE_TEST_OF_SURVIVORS"
-PATIENCE = 60.0  # seconds; what is waited for takes one on an idle machine
+PATIENCE = 60.0  # seconds; what the tests wait for takes one second on an idle machine
 PROGRAM = """
 def threads():
     return int(next(line for line in open("/proc/self/status") if line.startswith("Threads")).split()[1])
@@ -35,9 +35,7 @@ assert not torch.cuda.is_initialized()
 
 
 def marked(mark: str) -> dict[int, str]:
-    """The processes, and their command lines, that were started with `mark` in their environment; those that have ended
-    do not count.
-    """
+    """The running processes, with their command lines, that have `mark` in their environment."""
     commands = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -50,21 +48,21 @@ def marked(mark: str) -> dict[int, str]:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A study whose data are there."""
+    """A study with its data."""
     return Project(tmp_path_factory.mktemp("forks"), params())
 
 
 @pytest.fixture
 def owner() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that stands for the one that runs the stages."""
+    """A process in the role of the one that runs the stages."""
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
         yield process
         process.kill()
 
 
-def launch(project: Project, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run a stage as dvc.yaml does."""
-    command = [sys.executable, "-IS", "pipelines/launching/launcher.py", *words]
+def launch(project: Project, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Runs a stage as dvc.yaml does."""
+    command = [sys.executable, "-IS", "pipelines/launching/launcher.py", *arguments]
     return subprocess.run(
         command,
         cwd=project.folder,
@@ -76,16 +74,16 @@ def launch(project: Project, *words: str, **env: str) -> subprocess.CompletedPro
 
 
 def sockets(project: Project) -> list[Path]:
-    """Where fork servers listen."""
+    """The sockets of fork servers."""
     return [*(project.folder / ".fedweave" / "forkserver").glob("*.sock")]
 
 
-def test_importing_what_stages_share_starts_no_threads_and_no_gpu() -> None:
-    """What BLAS starts by itself when it is loaded, it also ends by itself around a fork."""
+def test_importing_the_shared_modules_starts_no_threads_and_no_gpu() -> None:
+    """BLAS starts threads when it is loaded, and ends them around a fork."""
     subprocess.run([sys.executable, "-c", PROGRAM], check=True)
 
 
-def test_a_fork_does_what_a_process_does(project: Project, owner: subprocess.Popen[bytes]) -> None:
+def test_a_fork_has_the_results_of_a_new_process(project: Project, owner: subprocess.Popen[bytes]) -> None:
     """Files, output, errors and exit codes are those of `python -m pipelines.STAGE`."""
     forked, direct = {"FEDWEAVE_OWNER": str(owner.pid)}, {"FEDWEAVE_DIRECT": "1"}
     made = project.folder / "results" / "small" / "code" / "tables.json"
@@ -120,7 +118,7 @@ def test_a_fork_runs_the_code_on_disk(project: Project, owner: subprocess.Popen[
     assert "params.yaml: runs" in launch(project, "train", "nobody", **env).stderr
 
 
-def test_another_environment_or_a_strangers_folder_means_a_process_of_its_own(
+def test_with_another_environment_or_a_foreign_folder_a_stage_runs_in_its_own_process(
     project: Project, owner: subprocess.Popen[bytes]
 ) -> None:
     env = {"FEDWEAVE_OWNER": str(owner.pid)}
@@ -136,7 +134,7 @@ def test_another_environment_or_a_strangers_folder_means_a_process_of_its_own(
 
 @pytest.fixture
 def zombie(project: Project) -> Iterator[int]:
-    """A process that ended while it held DVC's lock, and that nobody has reaped: its number still exists."""
+    """A process that ended while it held DVC's lock. Its parent has not waited for it, so its number still exists."""
     with subprocess.Popen(["true"]) as process:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         holder = {"pid": process.pid, "cmd": "dvc repro"}
@@ -147,12 +145,12 @@ def zombie(project: Project) -> Iterator[int]:
 
 @pytest.mark.usefixtures("zombie")
 @pytest.mark.parametrize("victim", ["make", "dvc", "server"])
-def test_whoever_is_killed_nothing_trains_on(project: Project, victim: str) -> None:
-    """SIGKILL of `make`, of DVC or of the fork server while searches train ends all of them, and locks nothing."""
+def test_a_kill_of_any_process_ends_all_training(project: Project, victim: str) -> None:
+    """SIGKILL of `make`, of DVC or of the fork server during searches ends all searches and leaves no lock."""
     endless = yaml.safe_load(params())
     for task in endless["tasks"].values():
         task["train"]["rounds"] = 100_000
-    # A second search, so that two run side by side
+    # A second search, so that two run at the same time
     endless["tune"]["spaces"]["fedavg"] = {"train.lr": {"low": 0.01, "high": 0.1}}
     (project.folder / "params.yaml").write_text(yaml.safe_dump(endless))
     mark = f"{os.getpid()}-{victim}"
@@ -167,8 +165,8 @@ def test_whoever_is_killed_nothing_trains_on(project: Project, victim: str) -> N
             project.folder / "log"
         ).read_text()
         lines = marked(mark)
-        words = {"make": "make", "dvc": "dvc repro", "server": "forkserver"}[victim]
-        os.kill(min(process for process, line in lines.items() if words in line), signal.SIGKILL)
+        pattern = {"make": "make", "dvc": "dvc repro", "server": "forkserver"}[victim]
+        os.kill(min(process for process, line in lines.items() if pattern in line), signal.SIGKILL)
         assert until(lambda: not marked(mark)), marked(mark)
     finally:
         for process in marked(mark):
@@ -177,8 +175,8 @@ def test_whoever_is_killed_nothing_trains_on(project: Project, victim: str) -> N
         (project.folder / "params.yaml").write_text(params())
 
 
-def test_after_kills_the_next_run_simply_works(project: Project) -> None:
-    """What the killed ones left behind, such as DVC's locks, needs no hand."""
+def test_after_kills_the_next_run_succeeds(project: Project) -> None:
+    """Leftovers of the killed processes, such as DVC's locks, need no repair by hand."""
     (project.folder / "params.yaml").write_text(study(["digits-fedavg"]))
     command = [sys.executable, "-IS", "pipelines/launching/reproduce.py"]
     try:
@@ -192,7 +190,7 @@ def test_after_kills_the_next_run_simply_works(project: Project) -> None:
 
 
 def test_a_second_run_names_the_active_process(project: Project) -> None:
-    """One line with the number of the process that is active; nothing is to be deleted."""
+    """One line names the number of the active process. The user need not delete anything."""
     program = """import fcntl, time
 f = open(".fedweave/repro.lock", "w")
 fcntl.flock(f, fcntl.LOCK_EX)

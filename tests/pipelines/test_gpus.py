@@ -1,4 +1,4 @@
-"""GPUs are lent to one at a time, and whatever ends a borrower gives its GPU back."""
+"""A GPU is lent to one process at a time, and is returned however that process ends."""
 
 import os
 import subprocess
@@ -25,13 +25,13 @@ class Impatient(Exception):
 
 
 def refuse(_seconds: float) -> None:
-    """Do not wait."""
+    """Raises instead of waiting."""
     raise Impatient
 
 
 @pytest.fixture(autouse=True)
 def loans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of loans for this test alone."""
+    """A folder of loans for one test."""
     monkeypatch.setenv("FEDWEAVE_LOANS", str(tmp_path / "loans"))
     return tmp_path / "loans"
 
@@ -45,7 +45,9 @@ def test_the_environment_names_the_gpus(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert visible_devices() == ()
 
 
-def test_the_driver_is_asked_where_the_environment_is_silent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_driver_is_asked_where_the_environment_names_no_gpus(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for name in ("FEDWEAVE_GPUS", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
     driver = tmp_path / "nvidia-smi"
@@ -74,7 +76,7 @@ def test_a_name_listed_twice_is_lent_twice() -> None:
 
 
 def test_every_user_of_the_host_can_open_a_lock(loans: Path) -> None:
-    """Whatever the umask of the user who was the first one: another one would end with an error instead of waiting."""
+    """This holds for every umask of the first user. Otherwise another user would get an error instead of waiting."""
     before = os.umask(0o077)
     try:
         with acquire_gpu(["0"]):
@@ -92,7 +94,7 @@ def test_an_error_gives_the_gpu_back() -> None:
         pass
 
 
-def test_a_crash_gives_the_gpu_back_to_who_waits() -> None:
+def test_a_crash_gives_the_gpu_to_a_waiting_process() -> None:
     program = HOLD.format(src=str(ROOT / "src"), root=str(ROOT))
     holders = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(2)]
     names = [holder.stdout.readline().strip() for holder in holders if holder.stdout]
@@ -100,7 +102,7 @@ def test_a_crash_gives_the_gpu_back_to_who_waits() -> None:
     with pytest.raises(Impatient), acquire_gpu(["0", "1"], refuse):
         pass
     waits = threading.Event()
-    got: list[str] = []
+    gpu_names: list[str] = []
 
     def wait(seconds: float) -> None:
         waits.set()
@@ -108,14 +110,14 @@ def test_a_crash_gives_the_gpu_back_to_who_waits() -> None:
 
     def ask() -> None:
         with acquire_gpu(["0", "1"], wait) as name:
-            got.append(name)
+            gpu_names.append(name)
 
-    asker = threading.Thread(target=ask)
-    asker.start()
+    thread = threading.Thread(target=ask)
+    thread.start()
     assert waits.wait(60)
     holders[1].kill()
-    asker.join(60)
-    assert got == [names[1]]
+    thread.join(60)
+    assert gpu_names == [names[1]]
     for holder in holders:
         holder.kill()
         holder.communicate()

@@ -1,4 +1,4 @@
-"""Graphs that a study reads from files and runs: what changes them trains again, and DVC knows the files."""
+"""Graphs that a study reads from files and runs: DVC knows the files, and a change of a file trains again."""
 
 import shutil
 from pathlib import Path
@@ -23,7 +23,7 @@ RUN = "results/other/runs/digits-x"
 
 @pytest.fixture
 def content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """A params.yaml with every kind of stored graph, and the files it names."""
+    """A params.yaml with every kind of stored graph, and the files that it names."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / RUN).mkdir(parents=True)
     np.savetxt("m.csv", np.eye(10), delimiter=",")
@@ -41,7 +41,7 @@ def content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def project(content: dict[str, Any]) -> Repo:
-    """The current folder with this params.yaml as a project of DVC."""
+    """Make the current folder a project of DVC with this params.yaml."""
     Path("params.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
     Path("src/fedweave").mkdir(parents=True)
     shutil.copy(ROOT / "dvc.yaml", "dvc.yaml")
@@ -49,7 +49,7 @@ def project(content: dict[str, Any]) -> Repo:
 
 
 def written(content: dict[str, Any]) -> dict[str, str]:
-    """What `sources` writes for the runs and ablations of this params.yaml."""
+    """The output of `sources` for the runs and ablations of this params.yaml."""
     Path("params.yaml").write_text(yaml.safe_dump(content))
     sources.main()
     folder = Path("results/small/code")
@@ -57,7 +57,7 @@ def written(content: dict[str, Any]) -> dict[str, str]:
 
 
 def test_dvc_knows_the_files_of_graphs(content: dict[str, Any]) -> None:
-    """They come before `sources`, which runs again also when a method's settings change."""
+    """The stages of graphs come before `sources`, which also runs again when settings of a method change."""
     assert {*content["graphs"].values()} == {"m.csv", RUN}
     repo = project(content)
     stages = {stage.name: stage for stage in repo.index.stages}
@@ -69,8 +69,10 @@ def test_dvc_knows_the_files_of_graphs(content: dict[str, Any]) -> None:
     repo.close()
 
 
-def test_a_changed_graph_trains_its_readers_again(content: dict[str, Any]) -> None:
-    """A file and another study's run by what they hold, a run of the same study by all that decides about it."""
+def test_a_changed_graph_trains_the_runs_that_read_it_again(content: dict[str, Any]) -> None:
+    """A file and a run of another study count by their content, a run of the same study by everything that determines
+    it.
+    """
     before = written(content)
     np.savetxt("m.csv", np.ones((10, 10)), delimiter=",")
     given = written(content)
@@ -80,11 +82,12 @@ def test_a_changed_graph_trains_its_readers_again(content: dict[str, Any]) -> No
     assert {name for name in before if given[name] != other[name]} == {"digits-other"}
     content["runs"]["digits-own"]["set"]["train.lr"] = 0.123
     own = written(content)
-    assert {name for name in before if other[name] != own[name]} == {"digits-again"}  # its own settings DVC compares
+    assert {name for name in before if other[name] != own[name]} == {
+        "digits-again"
+    }  # DVC compares the run's own settings
 
 
-def test_the_digests_of_a_graph(content: dict[str, Any]) -> None:
-    """Change where its file does."""
+def test_the_digest_of_a_graph_changes_with_its_file(content: dict[str, Any]) -> None:
     Path("params.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
     for name, place in content["graphs"].items():
         graphs.main(name)
@@ -99,7 +102,7 @@ def test_the_digests_of_a_graph(content: dict[str, Any]) -> None:
         assert table.read_text() != before
 
 
-def test_a_graph_that_params_do_not_name(content: dict[str, Any]) -> None:
+def test_a_graph_that_params_do_not_name_is_refused(content: dict[str, Any]) -> None:
     """DVC would not notice a change of the file."""
     del content["graphs"]
     with pytest.raises(BadInput, match=r"params\.yaml: graphs: m\.csv is missing, .* write graphs: \{graph-.*: m\.csv"):
@@ -123,7 +126,7 @@ WRONG = {
 
 
 def write_wrong() -> None:
-    """Files that are no graph of ten clients."""
+    """Write files that are not graphs of ten clients."""
     square = np.eye(10)
     np.savetxt("small.csv", square[:5, :5], delimiter=",")
     np.save("wrong.npy", square[0])
@@ -142,7 +145,9 @@ def study_file(*methods: str) -> str:
 
 @pytest.mark.parametrize("word", WRONG)
 def test_wrong_graphs_are_refused_before_anything_is_trained(word: str, content: dict[str, Any]) -> None:
-    """By `fedweave study use`, and by the first stage, with the run, its setting as written and the way out."""
+    """`fedweave study use` and the first stage refuse them. The message has the run, its setting as written, and the
+    way out.
+    """
     write_wrong()
     Path("studies").mkdir()
     shutil.copy(ROOT / "studies" / "base.yaml", "studies/base.yaml")
@@ -160,23 +165,23 @@ def test_wrong_graphs_are_refused_before_anything_is_trained(word: str, content:
     assert not Path("data").exists()
 
 
-def test_good_graphs_are_let_through(content: dict[str, Any]) -> None:
-    """And a word of a method's own is no file."""
+def test_valid_graphs_are_accepted(content: dict[str, Any]) -> None:
+    """A word that a method defines is not a file."""
     assert not graph_settings.stored_graphs({"methods": {"shn": {"graph": "given"}}})
     Path("params.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
     names.main()
     assert Path("data/code/names.txt").exists()
 
 
-def test_a_replayed_run_has_as_many_clients(content: dict[str, Any]) -> None:
+def test_a_replayed_run_with_another_number_of_clients_is_refused(content: dict[str, Any]) -> None:
     content["tasks"]["few"] = {**DIGITS, "partition": {**DIGITS["partition"], "clients": 4}}
     content["runs"]["digits-again"]["task"] = "few"
     with pytest.raises(BadInput, match=r"'replayed:digits-own': its graph is of 10 clients, and this run has 4"):
         graphs.check(spec.parse(content), "params.yaml")
 
 
-def test_a_search_is_before_the_run_that_it_would_replay(content: dict[str, Any]) -> None:
-    """Where the run has a search of its own: one that is equal but for its graph takes the values of the other."""
+def test_a_searched_run_cannot_replay_a_run_of_the_same_study(content: dict[str, Any]) -> None:
+    """Searches come before training. A run that differs in its graph alone uses the other run's values."""
     content["tune"] = {"trials": 2, "spaces": {"fedaghn": {"train.lr": {"low": 0.1, "high": 0.2}}}}
     graphs.check(spec.parse(content), "params.yaml")
     content["runs"]["digits-again"]["set"]["train.epochs"] = 2
@@ -184,7 +189,7 @@ def test_a_search_is_before_the_run_that_it_would_replay(content: dict[str, Any]
         graphs.check(spec.parse(content), "params.yaml")
 
 
-def test_a_choice_of_a_search_and_a_variant_are_checked_too(content: dict[str, Any]) -> None:
+def test_graphs_of_search_spaces_and_variants_are_checked(content: dict[str, Any]) -> None:
     del content["runs"]["digits-again"]
     spaces = {"sfl": {"graph": {"choices": ["given:m.csv", "given:none.csv"]}}}
     with pytest.raises(BadInput, match=r"^params\.yaml: tune\.spaces\.sfl\.graph: 'given:none\.csv'"):
@@ -194,8 +199,8 @@ def test_a_choice_of_a_search_and_a_variant_are_checked_too(content: dict[str, A
         graphs.check(spec.parse(content), "params.yaml")
 
 
-def test_a_file_that_has_become_wrong_is_refused_by_its_own_stage(content: dict[str, Any]) -> None:
-    """The first stage does not run again where params.yaml is as before."""
+def test_a_file_that_became_invalid_is_refused_by_its_own_stage(content: dict[str, Any]) -> None:
+    """The first stage does not run again while params.yaml is unchanged."""
     Path("params.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
     Path("m.csv").write_text("")
     name = next(key for key, place in content["graphs"].items() if place == "m.csv")
@@ -204,7 +209,7 @@ def test_a_file_that_has_become_wrong_is_refused_by_its_own_stage(content: dict[
 
 
 def test_a_replayed_run_is_trained_first(content: dict[str, Any]) -> None:
-    """`dvc repro` goes by the order of the list, and flows, which train side by side, wait for it."""
+    """`dvc repro` follows the order of the list. Flows train in parallel, and wait for the replayed run."""
     repo = project(content)
     order = [stage.name for stage in plan_repro(repo.index.graph)]
     assert order.index("train@digits-own") < order.index("train@digits-again")

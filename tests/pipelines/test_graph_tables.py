@@ -1,4 +1,4 @@
-"""The tables of collaboration graphs in the docs: made from the files beside them."""
+"""The tables of collaboration graphs in the docs agree with the files in the same folder."""
 
 import shutil
 from pathlib import Path
@@ -21,8 +21,8 @@ def test_tables_show_the_files() -> None:
     assert graph_tables.fill_blocks(page) == page
 
 
-def test_a_graph_is_found_when_it_stays_above_the_mark() -> None:
-    """Not at the first round above it, and not at all if the last one is below."""
+def test_a_graph_is_found_when_its_area_stays_above_the_threshold() -> None:
+    """The first round above it does not count, and no round counts if the last one is below."""
 
     def found(*areas: float) -> str:
         return graph_tables.first_stable_round(pd.DataFrame({"round": [1, 5, 10, 20][: len(areas)], "auc": areas}))
@@ -34,7 +34,7 @@ def test_a_graph_is_found_when_it_stays_above_the_mark() -> None:
 
 
 def test_differences_are_those_of_the_tests() -> None:
-    """Each cell "minus a control" has its row among the tests, and is marked where the corrected p is below 0.05."""
+    """Each cell "minus a control" has its row among the tests. It is marked where the corrected p is below 0.05."""
     tests = pd.read_csv(boards.FOLDER / "graphs.tests.csv")
     for task in TASKS:
         lines = [line.split(" | ") for line in graph_tables.table(task).splitlines()[2:]]
@@ -45,7 +45,7 @@ def test_differences_are_those_of_the_tests() -> None:
 
 
 def test_sentences_count_the_tests() -> None:
-    """How often a learned graph is significantly better or worse than a control, and what its rows show."""
+    """How often a learned graph is significantly better or worse than a control, and the numbers about its rows."""
     text = " ".join(graph_tables.PAGE.read_text(encoding="utf-8").split())
     tests = pd.read_csv(boards.FOLDER / "graphs.tests.csv")
     for word, others in {"uniform": "Of {} comparisons with the same", "shuffled": "Of {} with shuffled"}.items():
@@ -64,7 +64,7 @@ def test_sentences_count_the_tests() -> None:
     assert f"for {(rows['at_last'] >= 2).sum()} of the {len(rows)} runs" in text
 
 
-def test_a_right_graph_may_hurt() -> None:
+def test_a_correct_graph_may_lower_the_mean() -> None:
     """On grouped digits five methods find the groups, and all have lower means than with a uniform graph."""
     means = pd.read_csv(boards.FOLDER / "graphs.csv").query("task == 'digits-grouped'").set_index("method")
     own = means[~means.index.str.endswith("]")]
@@ -78,8 +78,8 @@ def test_a_right_graph_may_hurt() -> None:
         assert f"{_twin(means, label, 'uniform') - _twin(means, label, 'oracle'):.1f} points below uniform" in text
 
 
-def test_a_right_graph_helps_on_cora() -> None:
-    """The range of what it is worth; six parts decide nothing."""
+def test_a_correct_graph_helps_on_cora() -> None:
+    """The range of the gain. With six clients no test is significant."""
     text = " ".join(graph_tables.PAGE.read_text(encoding="utf-8").split())
     tests = pd.read_csv(boards.FOLDER / "graphs.tests.csv").query("task == 'cora-overlap'")
     tests = tests[tests["method"].isin(["pFedGraph", "FedGTA", "HeurFedAMP", "FED-PUB"])]
@@ -100,9 +100,9 @@ def _twin(means: pd.DataFrame, label: str, word: str) -> float:
     return float(own["mean"].item())
 
 
-def test_tasks_that_were_not_run_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part of the study replaces its own rows only, and a second copy changes nothing."""
-    kept = {ending: pd.read_csv(boards.FOLDER / f"graphs{ending}.csv") for ending in ("", ".tests", ".rounds")}
+def test_rows_of_tasks_that_were_not_run_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of the study replaces only its own rows. A second copy changes nothing."""
+    tables = {ending: pd.read_csv(boards.FOLDER / f"graphs{ending}.csv") for ending in ("", ".tests", ".rounds")}
     shutil.copytree(boards.FOLDER, tmp_path / boards.FOLDER)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BadInput, match="has no leaderboard; make it with: fedweave study use graphs"):
@@ -111,17 +111,17 @@ def test_tasks_that_were_not_run_stay(tmp_path: Path, monkeypatch: pytest.Monkey
     write_study(folder, {"shoulder": ARMS}, {"Local": -6.0, "FedAMP": 0.0}, clients=20, rounds=8, extras=False)
     results.write(folder)
     graph_tables.copy_results()
-    texts = [(boards.FOLDER / f"graphs{ending}.csv").read_text() for ending in kept]
-    for ending, before in kept.items():
+    texts = [(boards.FOLDER / f"graphs{ending}.csv").read_text() for ending in tables]
+    for ending, before in tables.items():
         now = pd.read_csv(boards.FOLDER / f"graphs{ending}.csv")
         others = (table[table["task"] != "shoulder"].reset_index(drop=True) for table in (now, before))
         pd.testing.assert_frame_equal(*others)
         assert set(now.loc[now["task"] == "shoulder", "method"]) <= {"Local", "FedAMP"}
     graph_tables.copy_results()
-    assert [(boards.FOLDER / f"graphs{ending}.csv").read_text() for ending in kept] == texts
+    assert [(boards.FOLDER / f"graphs{ending}.csv").read_text() for ending in tables] == texts
 
 
-def test_a_task_that_is_not_there_is_named() -> None:
+def test_a_missing_task_is_named() -> None:
     with pytest.raises(BadInput, match="'letters' is no task of graphs, only cora-overlap, digits-grouped, shoulder"):
         graph_tables.table("letters")
     with pytest.raises(BadInput, match="'copy' is unknown; write take, or nothing"):

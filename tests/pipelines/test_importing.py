@@ -1,4 +1,4 @@
-"""`fedweave import`: the data set and the study that it writes are those of the API, through the stages."""
+"""`fedweave import` writes a data set and a study that give the same results through the stages as through the API."""
 
 import os
 from pathlib import Path
@@ -27,7 +27,7 @@ TABLE = pd.DataFrame(
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The files of a new project; DVC is not started."""
+    """The files of a new project, made without starting DVC."""
     for name, text in projects.contents().items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
@@ -37,7 +37,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_file_through_the_stages(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Rows, clients and parts are those of `from_file`; raw rows are predicted in the project; only changes refuse."""
+    """Rows, clients and parts are those of `from_file`. The project predicts raw rows. Only a change is refused."""
     arguments = {"client": "shop", "label": "price", "name": "orders", "preprocess": "client"}
     importing.import_(Path("orders.csv"), **arguments, methods="local,fedavg", rounds=2, seeds=1, metric="rmse")
     assert "next: dvc repro" in capsys.readouterr().out
@@ -47,14 +47,14 @@ def test_a_file_through_the_stages(project: Path, capsys: pytest.CaptureFixture[
     partition.main("orders")
     tune.main("orders")
     train.main("orders-fedavg")
-    made = fw.Federation.from_file("orders.csv", **arguments)
-    np.testing.assert_array_equal(load_dataset("data/features/orders").x, made.dataset.x)
+    federation = fw.Federation.from_file("orders.csv", **arguments)
+    np.testing.assert_array_equal(load_dataset("data/features/orders").x, federation.dataset.x)
     stored = load_partition("data/partitions/orders/partition.npz")
-    assert stored.names == made.names
-    for first, second in zip(stored.train, made.partition.train, strict=True):
+    assert stored.names == federation.names
+    for first, second in zip(stored.train, federation.partition.train, strict=True):
         np.testing.assert_array_equal(first, second)
     result = fw.load("results/orders")["fedavg"]
-    alone = fw.fit("fedavg", made, rounds=2, metric="rmse", progress=False)
+    alone = fw.fit("fedavg", federation, rounds=2, metric="rmse", progress=False)
     pd.testing.assert_series_equal(result.scores, alone.scores)
     np.testing.assert_array_equal(result.predict(TABLE.head(4), "shop 1"), alone.predict(TABLE.head(4), "shop 1"))
     importing.import_(Path("orders.csv"), **arguments, methods="local,fedavg", rounds=2, seeds=1, metric="rmse")
@@ -72,15 +72,15 @@ def test_a_folder_becomes_one_file(project: Path) -> None:
     for shop, part in TABLE.groupby("shop"):
         part.drop(columns="shop").to_csv(Path("shops") / f"{shop}.csv", index=False)
     importing.import_(Path("shops"), client="shop", label="price")
-    made = fw.Federation.from_file("shops", client="shop", label="price")
-    np.testing.assert_array_equal(DATASETS["shops"](Path()).x, made.dataset.x)
-    assert assembly.load().tasks["shops"].partition["clients"] == len(made) == 3
+    federation = fw.Federation.from_file("shops", client="shop", label="price")
+    np.testing.assert_array_equal(DATASETS["shops"](Path()).x, federation.dataset.x)
+    assert assembly.load().tasks["shops"].partition["clients"] == len(federation) == 3
     assert [*pd.read_parquet("imports/shops.parquet")] == ["size", "kind", "price", "shop"]
     del DATASETS["shops"], PARTITIONS["shops-rows"]
 
 
 def test_a_folder_is_read_once_and_keeps_its_types(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client "01" does not become the number 1; codes of two files are texts; a second import writes nothing."""
+    """The client "01" does not become the number 1. Codes of two files are texts. A second import writes nothing."""
     Path("sites").mkdir()
     for site, codes in (("01", [1, 2]), ("02", ["x", "y"])):
         part = TABLE[:40].assign(code=[codes[i % 2] for i in range(40)]).drop(columns="shop")
@@ -89,9 +89,9 @@ def test_a_folder_is_read_once_and_keeps_its_types(project: Path, monkeypatch: p
     monkeypatch.setattr(importing, "read_folder", lambda *words: reads.append(words) or read_folder(*words))
     importing.import_(Path("sites"), client="ward", label="price")
     assert len(reads) == 1
-    made = fw.Federation.from_file("sites", client="ward", label="price")
-    assert PARTITIONS["sites-rows"](DATASETS["sites"](Path()), 2, 0).names == made.names == ("01", "02")
-    np.testing.assert_array_equal(DATASETS["sites"](Path()).x, made.dataset.x)
+    federation = fw.Federation.from_file("sites", client="ward", label="price")
+    assert PARTITIONS["sites-rows"](DATASETS["sites"](Path()), 2, 0).names == federation.names == ("01", "02")
+    np.testing.assert_array_equal(DATASETS["sites"](Path()).x, federation.dataset.x)
     files = ["imports/sites.parquet", "imports/own_sites.py", "studies/sites.yaml"]
     before = [Path(file).stat() for file in files]
     importing.import_(Path("sites"), client="ward", label="price")
@@ -101,8 +101,8 @@ def test_a_folder_is_read_once_and_keeps_its_types(project: Path, monkeypatch: p
     del DATASETS["sites"], PARTITIONS["sites-rows"]
 
 
-def test_names_that_are_no_python(project: Path) -> None:
-    """A column and a file may have quotes and backslashes; what is written reads them as they are."""
+def test_names_with_quotes_and_backslashes_are_kept(project: Path) -> None:
+    """A column and a file may have them. The written code reads the names unchanged."""
     label, file = 'a "price" \\N', Path('say """x.y"z.csv')
     TABLE.rename(columns={"price": label}).to_csv(file, index=False)
     importing.import_(file, client="shop", label=label, name="quoted")
@@ -111,7 +111,7 @@ def test_names_that_are_no_python(project: Path) -> None:
     del DATASETS["quoted"], PARTITIONS["quoted-rows"]
 
 
-def test_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_input_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line, and nothing is written."""
     with pytest.raises(fw.BadInput, match="--name: 'Or ders' must begin"):
         importing.import_(Path("orders.csv"), client="shop", label="price", name="Or ders")

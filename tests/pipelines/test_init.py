@@ -1,4 +1,4 @@
-"""`fedweave init` in a folder that is a project already."""
+"""`fedweave init` in a folder that is already a project."""
 
 import os
 import re
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A new project; git and DVC are not started."""
+    """A new project, made without starting git and DVC."""
     monkeypatch.setattr(projects, "_init_git", lambda _: False)
     monkeypatch.setattr(projects, "_init_dvc", lambda *_: None)
     projects.init(tmp_path)
@@ -28,7 +28,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_no_file_of_the_user_is_changed(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever it was; one that changes with fedweave is named."""
+    """This holds for every file. A file that changes with fedweave is named."""
     for name in (*projects.contents(), "params.yaml"):
         file = project / name
         file.write_text(file.read_text(encoding="utf-8") + "# mine\n", encoding="utf-8")
@@ -36,15 +36,15 @@ def test_no_file_of_the_user_is_changed(project: Path, capsys: pytest.CaptureFix
     capsys.readouterr()
     projects.init(project)
     assert {name: (project / name).read_text(encoding="utf-8") for name in before} == before
-    said = capsys.readouterr().out
-    assert [name for name in before if f"{name}: has changes of your own" in said] == ["prefect.yaml", "dvc.yaml"]
+    output = capsys.readouterr().out
+    assert [name for name in before if f"{name}: has changes of your own" in output] == ["prefect.yaml", "dvc.yaml"]
     assert (project / "params.yaml").read_text(encoding="utf-8").endswith("# mine\n")
 
 
 def test_the_next_command_can_be_pasted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A folder with a space is one word, and the commands that its README.md names are there."""
+    """A folder with a space is quoted. The commands that the project's README.md names exist."""
     monkeypatch.setattr(projects, "_init_git", lambda _: False)
     monkeypatch.setattr(projects, "_init_dvc", lambda *_: None)
     monkeypatch.chdir(tmp_path)
@@ -54,8 +54,8 @@ def test_the_next_command_can_be_pasted(
     assert {*named} == {"study", "flow", "ui"} <= typer.main.get_group(main.app).commands.keys()
 
 
-def test_another_package_than_the_linked_one_runs_nothing(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every stage, every flow and `fedweave cluster` say so in one line; `fedweave init .` is the way out."""
+def test_a_package_other_than_the_linked_one_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every stage, every flow and `fedweave cluster` refuse it in one line. `fedweave init .` is the way out."""
     monkeypatch.chdir(project)
     link, older = Path(linked.LINK), project / "older" / "fedweave"
     assert linked.difference() == ""
@@ -74,29 +74,29 @@ def test_another_package_than_the_linked_one_runs_nothing(project: Path, monkeyp
     assert linked.difference() == ""
 
 
-def test_a_link_of_another_host_says_nothing(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers may share the folder and have the same code elsewhere."""
+def test_a_link_of_another_host_is_ignored(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers may share the folder and have the same code at another path."""
     monkeypatch.chdir(project)
     Path(linked.LINK).unlink()
     Path(linked.LINK).symlink_to("/no/such/fedweave")
     assert linked.difference() == ""
 
 
-def test_an_unchanged_pipeline_is_renewed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another fedweave writes another dvc.yaml."""
-    wanted = projects.contents()
-    newer = {**wanted, "dvc.yaml": projects.signed_files.sign("Newer.", "stages: {}\n"), ".env": "A=1\n"}
+def test_an_unchanged_pipeline_is_replaced(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another version of fedweave writes another dvc.yaml."""
+    expected = projects.contents()
+    newer = {**expected, "dvc.yaml": projects.signed_files.sign("Newer.", "stages: {}\n"), ".env": "A=1\n"}
     monkeypatch.setattr(projects, "contents", lambda: newer)
     projects.init(project)
     assert (project / "dvc.yaml").read_text(encoding="utf-8") == newer["dvc.yaml"]
-    assert (project / ".env").read_text(encoding="utf-8") == wanted[".env"]
+    assert (project / ".env").read_text(encoding="utf-8") == expected[".env"]
 
 
 @pytest.mark.parametrize(
     "ignored", [(ROOT / ".gitignore").read_text(), projects.GITIGNORE], ids=["checkout", "project"]
 )
-def test_git_leaves_out_what_a_federation_writes(tmp_path: Path, ignored: str) -> None:
-    """Rows of clients and secret keys, by the names of README.md and docs/federation.md; code is not left out."""
+def test_git_ignores_the_files_that_a_federation_writes(tmp_path: Path, ignored: str) -> None:
+    """Rows of clients and secret keys, by the names in README.md and docs/federation.md. Code is not ignored."""
     subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
     written = ("app/spec.json", "app-data/client-0.pt", "client.pt", "federation/keys/client-0", "my-keys/hospital-1",
                "server-keys/server.key", "state/client.pt", "superlink.db")  # fmt: skip
@@ -104,7 +104,7 @@ def test_git_leaves_out_what_a_federation_writes(tmp_path: Path, ignored: str) -
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(ignored)
-    said = subprocess.run(
+    output = subprocess.run(
         ["git", "status", "--short", "--untracked-files=all"], cwd=tmp_path, capture_output=True, text=True, check=True
     )
-    assert said.stdout.split() == ["??", ".gitignore", "??", "src/federation/code.py"]
+    assert output.stdout.split() == ["??", ".gitignore", "??", "src/federation/code.py"]

@@ -1,4 +1,4 @@
-"""A stage and its fork server, at the moments when the server ends or refuses."""
+"""A stage and its fork server, when the server ends or refuses."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from tests.servers import ROOT
 
 
 def server_path(folder: Path) -> Path:
-    """The path of the server of this process, without its ending."""
+    """The path of this process's server, without its ending."""
     started = Path(f"/proc/{os.getpid()}/stat").read_text().rpartition(")")[2].split()[19]
     place = folder / ".fedweave" / "forkserver"
     place.mkdir(parents=True, mode=0o700)
@@ -23,8 +23,8 @@ def server_path(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("owner_has_ended", [True, False])
-def test_a_server_leaves_the_files_of_the_next_one(tmp_path: Path, owner_has_ended: bool) -> None:
-    """It ends for its owner, or because the code has changed; then the next server is at the same path."""
+def test_a_server_does_not_remove_the_files_of_the_next_one(tmp_path: Path, owner_has_ended: bool) -> None:
+    """It ends because its owner ended, or because the code has changed. Then the next server is at the same path."""
     path = server_path(tmp_path)
     server = object.__new__(forkserver.Server)
     server.path, server.jobs, server.listening, server.quit = str(path), {}, False, owner_has_ended
@@ -36,7 +36,9 @@ def test_a_server_leaves_the_files_of_the_next_one(tmp_path: Path, owner_has_end
 
 
 def test_a_signal_is_kept_until_a_stage_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It comes while the server, which then refuses, is still importing; the stage must not run after it."""
+    """The signal comes while the server is still importing. The server then refuses, and the stage must not run
+    afterwards.
+    """
     path = server_path(tmp_path)
     Path(f"{path}.token").write_text("secret")
     command = [sys.executable, "-IS", str(ROOT / "pipelines" / "launching" / "launcher.py"), "names"]

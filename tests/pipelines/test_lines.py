@@ -12,7 +12,7 @@ from fedweave.pipelines.launching import lines
 from tests.small_project import params, part
 
 ROOT = Path(__file__).resolve().parents[2]
-SAID = """Stage 'code@fedweave' didn't change, skipping
+DVC_OUTPUT = """Stage 'code@fedweave' didn't change, skipping
 Running stage 'train@digits-ditto':
 > exec python -IS pipelines/launching/launcher.py train 'digits-ditto'
 digits-ditto seed 0: round 1/2
@@ -32,7 +32,7 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize(
     "text", [(ROOT / "params.yaml").read_text(), params(), part("other", 3.0)], ids=["quick", "small", "part"]
 )
-def test_stages_are_counted_without_a_library(text: str) -> None:
+def test_stages_are_counted_without_dvc_as_a_library(text: str) -> None:
     content = yaml.safe_load(text)
     parts = (content["datasets"], content["tasks"], content["tasks"], content["runs"], content["ablate"])
     count = 5 + len(content.get("uses") or ()) + sum(map(len, parts))
@@ -44,10 +44,10 @@ def test_stages_are_counted_without_a_library(text: str) -> None:
 @pytest.mark.parametrize(
     ("status", "last"), [(0, "4 stages (2 ran, 1 restored, 1 unchanged) in"), (2, "stopped after")]
 )
-def test_one_line_for_each_stage_that_was_not_left_alone(status: int, last: str) -> None:
+def test_each_stage_that_was_not_skipped_has_one_line(status: int, last: str) -> None:
     output, errors = io.StringIO(), io.StringIO()
     view = lines.ProgressView(output, errors, 12)
-    for line in SAID.splitlines():
+    for line in DVC_OUTPUT.splitlines():
         view.show_output(line)
     view.show_error("error: a line of its own")
     view.end(status)
@@ -62,7 +62,7 @@ def test_one_line_for_each_stage_that_was_not_left_alone(status: int, last: str)
 
 
 def test_a_stage_whose_files_cannot_be_restored_has_failed() -> None:
-    """DVC says that it is cached before it copies the files."""
+    """DVC reports the stage as cached before it copies the files."""
     output = io.StringIO()
     view = lines.ProgressView(output, io.StringIO(), 3)
     view.show_output("Stage 'train@a' is cached - skipping run, checking out outputs")
@@ -75,13 +75,13 @@ def test_a_stage_whose_files_cannot_be_restored_has_failed() -> None:
     assert "(1 restored, 1 failed)" in end
 
 
-def test_a_log_tells_now_and_then_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not before a minute without news, and not where a terminal shows it."""
+def test_a_log_names_the_running_stage_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does so after a minute without other output, and not where a terminal shows the stage."""
     output, terminal = io.StringIO(), Terminal()
     monkeypatch.setattr(lines, "terminal_width", lambda stream: 60)
     views = [lines.ProgressView(stream, io.StringIO(), 12) for stream in (output, terminal)]
     for view in views:
-        for line in SAID.splitlines()[:4]:
+        for line in DVC_OUTPUT.splitlines()[:4]:
             view.show_output(line)
         view.show_running()
     assert output.getvalue() == ""
@@ -93,10 +93,10 @@ def test_a_log_tells_now_and_then_what_runs(monkeypatch: pytest.MonkeyPatch) -> 
     assert "running for" not in terminal.getvalue()
 
 
-def test_a_terminal_shows_what_a_stage_says_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_the_last_line_of_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "terminal_width", lambda stream: 60)
     output = Terminal()
     view = lines.ProgressView(output, io.StringIO(), 12)
-    for line in SAID.splitlines()[:4]:
+    for line in DVC_OUTPUT.splitlines()[:4]:
         view.show_output(line)
     assert output.getvalue().rpartition("\r")[2] == " 2/12 train@digits-ditto: digits-ditto seed 0: round 1/2\x1b[K"

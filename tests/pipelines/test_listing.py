@@ -1,4 +1,4 @@
-"""`fedweave list` outside of a terminal: every row is one whole line, so that grep finds it."""
+"""`fedweave list` outside of a terminal: every row is one complete line, so that grep finds it."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from fedweave.study import catalogue
 
 
 def test_every_row_is_one_whole_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also where the variables of the shell say that lines are short."""
+    """This holds even if variables of the shell set short lines."""
     monkeypatch.setenv("COLUMNS", "80")
     main.list_("methods")
     lines = capsys.readouterr().out.splitlines()

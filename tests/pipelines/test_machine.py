@@ -1,4 +1,4 @@
-"""The machine's load while a stage trains: taken from the system, kept short, written as a table."""
+"""The machine's load while a stage trains: read from the system, with few rows, written as a table."""
 
 import mmap
 import sys
@@ -13,9 +13,9 @@ import pytest
 from fedweave.pipelines import machine
 
 
-def test_memory_that_is_taken_shows(tmp_path: Path) -> None:
+def test_allocated_memory_is_measured(tmp_path: Path) -> None:
     before = machine.sample()["process_memory_usage_megabytes"]
-    block = mmap.mmap(-1, 2**27)  # not from the heap, which may have as much to spare
+    block = mmap.mmap(-1, 2**27)  # not from the heap, which may have as much free
     block.write(b"x" * len(block))
     with machine.record_load() as rows:
         pass
@@ -28,13 +28,13 @@ def test_memory_that_is_taken_shows(tmp_path: Path) -> None:
     assert table["cpu_utilization_percentage"].between(0, 100).all()
 
 
-def test_rows_stay_few_and_span_the_whole_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_few_and_cover_the_whole_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(10**6))
     monkeypatch.setattr(machine, "sample", lambda: {"time": float(next(clock))})
     rows: list[dict[str, float]] = []
 
     class Over(threading.Event):
-        """Ends after 5000 looks, without waiting."""
+        """Ends after 5000 calls, without waiting."""
 
         calls = 0
 
@@ -60,12 +60,12 @@ BROKEN = {
 
 
 class Unavailable(Exception):
-    """An error of no class that is expected, such as that of NVIDIA's Python bindings."""
+    """An error of an unexpected class, such as that of NVIDIA's Python bindings."""
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_reading_that_fails_is_left_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever it raises, what was trained is not lost; the other readings are there."""
+    """Any exception: the training result is not lost, and the other readings are there."""
     cuda = SimpleNamespace(is_initialized=lambda: True, device_count=lambda: 1, mem_get_info=lambda _: (1, 2),
                            utilization=lambda _: 50)  # fmt: skip
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
@@ -83,6 +83,6 @@ def test_a_reading_that_fails_is_left_out(name: str, monkeypatch: pytest.MonkeyP
     assert len(lost) <= 2
 
 
-def test_a_machine_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_a_network_has_no_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine.psutil, "net_io_counters", lambda: None)
     assert "disk_usage_percentage" in machine.sample()

@@ -1,4 +1,4 @@
-"""Names in a params.yaml edited by hand: `dvc repro` gives none of them to a shell and removes nothing."""
+"""Names in a params.yaml edited by hand: `dvc repro` passes none of them to a shell and removes nothing."""
 
 import re
 from pathlib import Path
@@ -15,18 +15,18 @@ from tests.small_project import params
 pytestmark = [pytest.mark.xdist_group("code"), pytest.mark.timeout(600)]
 
 SHELL = "x' $(touch pwn) '"
-ABOVE = f"{SHELL}/../digits"  # a path to what an earlier run may have left
+ABOVE = f"{SHELL}/../digits"  # a path to files that an earlier run may have left
 DIGITS: dict[str, Any] = yaml.safe_load(params())["tasks"]["digits"]
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A project with the files that an earlier run leaves, and a table of the user's own."""
-    made = Project(tmp_path_factory.mktemp("names"), params())
-    (made.folder / "mine.csv").write_text("a\n")
+    """A project with the files that an earlier run leaves, and a table of the user."""
+    prepared = Project(tmp_path_factory.mktemp("names"), params())
+    (prepared.folder / "mine.csv").write_text("a\n")
     for stage in ("names", "code@fedweave", "sources"):
-        made.python("dvc", "repro", "-s", stage)
-    return made
+        prepared.python("dvc", "repro", "-s", stage)
+    return prepared
 
 
 CHANGES = [
@@ -60,26 +60,26 @@ def test_the_first_stage_refuses_names(
 
 
 def test_dvc_runs_no_text_of_a_name(tmp_path: Path) -> None:
-    """In a project that nothing was run in: the first stage refuses the file before any other stage begins."""
-    made = Project(tmp_path / "project", "")
-    (made.folder / "mine.csv").write_text("a\n")
-    assert_refused(made, CHANGES[0])
+    """Nothing has run in the project. The first stage refuses the file before any other stage starts."""
+    project = Project(tmp_path / "project", "")
+    (project.folder / "mine.csv").write_text("a\n")
+    assert_refused(project, CHANGES[0])
 
 
 @pytest.mark.acceptance
 @pytest.mark.parametrize("changes", CHANGES[:3], ids=lambda changes: str(changes)[:60])
-def test_dvc_runs_no_text_of_a_name_beside_an_earlier_run(changes: dict[str, Any], project: Project) -> None:
-    """Where the name is a path, it leads to something."""
+def test_dvc_runs_no_text_of_a_name_after_an_earlier_run(changes: dict[str, Any], project: Project) -> None:
+    """Here a name that is a path leads to an existing file."""
     assert_refused(project, changes)
 
 
 def assert_refused(project: Project, changes: dict[str, Any]) -> None:
-    """By the first stage, with no other stage run, no word of the name given to a shell and no file lost."""
+    """The first stage refuses the name. No other stage runs, no shell gets the name, and no file is lost."""
     (project.folder / "params.yaml").write_text(yaml.safe_dump(yaml.safe_load(params()) | changes))
     done = project.python("dvc", "repro", check=False)
-    said = done.stdout + done.stderr
+    output = done.stdout + done.stderr
     assert done.returncode != 0
-    assert said.count("error: params.yaml: ") == 1
-    assert re.findall(r"Running stage '([^']*)'", said) == ["names"]
+    assert output.count("error: params.yaml: ") == 1
+    assert re.findall(r"Running stage '([^']*)'", output) == ["names"]
     assert not [*project.folder.rglob("pwn")]
     assert (project.folder / "mine.csv").exists()

@@ -22,8 +22,8 @@ EMPTY = {
 
 
 @pytest.mark.parametrize("option", EMPTY)
-def test_an_empty_path(option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would be the current folder, which stays as it was."""
+def test_an_empty_path_is_refused(option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be the current folder, which is unchanged."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(typer.BadParameter) as caught:
         main.app(EMPTY[option], standalone_mode=False)
@@ -33,16 +33,16 @@ def test_an_empty_path(option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("write", [check_writable, lambda folder: write_atomic(folder / "file", "text")])
-def test_a_folder_in_proc(write: Callable[[Path], None]) -> None:
-    """The system says that it does not exist, and not that it is read-only."""
+def test_a_folder_in_proc_is_refused(write: Callable[[Path], None]) -> None:
+    """The system reports that the folder does not exist, and not that it is read-only."""
     with pytest.raises(BadInput, match=r"/proc/fedweave.*: cannot be written .*; free space, or make"):
         write(Path("/proc/fedweave"))
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 @pytest.mark.parametrize("path", ["out/runs.csv", None])
-def test_a_full_disk(number: int, path: str | None) -> None:
-    """One line that says what helps, also where the system does not name the file."""
+def test_a_full_disk_is_reported_in_one_line(number: int, path: str | None) -> None:
+    """The line says what helps, even if the system does not name the file."""
     line = rf"^{path or 'a file'}: cannot be written \({os.strerror(number)}\); free space, and run this again$"
     with pytest.raises(BadInput, match=line), user_errors():
         raise OSError(number, os.strerror(number), path)

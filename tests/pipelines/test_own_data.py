@@ -1,4 +1,4 @@
-"""`fedweave compare` and `fedweave predict`: the same as the API does, from files, in one folder."""
+"""`fedweave compare` and `fedweave predict` give the same as the API, from files, in one folder."""
 
 import io
 from pathlib import Path
@@ -15,7 +15,7 @@ SETTINGS: dict[str, Any] = {"client": "dest", "label": "late", "methods": "local
 
 
 def flights(count: int = 600) -> pd.DataFrame:
-    """Flights to six places: late if the way is long, more or less."""
+    """Flights to six places. Long flights tend to be late."""
     draws = np.random.default_rng(0)
     distance = draws.normal(size=count)
     return pd.DataFrame(
@@ -31,7 +31,7 @@ def flights(count: int = 600) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A comparison of two methods, and the file that it read."""
+    """A comparison of two methods, and the file that it has read."""
     place = tmp_path_factory.mktemp("own")
     flights().to_csv(place / "flights.csv", index=False)
     own_data.compare(
@@ -41,8 +41,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_it_is_what_the_api_gives(folder: Path) -> None:
-    """The same scores as the calls in Python; the report and the tables are there."""
+def test_the_scores_are_those_of_the_api(folder: Path) -> None:
+    """The folder has the report and the tables."""
     federation = fw.Federation.from_pandas(
         pd.read_csv(folder / "flights.csv"), client="dest", label="late", time="time_hour", gap=2,
         shares={"train": 0.5, "val": 0.2, "test": 0.3}, name="flights",
@@ -59,8 +59,10 @@ def test_it_is_what_the_api_gives(folder: Path) -> None:
     }
 
 
-def test_what_is_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The leaderboard, the sentences, and warnings; a second call trains nothing."""
+def test_compare_prints_the_leaderboard_sentences_and_warnings(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A second call trains nothing."""
     before = {path: path.stat().st_mtime_ns for path in (folder / "out" / "runs").rglob("run.json")}
     test_again = {"time": "time_hour", "split": "chronological", "gap": 2, "shares": "0.5,0.2,0.3"}
     own_data.compare(
@@ -82,7 +84,7 @@ def test_what_is_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_predictions_of_raw_rows(ending: str, folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """One line per row with the classes' probabilities; rows without a label, and with values that are new."""
+    """One line per row with the probabilities of the classes. Rows have no label, and some have new values."""
     new = flights(40).drop(columns=["late", "dest", "time_hour"]).assign(weather=["rain", "snow"] * 20)
     file = tmp_path / f"new.{ending}"
     new.to_csv(file, index=False) if ending == "csv" else new.to_parquet(file)
@@ -97,7 +99,7 @@ def test_predictions_of_raw_rows(ending: str, folder: Path, capsys: pytest.Captu
 
 
 def test_files_of_the_user_are_not_replaced(folder: Path, tmp_path: Path) -> None:
-    """Neither by predictions nor by a table of the results that has the same name."""
+    """Neither predictions nor a table of the results with the same name replaces them."""
     file = tmp_path / "clients.csv"
     flights(40).to_csv(file, index=False)
     before = file.read_bytes()
@@ -110,7 +112,7 @@ def test_files_of_the_user_are_not_replaced(folder: Path, tmp_path: Path) -> Non
 
 
 def test_the_best_method_is_chosen_by_validation(folder: Path) -> None:
-    """Test scores choose nothing."""
+    """Test scores are not used."""
     done = fw.load(folder / "out")
     scores = {name: done[name].select_scores("val")["value"].mean() for name in done.methods}
     assert scores[done.best().name] == max(scores.values())
@@ -146,8 +148,8 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_refused(message: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line, before anything is written."""
+def test_bad_input_is_refused(message: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The refusal is one line, before anything is written."""
     monkeypatch.chdir(tmp_path)
     Path("words.txt").write_bytes(b"ab\xff")
     arguments = {**SETTINGS, "out": tmp_path / "none", **REFUSED[message]}
@@ -160,17 +162,17 @@ def test_refused(message: str, folder: Path, tmp_path: Path, monkeypatch: pytest
         own_data.predict(folder / "out", folder / "flights.csv", client="JFK", method="ditto")
 
 
-def test_set_reaches_its_block() -> None:
-    """Settings of the training have no prefix, or their own."""
-    words = ["lr=0.1", "train.epochs=2", "model.hidden=32", "evaluate.every=5", "evaluate.select=last"]
-    chosen = own_data.split_settings([*words, "ditto.lam=0.5"], "f1")
+def test_options_of_set_change_the_block_that_they_name() -> None:
+    """Settings of the training have no prefix, or the prefix of their block."""
+    settings = ["lr=0.1", "train.epochs=2", "model.hidden=32", "evaluate.every=5", "evaluate.select=last"]
+    chosen = own_data.split_settings([*settings, "ditto.lam=0.5"], "f1")
     assert chosen.train == {"lr": 0.1, "epochs": 2, "metric": "f1"}
     assert (chosen.model, chosen.evaluate) == ({"hidden": 32}, {"every": 5, "select": "last"})
     assert chosen.methods == {"ditto": {"lam": 0.5}}
 
 
 def test_settings_of_methods(folder: Path, tmp_path: Path) -> None:
-    """`--set METHOD.NAME=VALUE` gives a method settings; the other methods keep theirs."""
+    """`--set METHOD.NAME=VALUE` changes a setting of one method. The other methods keep theirs."""
     settings = {**SETTINGS, "methods": "local,ditto", "settings": ["ditto.lam=0.25"], "seeds": 1, "rounds": 2}
     own_data.compare(folder / "flights.csv", **settings, out=tmp_path / "out")
     done = fw.load(tmp_path / "out")
@@ -178,8 +180,8 @@ def test_settings_of_methods(folder: Path, tmp_path: Path) -> None:
     assert "lam" not in done["local"].run.info["spec"]["method"]
 
 
-def test_evaluation_of_a_comparison(folder: Path, tmp_path: Path) -> None:
-    """Every second round is evaluated; a race takes no such setting."""
+def test_settings_of_evaluation_reach_a_comparison(folder: Path, tmp_path: Path) -> None:
+    """Every second round is evaluated. A race refuses this setting."""
     settings = {**SETTINGS, "methods": "local", "settings": ["evaluate.every=2"], "seeds": 1, "rounds": 4}
     own_data.compare(folder / "flights.csv", **settings, out=tmp_path / "out")
     assert {*fw.load(tmp_path / "out")["local"].history["round"]} == {2, 4}

@@ -1,5 +1,5 @@
-"""The pipeline in a temporary copy of the project: whole, idle when nothing changed, and re-run only where something
-did.
+"""The pipeline in a temporary copy of the project: complete, idle without changes, and re-run only where something
+changed.
 """
 
 import json
@@ -22,13 +22,13 @@ from tests.mlflow_store import Shown, current
 from tests.servers import ROOT, Project
 from tests.small_project import params, part, repro
 
-# One process runs them all: they share a project and change it in turn.
+# One process runs all tests: they share a project and change it one after the other.
 pytestmark = [pytest.mark.xdist_group("pipeline"), pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A reproduced small study."""
+    """A reproduced study."""
     made = Project(tmp_path_factory.mktemp("project"), params())
     ran = repro(made)
     assert {
@@ -45,7 +45,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 
 def test_results_are_there(project: Project) -> None:
-    """Leaderboard, report, MLflow's database, and what tuning found."""
+    """Leaderboard, report, MLflow's database, and the result of tuning."""
     folder = project.folder / "results" / "small"
     board = pd.read_csv(folder / "leaderboard.csv")
     assert ",".join(board.columns) == (
@@ -70,8 +70,8 @@ def test_results_are_there(project: Project) -> None:
     assert not [*(project.folder / ".fedweave" / "checkpoints").rglob("*.pt")]
 
 
-def test_ablations_stand_beside_the_run_as_it_is_declared(project: Project) -> None:
-    """What equals it is not trained again; a partition with other clients is not paired."""
+def test_variants_of_an_ablation_are_compared_with_the_declared_run(project: Project) -> None:
+    """A variant equal to it is not trained again. A partition with other clients is not paired."""
     folder = project.folder / "results" / "small"
     board = pd.read_csv(folder / "leaderboard.csv").set_index(["dataset", "method"])["mean"]
     pull = pd.read_csv(folder / "ablations" / "pull" / "table.csv").set_index("variant")
@@ -89,15 +89,14 @@ def test_ablations_stand_beside_the_run_as_it_is_declared(project: Project) -> N
     assert (folder / "ablations" / "clients" / "plot.svg").is_file()
 
 
-def test_second_time_runs_nothing(project: Project) -> None:
-    """Nothing changed, nothing runs."""
+def test_a_second_run_without_changes_runs_nothing(project: Project) -> None:
     assert repro(project) == []
 
 
 @pytest.mark.acceptance
-def test_a_methods_code_is_its_own(project: Project) -> None:
-    """A comment and a reworded message run no training; other code of Ditto trains Ditto again and not FedAvg; going
-    back runs nothing, because DVC remembers.
+def test_a_change_of_a_methods_code_trains_that_method_only(project: Project) -> None:
+    """A changed comment or message runs no training. Changed code of Ditto trains Ditto again and not FedAvg. After a
+    revert nothing runs, because DVC has the results in its cache.
     """
     file = project.folder / "src" / "fedweave" / "methods" / "ditto.py"
     before = file.read_text()
@@ -116,7 +115,7 @@ def test_a_methods_code_is_its_own(project: Project) -> None:
 
 @pytest.mark.acceptance
 def test_switching_studies_and_back_runs_nothing(project: Project) -> None:
-    """Another study is computed once; the first one comes back from the run cache."""
+    """Another study is computed once. The first one is restored from the run cache."""
     (project.folder / "params.yaml").write_text(part("other", lam=3.0))
     assert "train@digits-ditto" in repro(project)
     (project.folder / "params.yaml").write_text(params())
@@ -124,7 +123,7 @@ def test_switching_studies_and_back_runs_nothing(project: Project) -> None:
 
 
 def reproduced(project: Project) -> list[str]:
-    """The lines that `make repro` prints."""
+    """The output lines of `make repro`."""
     command = [sys.executable, "-IS", "pipelines/launching/reproduce.py"]
     done = subprocess.run(
         command, cwd=project.folder, env={**os.environ, **project.env}, capture_output=True, text=True, check=False
@@ -134,8 +133,8 @@ def reproduced(project: Project) -> list[str]:
 
 
 @pytest.mark.acceptance
-def test_mlflow_says_what_the_results_say_after_a_value_is_changed_and_changed_back(project: Project) -> None:
-    """A run that comes back from DVC's cache is the current one again, with every metric that it had."""
+def test_mlflow_agrees_with_the_results_after_a_change_and_its_revert(project: Project) -> None:
+    """A run from DVC's cache is current again, with every metric that it had."""
     reproduced(project)
     assert not any(line.startswith("MLflow: ") for line in reproduced(project))
     before = record(project)
@@ -152,12 +151,12 @@ def test_mlflow_says_what_the_results_say_after_a_value_is_changed_and_changed_b
 
 
 def record(project: Project) -> Shown:
-    """What MLflow shows of the study, which is what the tables say."""
+    """The runs of the study in MLflow, which agree with the tables."""
     return current(project.env["MLFLOW_TRACKING_URI"], project.folder / "results" / "small")
 
 
 def test_bad_input_stops_before_work(project: Project) -> None:
-    """One line that names the key; no stage runs after the one that refuses it, which is not taken for done."""
+    """One line names the key. No stage runs after the refusing stage, which does not count as done."""
     lock = yaml.safe_load((project.folder / "dvc.lock").read_text())["stages"]
     (project.folder / "params.yaml").write_text(params(searched="lamm"))
     try:
@@ -177,32 +176,34 @@ def test_bad_input_stops_before_work(project: Project) -> None:
 def test_progress_counts_the_rounds_of_all_the_stages_of_a_method(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """SHN trains a plain hypernetwork first: three rounds, and three more."""
+    """SHN trains a plain hypernetwork first: three rounds, and then three more."""
     monkeypatch.chdir(tmp_path)
     run = trained.study("images", {"shn": {"k": 1}}, seeds=[0]).run("blobs-shn")
     train.train(run, (trained.dataset("images"), trained.partition("images")), "toy")
     assert re.findall(r"round (\d+)/(\d+)", capsys.readouterr().out) == [("2", "6"), ("4", "6"), ("6", "6")]
 
 
-def test_training_goes_on_from_checkpoints_of_the_same_data_only(
+def test_training_continues_from_checkpoints_of_the_same_data_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the features were corrected in between, the result is that of the new ones from the first round on."""
+    """After a correction of the features, the result is that of a training on the new features from the first round."""
     monkeypatch.chdir(tmp_path)
     study = trained.study("images", {"fedavg": {}}, seeds=[0])
     run, rows, old = study.run("blobs-fedavg"), trained.partition("images"), trained.dataset("images")
-    noted = Path("data", "partitions", run.name, "dataset.json")
-    write_atomic(noted, "before")
+    digest_file = Path("data", "partitions", run.name, "dataset.json")
+    write_atomic(digest_file, "before")
     before = train.train(run, (old, rows), "toy")
     assert train.train(run, (old, rows), "toy").histories[0].ledger == before.histories[0].ledger  # with its seconds
-    write_atomic(noted, "after")
+    write_atomic(digest_file, "after")
     after = train.train(run, (replace(old, x=-2 * old.x), rows), "toy")
     assert after.checkpoints != before.checkpoints
     assert after.histories[0].scores != before.histories[0].scores
 
 
 def test_every_stage_is_a_child_of_dvc_itself() -> None:
-    """A shell in between would outlive DVC, and the stage with it. Quotes keep a name one word, and `code` has none."""
+    """A shell in between would outlive DVC, and so would the stage. Quotes keep a name one word, and `code` has no
+    quotes.
+    """
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
     for name, stage in stages.items():
         argument = re.escape(" '${key}'" if "do" in stage and name != "code" else "")

@@ -11,8 +11,8 @@ from tests.servers import ROOT
 
 
 @pytest.mark.parametrize("name", ["Vision", "a b", "-a", "prefect-a", "a" * 41, "ä", "a\n"])
-def test_what_is_no_name_of_a_pool_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before any server is asked."""
+def test_an_invalid_name_of_a_pool_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The refusal comes before a server is asked."""
     monkeypatch.setenv(pool_names.VARIABLE, name)
     with pytest.raises(BadInput, match=r"^FEDWEAVE_POOL: .* is no name of a pool; give at most 40 lower-case letters"):
         pool_names.current_pool()
@@ -21,8 +21,8 @@ def test_what_is_no_name_of_a_pool_is_refused(name: str, monkeypatch: pytest.Mon
             function(pool=name)
 
 
-def test_one_project_has_the_names_of_prefect_yaml(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that `prefect deploy` and `fedweave deploy` do the same for it."""
+def test_an_unnamed_pool_has_the_names_of_prefect_yaml(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then `prefect deploy` and `fedweave deploy` do the same."""
     monkeypatch.chdir(ROOT)
     assert workers.deployments(pool_names.DEFAULT) == read_yaml(ROOT / "prefect.yaml")
 
@@ -33,7 +33,10 @@ def test_a_named_pool_is_in_every_name(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, named = (workers.deployments(name)["deployments"] for name in (pool_names.DEFAULT, "vision"))
     for a, b in zip(plain, named, strict=True):
         assert b["name"] == f"{a['name']}-vision"
-        assert b["tags"] == [*a["tags"][:-1], "vision"]  # messages go by the tag: not that of another project
+        assert b["tags"] == [
+            *a["tags"][:-1],
+            "vision",
+        ]  # messages are selected by the tag, so it must not be that of another project
         assert b["work_pool"] == {**a["work_pool"], "name": "vision"}
         assert {**a, **{key: b[key] for key in ("name", "tags", "work_pool")}} == b
 

@@ -1,4 +1,4 @@
-"""Child processes: what is known of one that has ended, and their end by a signal."""
+"""Child processes: the measurements of an ended child, and their end by a signal."""
 
 import os
 import shlex
@@ -24,22 +24,22 @@ def measure(mib: int, code: int) -> tuple[int, float]:
 
 
 def test_memory_is_that_of_this_child() -> None:
-    """And not of a larger one before it. A fork begins with the memory of its parent."""
+    """The peak of an earlier, larger child does not count. A fork begins with the memory of its parent."""
     mine = psutil.Process().memory_info().rss / 2**20
     large, small = measure(int(mine) + 300, 0), measure(1, 3)
     assert (large[0], small[0]) == (0, 3)
     assert large[1] > mine + 300 > small[1] + 200
 
 
-def test_a_child_that_somebody_else_has_waited_for() -> None:
-    """Such as a handler of signals, between the calls."""
+def test_a_child_that_other_code_has_waited_for_is_handled() -> None:
+    """For example a handler of signals, between the calls."""
     with ChildProcesses().start([sys.executable, "-c", "import sys; sys.exit(4)"]) as process:
         process.wait()
         assert wait_measured(process) == (4, 0.0)
 
 
 def test_a_signal_may_end_children_while_one_is_being_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its handler runs in the thread that starts the child, such as before a time limit of a cluster."""
+    """The handler runs in the thread that starts the child, for example before a time limit of a cluster."""
     children, outcomes = ChildProcesses(), []
     start = processes._start
 
@@ -69,7 +69,7 @@ WAIT = "lambda: (print(os.getpid(), flush=True), time.sleep(60))"
 
 @pytest.mark.parametrize("is_service", [False, True], ids=["stage", "service"])
 def test_a_service_outlives_the_shell_that_started_it(is_service: bool) -> None:
-    """Such as the servers of `fedweave ui`, started with `nohup` before a logout; a stage must not."""
+    """For example the servers of `fedweave ui`, started with `nohup` before a logout. A stage must not outlive it."""
     program = shlex.join([sys.executable, "-c", ORPHAN.format(WAIT, is_service)])
     shell = subprocess.Popen(["/bin/sh", "-c", f"{program} & wait"], stdout=subprocess.PIPE, text=True)
     assert shell.stdout is not None
@@ -88,7 +88,7 @@ def test_a_service_outlives_the_shell_that_started_it(is_service: bool) -> None:
             orphan.kill()
 
 
-# A command whose child has something to do on Ctrl-C before it ends, and tells when it may come.
+# A command whose child does some work on Ctrl-C before it ends, and prints when Ctrl-C may come.
 SLOW = (
     "import signal, time\ntry:\n    print('ready', flush=True)\n    signal.pause()\nexcept KeyboardInterrupt:\n    {}"
 )
@@ -112,7 +112,7 @@ except KeyboardInterrupt:
     ],
 )
 def test_a_command_may_end_its_work_on_ctrl_c(on_interrupt: str, grace: float, lines: list[str]) -> None:
-    """`subprocess.run` would kill it after a quarter of a second; one that does not end is killed."""
+    """`subprocess.run` would kill it after a quarter of a second. A command that does not end is killed."""
     command = [sys.executable, "-c", PARENT, SLOW.format(on_interrupt), str(grace)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stdout is not None

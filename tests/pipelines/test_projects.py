@@ -1,4 +1,4 @@
-"""A project of one's own: made by `fedweave init` outside of the checkout, with the package as a wheel installs it."""
+"""A user's own project, made by `fedweave init` outside of the checkout, with the package as a wheel installs it."""
 
 import os
 import re
@@ -84,7 +84,7 @@ class Packed(fw.methods.FedAvg):
 
 
 def add_package(site: Path) -> Path:
-    """A package with a plug-in, as pip leaves it; returns its folder."""
+    """Adds a package with a plug-in, as pip installs it. Returns its folder."""
     place, about = site / "packed", site / "packed-1.0.dist-info"
     place.mkdir()
     about.mkdir()
@@ -96,7 +96,7 @@ def add_package(site: Path) -> Path:
 
 
 def installed(folder: Path) -> Path:
-    """What the wheel puts into site-packages, by the build's own list."""
+    """Copies the files of the wheel to site-packages, by the list of the build."""
     ignored = shutil.ignore_patterns("__pycache__", "pipelines")
     shutil.copytree(ROOT / "src" / "fedweave", folder / "fedweave", ignore=ignored)
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
@@ -118,7 +118,7 @@ class Own:
         self.env = {**os.environ, "PYTHONPATH": str(site), "PATH": os.pathsep.join([home, os.environ["PATH"]])}
 
     def python(self, *words: str) -> str:
-        """What `python -m words` prints here."""
+        """The output of `python -m words` in the project."""
         command, env = [sys.executable, "-m", *words], self.env
         done = subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -129,27 +129,27 @@ class Own:
 def own(tmp_path_factory: pytest.TempPathFactory) -> Own:
     """A new project with a plug-in and a study that has been run."""
     place = tmp_path_factory.mktemp("own")
-    made = Own(place, installed(place / "site"))
+    project = Own(place, installed(place / "site"))
     add_package(place / "site")
-    made.python("fedweave.pipelines.commands.main", "init", "lab")
-    made.folder = place / "lab"
-    (made.folder / "mybench").mkdir()
-    (made.folder / "mybench" / "own.py").write_text(BENCH)
-    (made.folder / "mine").mkdir()
-    (made.folder / "mine" / "first-try.yaml").write_text(STUDY)
-    made.python("fedweave.pipelines.commands.main", "study", "run", "mine/first-try.yaml")
-    return made
+    project.python("fedweave.pipelines.commands.main", "init", "lab")
+    project.folder = place / "lab"
+    (project.folder / "mybench").mkdir()
+    (project.folder / "mybench" / "own.py").write_text(BENCH)
+    (project.folder / "mine").mkdir()
+    (project.folder / "mine" / "first-try.yaml").write_text(STUDY)
+    project.python("fedweave.pipelines.commands.main", "study", "run", "mine/first-try.yaml")
+    return project
 
 
 def test_a_study_with_a_plug_in_is_run(own: Own) -> None:
-    """From anywhere in the project, under the name of its file."""
+    """The command works in any folder of the project, with the name of the study's file."""
     board = pd.read_csv(own.folder / "results" / "first-try" / "leaderboard.csv")
     assert {*board["method"]} == {"Local", "FedAvg-FT", "Mine", "Packed"}
     assert yaml.safe_load((own.folder / "params.yaml").read_text())["uses"] == {"mybench": "mybench"}
     assert "Mine" in (own.folder / "results" / "first-try" / "report.html").read_text()
 
 
-def test_nothing_runs_twice_and_a_comment_trains_nothing(own: Own) -> None:
+def test_a_second_run_and_a_changed_comment_train_nothing(own: Own) -> None:
     """DVC knows the plug-in's files."""
     assert re.findall(r"Running stage '([^']+)'", own.python("dvc", "repro")) == []
     file = own.folder / "mybench" / "own.py"
@@ -158,7 +158,7 @@ def test_nothing_runs_twice_and_a_comment_trains_nothing(own: Own) -> None:
 
 
 def test_the_code_of_an_installed_package_trains_its_runs_again(own: Own) -> None:
-    """A change in another file of the package, and no comment in it."""
+    """A change in another file of the package does, and a comment does not."""
     file = own.site / "packed" / "part.py"
     file.write_text("SHARE = 0.5  # a comment\n")
     assert re.findall(r"Running stage '([^']+)'", own.python("dvc", "repro")) == ["code@packed"]
@@ -168,8 +168,8 @@ def test_the_code_of_an_installed_package_trains_its_runs_again(own: Own) -> Non
     assert not {"train@blobs-local", "train@blobs-mine"} & {*ran}
 
 
-def test_predictions_of_what_the_stages_trained(own: Own) -> None:
-    """From Python, with the plug-ins of the project."""
+def test_models_that_the_stages_trained_predict(own: Own) -> None:
+    """The call in Python uses the plug-ins of the project."""
     code = (
         "import numpy as np; import fedweave as fw; import mybench.own;"
         "done = fw.load('results/first-try'); x = np.zeros((3, 1, 4, 4));"
@@ -183,7 +183,7 @@ def test_predictions_of_what_the_stages_trained(own: Own) -> None:
 
 
 def test_models_of_plug_ins_are_served(own: Own, tmp_path: Path) -> None:
-    """MLflow loads the leader's models in another folder, where no plug-in lies."""
+    """MLflow loads the models of the leader in another folder, without the plug-in."""
     code = (
         "import mlflow; import numpy as np; m = mlflow.pyfunc.load_model('models:/first-try-blobs@best');"
         "print(m.predict(np.zeros((3, 1, 4, 4), np.float32), {'client': 2, 'seed': 0}).shape)"
@@ -196,7 +196,7 @@ def test_models_of_plug_ins_are_served(own: Own, tmp_path: Path) -> None:
 
 
 def test_deployments_name_flows_of_the_package(own: Own) -> None:
-    """There is no folder pipelines/ in a project of one's own."""
+    """A user's project has no folder pipelines/."""
     from fedweave.pipelines.scheduling.flows import reproduce
 
     deployments = yaml.safe_load((own.folder / "prefect.yaml").read_text())["deployments"]
@@ -206,7 +206,7 @@ def test_deployments_name_flows_of_the_package(own: Own) -> None:
 
 
 def orders(seed: int) -> pd.DataFrame:
-    """Orders of three shops: late if they are large, more or less."""
+    """Orders of three shops. Large orders tend to be late."""
     draws = np.random.default_rng(seed)
     size = draws.normal(size=120)
     late = np.where(size + draws.normal(size=120) > 0, "late", "on time")
@@ -214,32 +214,32 @@ def orders(seed: int) -> pd.DataFrame:
     return pd.DataFrame({"shop": [f"shop {i % 3}" for i in range(120)], "size": size, "kind": kinds, "late": late})
 
 
-def test_an_imported_file_through_dvc(tmp_path: Path) -> None:
-    """`git init`, `fedweave init .`, `fedweave import` and `dvc repro`; a changed file trains again, nothing else."""
+def test_an_imported_file_runs_through_dvc(tmp_path: Path) -> None:
+    """`git init`, `fedweave init .`, `fedweave import` and `dvc repro`. Only a changed file trains again."""
     subprocess.run(["git", "init", "--quiet", tmp_path / "lab"], check=True)
-    made = Own(tmp_path / "lab", installed(tmp_path / "site"))
-    made.python("fedweave.pipelines.commands.main", "init", ".")
-    file = made.folder / "orders.csv"
+    project = Own(tmp_path / "lab", installed(tmp_path / "site"))
+    project.python("fedweave.pipelines.commands.main", "init", ".")
+    file = project.folder / "orders.csv"
     orders(0).to_csv(file, index=False)
     words = ["import", "orders.csv", "--client", "shop", "--label", "late", "--methods", "local,fedavg"]
     command = ["fedweave.pipelines.commands.main", *words, "--rounds", "2", "--seeds", "1", "--force"]
-    assert "next: dvc repro" in made.python(*command)
-    ran = re.findall(r"Running stage '([^']+)'", made.python("dvc", "repro"))
+    assert "next: dvc repro" in project.python(*command)
+    ran = re.findall(r"Running stage '([^']+)'", project.python("dvc", "repro"))
     assert {"partition@orders", "train@orders-local", "train@orders-fedavg", "report"} <= {*ran}
-    board = pd.read_csv(made.folder / "results" / "orders" / "leaderboard.csv")
+    board = pd.read_csv(project.folder / "results" / "orders" / "leaderboard.csv")
     assert {*board["method"]} == {"Local", "FedAvg", "FedAvg-FT"}
-    subprocess.run(["git", "add", "--all"], cwd=made.folder, check=True)
-    names = subprocess.run(["git", "ls-files"], cwd=made.folder, capture_output=True, text=True, check=True).stdout
+    subprocess.run(["git", "add", "--all"], cwd=project.folder, check=True)
+    names = subprocess.run(["git", "ls-files"], cwd=project.folder, capture_output=True, text=True, check=True).stdout
     assert {"imports/own_orders.py", "imports/orders.csv", "studies/orders.yaml", "dvc.lock"} <= {*names.split()}
-    made.python(*command)  # the same file
-    assert re.findall(r"Running stage '([^']+)'", made.python("dvc", "repro")) == []
+    project.python(*command)  # the same file
+    assert re.findall(r"Running stage '([^']+)'", project.python("dvc", "repro")) == []
     orders(1).to_csv(file, index=False)
-    made.python(*command)
-    assert "train@orders-local" in re.findall(r"Running stage '([^']+)'", made.python("dvc", "repro"))
+    project.python(*command)
+    assert "train@orders-local" in re.findall(r"Running stage '([^']+)'", project.python("dvc", "repro"))
 
 
-def test_init_completes_and_does_not_overwrite(own: Own) -> None:
-    """As on another machine: the place of the package is written again, what the user wrote stays."""
+def test_init_on_another_machine_keeps_files_of_the_user(own: Own) -> None:
+    """The path of the package is written again."""
     (own.folder / "README.md").write_text("mine")
     shutil.rmtree(own.folder / ".fedweave" / "packages")
     (own.folder / "packages.yaml").unlink()

@@ -1,4 +1,4 @@
-"""Stages by Ray: packed onto GPUs of this host, and on a cluster of two nodes of which one is lost."""
+"""Stages by Ray: several per GPU on this host, and on a cluster of two nodes, one of which is lost."""
 
 import os
 import threading
@@ -32,7 +32,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reporting: str) -> 
 
 @pytest.fixture
 def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
-    """Starts a cluster whose first node has the cores and GPUs that it is called with, behind an address."""
+    """Starts a cluster at an address. The arguments are the cores and GPUs of its first node."""
     from ray.cluster_utils import Cluster
 
     clusters: list[Any] = []
@@ -57,7 +57,7 @@ def flow(**settings: Any) -> str:
 
 
 def test_several_stages_share_a_gpu_of_this_host(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half of the one GPU each; what is no training runs here."""
+    """Each stage uses half of the one GPU. Stages without training run on this host."""
     monkeypatch.setenv("FEDWEAVE_GPUS", "5")
     assert flow(parallel=2, retries=0, share=0.5) == "4 stages brought up to date"
     gpus = dict(toy_project.seen())
@@ -66,7 +66,7 @@ def test_several_stages_share_a_gpu_of_this_host(project: Path, monkeypatch: pyt
 
 
 def test_a_stage_whose_node_is_lost_runs_on_another(project: Path, head: Callable[..., Any]) -> None:
-    """Two nodes train at once, a whole GPU each; the work of the one that is killed comes back from the other."""
+    """Two nodes train at the same time, with a whole GPU each. One is killed, and the other node returns its work."""
     cluster = head(num_cpus=1, num_gpus=1)
     second = cluster.add_node(num_cpus=1, num_gpus=1)
     (project / "hold").touch()
@@ -95,7 +95,7 @@ def test_a_stage_whose_node_is_lost_runs_on_another(project: Path, head: Callabl
 def test_a_node_with_a_clone_returns_files_through_the_remote(
     project: Path, head: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """As a host that does not share the writer's folder; its own folder stands in its environment."""
+    """Like a host that does not share the writer's folder. Its own folder is in its environment."""
     clone = tmp_path / "clone"
     clone.mkdir()
     toy_project.make(clone)
@@ -109,7 +109,7 @@ def test_a_node_with_a_clone_returns_files_through_the_remote(
     assert {name for name, _ in toy_project.seen(project)} == {"joined.txt", "aside.txt"}
 
 
-def test_an_address_without_ray_is_one_line(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_without_ray_is_refused_in_one_line(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     with pytest.raises(BadInput, match=r"RAY_ADDRESS: no Ray answers at 127\.0\.0\.1:1.*ray start --head"):
         flow()

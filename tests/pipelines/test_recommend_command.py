@@ -1,4 +1,4 @@
-"""`fedweave recommend`: from a file to answers in the terminal and a page."""
+"""`fedweave recommend`: from a file to answers in the terminal and on a page."""
 
 from pathlib import Path
 
@@ -10,9 +10,9 @@ from benchmarks import recommend_truth as truth
 from fedweave.pipelines.commands import recommend
 
 
-@pytest.mark.acceptance  # the answers themselves have their own tests
+@pytest.mark.acceptance  # other tests check the answers themselves
 def test_from_a_file_to_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Settings that Optuna draws race too; the results serve the other commands."""
+    """Settings that Optuna draws are in the race too. The results serve the other commands."""
     federation = truth.federation("common", 2)
     table = pd.DataFrame(federation.dataset.x.reshape(-1, truth.FEATURES)[:, :4]).add_prefix("x")
     owner = [name for name in truth.names() for _ in range(sum(truth.ROWS.values()))]

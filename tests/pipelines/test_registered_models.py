@@ -1,4 +1,4 @@
-"""Models in MLflow: registered, moved with the leader, served; and everything back by one command."""
+"""Models in MLflow: registered, moved with the leader, served, and restored by one command."""
 
 import json
 import os
@@ -32,7 +32,7 @@ from tests.servers import answers, free_port, until
 ROOT = Path(__file__).resolve().parents[2]
 
 
-# One worker for all of it, so that the store is made once.
+# One worker runs all tests of this file, so that the store is made once.
 pytestmark = [pytest.mark.xdist_group("tracking"), pytest.mark.timeout(600)]
 
 
@@ -59,8 +59,8 @@ def test_the_leaders_models_are_registered_and_answer_for_every_client(store: st
     assert np.array_equal(pyfunc.predict(x, {"client": "2"}), alone.outputs(x, "client 2", 0))
 
 
-def test_a_model_that_was_not_written_to_its_end_is_none(store: str) -> None:
-    """A kill leaves it pending, an error failed: it is deleted, and a model that is ready is found beside it."""
+def test_a_partly_written_model_is_deleted(store: str) -> None:
+    """A kill leaves it pending, and an error leaves it failed. A ready model is found next to it."""
     place = writer.connect("toy", store)
     run_id = place.client.create_run(place.experiment).info.run_id
     models = [place.client.create_logged_model(place.experiment, "m", run_id) for _ in range(3)]
@@ -76,7 +76,7 @@ def test_a_model_that_was_not_written_to_its_end_is_none(store: str) -> None:
 
 
 def models_of_current_runs(folder: Path, store: str, **options: bool) -> dict[str, Any]:
-    """Run -> its model in MLflow, once MLflow is up to date with the study `toy`."""
+    """The model of every run in MLflow, after an update to the study `toy`."""
     tracking.log_study(folder, store, **options)
     client = MlflowClient(store)
     current = {run.info.run_id for run in logged(store, "toy") if run.data.tags["record"] == "current"}
@@ -139,7 +139,7 @@ def test_the_alias_moves_with_the_leader(store: str, tmp_path: Path) -> None:
 
 @contextmanager
 def serving(store: str, model: str) -> Iterator[Callable[..., tuple[int, Any]]]:
-    """`mlflow models serve`; yields a function from a request to its status and answer."""
+    """`mlflow models serve`. Yields a function from a request to the status and the answer."""
     port = free_port()
     command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", model, "--env-manager", "local"]
     env = {**os.environ, "MLFLOW_TRACKING_URI": store}
@@ -163,10 +163,8 @@ def serving(store: str, model: str) -> Iterator[Callable[..., tuple[int, Any]]]:
 
 
 @pytest.mark.acceptance
-def test_the_served_model_scores_what_the_run_scored_on_rows_as_they_are_stored(store: str, tmp_path: Path) -> None:
-    """Three clients on raw test rows, to the last bit of their accuracies; what is asked wrongly is refused in a
-    line.
-    """
+def test_the_served_model_has_the_scores_of_the_run_on_stored_rows(store: str, tmp_path: Path) -> None:
+    """Three clients with raw test rows: the accuracies are equal to the last bit. Wrong requests are refused."""
     folder = trained.train("images", {"local": {}}, normalize="standard")
     tracking.log_study(folder, store)
     run = results.load_run(folder / "runs" / "blobs-local")
@@ -192,8 +190,8 @@ def test_the_served_model_scores_what_the_run_scored_on_rows_as_they_are_stored(
             assert "stack_trace" not in answer
 
 
-def test_the_model_of_ones_own_table_takes_its_rows(store: str, tmp_path: Path) -> None:
-    """Of `fw.compare`: a table with texts and a missing value, each client's stored score from its raw test rows."""
+def test_the_model_of_a_users_table_predicts_its_rows(store: str, tmp_path: Path) -> None:
+    """`fw.compare` on a table with texts and a missing value: the raw test rows give each client's stored score."""
     rng, rows = np.random.default_rng(0), 180
     table = pd.DataFrame(
         {"site": np.arange(rows) % 3, "dose": rng.normal(50, 9, rows), "kind": rng.choice([*"ab"], rows)}
@@ -217,10 +215,12 @@ def test_the_model_of_ones_own_table_takes_its_rows(store: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("way", ["moved", "copied"])
-def test_a_record_of_another_folder_is_refused_and_made_again(
+def test_a_record_of_another_folder_is_refused_and_then_rebuilt(
     template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    """The models of a record lie where the project was; after the way out the best one loads from where it is."""
+    """The models of a record are in the project's earlier folder. After the way out the best model loads from the new
+    folder.
+    """
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()
     monkeypatch.chdir(first)
@@ -245,8 +245,10 @@ def test_a_record_of_another_folder_is_refused_and_made_again(
 
 
 @pytest.mark.acceptance
-def test_everything_comes_back_by_one_command(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The database deleted, `fedweave log`: the same runs, metrics, parameters, tags and aliases, of every study."""
+def test_one_command_restores_a_deleted_database(
+    template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`fedweave log` restores the same runs, metrics, parameters, tags and aliases of every study."""
     monkeypatch.chdir(tmp_path)
     trained.train("images", {"local": {}})
     fake_results.write_study(

@@ -1,4 +1,4 @@
-"""The page that lays our numbers beside the printed ones."""
+"""The pages that compare our numbers with the printed ones."""
 
 import json
 import re
@@ -54,10 +54,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_pages_show_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every study that is kept has its block, the methods of the five papers have theirs, and nothing in them is of
-    yesterday.
-    """
+def test_pages_are_up_to_date_with_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every stored study has its block, and so have the methods of the five papers."""
     monkeypatch.chdir(ROOT)
     places = (*reproduction.pages(), *reproduction.METHODS.glob("*.md"))
     pages = {path: path.read_text(encoding="utf-8") for path in places}
@@ -76,7 +74,7 @@ def test_pages_show_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
-def test_printed_numbers_are_the_papers(path: Path) -> None:
+def test_printed_numbers_are_those_of_the_papers(path: Path) -> None:
     rows = pd.read_csv(path)
     name = rows["study"].iloc[0]
     tasks = [task for task in catalogue.expand(name, ROOT / "studies")["tasks"].values() if task.get("published")]
@@ -88,7 +86,7 @@ def test_printed_numbers_are_the_papers(path: Path) -> None:
     for line in beside.to_dict("records"):
         column = columns[line["dataset"], line["setting"]]
         printed = numbers[column.table, cell(column.dataset, column.setting, line["method"])]
-        # Six digits are kept; pFedGAT prints no deviations
+        # Files have six digits; pFedGAT prints no deviations
         assert (line["published_mean"], line["published_std"]) == pytest.approx(printed, rel=1e-5, nan_ok=True)
 
 
@@ -103,8 +101,8 @@ def test_scores_of_clients_are_those_of_the_table(path: Path) -> None:
     assert scores["seed"].nunique().to_dict() == table["seeds"].to_dict()
 
 
-def test_claims_have_no_numbers_of_their_own() -> None:
-    """But for those in names: of tables, layers, clients."""
+def test_claims_have_no_numbers_but_those_in_names() -> None:
+    """Such names are those of tables, layers and clients."""
     for claim in claims.read_yaml(ROOT / claims.WORDS)["claims"]:
         assert {"paper", "verdict", "ours", "control"} <= claim.keys() <= claims.COLUMNS.keys()
         for text in claim.values():
@@ -112,7 +110,7 @@ def test_claims_have_no_numbers_of_their_own() -> None:
             assert not re.search(r"\d", words), words
 
 
-def test_printed_weights_are_the_papers() -> None:
+def test_printed_weights_are_those_of_the_paper() -> None:
     """The right half of FedAGHN's table of weights."""
     board = printed_rows("fedaghn/table4")
     for line in pd.read_csv(ROOT / FOLDER / "fedaghn/table3-reduced.weights.csv").to_dict("records"):
@@ -122,12 +120,12 @@ def test_printed_weights_are_the_papers() -> None:
 
 
 def cell(dataset: str, setting: str, method: str) -> tuple[str, str, str]:
-    """A place in a printed table; papers write TPT-48 and we tpt48."""
+    """The key of a cell in a printed table. Papers write TPT-48, and the files have tpt48."""
     return dataset.replace("-", ""), setting, published.canonical_label(method)
 
 
 def test_a_difference_beyond_two_deviations_is_bold(folder: Path) -> None:
-    """sqrt(0.3² + 0.4²) = 0.5: 1.0 is not beyond it twice, 1.1 is."""
+    """sqrt(0.3² + 0.4²) = 0.5: a difference of 1.0 is not beyond two of them, and 1.1 is."""
     reproduction.merge_board("paper/table")
     lines = reproduction.table("paper/table").splitlines()[2:]
     assert [line.split(" | ")[1] for line in lines] == ["B", "A", "C [mine]"]
@@ -137,13 +135,13 @@ def test_a_difference_beyond_two_deviations_is_bold(folder: Path) -> None:
 
 
 def test_no_difference_of_one_seed_is_bold(folder: Path) -> None:
-    """Its standard deviation is not known."""
+    """Its standard deviation is unknown."""
     pd.DataFrame([row("A", 90.0, float("nan"), 79.0)]).to_csv("results/paper/table/leaderboard.csv", index=False)
     reproduction.merge_board("paper/table")
     assert "| +11.00 |" in reproduction.table("paper/table").splitlines()[2]
 
 
-def test_several_settings_stand_side_by_side(folder: Path) -> None:
+def test_each_setting_has_a_column(folder: Path) -> None:
     """Best mean rank first (B: 1 and 2, A: 2 and 1 with the earlier name, C: 3 and none)."""
     reproduction.merge_board("paper/table")
     second = [row("A", 91.0, 0.3, 90.0, 0.4), row("B", 90.0, 0.3, 88.9, 0.4)]
@@ -158,24 +156,24 @@ def test_several_settings_stand_side_by_side(folder: Path) -> None:
     ]
     pd.DataFrame(second[:1]).assign(setting="t", seeds=3).to_csv("results/paper/table/leaderboard.csv", index=False)
     reproduction.merge_board("paper/table")
-    assert heads() == ["| cora (3 to 5 seeds) | s | t |", "| pubmed (5 seeds) | s |"]
+    assert headers() == ["| cora (3 to 5 seeds) | s | t |", "| pubmed (5 seeds) | s |"]
 
 
-def test_columns_are_sorted_by_their_numbers(folder: Path) -> None:
-    """And what all have in common stands in the corner."""
+def test_columns_are_sorted_by_number(folder: Path) -> None:
+    """The first cell of the header has what all columns have in common."""
     board = folder / "results/paper/table/leaderboard.csv"
     layers = [row("A", 80.0, 0.3) | {"setting": f"deep/layers{n}", "seeds": 1} for n in (8, 64, 2)]
     pd.DataFrame(layers).to_csv(board, index=False)
     reproduction.merge_board("paper/table")
-    assert heads() == ["| cora, deep (1 seed) | layers2 | layers8 | layers64 |"]
+    assert headers() == ["| cora, deep (1 seed) | layers2 | layers8 | layers64 |"]
 
 
-def heads() -> list[str]:
-    """First lines of the study's tables."""
+def headers() -> list[str]:
+    """The header lines of the study's tables."""
     return [line for line in reproduction.table("paper/table").splitlines() if " seed" in line]
 
 
-def test_taking_again_replaces_a_row_and_keeps_the_others(folder: Path) -> None:
+def test_a_second_merge_replaces_a_row_and_keeps_the_others(folder: Path) -> None:
     reproduction.merge_board("paper/table")
     pd.DataFrame([row("A", 82.0, 0.1, 79.0, 0.4)]).to_csv(folder / "results/paper/table/leaderboard.csv", index=False)
     reproduction.merge_board("paper/table")
@@ -208,7 +206,7 @@ QUESTIONS = {
 }
 
 
-def claimed(folder: Path, *texts: str) -> list[str]:
+def answers(folder: Path, *texts: str) -> list[str]:
     """The cells of the column `ours` of a table of claims."""
     lines = ["claims:"] + [f"  - {{paper: x, ours: '{text}'}}" for text in texts]
     (folder / claims.WORDS).write_text("\n".join(lines) + "\n")
@@ -223,7 +221,7 @@ def test_questions_are_answered_from_rows(folder: Path) -> None:
     second = pd.DataFrame([row("A", 82.94, 0.3), row("B", 80.44, 0.3)]).assign(setting="t")
     second.to_csv(tables / "one/three.csv", index=False)
     (tables / "one/two.more.csv").write_text("key,x,y\nk,0.10,0.42\n")
-    assert dict(zip(QUESTIONS, claimed(folder, *QUESTIONS), strict=True)) == QUESTIONS
+    assert dict(zip(QUESTIONS, answers(folder, *QUESTIONS), strict=True)) == QUESTIONS
     for wrong, words in {
         "{mean | one/two | cora, s | Z}": "'Z' is unknown",
         "{mean | one/two | cora, u | A}": "'cora, u' is unknown",
@@ -236,11 +234,10 @@ def test_questions_are_answered_from_rows(folder: Path) -> None:
         "{value | one/two.more | l | x}": "unknown",
     }.items():
         with pytest.raises(BadInput, match=re.escape(words)):
-            claimed(folder, wrong)
+            answers(folder, wrong)
 
 
-def test_figures_in_sentences_are_those_of_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every figure of the pages has a source, and it is the source's number."""
+def test_every_figure_in_a_sentence_is_that_of_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     assert figures.problems(*(page.read_text(encoding="utf-8") for page in reproduction.pages())) == []
 
@@ -271,7 +268,7 @@ sections:
 
 @pytest.fixture
 def sentences(folder: Path) -> Path:
-    """The sources of PAGE, with the rows that they ask for."""
+    """The sources of PAGE, with the rows that they name."""
     target = folder / FOLDER / "one/two.csv"
     target.parent.mkdir(parents=True)
     board = pd.DataFrame([row("A", 80.0, 0.3), row("B", 79.0, 0.3), row("C [mine]", 70.0, 1.0)])
@@ -310,14 +307,16 @@ def test_a_figure_that_differs_from_its_source_is_named(sentences: Path) -> None
         ("80.0 = mean", "80.0 mean", "write FIGURE = QUESTION"),
     ],
 )
-def test_a_source_that_answers_nothing_is_refused(sentences: Path, old: str, new: str, message: str) -> None:
+def test_a_source_without_a_number_is_refused(sentences: Path, old: str, new: str, message: str) -> None:
     Path(figures.SOURCES).write_text(SENTENCES.replace(old, new), encoding="utf-8")
     with pytest.raises(BadInput, match=message):
         figures.problems(PAGE)
 
 
 def test_p_values_are_corrected_over_the_table(folder: Path) -> None:
-    """From the scores of the clients that are taken with a study; a second study is laid over the first."""
+    """They come from the scores of clients that are stored with a study. A second study replaces the rows that it
+    shares with the first.
+    """
     write_study(folder / "results" / "paper" / "table", clients=12, extras=False)
     results.write(folder / "results" / "paper" / "table")
     for _ in range(2):
@@ -333,13 +332,13 @@ def test_p_values_are_corrected_over_the_table(folder: Path) -> None:
     pairs = [("Local", "FedAGHN"), ("FedAvg-FT", "FedAGHN")]
     each = [(means[a].to_numpy(), means[b].to_numpy()) for a, b in pairs]
     raw = [max(statistics.signed_rank(a, b), *statistics.step_down((a - b)[:, None])) for a, b in each]
-    cells = claimed(folder, *(f"{{p | paper/table | {key} | {a} | {b}}}" for a, b in pairs))
+    cells = answers(folder, *(f"{{p | paper/table | {key} | {a} | {b}}}" for a, b in pairs))
     expected = [f"{p:.3f}" if p < 0.1 else f"{p:.2f}" for p in statistics.holm(raw)]
     assert cells == ["< 0.001" if p < 0.001 else text for p, text in zip(statistics.holm(raw), expected, strict=True)]
 
 
 def test_clients_that_share_test_nodes_count_once(folder: Path) -> None:
-    """The page's intervals and tests are those of the study's own table."""
+    """The intervals and tests of the page are those of the study's own table."""
     study = write_study(folder / "results" / "paper" / "table", clients=12, extras=False)
     for file in study.glob("runs/*/run.json"):
         file.write_text(json.dumps({**json.loads(file.read_text()), "sharing": [c // 2 for c in range(12)]}))
@@ -358,7 +357,7 @@ def test_clients_that_share_test_nodes_count_once(folder: Path) -> None:
 
 @pytest.mark.parametrize(("clients", "significant"), [(12, True), (4, False)])
 def test_differences_are_those_of_the_significance_table(clients: int, significant: bool, folder: Path) -> None:
-    """Bold where the corrected test against a control is significant; empty where a method has no score."""
+    """Bold where the corrected test against a control is significant. Empty where a method has no score."""
     study = write_study(folder / "results" / "paper" / "table", clients=clients, extras=False)
     results.write(study)
     reproduction.merge_board("paper/table")

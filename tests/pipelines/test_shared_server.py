@@ -30,14 +30,14 @@ FREE = "prefect variable unset fedweave-vision"
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server for the tests of this file: others leave a pool at theirs."""
+    """A server for the tests of this file, because other files leave a pool on theirs."""
     with prefect_server(tmp_path_factory.mktemp("shared")) as address:
         yield address
 
 
 @pytest.fixture
 def client(api: str) -> Iterator[Any]:
-    """Questions to the server."""
+    """A client of the server."""
     from prefect.client.orchestration import get_client
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
@@ -47,12 +47,12 @@ def client(api: str) -> Iterator[Any]:
 
 @pytest.fixture(autouse=True)
 def unnamed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No pool is named by the environment of the tests."""
+    """The environment of the tests names no pool."""
     monkeypatch.delenv(pool_names.VARIABLE, raising=False)
 
 
 class Folder:
-    """A toy project that uses the server."""
+    """A toy project on the server."""
 
     def __init__(self, place: Path, api: str) -> None:
         self.place = place
@@ -62,7 +62,7 @@ class Folder:
         self.env = {"PREFECT_API_URL": api, "PATH": path, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
 
     def type(self, line: str, code: int = 0) -> str:
-        """Run a command as it is typed; returns what it says."""
+        """Runs a command as a user types it. Returns its output."""
         done = subprocess.run(
             command(line), cwd=self.place, env={**os.environ, **self.env}, capture_output=True, text=True, check=False
         )
@@ -71,24 +71,24 @@ class Folder:
 
     @contextmanager
     def works(self, line: str) -> Iterator[None]:
-        """A worker here, for the time of the block."""
+        """Runs a worker in this folder during the block."""
         with process(command(line), self.place, self.env, self.place.parent / f"{self.place.name}.log"):
             yield
 
     @property
     def finished(self) -> bool:
-        """Whether its stages have run."""
+        """Whether the stages of the project have run."""
         return (self.place / "made-a.txt").is_file() and (self.place / "made-b.txt").is_file()
 
 
 def command(line: str) -> list[str]:
-    """What a line starts: `fedweave` of this checkout, other programs of the environment of the tests."""
+    """The arguments of a typed line: `fedweave` of this checkout, or another program of the environment."""
     program, *words = shlex.split(line)
     return [sys.executable, "-m", {"fedweave": MAIN}.get(program, program), *words]
 
 
 def records(client: Any, name: str) -> dict[str, Any]:
-    """What the server has of the project of a pool: limits, deployments with their schedules, runs, automations."""
+    """The records of a pool's project on the server: limits, deployments with their schedules, runs, automations."""
     from prefect.client.schemas.filters import FlowRunFilter
 
     mine = [deployment for deployment in client.read_deployments() if deployment.work_pool_name == name]
@@ -109,8 +109,9 @@ def records(client: Any, name: str) -> dict[str, Any]:
 
 
 def test_each_worker_executes_the_runs_of_its_own_project(api: str, client: Any, tmp_path: Path) -> None:
-    """The first project has the names of a project alone, and nothing of it changes when the second is deployed. The
-    second types what docs/workers.md says; no run of it starts while only the first one's worker is there.
+    """The first project has the names of a project without a named pool. Deploying the second one changes nothing of
+    it. The second one runs the commands of docs/workers.md. None of its runs starts while only the first one has a
+    worker.
     """
     first, second = Folder(tmp_path / "first", api), Folder(tmp_path / "second", api)
     assert first.type("fedweave deploy").splitlines() == [
@@ -118,7 +119,7 @@ def test_each_worker_executes_the_runs_of_its_own_project(api: str, client: Any,
         "next: fedweave worker; on every other host: fedweave worker --role stages",
         "then: prefect deployment run reproduce/reproduce",
     ]
-    assert until(lambda: bool(records(client, "gpu-pool")["runs"]))  # nights to come
+    assert until(lambda: bool(records(client, "gpu-pool")["runs"]))  # future nights
     before = records(client, "gpu-pool")
     (line,) = second.type("fedweave deploy", 2).splitlines()
     assert line.startswith(f"error: pool gpu-pool: belongs to the project in {first.place} on ")
@@ -135,7 +136,7 @@ def test_each_worker_executes_the_runs_of_its_own_project(api: str, client: Any,
     assert str(second.place) in mine["pool"]
     assert len(mine["automations"]) == 1
     after = records(client, "gpu-pool")
-    assert {*before.pop("runs")} <= {*after.pop("runs")}  # the server plans more nights by itself
+    assert {*before.pop("runs")} <= {*after.pop("runs")}  # the server schedules more nights by itself
     assert after == before
 
     where = " -p where=workers -p 'targets=[\"make\"]'"
@@ -159,7 +160,7 @@ def test_each_worker_executes_the_runs_of_its_own_project(api: str, client: Any,
 
 @pytest.fixture
 def owned(client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A pool that the folder `owner`, with one commit of git, has; the current folder is beside it."""
+    """A pool that belongs to the folder `owner`, with one commit of git. The current folder is next to it."""
     name = re.sub("[^a-z0-9]+", "-", tmp_path.name).strip("-")
     commit(tmp_path / "owner")
     monkeypatch.chdir(tmp_path / "owner")
@@ -172,14 +173,16 @@ def owned(client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def commit(folder: Path) -> None:
     """A new repository with one commit."""
     folder.mkdir()
-    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    for words in (["init", "--quiet"], [*who, "commit", "--quiet", "--allow-empty", "-m", folder.name]):
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "--quiet"], [*identity, "commit", "--quiet", "--allow-empty", "-m", folder.name]):
         subprocess.run(["git", *words], cwd=folder, check=True)
 
 
 @pytest.mark.parametrize("git", [False, True])
 def test_the_folder_of_another_project_is_refused(owned: str, client: Any, tmp_path: Path, git: bool) -> None:
-    """In one line, before any work, with the owner and the way out; whoever names the pool is a host of its project."""
+    """In one line, before any work, with the owner and the way out. A folder that names the pool is a host of its
+    project.
+    """
     if git:
         (tmp_path / "beside").rmdir()
         commit(tmp_path / "beside")
@@ -194,7 +197,7 @@ def test_the_folder_of_another_project_is_refused(owned: str, client: Any, tmp_p
     assert pool_owner.check_stages(client, owned, is_named=True).folder == str(tmp_path / "owner")
 
 
-def test_a_clone_shares_stages_and_no_flows(
+def test_a_clone_may_run_stages_but_no_flows(
     owned: str, client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subprocess.run(["git", "clone", "--quiet", tmp_path / "owner", tmp_path / "clone"], check=True)
@@ -211,7 +214,7 @@ def test_a_clone_shares_stages_and_no_flows(
 def test_a_folder_stays_the_owner_when_it_moves(
     owned: str, client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also without the file that has its name; a copy beside it is another folder."""
+    """This holds also without the file that has its name. A copy next to it is another folder."""
     monkeypatch.chdir(tmp_path / "owner")
     projects.FILE.unlink()
     pool_owner.check_flows(client, owned)
@@ -229,18 +232,18 @@ def test_a_folder_stays_the_owner_when_it_moves(
     assert client.read_variable_by_name(f"fedweave-{owned}").value["folder"] == str(tmp_path / "moved")
 
 
-def test_a_pool_that_nobody_has_deployed_is_named(
+def test_a_pool_that_is_not_deployed_is_named(
     owned: str, client: Any, api: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By workers of each role and by a flow that sends stages; none of them begins."""
+    """Workers of each role and a flow that sends stages refuse it. None of them starts."""
     monkeypatch.setattr(os, "execve", lambda *_: pytest.fail("it works"))
     monkeypatch.setenv("PREFECT_API_URL", api)
-    said = rf"^pool visoin: nobody has deployed it at this server \(deployed: .*{owned}.*\); name another one"
+    message = rf"^pool visoin: nobody has deployed it at this server \(deployed: .*{owned}.*\); name another one"
     for role in ("both", "writer", "stages"):
-        with pytest.raises(BadInput, match=said):
+        with pytest.raises(BadInput, match=message):
             workers.worker(role, pool="visoin")
     monkeypatch.setenv(pool_names.VARIABLE, "visoin")
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(BadInput, match=message):
         pool.check_project({})
 
 

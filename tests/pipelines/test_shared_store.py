@@ -1,4 +1,4 @@
-"""One store of MLflow that two projects write to, each with a study of the same name and task."""
+"""Two projects with one store of MLflow. Each has a study of the same name and task."""
 
 import json
 import threading
@@ -17,12 +17,12 @@ from fedweave.pipelines.scheduling import artifacts
 from tests import trained
 from tests.mlflow_store import logged, small
 
-# One worker for all of it, so that the store is made once.
+# One worker runs all tests of this file, so that the store is made once.
 pytestmark = [pytest.mark.xdist_group("tracking"), pytest.mark.timeout(600)]
 
 
 def enter(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Be in a project; returns where it is."""
+    """Make a project the current folder. Returns its path."""
     folder.mkdir(exist_ok=True)
     monkeypatch.chdir(folder)
     return folder
@@ -36,8 +36,8 @@ def by_project(runs: list[Run], tag: str) -> dict[str, Counter[str]]:
     return counts
 
 
-def test_projects_leave_each_others_runs_alone(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Different results under the same names: all stay current, however often each project logs."""
+def test_projects_do_not_change_each_others_runs(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Different results have the same names. All stay current, even if each project logs several times."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
     for place in ("of 0", "of 3"):
         tracking.log_study(small(enter(tmp_path / place, monkeypatch) / "results" / "toy"), store)
@@ -59,10 +59,10 @@ def test_projects_leave_each_others_runs_alone(store: str, tmp_path: Path, monke
         assert f"viewStateShareKey=blobs-{name}" in tags["mlflow.note.content"]
 
 
-def test_what_another_project_is_writing_is_not_deleted(
+def test_runs_that_another_project_is_writing_are_not_deleted(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its runs are not whole yet, which is what runs look like that were cut off."""
+    """Its runs are incomplete, and so look like interrupted runs."""
     folder = small(enter(tmp_path / "first", monkeypatch) / "results" / "toy")
     place = writer.connect("toy", store)
     half = place.client.create_run(place.experiment, tags={writer.RUN: "blobs-local", **place.provenance})
@@ -88,7 +88,7 @@ def test_each_project_has_its_own_best(store: str, tmp_path: Path, monkeypatch: 
 def test_in_the_projects_own_file_every_run_is_its_own(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also one from before projects had names, and nothing is tagged with one."""
+    """This includes a run from before projects had names. No run is tagged with a name."""
     folder = small(tmp_path / "results" / "toy")
     tracking.log_study(folder, store)
     assert not any("project" in run.data.tags for run in logged(store, "toy"))
@@ -114,7 +114,7 @@ def test_a_file_in_the_folder_is_the_projects_own(
 
 
 def test_the_name_of_a_project_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By threads at the same time; a damaged file is refused in a line that says what belongs into it."""
+    """Threads make the name at the same time. A damaged file is refused in a line that says what it must contain."""
     enter(tmp_path / "übung (2)", monkeypatch)
     made: list[str] = []
     threads = [threading.Thread(target=lambda: made.append(owner.name_in_store("http://host"))) for _ in range(8)]

@@ -1,4 +1,4 @@
-"""`fedweave run`: the same run as `fit`, in a folder that collects runs and that every reader opens."""
+"""`fedweave run` makes the same run as `fit`, in a folder that collects runs and that every reader opens."""
 
 import re
 from pathlib import Path
@@ -29,8 +29,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_the_folder_is_that_of_the_api(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several data sets in one folder; models answer; settings of the command line are in the record."""
+def test_the_folder_has_the_format_of_the_api(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One folder has several data sets. Models predict. The record has the settings of the command line."""
     monkeypatch.chdir(folder)
     loaded = fw.load(OUT)
     assert {*loaded.methods} == {"digits-fedavg", "digits-ditto", "us-income-fedavg"}
@@ -41,8 +41,8 @@ def test_the_folder_is_that_of_the_api(folder: Path, monkeypatch: pytest.MonkeyP
     assert loaded.majority() > 10
 
 
-def test_it_is_what_fit_gives(folder: Path, tmp_path: Path) -> None:
-    """The same bits as the call in Python with the settings that the record names."""
+def test_the_result_is_that_of_fit(folder: Path, tmp_path: Path) -> None:
+    """The bits are those of the call in Python with the settings of the record."""
     ran = results.load_run(folder / OUT / "runs" / "digits-ditto")
     task, train = ran.info["spec"]["task"], ran.info["spec"]["train"]
     federation = fw.Federation.from_dataset(
@@ -54,7 +54,7 @@ def test_it_is_what_fit_gives(folder: Path, tmp_path: Path) -> None:
     assert result.run.info["spec_hash"] == ran.info["spec_hash"]
 
 
-def test_a_finished_run_is_taken_and_can_be_trained_again(
+def test_a_finished_run_is_reused_unless_training_is_requested(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By default nothing runs twice."""
@@ -63,17 +63,17 @@ def test_a_finished_run_is_taken_and_can_be_trained_again(
     before = file.stat().st_mtime_ns
     single_run.run("fedavg", rounds=2)
     assert file.stat().st_mtime_ns == before
-    said = capsys.readouterr().out
-    assert "--no-resume trains it again" in said
-    assert re.search(r"^round [12], chosen by validation; scored as received, before local training; ", said, re.M)
+    output = capsys.readouterr().out
+    assert "--no-resume trains it again" in output
+    assert re.search(r"^round [12], chosen by validation; scored as received, before local training; ", output, re.M)
     single_run.run("fedavg", rounds=2, resume=False)
     assert file.stat().st_mtime_ns > before
 
 
-def test_a_report_of_what_was_run(
+def test_the_report_shows_the_runs(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Tables, page and leaderboard, as of a study."""
+    """It has tables, a page and a leaderboard, as for a study."""
     monkeypatch.chdir(folder)
     records.report("single")
     assert "Ditto" in capsys.readouterr().out
@@ -82,7 +82,7 @@ def test_a_report_of_what_was_run(
 
 
 def test_other_clients_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same data set partitioned in another way, in the same folder."""
+    """The same folder has runs of the same data set with another partition."""
     monkeypatch.chdir(folder)
     with pytest.raises(fw.BadInput, match="holds results of other data of the name 'digits'; choose another folder"):
         single_run.run("fedavg", rounds=2, settings=["partition.clients=4"])
@@ -97,13 +97,15 @@ def test_other_clients_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch
         ({"seed": -1}, "^--seed: -1 is out of range"),
     ],
 )
-def test_a_message_says_what_to_type(options: dict[str, Any], message: str) -> None:
+def test_a_message_names_the_option_to_type(options: dict[str, Any], message: str) -> None:
     with pytest.raises(fw.BadInput, match=message):
         single_run.run("fedavg", **options)
 
 
-def test_a_data_set_of_a_plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has no task in base.yaml: the command says its partition."""
+def test_a_data_set_of_a_plug_in_needs_a_partition_in_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The data set has no task in base.yaml."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [*__import__("sys").path])
     (tmp_path / "own_lines.py").write_text(
@@ -120,4 +122,4 @@ def test_a_data_set_of_a_plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         settings=["partition.name=iid", "partition.clients=3", "train.rounds=2", "train.lr=0.5"],
     )  # fmt: skip
     assert np.isfinite(fw.load(tmp_path / "out")["fedavg"].scores).all()
-    del DATASETS["own-lines"]  # other tests in this process go over all data sets
+    del DATASETS["own-lines"]  # other tests in this process iterate over all data sets

@@ -1,6 +1,7 @@
-"""A study on a real SLURM of two nodes: preempted, killed, cancelled, drained, and the same to the bit.
+"""A study on a real SLURM cluster of two nodes: preempted, killed, cancelled or drained, the results are the same to
+the bit.
 
-`tools/slurm.py` starts the cluster on this host where its programs are installed.
+`tools/slurm.py` starts the cluster on this host if its programs are installed.
 """
 
 import os
@@ -21,13 +22,13 @@ from tools import slurm as two_nodes
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.xdist_group("slurm"), pytest.mark.timeout(900)]
 
-RUN = "digits-fedavg_ft"  # the longest, with a checkpoint after every round
-MEASURED = ["seconds"]  # columns of the leaderboard that are no result
+RUN = "digits-fedavg_ft"  # the longest run, with a checkpoint after every round
+MEASURED = ["seconds"]  # columns of the leaderboard that are not results
 
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """What selects the cluster."""
+    """The variables that select the cluster."""
     if reason := two_nodes.describe_missing():
         pytest.skip(f"a real SLURM {reason}")
     folder = tmp_path_factory.mktemp("slurm")
@@ -45,19 +46,19 @@ class Login:
         (project.folder / "cluster.yaml").write_text("default: {cpus: 2, memory: 1500M, time: 30}\n")
 
     def fedweave(self, *words: str, code: int = 0) -> str:
-        """`fedweave cluster WORDS`, which ends with `code`; what it says."""
+        """Runs `fedweave cluster WORDS`, which ends with `code`. Returns its output."""
         module = "fedweave.pipelines.commands.main"
         done = self.project.python(module, "cluster", *words, check=False, COLUMNS="200", **self.environment)
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
 
     def slurm(self, *command: str) -> str:
-        """What one of SLURM's programs says."""
+        """The output of one of SLURM's programs."""
         env = {**os.environ, **self.environment}
         return subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=60).stdout
 
     def submission(self) -> Submission:
-        """The record of what is submitted."""
+        """The record of the submission."""
         here = Path.cwd()
         os.chdir(self.project.folder)
         try:
@@ -78,7 +79,7 @@ class Login:
         return {job.task.stage: states.get(job.job, ("", "")) for job in self.submission().jobs}
 
     def log(self) -> str:
-        """The words of all jobs."""
+        """The text of all logs of jobs."""
         folder = self.project.folder / ".fedweave" / "cluster" / "small" / "jobs"
         return "".join(file.read_text() for file in sorted(folder.glob("*_log.out")))
 
@@ -87,7 +88,7 @@ class Login:
         return running(f"stages.train {RUN}", self.project.folder / ".fedweave" / "cluster" / "small" / "project")
 
     def use_both_nodes(self) -> bool:
-        """Whether jobs run on both nodes, not always at the same time: the short ones end soon."""
+        """Whether jobs run on both nodes. This is not always so at the same time, because short jobs end soon."""
         seen: set[str] = set()
 
         def both() -> bool:
@@ -97,8 +98,8 @@ class Login:
         return until(both, 120)
 
     def hold(self) -> None:
-        """Stop the processes of the longest run after a third of its rounds, so that it cannot end before the test has
-        acted; SLURM lets them go on when it ends their job.
+        """Stops the processes of the longest run after a third of its rounds, so that it cannot end before the test has
+        acted. SLURM continues them when it ends their job.
         """
         assert until(lambda: "round 20/60" in self.log(), 240), self.log()
         for process in self.training():
@@ -120,12 +121,12 @@ def login(partitioned_project: Project, tmp_path: Path, environment: dict[str, s
 
 
 def rounds(text: str) -> list[int]:
-    """How often the log has each of the thirds of the longest run."""
+    """How often the log has each third of the longest run."""
     return [len(re.findall(rf"{RUN}, seed 0: round {number}/60", text)) for number in (20, 40, 60)]
 
 
 def board(folder: Path) -> pd.DataFrame:
-    """The leaderboard without what was measured by a clock."""
+    """The leaderboard without the columns that a clock measures."""
     table = pd.read_csv(folder / "results" / "small" / "leaderboard.csv")
     return table[[column for column in table if not any(word in column for word in MEASURED)]]
 
@@ -133,9 +134,9 @@ def board(folder: Path) -> pd.DataFrame:
 def test_two_nodes_and_a_preemption_give_the_bits_of_repro(
     login: Login, partitioned_project: Project, tmp_path: Path
 ) -> None:
-    """The longest run is preempted in its middle, and goes on from its last checkpoint; DVC has nothing left to do."""
-    said = login.fedweave("submit")
-    assert "3 stages in one job of SLURM" in said
+    """The longest run is preempted and continues from its last checkpoint. Afterwards DVC has nothing to do."""
+    output = login.fedweave("submit")
+    assert "3 stages in one job of SLURM" in output
     assert login.use_both_nodes()
     login.hold()
     assert "small: 3 stages are submitted and not collected" in login.fedweave("submit", code=2)
@@ -145,9 +146,9 @@ def test_two_nodes_and_a_preemption_give_the_bits_of_repro(
     assert until(lambda: "Restarts=1" in login.slurm("scontrol", "show", "job"), 60)
     assert login.empty()
     assert re.search(rf"train@{RUN} .* finished .* restarts: 1", login.fedweave("status"))
-    said = login.fedweave("collect", "--wait")
-    assert "small: 3 stages committed" in said
-    assert "FedAvg-FT" in said
+    output = login.fedweave("collect", "--wait")
+    assert "small: 3 stages committed" in output
+    assert "FedAvg-FT" in output
     assert rounds(login.log()) == [1, 1, 1]
     assert login.project.python("dvc", "status").stdout.strip().endswith("up to date.")
     reference = partitioned_project.copy(tmp_path / "reference")
@@ -160,8 +161,8 @@ def test_two_nodes_and_a_preemption_give_the_bits_of_repro(
         assert files[0].read_bytes() == files[1].read_bytes()
 
 
-def test_cancelled_killed_and_on_a_drained_node(login: Login) -> None:
-    """A cancelled run goes on when submitted again; one at its limit of time, and a killed one, do so on their own."""
+def test_a_run_continues_after_a_cancellation_a_kill_and_a_drained_node(login: Login) -> None:
+    """A cancelled run continues when it is submitted again. After a time limit or a kill, a run continues by itself."""
     login.fedweave("submit")
     login.hold()
     assert "stages cancelled" in login.fedweave("cancel")
@@ -172,16 +173,16 @@ def test_cancelled_killed_and_on_a_drained_node(login: Login) -> None:
     try:
         login.fedweave("submit")
         assert until(lambda: bool(login.training()), 120)
-        login.slurm("scancel", "--signal=USR2", login.job(f"train@{RUN}"))  # as before the limit of time
+        login.slurm("scancel", "--signal=USR2", login.job(f"train@{RUN}"))  # as before the time limit
         assert until(lambda: "Restarts=1" in login.slurm("scontrol", "show", "job", login.job(f"train@{RUN}")), 60)
         assert until(lambda: bool(login.training()), 120)
         nodes = {node for state, node in login.queue().values() if state == "RUNNING"}
         os.kill(login.training()[0], signal.SIGKILL)
         assert nodes == {"second"}
-        said = login.fedweave("collect", "--wait")
+        output = login.fedweave("collect", "--wait")
     finally:
         login.slurm("scontrol", "update", "NodeName=first", "State=RESUME")
-    assert "committed" in said
+    assert "committed" in output
     assert rounds(first + login.log()) == [1, 1, 1]
     assert "train" not in login.project.python("dvc", "status").stdout
 
@@ -202,7 +203,7 @@ BEYOND = [
 
 
 @pytest.mark.parametrize(("text", "words"), BEYOND)
-def test_what_no_node_has_is_one_line(
+def test_resources_that_no_node_has_are_refused_in_one_line(
     text: str, words: str, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_CONF", environment["SLURM_CONF"])
@@ -215,11 +216,11 @@ def test_what_no_node_has_is_one_line(
     assert "partition" in str(caught.value)
 
 
-def test_what_sbatch_refuses_is_one_line_and_nothing_is_submitted(login: Login) -> None:
-    """A flag that only SLURM knows."""
+def test_a_refusal_by_sbatch_is_one_line_and_nothing_is_submitted(login: Login) -> None:
+    """The refused flag is one that only SLURM knows."""
     (login.project.folder / "cluster.yaml").write_text("{default: {flags: {nodelist: third}}}\n")
-    said = login.fedweave("submit", code=2)
-    assert "cluster.yaml: sbatch refuses train@digits-" in said
-    assert "Invalid node name" in said
-    assert len(said.splitlines()) == 1
+    output = login.fedweave("submit", code=2)
+    assert "cluster.yaml: sbatch refuses train@digits-" in output
+    assert "Invalid node name" in output
+    assert len(output.splitlines()) == 1
     assert "nothing is submitted" in login.fedweave("status", code=2)

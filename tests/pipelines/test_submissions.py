@@ -1,4 +1,4 @@
-"""Submissions that meet each other, or processes that end on their own."""
+"""Submissions at the same time, and jobs whose processes end by themselves."""
 
 import signal
 import subprocess
@@ -22,7 +22,7 @@ subprocess.run([sys.executable, "-c", {CHILD!r}], preexec_fn=lambda: die_with_pa
 
 
 def test_a_study_is_submitted_by_one_command_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second one would remove the files of the jobs of the first one; another study is not concerned."""
+    """A second command would remove the files of the first one's jobs. Another study may be submitted."""
     monkeypatch.chdir(tmp_path)
     Path("params.yaml").write_text("study: paper/toy\n")
     refused: list[str] = []
@@ -53,7 +53,7 @@ def test_a_study_is_submitted_by_one_command_at_a_time(tmp_path: Path, monkeypat
         ("sys.exit(7)", "exit code 7; a stage before"),
     ],
 )
-def test_the_reason_of_a_stage_that_fails_here_is_whole(
+def test_the_reason_of_a_stage_that_fails_on_this_host_is_complete(
     script: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "python"
@@ -67,7 +67,7 @@ def test_the_reason_of_a_stage_that_fails_here_is_whole(
 
 @pytest.fixture
 def controller() -> Iterator[psutil.Process]:
-    """A controller with a child, under the name by which controllers are known."""
+    """A controller with a child, under the name that identifies controllers."""
     with subprocess.Popen([sys.executable, "-c", CONTROLLER, "submitit.local._local"]) as process:
         yield psutil.Process(process.pid)
         process.kill()

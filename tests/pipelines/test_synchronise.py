@@ -1,4 +1,4 @@
-"""Synchronising MLflow with results/: seen without MLflow, alone or side by side, killed, and while the UI runs."""
+"""Synchronising MLflow and results/: checked without MLflow, alone or at the same time, killed, or with the UI."""
 
 import os
 import signal
@@ -22,12 +22,12 @@ from fedweave.runs import parallel
 from tests.mlflow_store import SKILL, children, current, logged, small
 from tests.servers import ROOT, until
 
-# One worker for all of it, so that the store is made once.
+# One worker runs all tests of this file, so that the store is made once.
 pytestmark = [pytest.mark.xdist_group("tracking"), pytest.mark.timeout(600)]
 
 
-def test_a_current_record_is_seen_without_mlflow(store: str, tmp_path: Path) -> None:
-    """The file of digests tells when results, settings of the record, or the database have changed."""
+def test_an_up_to_date_record_is_recognised_without_mlflow(store: str, tmp_path: Path) -> None:
+    """The file of digests shows changes of results, of the record's settings, and of the database."""
     folder = small(tmp_path / "results" / "toy")
     tracking.log_study(folder, store)
     assert stamp.is_current(folder, "toy", store)
@@ -43,10 +43,10 @@ def test_a_current_record_is_seen_without_mlflow(store: str, tmp_path: Path) -> 
         assert stamp.is_current(folder, "toy", store)
 
 
-def test_a_copy_of_results_does_not_take_their_place(
+def test_a_copy_of_results_is_not_logged_in_their_place(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Such as one that is kept before a study is changed; the study itself may lie in a folder of another name."""
+    """For example a copy made before a study is changed. The study itself may be in a folder of another name."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
     folder, copy = small(Path("results", "toy")), Path("results", "toy-old")
     copy_ids = tracking.log_study(folder.rename(copy), store).ids
@@ -64,8 +64,8 @@ def test_a_copy_of_results_does_not_take_their_place(
 
 
 @pytest.mark.acceptance
-def test_the_record_follows_while_the_ui_runs(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results that appear are logged, but not while DVC writes."""
+def test_new_results_are_logged_while_the_ui_runs(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are not logged while DVC writes."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
     folder = small(Path("results", "toy"))
     results.write(folder)
@@ -84,7 +84,7 @@ def test_the_record_follows_while_the_ui_runs(store: str, tmp_path: Path, monkey
     assert len(logged(store, "toy")) == 2 * (1 + 2)
 
 
-def test_the_record_is_followed_although_a_folder_disappears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logging_continues_when_a_folder_disappears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """DVC removes the outputs of a stage before it runs, and so between the listing of a folder and its reading."""
     looks = []
 
@@ -102,7 +102,7 @@ def test_the_record_is_followed_although_a_folder_disappears(tmp_path: Path, mon
     thread.join(30)
 
 
-def test_processes_log_side_by_side(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_log_at_the_same_time(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "cores", lambda: 2)
     methods = {f"M{i}": -float(i) for i in range(6)}
     folder = fake_results.write_study(
@@ -113,7 +113,9 @@ def test_processes_log_side_by_side(store: str, tmp_path: Path, monkeypatch: pyt
     assert [run.info.run_name for run in logged(store, "toy")].count("blobs-m3") == 1
 
 
-def test_a_half_logged_run_is_not_taken_for_whole(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_half_logged_run_does_not_count_as_complete(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = small(tmp_path / "results" / "toy") / "runs" / "blobs-fedaghn"
 
     def killed(*_: object) -> None:
@@ -134,7 +136,7 @@ def test_a_half_logged_run_is_not_taken_for_whole(store: str, tmp_path: Path, mo
 
 @pytest.mark.acceptance
 def test_a_killed_synchronisation_is_repaired_by_the_next(store: str, tmp_path: Path) -> None:
-    """SIGKILL while runs are written: afterwards each run is there once, as the files say."""
+    """SIGKILL while runs are written: afterwards each run is there once and agrees with the files."""
     folder = small(tmp_path / "results" / "toy")
     results.write(folder)
     env = {**os.environ, "MLFLOW_TRACKING_URI": store, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
@@ -149,10 +151,10 @@ def test_a_killed_synchronisation_is_repaired_by_the_next(store: str, tmp_path: 
 
 
 @pytest.mark.parametrize("damage", ["store", "process"])
-def test_the_page_is_written_and_one_line_says_that_mlflow_is_not(
+def test_the_page_is_written_and_one_line_reports_that_mlflow_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], damage: str
 ) -> None:
-    """A store that is no database, and a process that is killed: neither fails the stage `report`."""
+    """A store that is not a database, and a process that is killed: neither fails the stage `report`."""
     folder = small(tmp_path / "results" / "toy")
     results.write(folder)
     (tmp_path / "broken.db").write_text("no database")
@@ -187,9 +189,9 @@ print(sorted({"mlflow", "torch", "pandas", "numpy", "sqlalchemy", "fedweave.resu
 """
 
 
-def test_where_nothing_changed_no_run_is_read_or_written(store: str, tmp_path: Path) -> None:
-    """The end of an idle `make repro` opens no file of results/, writes nothing to the database, starts no process, and
-    imports neither MLflow nor what reads results.
+def test_without_changes_no_run_is_read_or_written(store: str, tmp_path: Path) -> None:
+    """The end of an idle `make repro` opens no file of results/, writes nothing to the database, and starts no process.
+    It imports neither MLflow nor the code that reads results.
     """
     folder = small(tmp_path / "results" / "toy")
     results.write(folder)

@@ -1,4 +1,4 @@
-"""Results in MLflow, against a real store: what is logged, that it is logged once, and that models come back."""
+"""Results in MLflow, with a real store: what is logged, that it is logged once, and that models can be loaded."""
 
 import json
 import shutil
@@ -15,7 +15,7 @@ from fedweave.federation.graph_quality import AUC, EDGES
 from fedweave.pipelines.mlflow_records import tracking, views, writer
 from tests.mlflow_store import SKILL, children, current, fresh, logged, small
 
-# One worker for all of it, so that the store is made once.
+# One worker runs all tests of this file, so that the store is made once.
 pytestmark = [pytest.mark.xdist_group("tracking"), pytest.mark.timeout(600)]
 
 
@@ -23,7 +23,7 @@ def curve(uri: str, run_id: str, name: str) -> dict[int, float]:
     return {point.step: point.value for point in MlflowClient(uri).get_metric_history(run_id, name)}
 
 
-def test_a_parent_per_run_and_a_child_per_seed_hold_what_the_files_hold(store: str, tmp_path: Path) -> None:
+def test_a_parent_per_run_and_a_child_per_seed_have_the_content_of_the_files(store: str, tmp_path: Path) -> None:
     folder = small(tmp_path / "results" / "toy")
     ids = tracking.log_study(folder, store).ids
     runs = logged(store, "toy")
@@ -61,8 +61,8 @@ def test_the_collaboration_graph_is_a_picture_and_a_file(store: str, tmp_path: P
     assert "run/collaboration-0.npz" in {item.path for item in client.list_artifacts(ids["blobs-fedaghn"], "run")}
 
 
-def test_a_method_has_the_quality_of_its_graph(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the leaderboard says, for those that have a graph; an older record gets it too, and the view shows it."""
+def test_a_run_has_the_quality_of_its_graph(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The values are those of the leaderboard. A record from before gets them too, and the saved view shows them."""
     folder = small(tmp_path / "results" / "toy", tasks={"blobs": {"group": [0, 0, 1, 1], "group_names": ["a", "b"]}})
     client = MlflowClient(store)
     with monkeypatch.context() as before:
@@ -87,18 +87,18 @@ def test_a_method_has_the_quality_of_its_graph(store: str, tmp_path: Path, monke
 
 
 def saved_columns(client: MlflowClient) -> list[str]:
-    """Metrics in the view of the task blobs."""
+    """The metrics in the saved view of the task blobs."""
     tags = client.get_experiment_by_name("toy").tags
     columns = json.loads(json.loads(tags[views.VIEW_TAG + "blobs"])["state"])["selectedColumns"]
     return [name.removeprefix("metrics.").strip("`") for name in columns]
 
 
 def state(uri: str) -> dict[str, tuple[str, str]]:
-    """Run id -> name and record of every run."""
+    """The name and record of every run, by its id."""
     return {run.info.run_id: (run.info.run_name, run.data.tags["record"]) for run in logged(uri, "toy")}
 
 
-def test_a_replaced_run_is_kept_and_current_again_when_its_files_are_back(store: str, tmp_path: Path) -> None:
+def test_a_replaced_run_is_kept_and_is_current_again_after_a_revert(store: str, tmp_path: Path) -> None:
     folder = small(tmp_path / "results" / "toy")
     first = tracking.log_study(folder, store)
     assert first.new == 2
@@ -125,7 +125,7 @@ def test_a_replaced_run_is_kept_and_current_again_when_its_files_are_back(store:
     assert [record for _, record in state(store).values()].count("superseded") == 1 + 2
 
 
-def test_what_is_not_among_the_results_any_more_is_superseded(store: str, tmp_path: Path) -> None:
+def test_a_run_that_is_missing_from_the_results_is_superseded(store: str, tmp_path: Path) -> None:
     folder = small(tmp_path / "results" / "toy")
     ids = tracking.log_study(folder, store).ids
     shutil.move(folder / "runs" / "blobs-local", tmp_path / "aside")
@@ -135,8 +135,8 @@ def test_what_is_not_among_the_results_any_more_is_superseded(store: str, tmp_pa
     assert MlflowClient(store).get_run(ids[1]).data.tags["superseded.reason"] == "not among the results any more"
 
 
-def test_ranks_and_verdicts_follow_the_other_runs(store: str, tmp_path: Path) -> None:
-    """The files behind FedAGHN stay; what is said of it does not."""
+def test_ranks_and_verdicts_change_with_the_other_runs(store: str, tmp_path: Path) -> None:
+    """The files of FedAGHN are unchanged, but its rank and verdict change."""
     folder = small(tmp_path / "results" / "toy")
     ids = tracking.log_study(folder, store).ids
     file = folder / "runs" / "blobs-local" / "evaluations.parquet"
@@ -147,7 +147,7 @@ def test_ranks_and_verdicts_follow_the_other_runs(store: str, tmp_path: Path) ->
     current(store, folder)
 
 
-def test_a_lost_database_is_made_again_from_the_files(store: str, template: Path, tmp_path: Path) -> None:
+def test_a_lost_database_is_rebuilt_from_the_files(store: str, template: Path, tmp_path: Path) -> None:
     folder = small(tmp_path / "results" / "toy")
 
     def content(uri: str) -> dict[str, tuple[dict[str, float], dict[str, str]]]:
@@ -157,14 +157,14 @@ def test_a_lost_database_is_made_again_from_the_files(store: str, template: Path
     assert content(store) == content(fresh(template, "two"))
 
 
-def test_flatten_names_every_setting_and_cuts_long_ones() -> None:
+def test_flatten_names_every_setting_and_shortens_long_values() -> None:
     flat = writer.flatten({"train": {"lr": 0.1, "clip": None}, "seeds": [0, 1], "empty": {}, "long": "x" * 2000})
     assert flat.keys() == {"train.lr", "train.clip", "seeds", "empty", "long"}
     assert (flat["train.lr"], flat["train.clip"], flat["seeds"], flat["empty"]) == ("0.1", "null", "[0, 1]", "{}")
     assert len(flat["long"]) == writer.MAX_PARAM_LENGTH
 
 
-def test_a_search_is_a_parent_with_its_trials_and_an_ablation_one_with_its_variants(store: str, tmp_path: Path) -> None:
+def test_searches_and_ablations_are_parents_of_their_trials_and_variants(store: str, tmp_path: Path) -> None:
     folder = fake_results.write_study(
         tmp_path / "results" / "toy", methods=SKILL, seeds=(0,), clients=4, rounds=6, trials=5
     )
@@ -237,7 +237,7 @@ def test_a_run_that_may_not_be_compared_has_scores_and_no_rank(
     assert (again.new, again.restored, again.superseded) == (0, 0, 0)
 
 
-def test_the_machines_load_is_there_as_system_metrics(store: str, tmp_path: Path) -> None:
+def test_the_machines_load_is_logged_as_system_metrics(store: str, tmp_path: Path) -> None:
     parent = tracking.log_run(small(tmp_path / "results" / "toy") / "runs" / "blobs-local", store)
     history = MlflowClient(store).get_metric_history(parent, "system/cpu_utilization_percentage")
     assert [(point.value, point.timestamp) for point in history] == [
@@ -246,10 +246,10 @@ def test_the_machines_load_is_there_as_system_metrics(store: str, tmp_path: Path
     ]
 
 
-def test_a_single_run_leaves_unfinished_runs_of_other_writers_alone(store: str, tmp_path: Path) -> None:
+def test_a_single_run_does_not_change_unfinished_runs_of_other_writers(store: str, tmp_path: Path) -> None:
     runs = small(tmp_path / "results" / "toy") / "runs"
     first, client = tracking.log_run(runs / "blobs-local", store), MlflowClient(store)
-    client.update_run(first, status="RUNNING")  # as if another process still wrote it
+    client.update_run(first, status="RUNNING")  # as if another process were still writing it
     tracking.log_run(runs / "blobs-fedaghn", store)
     assert client.get_run(first).info.lifecycle_stage == "active"
     second = tracking.log_run(runs / "blobs-local", store)
@@ -257,7 +257,7 @@ def test_a_single_run_leaves_unfinished_runs_of_other_writers_alone(store: str, 
     assert client.get_run(first).info.lifecycle_stage == "deleted"
 
 
-def test_layers_are_stepped_through_one_by_one(store: str, tmp_path: Path) -> None:
+def test_each_layer_of_a_graph_is_a_step(store: str, tmp_path: Path) -> None:
     parent = tracking.log_run(small(tmp_path / "results" / "toy") / "runs" / "blobs-fedaghn", store)
     names = [item.path for item in MlflowClient(store).list_artifacts(parent, "images")]
     for layer in ("conv1", "fc2", "all layers"):

@@ -1,4 +1,4 @@
-"""A search that is killed goes on: nothing is lost, nothing counts twice, the declared values stay the first trial."""
+"""A killed search continues: no trial is lost, none counts twice, and the declared values stay the first trial."""
 
 import itertools
 import json
@@ -69,12 +69,12 @@ STUDY = {
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project whose data are dealt and whose search has not begun, as the current folder."""
+    """A project with partitioned data whose search has not begun; it is the current folder."""
     return prepare(tmp_path, monkeypatch)
 
 
 def prepare(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Deal made-up data in `folder` and make it the current one."""
+    """Partition generated data in `folder` and make it the current folder."""
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT)]))
     Path("params.yaml").write_text(yaml.safe_dump(STUDY))
@@ -90,12 +90,12 @@ def prepare(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def states() -> list[TrialState]:
-    """What the journal says of every trial, in the order in which they began."""
+    """The states of all trials in the journal, in the order of their start."""
     return [trial.state for trial in search.open_search(assembly.load(), RUN).optuna_study.trials]
 
 
-def made() -> list[tuple[dict[str, float], float | None, dict[int, float]]]:
-    """What was tried and what it gave, in the order in which it was begun and brought to its end."""
+def ended_trials() -> list[tuple[dict[str, float], float | None, dict[int, float]]]:
+    """The parameters, the value and the intermediate values of every ended trial, in the order of their start."""
     done = search.open_search(assembly.load(), RUN).optuna_study.get_trials(states=search.DONE)
     return [
         (trial.params, trial.value if trial.state == TrialState.COMPLETE else None, trial.intermediate_values)
@@ -104,22 +104,24 @@ def made() -> list[tuple[dict[str, float], float | None, dict[int, float]]]:
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[dict[str, float], float | None, dict[int, float]]]:
-    """What one process finds that nobody kills."""
+def uninterrupted(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> list[tuple[dict[str, float], float | None, dict[int, float]]]:
+    """The trials of one process that is not killed."""
     with pytest.MonkeyPatch.context() as patch:
         prepare(tmp_path_factory.mktemp("alone"), patch)
         search.run_search(assembly.load(), RUN)
-        return made()
+        return ended_trials()
 
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError where the block takes longer."""
+    """Raises TimeoutError if the block takes longer."""
 
-    def late(*_: object) -> None:
+    def stop(*_: object) -> None:
         raise TimeoutError
 
-    signal.signal(signal.SIGALRM, late)
+    signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
@@ -137,8 +139,8 @@ COMMAND = [sys.executable, "-m", "fedweave.pipelines.commands.main", "search", "
     [(STAGE, signal.SIGINT), (STAGE, signal.SIGTERM), (COMMAND, signal.SIGINT)],
     ids=["stage-int", "stage-term", "command-int"],
 )
-def test_killed_without_a_traceback(project: Path, command: list[str], number: signal.Signals) -> None:
-    """Ctrl-C, or a request to end, to the whole group: a search of two processes ends and says nothing."""
+def test_a_signal_ends_a_search_without_a_traceback(project: Path, command: list[str], number: signal.Signals) -> None:
+    """Ctrl-C or SIGTERM goes to the whole group. A search of two processes ends and prints nothing."""
     endless = STUDY | {"tune": STUDY["tune"] | {"trials": 1000}}
     Path("params.yaml").write_text(yaml.safe_dump(endless))
     process = subprocess.Popen(
@@ -151,7 +153,7 @@ def test_killed_without_a_traceback(project: Path, command: list[str], number: s
         assert time.monotonic() < end
         time.sleep(0.01)
     for child in psutil.Process(process.pid).children(recursive=True):
-        child.send_signal(number)  # before its parent, who would end it
+        child.send_signal(number)  # before its parent, which would end it
     os.killpg(process.pid, number)
     output, _ = process.communicate(timeout=60)
     assert process.returncode not in (0, 1, 2)
@@ -160,10 +162,8 @@ def test_killed_without_a_traceback(project: Path, command: list[str], number: s
 
 
 @pytest.mark.acceptance
-def test_killed_in_the_middle_of_a_trial(project: Path, alone: list) -> None:
-    """SIGKILL once a later trial has reported a round: the same trials with the same values as without, and none
-    twice.
-    """
+def test_a_search_killed_in_a_trial_has_the_trials_of_an_uninterrupted_one(project: Path, uninterrupted: list) -> None:
+    """SIGKILL after a later trial has reported a round: trials and values are the same, and none is there twice."""
     process = subprocess.Popen(JOIN, start_new_session=True)
     end = time.monotonic() + 60
     while not (JOURNAL.is_file() and '"trial_id":2,"step"' in JOURNAL.read_text().replace(" ", "")):
@@ -177,12 +177,12 @@ def test_killed_in_the_middle_of_a_trial(project: Path, alone: list) -> None:
     search.run_search(assembly.load(), RUN)
     assert states().count(TrialState.FAIL) == 1
     assert states()[before.index(TrialState.RUNNING)] == TrialState.FAIL
-    assert made() == alone
+    assert ended_trials() == uninterrupted
 
 
 @pytest.mark.acceptance
 def test_two_processes_share_a_search(project: Path) -> None:
-    """Together they make each trial once, the declared values first."""
+    """Together they make each trial once, and the declared values come first."""
     other = subprocess.Popen(JOIN)
     while not JOURNAL.is_file():
         assert other.poll() is None, "the other process ended before it began"
@@ -190,26 +190,26 @@ def test_two_processes_share_a_search(project: Path) -> None:
     search.run_search(assembly.load(), RUN)
     assert other.wait(60) == 0
     assert {*states()} <= {*search.DONE}
-    assert len(made()) == TRIALS
-    assert [params for params, _, _ in made()].count(DECLARED) == 1
+    assert len(ended_trials()) == TRIALS
+    assert [params for params, _, _ in ended_trials()].count(DECLARED) == 1
     assert search.open_search(assembly.load(), RUN).optuna_study.trials[0].params == DECLARED
 
 
-def test_budget_first_trial_and_pruning_by_rounds(alone: list) -> None:
-    """The declared number of trials, the declared values first; what is pruned was behind the median after a third of
-    its rounds.
+def test_budget_first_trial_and_pruning_by_rounds(uninterrupted: list) -> None:
+    """The declared number of trials, with the declared values first. A pruned trial was below the median after a third
+    of its rounds.
     """
     rounds = STUDY["tasks"]["toy"]["train"]["rounds"]
-    assert len(alone) == TRIALS
-    assert alone[0][0] == DECLARED
-    pruned = [curve for _, value, curve in alone if value is None]
+    assert len(uninterrupted) == TRIALS
+    assert uninterrupted[0][0] == DECLARED
+    pruned = [curve for _, value, curve in uninterrupted if value is None]
     assert pruned
     assert all(rounds // 3 <= max(curve) < rounds for curve in pruned)
-    assert all([*curve] == [*range(1, 2 * rounds + 1)] for _, value, curve in alone if value is not None)
+    assert all([*curve] == [*range(1, 2 * rounds + 1)] for _, value, curve in uninterrupted if value is not None)
 
 
 def best_of(val: np.ndarray, rule: str) -> float:
-    """The mean over clients of what `rule` reports of validation scores [R, N]; NaN where it reports nothing."""
+    """The mean over clients of `rule`'s report on validation scores [R, N]. NaN where there is no report."""
     finite = np.isfinite(val)
     judged = val[:, finite.any(0)]
     whole = judged[np.isfinite(judged).all(1)]
@@ -226,7 +226,9 @@ def best_of(val: np.ndarray, rule: str) -> float:
 def test_a_trial_has_the_score_that_training_would_report(
     project: Path, monkeypatch: pytest.MonkeyPatch, rule: str
 ) -> None:
-    """By the run's own rule, also where a client lacks a finite score in some rounds; so do the values for pruning."""
+    """The run's own rule applies, also where a client lacks a finite score in some rounds. The same holds for the
+    values for pruning.
+    """
     study, generator = assembly.load(), np.random.default_rng(0)
     prepared, once = search._prepare_trial(search.open_search(study, RUN), {}), replace(study.tune, seeds=[1000])
     prepared = replace(prepared, run=replace(prepared.run, evaluate=replace(prepared.run.evaluate, select=rule)))
@@ -251,7 +253,7 @@ def test_a_trial_has_the_score_that_training_would_report(
 
 
 def study_of(*finished: tuple[float, list[list[float]]], directions: tuple[str, ...] = ("maximize",)) -> optuna.Study:
-    """A search whose finished trials have these values, of which the last is a list of scores by seed and client."""
+    """A search whose finished trials have these values. The last one is a list of scores by seed and client."""
     opened = optuna.create_study(directions=list(directions))
     for *values, clients in finished:
         opened.add_trial(create_trial(values=values, user_attrs={trials.CLIENTS: clients}))
@@ -263,7 +265,7 @@ def study_of(*finished: tuple[float, list[list[float]]], directions: tuple[str, 
 def test_a_trial_is_pruned_where_scipys_test_finds_it_worse_than_the_best(
     seed: int, shift: float, higher: bool
 ) -> None:
-    """On the same seeds and clients; clients without a score are left out; nothing is pruned before a first trial."""
+    """The pairs are seeds and clients. Clients without a score are left out. Nothing is pruned before a first trial."""
     generator = np.random.default_rng(seed)
     best, worst = generator.normal(size=(2, 3, 8))
     mine = best[:2] + shift + generator.normal(size=(2, 8))
@@ -279,7 +281,7 @@ def test_a_trial_is_pruned_where_scipys_test_finds_it_worse_than_the_best(
 
 
 def test_a_worse_trial_ends_after_its_first_seed(project: Path) -> None:
-    """By the paired test between two seeds: the later trials of a learning rate that is far too small."""
+    """The paired test between two seeds ends the later trials, whose learning rates are far too small."""
     partition = {**STUDY["tasks"]["toy"]["partition"], "clients": 8}
     whole = data.load_dataset(paths.FEATURES / "digits")
     data.save_partition(paths.PARTITIONS / "toy" / "partition.npz", data.partition(whole, **partition))
@@ -290,13 +292,14 @@ def test_a_worse_trial_ends_after_its_first_seed(project: Path) -> None:
     )
     search.run_search(assembly.load(), RUN)
     rounds = STUDY["tasks"]["toy"]["train"]["rounds"]
-    ends = {(params["train.lr"] == 0.05, value is None, max(curve)) for params, value, curve in made()}
+    ends = {(params["train.lr"] == 0.05, value is None, max(curve)) for params, value, curve in ended_trials()}
     assert ends == {(True, False, 2 * rounds), (False, True, rounds)}
 
 
 def test_two_objectives_take_the_fewest_bytes_near_the_best_score(project: Path) -> None:
-    """HeurpFedLA sends fewer layers where it retains more; the record has the bytes of every trial, none is pruned, and
-    a search that was stopped goes on to the same trials."""
+    """HeurpFedLA sends fewer layers if it retains more. The record has the bytes of every trial, and no trial is
+    pruned. A stopped search continues with the same trials.
+    """
     content = {
         **STUDY,
         "runs": {RUN: {"task": "toy", "method": "heurpfedla"}},
@@ -327,7 +330,7 @@ def test_two_objectives_take_the_fewest_bytes_near_the_best_score(project: Path)
 
 
 def test_the_rule_of_one_standard_error() -> None:
-    """The best score is taken unless a trial of the front with fewer bytes loses no more than its standard error."""
+    """The best score wins unless a trial of the front with fewer bytes loses at most its standard error."""
     best = (80.0, 100.0, [[70.0, 80.0, 90.0]])
     near = (79.0, 10.0, [[72.0, 76.0, 89.0]])  # differences -2, 4, 1: mean 1, standard error 1.73
     cheap = (78.0, 5.0, [[68.0, 78.0, 88.0]])  # differences 2, 2, 2: standard error 0
@@ -345,7 +348,7 @@ def test_the_rule_of_one_standard_error() -> None:
 
 @pytest.mark.parametrize("queued", [0, 1, 4])
 def test_a_grid_has_every_point_once(project: Path, queued: int) -> None:
-    """And none is cut short; nor lost where a kill left only `queued` of them in the journal."""
+    """No trial is pruned. No point is lost if a kill left only `queued` of them in the journal."""
     content = yaml.safe_load(Path("params.yaml").read_text())
     choices = {"mu": {"choices": [0.1, 0.25, 1.0]}, "train.lr": {"choices": [0.01, 0.05]}}
     content["tune"] |= {"sampler": "grid", "trials": 6, "spaces": {"fedprox": choices}, "seeds": [1000]}
@@ -354,14 +357,16 @@ def test_a_grid_has_every_point_once(project: Path, queued: int) -> None:
     for point in search.initial_points(assembly.load(), RUN)[:queued]:
         search.open_search(assembly.load(), RUN).optuna_study.enqueue_trial(point)
     search.run_search(assembly.load(), RUN)
-    assert sorted(tuple(params.values()) for params, _, _ in made()) == sorted(
+    assert sorted(tuple(params.values()) for params, _, _ in ended_trials()) == sorted(
         itertools.product([0.1, 0.25, 1.0], [0.01, 0.05])
     )
-    assert all(value is not None for _, value, _ in made())
+    assert all(value is not None for _, value, _ in ended_trials())
 
 
 def test_two_searches_do_not_draw_the_same_points(project: Path) -> None:
-    """Beside the declared point, which both begin with; else one lucky learning rate would decide for all methods."""
+    """Only the declared point, with which both begin, is the same. Otherwise one lucky learning rate would decide for
+    all methods.
+    """
     runs = {key: {"task": "toy", "method": "fedprox"} for key in ("toy-a", "toy-b")}
     Path("params.yaml").write_text(
         yaml.safe_dump({**STUDY, "runs": runs, "tune": {**STUDY["tune"], "trials": 4, "seeds": [1000]}})
@@ -376,26 +381,26 @@ def test_two_searches_do_not_draw_the_same_points(project: Path) -> None:
     assert len({*drawn[0], *drawn[1]}) == 7
 
 
-def test_a_search_sees_validation_only(project: Path, alone: list) -> None:
-    """Other test rows, the same trials with the same values."""
+def test_a_search_uses_validation_data_only(project: Path, uninterrupted: list) -> None:
+    """With other test rows, trials and values are the same."""
     file = paths.PARTITIONS / "toy" / "partition.npz"
-    dealt = data.load_partition(file)
-    data.save_partition(file, replace(dealt, test=dealt.test[1:] + dealt.test[:1]))
+    partition = data.load_partition(file)
+    data.save_partition(file, replace(partition, test=partition.test[1:] + partition.test[:1]))
     search.run_search(assembly.load(), RUN)
-    assert made() == alone
+    assert ended_trials() == uninterrupted
 
 
-def test_what_a_run_sets_itself_is_not_searched_for(project: Path) -> None:
-    """It would win over every trial's value."""
+def test_a_setting_of_the_run_itself_is_not_searched(project: Path) -> None:
+    """It would override the value of every trial."""
     study = assembly.load()
     assert search.distributions(study, RUN).keys() == {"mu", "train.lr"}
     assert search.distributions(study, "toy-strong").keys() == {"train.lr"}
 
 
-def test_a_learned_graph_and_its_controls_differ_in_the_graph_alone(
+def test_a_learned_graph_and_its_controls_differ_only_in_the_graph(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A control has the values that the search of the learned graph found; with a setting of its own it is searched."""
+    """A control uses the values of the search for the learned graph. A control with its own setting is searched."""
     pair = {"task": "toy", "method": "pfedgraph"}
     runs = {
         "toy-pfedgraph": pair,
@@ -419,8 +424,8 @@ def test_a_learned_graph_and_its_controls_differ_in_the_graph_alone(
     assert line in capsys.readouterr().out
 
 
-def test_the_stage_writes_what_training_reads_apart_from_the_trials(project: Path) -> None:
-    """A longer search that finds nothing better leaves the file that training depends on as it was."""
+def test_the_stage_writes_the_best_values_and_the_trials_to_separate_files(project: Path) -> None:
+    """If a longer search finds nothing better, the file that training depends on is unchanged."""
     content = {**STUDY, "runs": {RUN: STUDY["runs"][RUN]}}
     written = []
     for count in (3, 14):
@@ -437,23 +442,22 @@ def test_the_stage_writes_what_training_reads_apart_from_the_trials(project: Pat
         assert bool(record["importance"]) == (len(values) >= 10)
         written.append(json.loads(paths.tuning_result("toy", "toy", RUN).read_text()))
         assert written[-1] == {"run": RUN, "best": best}
-    assert len(made()) == 14
+    assert len(ended_trials()) == 14
 
 
-def test_training_says_where_no_client_has_a_finite_score(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An area under the ROC curve needs two classes; a warning of NumPy would be an error here."""
+def test_training_reports_that_no_client_has_a_finite_score(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An area under the ROC curve needs two classes. A warning of NumPy would be an error here."""
     task = {**STUDY["tasks"]["toy"], "metric": "roc_auc", "evaluate": {"select": "last"}}
     task["partition"] = {"name": "classes", "clients": 4, "classes": 1, "seed": 0}
     Path("params.yaml").write_text(yaml.safe_dump({**STUDY, "tasks": {"toy": task}, "tune": {"trials": 0}}))
-    dealt = data.partition(data.load_dataset(paths.FEATURES / "digits"), **task["partition"])
-    data.save_partition(paths.PARTITIONS / "toy" / "partition.npz", dealt)
+    partition = data.partition(data.load_dataset(paths.FEATURES / "digits"), **task["partition"])
+    data.save_partition(paths.PARTITIONS / "toy" / "partition.npz", partition)
     tune.main("toy")
     train.main(RUN)
     assert capsys.readouterr().out.endswith(f"{RUN}, seed 0: no client has a finite test roc_auc\n")
 
 
-def test_killed_with_the_journal_in_its_hands(project: Path) -> None:
-    """Whoever is killed while it writes does not keep others from the journal."""
+def test_a_process_killed_while_it_writes_the_journal_leaves_no_lock(project: Path) -> None:
     assert states() == []
     reader, writer = os.pipe()
     holder = os.fork()
@@ -470,8 +474,8 @@ def test_killed_with_the_journal_in_its_hands(project: Path) -> None:
         assert states() == []
 
 
-def test_killed_before_the_first_trial_had_its_values(project: Path) -> None:
-    """What such a kill leaves behind is a trial that runs and knows only what it was queued with."""
+def test_a_search_killed_before_its_first_trial_has_values_continues(project: Path) -> None:
+    """Such a kill leaves a running trial that has only its queued values."""
     study = assembly.load()
     opened = search.open_search(study, RUN).optuna_study
     opened.enqueue_trial(search_spaces.declared_values(study, RUN))
@@ -482,17 +486,17 @@ def test_killed_before_the_first_trial_had_its_values(project: Path) -> None:
     assert done[0].params == DECLARED
 
 
-def test_trials_of_other_data_are_not_taken(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Written again, the same data keep their trials; a corrected data set or partition starts a search of its own."""
-    study, noted = assembly.load(), paths.PARTITIONS / "toy" / "dataset.json"
-    noted.write_text('{"sha256": "before"}')
-    found = search.open_search(study, RUN)
-    found.optuna_study.tell(found.optuna_study.ask(), 50.0)
+def test_trials_of_other_data_are_not_reused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same data keep their trials when written again. A corrected data set or partition starts a new search."""
+    study, digest_file = assembly.load(), paths.PARTITIONS / "toy" / "dataset.json"
+    digest_file.write_text('{"sha256": "before"}')
+    opened = search.open_search(study, RUN)
+    opened.optuna_study.tell(opened.optuna_study.ask(), 50.0)
     prepare(project, monkeypatch)
     assert search.open_search(study, RUN).remaining_trials == TRIALS - 1
-    noted.write_text('{"sha256": "after"}')
+    digest_file.write_text('{"sha256": "after"}')
     assert search.open_search(study, RUN).remaining_trials == TRIALS
-    noted.write_text('{"sha256": "before"}')
+    digest_file.write_text('{"sha256": "before"}')
     stored = paths.PARTITIONS / "toy" / "partition.npz"
     rows = data.load_partition(stored)
     data.save_partition(stored, replace(rows, test=rows.val, val=rows.test))
@@ -500,7 +504,9 @@ def test_trials_of_other_data_are_not_taken(project: Path, monkeypatch: pytest.M
 
 
 def test_the_longest_searches_begin_first(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Rounds over the pooled rows of all clients, then methods with more rounds, so that all searches end together."""
+    """First rounds over the pooled rows of all clients, then methods with more rounds, so that all searches end
+    together.
+    """
     spaces = {name: {"train.lr": {"low": 0.01, "high": 0.1}} for name in ("fedprox", "ghn", "central")}
     runs = {f"toy-{name}": {"task": "toy", "method": name} for name in spaces}
     tuned = {"trials": 1, "share": 0.2, "workers": 1, "spaces": spaces}
@@ -509,5 +515,5 @@ def test_the_longest_searches_begin_first(project: Path, capsys: pytest.CaptureF
     records.search("toy")
     assert capsys.readouterr().out == "toy: 3 searches are complete; next: dvc repro\n"
     study = assembly.load()
-    begun = {name: search.open_search(study, f"toy-{name}").optuna_study.trials[0].datetime_start for name in spaces}
-    assert sorted(begun, key=lambda name: begun[name]) == ["central", "ghn", "fedprox"]
+    starts = {name: search.open_search(study, f"toy-{name}").optuna_study.trials[0].datetime_start for name in spaces}
+    assert sorted(starts, key=lambda name: starts[name]) == ["central", "ghn", "fedprox"]

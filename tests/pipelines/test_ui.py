@@ -1,4 +1,4 @@
-"""What `make ui` says while its servers start, and when one does not."""
+"""The messages of `make ui` while its servers start, and when one does not."""
 
 import os
 import socket
@@ -31,13 +31,13 @@ time.sleep(99)
 
 
 def await_server(program: str, *words: str) -> None:
-    """Start a server that is `program`, and wait until it answers."""
+    """Start `program` as a server and wait until it answers."""
     server = ui.Server("Late", port := free_port(), (sys.executable, "-c", program, str(port), *words))
     with ChildProcesses().start(server.command) as process:
         ui._wait_for(server, process, ui._drain(process))
 
 
-def test_a_slow_server_is_awaited_with_a_line_now_and_then(
+def test_a_slow_server_is_awaited_with_a_line_at_intervals(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(ui, "MESSAGE_INTERVAL", 0.5)
@@ -45,7 +45,7 @@ def test_a_slow_server_is_awaited_with_a_line_now_and_then(
     assert "Late     is starting (" in capsys.readouterr().out
 
 
-def test_a_server_that_ends_or_never_answers_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_ends_or_never_answers_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadInput, match="Late did not start: "):
         await_server("print('no such disk')")
     with pytest.raises(BadInput, match=r"Late did not start: ERROR: \[Errno -2\] no such host"):
@@ -59,7 +59,7 @@ def test_a_server_that_ends_or_never_answers_is_one_line(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("host", ["127.0.0.2", "0.0.0.0", "::1", "::", ""])
 def test_a_server_answers_at_the_address_that_it_is_bound_to(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All addresses of a machine have loopback among them; an empty one is loopback."""
+    """All addresses of a machine include loopback. An empty address is loopback."""
     if ":" in host and not socket.has_dualstack_ipv6():
         pytest.skip("this machine has no IPv6")
     monkeypatch.setenv("UI_HOST", host)
@@ -70,7 +70,7 @@ def test_a_server_answers_at_the_address_that_it_is_bound_to(host: str, monkeypa
 
 
 def test_two_servers_need_two_ports(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first one would answer for the second one."""
+    """Otherwise the first one would answer for the second one."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
     for name in ("MLFLOW_PORT", "PREFECT_PORT"):
         monkeypatch.setenv(name, "5005")
@@ -80,10 +80,12 @@ def test_two_servers_need_two_ports(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [server.port for server in ui.servers()] == [5005]
 
 
-def test_a_tracking_server_elsewhere_is_named_and_prefect_started_alone(
+def test_with_an_external_tracking_server_only_prefect_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """MLflow cannot serve another server's records; one that nobody is at is one line, before anything starts."""
+    """MLflow cannot serve another server's records. If the server does not answer, one line says so before anything
+    starts.
+    """
     monkeypatch.chdir(tmp_path)
     for scheme in ("http_proxy", "HTTP_PROXY"):
         monkeypatch.delenv(scheme, raising=False)
@@ -101,7 +103,7 @@ def test_a_tracking_server_elsewhere_is_named_and_prefect_started_alone(
     mine = ui.Server("Prefect", other := free_port(), (sys.executable, "-c", short, str(other)))
     monkeypatch.setattr(ui, "servers", lambda: (mine,))
     monkeypatch.setattr(ui, "_run_links", lambda: iter([("mine in MLflow", "here")]))
-    tracking = HTTPServer(("127.0.0.1", port), BaseHTTPRequestHandler)  # it answers that it has no such method
+    tracking = HTTPServer(("127.0.0.1", port), BaseHTTPRequestHandler)  # it answers that it does not have this method
     threading.Thread(target=tracking.serve_forever, daemon=True).start()
     with pytest.raises(BadInput, match=r"^Prefect ended by itself: no such table; start it again: fedweave ui$"):
         ui.main()
@@ -112,7 +114,7 @@ def test_a_tracking_server_elsewhere_is_named_and_prefect_started_alone(
 
 
 def test_tasks_of_the_current_study_have_links(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """MLflow's first page does not lead to them; another study, and one that was never logged, has one link."""
+    """MLflow's first page does not lead to them. Another study, and one that was never logged, has one link."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
     monkeypatch.delenv("MLFLOW_UI_URL", raising=False)
     monkeypatch.setenv("MLFLOW_PORT", "5001")
@@ -127,7 +129,9 @@ def test_tasks_of_the_current_study_have_links(store: str, tmp_path: Path, monke
     assert dict(ui._run_links()) == {"another in MLflow": whole["another in MLflow"], **tasks}
 
 
-def test_the_way_to_the_servers_is_one_that_the_folder_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_named_command_for_the_servers_exists_in_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Only a checkout has a Makefile of fedweave."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
@@ -147,7 +151,7 @@ def test_the_way_to_the_servers_is_one_that_the_folder_has(tmp_path: Path, monke
     ("words", "module"), [(["ui"], "ui"), (["flow", "--study", "quick", "--help"], "scheduling.flows")]
 )
 def test_commands_are_those_of_make(words: list[str], module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Options of the flow go to it as they are."""
+    """Options of the flow are passed on unchanged."""
     became: list[list[str]] = []
     monkeypatch.setattr(servers.os, "execv", lambda _, command: became.append(command[1:]))
     assert CliRunner().invoke(app, words).exit_code == 0

@@ -1,4 +1,4 @@
-"""What `evaluate` does with folders of results that params.yaml does not name."""
+"""What `evaluate` does with result folders that params.yaml does not name."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,10 +9,10 @@ import pytest
 from fedweave.pipelines.stages.evaluate import remove_undeclared_folders
 
 
-def test_what_dvc_has_not_stored_is_kept(
+def test_undeclared_results_are_removed_only_if_dvc_has_stored_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Such as what `fw.compare(out="results/toy")` has written; what DVC's cache has goes, what is declared stays."""
+    """For example, results of `fw.compare(out="results/toy")` are kept. Declared results are kept too."""
     monkeypatch.chdir(tmp_path)
     Path("dvc.lock").write_text("stages:\n  train@old:\n    outs:\n    - path: results/toy/runs/old\n")
     study: Any = SimpleNamespace(name="toy", runs={"declared": 1}, ablate={})
@@ -22,8 +22,8 @@ def test_what_dvc_has_not_stored_is_kept(
             Path("results/toy", name, "run.json").write_text(content)
         remove_undeclared_folders(study)
     assert [path.name for path in Path("results/toy").glob("*/*")] == ["declared"]
-    kept = {path.read_text() for path in Path(".fedweave/removed/results/toy/runs").rglob("run.json")}
-    assert kept == {"first", "second"}
+    moved_records = {path.read_text() for path in Path(".fedweave/removed/results/toy/runs").rglob("run.json")}
+    assert moved_records == {"first", "second"}
     assert "results/toy/runs/mine: is not in params.yaml; moved to .fedweave/removed/results/toy/runs/mine" in (
         capsys.readouterr().out
     )

@@ -32,7 +32,7 @@ PARAMS = {
 WORDS = "Clients of one unit count as one: 20 clients, 10 units."
 
 
-def test_a_study_is_over_people(
+def test_the_tests_of_a_study_compare_people(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -27,7 +27,7 @@ HOME = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
 
 @pytest.fixture(scope="module")
 def webhook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """The address of a server of loopback, and the messages that it gets."""
+    """The address of a server on loopback, and the messages that it receives."""
     messages: list[dict[str, Any]] = []
 
     class Receiver(BaseHTTPRequestHandler):
@@ -48,7 +48,7 @@ def webhook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A toy project, which owns the pool."""
+    """A toy project that owns the pool."""
     made = tmp_path_factory.mktemp("deployed")
     toy_project.make(made)
     return made
@@ -56,7 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def deployed(prefect_api: str, folder: Path, webhook: tuple[str, list[dict[str, Any]]]) -> str:
-    """The server, with the pool, the queues, the deployments and the webhook registered."""
+    """The server, where the pool, the queues, the deployments and the webhook are registered."""
     env = {**os.environ, **HOME, "PREFECT_API_URL": prefect_api, "FEDWEAVE_WEBHOOK": webhook[0]}
     command = [sys.executable, "-m", "fedweave.pipelines.commands.main", "deploy", "--slots", "2"]
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
@@ -72,18 +72,18 @@ def deployed(prefect_api: str, folder: Path, webhook: tuple[str, list[dict[str, 
 
 @pytest.fixture
 def ask(deployed: str, reporting: str) -> Iterator[Callable[..., object]]:
-    """Questions to the server."""
+    """Sends a request to the server."""
     from prefect.client.orchestration import get_client
 
     with get_client(sync_client=True) as client:
         yield lambda method, *words, **named: getattr(client, method)(*words, **named)
 
 
-def test_the_server_limits_what_runs_and_shows_every_parameter(
+def test_the_server_limits_running_flows_and_shows_every_parameter(
     ask: Callable[..., object], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One flow at a time, as many stages as slots; described parameters; nights to come; one watch over lost workers,
-    registered twice without harm.
+    """One flow at a time, as many stages as slots, described parameters, future nights, and one automation for lost
+    workers even if it was registered twice.
     """
     from prefect.client.schemas.filters import FlowRunFilter
 
@@ -102,15 +102,15 @@ def test_the_server_limits_what_runs_and_shows_every_parameter(
     assert len(ask("read_automations_by_name", "fedweave: lost workers")) == 1
 
 
-def test_a_webhook_hears_of_the_end_of_a_flow(
+def test_a_webhook_gets_a_message_at_the_end_of_a_flow(
     tmp_path: Path,
     deployed: str,
     reporting: str,
     webhook: tuple[str, list[dict[str, Any]]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of failure and of completion, once each, also where the address was registered twice; of no flow of another
-    project.
+    """One message for failure and one for completion, even if the address was registered twice. No message for a flow
+    of another project.
     """
     from prefect import tags
 
@@ -139,16 +139,16 @@ def test_a_webhook_hears_of_the_end_of_a_flow(
 
 
 @pytest.mark.parametrize("address", ["hooks.example.org/x", "ftp://host/x", "https://", "http://[::1"])
-def test_a_webhook_that_is_no_address_is_refused(address: str) -> None:
+def test_a_webhook_that_is_not_an_address_is_refused(address: str) -> None:
     with pytest.raises(BadInput, match="--webhook: ") as caught:
         notifications.check(address)
     assert address in str(caught.value)
 
 
-def test_a_flow_recalls_what_a_killed_one_sent_out(
+def test_a_flow_cancels_the_stages_that_a_killed_flow_submitted(
     tmp_path: Path, ask: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of this folder's stages those that have not ended, and nobody else's."""
+    """It cancels the stages of this folder that have not ended, and no others."""
     from prefect.deployments import run_deployment
     from prefect.states import Cancelled
 
@@ -169,15 +169,15 @@ def test_a_flow_recalls_what_a_killed_one_sent_out(
 def test_two_workers_in_clones_train_for_one_writer(
     tmp_path: Path, deployed: str, partitioned_project: Project
 ) -> None:
-    """Every run is trained by exactly one of them; only the writer's dvc.lock knows both, and DVC finds nothing to
-    do. The pool that .env names travels with the project.
+    """Exactly one of them trains each run. Only the writer's dvc.lock has both runs, and DVC finds nothing to do. The
+    clones use the pool that .env names.
     """
     runs = ["digits-fedavg", "digits-local"]
     writer = partitioned_project.copy(tmp_path / "writer", tmp_path / "remote")
     with (writer.folder / ".env").open("a") as file:
         file.write("FEDWEAVE_POOL=digits\n")
-    said = writer.python("fedweave.pipelines.commands.main", "deploy", "--slots", "2", PREFECT_API_URL=deployed)
-    assert "pool digits: 2 training stages at once" in said.stdout
+    deployment = writer.python("fedweave.pipelines.commands.main", "deploy", "--slots", "2", PREFECT_API_URL=deployed)
+    assert "pool digits: 2 training stages at once" in deployment.stdout
     clones = [Project(tmp_path / name, "", tmp_path / "remote", writer.folder) for name in ("one", "two")]
     api = {"PREFECT_API_URL": deployed}
     words = ("fedweave.pipelines.commands.main", "worker", "--role", "stages", "--limit", "1", "--name")
@@ -188,7 +188,9 @@ def test_two_workers_in_clones_train_for_one_writer(
         )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     trained = [sorted(path.name for path in (clone.folder / "results/small/runs").glob("*")) for clone in clones]
-    assert sorted(run for share in trained for run in share) == runs  # who takes which hangs on who asks first
+    assert (
+        sorted(run for share in trained for run in share) == runs
+    )  # the assignment depends on which worker asks first
     assert "up to date" in writer.python("dvc", "status", *targets).stdout
     for clone, share in zip(clones, trained, strict=True):
         for run in share:
@@ -200,9 +202,9 @@ def test_two_workers_in_clones_train_for_one_writer(
 def test_cancelling_a_flow_ends_its_stages_on_the_workers(
     tmp_path: Path, folder: Path, deployed: str, ask: Callable[..., object]
 ) -> None:
-    """`prefect flow-run cancel` of the flow: both stages end with everything they started, nothing is written later,
-    and nothing says that it will be tried again. The worker was started in the background, as with `nohup ... &`, where
-    SIGINT is ignored, and ends at the first SIGTERM.
+    """`prefect flow-run cancel` of the flow: both stages end with all their processes. Nothing is written later, and no
+    line says that it will be tried again. The worker was started in the background, as with `nohup ... &`, where SIGINT
+    is ignored, and ends at the first SIGTERM.
     """
     (folder / "hold").touch()
     env = {

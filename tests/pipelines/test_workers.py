@@ -1,4 +1,4 @@
-"""Stages that run elsewhere: work orders from hand to hand, workers in clones of their own, and a cancelled flow."""
+"""Stages on other hosts: work orders, workers in clones of their own, and a cancelled flow."""
 
 import dataclasses
 import os
@@ -24,8 +24,8 @@ HOME = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A writer's folder where all is ready for the stage `join`, and a clone, to be copied."""
+def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A writer's folder in which everything is ready for the stage `join`, and a clone. Tests copy both."""
     parent = tmp_path_factory.mktemp("made")
     for name in ("writer", "clone"):
         (parent / name).mkdir()
@@ -39,43 +39,43 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folders(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """Copies of the writer's folder, which is current, and of the clone; both know one DVC remote."""
+def folders(originals: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """Copies of the writer's folder, which is current, and of the clone. Both have the same DVC remote."""
     monkeypatch.setenv("DVC_NO_ANALYTICS", "1")
     remote = f"[core]\n    remote = shared\n['remote \"shared\"']\n    url = {tmp_path / 'remote'}\n"
     copies = tmp_path / "writer", tmp_path / "clone"
     for folder in copies:
-        shutil.copytree(made / folder.name, folder, symlinks=True)
+        shutil.copytree(originals / folder.name, folder, symlinks=True)
         (folder / ".dvc" / "config.local").write_text(remote)
     monkeypatch.chdir(copies[0])
     return copies
 
 
 def work(work_order: remote_stages.WorkOrder) -> list[dict[str, str]]:
-    """What a worker does in the current folder."""
+    """The work of a worker in the current folder."""
     with remote_stages.prepare(work_order) as command:
         subprocess.run(command, check=True, capture_output=True)
     return remote_stages.deliver(work_order)
 
 
 def test_outputs_travel_through_the_remote(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clone had none of the inputs; the writer's dvc.lock is as if the stage had run there."""
+    """The clone had none of the inputs. The writer's dvc.lock is as if the stage had run there."""
     writer, clone = folders
     with remote_stages.issue("join") as work_order:
         monkeypatch.chdir(clone)
         assert not work_order.is_here
         assert not Path("made-a.txt").exists()
-        made = work(work_order)
+        outputs = work(work_order)
         assert Path("made-a.txt").read_text() == (writer / "made-a.txt").read_text()
         monkeypatch.chdir(writer)
         assert not Path("joined.txt").exists()
-        remote_stages.accept(work_order, made)
+        remote_stages.accept(work_order, outputs)
     assert Path("joined.txt").read_bytes() == (clone / "joined.txt").read_bytes()
     assert stale_stages() == []
 
 
 def test_a_shared_folder_needs_no_remote(folders: tuple[Path, Path]) -> None:
-    """The worker runs the bare command; what lay there before is gone first, as DVC would have it."""
+    """The worker runs only the command. Earlier outputs are removed first, as by DVC."""
     Path("joined.txt").write_text("old")
     with remote_stages.issue("join") as work_order:
         assert work_order.is_here
@@ -86,7 +86,7 @@ def test_a_shared_folder_needs_no_remote(folders: tuple[Path, Path]) -> None:
 
 
 def test_a_clone_follows_the_writers_parameters(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another study in the clone does not leak into the stage, nor one that came with another work order."""
+    """Another study in the clone does not affect the stage, and neither do the parameters of another work order."""
     text = "names: [a, b]\nsize: 9\nstudy: other\n"
     (folders[1] / "params.yaml").write_text(signed_files.sign("Written by a command.", text))
     with remote_stages.issue("join") as work_order:
@@ -99,8 +99,10 @@ def test_a_clone_follows_the_writers_parameters(folders: tuple[Path, Path], monk
             assert Path("params.yaml").read_text() == work_order.params
 
 
-def test_a_worker_that_is_killed_while_it_writes_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next work order finds parameters of the one before, and not a change by hand."""
+def test_a_worker_killed_while_it_writes_parameters_keeps_the_earlier_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next work order recognises the parameters of the earlier one, and not a change by hand."""
     monkeypatch.chdir(tmp_path)
     first, second, third = (f"study: toy\nsize: {size}\n" for size in (1, 2, 3))
     with foreign_params.apply(first):
@@ -124,7 +126,9 @@ def test_a_worker_that_is_killed_while_it_writes_parameters(tmp_path: Path, monk
         pass
 
 
-def test_a_clone_keeps_what_was_changed_by_hand(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clone_keeps_parameters_that_were_changed_by_hand(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = signed_files.sign("Written by a command.", "names: [a, b]\nsize: 9\nstudy: other\n") + "more: 1\n"
     (folders[1] / "params.yaml").write_text(text)
     with remote_stages.issue("join") as work_order:
@@ -173,10 +177,10 @@ ATTACKS = [
 
 @pytest.mark.parametrize(("changes", "words"), ATTACKS)
 @pytest.mark.parametrize("where", ["writer", "clone"])
-def test_a_work_order_that_nobody_issued(
+def test_a_forged_work_order_is_refused(
     changes: dict[str, str], words: str, where: str, folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It runs nothing, removes nothing and changes no file, whether or not its token leads to a file that is there."""
+    """It runs nothing, removes nothing and changes no file, even if its token leads to an existing file."""
     (folders[0] / "README.md").write_text("mine")
     (folders[0] / "joined.txt").write_text("old")
     with remote_stages.issue("join") as work_order:
@@ -191,8 +195,8 @@ def test_a_work_order_that_nobody_issued(
             assert {path: path.read_bytes() for path in Path().glob("*.*") if path.is_file()} == before
 
 
-def test_command_and_outputs_are_those_of_the_own_stage(folders: tuple[Path, Path]) -> None:
-    """A work order has no place for others."""
+def test_command_and_outputs_are_those_of_the_workers_own_stage(folders: tuple[Path, Path]) -> None:
+    """A work order has no field for them."""
     assert {field.name for field in dataclasses.fields(remote_stages.WorkOrder)} == {
         "stage",
         "inputs",
@@ -219,12 +223,10 @@ ENTRIES = [
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_outputs_and_inputs_are_known_paths(
+def test_unknown_outputs_and_inputs_are_refused(
     entry: dict[str, str], folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither does a worker write where the writer's dvc.yaml has no output, nor a writer where the worker's has no
-    input.
-    """
+    """A worker writes only inputs that its own dvc.yaml names. A writer takes only outputs that its dvc.yaml names."""
     with remote_stages.issue("join") as work_order:
         with pytest.raises(BadInput, match="with its MD5 sum"):
             remote_stages.accept(work_order, [entry])
@@ -238,7 +240,7 @@ def test_outputs_and_inputs_are_known_paths(
 
 @pytest.mark.parametrize("path", ["../outside", "/tmp/outside", "a/../../outside"])
 def test_no_path_outside_of_the_project_is_removed(path: str, folders: tuple[Path, Path]) -> None:
-    """Not even where the folder's own dvc.yaml names one."""
+    """Not even if the folder's own dvc.yaml names one."""
     text = Path("dvc.yaml").read_text()
     with remote_stages.issue("join") as work_order:
         Path("dvc.yaml").write_text(text.replace("outs: [joined.txt]", f"outs: [{{{path}: {{cache: false}}}}]"))
@@ -247,8 +249,8 @@ def test_no_path_outside_of_the_project_is_removed(path: str, folders: tuple[Pat
             pass
 
 
-def test_a_folder_that_git_does_not_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As an unpacked archive of the code: one line with both ways out, and either of them works."""
+def test_a_folder_without_git_is_refused_with_two_ways_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example an unpacked archive of the code. Either way out works."""
     toy_project.make(tmp_path)
     (tmp_path / ".dvc" / "config").write_text("")
     monkeypatch.chdir(tmp_path)
@@ -265,13 +267,13 @@ def test_a_folder_that_git_does_not_know(tmp_path: Path, monkeypatch: pytest.Mon
     assert stale_stages()
 
 
-def test_what_changed_meanwhile_is_not_accepted(folders: tuple[Path, Path]) -> None:
-    """Outputs of old inputs are never committed as those of new ones."""
+def test_outputs_of_changed_inputs_are_not_accepted(folders: tuple[Path, Path]) -> None:
+    """They are never committed as outputs of the new inputs."""
     with remote_stages.issue("join") as work_order:
-        made = work(work_order)
+        outputs = work(work_order)
         Path("made-a.txt").write_text("edited")
         with pytest.raises(BadInput, match="changed while it ran elsewhere"):
-            remote_stages.accept(work_order, made)
+            remote_stages.accept(work_order, outputs)
 
 
 def test_lost_outputs_and_unknown_inputs_are_named(folders: tuple[Path, Path]) -> None:
