@@ -1,5 +1,5 @@
-"""Impossible partitions, normalisations and arrays: one line that names the option or the client, the value and the way
-out.
+"""Impossible partitions, normalisations and arrays are refused in one line. It names the option or the client, the
+value and the way out.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ SETS["sines"] = SERIES
 
 
 def assert_refused(act: Callable[[], Any], *words: str) -> None:
-    """`act` raises BadInput of one line with all of `words`."""
+    """`act` raises BadInput with one line that contains all `words`."""
     with pytest.raises(BadInput) as caught:
         act()
     message = str(caught.value)
@@ -69,8 +69,8 @@ PARTITIONS: list[tuple[str, str, dict[str, Any], list[str]]] = [
 @pytest.mark.parametrize(
     ("name", "rule", "options", "words"), PARTITIONS, ids=[f"{r}-{o}"[:60] for _, r, o, _ in PARTITIONS]
 )
-def test_impossible_partitions(name: str, rule: str, options: dict[str, Any], words: list[str]) -> None:
-    """Refused by the stage `partition`, before anything is trained."""
+def test_impossible_partitions_are_refused(name: str, rule: str, options: dict[str, Any], words: list[str]) -> None:
+    """The stage `partition` refuses them, before any training."""
     assert_refused(lambda: data.partition(SETS[name], rule, **{"clients": 5, "seed": 0, **options}), *words)
 
 
@@ -87,15 +87,15 @@ NORMALISATIONS: list[tuple[str, Any, list[str]]] = [
 
 
 @pytest.mark.parametrize(("name", "way", "words"), NORMALISATIONS, ids=[str(w)[:50] for _, w, _ in NORMALISATIONS])
-def test_impossible_normalisations(name: str, way: Any, words: list[str]) -> None:
-    """Names, kinds, and numbers by which nothing can be scaled."""
+def test_impossible_normalisations_are_refused(name: str, way: Any, words: list[str]) -> None:
+    """Unknown names, wrong kinds, and numbers that features cannot be divided by."""
     options = {"window": 4, "horizon": 2} if name == "sines" else {}
     partition = data.partition(SETS[name], "natural" if options else "iid", 3, 0, **options)
     assert_refused(lambda: federations.build_federation(SETS[name], partition, way), *words)
 
 
-def test_series_without_a_spread() -> None:
-    """Training steps of one value cannot be divided by their standard deviation; the line has plain numbers."""
+def test_series_without_a_spread_are_refused() -> None:
+    """Equal training steps have a standard deviation of 0. The line has numbers without NumPy's type."""
     flat = replace(SETS["sines"], x=np.full_like(SETS["sines"].x, 0.5))
     partition = data.partition(flat, "natural", 3, 0, window=4, horizon=2)
     assert_refused(
@@ -110,8 +110,8 @@ def test_series_without_a_spread() -> None:
     [{"offset": [0, 0]}, {}, {"offset": [0, 0, 0], "unit": [1, 1, 1]}, {"offset": "a", "unit": "b"},
      {"offset": 0, "unit": 0}, {"offset": 0, "unit": [1, -1]}, {"offset": float("nan"), "unit": 1}],
 )  # fmt: skip
-def test_impossible_units_of_targets(units: dict[str, Any]) -> None:
-    """Numbers that are missing, too many or no numbers, and a unit by which nothing can be divided."""
+def test_impossible_units_of_targets_are_refused(units: dict[str, Any]) -> None:
+    """Missing numbers, too many numbers, values that are not numbers, and a unit that targets cannot be divided by."""
     values = Dataset(
         "values", "images", np.zeros((12, 1, 1, 1), np.float32), None, 0, targets=np.eye(12, 2, dtype="f4")
     )
@@ -134,8 +134,8 @@ def with_wrong_number(name: str, value: float) -> Dataset:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", SETS)
-def test_features_that_are_not_finite(name: str, value: float) -> None:
-    """The first one is named, with its place."""
+def test_features_that_are_not_finite_are_refused(name: str, value: float) -> None:
+    """The line names the first one and its position."""
     options = {"window": 4, "horizon": 2} if name == "sines" else {}
     rule = {"sines": "natural", "digits-graph": "metis"}.get(name, "iid")
     partition = data.partition(SETS[name], rule, 3, 0, **options)
@@ -168,19 +168,24 @@ STALE: list[tuple[str, Callable[[], Partition], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "made", "words"), STALE, ids=range(len(STALE)))
-def test_partitions_of_other_data(name: str, made: Callable[[], Partition], words: list[str]) -> None:
-    """Empty clients, rows twice or in training and test at once, rows that are not there, clients of another kind."""
-    assert_refused(lambda: federations.build_federation(SETS[name], made(), "none"), *words)
+@pytest.mark.parametrize(("name", "make", "words"), STALE, ids=range(len(STALE)))
+def test_partitions_that_do_not_fit_the_data_are_refused(
+    name: str, make: Callable[[], Partition], words: list[str]
+) -> None:
+    """Empty clients, repeated rows, rows in both training and test, missing rows, and clients of another kind."""
+    assert_refused(lambda: federations.build_federation(SETS[name], make(), "none"), *words)
 
 
-def test_nodes_that_are_not_there() -> None:
-    """Also of a client without rows."""
+def test_missing_nodes_are_refused() -> None:
+    """This includes nodes of a client without rows."""
     edges = (np.zeros((2, 0), dtype=np.int64),)
     for train in ([], [0]):
-        made = Partition(rows(train), rows([]), rows([]), nodes=rows([1797]), edges=edges)
+        partition = Partition(rows(train), rows([]), rows([]), nodes=rows([1797]), edges=edges)
         assert_refused(
-            lambda made=made: data.check_fits(SETS["digits-graph"], made), "client 0", "row 1797", "digits-graph"
+            lambda partition=partition: data.check_fits(SETS["digits-graph"], partition),
+            "client 0",
+            "row 1797",
+            "digits-graph",
         )
 
 
@@ -200,7 +205,7 @@ SHAPES: list[tuple[Callable[[], Dataset], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("made", "words"), SHAPES, ids=range(len(SHAPES)))
-def test_arrays_of_wrong_shapes(made: Callable[[], Dataset], words: str) -> None:
-    """A data set is checked when it is made, whoever made it."""
-    assert_refused(made, "dataset a", words)
+@pytest.mark.parametrize(("make", "words"), SHAPES, ids=range(len(SHAPES)))
+def test_arrays_of_wrong_shapes_are_refused(make: Callable[[], Dataset], words: str) -> None:
+    """Every data set is checked when it is made."""
+    assert_refused(make, "dataset a", words)

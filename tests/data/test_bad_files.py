@@ -1,4 +1,4 @@
-"""Bad files and bad places: one line that names what is wrong. And what is odd but sound works."""
+"""Bad files and folders: one line names the error. Unusual but valid input works."""
 
 import atexit
 import copy
@@ -39,8 +39,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize(
     "content", ["", "[]", "{", '{"arrays": 3}', '{"arrays": {}}', '{"arrays": {"x": 1}, "kind": "images"}', "\x00"]
 )
-def test_prepared_folders_that_are_none(content: str, tmp_path: Path) -> None:
-    """Whatever stands in meta.json."""
+def test_a_folder_with_an_invalid_meta_file_is_refused(content: str, tmp_path: Path) -> None:
     data.save_dataset(tmp_path, SETS["digits"])
     (tmp_path / "meta.json").write_text(content)
     assert_refused(lambda: data.load_dataset(tmp_path), str(tmp_path), "run the download stage")
@@ -48,7 +47,7 @@ def test_prepared_folders_that_are_none(content: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["meta.json", "x.npy", "partition.npz"])
 def test_a_pipe_in_place_of_a_file_is_refused_at_once(name: str, tmp_path: Path) -> None:
-    """Nobody waits for a writer."""
+    """The reader does not wait for a writer."""
     data.save_dataset(tmp_path, SETS["digits"])
     (tmp_path / name).unlink(missing_ok=True)
     os.mkfifo(tmp_path / name)
@@ -64,15 +63,15 @@ def test_a_pipe_in_place_of_a_file_is_refused_at_once(name: str, tmp_path: Path)
     ({"privacy": {"clip": 1e6, "noise": 1e6}, "lr": 0.01}, ["train.privacy.noise (1000000.0)", "noise 1e+12 is added"]),
     ({"lr": 1000.0, "momentum": 1.0, "epochs": 9, "rounds": 9}, ["lower train.lr (1000.0)"]),
 ])  # fmt: skip
-def test_what_diverges_names_the_setting_to_change(changes: dict[str, Any], words: list[str]) -> None:
-    """Noise that outweighs the model is not the fault of the step size."""
+def test_a_diverged_run_names_the_setting_to_change(changes: dict[str, Any], words: list[str]) -> None:
+    """Noise larger than the model is not a fault of the step size."""
     with pytest.raises(Diverged) as caught:
-        repetition.run_repetition(prepared(ODD[3][1], **changes), 0)
+        repetition.run_repetition(prepared(UNUSUAL[3][1], **changes), 0)
     assert [word for word in words if word not in str(caught.value)] == []
 
 
 def test_pickled_objects_are_never_loaded(tmp_path: Path) -> None:
-    """Not from arrays, not from partitions, not from checkpoints."""
+    """This holds for arrays, partitions and checkpoints."""
     data.save_dataset(tmp_path, SETS["digits"])
     np.save(tmp_path / "y.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
     assert_refused(lambda: data.load_dataset(tmp_path), "y.npy", "run the download stage")
@@ -80,8 +79,8 @@ def test_pickled_objects_are_never_loaded(tmp_path: Path) -> None:
     assert_refused(lambda: data.load_partition(tmp_path / "p.npz"), "p.npz", "run the partition stage")
 
 
-def test_archives_write_only_what_was_asked_for(tmp_path: Path) -> None:
-    """A path that climbs out is not written, a link is not followed out, a truncated archive is named."""
+def test_archives_extract_only_the_requested_members(tmp_path: Path) -> None:
+    """A path that leaves the folder is not written, a link is not followed, and a truncated archive is named."""
     (tmp_path / "secret").write_text("secret")
     (tmp_path / "good").write_text("good")
     with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as tar:
@@ -104,7 +103,7 @@ def test_archives_write_only_what_was_asked_for(tmp_path: Path) -> None:
 
 
 def in_child(act: Callable[[], None]) -> str:
-    """What `act` says in a process of its own, which may lose rights and limits for good."""
+    """The error of `act` in a child process, which may give up rights and limits."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -121,10 +120,10 @@ def in_child(act: Callable[[], None]) -> str:
 
 
 def exit_code(command: Callable[[], None]) -> int:
-    """With which `command` ends a process of its own."""
+    """The exit code of `command` in a child process."""
     child = os.fork()
     if child == 0:
-        atexit._clear()  # the end of this process is not that of the tests
+        atexit._clear()  # the child must not run the exit handlers of the tests
         code: object = "no exit"
         try:
             command()
@@ -138,8 +137,8 @@ def exit_code(command: Callable[[], None]) -> int:
 
 
 @pytest.mark.parametrize("content", ["text", "tensors"])
-def test_full_disk(content: str, tmp_path: Path) -> None:
-    """The line names the file and the reason, the old file stands, and nothing half-written is left."""
+def test_a_full_disk_leaves_the_old_file(content: str, tmp_path: Path) -> None:
+    """The line names the file and the reason. The old file is unchanged, and there is no partial file."""
     (tmp_path / "file.pt").write_bytes(b"old")
 
     def act() -> None:
@@ -156,8 +155,8 @@ def test_full_disk(content: str, tmp_path: Path) -> None:
     assert (tmp_path / "file.pt").read_bytes() == b"old"
 
 
-def test_read_only_folder(tmp_path: Path) -> None:
-    """Found out before training, by whoever has no right to write there."""
+def test_a_read_only_folder_is_refused(tmp_path: Path) -> None:
+    """The check comes before training, for a user without write permission."""
     tmp_path.chmod(0o555)
 
     def act() -> None:
@@ -175,8 +174,7 @@ def test_read_only_folder(tmp_path: Path) -> None:
     assert f"make {tmp_path / 'results'} a folder that can be written" in message
 
 
-def test_a_file_in_place_of_a_folder(tmp_path: Path) -> None:
-    """The same line."""
+def test_a_file_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "results").write_text("")
     assert_refused(lambda: check_writable(tmp_path / "results" / "x"), "results", "cannot be written (Not a directory)")
 
@@ -185,14 +183,14 @@ def test_a_file_in_place_of_a_folder(tmp_path: Path) -> None:
     ("results", lambda: run_main(evaluate.main)),
     ("data", lambda: main.run_command(lambda: single_run.run("local", rounds=1))),
 ])  # fmt: skip
-def test_a_file_in_place_of_a_folder_of_the_project(
+def test_a_file_in_place_of_a_folder_of_the_project_is_refused(
     place: str,
     command: Callable[[], None],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """Whichever command comes upon it ends with one line and exit code 2."""
+    """Every command that needs the folder ends with one line and exit code 2."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["command"])
     (tmp_path / "params.yaml").write_text(dump(good()))
@@ -206,7 +204,7 @@ def test_a_file_in_place_of_a_folder_of_the_project(
 
 
 def prepared(partition: Partition, task: str = "digits", **train: Any) -> repetition.PreparedRun:
-    """Two rounds of FedAvg-FT on given clients."""
+    """Two rounds of FedAvg-FT on the given clients."""
     content = copy.deepcopy(good())
     content["tasks"][task]["train"] |= {"rounds": 2, **train}
     content["runs"] = {"a": {"task": task, "method": "fedavg_ft"}}
@@ -219,7 +217,7 @@ def single_class(count: int) -> list[int]:
     return np.flatnonzero(SETS["digits"].labels == 3)[:count].tolist()
 
 
-ODD: list[tuple[str, Partition, dict[str, Any]]] = [
+UNUSUAL: list[tuple[str, Partition, dict[str, Any]]] = [
     ("one sample", Partition(rows([0], [3, 4, 5]), rows([1], [6]), rows([2], [7])), {}),
     ("one class", Partition(rows(single_class(9), [0, 1, 2]), rows([30], [31]), rows([40], [41])), {}),
     ("one client", Partition(rows([0, 1, 2, 3]), rows([4]), rows([5])), {}),
@@ -236,9 +234,9 @@ ODD: list[tuple[str, Partition, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("partition", "train"), [odd[1:] for odd in ODD], ids=[odd[0] for odd in ODD])
-def test_odd_clients_work(partition: Partition, train: dict[str, Any]) -> None:
-    """They train, are scored, and nothing is dropped."""
+@pytest.mark.parametrize(("partition", "train"), [odd[1:] for odd in UNUSUAL], ids=[odd[0] for odd in UNUSUAL])
+def test_unusual_clients_work(partition: Partition, train: dict[str, Any]) -> None:
+    """They train and have scores, and no client is dropped."""
     history = repetition.run_repetition(prepared(partition, **train), 0)
     assert np.isfinite(archive.select_scores(prepared(partition, **train), history)).all()
     assert history.dropped == []
@@ -246,65 +244,69 @@ def test_odd_clients_work(partition: Partition, train: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("executor", ["loop", "batched"])
 def test_isolated_nodes_and_disconnected_graphs_work(executor: str) -> None:
-    """A client without any edge, one with an isolated node, one in two pieces."""
+    """A client without edges, one with an isolated node, and one with two components."""
     path = np.array([[0, 1, 3, 4], [1, 0, 4, 3]], dtype=np.int64)
     none = np.zeros((2, 0), dtype=np.int64)
     parts = [rows([0, 3], [0, 3], [0, 3]), rows([1], [1], [1]), rows([2, 4], [2, 4], [2, 4])]
     nodes = rows(*(list(range(10 * i, 10 * i + 5)) for i in range(3)))
-    made = Partition(*parts, nodes=nodes, edges=(none, path, path[:, :2]))
-    history = repetition.run_repetition(prepared(made, "graph", executor=executor), 0)
+    partition = Partition(*parts, nodes=nodes, edges=(none, path, path[:, :2]))
+    history = repetition.run_repetition(prepared(partition, "graph", executor=executor), 0)
     assert np.isfinite(history.scores["post/test"]).all()
     assert np.isfinite([row.train_loss for row in history.ledger]).all()
 
 
-def test_checkpoints_of_others_and_damaged_ones(tmp_path: Path) -> None:
-    """Another specification, version or seed is refused; the one before a damaged one is taken; two are kept, of what
-    is finished one.
+def test_checkpoints_of_other_runs_are_refused_and_damaged_ones_skipped(tmp_path: Path) -> None:
+    """Other runs differ in specification, version or seed. In place of a damaged checkpoint the one before is used. Two
+    checkpoints are kept, and one of a finished run.
     """
-    partition = ODD[3][1]
-    made = prepared(partition, rounds=5, checkpoint=1)
-    whole = repetition.run_repetition(made, 0)
+    partition = UNUSUAL[3][1]
+    prepared_run = prepared(partition, rounds=5, checkpoint=1)
+    whole = repetition.run_repetition(prepared_run, 0)
 
     def until_the_last(report: Report) -> None:
         assert report.round < 5, "killed"
 
     with pytest.raises(AssertionError, match="killed"):
-        repetition.run_repetition(made, 0, tmp_path, until_the_last)
+        repetition.run_repetition(prepared_run, 0, tmp_path, until_the_last)
     files = sorted(path.name for path in tmp_path.iterdir())
     assert [name.rsplit("-", 1)[1] for name in files] == ["000000003.pt", "000000004.pt"]
     newest = tmp_path / files[1]
     content = torch.load(newest, weights_only=True)
     for key, value in (("version", 99), ("fingerprint", "other"), ("seed", 5)):
         save_tensors(newest, {**content, key: value})
-        assert_refused(lambda: repetition.run_repetition(made, 0, tmp_path), str(newest), str(value), "delete it")
+        assert_refused(
+            lambda: repetition.run_repetition(prepared_run, 0, tmp_path), str(newest), str(value), "delete it"
+        )
     newest.write_bytes(newest.read_bytes()[:-100])
-    again = repetition.run_repetition(made, 0, tmp_path)
+    again = repetition.run_repetition(prepared_run, 0, tmp_path)
     assert again.scores == whole.scores
     (newest,) = tmp_path.iterdir()
     assert newest.name.endswith("-000000005.pt")
     assert load_tensors(newest)["state"] == (5, {}, {}, {})
-    finished = repetition.run_repetition(made, 0, tmp_path)
+    finished = repetition.run_repetition(prepared_run, 0, tmp_path)
     assert finished.scores == whole.scores
     for name, model in whole.snapshot["models"].items():
         assert torch.equal(finished.snapshot["models"][name], model)
     newest.write_bytes(b"")
     assert_refused(
-        lambda: repetition.run_repetition(made, 0, tmp_path), str(newest), "not a readable checkpoint", "delete it"
+        lambda: repetition.run_repetition(prepared_run, 0, tmp_path),
+        str(newest),
+        "not a readable checkpoint",
+        "delete it",
     )
-    checkpoint_files.remove(tmp_path, made.run)
+    checkpoint_files.remove(tmp_path, prepared_run.run)
     assert [*tmp_path.iterdir()] == []
 
 
-def test_a_finished_run_names_what_is_damaged(tmp_path: Path) -> None:
-    """Results are read by many; a broken one is named."""
+def test_reading_a_damaged_run_names_the_damaged_file(tmp_path: Path) -> None:
     from fedweave.results.runs import load_run
 
-    made = prepared(ODD[3][1])
-    archive.write(tmp_path / "run", made, {0: repetition.run_repetition(made, 0)})
+    prepared_run = prepared(UNUSUAL[3][1])
+    archive.write(tmp_path / "run", prepared_run, {0: repetition.run_repetition(prepared_run, 0)})
     assert json.loads((tmp_path / "run" / "run.json").read_text())["dropped"] == 0
     load_run(tmp_path / "run")
     for name in ("rounds.csv", "evaluations.parquet", "run.json"):
-        whole = (tmp_path / "run" / name).read_bytes()
-        (tmp_path / "run" / name).write_bytes(b"\x00{" + whole[: len(whole) // 3])
+        content = (tmp_path / "run" / name).read_bytes()
+        (tmp_path / "run" / name).write_bytes(b"\x00{" + content[: len(content) // 3])
         assert_refused(lambda: load_run(tmp_path / "run"), "run", "train the run again")
-        (tmp_path / "run" / name).write_bytes(whole)
+        (tmp_path / "run" / name).write_bytes(content)

@@ -1,4 +1,4 @@
-"""Data sets: what the loaders return, and the published figures wherever the real data are there."""
+"""Data sets: the content that the loaders return, and the published figures where the real data are available."""
 
 import os
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from fedweave.tensors.random_streams import stream
 
 
 def mirror() -> Path:
-    """The folder of real data: FEDWEAVE_MIRROR, or shared/data beside the repository; it may be missing."""
+    """The folder of real data: FEDWEAVE_MIRROR, or shared/data next to the repository. It may be missing."""
     beside = Path(__file__).resolve().parents[2].parent / "shared" / "data"
     named = Path(os.environ.get("FEDWEAVE_MIRROR") or beside)
     return named if named.is_dir() else beside
@@ -33,7 +33,7 @@ SLOW = tuple(name for name in REAL if name in ("cifar10", "cifar100"))  # one sh
 ABSENT = pytest.mark.skip(
     reason="not in the mirror of real data: FEDWEAVE_MIRROR, or shared/data beside the repository"
 )
-ALWAYS = ("digits", "digits-graph", "flights", "shoulder", "us-income")  # packages carry them
+ALWAYS = ("digits", "digits-graph", "flights", "shoulder", "us-income")  # packages contain them
 LOADED = (*ALWAYS, *(name for name in REAL if name not in SLOW))
 
 
@@ -85,7 +85,7 @@ def has_sensors(dataset: Dataset) -> None:
 
 
 def has_states(*windows: tuple[int, ...]) -> Callable[[Dataset], None]:
-    """The authors' series, 2008 to 2019, at the end; sliding windows, and one a year."""
+    """The authors' series, from 2008 to 2019. Windows are sliding, and one per year is used."""
 
     def check(dataset: Dataset) -> None:
         temperatures = read_arrays(mirror() / "TPT-48" / "month_temp_data.pkl")
@@ -128,7 +128,7 @@ CHECKS: dict[str, list[Callable[[Dataset], None]]] = {
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in LOADED else [ABSENT]) for name in CHECKS])
-def test_set_is_what_was_published(name: str) -> None:
+def test_a_data_set_has_its_published_figures(name: str) -> None:
     dataset = data.load(name, mirror())
     assert dataset.name == name
     for pairs in (dataset.edges, dataset.relation):
@@ -137,7 +137,7 @@ def test_set_is_what_was_published(name: str) -> None:
         passes(dataset)
 
 
-def test_every_set_of_the_mirror_is_exercised(record_property: Callable[[str, object], None]) -> None:
+def test_every_data_set_of_the_mirror_is_tested(record_property: Callable[[str, object], None]) -> None:
     record_property("exercised", ", ".join(LOADED + SLOW))
     folders = {"FashionMNIST": 1, "CIFAR10": 1, "CIFAR100": 1, "Planetoid": 3, "Amazon": 2, "METR-LA": 1, "TPT-48": 2}
     there = [sum(CATALOGUE[name][0].files[0].path.startswith(f + "/") for name in REAL) for f in folders]
@@ -147,7 +147,7 @@ def test_every_set_of_the_mirror_is_exercised(record_property: Callable[[str, ob
 
 
 def test_a_loader_returns_the_kind_that_it_declares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Models are refused by it before a download."""
+    """Models are checked against the kind before a download."""
     assert data.load("digits", tmp_path).kind == data.KINDS["digits"]
     monkeypatch.setitem(data.KINDS, "digits", "graph")
     with pytest.raises(BadInput, match="dataset digits: its loader returned images and declares graph"):
@@ -159,7 +159,7 @@ def test_a_loader_returns_the_kind_that_it_declares(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     "name", ["made", *(pytest.param(name, marks=[] if name in SLOW else [ABSENT]) for name in ("cifar10", "cifar100"))]
 )
-def test_sheets_hold_images_row_by_row(name: str, tmp_path: Path) -> None:
+def test_sheets_have_images_row_by_row(name: str, tmp_path: Path) -> None:
     if name == "made":
         pixels = stream(1).integers(0, 256, size=(6, 3, 32, 32), dtype=np.uint8)
         grid = pixels.reshape(2, 3, 3, 32, 32).transpose(0, 3, 1, 4, 2).reshape(64, 96, 3)

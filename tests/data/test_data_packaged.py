@@ -1,4 +1,6 @@
-"""Data sets inside packages: clients and groups, a split that shares no sample, and the message without the package."""
+"""Data sets inside packages: clients and groups, a split without shared samples, and the message if the package is
+missing.
+"""
 
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
@@ -26,18 +28,18 @@ SPLIT = {"train": 0.2, "val": 0.2, "test": 0.6}
 
 @pytest.fixture(scope="module")
 def shoulder() -> Dataset:
-    """Read once."""
+    """The data set, read once."""
     return data.load("shoulder", "unused")
 
 
 @pytest.fixture(scope="module")
 def income() -> Dataset:
-    """Read once."""
+    """The data set, read once."""
     return data.load("us-income", "unused")
 
 
 def samples(dataset: Dataset, rows: np.ndarray) -> set[tuple[int, int]]:
-    """(recording, sample) of every sample that the windows `rows` cover."""
+    """All samples, as (recording, sample), in the windows `rows`."""
     first = np.searchsorted(dataset.recording, dataset.recording)  # the row with which each row's recording begins
     starts = (np.arange(len(dataset.x)) - first) * STEP
     return {(int(dataset.recording[row]), int(starts[row]) + step) for row in rows for step in range(WINDOW)}
@@ -51,7 +53,7 @@ def test_no_sample_of_a_recording_is_in_two_parts(shoulder: Dataset) -> None:
         assert not val & test
         assert not train & test
         assert {r for r, _ in train} == {r for r, _ in val} == {r for r, _ in test}
-        for recording in {r for r, _ in train}:  # the past trains, the future tests
+        for recording in {r for r, _ in train}:  # earlier windows train, later ones test
             last, first = (edge(t for r, t in part if r == recording) for edge, part in ((max, train), (min, test)))
             assert last < first
 
@@ -72,8 +74,8 @@ def test_windows_are_those_of_the_recordings(shoulder: Dataset) -> None:
             assert np.allclose(shoulder.x[rows[k], :, 0].T, (span[::2] + span[1::2]) / 2, atol=1e-5)
 
 
-def test_a_damaged_file_of_recordings(tmp_path: Path) -> None:
-    """Cut in its header, or no such file at all."""
+def test_a_damaged_file_of_recordings_is_refused(tmp_path: Path) -> None:
+    """The header is cut, or the file has another format."""
     for content in (b"\x93NUMPY\1", b"", b"x" * 200):
         (tmp_path / "watch.npy").write_bytes(content)
         with pytest.raises(BadInput, match=r"watch.npy: not a pickle of plain arrays .* run the download stage again"):
@@ -81,7 +83,7 @@ def test_a_damaged_file_of_recordings(tmp_path: Path) -> None:
 
 
 def test_classes_have_their_names_in_the_table_of_labels(shoulder: Dataset, tmp_path: Path) -> None:
-    """In the order of the classes: its rows are those of the class of that name."""
+    """Names are in the order of the classes: the rows of a class are those with its name."""
     partition = data.partition(shoulder, "natural", 20, 0, split=SPLIT)
     out = data.describe(tmp_path, shoulder, partition)
     counts, names = label_counts(tmp_path / "labels.csv")
@@ -99,13 +101,13 @@ def test_arms_are_clients_and_sides_are_groups(shoulder: Dataset) -> None:
     people = [name.split(",")[0] for name in partition.names]
     assert (*people,) == partition.units == shoulder.units
     assert len({*people}) == 10
-    assert data.partition(shoulder, "dirichlet", 20, 0, beta=1.0).units == ()  # its clients are no arms
+    assert data.partition(shoulder, "dirichlet", 20, 0, beta=1.0).units == ()  # these clients are not arms
     assert all(len(np.unique(shoulder.y[rows])) == 7 for rows in (*partition.train, *partition.val, *partition.test))
 
 
 @pytest.fixture(scope="module")
 def departures() -> Dataset:
-    """Read once."""
+    """The data set, read once."""
     return data.load("flights", "unused")
 
 
@@ -113,7 +115,7 @@ def departures() -> Dataset:
 def test_scaling_does_not_depend_on_later_rows(
     name: str, shoulder: Dataset, income: Dataset, departures: Dataset
 ) -> None:
-    """Whatever validation and test rows hold, training rows come out the same."""
+    """Training rows are the same for any validation and test rows."""
     dataset = {"shoulder": shoulder, "us-income": income, "flights": departures}[name]
     series = dataset.kind == "series"
     rule = {"window": 5, "horizon": 5, "gap": 4, "split": SPLIT} if series else {"split": SPLIT}
@@ -133,7 +135,9 @@ def test_scaling_does_not_depend_on_later_rows(
 
 
 def test_flights_are_in_the_order_of_time_with_the_weather_before(departures: Dataset) -> None:
-    """As many of each airport, late where the table says so, and no weather from after the scheduled departure."""
+    """Each airport has as many flights as in the table, and the same late ones. No weather is from after the scheduled
+    departure.
+    """
     table, weather = map(pd.read_csv, packaged.packaged_files("flights"))
     rows = flights.select_flights(table, weather)
     assert np.bincount(departures.owner).tolist() == [flights.FLIGHTS] * flights.DESTINATIONS
@@ -173,7 +177,7 @@ def test_no_year_is_forecast_in_two_parts(income: Dataset) -> None:
 
 
 def made_recordings(counts: Sequence[int], overlap: int) -> Dataset:
-    """Two clients with recordings of `counts` windows each, rows of the same recording not side by side."""
+    """Two clients with recordings of `counts` windows each. Rows of a recording are not adjacent."""
     recording = np.concatenate([np.repeat(np.arange(len(counts)), counts)])
     order = np.argsort(stream(3).random(len(recording)), kind="stable")
     recording = recording[order]
@@ -185,7 +189,7 @@ def made_recordings(counts: Sequence[int], overlap: int) -> Dataset:
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.integers(20, 60), min_size=2, max_size=5), st.integers(0, 3), st.integers(0, 2))
 def test_recordings_are_cut_in_the_order_of_time(counts: list[int], overlap: int, more: int) -> None:
-    """Whatever their lengths: all but the gaps is used, and windows of two parts are more than `overlap` apart."""
+    """For any lengths, all windows but the gaps are used, and windows of two parts are more than `overlap` apart."""
     dataset, gap = made_recordings(counts, overlap), overlap + more
     partition: Partition = data.partition(
         dataset, "natural", 2, 0, split={"train": 0.4, "val": 0.3, "test": 0.3}, gap=gap

@@ -1,4 +1,4 @@
-"""Files of data sets arrive whole from a folder, a server or an archive, or are refused in one line."""
+"""Files of data sets arrive complete from a folder, a server or an archive, or are refused in one line."""
 
 import gzip
 import hashlib
@@ -31,11 +31,11 @@ def sha256(content: bytes) -> str:
 
 @dataclass
 class Site:
-    """A web server: its files, how it behaves, and what it was asked."""
+    """A web server: its files, its behaviour, and the requests that it got."""
 
     files: dict[str, bytes]
     ranges: bool = True
-    breaks: int = 0  # how many answers stop in the middle
+    breaks: int = 0  # the number of answers that stop in the middle
     requests: list[tuple[str, str | None]] = field(default_factory=list)
     url: str = ""
 
@@ -46,10 +46,10 @@ def site() -> Iterator[Site]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            path, wanted = self.path.lstrip("/"), self.headers.get("Range")
-            site.requests.append((path, wanted))
+            path, byte_range = self.path.lstrip("/"), self.headers.get("Range")
+            site.requests.append((path, byte_range))
             body = site.files.get(path, b"")
-            start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and site.ranges else 0
+            start = int(byte_range.removeprefix("bytes=").rstrip("-")) if byte_range and site.ranges else 0
             if path not in site.files or start >= len(body):
                 self.send_error(416 if path in site.files else 404)
                 return
@@ -95,7 +95,7 @@ def leftovers(root: Path) -> set[str]:
     return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
 
 
-def test_packaged_sets_need_nothing(tmp_path: Path) -> None:
+def test_packaged_data_sets_need_no_download(tmp_path: Path) -> None:
     assert data.download("digits", tmp_path / "new", mirror="/nowhere") == ()
     assert (tmp_path / "new").is_dir()
 
@@ -116,7 +116,7 @@ def test_fresh_copy_from_a_mirror(
     assert leftovers(tmp_path / "root") == {PATH}
     requests = len(site.requests)
     data.download("toy", tmp_path / "root", "http://127.0.0.1:9")
-    assert len(site.requests) == requests  # what is there is not fetched again
+    assert len(site.requests) == requests  # files that exist are not downloaded again
 
 
 @pytest.mark.parametrize("have", [1, CHUNK, len(CONTENT) - 1, len(CONTENT), len(CONTENT) + 5])
@@ -130,25 +130,25 @@ def test_partial_file_is_continued(have: int, ranges: bool, listed: None, site: 
     assert site.requests[0] == (PATH, f"bytes={have}-")
 
 
-def test_foreign_partial_file_is_thrown_away(listed: None, site: Site, tmp_path: Path) -> None:
+def test_a_partial_file_of_other_content_is_deleted(listed: None, site: Site, tmp_path: Path) -> None:
     put(tmp_path, b"something else", "Toy/raw/.table.bin.part")
     (path,) = data.download("toy", tmp_path, site.url)
     assert path.read_bytes() == CONTENT
-    assert [wanted for _, wanted in site.requests] == ["bytes=14-", None]
+    assert [byte_range for _, byte_range in site.requests] == ["bytes=14-", None]
 
 
-def test_broken_connection_is_taken_up_again(listed: None, site: Site, tmp_path: Path) -> None:
+def test_a_broken_connection_is_resumed(listed: None, site: Site, tmp_path: Path) -> None:
     site.breaks = 2
     (path,) = data.download("toy", tmp_path, site.url)
     assert path.read_bytes() == CONTENT
-    assert [wanted is None for _, wanted in site.requests] == [True, False, False]
+    assert [byte_range is None for _, byte_range in site.requests] == [True, False, False]
     site.breaks = 99
     path.unlink()
     assert "broke off" in refusal("toy", tmp_path, site.url)
 
 
 @pytest.mark.parametrize("damage", [CONTENT[:-1], CONTENT[:-1] + b"\0", b""])
-def test_damaged_file_is_replaced_or_named(damage: bytes, listed: None, tmp_path: Path) -> None:
+def test_a_damaged_file_is_replaced_or_named(damage: bytes, listed: None, tmp_path: Path) -> None:
     path = put(tmp_path / "root", damage)
     line = refusal("toy", tmp_path / "root")
     assert re.search(rf"dataset toy: {PATH} is damaged below .*FEDWEAVE_MIRROR=", line)
@@ -160,7 +160,7 @@ def test_damaged_file_is_replaced_or_named(damage: bytes, listed: None, tmp_path
     require_files("toy", tmp_path / "root")
 
 
-def test_lines_name_what_was_tried_and_the_way_out(listed: None, site: Site, tmp_path: Path) -> None:
+def test_messages_name_the_attempts_and_the_way_out(listed: None, site: Site, tmp_path: Path) -> None:
     line = refusal("toy", tmp_path)
     assert all(
         word in line for word in ("dataset toy", PATH, "missing", "FEDWEAVE_MIRROR=<folder or URL that holds Toy/>")
@@ -191,7 +191,7 @@ def test_mirror_comes_before_the_official_source(site: Site, tmp_path: Path, mon
     assert site.requests == [(PATH, None)]
 
 
-def test_second_form_is_taken_where_the_mirror_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_form_is_used_if_the_mirror_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
     first = FileSet((File("Toy/original", sha256(b"original"), "http://127.0.0.1:9/original"),))
     second = FileSet((File("Toy/copy", sha256(b"copy")), File("Toy/labels", sha256(b"labels"))))
@@ -228,7 +228,7 @@ def pack(kind: str, members: dict[str, bytes]) -> bytes:
 
 @pytest.mark.parametrize("source", ["mirror", "official"])
 @pytest.mark.parametrize("kind", ["zip", "tar.gz", "gz"])
-def test_archives_give_the_wanted_members_only(
+def test_archives_extract_the_requested_members_only(
     kind: str, source: str, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
@@ -262,7 +262,9 @@ def test_bad_archives_are_refused(site: Site, tmp_path: Path, monkeypatch: pytes
         assert message in refusal("toy", tmp_path)
 
 
-def test_files_without_a_published_sum(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_without_a_published_sum_are_checked_against_the_recorded_one(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
     monkeypatch.setitem(
         CATALOGUE, "toy", (FileSet((File(PATH, RECORDED, f"{site.url}/{PATH}"), File("Toy/any", ANY))),)

@@ -1,5 +1,5 @@
-"""Arbitrary content for every parser: it is read, or refused as bad input, and never anything else; and laws of specs
-and partitions.
+"""Arbitrary content for every parser: it is read, or refused as bad input, without any other error. Also properties of
+specifications and partitions.
 """
 
 import copy
@@ -32,7 +32,7 @@ from tests.study.test_spec import good
 FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 MANY = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
-# Values that a hand, a script or a broken disk may put anywhere in a YAML file.
+# Values that a user, a script or a broken disk may put into a YAML file.
 scalars = (
     st.none() | st.booleans() | st.integers(-3, 3) | st.integers() | st.floats() | st.text(max_size=5) | st.just("1e3")
 )
@@ -41,7 +41,7 @@ values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.di
 
 
 def refusal(act: Callable[[], Any]) -> str | None:
-    """The line with which `act` refuses its input, if it does."""
+    """The line with which `act` refuses its input, or None."""
     try:
         act()
     except BadInput as error:
@@ -49,37 +49,37 @@ def refusal(act: Callable[[], Any]) -> str | None:
     return None
 
 
-def sound_or_refused(act: Callable[[], Any]) -> None:
-    """`act` ends well, or with one line of bad input."""
+def valid_or_refused(act: Callable[[], Any]) -> None:
+    """`act` succeeds, or refuses its input in one line."""
     line = refusal(act)
     assert line is None or (line and "\n" not in line)
 
 
-def places(node: Any, path: tuple = ()) -> list[tuple]:
+def key_paths(node: Any, path: tuple = ()) -> list[tuple]:
     """Every path into a tree of mappings and lists."""
     inner = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
-    return [path, *(place for key, value in inner for place in places(value, (*path, key)))]
+    return [path, *(place for key, value in inner for place in key_paths(value, (*path, key)))]
 
 
 @MANY
 @given(st.data())
 def test_any_value_anywhere_in_a_configuration(drawn: st.DataObject) -> None:
-    """One or two entries of a valid file replaced by anything."""
+    """One or two entries of a valid file are replaced by arbitrary values."""
     content = copy.deepcopy(good())
     for _ in range(drawn.draw(st.integers(1, 2))):
-        *parents, key = drawn.draw(st.sampled_from([place for place in places(content) if place]))
+        *parents, key = drawn.draw(st.sampled_from([place for place in key_paths(content) if place]))
         node = content
         for parent in parents:
             node = node[parent]
         node[key] = drawn.draw(values)
-    sound_or_refused(lambda: assembly.check(spec.parse(content)))
+    valid_or_refused(lambda: assembly.check(spec.parse(content)))
 
 
 @MANY
 @given(st.dictionaries(st.text(max_size=6), values, max_size=4))
 def test_any_mapping_as_a_configuration(content: dict[str, Any]) -> None:
-    """Whatever its keys."""
-    sound_or_refused(lambda: assembly.check(spec.parse(content)))
+    """The keys are arbitrary."""
+    valid_or_refused(lambda: assembly.check(spec.parse(content)))
 
 
 @MANY
@@ -89,41 +89,41 @@ def test_any_mapping_as_a_configuration(content: dict[str, Any]) -> None:
     patch=st.binary(max_size=3),
 )
 def test_any_bytes_as_yaml(content: bytes, at: int, patch: bytes, tmp_path: Path) -> None:
-    """Noise, and a valid file with a few bytes changed."""
-    whole = Path("studies/base.yaml").read_bytes() if Path("studies/base.yaml").exists() else b"a: {b: [1, 2]}\n"
-    for text in (content, whole[:400][: at % 400] + patch + whole[at % 400 + len(patch) : 400]):
+    """Random bytes, and a valid file with a few bytes changed."""
+    original = Path("studies/base.yaml").read_bytes() if Path("studies/base.yaml").exists() else b"a: {b: [1, 2]}\n"
+    for text in (content, original[:400][: at % 400] + patch + original[at % 400 + len(patch) : 400]):
         (tmp_path / "params.yaml").write_bytes(text)
-        sound_or_refused(lambda: spec.read_yaml(tmp_path / "params.yaml"))
+        valid_or_refused(lambda: spec.read_yaml(tmp_path / "params.yaml"))
 
 
 @given(st.dictionaries(st.sampled_from(sorted(schema.TrainSpec.__dataclass_fields__)), values, max_size=5))
 @MANY
 def test_a_train_block_is_typed_or_refused(block: dict[str, Any]) -> None:
-    """What passes has the annotated types and lies in its bounds."""
+    """An accepted block has the annotated types and is within its bounds."""
     line = refusal(lambda: construct(schema.TrainSpec, {"rounds": 1, "lr": 0.1, **block}, "train"))
     if line is not None:
         assert "train." in line
         return
-    made = construct(schema.TrainSpec, {"rounds": 1, "lr": 0.1, **block}, "train")
-    assert isinstance(made.rounds, int)
-    assert made.rounds >= 1
-    assert isinstance(made.lr, float)
-    assert np.isfinite(made.lr)
-    assert made.lr >= 0
-    assert 0 <= made.momentum <= 1
+    train = construct(schema.TrainSpec, {"rounds": 1, "lr": 0.1, **block}, "train")
+    assert isinstance(train.rounds, int)
+    assert train.rounds >= 1
+    assert isinstance(train.lr, float)
+    assert np.isfinite(train.lr)
+    assert train.lr >= 0
+    assert 0 <= train.momentum <= 1
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_damaged_files(name: str, tmp_path: Path) -> None:
-    """Every reader of files, for a second in a process of its own: a file is read, or refused with one line."""
+def test_damaged_files_are_read_or_refused(name: str, tmp_path: Path) -> None:
+    """Every reader of files runs for a second in a process of its own. It reads a file, or refuses it in one line."""
     outcome = attack(name, seed=0, seconds=1)
     assert not outcome.finding, f"{outcome.save(tmp_path)}\n{outcome.finding}"
     assert outcome.count > len(TARGETS[name].corpus())
 
 
 @pytest.mark.parametrize("count", [5_000, pytest.param(30_000, marks=pytest.mark.acceptance)])
-def test_small_patches_of_a_pickle(count: int, tmp_path: Path) -> None:
-    """Up to four bytes of an array's state: where numpy is given such states, some of these end the process."""
+def test_small_patches_of_a_pickle_do_not_end_the_process(count: int, tmp_path: Path) -> None:
+    """Up to four bytes of an array's state are changed. Given to numpy, some of these states would end the process."""
     outcome = attack("pickle-patches", seed=1, seconds=120, count=count)
     assert not outcome.finding, f"{outcome.save(tmp_path)}\n{outcome.finding}"
     assert outcome.count == count
@@ -138,7 +138,9 @@ def test_small_patches_of_a_pickle(count: int, tmp_path: Path) -> None:
     ],
 )
 def test_findings_are_reported_with_their_input(act: str, words: str, tmp_path: Path) -> None:
-    """A crash, too much memory and a wrong exception of a reader, each with the bytes that led to it."""
+    """A reader that crashes, takes too much memory or raises a wrong exception. Each finding has the bytes that caused
+    it.
+    """
     module = tmp_path / "sitecustomize.py"
     module.write_text(
         "import os\nfrom tests.fuzz import targets\nheld = []\n"
@@ -152,8 +154,8 @@ def test_findings_are_reported_with_their_input(act: str, words: str, tmp_path: 
 
 
 @pytest.mark.parametrize("name", sorted(name for name in DATASETS if origins.CATALOGUE[name]))
-def test_junk_is_no_data_set(name: str, tmp_path: Path) -> None:
-    """Where a digest is known, nothing else is opened; elsewhere the loader finds what is wrong."""
+def test_junk_is_refused_as_a_data_set(name: str, tmp_path: Path) -> None:
+    """With a known digest, no other file is opened. Without one, the loader finds the error."""
     for file in origins.CATALOGUE[name][0].files[:12]:
         (tmp_path / file.path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file.path).write_bytes(b"junk")
@@ -168,7 +170,7 @@ def test_junk_is_no_data_set(name: str, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small prepared data set and a partition of it."""
+    """A small prepared data set and its partition."""
     folder = tmp_path_factory.mktemp("prepared")
     dataset = toy(40)
     data.save_dataset(folder / "set", dataset)
@@ -189,34 +191,36 @@ def toy(count: int, classes: int = 4) -> Dataset:
     patch=st.binary(min_size=1, max_size=8),
     cut=st.booleans(),
 )
-def test_any_damage_to_prepared_data(prepared: Path, name: str, at: int, patch: bytes, cut: bool) -> None:
-    """Bytes changed or cut off: the arrays are read and checked, or the stage to run again is named."""
-    whole = (prepared / name).read_bytes()
-    place = at % len(whole)
-    (prepared / name).write_bytes(whole[:place] if cut else whole[:place] + patch + whole[place + len(patch) :])
+def test_damaged_prepared_data_are_read_or_refused(prepared: Path, name: str, at: int, patch: bytes, cut: bool) -> None:
+    """Bytes are changed or cut off. The arrays are read and checked, or the line names the stage to run again."""
+    original = (prepared / name).read_bytes()
+    place = at % len(original)
+    (prepared / name).write_bytes(
+        original[:place] if cut else original[:place] + patch + original[place + len(patch) :]
+    )
     try:
-        sound_or_refused(
+        valid_or_refused(
             lambda: data.check_fits(data.load_dataset(prepared / "set"), data.load_partition(prepared / "p.npz"))
         )
     finally:
-        (prepared / name).write_bytes(whole)
+        (prepared / name).write_bytes(original)
 
 
 @FEW
 @given(value=values, key=st.sampled_from(["x", "y", "kind", "classes", "names", "arrays", "note"]))
 def test_any_value_in_meta_json(prepared: Path, value: Any, key: str) -> None:
-    """Types that are not those of a data set."""
-    whole = (prepared / "set" / "meta.json").read_text()
+    """The types are not those of a data set."""
+    original = (prepared / "set" / "meta.json").read_text()
     try:
-        (prepared / "set" / "meta.json").write_text(json.dumps({**json.loads(whole), key: value}, skipkeys=True))
-        sound_or_refused(lambda: data.load_dataset(prepared / "set"))
+        (prepared / "set" / "meta.json").write_text(json.dumps({**json.loads(original), key: value}, skipkeys=True))
+        valid_or_refused(lambda: data.load_dataset(prepared / "set"))
     finally:
-        (prepared / "set" / "meta.json").write_text(whole)
+        (prepared / "set" / "meta.json").write_text(original)
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sound run with all its files."""
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A valid run with all its files."""
     folder = tmp_path_factory.mktemp("finished")
     path = write_run(folder, "t", "FedAGHN", 0.0, {}, (0, 1), 4, 3, np.random.default_rng(0))
     (path / "diagnostics.csv").write_text("seed,round,name,value\n0,1,a,2.0\n")
@@ -229,16 +233,16 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     content=st.binary(max_size=100),
     name=st.sampled_from(["run.json", "rounds.csv", "diagnostics.csv", "evaluations.parquet"]),
 )
-def test_any_bytes_in_a_finished_run(content: bytes, name: str, finished: Path) -> None:
-    """One file of a sound run is something else: the refusal names it."""
-    whole = finished.joinpath(name).read_bytes()
+def test_any_bytes_in_a_file_of_a_finished_run_are_refused(content: bytes, name: str, finished_run: Path) -> None:
+    """The refusal names the file."""
+    original = finished_run.joinpath(name).read_bytes()
     try:
-        (finished / name).write_bytes(content)
+        (finished_run / name).write_bytes(content)
         with pytest.raises(BadInput, match=re.escape(name)):
-            load_run(finished)
+            load_run(finished_run)
     finally:
-        (finished / name).write_bytes(whole)
-    assert load_run(finished).seeds == [0, 1]
+        (finished_run / name).write_bytes(original)
+    assert load_run(finished_run).seeds == [0, 1]
 
 
 OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
@@ -257,18 +261,18 @@ OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
 
 @MANY
 @given(st.sampled_from(sorted(OPTIONS)), st.integers(1, 12), st.integers(8, 300), st.integers(0, 2**31 - 1), st.data())
-def test_a_partition_is_one_or_is_refused(name: str, clients: int, count: int, seed: int, drawn: st.DataObject) -> None:
-    """No row twice, none that is not there, no empty client, the same again; or one line."""
+def test_a_partition_is_valid_or_refused(name: str, clients: int, count: int, seed: int, drawn: st.DataObject) -> None:
+    """No repeated row, no missing row, no empty client, and the same result again; otherwise a refusal in one line."""
     assume(name in PARTITIONS)
     dataset, options = toy(count), drawn.draw(OPTIONS[name])
     line = refusal(lambda: data.partition(dataset, name, clients, seed, **options))
     if line is not None:
         assert line.startswith("partition")
         return
-    made = data.partition(dataset, name, clients, seed, **options)
-    data.check_fits(dataset, made)
-    rows = np.concatenate([*made.train, *made.val, *made.test])
+    partition = data.partition(dataset, name, clients, seed, **options)
+    data.check_fits(dataset, partition)
+    rows = np.concatenate([*partition.train, *partition.val, *partition.test])
     assert len(np.unique(rows)) == len(rows) <= count
-    assert all(len(part) for parts in (made.train, made.val, made.test) for part in parts)
+    assert all(len(part) for parts in (partition.train, partition.val, partition.test) for part in parts)
     again = data.partition(dataset, name, clients, seed, **options)
-    assert all(np.array_equal(a, b) for a, b in zip(made.train, again.train, strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(partition.train, again.train, strict=True))

@@ -1,4 +1,4 @@
-"""Files made to harm: what they claim is checked before a library acts on it. Each is read in a child process."""
+"""Hostile files: their claims are checked before a library acts on them. A child process reads each file."""
 
 import io
 import pickle
@@ -55,7 +55,7 @@ def repack(content: bytes, **changed: Any) -> bytes:
         ({"labels": [[0], [1], [1]]}, "labels of shape (3, 1)"),
     ],
 )
-def test_sparse_matrices(changed: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_hostile_sparse_matrices_are_refused(changed: dict[str, Any], words: str, tmp_path: Path) -> None:
     path = tmp_path / "Amazon" / "Photo" / "raw" / "amazon_electronics_photo.npz"
     path.parent.mkdir(parents=True)
     content = repack(amazon()[0], **changed)
@@ -63,7 +63,7 @@ def test_sparse_matrices(changed: dict[str, Any], words: str, tmp_path: Path) ->
 
 
 def state(shape: Any = (2,), code: str = "i4", order: str = "<", raw: bytes = bytes(8)) -> bytes:
-    """A pickle of an array in the way of protocol 2, with any state."""
+    """A pickle of an array, as protocol 2 writes it, with any state."""
     parts = [
         pickle.dumps(value, protocol=2)[2:-1]
         for value in (1, shape, code, (3, order, None, None, None, -1, -1, 0), False)
@@ -85,7 +85,7 @@ def state(shape: Any = (2,), code: str = "i4", order: str = "<", raw: bytes = by
     ) + (b"B" + len(raw).to_bytes(4, "little") + raw + b"tb.")
 
 
-def test_a_state_that_fits_is_read(tmp_path: Path) -> None:
+def test_a_consistent_state_is_read(tmp_path: Path) -> None:
     (tmp_path / "p").write_bytes(state(raw=np.array([3, 4], "<i4").tobytes()))
     assert read_arrays(tmp_path / "p").tolist() == [3, 4]
 
@@ -117,12 +117,12 @@ PICKLES: list[tuple[bytes, str]] = [
 
 
 @pytest.mark.parametrize(("content", "words"), PICKLES, ids=[words for _, words in PICKLES])
-def test_pickles(content: bytes, words: str, tmp_path: Path) -> None:
+def test_hostile_pickles_are_refused(content: bytes, words: str, tmp_path: Path) -> None:
     assert words in message_of(read_arrays, tmp_path / "p", content)
 
 
 def elsewhere(place: Path, kind: str) -> Callable[[h5py.Group], None]:
-    """Put values into a group that stand in another file."""
+    """Put values that are stored in another file into a group."""
 
     def write(group: h5py.Group) -> None:
         if kind == "storage":
@@ -140,8 +140,8 @@ def elsewhere(place: Path, kind: str) -> Callable[[h5py.Group], None]:
 
 
 @pytest.mark.parametrize("kind", ["storage", "virtual", "link", "soft link"])
-def test_tables_whose_values_stand_in_another_file(kind: str, tmp_path: Path) -> None:
-    """They would let a downloaded table read any file of the computer."""
+def test_tables_with_values_in_another_file_are_refused(kind: str, tmp_path: Path) -> None:
+    """Otherwise a downloaded table could read any file of the computer."""
     with h5py.File(tmp_path / "other", "w") as other:
         other["values"] = np.ones((3, 2))
     with h5py.File(tmp_path / "t.h5", "w") as file:
@@ -166,7 +166,9 @@ def test_tables_whose_values_stand_in_another_file(kind: str, tmp_path: Path) ->
         ("axis1", {"shape": (3, 1), "dtype": "i8"}, "not 1 dimensions"),
     ],
 )
-def test_tables_of_other_sizes_and_types(name: str, options: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_tables_of_other_sizes_and_types_are_refused(
+    name: str, options: dict[str, Any], words: str, tmp_path: Path
+) -> None:
     (tmp_path / "t.h5").write_bytes(tables()[0])
     with h5py.File(tmp_path / "t.h5", "a") as file:
         del file["speed"][name]
@@ -175,7 +177,7 @@ def test_tables_of_other_sizes_and_types(name: str, options: dict[str, Any], wor
 
 
 def zip_archive(**members: bytes) -> bytes:
-    """A zip archive, compressed."""
+    """A compressed zip archive."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members.items():
@@ -205,15 +207,15 @@ def header(text: str) -> bytes:
     ],
     ids=["length", "objects", "records", "nesting", "size", "cut"],
 )
-def test_archives_of_arrays(content: bytes, words: str, tmp_path: Path) -> None:
+def test_hostile_archives_of_arrays_are_refused(content: bytes, words: str, tmp_path: Path) -> None:
     def reader(path: Path) -> Any:
         return read(path, lambda file: read_npz(file, max_bytes=1 << 20), "write it again")
 
     assert words in message_of(reader, tmp_path / "a.npz", content)
 
 
-def test_checkpoints(tmp_path: Path) -> None:
-    """A tensor that is larger than its bytes: torch itself would read what stands behind them in memory."""
+def test_hostile_checkpoints_are_refused(tmp_path: Path) -> None:
+    """A tensor is larger than its bytes: torch itself would read the memory behind them."""
     save_tensors(tmp_path / "good.pt", {"a": torch.arange(300)})
     assert torch.equal(load_tensors(tmp_path / "good.pt")["a"], torch.arange(300))
     with zipfile.ZipFile(tmp_path / "good.pt") as archive:
@@ -229,7 +231,7 @@ def test_checkpoints(tmp_path: Path) -> None:
     assert "does not have 65535 elements" in line
 
 
-def test_tables_of_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hostile_tables_of_scores_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More rows than any study has, and values of another type."""
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -1,4 +1,4 @@
-"""Servers that answer with anything: one line for each, at once or at a limit, and nothing half-written."""
+"""Servers with arbitrary answers: each is reported in one line, at once or at a limit, and leaves no partial file."""
 
 import http.client
 import os
@@ -22,7 +22,7 @@ OK = b"HTTP/1.1 200 OK\r\nConnection: close\r\n"
 
 @contextmanager
 def serve_answers(talk: Callable[[socket.socket, str], None]) -> Iterator[tuple[str, list[str]]]:
-    """A server whose every answer is what `talk` sends for a path; its address, and the paths that it was asked for."""
+    """A server that answers every request with `talk` for its path. Yields its address and the requested paths."""
     requests: list[str] = []
 
     def serve(connection: socket.socket) -> None:
@@ -40,12 +40,12 @@ def serve_answers(talk: Callable[[socket.socket, str], None]) -> Iterator[tuple[
         yield f"http://127.0.0.1:{listener.getsockname()[1]}", requests
 
 
-def saying(content: bytes) -> Callable[[socket.socket, str], None]:
+def answering(content: bytes) -> Callable[[socket.socket, str], None]:
     return lambda connection, _: connection.sendall(content)
 
 
-def redirecting(address: str) -> Callable[[socket.socket, str], None]:
-    return saying(
+def redirect_to(address: str) -> Callable[[socket.socket, str], None]:
+    return answering(
         f"HTTP/1.1 302 Found\r\nLocation: {address}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
     )
 
@@ -57,7 +57,7 @@ def endless(connection: socket.socket, _: str) -> None:
 
 
 def send_slowly(head: bytes) -> Callable[[socket.socket, str], None]:
-    """`head`, and then a byte from time to time."""
+    """Sends `head`, and then one byte at intervals."""
 
     def talk(connection: socket.socket, _: str) -> None:
         connection.sendall(head)
@@ -70,7 +70,7 @@ def send_slowly(head: bytes) -> Callable[[socket.socket, str], None]:
 
 @pytest.fixture(params=["listed", "recorded"])
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A data set of one file, with a known sum or with the one that its mirror has beside it."""
+    """A data set of one file. Its sum is known, or the mirror has the sum in a second file."""
     monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
     digest = sha256(CONTENT) if request.param == "listed" else RECORDED
     monkeypatch.setitem(CATALOGUE, "toy", (FileSet((File(PATH, digest),)),))
@@ -78,29 +78,29 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 
 ANSWERS = {
-    "length": (saying(OK + b"Content-Length: abc\r\n\r\nhello"), "Content-Length is 'abc'"),
-    "long length": (saying(OK + b"Content-Length: " + b"9" * 5000 + b"\r\n\r\nhello"), "Content-Length is '999"),
-    "negative length": (saying(OK + b"Content-Length: -5\r\n\r\nhello"), "Content-Length is '-5'"),
-    "too long": (saying(OK + b"Content-Length: 99999999999999\r\n\r\nhello"), "larger than"),
-    "bracket": (redirecting("http://[::1/x"), "leads to, an invalid address"),
-    "dots": (redirecting("http://.a..b/"), "leads to, an invalid address"),
-    "port": (redirecting("http://127.0.0.1:99999999/x"), ""),
-    "ftp": (redirecting("ftp://127.0.0.1/x"), "redirects to 'ftp://"),
-    "file": (redirecting("file:///etc/passwd"), "HTTP 302"),
-    "data": (redirecting("data:text/plain,hello"), "HTTP 302"),
-    "spaces": (redirecting("http://127.0.0.1:9/a b\tc"), ""),
-    "far": (redirecting("http://127.0.0.1:9/" + "x" * 20_000), "http"),
-    "no http": (saying(b"SSH-2.0-OpenSSH_9.6\r\n"), ""),
-    "nothing": (saying(b""), ""),
-    "headers": (saying(OK + b"X: y\r\n" * 1000 + b"\r\n"), "headers"),
-    "long header": (saying(OK + b"X: " + b"y" * 100_000), "line"),
-    "binary": (saying(bytes(range(256)) * 10), ""),
-    "broken chunk": (saying(OK + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nhello"), ""),
+    "length": (answering(OK + b"Content-Length: abc\r\n\r\nhello"), "Content-Length is 'abc'"),
+    "long length": (answering(OK + b"Content-Length: " + b"9" * 5000 + b"\r\n\r\nhello"), "Content-Length is '999"),
+    "negative length": (answering(OK + b"Content-Length: -5\r\n\r\nhello"), "Content-Length is '-5'"),
+    "too long": (answering(OK + b"Content-Length: 99999999999999\r\n\r\nhello"), "larger than"),
+    "bracket": (redirect_to("http://[::1/x"), "leads to, an invalid address"),
+    "dots": (redirect_to("http://.a..b/"), "leads to, an invalid address"),
+    "port": (redirect_to("http://127.0.0.1:99999999/x"), ""),
+    "ftp": (redirect_to("ftp://127.0.0.1/x"), "redirects to 'ftp://"),
+    "file": (redirect_to("file:///etc/passwd"), "HTTP 302"),
+    "data": (redirect_to("data:text/plain,hello"), "HTTP 302"),
+    "spaces": (redirect_to("http://127.0.0.1:9/a b\tc"), ""),
+    "far": (redirect_to("http://127.0.0.1:9/" + "x" * 20_000), "http"),
+    "no http": (answering(b"SSH-2.0-OpenSSH_9.6\r\n"), ""),
+    "nothing": (answering(b""), ""),
+    "headers": (answering(OK + b"X: y\r\n" * 1000 + b"\r\n"), "headers"),
+    "long header": (answering(OK + b"X: " + b"y" * 100_000), "line"),
+    "binary": (answering(bytes(range(256)) * 10), ""),
+    "broken chunk": (answering(OK + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nhello"), ""),
 }
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_answers_that_make_no_sense(name: str, kind: str, tmp_path: Path) -> None:
+def test_invalid_answers_are_refused(name: str, kind: str, tmp_path: Path) -> None:
     talk, words = ANSWERS[name]
     with serve_answers(talk) as (url, _):
         line = refusal("toy", tmp_path, url)
@@ -111,20 +111,20 @@ def test_answers_that_make_no_sense(name: str, kind: str, tmp_path: Path) -> Non
 
 
 def test_a_redirect_to_itself_ends(kind: str, tmp_path: Path) -> None:
-    with serve_answers(lambda connection, path: redirecting(path + "x")(connection, path)) as (url, requests):
+    with serve_answers(lambda connection, path: redirect_to(path + "x")(connection, path)) as (url, requests):
         assert "HTTP 302" in refusal("toy", tmp_path, url)
     assert len(requests) < 30
 
 
-def test_an_encrypted_source_leads_to_no_plain_one() -> None:
-    """Whoever sits between could send anything."""
+def test_an_encrypted_source_cannot_redirect_to_an_unencrypted_one() -> None:
+    """An attacker between the two could send any content."""
     request = web.Request("https://127.0.0.1/x")
     with pytest.raises(web.SourceError, match="only https"):
         web._RedirectHandler().redirect_request(request, None, 302, "", http.client.HTTPMessage(), "http://127.0.0.1/x")
 
 
 def test_an_endless_body_ends_at_the_limit(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sum beside the file is limited as well."""
+    """The limit holds for the file with the sum, too."""
     monkeypatch.setitem(origins.LIMITS, "toy", 1)
     with serve_answers(endless) as (url, _):
         line = refusal("toy", tmp_path, url)
@@ -132,7 +132,9 @@ def test_an_endless_body_ends_at_the_limit(kind: str, tmp_path: Path, monkeypatc
     assert leftovers(tmp_path) == set()
 
 
-def test_a_mirror_in_a_folder_has_the_same_limit(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_a_mirror_in_a_folder_has_the_same_limit(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(origins.LIMITS, "toy", 1)
     mirror = put(tmp_path / "mirror", CONTENT)
     mirror.with_name("table.bin.sha256").write_text(sha256(CONTENT).removeprefix("sha256:"))
@@ -142,7 +144,7 @@ def test_a_mirror_in_a_folder_has_the_same_limit(kind: str, tmp_path: Path, monk
 
 @pytest.mark.parametrize("head", [OK + b"\r\n", OK + b"X: ", b""], ids=["body", "header", "greeting"])
 def test_a_slow_server_ends_at_the_time_limit(head: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever it drips: each byte is in time, all together are not. The part stays where its sum can vouch for it."""
+    """Each byte is in time, but the file is not. The partial file is kept where its sum can verify it."""
     monkeypatch.setattr(web, "TOTAL_TIMEOUT", 0.5)
     monkeypatch.setitem(CATALOGUE, "toy", (FileSet((File(PATH, sha256(CONTENT)),)),))
     started = time.monotonic()
@@ -153,24 +155,24 @@ def test_a_slow_server_ends_at_the_time_limit(head: bytes, tmp_path: Path, monke
 
 
 def test_a_slow_handshake_ends_at_the_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before a connection is encrypted it has the same limit."""
+    """The limit also holds before the connection is encrypted."""
     monkeypatch.setattr(web, "TOTAL_TIMEOUT", 0.5)
     monkeypatch.setitem(CATALOGUE, "toy", (FileSet((File(PATH, sha256(CONTENT)),)),))
-    record = b"\x16\x03\x03\x3f\xff"  # a record of TLS that never becomes whole
+    record = b"\x16\x03\x03\x3f\xff"  # an incomplete record of TLS
     with serve_answers(send_slowly(record)) as (url, _):
         assert "took longer than 0.5 s" in refusal("toy", tmp_path, url.replace("http", "https"))
 
 
-def test_a_server_that_stalls_is_given_up(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long before the time of the file is over."""
+def test_a_stalled_server_ends_the_download(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This is long before the time limit of the file."""
     monkeypatch.setattr(web, "STALL_WINDOW", 0.2)
     with serve_answers(send_slowly(OK + b"\r\n")) as (url, _):
         assert "stalled" in refusal("toy", tmp_path, url)
 
 
-def test_an_answer_without_content_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even where no sum is known."""
-    with serve_answers(saying(OK + b"Content-Length: 0\r\n\r\n")) as (url, _):
+def test_an_answer_without_content_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused even if no sum is known."""
+    with serve_answers(answering(OK + b"Content-Length: 0\r\n\r\n")) as (url, _):
         monkeypatch.setitem(CATALOGUE, "toy", (FileSet((File(PATH, RECORDED, f"{url}/x"),)),))
         assert f"{url}/x (empty)" in refusal("toy", tmp_path)
     assert leftovers(tmp_path) == set()
@@ -179,8 +181,8 @@ def test_an_answer_without_content_is_no_file(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     "beside", [b"\xff\xfe\x00\x01", b"", b"hello", b"0" * 63, b"0" * 65, b"<html>" * 100, bytes(4096)]
 )
-def test_sums_that_are_none(beside: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a mirror, and beside a file that is there."""
+def test_invalid_sums_are_refused(beside: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sum is on a mirror, or next to an existing file."""
     monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
     monkeypatch.setitem(CATALOGUE, "toy", (FileSet((File(PATH, RECORDED),)),))
     put(tmp_path / "mirror", CONTENT)
@@ -190,10 +192,10 @@ def test_sums_that_are_none(beside: bytes, tmp_path: Path, monkeypatch: pytest.M
     assert f"{PATH} is damaged" in refusal("toy", tmp_path / "mirror")
 
 
-def test_a_mirror_without_the_file_leaves_the_sum_that_is_there(
+def test_a_mirror_without_the_file_does_not_change_the_stored_sum(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a mirror says of a file that it does not have is forgotten."""
+    """The sum of a mirror that does not have the file is ignored."""
     monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
     monkeypatch.setitem(CATALOGUE, "toy", (FileSet((File(PATH, RECORDED),)),))
     mine = put(tmp_path / "root", b"my own", f"{PATH}.sha256")
@@ -208,7 +210,7 @@ def test_a_mirror_without_the_file_leaves_the_sum_that_is_there(
     "HTTP://127.0.0.1:9", "http://" + "x" * 5000, "http://127.0.0.1:9/" + "x" * 5000, "a\0b",
     "http://127.0.0.1:9\r\nX: y", "https://127.0.0.1:port",
 ])  # fmt: skip
-def test_mirrors_that_are_none(mirror: str, kind: str, tmp_path: Path) -> None:
+def test_invalid_mirrors_are_refused(mirror: str, kind: str, tmp_path: Path) -> None:
     line = refusal("toy", tmp_path / "root", mirror)
     assert "dataset toy" in line
     assert len(line) < 4500
@@ -224,16 +226,14 @@ def test_a_pipe_in_a_mirror_is_not_waited_for(kind: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", sorted(name for name, forms in CATALOGUE.items() if forms))
 def test_the_files_of_a_data_set_are_below_its_limit(name: str) -> None:
-    """Every data set has a limit of its own; where a copy is at hand, it is not below the largest file, nor without
-    effect.
-    """
+    """Every data set has its own limit. The available copies of its files are well below it."""
     assert name in origins.LIMITS
     paths = [Path(SHARED, file.path) for form in CATALOGUE[name] for file in form.files]
     assert all(path.stat().st_size < 0.7 * origins.size_limit(name) for path in paths if SHARED and path.is_file())
 
 
-def test_a_file_that_is_allowed_arrives(kind: str, tmp_path: Path) -> None:
-    """Otherwise the tests above would prove nothing."""
+def test_a_valid_file_arrives(kind: str, tmp_path: Path) -> None:
+    """Without this, the tests above would prove nothing."""
     sums = sha256(CONTENT).removeprefix("sha256:").encode()
     body = {True: sums, False: CONTENT}
 

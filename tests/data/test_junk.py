@@ -1,4 +1,4 @@
-"""Junk where a stage left a table: one line that names the file and what makes it again."""
+"""Junk in place of a stage's table: one line names the file and the command that makes it again."""
 
 import sqlite3
 import time
@@ -24,12 +24,12 @@ WAYS = ("empty", "junk", "text", "cut")
 TABLES = ("leaderboard", "clients", "curves", "significance", "ranks", "best_test_round", "measures", "cohorts")
 
 
-def spoil(file: Path, way: str) -> bytes:
-    """Damage `file`; returns what was in it."""
-    whole = file.read_bytes()
-    cut = whole[: len(whole) // 2 + 1].rstrip(b"\n")
+def damage(file: Path, way: str) -> bytes:
+    """Damage `file`. Returns its content."""
+    content = file.read_bytes()
+    cut = content[: len(content) // 2 + 1].rstrip(b"\n")
     file.write_bytes({"empty": b"", "junk": b"\x00\xff{<html>\n", "text": b"hello\nworld\n", "cut": cut}[way])
-    return whole
+    return content
 
 
 @pytest.fixture(scope="module")
@@ -44,25 +44,25 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", TABLES)
-def test_tables_of_the_study(name: str, way: str, study: Path) -> None:
-    """Never read for less than they were."""
+def test_damaged_tables_of_a_study_are_refused(name: str, way: str, study: Path) -> None:
+    """A damaged table is never read as a shorter one."""
     file = study / f"{name}.csv"
-    whole = spoil(file, way)
+    content = damage(file, way)
     assert_refused(lambda: results.load_tables(results.load_study(study)), f"{file}: damaged", "dvc repro evaluate")
-    file.write_bytes(whole)
+    file.write_bytes(content)
     results.load_tables(results.load_study(study))
 
 
-def test_a_leaderboard_of_other_runs(study: Path) -> None:
+def test_a_leaderboard_of_other_runs_is_refused(study: Path) -> None:
     file = study / "leaderboard.csv"
-    whole = file.read_text()
-    file.write_text(whole.replace("FedAMP", "Ditto"))
+    content = file.read_text()
+    file.write_text(content.replace("FedAMP", "Ditto"))
     assert_refused(
         lambda: results.load_tables(results.load_study(study)),
         f"{file}: its rows are not the runs",
         "dvc repro evaluate",
     )
-    file.write_text(whole)
+    file.write_text(content)
 
 
 READ: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -86,22 +86,24 @@ LABELS = "../../data/partitions/blobs/labels.csv"
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", READ)
-def test_files_of_stages(name: str, way: str, study: Path) -> None:
+def test_damaged_files_of_stages_are_refused(name: str, way: str, study: Path) -> None:
     reader, again = READ[name]
-    whole = spoil(study / name, way)
+    content = damage(study / name, way)
     try:
         if way == "text" and name == LABELS:  # a table without labels is that of a series
             assert reader(study) is None
         else:
             assert_refused(lambda: reader(study), str(study / name), again)
     finally:
-        (study / name).write_bytes(whole)
+        (study / name).write_bytes(content)
     reader(study)
 
 
 @pytest.mark.parametrize("content", ["junk\n", '{"op_code": 99}\n', '{"worker_id": "a"}\n', "[1]\n"])
-def test_the_journal_of_a_search(content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its trials are lost; the way out says so."""
+def test_a_damaged_journal_of_a_search_is_refused(
+    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its trials are lost, and the way out says so."""
     prepare(tmp_path, monkeypatch)
     study = assembly.load()
     file = search.journal_path(study, RUN)
@@ -111,7 +113,7 @@ def test_the_journal_of_a_search(content: str, tmp_path: Path, monkeypatch: pyte
     assert_refused(lambda: dashboard.SearchReplica(study).update(), f"{file}: damaged")
 
 
-def test_the_trials_that_the_dashboard_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_trials_are_refused_by_the_dashboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepare(tmp_path, monkeypatch)
     file = paths.trials("toy", "toy", RUN)
     file.parent.mkdir(parents=True)
@@ -120,7 +122,9 @@ def test_the_trials_that_the_dashboard_shows(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("name", [".fedweave", ".fedweave/tune"])
-def test_a_file_in_place_of_the_folder_of_searches(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_in_place_of_the_folder_of_searches_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prepare(tmp_path, monkeypatch)
     Path(name).parent.mkdir(exist_ok=True)
     Path(name).write_text("")
@@ -132,8 +136,8 @@ def test_a_file_in_place_of_the_folder_of_searches(name: str, tmp_path: Path, mo
     )
 
 
-def test_rows_beside_the_papers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both what is taken and what is kept; a study beside no paper is refused before anything is read."""
+def test_damaged_tables_of_a_reproduction_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both the new and the stored table. A study without a paper is refused before any table is read."""
     monkeypatch.chdir(tmp_path)
     assert_refused(lambda: reproduction.main("quick"), "'quick' is unknown", "choices")
     board = Path("results/paper/table/leaderboard.csv")
@@ -147,22 +151,28 @@ def test_rows_beside_the_papers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("way", ["junk", "cut"])
-def test_the_database_of_mlflow(way: str, study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Named at once: MLflow itself would try for two minutes."""
+def test_a_damaged_database_of_mlflow_is_refused_at_once(
+    way: str, study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLflow itself would try for two minutes."""
     file = tmp_path / "mlflow.db"
     with sqlite3.connect(file) as database:
         database.executescript("CREATE TABLE a (b TEXT); INSERT INTO a VALUES (hex(zeroblob(20000)));")
     database.close()
-    spoil(file, way)
+    damage(file, way)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{file}")
     monkeypatch.setattr(tracking, "RESULTS", study.parent)
-    begun = time.monotonic()
+    start = time.monotonic()
     assert_refused(lambda: tracking.main("toy"), f"{file}: no database for MLflow", "move it away", "fedweave log")
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - start < 30
 
 
-def test_a_database_of_another_mlflow(study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Older or newer, at once; MLflow itself would take a newer one for an older one. What it expects is read right."""
+def test_a_database_of_another_version_of_mlflow_is_refused(
+    study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Older or newer versions are refused at once. MLflow itself would take a newer database for an older one. The
+    expected version is read correctly.
+    """
     file = tmp_path / "mlflow.db"
     with closing(sqlite3.connect(file)) as database:
         database.executescript(
@@ -170,18 +180,18 @@ def test_a_database_of_another_mlflow(study: Path, tmp_path: Path, monkeypatch: 
         )
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{file}")
     monkeypatch.setattr(tracking, "RESULTS", study.parent)
-    begun = time.monotonic()
-    words = f"{file}: written by another version of MLflow; move it away, then: fedweave log toy"
-    assert_refused(lambda: tracking.main("toy"), words)
-    assert time.monotonic() - begun < 30
+    start = time.monotonic()
+    message = f"{file}: written by another version of MLflow; move it away, then: fedweave log toy"
+    assert_refused(lambda: tracking.main("toy"), message)
+    assert time.monotonic() - start < 30
     assert {_get_latest_schema_revision()} == addresses._expected_versions()
     with closing(sqlite3.connect(file)) as database, database:
         database.execute("UPDATE alembic_version SET version_num = ?", (*addresses._expected_versions(),))
     addresses.check_store(f"sqlite:///{file}")
 
 
-def test_a_port_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the study is read."""
+def test_an_invalid_port_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The refusal comes before the study is read."""
     monkeypatch.setattr(assembly, "load", lambda: pytest.fail("it was read"))
     for port in (-1, 0, 70000):
         assert_refused(lambda port=port: dashboard.main(port), f"--port: {port}", "between 1 and 65535")

@@ -1,4 +1,4 @@
-"""Label skews: tables of counts have the sums and the law they claim; options of all rules are described."""
+"""Label skews: tables of counts have the documented sums and distributions; options of all rules are described."""
 
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -35,7 +35,7 @@ def class_sizes(sizes: list[int]) -> ClassSizes:
     return ClassSizes(np.array(sizes), None)
 
 
-def test_dirichlet_shares_follow_their_law() -> None:
+def test_dirichlet_shares_follow_their_distribution() -> None:
     draws, beta, clients = 400, 0.5, 8
     counts = [
         dirichlet(class_sizes([20000, 20000]), clients, stream(1, i), beta=beta, balance=False, minimum=0).counts
@@ -72,7 +72,7 @@ def test_dirichlet_is_complete_and_keeps_the_minimum(n: int, beta: float, low: i
         assert counts.sum(1).min() >= low
 
 
-def test_balance_gives_nothing_more_to_large_clients() -> None:
+def test_balance_gives_no_more_rows_to_large_clients() -> None:
     sizes = [100] * 10
     largest = [
         max(
@@ -81,19 +81,19 @@ def test_balance_gives_nothing_more_to_large_clients() -> None:
         )
         for b in (True, False)
     ]
-    assert largest[0] <= 199  # below rows / N before its last class, which adds at most all of it
+    assert largest[0] <= 199  # below rows / N before its last class, which adds at most all of its rows
     assert largest[1] > 199
 
 
-def test_balance_gives_nothing_more_to_a_client_with_exactly_its_part() -> None:
-    """A client that gets the whole first class holds rows / N; the second class goes to the other client."""
+def test_balance_gives_no_more_rows_to_a_client_with_exactly_its_share() -> None:
+    """A client that gets the whole first class has rows / N. The second class goes to the other client."""
     draws = [dirichlet(class_sizes([10, 10]), 2, stream(7, i), beta=1e-2, minimum=0).counts for i in range(20)]
     full = [counts for counts in draws if counts[:, 0].max() == 10]
     assert len(full) > 10
     assert all(counts.sum(1).tolist() == [10, 10] for counts in full)
 
 
-def test_the_minimum_of_dirichlet_may_be_met_exactly() -> None:
+def test_dirichlet_accepts_clients_with_exactly_the_minimum() -> None:
     assert dirichlet(class_sizes([10, 10]), 1, stream(8), beta=1.0, minimum=20).counts.tolist() == [[10, 10]]
 
 
@@ -105,7 +105,7 @@ def test_lda_is_balanced_exactly() -> None:
     held = draw_counts(test, allocation.shares, stream(2))
     assert np.array_equal(held.sum(1), np.full(100, 100))
     assert np.array_equal(held.sum(0), test)
-    for counts, least in ((allocation.counts[0], 0.95), (held[0], 0.85)):  # nothing has run out for the first client
+    for counts, least in ((allocation.counts[0], 0.95), (held[0], 0.85)):  # no class of the first client has run out
         assert np.corrcoef(allocation.shares[0], counts)[0, 1] > least
 
 
@@ -116,7 +116,7 @@ def test_lda_draws_from_its_shares() -> None:
 
 
 def test_rows_of_classes_without_a_share_are_drawn_last() -> None:
-    """When the classes with a share have no rows left, the draw takes the others, so that it ends."""
+    """When the classes with a share have no rows left, the draw uses the other classes, so that it ends."""
     counts = draw_counts(np.array([3, 3]), np.array([[1.0, 0.0], [1.0, 0.0]]), stream(5))
     assert counts.tolist() == [[3, 0], [0, 3]]
 
@@ -138,7 +138,7 @@ def test_every_client_has_the_same_number_of_equal_shards() -> None:
 
 @pytest.mark.parametrize("allocate", [partial(shards, classes=2), partial(some_classes, classes=2), grouped])
 def test_classes_of_clients_are_drawn(allocate: Callable[..., Allocation]) -> None:
-    """Over many seeds, each class is equally often among those of the first client."""
+    """Over many seeds, each class is equally often among the classes of the first client."""
     most = np.stack([allocate(class_sizes([40] * 10), 10, stream(6, i)).counts[0] for i in range(200)])
     held = (most > 10 if allocate is grouped else most > 0).sum(0)
     assert len(np.unique(most, axis=0)) > 20
@@ -174,7 +174,7 @@ def test_some_classes_fill_a_data_set_exactly() -> None:
     assert np.array_equal(counts.sum(0), np.full(10, 6000))
 
 
-def test_dominant_classes_hold_their_share() -> None:
+def test_dominant_classes_have_their_share() -> None:
     counts = dominant(class_sizes([6000] * 10), 100, stream(1), classes=2, dominance=0.5, size=600).counts
     assert (counts.sum(1) == 600).all()
     assert (counts.sum(0) <= 6000).all()
@@ -224,7 +224,7 @@ def test_most_rows_of_a_class_are_in_its_group() -> None:
 
 @pytest.mark.parametrize("name", data.PARTITIONS)
 def test_options_are_described(name: str) -> None:
-    """Each has a meaning, and its default is of its type and in its bounds."""
+    """Each option has a meaning. Its default has its type and is within its bounds."""
     for option in registry.settings(name):
         assert option.meaning, option.name
         if option.default is not REQUIRED:

@@ -1,4 +1,4 @@
-"""Every loader on small files of its own format, also for data sets that are hard to get."""
+"""Every loader on small files of its own format, also for data sets that are hard to obtain."""
 
 import gzip
 import hashlib
@@ -100,7 +100,7 @@ def test_compcars(tmp_path: Path) -> None:
     dataset = compcars.compcars(tmp_path)
     assert (dataset.x.shape, dataset.labels.tolist(), dataset.owner.tolist()) == ((1, 3, 224, 224), [2], [7])
     assert dataset.names[7] == "FS 2010"
-    assert dataset.relation.shape[1] + 30 == 158  # edges of SHN's table 5, self loops included
+    assert dataset.relation.shape[1] + 30 == 158  # edges of SHN's table 5, with self-loops
 
 
 def test_arxiv(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The list of files agrees with itself and with the sums that torchvision knows."""
+"""The list of files is consistent and has the sums of torchvision."""
 
 import re
 from pathlib import Path
@@ -35,7 +35,7 @@ def test_catalogue_is_consistent() -> None:
     assert {file.archive.digest for file in CATALOGUE["emnist"][0].files} == {f"md5:{reader.EMNIST.md5}"}
 
 
-def test_a_mirror_is_trusted_only_where_no_digest_is_known() -> None:
+def test_a_mirror_is_trusted_only_if_no_digest_is_known() -> None:
     trusted = {
         name
         for name, forms in CATALOGUE.items()

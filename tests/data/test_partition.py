@@ -1,4 +1,4 @@
-"""Partition rules: each row is in one part, distributions have the law they claim, impossible options are refused."""
+"""Partition rules: each row is in one part, distributions are as documented, impossible options are refused."""
 
 import json
 from dataclasses import replace
@@ -35,7 +35,7 @@ COMPLETE = ("iid", "clusters", "dirichlet", "lda", "superclass", "grouped")
 
 
 def toy(classes: int = 10, each: int = 60, tested: int = 12) -> Dataset:
-    """Labels only: `each` training and `tested` test rows a class, two classes to a superclass, shuffled."""
+    """Labels only: `each` training and `tested` test rows per class, two classes per superclass, shuffled."""
     y = np.concatenate([np.repeat(np.arange(classes), each), np.repeat(np.arange(classes), tested)])
     official = np.repeat([0, 1], [classes * each, classes * tested])
     order = stream(5).permutation(len(y))
@@ -48,11 +48,11 @@ def graph() -> Dataset:
     return data.load("digits-graph", "unused")
 
 
-def everything(partition: data.Partition) -> list[np.ndarray]:
+def all_rows(partition: data.Partition) -> list[np.ndarray]:
     return [*partition.train, *partition.val, *partition.test]
 
 
-def test_every_label_rule_is_known_here() -> None:
+def test_every_label_rule_is_tested() -> None:
     assert set(LABEL_RULES) == set(ALLOCATORS)
 
 
@@ -60,20 +60,20 @@ def test_every_label_rule_is_known_here() -> None:
 def test_each_row_has_one_client_and_part(name: str) -> None:
     dataset = toy()
     result = data.partition(dataset, name, 10, 666, **LABEL_RULES[name])
-    rows = np.concatenate(everything(result))
+    rows = np.concatenate(all_rows(result))
     assert len(np.unique(rows)) == len(rows)
     assert rows.min() >= 0
     assert rows.max() < len(dataset.labels)
     if name in COMPLETE:
         assert len(rows) == len(dataset.labels)
     again, other = (data.partition(dataset, name, 10, seed, **LABEL_RULES[name]) for seed in (666, 667))
-    assert all(np.array_equal(a, b) for a, b in zip(everything(result), everything(again), strict=True))
-    assert not all(np.array_equal(a, b) for a, b in zip(everything(result), everything(other), strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(all_rows(result), all_rows(again), strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(all_rows(result), all_rows(other), strict=True))
 
 
 @pytest.mark.parametrize("name", ["clusters", "superclass"])
 def test_rows_of_a_class_are_drawn_at_random(name: str) -> None:
-    """Also where the counts do not depend on the seed."""
+    """This includes rules whose counts do not depend on the seed."""
     clients = [
         [np.sort(np.concatenate(parts)) for parts in zip(result.train, result.val, result.test, strict=True)]
         for result in (data.partition(toy(), name, 10, seed, **LABEL_RULES[name]) for seed in (0, 1))
@@ -87,8 +87,8 @@ def test_rows_of_a_class_are_drawn_at_random(name: str) -> None:
 
 
 @pytest.mark.parametrize("stratify", [False, True])
-def test_parts_of_clients_with_equal_rows_are_drawn_apart(stratify: bool) -> None:
-    """The places of the test rows among a client's rows differ between clients, and between seeds."""
+def test_parts_of_clients_with_equal_rows_are_drawn_independently(stratify: bool) -> None:
+    """The positions of test rows among a client's rows differ between clients, and between seeds."""
     places = set()
     for seed in (0, 1):
         result = data.partition(toy(), "clusters", 10, seed, classes=2, stratify=stratify)
@@ -108,15 +108,15 @@ def test_superclass_is_even_and_stratified() -> None:
     result = data.partition(dataset, "superclass", 15, 1, test="proportional", split={"train": 0.9, "val": 0.1})
     for i in range(15):
         mine = np.concatenate([result.train[i], result.val[i]])
-        wanted = np.where(np.arange(10) // 2 == i // 3, 20, 0)
-        assert np.array_equal(np.bincount(dataset.labels[mine], minlength=10), wanted)
-        assert np.array_equal(np.bincount(dataset.labels[result.test[i]], minlength=10), wanted // 5)
+        expected = np.where(np.arange(10) // 2 == i // 3, 20, 0)
+        assert np.array_equal(np.bincount(dataset.labels[mine], minlength=10), expected)
+        assert np.array_equal(np.bincount(dataset.labels[result.test[i]], minlength=10), expected // 5)
         assert result.group[i] == i // 3
 
 
 @given(st.integers(5, 200), st.floats(0.1, 0.3), st.floats(0.1, 0.3), st.integers(0, 99))
 @settings(max_examples=40, deadline=None)
-def test_splits_cut_every_row_once(rows: int, val: float, test: float, seed: int) -> None:
+def test_splits_assign_every_row_once(rows: int, val: float, test: float, seed: int) -> None:
     split, y = Split(1 - val - test, val, test), stream(seed).integers(0, 4, size=1000)
     mine = stream(seed, 1).permutation(1000)[:rows]
     for parts in (random_parts(mine, split, stream(2), "x"), stratified_parts(mine, y, split, stream(2), "x")):
@@ -130,7 +130,7 @@ def test_splits_cut_every_row_once(rows: int, val: float, test: float, seed: int
 @given(st.integers(6, 200), st.floats(0.3, 0.7), st.integers(0, 1))
 @settings(max_examples=60, deadline=None)
 def test_parts_in_the_order_of_time_without_validation(count: int, test: float, gap: int) -> None:
-    """All rows but the gaps train or test, and the test rows are the last ones."""
+    """All rows but the gaps train or test, and the test rows are last."""
     train_rows, val_rows, test_rows = (
         np.arange(count)[part] for part in chronological_parts(count, Split(1 - test, 0.0, test), "x", gap)
     )
@@ -141,7 +141,7 @@ def test_parts_in_the_order_of_time_without_validation(count: int, test: float, 
     assert abs(len(test_rows) - test * (count - 2 * gap)) <= 0.5 + 1e-9
 
 
-def test_weighted_test_set_is_shared_and_weighs_by_training_labels() -> None:
+def test_weighted_test_set_is_shared_and_weighted_by_training_labels() -> None:
     dataset = toy()
     result = data.partition(dataset, "clusters", 10, 1, classes=2, split={"train": 0.8, "val": 0.2}, test="weighted")
     tested = np.flatnonzero(dataset.official == 1)
@@ -195,7 +195,9 @@ def test_metis_cuts_the_largest_component(graph: Dataset) -> None:
 
 def test_largest_component_and_shares_of_nodes() -> None:
     chain = np.stack([np.arange(39), np.arange(1, 40)])
-    edges = symmetrise_edges(np.concatenate([chain[:, :9], chain[:, 10:]], axis=1), 41)  # 10 nodes, 30 nodes, one alone
+    edges = symmetrise_edges(
+        np.concatenate([chain[:, :9], chain[:, 10:]], axis=1), 41
+    )  # components of 10 nodes, 30 nodes and one node
     assert np.array_equal(largest_component(edges, 41), np.arange(10, 40))
     dataset = Dataset("chain", "graph", np.zeros((41, 1), np.float32), np.zeros(41, np.int64), 1, edges=edges)
     result = data.partition(dataset, "metis", 1, 0, split={"train": 0.5, "val": 0.1, "test": 0.4})
@@ -204,7 +206,7 @@ def test_largest_component_and_shares_of_nodes() -> None:
 
 @pytest.mark.parametrize("name", ["metis", "metis_overlap"])
 def test_subgraphs_without_validation_nodes(name: str, graph: Dataset) -> None:
-    """As with other rules, `val: 0` gives no validation part."""
+    """As for other rules, `val: 0` gives no validation part."""
     result = data.partition(graph, name, 5, 0, split={"train": 0.6, "val": 0.0, "test": 0.4})
     assert all(not len(rows) for rows in result.val)
     assert all(len(rows) for rows in (*result.train, *result.test))
@@ -238,7 +240,7 @@ def series(clients: int, steps: int, relation: np.ndarray | None = None) -> Data
 def test_natural_windows_are_chronological() -> None:
     relation = symmetrise_edges(np.array([[0, 1], [1, 2]]), 3)
     result = data.partition(series(3, 34272, relation), "natural", 3, 0, window=12, horizon=12)
-    assert [len(part[0]) for part in (result.train, result.val, result.test)] == [23974, 3425, 6850]  # DCRNN's round
+    assert [len(part[0]) for part in (result.train, result.val, result.test)] == [23974, 3425, 6850]  # DCRNN's rounding
     assert np.array_equal(np.concatenate([result.train[1], result.val[1], result.test[1]]), 34272 + np.arange(34249))
     assert np.array_equal(result.relation, relation)
     yearly = data.partition(series(2, 288), "natural", 2, 0, window=6, horizon=6, stride=12)
@@ -247,7 +249,7 @@ def test_natural_windows_are_chronological() -> None:
 
 
 def test_natural_owners() -> None:
-    """Each owner's rows are cut at random, for each owner apart."""
+    """Rows are split at random for each owner separately."""
     owner = np.repeat(np.arange(4), 20)
     dataset = Dataset("o", "images", np.zeros((80, 1, 1, 1), np.float32), owner % 2, 2, owner=owner)
     result = data.partition(dataset, "natural", 4, 0, split={"train": 0.8, "test": 0.2}, val=0.125)
@@ -295,7 +297,7 @@ UNITS = {
 
 
 @pytest.mark.parametrize("message", UNITS)
-def test_units_are_one_name_for_each_client(message: str) -> None:
+def test_units_without_one_name_for_each_client_are_refused(message: str) -> None:
     owner, x = np.repeat(np.arange(3), 20), np.zeros((60, 1, 1, 1), np.float32)
     good = data.partition(Dataset("o", "images", x, owner % 2, 2, owner=owner), "natural", 3, 0)
     with pytest.raises(BadInput, match=f"dataset o: units: {message}"):
@@ -319,7 +321,7 @@ def test_units_need_natural_clients() -> None:
 
 
 def test_a_data_set_without_units_is_stored_as_before(tmp_path: Path) -> None:
-    """So that its stages do not run again; and what was stored before can be read."""
+    """Then its stages do not run again. Data that were stored before can be read."""
     data.save_dataset(tmp_path, toy())
     assert "units" not in json.loads((tmp_path / "meta.json").read_text())
     data.save_partition(tmp_path / "p.npz", data.partition(toy(), "iid", 5, 0))
@@ -391,7 +393,7 @@ def test_heterogeneity_and_clustering_against_references(graph: Dataset) -> None
     )
 
 
-def test_labels_count_what_a_client_holds() -> None:
+def test_label_counts_are_those_of_each_client() -> None:
     dataset = toy()
     result = data.partition(dataset, "iid", 4, 0)
     assert np.array_equal(label_histogram(dataset, result).sum(0), np.bincount(dataset.labels))

@@ -1,4 +1,4 @@
-"""A user's partition rules and loaders: what they return is checked at once, and messages name their file."""
+"""A user's partition rules and loaders: their results are checked at once, and messages name their file."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,14 +24,14 @@ def toy() -> Dataset:
 
 
 def good() -> Parts:
-    """Four clients of 15 rows, of which 9 train."""
+    """Four clients of 15 rows, 9 of which train."""
     blocks = np.split(np.arange(ROWS), 4)
     return {"train": [b[:9] for b in blocks], "val": [b[9:12] for b in blocks], "test": [b[12:] for b in blocks]}
 
 
 @pytest.fixture
 def partition_toy() -> Iterator[Callable[..., Partition]]:
-    """Partitions `toy` by a rule of this file that returns what it is given."""
+    """Partitions `toy` by a rule of this file that returns the given value."""
 
     def apply(make: Callable[[], Any], clients: int = 4) -> Partition:
         @rule("mine", kinds=("images",))
@@ -50,7 +50,7 @@ def partition(parts: Parts, **more: Any) -> Partition:
 
 
 def with_rows(part: str, client: int, rows: Any) -> Partition:
-    """A partition that is good but for the rows of one part of one client."""
+    """A valid partition but for the rows of one part of one client."""
     parts = good()
     parts[part][client] = np.array(rows, dtype=np.int64)
     return partition(parts)
@@ -74,8 +74,8 @@ WRONG: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("message", WRONG)
-def test_a_result_that_is_no_partition_is_refused(message: str, partition_toy: Callable[..., Partition]) -> None:
-    """One line with the rule and its file."""
+def test_an_invalid_partition_is_refused(message: str, partition_toy: Callable[..., Partition]) -> None:
+    """The line names the rule and its file."""
     with pytest.raises(BadInput) as caught:
         partition_toy(WRONG[message])
     assert str(caught.value).startswith(f"partition 'mine' of {Path(__file__).resolve()}: {message}")
@@ -94,7 +94,7 @@ def test_a_rule_must_return_the_same_rows_again(partition_toy: Callable[..., Par
 
 
 def test_a_rule_must_return_the_same_nodes_again() -> None:
-    """The parts of a subgraph are positions in its nodes, so they may agree where the nodes do not."""
+    """The parts of a subgraph are positions in its nodes, so they may agree although the nodes differ."""
     draws, pairs = np.random.default_rng(), np.zeros((2, 0), dtype=np.int64)
     graph = Dataset("toy", "graph", np.zeros((ROWS, 1), np.float32), np.arange(ROWS) % 2, 2, edges=pairs)
 
@@ -123,9 +123,7 @@ def test_an_error_in_a_rule_names_its_line(partition_toy: Callable[..., Partitio
         partition_toy(broken)
 
 
-def test_an_option_of_two_types(partition_toy: Callable[..., Partition]) -> None:
-    """Only its bounds are checked."""
-
+def test_only_the_bounds_of_an_option_of_two_types_are_checked(partition_toy: Callable[..., Partition]) -> None:
     @rule("mine", kinds=("images",))
     def mine(
         dataset: Dataset, clients: int, seed: int, *, size: Annotated[int | str, AtLeast(2), "rows"] = "all"
@@ -138,8 +136,8 @@ def test_an_option_of_two_types(partition_toy: Callable[..., Partition]) -> None
         data.partition(toy(), "mine", 4, 0, size=1)
 
 
-def test_what_rules_may_do(partition_toy: Callable[..., Partition]) -> None:
-    """No validation rows, rows that nobody has, and a test set or training rows that clients have in common."""
+def test_unusual_but_valid_partitions_are_accepted(partition_toy: Callable[..., Partition]) -> None:
+    """No validation rows, rows of no client, and a test set or training rows that clients share."""
     parts = good()
     parts["val"] = [np.zeros(0, dtype=np.int64)] * 4
     parts["test"] = [np.concatenate(parts["test"])] * 4
@@ -148,7 +146,7 @@ def test_what_rules_may_do(partition_toy: Callable[..., Partition]) -> None:
 
 
 def test_an_error_in_a_loader_names_its_line(tmp_path: Path) -> None:
-    """An error of a file is that of a download if the file is where downloads are."""
+    """A missing file counts as a failed download if it is in the folder of downloads."""
 
     @dataset("broken")
     def broken(root: Path) -> Any:

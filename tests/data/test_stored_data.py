@@ -1,4 +1,4 @@
-"""Stored arrays are read unchanged, damaged files are refused, features are scaled by numbers of the training part."""
+"""Stored arrays are read unchanged, damaged files are refused, and scaling uses numbers of the training part."""
 
 import os
 import pickle
@@ -28,13 +28,13 @@ def test_nearest_neighbours_against_scikit_learn() -> None:
 
 
 class Code:
-    """What a malicious pickle would do."""
+    """The action of a malicious pickle."""
 
     def __reduce__(self) -> tuple:
         return os.system, ("touch owned",)
 
 
-def test_pickles_hold_arrays_and_nothing_else(tmp_path: Path) -> None:
+def test_pickles_with_other_content_than_arrays_are_refused(tmp_path: Path) -> None:
     content = {"a": np.arange(6.0).reshape(2, 3), "b": [1, "x", (2.5, None, np.float32(3))], "c": 1 << 70}
     for protocol in range(6):
         (tmp_path / "good").write_bytes(pickle.dumps(content, protocol))
@@ -55,7 +55,7 @@ def test_pickles_hold_arrays_and_nothing_else(tmp_path: Path) -> None:
             read_arrays(tmp_path / "bad")
     assert not Path("owned").exists()
     (tmp_path / "bomb").write_bytes(b"\x80\x02]r\xff\xff\xff\xff.")
-    assert read_arrays(tmp_path / "bomb") == []  # at once, and without the memory that this one asks for
+    assert read_arrays(tmp_path / "bomb") == []  # at once, and without the memory that this one requests
 
 
 def test_stored_data_are_read_unchanged_and_damage_is_refused(tmp_path: Path) -> None:
@@ -67,8 +67,8 @@ def test_stored_data_are_read_unchanged_and_damage_is_refused(tmp_path: Path) ->
         assert isinstance(loaded.x, np.memmap)
         assert (loaded.kind, loaded.classes, loaded.names, loaded.note) == (dataset.kind, 10, (), "")
         assert loaded.edges is None or np.array_equal(loaded.edges, dataset.edges)
-    whole = (tmp_path / "digits" / "x.npy").read_bytes()
-    for damage in (whole[:-7], b"", b"text"):
+    content = (tmp_path / "digits" / "x.npy").read_bytes()
+    for damage in (content[:-7], b"", b"text"):
         (tmp_path / "digits" / "x.npy").write_bytes(damage)
         with pytest.raises(BadInput, match=r"x\.npy: .*run the download stage"):
             data.load_dataset(tmp_path / "digits")
@@ -128,7 +128,7 @@ def test_inconsistent_arrays_are_refused() -> None:
             make()
 
 
-def test_normalisations() -> None:
+def test_normalisations_match_their_definitions() -> None:
     pixels = np.arange(96, dtype=np.uint8).reshape(8, 3, 2, 2)
     pictures = Dataset("p", "images", pixels, np.zeros(8, np.int64), 1)
     halves = Partition(*((np.array([i]),) for i in (0, 1, 2)))
@@ -144,7 +144,7 @@ def test_normalisations() -> None:
     partition = data.partition(
         series, "natural", 2, 0, window=2, horizon=1, split={"train": 0.5, "val": 0.2, "test": 0.3}
     )
-    seen = slice(0, max(partition.train[0]) + 3)  # 60, 70, 1 and 9 lie in the future
+    seen = slice(0, max(partition.train[0]) + 3)  # 60, 70, 1 and 9 are in the future
     assert np.allclose(data.normalise(series, partition, "minmax"), values / values[:, seen].max())
     own = data.normalise(series, partition, "minmax_client")
     assert np.allclose(own, [values[0] / values[0, seen].max(), values[1] - 5])
@@ -178,7 +178,7 @@ def test_forecasts_have_the_units_of_their_channels() -> None:
 
 
 def test_images_of_each_client_are_scaled_by_its_training_rows() -> None:
-    """Validation and test rows change no number; rows of no client stay as they are."""
+    """Validation and test rows change no number. Rows of no client are unchanged."""
     x = np.random.default_rng(0).random((12, 2, 3, 3)).astype(np.float32)
     clients = Partition(*(tuple(np.array(rows) + 5 * i for i in (0, 1)) for rows in ([0, 1, 2], [3], [4])))
     for values in (x, np.where(np.isin(np.arange(12), [3, 4, 8, 9])[:, None, None, None], 9 * x, x)):
@@ -192,7 +192,7 @@ def test_images_of_each_client_are_scaled_by_its_training_rows() -> None:
 
 
 def test_units_of_constant_targets() -> None:
-    """A client whose training targets are equal has the unit of all clients; a constant of all clients has unit 1."""
+    """A client whose training targets are equal has the unit of all clients. A constant of all clients has unit 1."""
     targets = np.array([[1, 7], [5, 7], [3, 7], [3, 7], [100, 0]], np.float32)
     dataset = Dataset("values", "images", np.zeros((5, 1, 1, 1), np.float32), None, 0, targets=targets)
     train = (np.array([0, 1]), np.array([2, 3]))
