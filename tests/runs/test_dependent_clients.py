@@ -1,4 +1,4 @@
-"""From units and shared test nodes to the parts that tests take as one."""
+"""Units and shared test nodes give the parts of clients that tests treat as one."""
 
 import json
 from dataclasses import replace
@@ -27,7 +27,7 @@ def lists(count: int) -> st.SearchStrategy[list[list[int]]]:
 
 @given(st.integers(1, 12).flatmap(lambda count: st.tuples(st.just(count), lists(count))))
 def test_parts_are_the_connected_components(drawn: tuple[int, list[list[int]]]) -> None:
-    """Of the graph in which clients with an equal value are neighbours, whatever the values are called."""
+    """The graph has an edge between clients with an equal value. The names of the values do not matter."""
     count, relations = drawn
     parts = connected_parts(relations, count)
     pairs = [(a, b) for a in range(count) for b in range(count) for r in relations if r[a] == r[b]]
@@ -42,7 +42,7 @@ def test_parts_are_the_connected_components(drawn: tuple[int, list[list[int]]]) 
 
 
 def prepared(partition: data.Partition, dataset: data.Dataset, **block: object) -> repetition.PreparedRun:
-    """FedAvg on a partition that a task describes by `block`."""
+    """FedAvg on a partition that a task describes in its block."""
     task = {"dataset": dataset.name, "setting": "own", "model": {"name": "gcn" if partition.nodes else "mlp"},
             "train": TRAIN, "partition": block}  # fmt: skip
     raw = {"study": "small", "seeds": [0, 1], "tasks": {"own": task}, "methods": {"fedavg": {}},
@@ -50,8 +50,8 @@ def prepared(partition: data.Partition, dataset: data.Dataset, **block: object) 
     return repetition.prepare(spec.parse(raw).run("own-fedavg"), dataset, partition)
 
 
-def test_test_nodes_and_units_join_clients_together(tmp_path: Path) -> None:
-    """Clients 0 to 2 and 3 to 5 share test nodes; a unit of clients 2 and 3 makes one part of all six."""
+def test_test_nodes_and_units_join_clients(tmp_path: Path) -> None:
+    """Clients 0 to 2 and 3 to 5 share test nodes. A unit of clients 2 and 3 joins all six."""
     dataset = data.load("digits-graph", tmp_path)
     block = {"name": "metis_overlap", "clients": 9, "seed": 0, "copies": 3}
     partition = data.partition(dataset, **block)
@@ -60,7 +60,7 @@ def test_test_nodes_and_units_join_clients_together(tmp_path: Path) -> None:
     assert find_parts(prepared(replace(partition, units=units), dataset, **block)) == [0] * 6 + [1] * 3
 
 
-def test_run_json_has_the_units_of_all_clients_also_where_a_sample_is_evaluated(tmp_path: Path) -> None:
+def test_run_json_has_the_units_of_all_clients_even_if_a_sample_is_evaluated(tmp_path: Path) -> None:
     dataset = data.load("digits", tmp_path)
     block = {"name": "iid", "clients": 6, "seed": 0}
     partition = replace(data.partition(dataset, **block), units=("a", "b", "a", "c", "d", "c"))
@@ -76,7 +76,7 @@ def test_run_json_has_the_units_of_all_clients_also_where_a_sample_is_evaluated(
 
 @fw.partition("paired", kinds=("images",))
 def paired(dataset: data.Dataset, clients: int, seed: int) -> data.Partition:
-    """Clients whose units depend on the seed, but not for even seeds."""
+    """Clients whose units depend on the seed for odd seeds only."""
     partition = data.partition(dataset, "iid", clients, seed)
     return replace(partition, units=tuple(f"home {(i + seed % 2) // 2}" for i in range(clients)))
 

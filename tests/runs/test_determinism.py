@@ -1,4 +1,4 @@
-"""The same study gives the same numbers: the same bits on one machine, and within a stated tolerance for other threads
+"""The same study gives the same numbers: the same bits on one machine, and numbers within a tolerance for other threads
 and executors.
 """
 
@@ -27,9 +27,9 @@ from fedweave.tensors.trees import tree_leaves
 from tests.study.test_spec import good
 
 ROOT = Path(__file__).resolve().parents[2]
-# float64 weights after the rounds below, relative to the way that training has moved them: 1e-15 was measured. Another
-# order of additions moves the last bits of a sum. In float32 these bits can decide which of two nearly equal pixels is
-# the maximum of a pool, and the gradient jumps: 1e-6 was measured, and 1e-3 for a client with such a pair.
+# float64 weights after the rounds below, relative to the distance that training has moved them: 1e-15 was measured.
+# Another order of additions changes the last bits of a sum. In float32 these bits can decide which of two nearly equal
+# pixels is the maximum of a pool, and the gradient jumps: 1e-6 was measured, and 1e-3 for a client with such a pair.
 TOLERANCE = 1e-13
 RUNS = {
     "digits-fedaghn": "digits",
@@ -41,14 +41,14 @@ RUNS = {
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Every test begins with one thread, whatever the test before has set."""
+    """Every test begins with one thread, independent of the test before."""
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(1)
 
 
 def prepared(key: str, **train: Any) -> PreparedRun:
-    """A short run on the digits or their graph."""
+    """A short run on digits or their graph."""
     content = good()
     for name in RUNS.values():
         content["tasks"][name]["train"] |= {"rounds": 2, "epochs": 1, **train}
@@ -61,15 +61,15 @@ def prepared(key: str, **train: Any) -> PreparedRun:
 
 def in_double(key: str, **train: Any) -> PreparedRun:
     """The same run in float64."""
-    made = prepared(key, **train)
-    dataset = data.load(made.run.task.dataset, "unused")
-    partition = data.partition(dataset, **made.run.task.partition)
-    task = tasks.build_task(made.run, dataset, partition, torch.float64)
-    federation = federations.build_federation(dataset, partition, made.run.task.normalize, torch.float64)
+    prepared_run = prepared(key, **train)
+    dataset = data.load(prepared_run.run.task.dataset, "unused")
+    partition = data.partition(dataset, **prepared_run.run.task.partition)
+    task = tasks.build_task(prepared_run.run, dataset, partition, torch.float64)
+    federation = federations.build_federation(dataset, partition, prepared_run.run.task.normalize, torch.float64)
     return replace(
-        made,
-        method=assembly.build_method(made.run, task),
-        federation=replace(made.federation, shared=federation.shared, own=federation.own),
+        prepared_run,
+        method=assembly.build_method(prepared_run.run, task),
+        federation=replace(prepared_run.federation, shared=federation.shared, own=federation.own),
     )
 
 
@@ -81,7 +81,7 @@ def reference(key: str) -> History:
 
 
 def digest(history: History) -> str:
-    """A digest of all results of a repetition except its times."""
+    """A digest of all results of a repetition but its times."""
     content = hashlib.sha256()
     for leaf in tree_leaves(
         (
@@ -97,25 +97,25 @@ def digest(history: History) -> str:
 
 
 def assert_near(a: History, b: History, key: str) -> None:
-    """Every client's kept model, within the tolerance of its distance from the initial model."""
-    made = in_double(key)
-    initial = start.initial_model(made.method, made.federation, 0)
+    """Every client's stored model agrees. The tolerance is relative to its distance from the initial model."""
+    prepared_run = in_double(key)
+    initial = start.initial_model(prepared_run.method, prepared_run.federation, 0)
     first, second = a.snapshot["models"], b.snapshot["models"]
     assert first.keys() == second.keys() >= initial.keys()
     apart = sum((first[n] - second[n]).flatten(1).square().sum(1) for n in initial)
     moved = sum((second[n] - value).flatten(1).square().sum(1) for n, value in initial.items())
-    assert len(moved) == made.federation.clients
+    assert len(moved) == prepared_run.federation.clients
     assert (apart <= TOLERANCE**2 * moved).all()
 
 
 @pytest.mark.parametrize("key", RUNS)
 def test_the_same_run_twice_is_the_same_bits(key: str) -> None:
-    """Scores, diagnostics, graphs and models."""
-    made = prepared(key)
+    """Scores, diagnostics, graphs and models are equal."""
+    prepared_run = prepared(key)
     assert (
-        digest(repetition.run_repetition(made, 0))
+        digest(repetition.run_repetition(prepared_run, 0))
         == digest(reference(key))
-        != digest(repetition.run_repetition(made, 1))
+        != digest(repetition.run_repetition(prepared_run, 1))
     )
 
 
@@ -126,30 +126,30 @@ NAN = float("nan")
 @pytest.mark.parametrize(
     "rounds",
     [
-        [[50, 60, 70], [60, 60, 60], [60, 50, 70]],  # means tie: the earliest
+        [[50, 60, 70], [60, 60, 60], [60, 50, 70]],  # equal means: the earliest round
         [[NAN, 60, 70], [10, 20, 30], [20, 20, 30]],  # a first round that cannot be chosen
         [[50, NAN, 70], [60, NAN, 50], [70, NAN, 60]],  # a client without validation rows
         [[NAN, 1, 1], [1, NAN, 1], [1, 1, NAN], [0, 0, 0]],
-        [[NAN, 1], [2, NAN], [1, NAN]],  # a client that had a value only in a round that is not reported
+        [[NAN, 1], [2, NAN], [1, NAN]],  # a client with a value only in a round that is not reported
         [[1, 2], [3, 1], [2, 2, 2], [4, 1, 3]],  # one joins
     ],
 )
 def test_kept_models_are_those_of_the_reported_rounds(rule: str, rounds: list[list[float]]) -> None:
-    """After every round: for every client the model of the round that `selection.select` chooses."""
+    """After every round, each client has the model of the round that `selection.select` chooses."""
     for history, expected in record_rounds(rule, rounds):
         np.testing.assert_array_equal(history.snapshot["models"]["w"][:, 0], expected)
 
 
 @pytest.mark.parametrize("rule", ["best_val_round", "per_client_best_val", "last"])
 @pytest.mark.parametrize("absent", [0, 1])
-def test_keeping_models_costs_the_same_in_every_round(rule: str, absent: int) -> None:
-    """After each of many rounds with ties, missing values and a newcomer: reported models are kept, and few rows are
-    looked at again.
+def test_storing_models_costs_the_same_in_every_round(rule: str, absent: int) -> None:
+    """After each of many rounds with equal means, missing values and a newcomer, the reported models are stored. Few
+    rows are read again.
     """
     rng = np.random.default_rng(absent)
     values = rng.integers(0, 40, (120, 7)) / 7
     values[rng.uniform(size=values.shape) < 0.02] = np.nan
-    values[:, :absent] = np.nan  # who has no validation rows
+    values[:, :absent] = np.nan  # the clients without validation rows
     rounds = [row.tolist() if r >= 60 else row[:-1].tolist() for r, row in enumerate(values)]
     for history, expected in record_rounds(rule, rounds):
         np.testing.assert_array_equal(history.snapshot["models"]["w"][:, 0], expected)
@@ -157,30 +157,30 @@ def test_keeping_models_costs_the_same_in_every_round(rule: str, absent: int) ->
 
 
 def record_rounds(rule: str, rounds: list[list[float]]) -> Iterator[tuple[History, np.ndarray]]:
-    """After each of `rounds`, in which clients had these validation values: what is kept, and the round that is
-    reported of each client.
-    """
-    made = prepared("digits-fedavg_ft")
-    made = replace(made, run=replace(made.run, evaluate=replace(made.run.evaluate, select=rule)))
-    history, state = History(), start.begin(made.method, made.federation, 0, Loop())
+    """After each of `rounds` with these validation values: the stored models, and the reported round of each client."""
+    prepared_run = prepared("digits-fedavg_ft")
+    prepared_run = replace(
+        prepared_run, run=replace(prepared_run.run, evaluate=replace(prepared_run.run.evaluate, select=rule))
+    )
+    history, state = History(), start.begin(prepared_run.method, prepared_run.federation, 0, Loop())
     for r, values in enumerate(rounds, start=1):
-        # The choice must read validation values of the run's own point only; all others would choose other rounds.
+        # The choice may read validation values of the run's own metric only; all others would choose other rounds.
         validated, others = torch.tensor(values), -torch.tensor(values)
         scores = {point: {"val": others, "test": others} for point in ("pre", "post")}
-        scores[made.point] = {"val": validated, "test": others}
+        scores[prepared_run.point] = {"val": validated, "test": others}
         models = {point: {"w": torch.full((len(values), 2), float(r))} for point in ("pre", "post")}
         history = repetition.record(
-            history, records.Report(r, 0, 0, 0.0, 1.0, (), scores, models, {}, state, made.method), made
+            history, records.Report(r, 0, 0, 0.0, 1.0, (), scores, models, {}, state, prepared_run.method), prepared_run
         )
-        reported = repetition.select_rows(history, made)
+        reported = repetition.select_rows(history, prepared_run)
         seen = np.array([[*row, *[NAN] * (len(values) - len(row))] for row in rounds[:r]])
         np.testing.assert_array_equal(reported, selection.select(seen, range(1, r + 1), rule, higher_is_better=True))
-        # Where nothing can be reported yet, the newest models are kept.
+        # If no round can be reported yet, the newest models are stored.
         yield history, np.full(len(values), float(r)) if reported is None else 1.0 + reported
 
 
-def test_the_order_of_runs_has_no_influence() -> None:
-    """Earlier runs have no effect on generators, defaults or caches."""
+def test_the_order_of_runs_does_not_change_results() -> None:
+    """Earlier runs do not affect generators, defaults or caches."""
     forth = {key: digest(reference(key)) for key in RUNS}
     torch.manual_seed(99)
     np.random.seed(99)  # noqa: NPY002
@@ -188,22 +188,28 @@ def test_the_order_of_runs_has_no_influence() -> None:
     assert forth == back
 
 
-def test_repetitions_side_by_side_are_the_same_bits(tmp_path: Path) -> None:
-    """As one after the other in one process."""
-    made = prepared("digits-fedaghn")
-    together = repetition.run_repetitions(made, tmp_path)
+def test_parallel_repetitions_have_the_same_bits(tmp_path: Path) -> None:
+    """They are those of repetitions in sequence in one process."""
+    prepared_run = prepared("digits-fedaghn")
+    together = repetition.run_repetitions(prepared_run, tmp_path)
     torch.set_num_threads(1)
     assert {seed: digest(history) for seed, history in together.items()} == {
-        s: digest(repetition.run_repetition(made, s)) for s in made.run.seeds
+        s: digest(repetition.run_repetition(prepared_run, s)) for s in prepared_run.run.seeds
     }
 
 
 @pytest.mark.acceptance
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(not compilation.has_compiler(), reason="no C++ compiler on this machine")
-def test_repetitions_side_by_side_compile_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They fork from a process that has the program, and have the bits of repetitions that compile their own."""
-    made, file, compile_ = prepared("digits-fedavg_ft", executor="compiled"), tmp_path / "pids", compilation._compile
+def test_parallel_repetitions_compile_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They fork from a process with the compiled program. Their bits are those of repetitions that compile it
+    themselves.
+    """
+    prepared_run, file, compile_ = (
+        prepared("digits-fedavg_ft", executor="compiled"),
+        tmp_path / "pids",
+        compilation._compile,
+    )
 
     def recorded(*inputs: Any) -> compilation.Program:
         with file.open("a", encoding="utf-8") as lines:
@@ -212,11 +218,11 @@ def test_repetitions_side_by_side_compile_once(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(compilation, "_compile", recorded)
     compilation._PROGRAMS.clear()
-    together = repetition.run_repetitions(made, tmp_path / "checkpoints")
+    together = repetition.run_repetitions(prepared_run, tmp_path / "checkpoints")
     assert file.read_text(encoding="utf-8").split() == [str(os.getpid())]
     compilation._PROGRAMS.clear()
     assert {seed: digest(history) for seed, history in together.items()} == {
-        s: digest(repetition.run_repetition(made, s)) for s in made.run.seeds
+        s: digest(repetition.run_repetition(prepared_run, s)) for s in prepared_run.run.seeds
     }
 
 
@@ -228,7 +234,7 @@ def test_repetitions_side_by_side_compile_once(tmp_path: Path, monkeypatch: pyte
     ],
 )
 def test_threads_stay_within_the_tolerance(key: str) -> None:
-    """One against two."""
+    """One thread is compared with two."""
     one = repetition.run_repetition(in_double(key), 0)
     torch.set_num_threads(2)
     assert_near(repetition.run_repetition(in_double(key), 0), one, key)
@@ -236,16 +242,16 @@ def test_threads_stay_within_the_tolerance(key: str) -> None:
 
 @pytest.mark.parametrize("key", RUNS)
 def test_executors_stay_within_the_tolerance(key: str) -> None:
-    """One client after the other against all at once and in chunks; scores in the precision that studies run in."""
-    made = prepared(key, executor="loop")
-    one, double = (repetition.run_repetition(run, 0) for run in (made, in_double(key, executor="loop")))
-    rows = (made.federation.test >= 0).sum(1).numpy()
+    """The loop over clients is compared with all at once and with chunks. Scores have the precision of studies."""
+    prepared_run = prepared(key, executor="loop")
+    one, double = (repetition.run_repetition(run, 0) for run in (prepared_run, in_double(key, executor="loop")))
+    rows = (prepared_run.federation.test >= 0).sum(1).numpy()
     for chunk in (0, 3):
         batched = {"executor": "batched", "chunk": chunk}
         assert_near(repetition.run_repetition(in_double(key, **batched), 0), double, key)
         other = repetition.run_repetition(prepared(key, **batched), 0)
-        actual, wanted = (archive.select_scores(made, history) for history in (other, one))
-        assert (np.abs(actual - wanted) / 100 * rows).sum() < 1.5  # one test row of all clients
+        actual, expected = (archive.select_scores(prepared_run, history) for history in (other, one))
+        assert (np.abs(actual - expected) / 100 * rows).sum() < 1.5  # one test row of all clients
 
 
 PROGRAM = """

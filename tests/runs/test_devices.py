@@ -1,4 +1,4 @@
-"""Every method on a GPU, with clients batched, has the run of the CPU within float64 rounding."""
+"""On a GPU with batched clients, every method has the run of the CPU up to float64 rounding."""
 
 import pytest
 import tiny
@@ -29,7 +29,7 @@ def leaves(name: str, kind: str, device: str, executor: Loop | Batched) -> list[
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
 def test_same_run_on_a_gpu(name: str, kind: str) -> None:
-    """Loop on the CPU is the reference."""
+    """The loop on the CPU is the reference."""
     expected, actual = leaves(name, kind, "cpu", Loop()), leaves(name, kind, "cuda", Batched())
     for a, b in zip(expected, actual, strict=True):
         torch.testing.assert_close(b, a, rtol=1e-7, atol=1e-7, equal_nan=True)
@@ -37,7 +37,9 @@ def test_same_run_on_a_gpu(name: str, kind: str) -> None:
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
 def test_recorded_steps_have_the_same_bits(name: str, kind: str) -> None:
-    """Steps as CUDA graphs, with ragged clients and one of them away; sums over edges come in any order on a GPU."""
+    """Steps as CUDA graphs, with clients of different sizes, one of them absent. On a GPU, sums over edges have no
+    fixed order.
+    """
     recordings.clear()
     plain, recorded = (leaves(name, kind, "cuda", executor) for executor in (Batched(), Batched(recorded=True)))
     tolerance = 1e-9 if kind == "nodes" else 0

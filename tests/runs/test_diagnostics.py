@@ -1,4 +1,4 @@
-"""Numbers about the server that are logged beside the scores, and what a run keeps of it."""
+"""Diagnostics of the server that are logged with the scores, and what a run stores of them."""
 
 import csv
 import json
@@ -42,7 +42,7 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 
 
 def test_dirichlet_energy_is_the_laplacian_form() -> None:
-    """½ tr(xᵀ (D − A) x); it is 0 exactly where neighbours agree, and scales with the square."""
+    """½ tr(xᵀ (D − A) x). It is 0 exactly where neighbours agree, and is quadratic in x."""
     edges, x = relation_graph(tiny.ring(N), N), numbers(N, 3)
     adjacency = torch.zeros(N, N, dtype=torch.float64).index_put(
         (edges[0], edges[1]), torch.ones((), dtype=torch.float64)
@@ -58,8 +58,8 @@ def test_dirichlet_energy_is_the_laplacian_form() -> None:
 
 @pytest.mark.parametrize("augmented", [True, False])
 def test_sheaf_energy_vanishes_on_global_sections(augmented: bool) -> None:
-    """Features that agree along every edge, D^{1/2} of a section, have none; constants have some, unless all maps are
-    the identity.
+    """Features that agree along every edge, D^{1/2} of a section, have energy 0. Constants have a positive energy
+    unless all maps are the identity.
     """
     edges = complete_graph(N)
     frames = torch.linalg.qr(numbers(N, 2, 2)).Q
@@ -80,8 +80,8 @@ def test_sheaf_energy_vanishes_on_global_sections(augmented: bool) -> None:
     assert trivial.energy(constant).abs() < 1e-12
 
 
-def test_graph_convolutions_over_smooth() -> None:
-    """The quotient falls towards 0 with depth."""
+def test_graph_convolutions_oversmooth() -> None:
+    """The quotient decreases towards 0 with depth."""
     edges, x = relation_graph(tiny.ring(8), 8), numbers(8, 5)
     torch.manual_seed(0)
     deep = [
@@ -91,8 +91,8 @@ def test_graph_convolutions_over_smooth() -> None:
     assert deep[0] > 3 * deep[1] > 30 * deep[2]
 
 
-def test_numbers_of_a_graph() -> None:
-    """Identity and uniform weights are the two ends; signed weights count by their size."""
+def test_numbers_of_a_graph_lie_between_identity_and_uniform_weights() -> None:
+    """Signed weights count by their absolute value."""
     alone = describe_graph(torch.eye(N).expand(4, -1, -1))
     assert [float(v) for v in alone.values()] == [1.0, 0.0]
     even = describe_graph(torch.full((2, N, N), 1 / N))
@@ -106,9 +106,9 @@ def test_numbers_of_a_graph() -> None:
     ("name", "kind"),
     [("ghn", "rows"), ("shn", "rows"), ("panacea", "rows"), ("fedsheafhn", "nodes"), ("pfedhn", "rows")],
 )
-def test_the_portrait_is_what_models_are_made_of(name: str, kind: str) -> None:
-    """A vector per client; energies are those of the vectors on the method's own graph; graph numbers stand beside
-    them.
+def test_the_portrait_has_the_vectors_that_models_are_generated_from(name: str, kind: str) -> None:
+    """There is one vector per client. Energies are those of the vectors on the method's own graph. Numbers of the graph
+    are logged too.
     """
     task, federation = (make() for make in tiny.TASKS[kind])
     method = tiny.method(name, task, kind, **({"dropout": 0.0} if name == "fedsheafhn" else {}))
@@ -126,14 +126,14 @@ def test_the_portrait_is_what_models_are_made_of(name: str, kind: str) -> None:
     assert report.diagnostics["Dirichlet energy"] == pytest.approx(float(dirichlet_energy(vectors, edges)), rel=1e-12)
     if kind == "rows":
         models = method.generate(report.state.server["phi"], report.state.server["fixed"], torch.arange(tiny.CLIENTS))
-        made = method.hypernetwork(vectors.shape[1]).run(report.state.server["phi"]["hyper"], vectors)
-        assert all(torch.equal(models[n], made[n]) for n in models)
+        generated = method.hypernetwork(vectors.shape[1]).run(report.state.server["phi"]["hyper"], vectors)
+        assert all(torch.equal(models[n], generated[n]) for n in models)
     assert ("sheaf energy" in report.diagnostics) == (name == "shn")
 
 
 @pytest.mark.parametrize("name", ["ghn", "shn", "panacea"])
 def test_descriptions_are_without_dropout(name: str) -> None:
-    """Portrait and energies of a server are those without dropout, whatever the rate that it was trained with."""
+    """The portrait and the energies of a server are those without dropout, for any rate of the training."""
     task, federation = tiny.rows_task(), tiny.rows_federation()
     method = tiny.method(name, task, "rows", dropout=0.5)
     *_, report = run(method, federation, Settings(rounds=2, seed=2, every=2), Loop())
@@ -145,7 +145,7 @@ def test_descriptions_are_without_dropout(name: str) -> None:
 
 
 def test_sheaf_energy_is_that_of_the_last_layer() -> None:
-    """The features that leave the diffusion, in the sheaf of its last layer."""
+    """The energy is that of the output of the diffusion, in the sheaf of the last layer."""
     task, federation = (make() for make in tiny.TASKS["rows"])
     method = tiny.method("shn", task, "rows")
     *_, report = run(method, federation, Settings(rounds=2, seed=2), Loop())
@@ -158,7 +158,7 @@ def test_sheaf_energy_is_that_of_the_last_layer() -> None:
 
 
 def prepare_run(method: str, partition: dict, rounds: int = 3, **settings: object) -> repetition.PreparedRun:
-    """A run of digits-like blobs in the computer's memory."""
+    """A run on digits-like blobs in memory."""
     g = np.random.default_rng(0)
     y = np.arange(600) % 10
     x = np.clip(g.normal(0.5, 0.2, (600, 1, 8, 8)) + 0.1 * (y % 2)[:, None, None, None], 0, 1).astype(np.float32)
@@ -174,15 +174,17 @@ def prepare_run(method: str, partition: dict, rounds: int = 3, **settings: objec
     return repetition.prepare(chosen, blobs, data.partition(blobs, **chosen.task.partition))
 
 
-def test_a_run_keeps_diagnostics_graphs_groups_and_portrait(tmp_path: Path) -> None:
-    """diagnostics.csv is what the reports said; graphs of every round where they are small; groups beside them."""
-    made = prepare_run("shn", {"name": "grouped", "groups": 5}, stage1_rounds=2, width=8, hidden=1, channels=4, k=2)
-    history = repetition.run_repetition(made, 0)
-    archive.write(tmp_path, made, {0: history})
+def test_a_run_stores_diagnostics_graphs_groups_and_portrait(tmp_path: Path) -> None:
+    """diagnostics.csv has the reported values. Small graphs are stored in every round, with the groups."""
+    prepared_run = prepare_run(
+        "shn", {"name": "grouped", "groups": 5}, stage1_rounds=2, width=8, hidden=1, channels=4, k=2
+    )
+    history = repetition.run_repetition(prepared_run, 0)
+    archive.write(tmp_path, prepared_run, {0: history})
     info = json.loads((tmp_path / "run.json").read_text())
-    assert info["client_names"] == [f"client {i}" for i in range(made.federation.clients)]
-    assert (info["group"], info["group_names"]) == (made.federation.group.tolist(), None)
-    named = replace(made, names=tuple("abcdefghij"), group_names=tuple("vwxyz"))
+    assert info["client_names"] == [f"client {i}" for i in range(prepared_run.federation.clients)]
+    assert (info["group"], info["group_names"]) == (prepared_run.federation.group.tolist(), None)
+    named = replace(prepared_run, names=tuple("abcdefghij"), group_names=tuple("vwxyz"))
     archive.write(tmp_path / "named", named, {0: history})
     info = json.loads((tmp_path / "named" / "run.json").read_text())
     assert (info["client_names"], info["group_names"]) == ([*"abcdefghij"], [*"vwxyz"])
@@ -196,24 +198,24 @@ def test_a_run_keeps_diagnostics_graphs_groups_and_portrait(tmp_path: Path) -> N
     with np.load(tmp_path / "collaboration-0.npz") as stored:
         assert stored["rounds"].tolist() == [3, 4, 5]
         assert stored["group"].tolist() == [0, 1, 2, 3, 4]
-        np.testing.assert_allclose(stored["divergence"], made.federation.divergence, rtol=1e-6)
+        np.testing.assert_allclose(stored["divergence"], prepared_run.federation.divergence, rtol=1e-6)
     with np.load(tmp_path / "portrait-0.npz") as stored:
         assert (int(stored["round"]), len(stored["vectors"])) == (5, 5)
     assert not json.loads((tmp_path / "run.json").read_text())["leaks"]
 
 
-def test_large_graphs_are_kept_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many as the budget of numbers allows, first and last among them, never fewer than a few."""
-    made = prepare_run("fedaghn", {"name": "iid"}, rounds=12)
-    layers = len(made.method.task.layers)
+def test_large_graphs_are_stored_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The budget limits the stored rounds. The first and the last are among them, and at least a few are stored."""
+    prepared_run = prepare_run("fedaghn", {"name": "iid"}, rounds=12)
+    layers = len(prepared_run.method.task.layers)
     monkeypatch.setattr(histories, "CELLS", 25 * layers * 4)
-    assert [r for r, _ in repetition.run_repetition(made, 0).graphs] == [1, 3, 6, 9, 12]
+    assert [r for r, _ in repetition.run_repetition(prepared_run, 0).graphs] == [1, 3, 6, 9, 12]
     monkeypatch.setattr(histories, "CELLS", 1)
-    assert [r for r, _ in repetition.run_repetition(made, 0).graphs] == [1, 3, 6, 9, 12]
+    assert [r for r, _ in repetition.run_repetition(prepared_run, 0).graphs] == [1, 3, 6, 9, 12]
 
 
-def test_labels_say_what_leaks() -> None:
-    """Test feedback is in the label and in the record, and newcomers and attackers are listed."""
+def test_labels_name_test_feedback() -> None:
+    """The label and the record have it. The record lists newcomers and attackers."""
     leaky, plain = (prepare_run("pfedgat", {"name": "iid"}, gat_split=split) for split in ("test", "val"))
     assert ("leaky" in archive.label(leaky), "leaky" in archive.label(plain)) == (True, False)
     assert (leaky.method.leaks, plain.method.leaks) == (True, False)

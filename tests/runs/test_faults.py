@@ -1,5 +1,5 @@
-"""Killed at any moment and failing at every write, a training stage gives the same bits in the end and is never taken
-for done.
+"""A training stage that is killed at any moment, or fails at any write, has the same bits in the end. Before that it
+never counts as finished.
 """
 
 import errno
@@ -25,7 +25,7 @@ from fedweave.pipelines.stages import train
 from fedweave.tensors.random_streams import stream
 from tests.study.test_spec import good
 
-# One worker for all of it: what it forks must have the cores that the timing of the kills was measured with.
+# One worker runs all tests of this file: the forks need the cores for which the times of the kills were measured.
 pytestmark = [pytest.mark.acceptance, pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
 
 KEY = "digits-ditto"
@@ -34,7 +34,7 @@ KILLS = 20
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project of a few digits whose next stage is `train`: a checkpoint every round, two repetitions."""
+    """A project of a few digits whose next stage is `train`, with a checkpoint in every round and two repetitions."""
     monkeypatch.chdir(tmp_path)
     write_params([0])
     whole = data.load("digits", "unused")
@@ -42,14 +42,14 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     data.save_dataset(paths.FEATURES / "digits", dataset)
     data.save_partition(paths.PARTITIONS / "digits" / "partition.npz", data.partition(dataset, "iid", 4, 0))
     write_atomic(paths.tuning_result("small", "digits", KEY), '{"best": {}}')
-    train.main(KEY)  # once in this process, so that those it forks have everything imported
+    train.main(KEY)  # one run in this process, so that its forks have everything imported
     clear(checkpoints=True)
     write_params([0, 1])
     return tmp_path
 
 
 def write_params(seeds: list[int]) -> None:
-    """The study: Ditto with one epoch a round."""
+    """The study: Ditto with one epoch per round."""
     content = good()
     task = content["tasks"]["digits"]
     task["train"] |= {"rounds": 4, "epochs": 1, "checkpoint": 1}
@@ -65,7 +65,7 @@ def _dumped(content: dict[str, Any]) -> str:
 
 
 def stage(before: Callable[[], None] = lambda: None) -> int:
-    """Start the training stage in a process of its own, in a session of its own; returns its number."""
+    """Start the training stage in its own process and session. Returns the process number."""
     child = os.fork()
     if child:
         return child
@@ -82,12 +82,12 @@ def stage(before: Callable[[], None] = lambda: None) -> int:
 
 
 def wait_for_exit(child: int) -> int:
-    """Wait for a process; its exit code, negative for a signal."""
+    """Wait for a process. Returns its exit code, which is negative for a signal."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def orphans(session: int) -> list[str]:
-    """Processes of a session that still run."""
+    """The processes of a session that are still running."""
     names = []
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -98,7 +98,7 @@ def orphans(session: int) -> list[str]:
 
 
 def results(seeds: Sequence[int] = (0, 1)) -> dict[str, Any]:
-    """Everything a finished run says but for how long it took, as comparable values."""
+    """All results of a finished run but its times, as comparable values."""
     folder = paths.run("small", KEY)
     rounds = pd.read_csv(folder / "rounds.csv").drop(columns="seconds")
     models = {seed: torch.load(folder / f"models-{seed}.pt", weights_only=True) for seed in seeds}
@@ -114,28 +114,28 @@ def results(seeds: Sequence[int] = (0, 1)) -> dict[str, Any]:
 
 
 def is_finished() -> bool:
-    """Whether the run would be taken for done."""
+    """Whether the run counts as finished."""
     return (paths.run("small", KEY) / "run.json").is_file()
 
 
 def clear(checkpoints: bool = False) -> None:
-    """What DVC does before a stage; with `checkpoints` also what it does not."""
+    """Remove the files that DVC removes before a stage. With `checkpoints`, also remove those."""
     shutil.rmtree(paths.run("small", KEY), ignore_errors=True)
     if checkpoints:
         shutil.rmtree(paths.STATE, ignore_errors=True)
 
 
 def test_killed_at_any_moment(project: Path) -> None:
-    """Twenty times, at random; whoever was killed left no process, no result that looks whole, and nothing to mend."""
+    """Twenty random kills. No process, no result that looks complete, and nothing to repair remains."""
     assert wait_for_exit(stage()) == 0
     clear(checkpoints=True)
-    begun = time.monotonic()
+    start = time.monotonic()
     assert wait_for_exit(stage()) == 0
-    span = time.monotonic() - begun
-    wanted = results()
+    span = time.monotonic() - start
+    expected = results()
     generator, killed = stream(7), 0
     for number in range(KILLS):
-        if number % 4 == 0:  # then four kills of one and the same run, each going on where the last one got to
+        if number % 4 == 0:  # then four kills of the same run; each start continues from the last checkpoint
             clear()
         child = stage()
         time.sleep(generator.uniform(0.05, 0.8) * span)
@@ -147,17 +147,17 @@ def test_killed_at_any_moment(project: Path) -> None:
             time.sleep(0.01)
         assert left == []
         if is_finished():
-            assert results() == wanted
+            assert results() == expected
         if number % 4 == 3:
             assert wait_for_exit(stage()) == 0
-            assert results() == wanted
+            assert results() == expected
             assert [*(paths.STATE / "checkpoints").rglob("*.*")] == []
     assert killed >= KILLS // 4
 
 
 def fail_at(at: int, how: str, taken: Any) -> Callable[[], None]:
-    """Let the `at`-th durable step of a process (a sync or a rename) fail, by an error or the end of the process; count
-    in `taken`.
+    """Make the `at`-th durable step of a process, a sync or a rename, fail with an error or the end of the process.
+    Count in `taken`.
     """
 
     def before() -> None:
@@ -180,31 +180,31 @@ def fail_at(at: int, how: str, taken: Any) -> Callable[[], None]:
 
 
 def test_failing_at_every_write(project: Path) -> None:
-    """A full disk and a power cut in turn at every sync and rename, twice: not taken for done, and in the end the same
-    bits.
+    """A full disk and a power cut in turn at every sync and rename, twice: the run does not count as finished, and has
+    the same bits in the end.
     """
-    write_params([0])  # one repetition runs in one process, so that its steps have one order
+    write_params([0])  # one repetition runs in one process, so that its steps have a fixed order
     taken = multiprocessing.get_context("fork").Value("i", 0)
     assert wait_for_exit(stage(fail_at(10**9, "", taken))) == 0
-    wanted, total = results([0]), taken.value
+    expected, total = results([0]), taken.value
     assert total > 20
     for at in range(total):
         how = ("power cut", "full disk")[at % 2]
         clear(checkpoints=True)
         assert wait_for_exit(stage(fail_at(at, how, taken))) == (77 if how == "power cut" else 1)
-        assert not is_finished() or at >= total - 2  # but for the last rename, and the sync that follows it
+        assert not is_finished() or at >= total - 2  # but the last rename, and the sync after it
         clear()
         again = wait_for_exit(
             stage(fail_at(at, how, taken))
-        )  # goes on from a checkpoint, so it may end before it is hit
-        assert again or results([0]) == wanted
+        )  # it continues from a checkpoint, so it may end before the failure
+        assert again or results([0]) == expected
         if again:
             assert wait_for_exit(stage()) == 0
-            assert results([0]) == wanted
+            assert results([0]) == expected
 
 
 def test_content_is_on_disk_before_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sync of the file, rename, sync of the folder: in this order a power cut leaves the old file or the new one."""
+    """Sync of the file, rename, sync of the folder: in this order a power cut leaves the old or the new file."""
     seen: list[str] = []
     real_fsync, real_replace = os.fsync, os.replace
 
@@ -224,7 +224,7 @@ def test_content_is_on_disk_before_the_name(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.fixture
 def interrupted(tmp_path: Path) -> Path:
-    """A file whose next version was being written when its writer failed."""
+    """A file whose writer failed during the write of the next version."""
     write_atomic(tmp_path / "a", "old")
     with suppress(KeyboardInterrupt), atomic_path(tmp_path / "a") as temporary:
         temporary.write_text("new, but only ha")
@@ -233,6 +233,6 @@ def interrupted(tmp_path: Path) -> Path:
 
 
 def test_an_interrupted_write_leaves_the_old_file(interrupted: Path) -> None:
-    """And nothing else."""
+    """No other file is there."""
     assert [path.name for path in interrupted.iterdir()] == ["a"]
     assert (interrupted / "a").read_text() == "old"

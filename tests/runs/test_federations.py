@@ -1,4 +1,4 @@
-"""Federations of runs: who attacks, weights of classes, and the groups of clients that are reported separately."""
+"""Federations of runs: attackers, weights of classes, and the groups of clients that are reported separately."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from tests.study.test_spec import good
 
 
 def test_attackers_depend_on_the_seed_of_the_partition() -> None:
-    """So they are the same clients for all methods and repetitions of a task."""
+    """All methods and repetitions of a task have the same attackers."""
     prepared = prepare_run("fedavg_ft", {"name": "iid", "clients": 20})
     chosen = []
     for seed in (1, 2):
@@ -32,8 +32,8 @@ def test_attackers_depend_on_the_seed_of_the_partition() -> None:
     assert not torch.equal(*chosen)
 
 
-def test_reported_groups_hold_evaluated_clients_only() -> None:
-    """A group without any is left out."""
+def test_reported_groups_have_evaluated_clients_only() -> None:
+    """A group without evaluated clients is omitted."""
     late = prepare_run("fedavg_ft", {"name": "iid"}, **{"train.newcomers": 2, "train.join_round": 1})
     for evaluated, expected in (
         ([0, 2, 4], {"newcomers": [4], "from the start": [0, 2]}),
@@ -45,12 +45,14 @@ def test_reported_groups_hold_evaluated_clients_only() -> None:
 
 @pytest.mark.parametrize("kind", ["rows", "nodes"])
 def test_balanced_weights_count_the_classes_that_a_client_has(kind: str) -> None:
-    """The mean weight of a client's training rows is 1; each of its classes has the same total, the others have 0."""
+    """The mean weight of a client's training rows is 1. Each of its classes has the same total. The other classes have
+    0.
+    """
     federation = tiny.TASKS[kind][1]()
     name = "own" if kind == "nodes" else "shared"
     first = federation.train[0][federation.train[0] >= 0]
     y = getattr(federation, name)["y"].clone()
-    (y[0] if kind == "nodes" else y)[first] = torch.arange(len(first)) % 2  # the first client lacks the class 2
+    (y[0] if kind == "nodes" else y)[first] = torch.arange(len(first)) % 2  # the first client lacks class 2
     federation = replace(federation, **{name: {**getattr(federation, name), "y": y}})
     weights = federations.add_class_weights(federation, "balanced").own["class_weight"]
     assert weights[0, 2] == 0
@@ -62,7 +64,7 @@ def test_balanced_weights_count_the_classes_that_a_client_has(kind: str) -> None
 
 
 def test_all_splits_evaluate_the_same_clients() -> None:
-    """The sample is that of the first split, although every split has other rows."""
+    """The sample is that of the first split, although the rows of every split differ."""
     content = good()
     block = {"name": "iid", "clients": 12, "seeds": [5, 6]}
     content["tasks"]["digits"] |= {"partition": block, "evaluate": {"clients": 4}}

@@ -1,5 +1,5 @@
-"""On a GPU: one client after the other, all at once, in chunks, compiled, recorded, and in a memory that is too small,
-as on the CPU.
+"""A GPU gives the results of the CPU: clients in sequence, all at once, in chunks, compiled, recorded, and with too
+little memory.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ SMALL = {
 
 @pytest.fixture(autouse=True)
 def full_precision() -> Iterator[None]:
-    """As `prepare` sets a GPU up; cached memory goes back afterwards."""
+    """The precision that `prepare` sets on a GPU. Cached memory is released afterwards."""
     cudnn, products = torch.backends.cudnn, torch.backends.cuda.matmul
     before = cudnn.allow_tf32, cudnn.deterministic, products.allow_tf32
     set_precision(DEVICE)
@@ -51,36 +51,35 @@ def train_round(work: Workload, executor: Executor, device: str = DEVICE) -> lis
 
 
 def close(actual: list[Tensor], expected: list[Tensor], tolerance: float) -> None:
-    """Equal up to rounding, leaf by leaf."""
+    """Each leaf is equal up to rounding."""
     for a, b in zip(expected, actual, strict=True):
         torch.testing.assert_close(b, a, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
 @pytest.mark.parametrize("kind", METHODS)
 def test_executors_agree(kind: str) -> None:
-    """Ragged clients, one of them away, in double precision: loop, batched and chunks of two give the same."""
+    """Clients of different sizes, one of them absent, in double precision: loop, batched and chunks of two agree."""
     task, federation = (make() for make in tiny.TASKS[kind])
-    method, there = tiny.method(METHODS[kind], task, kind), federation.to(DEVICE)
+    method, on_gpu = tiny.method(METHODS[kind], task, kind), federation.to(DEVICE)
     results = []
     for executor in (Loop(), Batched(), Batched(2)):
-        *_, report = run(method, there, Settings(rounds=2, seed=4, participation=0.8), executor)
+        *_, report = run(method, on_gpu, Settings(rounds=2, seed=4, participation=0.8), executor)
         results.append([leaf.cpu() for leaf in tree_leaves((report.state, report.scores)) if isinstance(leaf, Tensor)])
     close(results[1], results[0], 1e-9)
     close(results[2], results[0], 1e-9)
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_a_gpu_computes_what_a_cpu_does(name: str) -> None:
-    """Float32, the papers' models, ResNet-18 among them: the difference is rounding, with TF32 it would be a hundred
-    times that.
+def test_a_gpu_has_the_results_of_a_cpu(name: str) -> None:
+    """Float32 with the papers' models, including ResNet-18. The difference is rounding. With TF32 it would be a hundred
+    times larger.
     """
     work = SMALL[name]()
     close(train_round(work, Batched()), train_round(work, Loop(), "cpu"), 1e-3)
 
 
 @pytest.mark.parametrize("name", ["mlp", "lenet16", "resnet18", "gru"])
-def test_the_same_bits_twice(name: str) -> None:
-    """A repeated run changes nothing."""
+def test_a_repeated_run_has_the_same_bits(name: str) -> None:
     work = SMALL[name]()
     assert all(
         torch.equal(a, b) for a, b in zip(train_round(work, Batched()), train_round(work, Batched()), strict=True)
@@ -88,8 +87,8 @@ def test_the_same_bits_twice(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["mlp", "lenet16", "resnet18", "gru"])
-def test_recorded_steps(name: str) -> None:
-    """CUDA graphs replay the kernels of plain steps: the same bits, also in a second run on the same recordings."""
+def test_recorded_steps_have_the_bits_of_plain_steps(name: str) -> None:
+    """CUDA graphs replay the kernels of plain steps. A second run with the same recordings has the same bits too."""
     work = SMALL[name]()
     expected = train_round(work, Batched())
     recordings.clear()
@@ -99,8 +98,8 @@ def test_recorded_steps(name: str) -> None:
     assert None not in recordings._RECORDINGS.values()
 
 
-def test_recorded_again_for_other_features(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The graphs of large features are dropped when a later run has other ones; its steps are recorded anew."""
+def test_steps_are_recorded_again_for_other_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graphs of large features are dropped if a later run has others. Its steps are recorded again."""
     work = SMALL["lenet16"]()
     expected = train_round(work, Batched())
     monkeypatch.setattr(recordings, "LARGE", 1)
@@ -108,22 +107,22 @@ def test_recorded_again_for_other_features(monkeypatch: pytest.MonkeyPatch) -> N
     blocks = []
     for _ in range(2):
         assert all(torch.equal(a, b) for a, b in zip(expected, train_round(work, Batched(recorded=True)), strict=True))
-        blocks.append(work.federation.to(DEVICE))  # takes the place of the run's features
+        blocks.append(work.federation.to(DEVICE))  # replaces the run's features
     assert recordings._RECORDINGS
     assert None not in recordings._RECORDINGS.values()
 
 
 @pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("name", ["mlp", "gru"])
-def test_compiled_steps(name: str, recorded: bool) -> None:
-    """Fused programs change rounding alone, recorded or not."""
+def test_compiled_steps_differ_by_rounding_only(name: str, recorded: bool) -> None:
+    """This holds with and without recording."""
     work = SMALL[name]()
     close(train_round(work, Batched(compiled=True, recorded=recorded)), train_round(work, Batched()), 1e-4)
 
 
 @pytest.mark.parametrize("how", ["tf32", "bfloat16"])
-def test_rounded_products(how: str) -> None:
-    """Less than full precision is in effect when asked for, and changes rounding alone."""
+def test_lower_precision_changes_rounding_only(how: str) -> None:
+    """It applies when it is requested."""
     work = SMALL["lenet16"]()
     expected = train_round(work, Batched())
     set_precision(DEVICE, how == "tf32")
@@ -134,9 +133,9 @@ def test_rounded_products(how: str) -> None:
 
 
 @pytest.mark.parametrize("recorded", [False, True])
-def test_a_gpu_that_is_too_small_takes_fewer_clients(recorded: bool) -> None:
-    """ResNet-18, eight clients at once, in a memory between what chunks of two and of eight need: said, gone on, same
-    result.
+def test_a_gpu_with_too_little_memory_trains_fewer_clients_at_once(recorded: bool) -> None:
+    """ResNet-18, eight clients at once, with more memory than chunks of two need and less than eight need. A line
+    reports it, and the result is the same.
     """
     work = images("resnet18", 8, samples=64)
     results, peaks = {}, {}

@@ -1,4 +1,4 @@
-"""The setting `graph` of a study: what it builds from files and runs, and one line for each error."""
+"""The setting `graph` of a study: the graphs that it builds from files and runs, and one line for each error."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ def run(graph: object, method: str = "fedaghn") -> Run:
 
 
 def build(graph: str, kind: str = "rows", grouped: bool = True) -> torch.Tensor:
-    """The stored graph [L, N, N] of round 2 that a word leads to."""
+    """The stored graph [L, N, N] of round 2 for a word."""
     task, federation = (make() for make in tiny.TASKS[kind])
     federation = federation if grouped else federation.__class__(**{**vars(federation), "group": None})
     method = tiny.method("fedaghn", task, kind, graph=graph)
@@ -43,8 +43,8 @@ def write_finished_run(folder: Path, seed: int = 7, **arrays: np.ndarray) -> Non
         np.savez(folder / f"collaboration-{seed}.npz", **arrays)
 
 
-def test_files_and_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file of any format gives rows of sum 1; a replay takes the last graph that is not later than the round."""
+def test_graphs_are_read_from_files_and_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of any format gives rows of sum 1. A replay uses the last graph up to the round."""
     monkeypatch.chdir(tmp_path)
     weights = np.random.default_rng(0).random((N, N))
     np.save("g.npy", weights)
@@ -88,7 +88,7 @@ BAD = {
 
 
 def write_bad(folder: Path) -> None:
-    """Files and runs that are no graph of this run."""
+    """Files and runs that are not a graph of this run."""
     square = np.full((N, N), 1 / N)
     layered = np.stack([square, square])
     layered[1, 2, 4] = np.nan
@@ -112,8 +112,8 @@ def write_bad(folder: Path) -> None:
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("what", BAD)
-def test_bad_graphs(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line that names the run, the word and what is wrong."""
+def test_bad_graphs_are_refused(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line names the run, the word and the error."""
     monkeypatch.chdir(tmp_path)
     write_bad(tmp_path)
     word, reason = BAD[what]
@@ -121,12 +121,12 @@ def test_bad_graphs(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         build(word)
     assert str(error.value).startswith(f"runs.t-a.graph: {word!r}: ")
     assert "\n" not in str(error.value)
-    assert "params.yaml" not in str(error.value)  # a call from Python has none
+    assert "params.yaml" not in str(error.value)  # a call from Python has no file
 
 
 @pytest.mark.parametrize("what", [name for name in BAD if "layers" not in name])
 def test_bad_graphs_are_found_without_data(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All but the number of layers, which only the model knows."""
+    """All errors but the number of layers, which only the model has."""
     monkeypatch.chdir(tmp_path)
     write_bad(tmp_path)
     graph_controls.check_stored_graph(run("given:layers.npy"), "params.yaml: runs.t-a")
@@ -144,6 +144,6 @@ def test_an_oracle_needs_groups_or_labels() -> None:
 
 @pytest.mark.parametrize(("method", "word"), [("local", "uniform"), ("fedaghn", "unifrom"), ("shn", "replayed:")])
 def test_words_are_checked_with_the_study(method: str, word: str) -> None:
-    """A method without a graph, a misspelt word and a replay of nothing are refused without any data."""
+    """A method without a graph, a misspelt word and a replay of nothing are refused without data."""
     with pytest.raises(BadInput, match="graph"):
         graph_controls.check_setting(run(word, method), "params.yaml: runs.t-a")

@@ -1,4 +1,4 @@
-"""Graphs in a .csv with the names of the clients: what pandas writes is read again, in the order of the run."""
+"""Graphs in a .csv with names of clients: a file of pandas is read in the order of the run."""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ def table(names: tuple[str, ...] = NAMES) -> pd.DataFrame:
 
 
 def federation() -> fw.Federation:
-    """Clients with names of all kinds, which are sorted in another way than `NAMES`."""
+    """Clients with names of all kinds. Their order is not that of `NAMES`."""
     draws = np.random.default_rng(1)
     x = draws.normal(size=(40 * N, 2))
     y = (x[:, 0] + draws.normal(size=len(x)) > 0).astype(int)
@@ -39,10 +39,10 @@ def train_with_graph(graph: str, clients: fw.Federation) -> fw.MethodResult:
 
 
 def test_a_learned_graph_is_read_again() -> None:
-    """`graph().to_csv` with rows and columns in other orders gives the run that the .npy gives."""
+    """A file of `graph().to_csv` with reordered rows and columns gives the run of the .npy file."""
     clients = federation()
-    learned = train_with_graph("learned", clients).graph().astype(float)  # of which to_csv writes every digit
-    learned.iloc[0] = [0.5, 0.3, 0.2, 0.0, 0.0]  # no symmetry that would hide an exchange of rows and columns
+    learned = train_with_graph("learned", clients).graph().astype(float)  # to_csv writes every digit of these
+    learned.iloc[0] = [0.5, 0.3, 0.2, 0.0, 0.0]  # not symmetric, so that an exchange of rows and columns would show
     learned.iloc[ORDERS["rows"], ORDERS["columns"]].to_csv("g.csv")
     np.save("g.npy", learned.to_numpy())
     np.save("turned.npy", learned.to_numpy().T)
@@ -54,16 +54,16 @@ def test_a_learned_graph_is_read_again() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"index_label": "learner"}, {"encoding": "utf-8-sig"}, {"quoting": 1}])
-def test_ways_to_write_a_table(options: dict[str, Any]) -> None:
-    """A label in the first cell, a mark at the beginning of the file, and quotes around everything."""
+def test_equivalent_forms_of_a_table_are_read(options: dict[str, Any]) -> None:
+    """A label in the first cell, a byte order mark, and quotes around all cells."""
     table().iloc[ORDERS["rows"], ORDERS["columns"]].to_csv("g.csv", **options)
     read = graph_tables.read_csv(Path("g.csv"))
     weights = graph_tables.reorder(read["weights"], read["names"], NAMES, "graph")
     np.testing.assert_array_equal(weights, table().to_numpy())
 
 
-def test_clients_without_names_have_their_numbers() -> None:
-    """As in results."""
+def test_clients_without_names_are_named_by_their_numbers() -> None:
+    """Results name them in the same way."""
     numbered = graph_controls.default_names(N)
     table(numbered[::-1]).to_csv("g.csv")
     graph_controls.check_stored_graph(run("given:g.csv"), "x", numbered)
@@ -78,8 +78,8 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize("what", UNKNOWN)
-def test_names_that_are_not_those_of_the_clients(what: str) -> None:
-    """The first one that is wrong, before any training."""
+def test_unknown_names_are_refused(what: str) -> None:
+    """The line names the first one, before any training."""
     names, reason = UNKNOWN[what]
     pd.DataFrame(np.ones((len(names), len(names))), names, names).to_csv("g.csv")
     with pytest.raises(BadInput, match=reason) as error:
@@ -105,7 +105,7 @@ MALFORMED = {
 
 @pytest.mark.parametrize("what", MALFORMED)
 def test_malformed_tables_are_refused_without_data(what: str) -> None:
-    """In one line with the name of the row and the column in the file."""
+    """The line names the row and the column of the file."""
     text, reason = MALFORMED[what]
     Path("g.csv").write_text(text)
     with pytest.raises(BadInput, match=reason) as error:

@@ -1,4 +1,4 @@
-"""Processes: memory that is kept, cores that are shared."""
+"""Processes: reused memory, and shared cores."""
 
 import os
 import platform
@@ -16,7 +16,7 @@ from torch import nn
 from fedweave import plots
 from fedweave.runs import parallel
 
-# Two forks of one process without a setting of its own: what they ask of the allocator is theirs alone.
+# Two forks of one process without settings of its own, so that their requests for memory are counted separately.
 PROGRAM = """
 import os, resource, sys
 sys.path.insert(0, {src!r})
@@ -40,7 +40,7 @@ for keep in (True, False):
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has this setting")
 def test_large_tensors_reuse_the_memory_of_those_before_them() -> None:
-    """MiB that the kernel had to hand out for ten tensors of 64 MiB, one after the other, once there had been ten."""
+    """Ten tensors of 64 MiB need few new MiB of the kernel if ten others came before them."""
     program = PROGRAM.format(src=str(Path(parallel.__file__).parents[2]))
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     kept, given_back = map(float, done.stdout.split())
@@ -50,11 +50,11 @@ def test_large_tensors_reuse_the_memory_of_those_before_them() -> None:
 @pytest.mark.parametrize("available", [1, 2, 3, 7, 64])
 @pytest.mark.parametrize("repetitions", [1, 2, 3, 5, 100])
 @pytest.mark.parametrize("width", [1, 1000])
-def test_repetitions_and_threads_fill_the_cores_and_no_more(
+def test_repetitions_and_threads_fill_the_cores(
     monkeypatch: pytest.MonkeyPatch, available: int, repetitions: int, width: int
 ) -> None:
-    """More processes than cores only for what would be a second wave shorter than the first; threads for large models
-    alone.
+    """More processes than cores run only where they replace a second group that is smaller than the first. Only
+    large models use threads.
     """
     monkeypatch.setattr(parallel, "cores", lambda: available)
     template = nn.Linear(width, width)
@@ -67,8 +67,8 @@ def test_repetitions_and_threads_fill_the_cores_and_no_more(
     assert parallel.allocate_workers(template, repetitions, "cuda") == (1, available)
 
 
-def test_repetitions_side_by_side_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four copies of all clients' parameters each, and never less than one repetition; they share all cores."""
+def test_parallel_repetitions_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes four copies of all clients' parameters. At least one repetition runs. They share all cores."""
     monkeypatch.setattr(parallel, "cores", lambda: 8)
     network = nn.Linear(1000, 1000)
     need = 4 * 4 * 20 * 1001 * 1000
@@ -80,8 +80,8 @@ def test_repetitions_side_by_side_fit_into_memory(monkeypatch: pytest.MonkeyPatc
     assert parallel.total_memory() > 2**28
 
 
-def test_gathered_results_stand_in_order_and_errors_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the number of cores; the jobs of a killed child are done by the caller."""
+def test_gathered_results_are_in_order_and_errors_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This holds for any number of cores. The caller does the jobs of a killed child."""
     caller = os.getpid()
 
     def refuse() -> int:
@@ -103,7 +103,7 @@ def test_gathered_results_stand_in_order_and_errors_show(monkeypatch: pytest.Mon
 
 
 def test_processes_have_ended_when_an_error_ends_their_work() -> None:
-    """Else they would still write into a folder that the caller removes."""
+    """Otherwise they would still write into a folder that the caller removes."""
     children: list[psutil.Process] = []
 
     def receive(_message: object) -> None:
@@ -123,10 +123,10 @@ def test_processes_have_ended_when_an_error_ends_their_work() -> None:
 
 
 @pytest.mark.parametrize("available", [1, 2])
-def test_work_beside_a_block_ends_with_it(
+def test_work_parallel_to_a_block_ends_with_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str], available: int
 ) -> None:
-    """It is done when the block has ended, and may have processes of its own; an error in the block ends it."""
+    """It is done at the end of the block, and may have processes of its own. An error in the block ends it."""
     monkeypatch.setattr(parallel, "cores", lambda: available)
     file, lost = tmp_path / "sum", list[str]()
 
@@ -148,7 +148,7 @@ def test_work_beside_a_block_ends_with_it(
     assert capfd.readouterr().err.count("ZeroDivisionError") == 1
 
 
-def test_drawings_made_together_are_those_made_one_by_one() -> None:
+def test_drawings_made_in_parallel_are_those_made_in_sequence() -> None:
     def page() -> str:
         return "".join(f"<p>{plots.importance({'lr': share, 'mu': 1 - share})}</p>" for share in (0.2, 0.5, 0.9))
 
@@ -157,7 +157,7 @@ def test_drawings_made_together_are_those_made_one_by_one() -> None:
 
 
 class Deadly:
-    """What kills the process that sends it, as the kernel does when memory runs out."""
+    """Kills the process that sends it, as the kernel does when memory runs out."""
 
     def __reduce__(self) -> str:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -165,8 +165,8 @@ class Deadly:
 
 
 @pytest.mark.timeout(60)
-def test_a_process_that_is_killed_while_it_posts_keeps_no_other_waiting() -> None:
-    """Neither before the first byte of a message nor within it."""
+def test_a_process_killed_while_it_sends_does_not_block_the_others() -> None:
+    """It may be killed before the first byte of a message, or within it."""
     received: list[int] = []
 
     def receive(message: int) -> None:

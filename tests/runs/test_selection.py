@@ -1,4 +1,4 @@
-"""Scores and statistics against NumPy, and the choice of a round against its definition."""
+"""Scores and statistics compared with NumPy, and the choice of a round compared with its definition."""
 
 import warnings
 from functools import partial
@@ -20,12 +20,12 @@ START = RNG.bit_generator.state
 
 @pytest.fixture(autouse=True)
 def same_draws() -> None:
-    """Whichever tests ran before."""
+    """The draws of a test do not depend on earlier tests."""
     RNG.bit_generator.state = START
 
 
 def client(**arrays: np.ndarray) -> ClientData:
-    """A client that has arrays and nothing else."""
+    """A client with arrays only."""
     none = torch.zeros(0, dtype=torch.int64)
     tensors = {name: torch.from_numpy(value) for name, value in arrays.items()}
     return ClientData(tensors, (), none, none, none, dropout_keys.key(0), 0, torch.tensor(0.0), True)
@@ -48,7 +48,7 @@ def test_a_clients_accuracy_is_over_its_real_rows_also_under_vmap() -> None:
 
 
 def test_a_sensors_error_is_the_mean_over_rows_and_steps() -> None:
-    """Row = sensor · T + start; three values in, two out."""
+    """Row = sensor · T + start. Three input values, two output values."""
     series, rows, outputs = RNG.normal(size=(2, 10)), torch.tensor([0, 3, 12, -1]), RNG.normal(size=(4, 2))
     truth = np.stack([series[0, 3:5], series[0, 6:8], series[1, 5:7]])
     score = tiny.series_task().score(torch.from_numpy(outputs), client(x=series), rows)
@@ -68,7 +68,7 @@ def test_a_run_in_four_numbers() -> None:
     assert one.mean == pytest.approx(means[0])
 
 
-def test_client_mean_is_macro_not_weighted_by_size() -> None:
+def test_client_mean_is_not_weighted_by_size() -> None:
     values, sizes = np.array([100.0, 0.0, 50.0]), np.array([1, 98, 1])
     assert selection.summarise(values).mean == 50.0
     assert abs(selection.summarise(values).mean - np.average(values, weights=sizes)) > 40
@@ -84,7 +84,7 @@ def test_worst_tenth_of_the_clients(clients: int, worst: int) -> None:
     )
 
 
-def test_a_nan_client_is_not_averaged_away() -> None:
+def test_a_nan_of_a_client_makes_the_mean_nan() -> None:
     assert np.isnan(selection.summarise(np.array([1.0, np.nan, 3.0]))).all()
 
 
@@ -115,7 +115,7 @@ def test_selection_reads_validation_only(rule: str) -> None:
 
 @pytest.mark.parametrize("rule", ["best_val_round", "per_client_best_val"])
 @pytest.mark.parametrize("higher", [True, False])
-def test_ties_go_to_the_earliest_round_whatever_the_order_of_rows(rule: str, higher: bool) -> None:
+def test_the_earliest_of_equal_rounds_is_chosen_for_any_order_of_rows(rule: str, higher: bool) -> None:
     rounds = np.array([8, 2, 6, 4])
     assert (rounds[selection.select(np.ones((4, 3)), rounds, rule, higher)] == 2).all()
     assert (rounds[selection.select(np.ones((4, 3)), rounds, "last", higher)] == 8).all()

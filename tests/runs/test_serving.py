@@ -1,4 +1,4 @@
-"""A run's models outside the federation score what the run says they score."""
+"""A run's models have the scores of the run outside of the federation."""
 
 import json
 from pathlib import Path
@@ -14,8 +14,8 @@ from fedweave.errors import BadInput
 from fedweave.runs import serving
 from tests import trained
 
-# One of each kind of task, and methods whose prediction is more than a forward pass: a memory, two heads, a gate,
-# mended graphs, a mixture, a bias of features, prototypes.
+# One case for each kind of task, and methods whose prediction is more than a forward pass: a memory, two heads, a gate,
+# completed graphs, a mixture, a bias of features, prototypes.
 CASES = {
     "images": {"local": {}, "knn_per": {}, "fedrod": {}, "fedcp": {}, "fedem": {}, "feddbe": {}, "fedproto": {}},
     "graph": {"fedavg_ft": {}, "fedsage": {"wide": 8, "generator_rounds": 1}, "fedsheafhn": {"enrol_epochs": 1}},
@@ -24,7 +24,7 @@ CASES = {
 
 
 def stored_scores(run: Path, seed: int) -> pd.Series:
-    """The test scores of the clients in the round whose models are kept."""
+    """The clients' test scores in the round whose models are stored."""
     point = json.loads((run / "run.json").read_text())["point"]
     round = torch.load(run / f"models-{seed}.pt", weights_only=True)["round"]
     table = (
@@ -36,7 +36,7 @@ def stored_scores(run: Path, seed: int) -> pd.Series:
 
 
 @pytest.mark.parametrize("kind", CASES)
-def test_deployed_models_score_what_the_run_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_deployed_models_have_the_scores_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.chdir(tmp_path)
     folder, whole, partition = trained.train(kind, CASES[kind]), trained.dataset(kind), trained.partition(kind)
     for run in sorted((folder / "runs").iterdir()):
@@ -58,14 +58,14 @@ def test_deployed_models_score_what_the_run_scored(tmp_path: Path, monkeypatch: 
 def score(
     deployed: serving.DeployedModels, whole: trained.Dataset, partition: trained.Partition, client: int, seed: int
 ) -> float:
-    """Accuracy or MSE on the client's test rows, from the inputs that a user would send."""
+    """Accuracy or MSE on the client's test rows, from inputs as a user would send them."""
     rows = partition.test[client]
     if whole.kind == "series":
         window = np.stack([[whole.x.ravel()[r : r + 7], whole.time[r % 60 : r % 60 + 7]] for r in rows]).transpose(
             0, 2, 1
         )
         hidden = window.copy()
-        hidden[:, 4:, 0] = 0  # what is to be forecast
+        hidden[:, 4:, 0] = 0  # the values to forecast
         return float(np.square(deployed.answer(hidden, client, seed) - window[:, 4:, 0]).mean())
     if whole.kind == "graph":
         nodes = partition.nodes[client]
@@ -89,8 +89,8 @@ def test_clients_differ_and_unknown_ones_are_refused(tmp_path: Path, monkeypatch
         predictor.outputs(example, "client 0", 1)
 
 
-def test_a_run_may_keep_no_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`evaluate.models: false` leaves out the models and changes no number."""
+def test_a_run_may_store_no_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`evaluate.models: false` omits the models and changes no number."""
     monkeypatch.chdir(tmp_path)
     run, tables = Path("results/toy/runs/blobs-local"), []
     for models in (True, False):

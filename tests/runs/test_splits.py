@@ -1,4 +1,4 @@
-"""Several splits of one task: every repetition has its own, and tests contain their variance."""
+"""Several splits of one task: every repetition has its own split, and tests include the variance of splits."""
 
 import json
 from pathlib import Path
@@ -21,13 +21,13 @@ SEEDS, SPLITS = [0, 1], [7, 3]
 
 
 def compare_methods(training: list[int], **splits: object) -> fw.Comparison:
-    """Two methods on the digits."""
+    """Two methods on digits."""
     federation = fw.Federation.from_dataset("digits", {**BLOCK, **splits}, normalize="unit", setting="own")
     return fw.compare(federation, ["local", "fedavg_ft"], seeds=training, **TRAIN, progress=False)
 
 
 def test_every_repetition_is_a_run_on_its_own_split(tmp_path: Path) -> None:
-    """Scores are those of a run with this seed on this split alone, in `compare` and in a study; tests are mixed."""
+    """Scores are those of a run with this seed on this split alone, in `compare` and in a study. Tests are mixed."""
     both = compare_methods(SEEDS, seeds=SPLITS)
     ours = both["fedavg_ft"].run
     for seed, split in zip(SEEDS, SPLITS, strict=True):
@@ -51,8 +51,8 @@ def test_every_repetition_is_a_run_on_its_own_split(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(again, ours.evaluations, check_exact=True)
 
 
-def test_the_stage_notes_what_every_split_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """dataset.json, on which training depends, has a sum of each further split."""
+def test_the_stage_records_the_digest_of_every_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training depends on dataset.json, which has a digest of each further split."""
     monkeypatch.chdir(tmp_path)
     dataset = data.load("digits", tmp_path)
     data.save_dataset(Path("data/features/digits"), dataset)
@@ -70,8 +70,8 @@ def test_the_stage_notes_what_every_split_holds(tmp_path: Path, monkeypatch: pyt
     assert stage.digest(stored) == stage.digest(first)
 
 
-def test_what_is_decided_for_all_splits_is_refused() -> None:
-    """Tuning and attacks, one line each; `compare` refuses as a study does."""
+def test_tuning_and_attacks_are_refused_with_several_splits() -> None:
+    """Each is refused in one line. `compare` refuses them as a study does."""
     for change, words in (
         ({"seeds": 3}, "partition.seeds: 3"),
         ({"seeds": [1, 1]}, "twice"),
@@ -84,8 +84,8 @@ def test_what_is_decided_for_all_splits_is_refused() -> None:
         fw.compare(federation, ["local", "ditto"], seeds=2, tune=2, **TRAIN, progress=False)
 
 
-def test_mixed_keeps_its_level_where_the_client_test_does_not() -> None:
-    """With effects of splits and clients and no difference, about one test in twenty is significant."""
+def test_the_mixed_test_keeps_its_level_where_the_client_test_does_not() -> None:
+    """With effects of splits and clients and no difference of methods, about one test in twenty is significant."""
     draws = np.random.default_rng(0)
     zeros, p_mixed, p_clients = np.zeros((5, 20)), [], []
     for _ in range(400):
@@ -100,9 +100,9 @@ def test_mixed_keeps_its_level_where_the_client_test_does_not() -> None:
     assert mixed_model_test(zeros, zeros) == 1.0
 
 
-def test_better_needs_the_mixed_test_where_splits_differ() -> None:
-    """Clients that agree within each of three splits decide nothing where the splits do not agree enough. On one split
-    the test over clients would be certain, and only the interval, over seeds and clients, would not.
+def test_better_needs_the_mixed_test_with_several_splits() -> None:
+    """Clients agree within each of three splits, but the splits differ too much for a decision. On one split the test
+    over clients would be significant. Only the interval over seeds and clients would not.
     """
     draws = np.random.default_rng(1)
     values = {"a": np.array([[2.0], [0.2], [1.0]]) + 0.1 * draws.normal(size=(3, 30)), "b": np.zeros((3, 30))}

@@ -1,4 +1,4 @@
-"""`train.store`: runs whose tables of all clients lie in files give what runs in memory give, also after a kill."""
+"""`train.store`: runs with the tables of all clients in files give the results of runs in memory, also after a kill."""
 
 import os
 import signal
@@ -32,21 +32,21 @@ MARKED = [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.accepta
 
 @pytest.mark.parametrize("name", MARKED)
 @pytest.mark.parametrize("late", [False, True])
-def test_every_method_gives_what_it_gives_in_memory(name: str, late: bool) -> None:
-    """State and scores, with partial participation, and where two clients join late."""
+def test_every_method_has_the_results_of_tables_in_memory(name: str, late: bool) -> None:
+    """State and scores are equal, with partial participation, and when two clients join late."""
     kind = next(kind for kind in KINDS if tiny.suits(name, tiny.TASKS[kind][0]()))
     task, federation = (make() for make in tiny.TASKS[kind])
     method = tiny.method(name, task, kind)
     settings = replace(SOME, newcomers=2, join_round=1) if late else SOME
     *_, expected = run(method, federation, settings, Loop())
     with temporary_storage() as files:
-        *_, made = run(method, federation, replace(settings, storage=files), Loop())
-        assert_close((made.state, made.scores), (expected.state, expected.scores), CLOSE)
+        *_, last = run(method, federation, replace(settings, storage=files), Loop())
+        assert_close((last.state, last.scores), (expected.state, expected.scores), CLOSE)
 
 
 @pytest.mark.parametrize("name", ["fedamp", "fedfomo", "pfedla", "direct_matrix"])
-def test_a_round_reads_no_whole_table(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Downloads, mixtures and their derivatives take the rows that they need."""
+def test_a_round_reads_no_complete_table(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Downloads, mixtures and their derivatives read only the rows that they need."""
     method, federation = tiny.method(name, tiny.rows_task(), "rows"), tiny.rows_federation()
     with temporary_storage() as files:
         first, *_ = run(method, federation, replace(SOME, storage=files), Loop())
@@ -63,7 +63,7 @@ def prepared(name: str, **train: Any) -> PreparedRun:
 
 
 def run_and_kill(bench: PreparedRun, folder: Path, round: int) -> None:
-    """Let another process run `bench`, and kill it after `round` has written its rows and before its checkpoint."""
+    """Run `bench` in another process. Kill it after `round` has written its rows and before its checkpoint."""
     child = os.fork()
     if child:
         assert os.waitpid(child, 0)[1] == signal.SIGKILL
@@ -80,8 +80,10 @@ def run_and_kill(bench: PreparedRun, folder: Path, round: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["fedamp", "fedaghn"])
-def test_a_killed_run_goes_on_with_the_same_bits(name: str, tmp_path: Path) -> None:
-    """The rows of the last checkpoint are as they were, also for one that the disk has damaged since; files go."""
+def test_a_killed_run_continues_with_the_same_bits(name: str, tmp_path: Path) -> None:
+    """The rows of the last checkpoint are unchanged, even if a newer checkpoint is damaged. The finished run has no
+    files of rows.
+    """
     bench = prepared(name, store="mapped")
     whole = repetition.run_repetition(bench, 3, tmp_path / "whole")
     assert not [*(tmp_path / "whole").glob("*-rows")], "a finished repetition has no rows"
@@ -98,8 +100,8 @@ def test_a_killed_run_goes_on_with_the_same_bits(name: str, tmp_path: Path) -> N
     assert not [*folder.glob("*-rows")]
 
 
-def test_a_checkpoint_goes_on_in_the_other_kind_of_store(tmp_path: Path) -> None:
-    """Where tables lie is no part of a run's specification."""
+def test_a_checkpoint_continues_in_the_other_kind_of_store(tmp_path: Path) -> None:
+    """The place of the tables is not part of a run's specification."""
     files, memory = prepared("fedper", store="mapped"), prepared("fedper", store="memory")
     assert files.run.fingerprint() == memory.run.fingerprint() == prepared("fedper").run.fingerprint()
     whole = repetition.run_repetition(memory, 3)
@@ -109,13 +111,13 @@ def test_a_checkpoint_goes_on_in_the_other_kind_of_store(tmp_path: Path) -> None
         assert same(repetition.run_repetition(second, 3, folder), whole)
 
 
-def test_checkpoints_hold_no_rows(tmp_path: Path) -> None:
-    """They name the files; a run that is forgotten leaves nothing."""
+def test_checkpoints_have_no_rows(tmp_path: Path) -> None:
+    """They name the files. A removed run leaves no files."""
     bench = prepared("fedamp", store="mapped")
     run_and_kill(bench, tmp_path, 5)
     _, server, clients, _ = load_tensors(checkpoints.list_checkpoints(tmp_path, bench.run, 3)[0])["state"]
-    held = sum(leaf.numel() for leaf in tree_leaves((server["models"], clients)) if hasattr(leaf, "shape"))
-    assert held < 3 * parameter_count(bench.method.task.template), (
+    stored = sum(leaf.numel() for leaf in tree_leaves((server["models"], clients)) if hasattr(leaf, "shape"))
+    assert stored < 3 * parameter_count(bench.method.task.template), (
         "the default rows of two tables, and no rows of clients"
     )
     with checkpoints.open_storage(tmp_path, bench, 3) as tables:
@@ -127,7 +129,7 @@ def test_checkpoints_hold_no_rows(tmp_path: Path) -> None:
 
 
 def test_the_default_is_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files from two gigabytes of models on."""
+    """Files are the default from two gigabytes of models on."""
     assert not prepared("fedamp").has_mapped_tables
     assert prepared("fedamp", store="mapped").has_mapped_tables
     monkeypatch.setattr("fedweave.runs.preparation.LARGE_TABLE", 1000)
@@ -143,8 +145,8 @@ def test_the_default_is_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", ["fedamp", "fedaghn"])
 @pytest.mark.parametrize("stored", [False, True])
-def test_very_many_clients_are_mixed_part_by_part(name: str, stored: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One client at a time, without a graph of all clients: the same models and scores; nothing of it is recorded."""
+def test_very_many_clients_are_mixed_in_parts(name: str, stored: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One client at a time, without a graph of all clients: models and scores are the same. No graph is recorded."""
     task, federation = (make() for make in tiny.TASKS["rows"])
     method = tiny.method(name, task, "rows")
     *_, expected = run(method, federation, SOME, Loop())
@@ -153,11 +155,11 @@ def test_very_many_clients_are_mixed_part_by_part(name: str, stored: bool, monke
     monkeypatch.setattr("fedweave.families.weaving.CELLS", 1)
     monkeypatch.setattr("fedweave.tensors.tables.BLOCK", 1)
     with temporary_storage() as files:
-        *_, made = run(method, federation, replace(SOME, storage=files if stored else None), Loop())
-        server = {**made.state.server, "fixed": trees.omit(made.state.server["fixed"], ["cosines"])}
-        wanted = {**expected.state.server, "fixed": trees.omit(expected.state.server["fixed"], ["cosines"])}
+        *_, last = run(method, federation, replace(SOME, storage=files if stored else None), Loop())
+        server = {**last.state.server, "fixed": trees.omit(last.state.server["fixed"], ["cosines"])}
+        expected_server = {**expected.state.server, "fixed": trees.omit(expected.state.server["fixed"], ["cosines"])}
         assert_close(
-            (server, made.state.clients, made.scores), (wanted, expected.state.clients, expected.scores), CLOSE
+            (server, last.state.clients, last.scores), (expected_server, expected.state.clients, expected.scores), CLOSE
         )
     assert "self weight" in expected.diagnostics
-    assert "self weight" not in made.diagnostics
+    assert "self weight" not in last.diagnostics
