@@ -1,6 +1,4 @@
-"""Bad configurations beyond those of test_spec: one line that names the key, the value and the way out, before any
-work.
-"""
+"""More bad configurations than in test_spec: one line names the key, the value and the way out, before any work."""
 
 import copy
 import itertools
@@ -29,7 +27,7 @@ DIGITS, GRAPH = "tasks/digits", "tasks/graph"
 
 
 def line(caught: pytest.ExceptionInfo[BadInput], words: list[str]) -> None:
-    """The message is one line with all of `words`."""
+    """The message is one line that contains all `words`."""
     message = str(caught.value)
     assert "\n" not in message
     assert [word for word in words if word not in message] == []
@@ -43,7 +41,7 @@ def line(caught: pytest.ExceptionInfo[BadInput], words: list[str]) -> None:
         ("seeds: [" + "1" * 5000 + "]\n", ["digits"]),
         ("about: 2001-99-99\n", ["month"]),
         ("[" * 3000, ["line 1", "nested deeper than"]),
-        ("- " * 200_000, ["line 1", "nested deeper than"]),  # where a parser that recurses would end the process
+        ("- " * 200_000, ["line 1", "nested deeper than"]),  # a recursive parser would end the process here
         ("a: 2001-01-01\n", ["a: datetime.date(2001, 1, 1) is a date", "quotes"]),
         ("a: &b [*b]\n", ["a.0", "alias"]),
         (
@@ -55,16 +53,15 @@ def line(caught: pytest.ExceptionInfo[BadInput], words: list[str]) -> None:
         ("about: !!python/object/apply:os.system [true]\n", ["line 1", "python/object"]),
     ],
 )
-def test_files_that_are_not_what_they_seem(text: str, words: list[str], tmp_path: Path) -> None:
-    """Keys that stand twice, numbers and depths that Python refuses, code in place of data."""
+def test_ambiguous_and_unsafe_files_are_refused(text: str, words: list[str], tmp_path: Path) -> None:
+    """Repeated keys, numbers and depths that Python refuses, and code in place of data."""
     (tmp_path / "params.yaml").write_text(text)
     with pytest.raises(BadInput) as caught:
         spec.read_yaml(tmp_path / "params.yaml")
     line(caught, [str(tmp_path / "params.yaml"), *words])
 
 
-def test_a_folder_in_place_of_the_file(tmp_path: Path) -> None:
-    """And a file that is not text."""
+def test_a_folder_or_a_binary_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "params.yaml").mkdir()
     with pytest.raises(BadInput) as caught:
         spec.load(tmp_path / "params.yaml")
@@ -75,15 +72,15 @@ def test_a_folder_in_place_of_the_file(tmp_path: Path) -> None:
     line(caught, ["other.yaml", "not YAML"])
 
 
-def test_unknown_study() -> None:
-    """The nearest one is named."""
+def test_an_unknown_study_is_refused() -> None:
+    """The line names the most similar study."""
     with pytest.raises(BadInput) as caught:
         catalogue.expand("fedaghn/tabel1", ROOT / "studies")
     line(caught, ["study", "fedaghn/tabel1", "did you mean 'fedaghn/table1'"])
 
 
-def test_missing_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is no GPU, asking for one is refused before data are read."""
+def test_a_missing_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The refusal comes before data are read."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     run = spec.parse(altered(f"{DIGITS}/train/device", "cuda")).run("digits-ditto")
     with pytest.raises(BadInput) as caught:
@@ -91,8 +88,8 @@ def test_missing_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     line(caught, ["train.device", "cuda", "use auto or cpu"])
 
 
-# task, its model, the data set it is given -> words.
-MISFITS: list[tuple[str, dict[str, Any], str, list[str]]] = [
+# task, its model, the data set that it gets -> words.
+MISMATCHES: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("digits", {"name": "gcn"}, "digits", ["model.name", "'gcn'", "digits"]),
     ("digits", {"name": "gru"}, "digits", ["model", "gru", "digits"]),
     ("digits", {"name": "resnet18"}, "digits-graph", ["model.name", "resnet18", "digits-graph"]),
@@ -101,12 +98,14 @@ MISFITS: list[tuple[str, dict[str, Any], str, list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("task", "model", "name", "words"), MISFITS)
-def test_models_that_cannot_take_the_data(task: str, model: dict[str, Any], name: str, words: list[str]) -> None:
-    """A model is tried on one input before anything is trained."""
+@pytest.mark.parametrize(("task", "model", "name", "words"), MISMATCHES)
+def test_models_that_do_not_fit_the_data_are_refused(
+    task: str, model: dict[str, Any], name: str, words: list[str]
+) -> None:
+    """A model is applied to one input before any training."""
     content = copy.deepcopy(good())
     content["tasks"][task]["model"] = model
-    misfit(content, task, name, words)
+    assert_mismatch_refused(content, task, name, words)
 
 
 @pytest.mark.parametrize(("task", "name", "setting", "words"), [
@@ -114,14 +113,16 @@ def test_models_that_cannot_take_the_data(task: str, model: dict[str, Any], name
     ("digits", "digits", {"augment": 8}, ["tasks.digits.train.augment", "8 pixels", "images of 8 x 8"]),
     ("graph", "digits-graph", {"precision": "bfloat16"}, ["tasks.graph.train.precision", "'bfloat16'", "tf32"]),
 ])  # fmt: skip
-def test_training_that_does_not_fit_the_data(task: str, name: str, setting: dict[str, Any], words: list[str]) -> None:
+def test_training_that_does_not_fit_the_data_is_refused(
+    task: str, name: str, setting: dict[str, Any], words: list[str]
+) -> None:
     content = copy.deepcopy(good())
     content["tasks"][task]["train"] |= setting
-    misfit(content, task, name, words)
+    assert_mismatch_refused(content, task, name, words)
 
 
-def misfit(content: dict[str, Any], task: str, name: str, words: list[str]) -> None:
-    """Building what `task` trains on the data set `name` is refused in a line with `words`."""
+def assert_mismatch_refused(content: dict[str, Any], task: str, name: str, words: list[str]) -> None:
+    """Preparing `task` on the data set `name` is refused in a line with `words`."""
     content["runs"] = {"a": {"task": task, "method": "fedavg"}}
     run = spec.parse(content).run("a")
     dataset = data.load(name, "unused")
@@ -138,7 +139,7 @@ def misfit(content: dict[str, Any], task: str, name: str, words: list[str]) -> N
 def test_a_run_from_the_command_line_is_refused_before_it_trains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder that cannot be one, and a value that is no YAML."""
+    """An impossible folder, and a value that is not YAML."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(repetition, "run_repetition", lambda *_: pytest.fail("it trained"))
     (tmp_path / "file").write_text("")
@@ -182,8 +183,8 @@ NUMBERS = {
 
 
 @pytest.mark.parametrize(("text", "value"), NUMBERS.items())
-def test_numbers_with_exponents(text: str, value: float | str, tmp_path: Path) -> None:
-    """Are numbers in files and after --set alike; what is quoted stays a text, when params.yaml is written too."""
+def test_numbers_with_exponents_are_numbers(text: str, value: float | str, tmp_path: Path) -> None:
+    """Files and --set agree. Quoted numbers stay texts, also in a written params.yaml."""
     assert single_run.parse_pairs([f"lam={text}"]) == {"lam": value}
     (tmp_path / "params.yaml").write_text(f"lam: {text}\n")
     assert spec.read_yaml(tmp_path / "params.yaml") == {"lam": value}
@@ -192,45 +193,45 @@ def test_numbers_with_exponents(text: str, value: float | str, tmp_path: Path) -
     assert spec.read_yaml(tmp_path / "params.yaml") == content
 
 
-def spelled(letters: str, count: int) -> list[str]:
-    """Every text of `count` of these letters."""
+def all_texts(letters: str, count: int) -> list[str]:
+    """All texts of length `count` from these letters."""
     return ["".join(drawn) for drawn in itertools.product(letters, repeat=count)]
 
 
 WORDS = "yes No ON off y true True ~ null .inf .nan 0b11 0xFF 1_000 1_000.5 1.5e+3 12:30:45.5 0777 1e-2 +1e5 .5e1 -0"
 
 
-SCALARS = [*(text for count in (1, 2, 3) for text in spelled("019+-._:eox", count)), *spelled("01.+e:", 4)]
+SCALARS = [*(text for count in (1, 2, 3) for text in all_texts("019+-._:eox", count)), *all_texts("01.+e:", 4)]
 SCALARS += WORDS.split()
 
 
-LONG = pytest.param(spelled("019+-._:eox", 4), marks=pytest.mark.acceptance)
+LONG = pytest.param(all_texts("019+-._:eox", 4), marks=pytest.mark.acceptance)
 each_list = pytest.mark.parametrize("scalars", [SCALARS, LONG], ids=["quick", "whole"])
 
 
 @each_list
-def test_dvc_reads_what_fedweave_reads(scalars: list[str]) -> None:
-    """The same value and type for everything that looks like a number, a time or a word for true and false."""
+def test_dvc_and_fedweave_read_the_same_values(scalars: list[str]) -> None:
+    """Values and types agree for everything that looks like a number, a time, or a word for true or false."""
     for start in range(0, len(scalars), 50):
-        for text, ours in accepted([f"k{i}: {scalars[i]}" for i in range(start, min(start + 50, len(scalars)))]):
+        for text, ours in accepted_texts([f"k{i}: {scalars[i]}" for i in range(start, min(start + 50, len(scalars)))]):
             theirs = parse_yaml(text, "params.yaml")
             assert repr(ours) == repr(theirs)
             assert [type(value) for value in ours.values()] == [type(value) for value in theirs.values()]
 
 
-def accepted(lines: list[str]) -> list[tuple[str, dict[str, Any]]]:
-    """Texts of as many lines as possible, which together hold each line that is no bad input, and what they say."""
+def accepted_texts(lines: list[str]) -> list[tuple[str, dict[str, Any]]]:
+    """Texts of as many lines as possible, with their values. Together they have every line that is not bad input."""
     text = "\n".join(lines)
     try:
         return [(text, config.load_yaml(text))]
     except BadInput:
         half = len(lines) // 2
-        return accepted(lines[:half]) + accepted(lines[half:]) if half else []
+        return accepted_texts(lines[:half]) + accepted_texts(lines[half:]) if half else []
 
 
 @each_list
 def test_texts_stay_texts_in_a_written_params_file(scalars: list[str]) -> None:
-    """However much they look like something else, here and in DVC."""
+    """They stay texts for fedweave and DVC, even if they look like other values."""
     content = {"study": "quick", "about": "no", "methods": {"m": dict(enumerate(scalars))}, "tune": {"words": scalars}}
     content["methods"]["m"] = {f"k{key}": text for key, text in content["methods"]["m"].items()}
     text = studies.dump(content)
@@ -238,8 +239,7 @@ def test_texts_stay_texts_in_a_written_params_file(scalars: list[str]) -> None:
     assert parse_yaml(text, "params.yaml") == content
 
 
-def test_a_file_that_waits_for_a_writer_is_refused_at_once(tmp_path: Path) -> None:
-    """As is one without an end."""
+def test_a_pipe_or_a_device_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "params.yaml")
     for path, what in ((tmp_path / "params.yaml", "a named pipe"), (Path("/dev/zero"), "a device")):
         with pytest.raises(BadInput) as caught:
@@ -250,29 +250,29 @@ def test_a_file_that_waits_for_a_writer_is_refused_at_once(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "settings", [{"train": 1, "train.rounds": 5}, {"train.lr": 1, "train": {"lr": 2}}, {"lam.a": 1, "lam": 2}]
 )
-def test_settings_that_hide_each_other(settings: dict[str, Any]) -> None:
-    """Neither is dropped without a word, in a file as on the command line."""
+def test_settings_that_override_each_other_are_refused(settings: dict[str, Any]) -> None:
+    """Neither is ignored without a message, in a file or on the command line."""
     content = good()
     content["runs"]["digits-ditto"]["set"] = settings
     with pytest.raises(BadInput, match="give one of them"):
         assembly.check(spec.parse(content))
 
 
-@pytest.mark.parametrize(("typed", "meant"), [
+@pytest.mark.parametrize(("typed", "suggestion"), [
     ("avg", "did you mean 'fedavg' or 'fedavg_ft' or 'fedavgm' or 'perfedavg'?"),
     ("AVG_ft", "did you mean 'fedavg_ft'?"),
     ("e", "is unknown; choices"),
 ])  # fmt: skip
-def test_names_that_contain_what_was_typed_are_offered(typed: str, meant: str) -> None:
-    """Beside the nearest one."""
+def test_names_that_contain_the_typed_word_are_suggested(typed: str, suggestion: str) -> None:
+    """The most similar name is suggested too."""
     with pytest.raises(BadInput) as caught:
         choose(typed, METHODS, "--method")
-    line(caught, [meant])
+    line(caught, [suggestion])
 
 
 @pytest.fixture
 def flows() -> ModuleType:
-    """The module of the flows, which imports Prefect: seconds that only its tests spend."""
+    """The module of the flows. It imports Prefect, which takes seconds, so only its tests load it."""
     from fedweave.pipelines.scheduling import flows
 
     return flows
@@ -292,10 +292,10 @@ def test_a_flow_of_an_unknown_study_starts_no_server(
 
 
 @pytest.mark.parametrize("words", [("--study", "studies/quick.yaml"), ("--where", "ray", "--share", "0.25")])
-def test_a_flow_takes_what_its_command_names(
+def test_a_flow_gets_the_options_of_its_command(
     flows: ModuleType, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A study by its file, as `make repro` does; a part of a GPU."""
+    """The file of a study, as from `make repro`, and a share of a GPU."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "argv", ["flows", *words])
     given: dict[str, object] = {}
@@ -305,7 +305,7 @@ def test_a_flow_takes_what_its_command_names(
 
 
 @pytest.mark.parametrize("share", ["0", "-1", "1.5", "nan"])
-def test_a_share_that_is_no_part_of_a_gpu(
+def test_an_invalid_share_of_a_gpu_is_refused(
     flows: ModuleType, share: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["flows", f"--share={share}"])
@@ -315,8 +315,8 @@ def test_a_share_that_is_no_part_of_a_gpu(
 
 
 @pytest.mark.parametrize("message", ["[/]: unknown", "seeds: [.nan] must be different", "[x]quick"])
-def test_an_error_shows_what_is_in_brackets(message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """And is one line on the error stream."""
+def test_an_error_shows_text_in_brackets(message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error is one line on the error stream."""
     with pytest.raises(SystemExit) as ended:
         main.run_command(lambda: (_ for _ in ()).throw(BadInput(message)))
     assert ended.value.code == 2
@@ -324,13 +324,13 @@ def test_an_error_shows_what_is_in_brackets(message: str, capsys: pytest.Capture
 
 
 def test_long_words_are_shortened() -> None:
-    """A path of thousands of characters leaves room for the rest of the line."""
+    """After a path of thousands of characters, the rest of the line is still visible."""
     message = str(BadInput(f"{'x' * 5000}.csv: there is no such file; check the path"))
     assert len(message) < 300
     assert message.endswith(".csv: there is no such file; check the path")
 
 
-def test_an_unknown_study_names_the_nearest_and_the_command() -> None:
+def test_an_unknown_study_names_the_most_similar_one_and_the_command() -> None:
     """The names of all studies would fill the screen."""
     with pytest.raises(BadInput) as caught:
         studies.select_study("quik", None, None)

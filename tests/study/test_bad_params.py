@@ -176,15 +176,15 @@ BAD: list[tuple[str, Any, list[str]]] = [
 
 
 def line(caught: pytest.ExceptionInfo[BadInput], words: list[str]) -> None:
-    """The message is one line with all of `words`."""
+    """The message is one line that contains all `words`."""
     message = str(caught.value)
     assert "\n" not in message
     assert [word for word in words if word not in message] == []
 
 
 @pytest.mark.parametrize(("path", "value", "words"), BAD, ids=[f"{p}={format_value(v)}"[:60] for p, v, _ in BAD])
-def test_bad_configurations(path: str, value: Any, words: list[str]) -> None:
-    """Refused when params.yaml is read, whatever stage reads it, at once and in a line that can be read."""
+def test_bad_configurations_are_refused(path: str, value: Any, words: list[str]) -> None:
+    """Every stage refuses them when it reads params.yaml, in one readable line."""
     started = time.process_time()
     with pytest.raises(BadInput) as caught:
         assembly.check(spec.parse(altered(path, value)))
@@ -199,7 +199,9 @@ def test_bad_configurations(path: str, value: Any, words: list[str]) -> None:
      ["train.bn_buffers average", "train.privacy", "leave one of them out"]),
     ("local", None, ["train.bn_buffers average", "model mlp has no BatchNorm"]),
 ])  # fmt: skip
-def test_statistics_that_cannot_be_averaged(method: str, changes: dict[str, Any] | None, words: list[str]) -> None:
+def test_statistics_that_cannot_be_averaged_are_refused(
+    method: str, changes: dict[str, Any] | None, words: list[str]
+) -> None:
     content = good()
     content["runs"] = {"a": {"task": "digits", "method": method}}
     content["tasks"]["digits"]["train"] |= {"bn_buffers": "average", **(changes or {})}
@@ -212,7 +214,7 @@ def test_statistics_that_cannot_be_averaged(method: str, changes: dict[str, Any]
 
 @pytest.mark.parametrize("method", ["local", "fedproto"])
 def test_a_defence_needs_uploaded_models(method: str) -> None:
-    """Clipping is refused for a method that has nothing to clip."""
+    """Clipping is refused for a method without uploads of models."""
     content = good()
     content["runs"] = {"a": {"task": "digits", "method": method}}
     content["tasks"]["digits"]["train"] |= {"robust": {"rule": "clip"}}
@@ -231,7 +233,7 @@ def test_a_defence_needs_uploaded_models(method: str) -> None:
         ("methods/ditto/lam", -1, "x.yaml: methods.ditto.lam: -1"),
     ],
 )
-def test_messages_name_the_file_that_was_read(path: str, value: Any, words: str) -> None:
+def test_messages_name_the_file(path: str, value: Any, words: str) -> None:
     with pytest.raises(BadInput) as caught:
         assembly.check(spec.parse(altered(path, value), "x.yaml"), "x.yaml")
     assert str(caught.value).startswith(words)
@@ -243,8 +245,8 @@ def with_newcomers(count: int) -> dict[str, Any]:
     return content
 
 
-def test_somebody_must_be_there_from_the_start() -> None:
-    """All clients may not be newcomers."""
+def test_only_newcomers_are_refused() -> None:
+    """At least one client must be there from the start."""
     with pytest.raises(BadInput) as caught:
         assembly.check(spec.parse(with_newcomers(10)))
     line(caught, ["train.newcomers", "10 of 10"])

@@ -1,4 +1,4 @@
-"""Plug-ins: what users write beside our files, and what they read where something is wrong with it."""
+"""Plug-ins: users' own parts next to fedweave's, and the messages for faulty ones."""
 
 import sys
 from collections.abc import Iterator
@@ -65,7 +65,7 @@ def halves(dataset, clients, seed):
 
 @pytest.fixture(autouse=True)
 def tables(tmp_path: Path) -> Iterator[None]:
-    """The tables are afterwards what they were, and no plug-in stays imported."""
+    """Afterwards the tables are unchanged, and no plug-in is imported."""
     tables = (METHODS, MODELS, DATASETS, KINDS, data.PARTITIONS, TRAITS, plugins._loaded)
     before = [(table, dict(table)) for table in tables]
     path = list(sys.path)
@@ -80,7 +80,7 @@ def tables(tmp_path: Path) -> Iterator[None]:
 
 
 def bench(folder: Path, name: str) -> Path:
-    """A plug-in of two files in a folder of its own."""
+    """A plug-in of two files in its own folder."""
     place = folder / name
     place.mkdir()
     (place / "own.py").write_text(BENCH.format(name=name))
@@ -88,8 +88,8 @@ def bench(folder: Path, name: str) -> Path:
     return place
 
 
-def test_a_study_anywhere_with_its_own_tasks_and_parts(tmp_path: Path) -> None:
-    """Data set, model and partition of a plug-in, in a task that base.yaml does not have."""
+def test_a_study_in_any_folder_may_have_its_own_tasks_and_parts(tmp_path: Path) -> None:
+    """A data set, a model and a partition of a plug-in, in a task that base.yaml does not have."""
     bench(tmp_path, "bench_whole")
     (tmp_path / "own.yaml").write_text(FULL.format(uses="bench_whole/"))
     content = catalogue.expand(str(tmp_path / "own.yaml"))
@@ -103,7 +103,7 @@ def test_a_study_anywhere_with_its_own_tasks_and_parts(tmp_path: Path) -> None:
 
 
 def test_a_task_is_a_change_or_a_definition(tmp_path: Path) -> None:
-    """A task that is neither says how to write one."""
+    """The message for a task that is neither says how to write one."""
     (tmp_path / "own.yaml").write_text("tasks:\n  mine:\n    methods: [local]\n")
     with pytest.raises(
         BadInput, match=r"own\.yaml: tasks\.mine: is no task of base\.yaml and names no dataset; define it"
@@ -154,8 +154,8 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_one_line(tmp_path: Path, name: str) -> None:
-    """The file, the line, what is wrong there, and the way out."""
+def test_a_faulty_plug_in_is_refused_in_one_line(tmp_path: Path, name: str) -> None:
+    """The line has the file, the line number, the error and the way out."""
     text, words = WRONG[name]
     (tmp_path / f"{name}.py").write_text(text)
     with pytest.raises(BadInput, match=words) as refused:
@@ -163,8 +163,8 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, name: str) -> None:
     assert "\n" not in str(refused.value)
 
 
-def test_two_with_one_name(tmp_path: Path) -> None:
-    """Both files are named."""
+def test_two_parts_with_one_name_are_refused(tmp_path: Path) -> None:
+    """The line names both files."""
     for name in ("first_one", "second_one"):
         (tmp_path / f"{name}.py").write_text(
             "import fedweave as fw\n\n@fw.dataset('same')\ndef same(root):\n    pass\n"
@@ -176,8 +176,8 @@ def test_two_with_one_name(tmp_path: Path) -> None:
         plugins.load([tmp_path / "second_one.py"])
 
 
-def test_paths_that_cannot_be(tmp_path: Path) -> None:
-    """Not there, not Python, a name that Python has, and no list."""
+def test_invalid_paths_are_refused(tmp_path: Path) -> None:
+    """Missing, not Python, a name of a Python module, and not a list."""
     (tmp_path / "json.py").write_text("")
     (tmp_path / "text.txt").write_text("")
     for path, words in {
@@ -193,8 +193,8 @@ def test_paths_that_cannot_be(tmp_path: Path) -> None:
         plugins.resolve_paths(["gone.py"], "--uses")
 
 
-def test_parts_that_do_nothing(tmp_path: Path) -> None:
-    """A loader that returns no data set, and a module without parameters."""
+def test_unusable_parts_are_refused(tmp_path: Path) -> None:
+    """A loader that returns no data set, and a model without a head."""
     DATASETS["nothing"] = lambda root: [1, 2]
     with pytest.raises(
         BadInput, match=r"dataset nothing: its loader returned an object of type list; return a fedweave\.data\.Dataset"
@@ -229,7 +229,7 @@ def test_parts_that_do_nothing(tmp_path: Path) -> None:
 
 
 def test_a_model_is_tried_before_training(tmp_path: Path) -> None:
-    """One whose outputs depend on the other rows of a batch is refused, by its name."""
+    """A model whose outputs depend on the other rows of a batch is refused by its name."""
 
     class Centred(fw_model()):  # type: ignore[misc]
         head = ("out",)
@@ -255,7 +255,7 @@ def fw_model() -> type:
 
 
 def test_an_installed_package_is_a_plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its entry point, without being named in a study, also where it is installed after others were looked for."""
+    """Its entry point is enough, without a name in a study. It may be installed after other plug-ins were loaded."""
     place = bench(tmp_path, "bench_installed")
     (place / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -271,8 +271,8 @@ def test_an_installed_package_is_a_plug_in(tmp_path: Path, monkeypatch: pytest.M
     assert files == {"__init__.py", "own.py", "parts.py"}
 
 
-def test_a_file_beside_a_loader_is_a_part_of_its_data(tmp_path: Path) -> None:
-    """In the plug-in's folder, whatever its type; not of data sets of other plug-ins, nor notes and hidden files."""
+def test_a_file_in_the_folder_of_a_loader_is_part_of_its_data(tmp_path: Path) -> None:
+    """Files of any type in the plug-in's folder count. Data sets of other plug-ins, notes and hidden files do not."""
     place = bench(tmp_path, "bench_files")
     for name in ("rows.csv", "more/shift.txt", "README.md", ".cache/x.npy"):
         (place / name).parent.mkdir(exist_ok=True)
@@ -283,8 +283,8 @@ def test_a_file_beside_a_loader_is_a_part_of_its_data(tmp_path: Path) -> None:
     assert all(file.is_relative_to(PACKAGE) for file in dependencies.of_dataset("digits"))
 
 
-def test_other_installed_packages_are_no_plug_ins(tmp_path: Path) -> None:
-    """What lies beside a plug-in in `site-packages` counts where it is a plug-in too, and numpy does not."""
+def test_other_installed_packages_are_not_plug_ins(tmp_path: Path) -> None:
+    """Packages next to a plug-in in `site-packages` count only if they are plug-ins too. numpy does not."""
     for name in ("numpy", "mine", "other"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("x = 1\n")

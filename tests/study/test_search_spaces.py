@@ -1,4 +1,4 @@
-"""Search spaces: refused when params.yaml is read, not when the first trial wants a value."""
+"""Search spaces are refused when params.yaml is read, and not when the first trial starts."""
 
 from typing import Any
 
@@ -62,29 +62,28 @@ BAD: list[tuple[str, Any, list[str]]] = [
 
 
 @pytest.mark.parametrize(("path", "value", "words"), BAD, ids=[str(v)[:70] for _, v, _ in BAD])
-def test_bad_spaces(path: str, value: Any, words: list[str]) -> None:
-    """One line that names the entry."""
+def test_bad_spaces_are_refused(path: str, value: Any, words: list[str]) -> None:
+    """The line names the entry."""
     with pytest.raises(BadInput) as caught:
         assembly.check(spec.parse(altered(path, value)))
     line(caught, words)
 
 
-def test_what_is_not_searched_needs_no_declared_value() -> None:
-    """Without trials a range need not hold it."""
+def test_a_range_without_trials_need_not_contain_the_declared_value() -> None:
     assembly.check(
         spec.parse(altered("tune", {"trials": 0, "spaces": {"ditto": {"train.clip": {"low": 1, "high": 2}}}}))
     )
 
 
 @pytest.mark.parametrize("name", ["quick", "zoo", "fedaghn/sweep", "shn/search"])
-def test_what_is_let_through_is_a_space(name: str) -> None:
-    """For every run of a study that searches."""
+def test_accepted_spaces_can_be_searched(name: str) -> None:
+    """This holds for every run of a study with searches."""
     study = assembly.check(spec.parse(catalogue.expand(name, ROOT / "studies")))
     assert [key for key in study.runs if not search.distributions(study, key)] == []
 
 
-def test_a_fraction_as_step_makes_a_range_of_fractions() -> None:
-    """Whatever its ends look like."""
+def test_a_range_with_a_fractional_step_has_fractions() -> None:
+    """Its ends may be integers."""
     content = altered("tune", {"trials": 1, "spaces": {"ditto": {"lam": {"low": 1, "high": 2, "step": 0.5}}}})
     study = spec.parse({**content, "methods": {"ditto": {"lam": 1}}})
     space = search.distributions(study, "digits-ditto")["lam"]

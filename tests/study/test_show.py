@@ -1,4 +1,4 @@
-"""`fedweave study show` refuses what `fedweave study use` refuses, in the same line, and writes nothing."""
+"""`fedweave study show` refuses the same studies as `fedweave study use`, with the same line, and writes nothing."""
 
 import copy
 import shutil
@@ -43,13 +43,15 @@ BAD = {
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder with the tasks that studies change."""
+    """A folder with the tasks that studies build on."""
     monkeypatch.chdir(tmp_path)
     Path("studies").mkdir()
     shutil.copy(ROOT / "studies" / "base.yaml", "studies/base.yaml")
 
 
-def said(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> tuple[Any, str, str]:
+def run_command(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> tuple[Any, str, str]:
     """(exit code, output, errors) of a command on b.yaml."""
     monkeypatch.setattr(sys, "argv", ["fedweave", "study", command, "b.yaml"])
     with pytest.raises(SystemExit) as ended:
@@ -58,7 +60,7 @@ def said(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 
 
 def altered(place: str, value: object) -> dict[str, Any]:
-    """`STUDY` with another value at one place; parts of `place` are keys, or numbers in a list."""
+    """`STUDY` with another value at one place. The parts of `place` are keys, or indices of a list."""
     study = copy.deepcopy(STUDY)
     *parents, key = place.split("/")
     node: Any = study
@@ -78,18 +80,18 @@ def test_a_broken_study_is_not_shown(
 ) -> None:
     Path("b.yaml").write_text(yaml.safe_dump(altered(place, BAD[place])))
     before = written()
-    code, output, error = said("show", monkeypatch, capsys)
+    code, output, error = run_command("show", monkeypatch, capsys)
     assert (code, output, error.count("\n")) == (2, "", 1)
     assert error.startswith("error: b.yaml: ")
-    assert (code, output, error) == said("use", monkeypatch, capsys)
+    assert (code, output, error) == run_command("use", monkeypatch, capsys)
     assert written() == before
 
 
-def test_a_good_study_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """As the params.yaml that `use` writes."""
+def test_a_valid_study_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The output is the params.yaml that `use` writes."""
     Path("b.yaml").write_text(yaml.safe_dump(STUDY))
     before = written()
-    code, output, _ = said("show", monkeypatch, capsys)
+    code, output, _ = run_command("show", monkeypatch, capsys)
     assert (code, written()) == (0, before)
-    assert said("use", monkeypatch, capsys)[0] == 0
+    assert run_command("use", monkeypatch, capsys)[0] == 0
     assert Path("params.yaml").read_text() == output

@@ -109,8 +109,8 @@ BAD = [
 
 
 @pytest.mark.parametrize(("path", "value", "words"), BAD, ids=[f"{p}={v!r}"[:60] for p, v, _ in BAD])
-def test_bad_configuration_is_one_clear_line(path: str, value: Any, words: list[str]) -> None:
-    """Refused, in one line, with the key, the value and the way out."""
+def test_bad_configuration_is_refused_in_one_line(path: str, value: Any, words: list[str]) -> None:
+    """The line has the key, the value and the way out."""
     with pytest.raises(BadInput) as caught:
         assembly.check(spec.parse(altered(path, value)))
     message = str(caught.value)
@@ -118,14 +118,14 @@ def test_bad_configuration_is_one_clear_line(path: str, value: Any, words: list[
     assert [word for word in words if word not in message] == []
 
 
-def test_the_good_one_is_good() -> None:
-    """Otherwise the table above would prove nothing."""
+def test_the_valid_configuration_is_accepted() -> None:
+    """Without this, the table above would prove nothing."""
     study = assembly.check(spec.parse(good()))
     assert study.run("digits-ditto").options == {"lam": 1.0}
 
 
-def test_layers_of_settings() -> None:
-    """Task, method block, tuned values, the run's own settings, extra ones: later wins."""
+def test_later_layers_of_settings_override_earlier_ones() -> None:
+    """The order is: task, method block, tuned values, the run's own settings, extra settings."""
     content = good()
     content["methods"]["ditto"]["train"] = {"lr": 0.2}
     content["runs"]["digits-ditto"]["set"] = {"lam": 3.0}
@@ -137,8 +137,8 @@ def test_layers_of_settings() -> None:
     assert study.run("digits-ditto", {"train.lr": 0.7}, {"train.lr": 0.9}).train.lr == 0.9
 
 
-def test_fingerprint_is_of_the_computation() -> None:
-    """It changes with what changes results, and only with that."""
+def test_fingerprint_depends_on_the_computation_only() -> None:
+    """It changes with everything that changes results, and with nothing else."""
     base = spec.parse(good()).run("digits-ditto").fingerprint()
     assert spec.parse(altered("tasks/digits/train/executor", "loop")).run("digits-ditto").fingerprint() == base
     assert spec.parse(altered("study", "other")).run("digits-ditto").fingerprint() == base
@@ -151,8 +151,7 @@ def test_fingerprint_is_of_the_computation() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a: [1", "- 1", "\x00", "study: {", "just text"])
-def test_a_broken_file_is_one_line(text: str, tmp_path: Path) -> None:
-    """Whatever stands in the file."""
+def test_a_broken_file_is_refused_in_one_line(text: str, tmp_path: Path) -> None:
     file = tmp_path / "params.yaml"
     file.write_text(text)
     with pytest.raises(BadInput) as caught:
@@ -161,19 +160,18 @@ def test_a_broken_file_is_one_line(text: str, tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_no_file_tells_what_to_do(tmp_path: Path) -> None:
-    """A missing params.yaml names the command that writes one."""
+def test_a_missing_file_names_the_command_that_writes_it(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="fedweave study use"):
         assembly.load(tmp_path / "params.yaml")
 
 
 @pytest.mark.parametrize("name", catalogue.studies(ROOT / "studies"))
-def test_every_study_of_the_catalogue_is_sound(name: str) -> None:
+def test_every_study_of_the_catalogue_is_valid(name: str) -> None:
     """Every study expands to a params.yaml that passes all checks."""
     assembly.check(spec.parse(catalogue.expand(name, ROOT / "studies"), name), name)
 
 
 def test_params_yaml_is_a_study() -> None:
-    """The committed params.yaml is what `fedweave study use` writes for the study it names."""
+    """The committed params.yaml is the file that `fedweave study use` writes for the study in it."""
     now = spec.read_yaml(ROOT / "params.yaml")
     assert now == catalogue.expand(now["study"], ROOT / "studies")

@@ -1,4 +1,4 @@
-"""The catalogue covers what the papers print, and a study may take over others."""
+"""The catalogue covers the papers' printed results, and a study may build on others."""
 
 from functools import cache
 from pathlib import Path
@@ -40,12 +40,12 @@ NAMES = [*catalogue.studies(ROOT / "studies")]
 
 @cache
 def expanded(name: str) -> dict[str, Any]:
-    """A study as params.yaml has it; not to be changed."""
+    """A study as in params.yaml. Callers must not change it."""
     return catalogue.expand(name, ROOT / "studies")
 
 
 def columns(name: str) -> list[published.Reference]:
-    """The printed columns that a study's tasks name."""
+    """The printed columns that the tasks of a study name."""
     tasks = expanded(name)["tasks"].values()
     return [
         published.reference(task["published"], task["dataset"], task["setting"])
@@ -55,7 +55,7 @@ def columns(name: str) -> list[published.Reference]:
 
 
 def test_every_figure_is_a_study() -> None:
-    """One file per figure that has numbers behind it."""
+    """There is one file per figure with numbers."""
     assert [
         f"{paper}/{name}" for paper, names in FIGURES.items() for name in names if f"{paper}/{name}" not in NAMES
     ] == []
@@ -63,8 +63,8 @@ def test_every_figure_is_a_study() -> None:
 
 @pytest.mark.parametrize("paper", published.PAPERS)
 def test_every_printed_column_has_a_study(paper: str) -> None:
-    """Whatever a paper prints, some study lies beside it; averages over columns and stages of one run need none of
-    their own.
+    """Every printed column has a study to compare it with. Averages over columns, and stages of one run, need no study
+    of their own.
     """
     covered = {(r.table, r.dataset, r.setting.rpartition("/")[0] if "grouped" in r.setting else r.setting)
                for name in NAMES for r in columns(name) if r.paper == paper}  # fmt: skip
@@ -75,8 +75,8 @@ def test_every_printed_column_has_a_study(paper: str) -> None:
     assert {column for column in printed - covered if column[2] != "avg"} == set()
 
 
-def test_the_default_study_can_decide() -> None:
-    """Twenty clients with rows of their own in every task, searches of six trials or more, and both controls."""
+def test_the_default_study_has_enough_clients_trials_and_controls() -> None:
+    """At least twenty clients with own rows in every task, searches of at least six trials, and both controls."""
     study = expanded("quick")
     assert all(task["partition"]["clients"] >= 20 for task in study["tasks"].values())
     assert not any("overlap" in task["partition"]["name"] for task in study["tasks"].values())
@@ -85,32 +85,32 @@ def test_the_default_study_can_decide() -> None:
         assert {"local", "fedavg_ft"} <= {run["method"] for run in study["runs"].values() if run["task"] == task}
 
 
-def test_tables_are_named_as_printed() -> None:
-    """A study called after a table lies beside that table, unless it is reduced."""
+def test_studies_of_tables_have_the_names_of_the_papers() -> None:
+    """A study with the name of a table is compared with that table, unless it is reduced."""
     for name in NAMES:
         paper, _, table = name.rpartition("/")
         if table.startswith(("table", "app_table")) and not table.endswith("-reduced"):
-            wanted = {
+            printed_names = {
                 "app_table1": "appendix_table1",
                 "app_table2": "appendix_table2",
                 "table3b": "table3b_gnn_on_collab_graph",
             }
-            assert {(r.paper, r.table) for r in columns(name)} == {(paper, wanted.get(table, table))}, name
+            assert {(r.paper, r.table) for r in columns(name)} == {(paper, printed_names.get(table, table))}, name
 
 
 def test_reduced_studies_claim_no_full_budget() -> None:
-    """What is reduced is never printed beside a paper's number."""
+    """Their results are never printed next to a paper's number."""
     assert [name for name in NAMES if name.endswith("-reduced") and any(r.full for r in columns(name))] == []
 
 
 def test_local_training_and_fine_tuning_are_in_every_study() -> None:
-    """On every task, with their own settings; a study without them compares nothing that they could have."""
+    """Every task has them, with their own settings. Without them, no result can be compared with these two."""
     without = {name for name in NAMES if "without_controls" in catalogue.overlay(name, ROOT / "studies")}
     for name in NAMES:
         study = expanded(name)
         runs = {key: item["method"] for key, item in study["runs"].items()}
         tasks = study["tasks"].items()
-        if name in without:  # counts and histograms, or an attack on what controls do not send
+        if name in without:  # counts and histograms, or an attack on uploads that controls do not send
             assert all(task["train"]["rounds"] == 1 or "attack" in task for _, task in tasks), name
         else:
             lacking = [key for key, _ in tasks for m in ("local", "fedavg_ft") if runs.get(f"{key}-{m}") != m]
@@ -123,7 +123,7 @@ def test_local_training_and_fine_tuning_are_in_every_study() -> None:
     assert len(without) == 10
 
 
-# Clients of all tasks, and what every task compares, where no printed column asks for it; None: any clients.
+# Clients of all tasks, and the methods of every task, for studies without a printed column; None: any clients.
 CONTENT = {
     "fedaghn/app_fig2": ({"cifar100 grouped"}, {"cfl", "heurfedamp", "fedaghn"}),
     "fedsheafhn/table1": (None, {"fedpub", "fedpub-detached"}),
@@ -153,7 +153,7 @@ def test_studies_of_figures_and_variants_are_complete(name: str) -> None:
     assert clients in (None, named)
 
 
-def test_controls_join_once_and_only_where_base_has_them(tmp_path: Path) -> None:
+def test_controls_are_added_once_and_only_to_tasks_of_base(tmp_path: Path) -> None:
     one = "tasks:\n  a: {methods: [fedprox]}\n  b: {methods: [{local: {set: {train.lr: 1}}}]}\n"
     bad, two = "like: one\nwithout_controls: true\n", "like: one\nwithout_controls: counts only\n"
     write(tmp_path, one=one, two=two, bad=bad)
@@ -169,14 +169,14 @@ def test_controls_join_once_and_only_where_base_has_them(tmp_path: Path) -> None
 
 
 def write(folder: Path, **files: str) -> None:
-    """A folder of studies over a base of two tasks."""
+    """A folder of studies with a base of two tasks."""
     base = "seeds: [0]\ntasks: {a: {dataset: d, train: {rounds: 9}}, b: {dataset: e}}\n"
     for name, text in {"base": base, **files}.items():
         (folder / f"{name}.yaml").write_text(text)
 
 
-def test_like_takes_over_tasks_methods_and_seeds(tmp_path: Path) -> None:
-    """Named tasks only, with the study's own changes on top; without names all of them."""
+def test_like_copies_tasks_methods_and_seeds(tmp_path: Path) -> None:
+    """It copies the named tasks, or all of them. The study's own changes are applied last."""
     tasks = "tasks:\n  a: {methods: [fedprox, local]}\n  b: {methods: [fedprox]}\n"
     files = {
         "one": f"about: one\nseeds: [5]\n{tasks}methods: {{fedprox: {{mu: 2.0}}}}\n"
@@ -194,11 +194,11 @@ def test_like_takes_over_tasks_methods_and_seeds(tmp_path: Path) -> None:
     assert [*catalogue.expand("other", tmp_path)["tasks"]] == ["a", "b", "c"]
 
 
-def test_a_part_of_a_study_computes_what_the_whole_does(
+def test_a_part_of_a_study_has_the_results_of_the_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The runs asked for, with nothing else; each has the fingerprint that it has in the whole; it can be left as it
-    was entered.
+    """It has only the requested runs, with their fingerprints in the whole. `fedweave study use`
+    also leaves a part.
     """
     from fedweave.pipelines.commands import studies
 
@@ -232,7 +232,7 @@ def test_a_part_of_a_study_computes_what_the_whole_does(
         (["digits-graph"], ["sfl"], "--method: sfl not in digits-graph"),
     ],
 )
-def test_a_part_that_is_not_there_is_refused(tasks: list[str], methods: list[str], named: str) -> None:
+def test_a_missing_part_is_refused(tasks: list[str], methods: list[str], named: str) -> None:
     from fedweave.pipelines.commands import studies
 
     with pytest.raises(BadInput, match=named):
@@ -250,7 +250,7 @@ methods: {local: {}, ditto: {}}
 
 
 def test_a_part_of_a_full_params_yaml_needs_no_optional_block(tmp_path: Path) -> None:
-    """Blocks for tuning, data sets and ablations may be missing; what is wrong is named before a part is chosen."""
+    """Blocks for tuning, data sets and ablations may be missing. Errors are named before a part is selected."""
     from fedweave.pipelines.commands import studies
 
     file = tmp_path / "mine.yaml"
@@ -268,8 +268,8 @@ def test_a_part_of_a_full_params_yaml_needs_no_optional_block(tmp_path: Path) ->
             studies.select_study(str(file), None, ["local"])
 
 
-def test_a_study_shown_into_a_file_is_the_study(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Whatever the width of a terminal, no line is cut."""
+def test_a_study_that_is_shown_into_a_file_is_complete(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """No line is cut, for any width of the terminal."""
     from fedweave.pipelines.commands import studies
 
     studies.show("pfedgat/recipe")
@@ -278,7 +278,7 @@ def test_a_study_shown_into_a_file_is_the_study(capsys: pytest.CaptureFixture[st
 
 
 def test_like_an_unknown_study_is_refused(tmp_path: Path) -> None:
-    """In one line that names it."""
+    """The line names it."""
     write(tmp_path, one="like: nothing\n")
     with pytest.raises(BadInput, match=r"studies/one\.yaml: like: 'nothing' is unknown"):
         catalogue.expand("one", tmp_path)
@@ -301,24 +301,24 @@ def test_like_an_unknown_study_is_refused(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_like_what_cannot_be_taken_over_is_refused(files: dict[str, str], words: list[str], tmp_path: Path) -> None:
-    """In one line that names the file and the way there."""
+def test_an_invalid_like_is_refused(files: dict[str, str], words: list[str], tmp_path: Path) -> None:
+    """The line names the file and the chain of studies."""
     write(tmp_path, **files)
     with pytest.raises(BadInput) as caught:
         catalogue.expand("one", tmp_path)
     assert [word for word in words if word not in str(caught.value)] == []
 
 
-def test_a_study_turns_a_range_into_choices(tmp_path: Path) -> None:
-    """Nothing of the range is left; a range that is only moved keeps the rest."""
+def test_a_study_may_replace_a_range_by_choices(tmp_path: Path) -> None:
+    """Choices replace the range completely. A study that changes one end of a range keeps the rest."""
     spaces = "tune: {trials: 1, spaces: {fedprox: {mu: {choices: [0.1]}, train.lr: {high: 0.1}}}}\n"
     folder = written(tmp_path, f"{spaces}tasks: {{digits: {{methods: [fedprox]}}}}\n")
     spaces = catalogue.expand("mine", folder)["tune"]["spaces"]["fedprox"]
     assert spaces == {"mu": {"choices": [0.1]}, "train.lr": {"low": 0.003, "high": 0.1, "log": True}}
 
 
-def test_figures_draw_from_the_runs_of_their_tables() -> None:
-    """Where a figure is a table drawn, its computations are the table's own."""
+def test_figures_use_the_runs_of_their_tables() -> None:
+    """A figure that draws a table has no runs of its own."""
     for figure, tables in {
         "shn/fig4": ("shn/table2", "shn/table3", "shn/table4"),
         "shn/fig11": ("shn/table2", "shn/table3", "shn/table4"),
@@ -396,7 +396,7 @@ def written(tmp_path: Path, text: str) -> Path:
     ],
 )
 def test_a_study_file_is_read_or_refused(tmp_path: Path, text: str, words: list[str]) -> None:
-    """What would be left out without a word, or break, is one line."""
+    """Entries that would be ignored or fail are refused in one line."""
     with pytest.raises(BadInput) as caught:
         catalogue.expand("mine", written(tmp_path, text))
     assert all(word in str(caught.value) for word in words), str(caught.value)
@@ -404,7 +404,7 @@ def test_a_study_file_is_read_or_refused(tmp_path: Path, text: str, words: list[
 
 
 def test_a_saved_params_file_is_a_study(tmp_path: Path) -> None:
-    """The way out that `study use` names when params.yaml was edited."""
+    """`study use` names this way out if params.yaml was edited."""
     whole = catalogue.expand("quick", ROOT / "studies") | {"seeds": [7]}
     folder = written(tmp_path, yaml.safe_dump(whole, sort_keys=False))
     assert catalogue.expand("mine", folder) == whole | {"study": "mine"}
@@ -413,8 +413,7 @@ def test_a_saved_params_file_is_a_study(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "words"), [("folder.yaml", "folder.yaml: is a folder"), ("x.YAML", "x.YAML: a study file ends in .yaml")]
 )
-def test_what_is_no_study_file(name: str, words: str, tmp_path: Path) -> None:
-    """A folder, and an ending in capital letters."""
+def test_a_folder_and_an_ending_in_capitals_are_refused(name: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "folder.yaml").mkdir()
     with pytest.raises(BadInput, match=words):
         catalogue.find_file(str(tmp_path / name))
@@ -422,7 +421,7 @@ def test_what_is_no_study_file(name: str, words: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_study_shows_every_setting_of_its_methods(name: str) -> None:
-    """As the class has it, unless the study says otherwise; and it says nothing that is so anyway."""
+    """The value is the default of the class, or the study's own. The study does not repeat defaults."""
     own = catalogue.overlay(name, ROOT / "studies").get("methods", {})
     for method, block in expanded(name)["methods"].items():
         defaults = {setting.name: setting.default for setting in METHODS[method].settings()}
@@ -432,8 +431,8 @@ def test_a_study_shows_every_setting_of_its_methods(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["fedpub", "fedsheafhn"])
-def test_a_protocol_is_the_whole_public_setup(name: str) -> None:
-    """Kept moments, plain means, split, seed, decay and dropout of the public code reach every run of the task."""
+def test_a_protocol_has_all_settings_of_the_public_code(name: str) -> None:
+    """Kept moments, plain means, split, seed, decay and dropout reach every run of the task."""
     expected = {"fedpub": (0.01, 1e-6, 0.5, 1, 1234, 0.2), "fedsheafhn": (0.02, 5e-4, 0.3, 5, 123, 0.4)}[name]
     study = spec.parse(expanded("fedsheafhn/protocols"), name)
     keys = [key for key in study.runs if key.startswith(f"photo-{name}-")]
@@ -453,7 +452,7 @@ def test_a_protocol_is_the_whole_public_setup(name: str) -> None:
 
 
 def test_the_server_has_the_rates_of_the_public_scripts_on_arxiv() -> None:
-    """server_lr, server_hn_lr and client_lr of CarrieWFF/FedSheafHN by number of clients; every variant has them."""
+    """server_lr, server_hn_lr and client_lr of CarrieWFF/FedSheafHN by number of clients. Every variant has them."""
     rates = {10: (0.001, 0.01, 0.01), 20: (0.001, 0.001, 0.01), 30: (0.01, 0.001, 0.01), 50: (0.01, 0.001, 0.02)}
     met = set()
     for name in ("table1", "table2", "table3", "table3b", "table6", "table7", "fig4"):
@@ -473,38 +472,38 @@ def test_an_unknown_protocol_is_refused(tmp_path: Path) -> None:
         catalogue.expand("mine", folder)
 
 
-def test_a_protocol_of_graphs_suits_graphs_and_other_models(tmp_path: Path) -> None:
-    """A task may take over the rest of a set-up with a model of its own."""
+def test_a_protocol_of_graphs_fits_graphs_and_other_models(tmp_path: Path) -> None:
+    """A task may use the other settings of a protocol with a model of its own."""
     text = "{own: {base: digits, protocol: fedpub, model: {name: mlp, dropout: null}, methods: [local]}, "
     folder = written(tmp_path, f"tasks: {text}digits-graph: {{protocol: fedpub, methods: [local]}}}}\n")
     models = [task["model"]["name"] for task in catalogue.expand("mine", folder)["tasks"].values()]
     assert models == ["mlp", "gcn"]
 
 
-def test_another_partition_rule_drops_what_it_does_not_have(tmp_path: Path) -> None:
-    """What both rules have stays, and tables do not call the partition by the name of the base's."""
+def test_another_partition_rule_drops_options_that_it_does_not_have(tmp_path: Path) -> None:
+    """Options of both rules are kept. The setting is not named after the partition of the base."""
     rule = "{name: grouped, clients: 6, groups: 2, share: 0.9}"
     tasks = f"a: {{base: digits, partition: {rule}, methods: [local]}}, "
     tasks += "b: {base: digits, partition: {clients: 5}, methods: [local]}, "
     tasks += "c: {base: fashion-mnist, partition: {name: dirichlet, beta: 0.5}, setting: mine, methods: [local]}"
-    made = catalogue.expand("mine", written(tmp_path, f"without_controls: a test\ntasks: {{{tasks}}}\n"))
-    task = made["tasks"]["a"]
+    expanded_study = catalogue.expand("mine", written(tmp_path, f"without_controls: a test\ntasks: {{{tasks}}}\n"))
+    task = expanded_study["tasks"]["a"]
     assert task["partition"] == {"name": "grouped", "clients": 6, "seed": 666, "groups": 2, "share": 0.9}
     assert task["setting"] == "grouped"
-    same = made["tasks"]["b"]
+    same = expanded_study["tasks"]["b"]
     assert (same["partition"], same["setting"]) == (
         {"name": "dirichlet", "clients": 5, "seed": 666, "beta": 0.3},
         "dir0.3",
     )
-    shared = made["tasks"]["c"]
+    shared = expanded_study["tasks"]["c"]
     assert shared["setting"] == "mine"
     assert {"pool", "test", "split"} <= shared["partition"].keys()
     assert "classes" not in shared["partition"]
-    assembly.check(spec.parse(made, "mine"))
+    assembly.check(spec.parse(expanded_study, "mine"))
 
 
-def test_what_another_rule_is_given_itself_is_checked(tmp_path: Path) -> None:
-    """Only settings of the base fall away, not slips of the pen."""
+def test_options_that_a_study_gives_to_another_rule_are_checked(tmp_path: Path) -> None:
+    """Only options of the base are dropped, and not typing errors."""
     rule = "{name: grouped, groups: 2, share: 0.9, beta: 0.3}"
     text = f"without_controls: a test\ntasks: {{a: {{base: digits, partition: {rule}, methods: [local]}}}}\n"
     study = spec.parse(catalogue.expand("mine", written(tmp_path, text)), "mine")
@@ -513,7 +512,7 @@ def test_what_another_rule_is_given_itself_is_checked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spelling", ["one.yaml", "sub/../one.yaml", "./one.yaml", "../{folder}/one.yaml"])
-def test_a_study_like_itself_is_refused_however_its_path_is_spelt(spelling: str, tmp_path: Path) -> None:
+def test_a_study_like_itself_is_refused_for_every_spelling_of_its_path(spelling: str, tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     file = tmp_path / "one.yaml"
     file.write_text(f"like: {spelling.format(folder=tmp_path.name)}\n")

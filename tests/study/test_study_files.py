@@ -1,4 +1,4 @@
-"""Wrong study files: one line with the file, the key and the value; nothing wrong is taken as empty or unused."""
+"""Wrong study files: one line has the file, the key and the value. No error counts as an empty or unused entry."""
 
 import shutil
 from pathlib import Path
@@ -47,7 +47,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("text", "words"), WRONG.values(), ids=WRONG)
-def test_a_wrong_study_file_is_one_clear_line(
+def test_a_wrong_study_file_is_refused_in_one_line(
     text: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "studies").mkdir()

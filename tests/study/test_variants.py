@@ -1,4 +1,4 @@
-"""What an ablation declares becomes variants of a run, and the committed ones cover every kind that there is."""
+"""The declaration of an ablation becomes variants of a run. The committed ones cover every kind of variant."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from tests.fake_results import write_study
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_a_grid_is_every_combination_named_after_what_it_sets() -> None:
+def test_a_grid_has_every_combination_named_after_its_settings() -> None:
     settings = variants.expand({"run": "r", "grid": {"train.epochs": [1, 2], "p": ["trained", "absent"]}}, "x")
     assert settings == {
         "run": "r",
@@ -37,7 +37,7 @@ def test_a_grid_is_every_combination_named_after_what_it_sets() -> None:
         {"run": "r", "variants": {"a": {}}, "grid": {"k": [1, 2]}},
     ],
 )  # fmt: skip
-def test_anything_else_is_refused_in_one_line(block: Any) -> None:
+def test_an_invalid_declaration_is_refused_in_one_line(block: Any) -> None:
     with pytest.raises(
         BadInput, match=r"^params.yaml: ablate.x.*give `run`, and either `variants`.*or `grid`"
     ) as caught:
@@ -47,7 +47,7 @@ def test_anything_else_is_refused_in_one_line(block: Any) -> None:
 
 @pytest.mark.parametrize("values", [[1, 2, 1], [0, 0], [1, 1.0], [1, "1"], [[1], [1]], [None, None]])
 def test_equal_values_in_a_grid_are_refused(values: list[Any]) -> None:
-    """The second would take the place of the first."""
+    """The second value would replace the first one."""
     with pytest.raises(BadInput, match=r"^params.yaml: ablate.x.grid.k: .* occurs twice; remove one"):
         variants.expand({"run": "r", "grid": {"k": values}}, "params.yaml: ablate.x")
 
@@ -56,7 +56,7 @@ def study() -> spec.Study:
     return spec.parse(catalogue.expand("ablations", ROOT / "studies"))
 
 
-def test_settings_reach_method_training_and_task() -> None:
+def test_settings_of_variants_reach_method_training_and_task() -> None:
     declared = study().run("digits-fedaghn")
     settings = {"p": "absent", "train.epochs": 4, "partition.beta": 9.0, "model.batch_norm": False}
     run = assembly.build_variant(study(), "digits-fedaghn", {"q0": 3.0}, settings)
@@ -78,16 +78,16 @@ def test_the_study_of_ablations_has_every_kind_and_can_be_run() -> None:
     checked = assembly.check(study())
     settings = [variant for block in checked.ablate.values() for variant in block["variants"].values()]
     declared = [item for variant in settings for item in variant.items()]
-    wanted = [
+    expected = [
         ("p", "absent"), ("q", "absent"), ("p", "frozen"), ("tied", True), ("gnn", "gcn"), ("attention", "none"),
         ("refresh", 0), ("depth", 8), ("k", 5), ("tau", 0.4), ("stalk", 2), ("train.participation", 0.2),
         ("train.epochs", 4), ("partition.clients", 20), ("partition.beta", 0.1),
     ]  # fmt: skip
-    assert [item for item in wanted if item not in declared] == []
+    assert [item for item in expected if item not in declared] == []
     assert any(len(variant) > 1 for variant in settings)
 
 
-def test_what_is_drawn_follows_from_what_was_declared(tmp_path: Path) -> None:
+def test_the_drawing_follows_from_the_declaration(tmp_path: Path) -> None:
     table = optional_files.ablations(write_study(tmp_path / "results" / "toy", seeds=(0,), clients=4, rounds=2))
     parts = dict([*table.groupby("ablation")])
     assert plots.factors_of(parts["depth"]) == {"depth": [1, 3, 5]}
