@@ -13,7 +13,7 @@ from tests.fake_results import write_study
 
 
 @pytest.mark.parametrize(("value", "text"), [(1.0, "+1.00"), (0.0, "0.00"), (-1.0, "\N{MINUS SIGN}1.00")])
-def test_only_a_gain_has_a_plus(value: float, text: str) -> None:
+def test_only_a_gain_has_a_plus_sign(value: float, text: str) -> None:
     assert format_difference(value, "accuracy") == text
 
 
@@ -23,12 +23,12 @@ def test_a_method_equal_to_a_control_is_not_better(higher: bool, methods: list[s
     assert results.methods_not_above(board, {"mean": 2.0}, higher) == methods
 
 
-def test_a_run_has_the_rounds_that_all_its_seeds_have() -> None:
+def test_a_run_has_the_rounds_of_all_its_seeds() -> None:
     rounds, none = pd.DataFrame({"seed": [0, 0, 0, 1, 1], "round": [1, 2, 3, 1, 2]}), pd.DataFrame()
     assert results.Run(Path(), {}, none, rounds, none, none).trained_rounds == 2
 
 
-def test_settings_of_one_name_are_told_apart_by_their_tasks(tmp_path: Path) -> None:
+def test_settings_of_one_name_are_distinguished_by_their_tasks(tmp_path: Path) -> None:
     tasks = {"a": {"setting": "s"}, "b": {"setting": "s"}, "c": {"setting": "u"}}
     folder = write_study(tmp_path / "results" / "x", tasks, {"A": 0.0, "B": 1.0}, clients=3, rounds=2, extras=False)
     board = results.write(folder).board
@@ -36,7 +36,7 @@ def test_settings_of_one_name_are_told_apart_by_their_tasks(tmp_path: Path) -> N
 
 
 def test_intervals_of_means_end_at_the_bounds_of_the_metric(tmp_path: Path) -> None:
-    """Student's t knows no bounds: with two clients the interval of the mean reaches beyond 100 %."""
+    """Student's t has no bounds: with two clients, the interval of the mean goes beyond 100 %."""
     folder = write_study(tmp_path / "results" / "x", methods={"A": 12.0}, clients=2, rounds=2, extras=False)
     study = results.load_study(folder)
     board = results.compute_tables(study).board.iloc[0]

@@ -1,4 +1,4 @@
-"""Corrections over tests and the model behind intervals, each against its definition or a simpler test."""
+"""Corrections over tests and the model behind intervals, each compared with its definition or a simpler test."""
 
 import numpy as np
 import pytest
@@ -12,11 +12,11 @@ from fedweave.results.repetitions import estimate_mean, mixed_model_test, t_test
 
 @pytest.fixture
 def rng() -> np.random.Generator:
-    """The same draws for a test, whichever ran before."""
+    """The draws of a test do not depend on earlier tests."""
     return np.random.default_rng(6)
 
 
-def test_one_client_without_a_score_takes_its_column_alone_out_of_the_correction(rng: np.random.Generator) -> None:
+def test_a_client_without_a_score_removes_only_its_column_from_the_correction(rng: np.random.Generator) -> None:
     differences = rng.normal(1, 1, size=(8, 4))
     broken = differences.copy()
     broken[2, 1] = np.nan
@@ -33,10 +33,10 @@ def test_a_smaller_difference_never_has_the_smaller_corrected_p(rng: np.random.G
         assert (np.diff(p[order]) >= 0).all()
         alone = statistics.step_down(differences[:, order[1:]])
         raised += bool((p[order[1:]] > alone).any())
-    assert raised  # the first test, which is not rejected, holds the others back
+    assert raised  # the first test, which is not rejected, also keeps the others from rejection
 
 
-def test_random_flips_have_the_observed_signs_among_them() -> None:
+def test_random_flips_include_the_observed_signs() -> None:
     """So no p is zero: clients that all agree have one in ten thousand."""
     p = statistics.step_down(np.ones((40, 1)))
     np.testing.assert_allclose(p, 1 / statistics.RANDOM_FLIPS)
@@ -65,7 +65,7 @@ def test_over_splits_every_test_is_the_mixed_one_with_holms_correction(rng: np.r
 
 
 def test_equal_methods_are_neither_better_nor_undecided() -> None:
-    """Their interval is [0, 0], which does not leave out zero."""
+    """Their interval is [0, 0], which includes zero."""
     values = {"a": np.arange(24.0).reshape(3, 8), "b": np.arange(24.0).reshape(3, 8)}
     for splits in (False, True):
         (test,) = statistics.compare_all_pairs(values, True, splits)
@@ -74,7 +74,7 @@ def test_equal_methods_are_neither_better_nor_undecided() -> None:
 
 
 def test_without_a_test_nothing_is_undecided(rng: np.random.Generator) -> None:
-    """One client on several splits: the interval over splits leaves out zero, and there is no test to disagree."""
+    """One client on several splits: the interval over splits excludes zero, and there is no test that disagrees."""
     values = {"a": 9 + rng.normal(size=(5, 1)), "b": np.zeros((5, 1))}
     (test,) = statistics.compare_all_pairs(values, True, splits=True)
     assert test.low > 0
@@ -99,7 +99,7 @@ def test_equal_means_of_seeds_do_not_differ() -> None:
 
 
 def test_the_error_of_a_mean_by_sums_over_cells(rng: np.random.Generator) -> None:
-    """Satterthwaite's degrees of freedom; alone, the larger of the two variances where a component is negative."""
+    """Satterthwaite's degrees of freedom. If a component is negative, only the larger of the two variances counts."""
     seen = set()
     for seeds_matter, clients_matter in ((1.0, 1.0), (3.0, 0.0), (0.0, 3.0), (0.0, 0.0)) * 10:
         effects = seeds_matter * rng.normal(size=(4, 1)) + clients_matter * rng.normal(size=(1, 7))
@@ -132,8 +132,8 @@ def test_one_task_or_an_empty_cell_cannot_be_ranked(scores: np.ndarray) -> None:
         statistics.ranking(names, scores, [True] * len(scores))
 
 
-def test_over_splits_the_mean_names_the_winner() -> None:
-    """Worse by a little in ninety columns, better by much in ten: the mean is tested, and no ranks of columns."""
+def test_over_splits_the_mean_decides() -> None:
+    """Slightly worse in ninety columns, much better in ten: the test is of the mean, and not of ranks."""
     gain = np.concatenate([np.linspace(-0.15, -0.05, 90), np.full(10, 30.0)])
     values = {"a": 50 + np.tile(gain, (4, 1)), "b": np.full((4, 100), 50.0)}
     for higher, winner in ((True, "a"), (False, "b")):

@@ -1,4 +1,4 @@
-"""Runs that diverge with some seed, or for some client: they have no score, come last, and spoil nothing else."""
+"""Runs that diverge with some seed, or for some client, have no score and come last. Other runs are unchanged."""
 
 import json
 from pathlib import Path
@@ -17,12 +17,12 @@ BROKEN = "blobs-ditto"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A study of three methods, two of which are not broken."""
+    """A study of three methods; two of them stay complete."""
     return write_study(tmp_path / "results" / "toy", methods={"Ditto": 5.0, "FedAMP": 0.0, "Local": -5.0}, extras=False)
 
 
-def spoil(folder: Path, run: str = BROKEN, seed: int = 0, by_turns: bool = False) -> None:
-    """Take away the scores of a seed, or those of one client or another in every round."""
+def remove_scores(folder: Path, run: str = BROKEN, seed: int = 0, by_turns: bool = False) -> None:
+    """Remove the scores of a seed, or in each round those of another client."""
     file = folder / "runs" / run / "evaluations.parquet"
     table = pd.read_parquet(file)
     mine = table["seed"] == seed
@@ -34,7 +34,7 @@ def spoil(folder: Path, run: str = BROKEN, seed: int = 0, by_turns: bool = False
 
 @pytest.mark.parametrize("by_turns", [False, True])
 def test_a_diverged_seed_leaves_the_study_readable(folder: Path, by_turns: bool) -> None:
-    spoil(folder, by_turns=by_turns)
+    remove_scores(folder, by_turns=by_turns)
     board = results.write(folder).board.set_index("run")
     assert np.isnan(board["mean"][BROKEN])
     assert board["mark"][BROKEN] == "diverged"
@@ -42,8 +42,8 @@ def test_a_diverged_seed_leaves_the_study_readable(folder: Path, by_turns: bool)
     assert report.build(folder).is_file()
 
 
-def test_no_number_is_a_mean_over_the_other_seeds(folder: Path) -> None:
-    """One client of one seed has no finite score: its score, the mean as received, and its gain are missing too."""
+def test_no_number_is_a_mean_over_the_remaining_seeds(folder: Path) -> None:
+    """One client of one seed has no finite score. Its score, the mean as received, and its gain are missing too."""
     file = folder / "runs" / BROKEN / "evaluations.parquet"
     table = pd.read_parquet(file)
     table.loc[(table["seed"] == 0) & (table["client"] == 2) & (table["split"] == "test"), "value"] = np.nan
@@ -59,18 +59,18 @@ def test_no_number_is_a_mean_over_the_other_seeds(folder: Path) -> None:
 @pytest.mark.parametrize("by_turns", [False, True])
 @pytest.mark.parametrize("run", [BROKEN, "blobs-fedamp", "blobs-local"])
 def test_a_method_that_has_diverged_is_never_the_best(folder: Path, run: str, by_turns: bool) -> None:
-    """Wherever it stands, and however good its other seeds are."""
-    spoil(folder, run, by_turns=by_turns)
+    """This holds for any rank, and for any scores of its other seeds."""
+    remove_scores(folder, run, by_turns=by_turns)
     best = fw.load(folder).best()
     assert best.name == ("fedamp" if run == BROKEN else "ditto")
 
 
-def test_pre_post_cohorts_and_graphs_are_not_those_of_other_seeds(folder: Path) -> None:
-    """No number where a seed is missing from a mean; graphs of the other seeds alone."""
+def test_a_diverged_seed_leaves_no_means_and_no_graph(folder: Path) -> None:
+    """Means that lack a seed are missing. Graphs are those of the remaining seeds."""
     file = folder / "runs" / "blobs-fedamp" / "run.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "cohorts": {"newcomers": [0, 1]}}))
     before = results.write(folder)
-    spoil(folder, "blobs-fedamp", seed=1)
+    remove_scores(folder, "blobs-fedamp", seed=1)
     after = results.write(folder)
     assert after.board.set_index("run").loc["blobs-fedamp", ["pre", "post"]].isna().all()
     assert before.cohorts["mean"].notna().all()
@@ -84,7 +84,7 @@ def test_pre_post_cohorts_and_graphs_are_not_those_of_other_seeds(folder: Path) 
     assert [graph.seed for graph, _ in results.reported_graphs(run, chosen[chosen["run"] == run.name])] == [0, 2]
 
 
-def test_tests_over_splits_with_other_numbers_of_seeds() -> None:
-    """There is no pair for each seed, so no p, as of the test over seeds alone."""
+def test_methods_with_different_numbers_of_splits_have_no_p() -> None:
+    """There is not a pair for each seed. The same holds for the test over seeds alone."""
     assert np.isnan(mixed_model_test(np.ones((3, 4)), np.zeros((2, 4))))
     assert np.isnan(t_test_over_seeds(np.ones((3, 4)), np.zeros((2, 4))))

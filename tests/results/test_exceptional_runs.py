@@ -1,5 +1,5 @@
-"""Results out of the ordinary: ties, units of many sizes, missing scores and seeds. Every table and sentence says what
-was computed.
+"""Unusual results: equal scores, units of many sizes, missing scores and seeds. Every table and sentence agrees with
+the computation.
 """
 
 import json
@@ -31,7 +31,7 @@ def write(folder: Path, methods: dict[str, float] = METHODS, clients: int = 8, *
 
 
 def edit(folder: Path, run: str, change: Callable[[pd.DataFrame], pd.DataFrame] | None = None, **info: Any) -> None:
-    """Change the scores of a run, or what it recorded about itself."""
+    """Change the scores of a run, or its record."""
     path = folder / "runs" / run
     if change:
         change(pd.read_parquet(path / "evaluations.parquet")).to_parquet(path / "evaluations.parquet", index=False)
@@ -39,8 +39,8 @@ def edit(folder: Path, run: str, change: Callable[[pd.DataFrame], pd.DataFrame] 
     (path / "run.json").write_text(json.dumps(stored | info))
 
 
-def without(**cells: Any) -> Callable[[pd.DataFrame], pd.DataFrame]:
-    """A change that takes away the scores of some cells, such as those of client=1."""
+def remove_cells(**cells: Any) -> Callable[[pd.DataFrame], pd.DataFrame]:
+    """A change that removes the scores of some cells, for example those of client=1."""
 
     def change(table: pd.DataFrame) -> pd.DataFrame:
         mine = np.logical_and.reduce([table[name] == value for name, value in cells.items()])
@@ -50,14 +50,14 @@ def without(**cells: Any) -> Callable[[pd.DataFrame], pd.DataFrame]:
 
 
 def compute(folder: Path) -> tuple[results.Study, results.Tables, dict[str, str]]:
-    """The study, its tables, and topic -> text of its summary."""
+    """The study, its tables, and the texts of its summary by topic."""
     study = results.load_study(folder)
     tables = results.compute_tables(study)
     return study, tables, {line.topic: line.text for line in summary(study, tables)}
 
 
 def test_of_equal_means_the_first_row_leads(tmp_path: Path) -> None:
-    """Names of runs are sorted in another way than labels."""
+    """The order of the runs' names is not that of their labels."""
     folder = write(tmp_path, {"A": 0.0, "B": 0.0, "C": -20.0})
     scores = pd.read_parquet(folder / "runs" / "t-b" / "evaluations.parquet")
     edit(folder, "t-a", lambda _: scores, label="Z")
@@ -69,8 +69,8 @@ def test_of_equal_means_the_first_row_leads(tmp_path: Path) -> None:
     assert {*leads["method"]} == {"B"}
 
 
-def test_the_leader_is_the_first_row_also_where_units_differ_in_size(tmp_path: Path) -> None:
-    """A is better by the mean over clients, B by the mean over units: the tests are those of A, which leads."""
+def test_the_leader_is_the_first_row_even_if_units_differ_in_size(tmp_path: Path) -> None:
+    """A is better by the mean over clients, B by the mean over units. The tests are those of A, which leads."""
     unit = [0] * 11 + [*range(1, 10)]
     folder = write(tmp_path, {"A": 0.0, "B": 0.0}, clients=20, units=unit, sharing=unit)
     for run, scores in (("t-a", [90.0, 40.0]), ("t-b", [80.0, 48.0])):
@@ -95,8 +95,8 @@ def test_the_best_method_is_the_first_row_in_either_direction(tmp_path: Path, me
     assert "t: A leads with " in lines["Who leads"]
 
 
-def test_a_rounding_error_is_no_gain_and_no_better_rank(tmp_path: Path) -> None:
-    """The same three accuracies in another order of seeds."""
+def test_a_rounding_error_gives_no_gain_and_no_better_rank(tmp_path: Path) -> None:
+    """Both methods have the same three accuracies, in another order of seeds."""
     orders = {"Local": [0, 1, 2], "FedAMP": [2, 0, 1], "FedAvg-FT": [1, 2, 0]}
     assert len({SEVENTHS[order].mean() for order in orders.values()}) > 1
     folder = write(tmp_path, dict.fromkeys(orders, 0.0))
@@ -110,8 +110,8 @@ def test_a_rounding_error_is_no_gain_and_no_better_rank(tmp_path: Path) -> None:
     assert "gain for 0 of 8 clients, loss for 0" in lines["Against Local"]
 
 
-def test_methods_with_other_numbers_of_splits_have_no_rank(tmp_path: Path) -> None:
-    """No test pairs them; the other methods keep their ranks and tests."""
+def test_methods_with_different_numbers_of_splits_have_no_rank(tmp_path: Path) -> None:
+    """No test pairs them. The other methods keep their ranks and tests."""
     folder = write(tmp_path, METHODS | {"FedAMP": -5.0, "Ditto": -2.0}, splits=[1, 2, 3])
     edit(folder, "t-local", lambda table: table[table["seed"] < 2])
     _, tables, lines = compute(folder)
@@ -122,11 +122,11 @@ def test_methods_with_other_numbers_of_splits_have_no_rank(tmp_path: Path) -> No
 
 
 def test_a_client_without_a_score_in_one_split_is_left_out_of_all(tmp_path: Path) -> None:
-    """Its test rows are of one class there, which is no divergence; a method that diverges there is another matter."""
+    """Its test rows there are of one class, which is not a divergence. A method that diverges there is marked."""
     folder = write(tmp_path, METHODS, splits=[1, 2, 3], metric="roc_auc")
     for run in ("t-local", "t-fedavg-ft", "t-fedaghn"):
-        edit(folder, run, without(client=3, seed=1), higher_is_better=True)
-    edit(folder, "t-fedavg-ft", without(client=5, seed=0))
+        edit(folder, run, remove_cells(client=3, seed=1), higher_is_better=True)
+    edit(folder, "t-fedavg-ft", remove_cells(client=5, seed=0))
     study, tables, lines = compute(folder)
     assert {*tables.clients["client"]} == {*range(8)} - {3}
     marks = tables.board.set_index("method")["mark"]
@@ -141,21 +141,21 @@ def test_a_client_without_a_score_in_one_split_is_left_out_of_all(tmp_path: Path
     assert pooled["clients"] == 7
 
 
-@pytest.mark.parametrize("spoiled", ["client", "seed"])
-def test_without_splits_a_missing_seed_is_a_divergence(tmp_path: Path, spoiled: str) -> None:
-    """All seeds have the same test rows, so it is not for the rows that a client lacks a score with one of them."""
+@pytest.mark.parametrize("removed", ["client", "seed"])
+def test_without_splits_a_missing_seed_is_a_divergence(tmp_path: Path, removed: str) -> None:
+    """All seeds have the same test rows, so the rows are not the reason for a score that is missing with one seed."""
     folder = write(tmp_path, {"FedAGHN": 0.0})
-    edit(folder, "t-fedaghn", without(**{"client": {"client": 3, "seed": 1}, "seed": {"seed": 1}}[spoiled]))
+    edit(folder, "t-fedaghn", remove_cells(**{"client": {"client": 3, "seed": 1}, "seed": {"seed": 1}}[removed]))
     _, tables, _ = compute(folder)
     assert {*tables.clients["client"]} == {*range(8)}
     assert tables.board["mark"].tolist() == ["diverged"]
 
 
-def test_a_diverged_run_is_no_reason_to_name_clients(tmp_path: Path) -> None:
-    """The clients have scores by the other methods. Where one has none by any method, it is named."""
+def test_only_clients_without_a_score_by_any_method_are_named(tmp_path: Path) -> None:
+    """The clients of a diverged run have scores by the other methods."""
     folder = write(tmp_path, {"Ditto": 0.0, "Local": -5.0}, metric="roc_auc")
     for run in ("t-ditto", "t-local"):
-        edit(folder, run, without(client=2), higher_is_better=True)
+        edit(folder, run, remove_cells(client=2), higher_is_better=True)
     edit(folder, "t-ditto", lambda table: table.assign(value=np.nan))
     *_, lines = compute(folder)
     assert "t: 1 of 8 clients have no roc_auc, which needs rows of" in lines["Who leads"]
@@ -168,14 +168,14 @@ def test_a_diverged_run_is_no_reason_to_name_clients(tmp_path: Path) -> None:
 def test_a_cohort_with_a_client_that_has_diverged_has_no_mean(tmp_path: Path) -> None:
     folder = write(tmp_path)
     cohorts = {"newcomers": [0, 1], "from the start": [*range(2, 8)]}
-    edit(folder, "t-fedaghn", without(client=1, split="test", point="post"), cohorts=cohorts)
+    edit(folder, "t-fedaghn", remove_cells(client=1, split="test", point="post"), cohorts=cohorts)
     _, tables, _ = compute(folder)
     means = tables.cohorts.set_index(["cohort", "point"])["mean"]
     assert means.isna().to_dict() == {key: key == ("newcomers", "post") for key in means.index}
 
 
-def test_a_score_of_pooled_rows_stands_beside_the_reported_round_alone(tmp_path: Path) -> None:
-    """Rounds that test data choose are other rounds."""
+def test_a_score_of_pooled_rows_belongs_to_the_reported_round_only(tmp_path: Path) -> None:
+    """Rounds that test data select are other rounds."""
     folder = write(tmp_path)
     edit(folder, "t-fedaghn", pooled={"0": 1.0, "1": 2.0, "2": 6.0})
     _, tables, _ = compute(folder)
@@ -196,12 +196,12 @@ def test_the_best_control_is_first(tmp_path: Path, metric: str, first: str) -> N
 @pytest.mark.parametrize("clients", [5, 6])
 def test_six_clients_are_the_fewest_of_a_significant_test(tmp_path: Path, clients: int) -> None:
     study, tables, _ = compute(write(tmp_path, {"A": 0.0, "B": -40.0}, clients=clients))
-    found = (tables.significance["better"] != "").any()
-    assert found == (clients == 6)
-    assert (verdicts.reason_without_power(study.runs, tables.clients) == "") == found
+    is_significant = (tables.significance["better"] != "").any()
+    assert is_significant == (clients == 6)
+    assert (verdicts.reason_without_power(study.runs, tables.clients) == "") == is_significant
 
 
-def test_tables_older_than_one_run_are_not_read(tmp_path: Path) -> None:
+def test_tables_older_than_a_run_are_not_read(tmp_path: Path) -> None:
     folder = write(tmp_path)
     results.write(folder)
     assert results.read_stored_tables(results.load_study(folder)) is not None
@@ -210,7 +210,7 @@ def test_tables_older_than_one_run_are_not_read(tmp_path: Path) -> None:
     assert results.read_stored_tables(results.load_study(folder)) is None
 
 
-def test_traffic_is_that_of_both_ways(tmp_path: Path) -> None:
+def test_traffic_has_both_directions(tmp_path: Path) -> None:
     _, tables, _ = compute(write(tmp_path))
     totals = tables.board.set_index("run")[["bytes_up", "bytes_down"]].sum(axis=1) / 2**20
     metrics = results.dvc_metrics(tables.board)
@@ -219,7 +219,7 @@ def test_traffic_is_that_of_both_ways(tmp_path: Path) -> None:
 
 
 def test_the_value_of_edges_is_ranked_within_each_learner(tmp_path: Path) -> None:
-    """Learners differ in their levels, which would dominate ranks over all edges; one constant row has no ranks."""
+    """Learners differ in their levels, which would dominate ranks over all edges. A constant row has no ranks."""
     rng = np.random.default_rng(0)
     rows = pd.DataFrame({"seed": 0, "round": 3, "learner": np.repeat([0, 1, 2], 6), "source": [*range(6)] * 3})
     rows["weight"], rows["gain"] = 10.0 * rows["learner"] + rng.random(18), 10.0 * rows["learner"] + rng.random(18)
@@ -232,7 +232,7 @@ def test_the_value_of_edges_is_ranked_within_each_learner(tmp_path: Path) -> Non
 
 
 def test_learned_graphs_are_compared_in_the_unit_of_the_metric(tmp_path: Path) -> None:
-    """Of an error, four significant digits; and a sentence where no test was possible."""
+    """Errors have four significant digits. A sentence says that no test was possible."""
     folder = write(tmp_path, {"A": -1.0, "A u": -3.0}, metric="mse")
     for run, graph in (("t-a", "learned"), ("t-a-u", "uniform")):
         edit(folder, run, spec={"method": {"name": "a", "graph": graph}, "train": {"rounds": 2}, "task": {}})
@@ -246,7 +246,7 @@ def test_learned_graphs_are_compared_in_the_unit_of_the_metric(tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_tick_is_a_client_and_no_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tick_is_a_client_and_not_a_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = [client // 2 for client in range(8)]
     folder = write(tmp_path, units=pairs, sharing=pairs)
     tables = results.write(folder)
@@ -269,13 +269,13 @@ def test_a_tick_is_a_client_and_no_unit(tmp_path: Path, monkeypatch: pytest.Monk
         (-1.0, -0.1, 0.01, "worse", "worse"),
     ],
 )
-def test_a_variant_is_undecided_where_only_one_of_test_and_interval_finds_a_difference(
+def test_a_variant_is_undecided_if_only_the_test_or_only_the_interval_finds_a_difference(
     low: float, high: float, p: float, verdict: str, word: str
 ) -> None:
     assert ablations._outcome(verdict, {"low": low, "high": high, "p_adjusted": p}) == word
 
 
-def test_a_variant_may_be_called_like_a_missing_value(tmp_path: Path) -> None:
+def test_a_variant_may_have_the_name_of_a_missing_value(tmp_path: Path) -> None:
     folder = write_study(tmp_path / "results" / "s", {"t": {}}, {"FedAMP": 0.0, "FedAGHN": 0.0}, rounds=2, clients=4)
     file = folder / "ablations" / "attention" / "table.csv"
     file.write_text(file.read_text().replace("as declared", "None").replace("without p", "NA"))

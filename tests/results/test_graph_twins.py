@@ -1,4 +1,4 @@
-"""The learned graph against a control in its place: which runs are compared, and where the answer stands."""
+"""The learned graph compared with a control in its place: the compared runs, and the places of the result."""
 
 import numpy as np
 import pytest
@@ -11,14 +11,14 @@ from fedweave.results.tables import graph_control_pairs
 
 
 def spec(graph: str | None, lr: float = 0.1) -> dict:
-    """What a run recorded of its settings."""
+    """The recorded settings of a run."""
     method = {"name": "fedaghn", "p0": 0.03} | ({} if graph is None else {"graph": graph})
     return {"method": method, "train": {"rounds": 12, "lr": lr}, "task": {}}
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[results.Study, results.Tables]:
-    """A method with its graph and with two controls, one with another learning rate, and one without a graph."""
+def study_and_tables(tmp_path_factory: pytest.TempPathFactory) -> tuple[results.Study, results.Tables]:
+    """A method with its graph, with two controls, one of which has another learning rate, and one without a graph."""
     folder = study(tmp_path_factory.mktemp("twins"))
     runs = {"FedAGHN": spec("learned"), "FedAGHN [uniform]": spec("uniform"), "FedAGHN [shuffled]": spec("shuffled"),
             "FedAGHN [slow]": spec("uniform", 0.01), "Local": spec(None)}  # fmt: skip
@@ -36,9 +36,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[results.Study, resul
     return loaded, results.compute_tables(loaded)
 
 
-def test_twins_differ_in_their_graph_alone(made: tuple[results.Study, results.Tables]) -> None:
-    """Another learning rate, or a method without a graph, is no twin; the family has a correction of its own."""
-    loaded, tables = made
+def test_twins_differ_in_their_graph_alone(study_and_tables: tuple[results.Study, results.Tables]) -> None:
+    """A run with another learning rate, or without a graph, is not a twin. The family has its own correction."""
+    loaded, tables = study_and_tables
     expected = {("FedAGHN", "FedAGHN [uniform]"), ("FedAGHN", "FedAGHN [shuffled]")}
     assert {*graph_control_pairs(loaded.runs)} == expected
     family = tables.significance[tables.significance["family"] == "graph"]
@@ -46,18 +46,18 @@ def test_twins_differ_in_their_graph_alone(made: tuple[results.Study, results.Ta
     assert np.isfinite(family[["difference", "low", "high", "p_adjusted"]].to_numpy(dtype=float)).all()
 
 
-def test_the_summary_says_what_the_tests_say(made: tuple[results.Study, results.Tables]) -> None:
-    """One line, with difference and interval of each control."""
-    line = next(line for line in summary(*made) if line.topic == "Learned graphs")
+def test_the_summary_agrees_with_the_tests(study_and_tables: tuple[results.Study, results.Tables]) -> None:
+    """One line has the difference and interval of each control."""
+    line = next(line for line in summary(*study_and_tables) if line.topic == "Learned graphs")
     assert "FedAGHN [uniform] (" in line.text
     assert " to " in line.text
-    groups = next(line for line in summary(*made) if line.topic == "True groups")
+    groups = next(line for line in summary(*study_and_tables) if line.topic == "True groups")
     assert "uniform" not in groups.text
 
 
-def test_the_board_has_what_the_graph_shows(made: tuple[results.Study, results.Tables]) -> None:
-    """Recovery of the groups and the value of edges, for the run that stored them alone."""
-    board = made[1].board.set_index("method")
+def test_the_board_has_the_measures_of_the_graph(study_and_tables: tuple[results.Study, results.Tables]) -> None:
+    """Recovery of the groups and the value of edges, for the only run that stored them."""
+    board = study_and_tables[1].board.set_index("method")
     assert board.loc["FedAGHN", AUC] == 1.0
     assert board.loc["FedAGHN", EDGES] == pytest.approx(1.0)
     assert 0.4 < board.loc["FedAGHN", MASS] < 1.0

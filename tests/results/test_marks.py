@@ -1,4 +1,4 @@
-"""Families of tests, marks, and measures of graphs, each against a count or a known answer."""
+"""Families of tests, marks, and measures of graphs, each compared with a count or a known result."""
 
 from itertools import product
 from pathlib import Path
@@ -20,7 +20,7 @@ from tests.fake_results import write_study
 
 @pytest.fixture
 def rng() -> np.random.Generator:
-    """The same draws for a test, whichever ran before."""
+    """The draws of a test do not depend on earlier tests."""
     return np.random.default_rng(4)
 
 
@@ -34,7 +34,7 @@ def test_the_family_of_controls_has_every_test_once(rng: np.random.Generator) ->
 
 @pytest.mark.parametrize(("higher", "gain", "loss"), [(True, 2.0, 1.0), (False, 1.0, 2.0)])
 def test_gain_and_loss_follow_the_direction_of_the_metric(higher: bool, gain: float, loss: float) -> None:
-    """Of five clients two are above Local, one below, one equal, and one has no score with one seed."""
+    """Of five clients two are above Local, one is below, one is equal, and one has no score with one seed."""
     scores = {"Local": [[1.0] * 5] * 2, "a": [[2.0, 1.5, 0.5, 1.0, 3.0], [1.0, 1.5, 0.5, 1.0, np.nan]]}
     rows = [
         (name, seed, client, value)
@@ -47,14 +47,14 @@ def test_gain_and_loss_follow_the_direction_of_the_metric(higher: bool, gain: fl
 
 
 @pytest.mark.parametrize(("score", "mark"), [(80.0, "alone"), (np.nan, "diverged")])
-def test_a_lone_method_is_behind_nobody(score: float, mark: str) -> None:
+def test_a_single_method_is_not_behind_another(score: float, mark: str) -> None:
     board = pd.DataFrame({"method": ["FedAvg"], "mean": [score]})
     assert marks.assign_marks(board, pd.DataFrame(columns=["family", "method", "other"])) == {"FedAvg": mark}
 
 
-def test_the_family_of_controls_keeps_its_error(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Six methods and two controls that do not differ: any wrong "better" in a twentieth of studies at most, even if
-    no interval ever held zero.
+def test_the_family_of_controls_keeps_its_error_rate(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six methods and two controls that do not differ: at most a twentieth of studies has a wrong "better", even if no
+    interval includes zero.
     """
     monkeypatch.setattr(statistics, "interval", lambda paired: (1.0, 2.0))
     wrong = 0
@@ -76,8 +76,8 @@ def test_a_smaller_family_corrects_less(rng: np.random.Generator) -> None:
 
 
 def test_undecided_is_neither_better_nor_equal(rng: np.random.Generator) -> None:
-    """A clear gain among many pairs: the interval leaves out zero, the correction over all pairs does not let it
-    pass.
+    """A clear gain among many pairs: the interval excludes zero, but the test corrected over all pairs is not
+    significant.
     """
     base = rng.normal(70, 5, size=(1, 6))
     values = {f"m{i}": base + rng.normal(0, 2, size=(1, 6)) for i in range(12)}
@@ -89,7 +89,7 @@ def test_undecided_is_neither_better_nor_equal(rng: np.random.Generator) -> None
         assert not (c.better and c.undecided)
 
 
-def test_against_a_control_from_either_side() -> None:
+def test_a_comparison_with_a_control_is_found_from_both_sides() -> None:
     columns = ["family", "method", "other", "difference", "low", "high", "p_adjusted", "better", "undecided"]
     row = ["controls", "FedAvg-FT", "Local", 3.0, 1.0, 5.0, 0.01, "FedAvg-FT", False]
     tests = pd.DataFrame([row, ["pairs", *row[1:]]], columns=columns)
@@ -115,7 +115,7 @@ def test_against_a_control_from_either_side() -> None:
     ],
 )
 def test_the_best_is_significantly_ahead_of_all_others(outcomes: tuple[str, str], mark: str) -> None:
-    """Of all that have a score; a leader of none is not the best."""
+    """The others are those with a score. A leader without others is not the best."""
     words = {"better": "behind", "same": "tied", "undecided": "undecided", "no test": "undecided"}
     rows, means = [], [80.0]
     for other, seen in zip("bc", outcomes, strict=True):
@@ -127,8 +127,8 @@ def test_the_best_is_significantly_ahead_of_all_others(outcomes: tuple[str, str]
     assert marks.assign_marks(pd.DataFrame({"method": [*"abc"], "mean": means}), tests) == expected
 
 
-def test_a_leader_that_is_worse_over_units_is_not_ahead() -> None:
-    """Means are over clients, and tests over units: nothing is decided between the two."""
+def test_a_leader_that_is_worse_over_units_is_not_significantly_ahead() -> None:
+    """Means are over clients, and tests are over units, so nothing is decided between the two."""
     rows = [("leader", "a", "b", 0.01, "b", False)]
     tests = pd.DataFrame(rows, columns=["family", "method", "other", "p_adjusted", "better", "undecided"])
     board = pd.DataFrame({"method": ["a", "b"], "mean": [80.0, 70.0]})
@@ -136,7 +136,7 @@ def test_a_leader_that_is_worse_over_units_is_not_ahead() -> None:
 
 
 def row_of(tests: pd.DataFrame) -> dict[str, object]:
-    """The first row."""
+    """The first row of the tests."""
     return tests.to_dict("records")[0]
 
 
@@ -146,9 +146,9 @@ def test_auc_of_planted_groups_and_of_none(rng: np.random.Generator) -> None:
     assert graph_quality.group_auc(planted, group) == 1.0
     assert graph_quality.group_auc(-planted, group) == 0.0
     assert graph_quality.group_auc(np.full((12, 12), 1 / 12), group) == 0.5
-    own = planted + np.diag(np.full(12, 9.0))  # the weight on oneself says nothing
+    own = planted + np.diag(np.full(12, 9.0))  # the weight on oneself does not count
     assert graph_quality.group_auc(own, group) == 1.0
-    # Learners may differ in how much they take
+    # Learners may differ in their total weight on others
     assert graph_quality.group_auc(planted * np.arange(1, 13)[:, None], group) == 1.0
     drawn = [graph_quality.group_auc(rng.normal(size=(12, 12)), group) for _ in range(200)]
     assert np.mean(drawn) == pytest.approx(0.5, abs=0.02)
@@ -177,10 +177,10 @@ def test_average_precision_is_scikit_learns(rng: np.random.Generator) -> None:
     assert graph_quality.group_precision(weights, group) == pytest.approx(np.mean(expected))
 
 
-def test_the_share_of_a_group_drops_signs() -> None:
+def test_the_share_of_a_group_ignores_signs() -> None:
     group = np.array([0, 0, 1, 1])
     weights = np.array([[9.0, -2, 1, -1], [3, 9, 0, 0], [1, 1, 9, 2], [0, 0, 0, 9]])
-    # Of the last row, which has no weight on others, there is no share.
+    # The last row has no weight on others, and so no share.
     assert graph_quality.group_mass(weights, group) == pytest.approx(np.mean([2 / 4, 1, 2 / 4]))
 
 
@@ -212,8 +212,8 @@ def test_an_unknown_divergence_has_no_rank(rng: np.random.Generator) -> None:
     assert np.isnan(graph_quality.similarity_correlation(rng.random((6, 6)), divergence))
 
 
-def test_similar_clients_get_weight_and_others_none() -> None:
-    """The formula on three clients: exp(−4 d / median of the pairs), none below a third, rows of sum 1."""
+def test_only_similar_clients_get_weight() -> None:
+    """The formula on three clients: exp(−4 d / median of the pairs), no weight below a third, rows of sum 1."""
     divergence = np.array([[0.0, 0.1, 0.4], [0.1, 0.0, 0.2], [0.4, 0.2, 0.0]])
     raw = np.exp(-4 * divergence / 0.2)
     shares = raw / raw.sum(1, keepdims=True)
@@ -225,13 +225,13 @@ def test_similar_clients_get_weight_and_others_none() -> None:
     kept = np.where(shares >= 1 / 3, shares, 0.0)
     assert (kept > 0).sum() == 5
     np.testing.assert_allclose(graph_truth.similarity_graph(divergence), kept / kept.sum(1, keepdims=True))
-    # Where most pairs are equal, the median is 0, and divergences count as they are.
+    # If most pairs are equal, the median is 0, and divergences count unscaled.
     places = np.array([0.0] * 6 + [0.01, 5.0])
     divergence = np.abs(places[:, None] - places)
     raw = np.exp(-4 * divergence[0, [0] * 6 + [6]])
     expected = [*(raw / raw.sum()), 0.0]
     np.testing.assert_allclose(graph_truth.similarity_graph(divergence)[0], expected)
-    # Clients of equal targets have equal weights.
+    # Clients with equal targets have equal weights.
     np.testing.assert_allclose(graph_truth.similarity_graph(np.zeros((3, 3))), np.full((3, 3), 1 / 3))
 
 
@@ -244,10 +244,10 @@ def test_divergences_are_scipys_and_never_negative(rng: np.random.Generator) -> 
     assert graph_truth.jensen_shannon(alike / alike.sum(1, keepdims=True)).min() >= 0.0
 
 
-def test_a_method_may_be_called_like_a_missing_value(tmp_path: Path) -> None:
-    """The tables that were written are read as they were."""
+def test_a_method_may_have_the_name_of_a_missing_value(tmp_path: Path) -> None:
+    """The written tables are read unchanged."""
     folder = write_study(tmp_path / "toy", methods={"NA": 0.0, "None": 1.0, "Local": 2.0}, extras=False)
-    made = results.write(folder)
+    tables = results.write(folder)
     again = results.load_tables(results.load_study(folder))
-    assert [*again.board["method"]] == [*made.board["method"]]
-    assert {*again.significance["other"]} == {*made.significance["other"]}
+    assert [*again.board["method"]] == [*tables.board["method"]]
+    assert {*again.significance["other"]} == {*tables.significance["other"]}

@@ -1,5 +1,5 @@
-"""What papers print besides scores, runs that leak, clients looked at apart, and how the page shows them; made-up
-results.
+"""Printed quantities other than scores, runs that leak, separate groups of clients, and their place on the page, with
+generated results.
 """
 
 from html.parser import HTMLParser
@@ -25,8 +25,8 @@ TABLE4 = {
 
 
 def test_weights_at_four_stages(tmp_path: Path) -> None:
-    """First, a sixth, a half and the graph behind the reported models; all, shallow and deep layers; the mean over
-    seeds.
+    """After the first round, a sixth and a half of the rounds, and at the reported models; for all, shallow and deep
+    layers; the mean over seeds.
     """
     folder = study(tmp_path)
     path = write(folder)
@@ -54,8 +54,8 @@ def test_weights_at_four_stages(tmp_path: Path) -> None:
     assert table["table"].unique().tolist() == [""]
 
 
-def test_missing_rounds_fall_back_to_the_graph_before(tmp_path: Path) -> None:
-    """Sparse graphs: the last one kept that is not later."""
+def test_missing_rounds_use_the_graph_before(tmp_path: Path) -> None:
+    """Graphs are stored for few rounds: the last stored one that is not later counts."""
     folder = study(tmp_path)
     path = write(folder, seeds=(0,))
     keep(path, 0, [1, 5, 11])
@@ -71,7 +71,7 @@ def test_missing_rounds_fall_back_to_the_graph_before(tmp_path: Path) -> None:
 
 
 def test_received_models_come_from_the_graph_after_the_round(tmp_path: Path) -> None:
-    """At the point "pre" the reported model is woven from the graph that the round left."""
+    """At the point "pre" the reported model is mixed by the graph after the round."""
     folder = study(tmp_path)
     path = write(folder, seeds=(0,), points={"FedAGHN": "pre"})
     keep(path, 0, list(range(1, ROUNDS + 1)))
@@ -79,8 +79,8 @@ def test_received_models_come_from_the_graph_after_the_round(tmp_path: Path) -> 
     assert table[table["stage"] == "final"]["round"].unique().tolist() == [selected(folder)[0]]
 
 
-def test_printed_weights_stand_beside_full_budgets(tmp_path: Path) -> None:
-    """All 36 numbers of the table, and none beside a shorter run, a variant or another method."""
+def test_printed_weights_are_shown_for_full_budgets_only(tmp_path: Path) -> None:
+    """All 36 numbers of the table. A shorter run, a variant and another method have none."""
     for rounds, label, beside in ((200, "FedAGHN", 36), (100, "FedAGHN", 0), (200, "FedAGHN [fedaghn-descent]", 0)):
         folder = study(tmp_path, f"s{rounds}{len(label)}")
         path = write(folder, label=label, rounds=rounds, seeds=(0,), published=TABLE4)
@@ -118,13 +118,13 @@ def test_without_groups_or_graphs_there_is_no_table(tmp_path: Path) -> None:
     folder = study(tmp_path)
     keep(write(folder, seeds=(0,)), 0, [1, 2], group=None)
     write(folder, label="Local", seeds=(0,))
-    made = results.compute_tables(results.load_study(folder)).measures
-    assert made["quantity"].unique().tolist() == ["row_variation"]  # which needs no groups
-    assert list(method_views.shares(made)) == []
+    measures = results.compute_tables(results.load_study(folder)).measures
+    assert measures["quantity"].unique().tolist() == ["row_variation"]  # needs no groups
+    assert list(method_views.shares(measures)) == []
 
 
 class Ids(HTMLParser):
-    """Collects what must be unique on a page."""
+    """Collects the ids of a page, which must be unique."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,8 +134,8 @@ class Ids(HTMLParser):
         self.ids += [value or "" for key, value in attrs if key == "id"]
 
 
-def test_page_and_terminal_show_what_went_on_inside(tmp_path: Path) -> None:
-    """The printed table of a run, its weights over rounds, its diagnostics and its map; no id twice."""
+def test_page_and_terminal_show_weights_diagnostics_and_map(tmp_path: Path) -> None:
+    """The printed table of a run, its weights over rounds, its diagnostics and its map. No id is there twice."""
     folder = study(tmp_path)
     path = write(
         folder, rounds=200, seeds=(0,), published=TABLE4, cohorts={"newcomers": [19], "from the start": [*range(19)]}
@@ -151,7 +151,7 @@ def test_page_and_terminal_show_what_went_on_inside(tmp_path: Path) -> None:
         vectors=np.random.default_rng(0).normal(size=(CLIENTS, 6)),
         group=GROUP,
     )
-    made = results.write(folder)
+    tables = results.write(folder)
     page = report.build(folder).read_text(encoding="utf-8")
     inside_it = (
         "Weights of oneself",
@@ -167,7 +167,7 @@ def test_page_and_terminal_show_what_went_on_inside(tmp_path: Path) -> None:
     parser.feed(page)
     assert len(parser.ids) == len(set(parser.ids))
     console = Console(record=True, width=120)
-    for grid in leaderboard.extra_grids(made):
+    for grid in leaderboard.extra_grids(tables):
         console.print(leaderboard.grid_table(grid))
     printed = console.export_text()
     assert "0.0300 (0.0291)" in printed
@@ -175,6 +175,6 @@ def test_page_and_terminal_show_what_went_on_inside(tmp_path: Path) -> None:
 
 
 def test_columns_of_a_table() -> None:
-    """All rows printed in a place, whatever they measure."""
+    """All rows with this printed source, for any quantity."""
     reference = published.reference(TABLE4, "cifar100", "grouped-s0.8/final")
     assert len(published.column(reference)) == 9

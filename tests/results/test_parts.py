@@ -32,7 +32,7 @@ def counted(made: results.Study) -> str:
 
 
 @given(st.lists(st.integers(0, 4), min_size=2, max_size=9), st.integers(0, 2**32 - 1))
-def test_columns_are_means_of_parts_whatever_their_numbers(owner: list[int], seed: int) -> None:
+def test_columns_are_means_of_parts_for_any_numbering(owner: list[int], seed: int) -> None:
     draws = np.random.default_rng(seed)
     frame = pd.DataFrame(draws.normal(size=(3, len(owner))))
     one = results.average_parts({"a": frame}, owner)["a"]
@@ -78,7 +78,7 @@ def test_units_of_single_clients_change_nothing(tmp_path: Path) -> None:
     assert counted(apart) == counted(named) == ""
 
 
-def test_means_stay_and_tests_are_over_units(tmp_path: Path) -> None:
+def test_means_are_over_clients_and_tests_over_units(tmp_path: Path) -> None:
     apart, paired = study(tmp_path / "a"), study(tmp_path / "b", units=PEOPLE, sharing=PAIRS)
     before, after = results.compute_tables(apart), results.compute_tables(paired)
     same = ["method", "mean", "std", "client_std", "worst10", "gain", "loss", "clients"]
@@ -95,7 +95,7 @@ def test_means_stay_and_tests_are_over_units(tmp_path: Path) -> None:
     assert after.ranks["blocks"].iloc[0] == 10
 
 
-SHARED = [client // 4 for client in range(20)]  # unit of two people each
+SHARED = [client // 4 for client in range(20)]  # one unit of two people each
 WORDS = {
     "Clients of one unit count as one: 20 clients, 10 units.": {"units": PEOPLE, "sharing": PAIRS},
     "Clients of one unit count as one: 7 clients, 5 units.": {
@@ -109,7 +109,7 @@ WORDS = {
 
 
 @pytest.mark.parametrize("sentence", WORDS)
-def test_the_sentence_counts_the_clients_that_are_scored(
+def test_the_sentence_counts_the_clients_with_a_score(
     sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     block = WORDS[sentence]
@@ -125,7 +125,7 @@ def test_the_sentence_counts_the_clients_that_are_scored(
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_the_report_says_which_clients_count_as_one(tmp_path: Path) -> None:
+def test_the_report_names_clients_that_count_as_one(tmp_path: Path) -> None:
     folder = study(tmp_path, units=PEOPLE, sharing=PAIRS).folder
     results.write(folder)
     page = report.build(folder).read_text(encoding="utf-8")
@@ -143,8 +143,8 @@ def test_too_few_units_have_no_power(tmp_path: Path) -> None:
     )
 
 
-def test_one_run_that_knows_its_units_speaks_for_its_task(tmp_path: Path) -> None:
-    """Runs that an earlier version wrote do not have them; and a list of a wrong length is refused."""
+def test_one_run_with_units_decides_for_its_task(tmp_path: Path) -> None:
+    """Runs of an earlier version do not have units. A list of a wrong length is refused."""
     made = study(tmp_path, units=PEOPLE, sharing=PAIRS)
     first = made.runs[0].folder / "run.json"
     about = json.loads(first.read_text())

@@ -13,7 +13,7 @@ ROUNDS = [2, 4, 6, 10]
 
 
 def run(higher: bool, **parts: list[pd.DataFrame]) -> Any:
-    """A run with the scores [round, client] of each split, a list with a table for each seed."""
+    """A run with the scores [round, client] of each split, as a list with a table for each seed."""
     rows = [
         table.rename_axis("round")
         .melt(ignore_index=False, var_name="client")
@@ -28,7 +28,7 @@ def run(higher: bool, **parts: list[pd.DataFrame]) -> Any:
 
 @pytest.mark.parametrize("higher", [True, False])
 def test_progress_is_that_of_validation(higher: bool) -> None:
-    """Per seed the best mean over clients; a seed that has diverged counts nowhere."""
+    """For each seed the best mean over clients. A diverged seed does not count."""
     rng, sign = np.random.default_rng(0), 1.0 if higher else -1.0
     val, test = ([pd.DataFrame(rng.normal(size=(4, 3)), ROUNDS) for _ in range(6)] for _ in range(2))
     val[0].loc[10], val[1].loc[2], val[5].loc[:] = 9 * sign, 9 * sign, np.nan

@@ -1,4 +1,4 @@
-"""The papers' numbers: kept as printed, found by column and method, and beside a run only where it had the full
+"""The papers' numbers: stored as printed, found by column and method, and shown for a run only if it had the full
 budget.
 """
 
@@ -35,7 +35,7 @@ def test_every_printed_row_loads() -> None:
         ("pfedla", "table3", "emnist", "noniid_1/clients10/k1", "HeurpFedLA", 94.11),
     ],
 )
-def test_printed_values_are_kept_as_printed(
+def test_printed_values_are_stored_as_printed(
     paper: str, table: str, dataset: str, setting: str, method: str, mean: float
 ) -> None:
     number = published.lookup(
@@ -71,8 +71,8 @@ def test_units_labels_and_budgets_of_the_printed_columns() -> None:
         published.reference({"paper": "fedaghn", "table": "table2"}, "cifar10", "dir0.3")
 
 
-def test_rounds_of_a_warm_up_come_on_top(tmp_path: Path) -> None:
-    """Fifty rounds of which half are a first stage's are not the fifty that the paper trains."""
+def test_rounds_of_a_warm_up_are_added_to_the_budget(tmp_path: Path) -> None:
+    """Fifty rounds, half of them in a first stage, are not the fifty rounds of the paper."""
     run = write_single_run(tmp_path, label="pFedGAT", rounds=50, published=PRINTED | {"budget": "full"})
     info = json.loads((run / "run.json").read_text())
     info["spec"]["train"]["rounds"] = 25
@@ -91,7 +91,7 @@ def test_rounds_of_a_warm_up_come_on_top(tmp_path: Path) -> None:
         (50, "reduced", "does not declare"),
     ],
 )
-def test_printed_numbers_stand_beside_the_full_budget_only(
+def test_printed_numbers_are_shown_for_the_full_budget_only(
     tmp_path: Path, rounds: int, budget: str, reason: str
 ) -> None:
     run = write_single_run(tmp_path, label="pFedGAT", rounds=rounds, published=PRINTED | {"budget": budget})
@@ -108,7 +108,7 @@ def test_printed_numbers_stand_beside_the_full_budget_only(
 
 
 def test_an_error_and_its_deviation_have_one_unit() -> None:
-    """SHN prints thousandths of a squared error; ours is the error itself."""
+    """SHN prints a thousandth of a squared error as the unit. The stored value is the error itself."""
     block = {"paper": "shn", "table": "table1", "dataset": "tpt-48", "setting": "natural"}
     printed = published.lookup(published.reference(block, "", ""), "Local", "mse")
     assert printed is not None

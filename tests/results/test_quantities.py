@@ -1,4 +1,4 @@
-"""Traffic, sizes, clients looked at apart, runs that leak, curves over a setting, maps of clients."""
+"""Traffic, sizes, separate groups of clients, runs that leak, curves over a setting, maps of clients."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ from tests.weaving_results import CLIENTS, ROUNDS, selected, study, write
 
 
 def test_traffic_is_that_of_750_updates(tmp_path: Path) -> None:
-    """pFedLA's Table 3: whatever the number of rounds, 10 clients or a tenth of 100."""
+    """pFedLA's Table 3, for any number of rounds: 10 clients, or a tenth of 100."""
     column = {
         "paper": "pfedla",
         "table": "table3",
@@ -29,7 +29,7 @@ def test_traffic_is_that_of_750_updates(tmp_path: Path) -> None:
     for task, share in (("a", 1.0), ("b", 0.5), ("c", 4)):
         write(folder, task, "HeurpFedLA", published=column, spec={"train": {"participation": share}})
     table = results.compute_tables(results.load_study(folder)).measures.set_index("task")
-    sent = CLIENTS * 1234 * 4 * 2  # what the made-up ledger says of a round
+    sent = CLIENTS * 1234 * 4 * 2  # the entries of the generated ledger for a round
     for task, updates in {"a": CLIENTS, "b": CLIENTS / 2, "c": 4}.items():
         assert table.loc[task, "value"] == pytest.approx(750 * sent / updates / 2**20)
         assert table.loc[task, "printed"] == 488.65
@@ -48,23 +48,23 @@ def test_traffic_is_that_of_750_updates(tmp_path: Path) -> None:
 def test_traffic_counts_the_clients_that_took_part(
     tmp_path: Path, clients: int, train: dict, updates: list[int]
 ) -> None:
-    """Rounds of a warm-up come on top, and newcomers count from the round in which they join."""
+    """Rounds of a warm-up are added. Newcomers count from the round in which they join."""
     column = {"paper": "pfedla", "table": "table3", "dataset": "emnist", "setting": "noniid_1/clients10/k1"}
     folder = study(tmp_path)
     path = write(folder, label="HeurpFedLA", published={**column, "budget": "reduced"}, spec={"train": train})
     info = json.loads((path / "run.json").read_text())
     (path / "run.json").write_text(json.dumps(info | {"clients": clients}))
-    made = results.compute_tables(results.load_study(folder)).measures.set_index("quantity")
+    measures = results.compute_tables(results.load_study(folder)).measures.set_index("quantity")
     sent = ROUNDS * CLIENTS * 1234 * 4 * 2
-    assert made.loc["comm_cost_MB", "value"] == pytest.approx(750 * sent / sum(updates) / 2**20)
+    assert measures.loc["comm_cost_MB", "value"] == pytest.approx(750 * sent / sum(updates) / 2**20)
     late, share = train.get("newcomers", 0), train["participation"]
-    there = [clients - late] * (updates.count(updates[0]) if late else 0)
-    there += [clients] * (ROUNDS - len(there))
-    assert [len(participants(0, i, torch.arange(n), share)) for i, n in enumerate(there)] == updates
+    counts = [clients - late] * (updates.count(updates[0]) if late else 0)
+    counts += [clients] * (ROUNDS - len(counts))
+    assert [len(participants(0, i, torch.arange(n), share)) for i, n in enumerate(counts)] == updates
 
 
 def test_sizes_come_from_the_summary_and_the_model(tmp_path: Path) -> None:
-    """Statistics of a partition beside the printed ones, and parameters in the row that the task names."""
+    """Statistics of a partition next to the printed ones, and parameters in the row that the task names."""
     folder, partitions = study(tmp_path), tmp_path / "partitions"
     write(
         folder,
@@ -98,26 +98,26 @@ def test_sizes_come_from_the_summary_and_the_model(tmp_path: Path) -> None:
     for task, summary in summaries.items():
         (partitions / task).mkdir(parents=True)
         (partitions / task / "summary.json").write_text(json.dumps(summary))
-    made = results.compute_tables(results.load_study(folder), partitions).measures.set_index(["task", "quantity"])
-    assert made.loc[("cora", "num_nodes"), ["value", "printed"]].tolist() == [248.5, 249]
-    assert made.loc[("cora", "num_edges"), ["value", "printed"]].tolist() == [891.6, 891]
-    assert made.loc[("tpt", "num_edges"), ["value", "printed"]].tolist() == [258, 258]
-    assert made.loc[("tpt", "num_clients"), ["value", "printed"]].tolist() == [48, 48]
-    assert made.loc[("model", "num_parameters"), ["value", "printed"]].tolist() == [1234, 26177]
-    assert made.loc["cora"].index.tolist() == [
+    measures = results.compute_tables(results.load_study(folder), partitions).measures.set_index(["task", "quantity"])
+    assert measures.loc[("cora", "num_nodes"), ["value", "printed"]].tolist() == [248.5, 249]
+    assert measures.loc[("cora", "num_edges"), ["value", "printed"]].tolist() == [891.6, 891]
+    assert measures.loc[("tpt", "num_edges"), ["value", "printed"]].tolist() == [258, 258]
+    assert measures.loc[("tpt", "num_clients"), ["value", "printed"]].tolist() == [48, 48]
+    assert measures.loc[("model", "num_parameters"), ["value", "printed"]].tolist() == [1234, 26177]
+    assert measures.loc["cora"].index.tolist() == [
         "clustering_coefficient",
         "heterogeneity_js_median",
         "num_nodes",
         "num_edges",
     ]
-    assert len(made) == 4 + 2 + 1
+    assert len(measures) == 4 + 2 + 1
 
 
-def test_clients_apart_are_averaged_at_the_selected_round(tmp_path: Path) -> None:
-    """Newcomers and the others, at both points, at the round that selection chose."""
+def test_cohorts_are_averaged_at_the_selected_round(tmp_path: Path) -> None:
+    """The cohorts are newcomers and the others, at both points, in the selected round."""
     folder = study(tmp_path)
     path = write(folder, cohorts={"newcomers": [18, 19], "from the start": [*range(18)]})
-    made = results.compute_tables(results.load_study(folder)).cohorts.set_index(["cohort", "point"])
+    cohorts = results.compute_tables(results.load_study(folder)).cohorts.set_index(["cohort", "point"])
     table = pd.read_parquet(path / "evaluations.parquet").query("split == 'test'")
     for cohort, members in {"newcomers": [18, 19], "from the start": [*range(18)]}.items():
         for point in ("pre", "post"):
@@ -125,25 +125,25 @@ def test_clients_apart_are_averaged_at_the_selected_round(tmp_path: Path) -> Non
                 "value"
             ]
             per_seed = [mine.loc[(seed, when)].mean() for seed, when in selected(folder).items()]
-            assert made.loc[(cohort, point), "mean"] == pytest.approx(np.mean(per_seed))
-            assert made.loc[(cohort, point), "reported"] == (point == "post")
+            assert cohorts.loc[(cohort, point), "mean"] == pytest.approx(np.mean(per_seed))
+            assert cohorts.loc[(cohort, point), "reported"] == (point == "post")
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_what_leaks_enters_no_comparison(tmp_path: Path) -> None:
-    """Not the board, curves, significance, clients or metrics; it stands in the file of what has seen test data, and in
-    a note.
+def test_runs_that_leak_are_in_no_comparison(tmp_path: Path) -> None:
+    """They are not in the board, curves, significance, clients or metrics. They are in the file of leaky runs, and a
+    note names them.
     """
     folder = study(tmp_path)
     for label, leaks in (("Local", False), ("FedAvg-FT", False), ("pFedGAT [pfedgat-leaky]", True)):
         write(folder, label=label, leaks=leaks)
     loaded = results.load_study(folder)
     assert [run.leaks for run in (*loaded.runs, *loaded.leaky)] == [False, False, True]
-    made = results.write(folder)
+    tables = results.write(folder)
     fair = {"FedAvg-FT", "Local"}
-    for frame in (made.board, made.clients, made.curves):
+    for frame in (tables.board, tables.clients, tables.curves):
         assert set(frame["method"]) == fair
-    assert set(made.significance["method"]) | set(made.significance["other"]) == fair
+    assert set(tables.significance["method"]) | set(tables.significance["other"]) == fair
     assert not list((folder / "metrics").glob("*leaky*"))
     seen = pd.read_csv(folder / "best_test_round.csv").set_index("method")["leak"]
     assert seen.to_dict() == {"FedAvg-FT": "selection", "Local": "selection", "pFedGAT [pfedgat-leaky]": "training"}
@@ -152,7 +152,7 @@ def test_what_leaks_enters_no_comparison(tmp_path: Path) -> None:
     assert "pFedGAT [pfedgat-leaky] trained on test rows and is compared with nothing" in page
 
 
-def test_leaks_alone_are_no_study(tmp_path: Path) -> None:
+def test_a_study_of_leaky_runs_only_is_refused(tmp_path: Path) -> None:
     """There is nothing to rank."""
     folder = study(tmp_path)
     write(folder, leaks=True)
@@ -160,39 +160,39 @@ def test_leaks_alone_are_no_study(tmp_path: Path) -> None:
         results.load_study(folder)
 
 
-def test_settings_that_differ_in_a_number_are_a_curve(tmp_path: Path) -> None:
-    """One figure per data set and factor with three values or more; anything else is none."""
+def test_settings_that_differ_in_a_number_give_a_curve(tmp_path: Path) -> None:
+    """There is one figure per data set and factor with at least three values, and no other figure."""
     folder = study(tmp_path)
     for depth in (2, 4, 16):
         write(folder, f"l{depth}", "SHN", setting=f"superclass/layers{depth}", cohorts={"newcomers": [19]})
     write(folder, "k2", "SHN", setting="superclass/knn2")
     write(folder, "k4", "SHN", setting="superclass/knn4")
     write(folder, "iid", "SHN", setting="iid")
-    made = results.compute_tables(results.load_study(folder))
-    drawn = sweeps(made.board, made.cohorts, plots.assign_styles(["SHN"]))
+    tables = results.compute_tables(results.load_study(folder))
+    drawn = sweeps(tables.board, tables.cohorts, plots.assign_styles(["SHN"]))
     assert [figure.title for figure in drawn] == ["blobs superclass: layers", "blobs superclass: layers, newcomers"]
     for text in (">2<", ">4<", ">16<", "layers"):
         assert text in drawn[0].svg
 
 
-def test_vectors_in_the_plane() -> None:
-    """Few clients in the plane of their principal components, which keeps distances of what is flat; many by t-SNE."""
+def test_vectors_are_projected_to_the_plane() -> None:
+    """Few clients by principal components, which keep the distances of vectors in a plane. Many clients by t-SNE."""
     g = np.random.default_rng(0)
     flat = g.normal(size=(9, 2)) @ g.normal(size=(2, 7))
     places, how = graphs.project_to_plane(flat)
     assert how.startswith("First two")
     gaps = [np.linalg.norm(a[:, None] - a[None], axis=-1) for a in (flat, places)]
     np.testing.assert_allclose(*gaps, atol=1e-9)
-    lumps = np.repeat(np.eye(5) * 20, 6, axis=0) + g.normal(size=(30, 5))
-    places, how = graphs.project_to_plane(lumps)
+    clusters = np.repeat(np.eye(5) * 20, 6, axis=0) + g.normal(size=(30, 5))
+    places, how = graphs.project_to_plane(clusters)
     assert how == "t-SNE"
     group = np.repeat(np.arange(5), 6)
     nearest = np.argsort(np.linalg.norm(places[:, None] - places[None], axis=-1), axis=1)[:, 1]
     assert (group[nearest] == group).all()
 
 
-def test_edges_of_a_map_only_where_they_tell_something() -> None:
-    """Sparse graphs are drawn, dense ones are not; direction is dropped."""
+def test_a_map_has_edges_for_sparse_graphs_only() -> None:
+    """Directions are ignored."""
     weights = np.zeros((2, 8, 8))
     weights[0, 1, 0] = weights[1, 2, 5] = -0.3
     assert graphs.edges(weights, 8).T.tolist() == [[0, 1], [2, 5]]

@@ -1,4 +1,4 @@
-"""A task of several splits: boards and page name the splits and the test, and nobody counts clients over splits."""
+"""A task of several splits: boards and page name the splits and the test, and no count of clients is over splits."""
 
 import io
 import re
@@ -28,14 +28,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(folder: Path) -> tuple[results.Study, results.Tables]:
+def study_and_tables(folder: Path) -> tuple[results.Study, results.Tables]:
     return results.load_study(folder), results.write(folder)
 
 
-def test_the_text_names_splits_and_test(made: tuple[results.Study, results.Tables]) -> None:
-    """Below the board of this task alone."""
+def test_the_text_names_splits_and_test(study_and_tables: tuple[results.Study, results.Tables]) -> None:
+    """Below the board of this task only."""
     console = Console(file=io.StringIO(), width=160)
-    leaderboard._print(console, *made)
+    leaderboard._print(console, *study_and_tables)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     anew, once = text.split("mean over clients, std over seeds")[0].split("blobs once, accuracy")
     assert f"\n{WORDS}\n" in anew
@@ -45,7 +45,9 @@ def test_the_text_names_splits_and_test(made: tuple[results.Study, results.Table
     assert "the line below a board of several splits names its test" in text
 
 
-def test_the_page_names_the_test_of_every_task(folder: Path, made: tuple[results.Study, results.Tables]) -> None:
+def test_the_page_names_the_test_of_every_task(
+    folder: Path, study_and_tables: tuple[results.Study, results.Tables]
+) -> None:
     page = report.build(folder).read_text(encoding="utf-8").replace("&#39;", "'")
     facts = dict(zip(("anew", "once"), re.findall(r"<dt>test</dt><dd>([^<]*)</dd>", page), strict=True))
     assert facts == {"anew": WORDS, "once": SIGNED}
@@ -54,7 +56,7 @@ def test_the_page_names_the_test_of_every_task(folder: Path, made: tuple[results
     assert ["p, clients" in names for names in titles] == [False, True]
 
 
-def test_a_lone_method_is_not_tested(tmp_path: Path) -> None:
+def test_a_single_method_is_not_tested(tmp_path: Path) -> None:
     """Its splits are named, and no test."""
     folder = write_study(tmp_path / "results" / "one", {"anew": {"splits": [1, 2, 3]}}, {"FedAGHN": 0.0}, extras=False)
     runs = results.load_study(folder).runs
@@ -71,32 +73,32 @@ def test_a_missing_test_over_splits_is_explained(tmp_path: Path, count: int, cli
     assert verdicts.reason_without_power(study.runs[:1], results.clients(study)) == ""
 
 
-def test_the_table_of_a_flow_names_them_too(made: tuple[results.Study, results.Tables]) -> None:
-    assert [*artifacts._splits(made[0])] == [f"anew: {WORDS}"]
+def test_the_table_of_a_flow_names_them_too(study_and_tables: tuple[results.Study, results.Tables]) -> None:
+    assert [*artifacts._splits(study_and_tables[0])] == [f"anew: {WORDS}"]
 
 
 def test_the_figure_of_a_flow_has_every_client_of_every_split(
-    made: tuple[results.Study, results.Tables], monkeypatch: pytest.MonkeyPatch
+    study_and_tables: tuple[results.Study, results.Tables], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(artifacts, "_svg", lambda drawing: drawing)
     monkeypatch.setattr(plots, "client_spread", lambda ticks, *_: str({len(values) for values in ticks.values()}))
-    drawn = {title: figure for figure, title in artifacts._figures(*made)}
+    drawn = {title: figure for figure, title in artifacts._figures(*study_and_tables)}
     assert drawn["anew: accuracy of every client"] == "{36}"
     assert drawn["once: accuracy of every client"] == "{12}"
 
 
-def test_clients_are_not_counted_over_splits(made: tuple[results.Study, results.Tables]) -> None:
-    """Client 3 of one split is not client 3 of another; what the tests say against Local stays."""
-    board = made[1].board
+def test_clients_are_not_counted_over_splits(study_and_tables: tuple[results.Study, results.Tables]) -> None:
+    """Client 3 of one split is not client 3 of another. The result of the test against Local is still there."""
+    board = study_and_tables[1].board
     counts = board[["gain", "loss", "clients"]].notna().all(axis="columns") & (board["method"] != "Local")
     assert counts.groupby(board["task"]).sum().to_dict() == {"anew": 0, "once": 2}
-    line = next(line for line in summary(*made) if line.topic == "Against Local")
+    line = next(line for line in summary(*study_and_tables) if line.topic == "Against Local")
     anew, once = line.sentences
     assert re.fullmatch(r"anew: \d of 2 methods (is|are) significantly better than Local(, \d undecided)?\.", anew)
     assert "gain for" in once
 
 
-def test_a_test_in_python_is_over_splits(folder: Path) -> None:
+def test_a_test_by_the_api_is_over_splits(folder: Path) -> None:
     done = fw.load(folder)
     anew, once = (done.test(f"{task}-fedaghn", f"{task}-local") for task in ("anew", "once"))
     assert re.search(r"p = \S+ over 3 splits: ", str(anew))
@@ -104,8 +106,10 @@ def test_a_test_in_python_is_over_splits(folder: Path) -> None:
     assert (anew.splits, anew.clients, once.splits) == (3, 12, 1)
 
 
-def test_clients_of_two_splits_are_never_averaged(folder: Path, made: tuple[results.Study, results.Tables]) -> None:
-    """In Python one row per split and client; in the report one tick each, and ranks over splits."""
+def test_clients_of_two_splits_are_never_averaged(
+    folder: Path, study_and_tables: tuple[results.Study, results.Tables]
+) -> None:
+    """The API has one row per split and client. The report has one tick for each, and ranks over splits."""
     done = fw.load(folder)
     anew, once = (done[f"{task}-fedaghn"].scores for task in ("anew", "once"))
     assert anew.index.names == ["split", "client"]
@@ -113,7 +117,7 @@ def test_clients_of_two_splits_are_never_averaged(folder: Path, made: tuple[resu
     chosen = done["anew-fedaghn"].select_scores().pivot(index="seed", columns="client", values="value")
     for seed, split in zip(chosen.index, [1, 2, 3], strict=True):
         assert anew[split].to_dict() == chosen.loc[seed].to_dict()
-    ranks = made[1].ranks.drop_duplicates("task").set_index("task")["blocks"]
+    ranks = study_and_tables[1].ranks.drop_duplicates("task").set_index("task")["blocks"]
     assert (ranks["anew"], ranks["once"]) == (3, 12)
     text = report.build(folder).read_text(encoding="utf-8")
     assert text.count("Every tick is one client of one split.") == 1

@@ -1,4 +1,4 @@
-"""What the report says of results that params.yaml, or a search, no longer speaks of as they are."""
+"""The report on results that do not agree with params.yaml, or with a search."""
 
 from pathlib import Path
 
@@ -26,10 +26,10 @@ def write_params(**changes: object) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_the_report_says_what_is_stale_and_what_was_not_searched_for(
+def test_the_report_names_outdated_runs_and_runs_that_were_not_searched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run whose block changed, all of them for other seeds; none as they were trained."""
+    """One run after a change of its block, all runs after a change of seeds, and none without a change."""
     prepare(tmp_path, monkeypatch)
     write_params()
     folder = paths.RESULTS / "toy"
@@ -66,7 +66,7 @@ def test_the_report_says_what_is_stale_and_what_was_not_searched_for(
     assert leaderboard.stale_runs(results.load_study(folder)) == []
 
 
-def test_many_stale_runs_are_trained_by_the_name_of_all() -> None:
+def test_many_outdated_runs_have_one_command_for_all() -> None:
     line = leaderboard._outdated_message([f"toy-{count}" for count in range(8)])
     assert "toy-5 and 2 more; bring" in line
     assert line.endswith("dvc repro -f -s train && dvc repro")
@@ -74,7 +74,7 @@ def test_many_stale_runs_are_trained_by_the_name_of_all() -> None:
 
 @pytest.mark.usefixtures("undrawn")
 def test_the_report_names_the_runs_without_a_trial(tmp_path: Path) -> None:
-    """Where others had some."""
+    """It names them if other runs have trials."""
     folder = write_study(
         tmp_path / "results" / "toy", methods={"Local": -6.0, "FedAGHN": 0.0}, seeds=(0,), rounds=3, clients=4
     )

@@ -1,4 +1,4 @@
-"""Tests and intervals against enumeration, hand calculation, published tables and simulation."""
+"""Tests and intervals compared with enumeration, hand calculation, published tables and simulation."""
 
 from itertools import product
 
@@ -13,7 +13,7 @@ from fedweave.results import statistics
 
 @pytest.fixture
 def rng() -> np.random.Generator:
-    """The same draws for a test, whichever ran before."""
+    """The draws of a test do not depend on earlier tests."""
     return np.random.default_rng(1)
 
 
@@ -36,12 +36,12 @@ def test_signed_rank_on_means_over_seeds_equals_scipy(rng: np.random.Generator) 
     assert test.difference == pytest.approx((first - second).mean())
 
 
-def test_equal_scores_give_one_and_nan_gives_nan() -> None:
+def test_equal_scores_give_a_p_of_one_and_nan_gives_nan() -> None:
     assert statistics.signed_rank(np.ones(9), np.ones(9)) == 1.0
     assert np.isnan(statistics.signed_rank(np.array([1.0, np.nan]), np.zeros(2)))
 
 
-def test_rounding_errors_break_no_tie(rng: np.random.Generator) -> None:
+def test_rounding_errors_do_not_break_ties(rng: np.random.Generator) -> None:
     seeds = rng.normal(size=(5, 20))
     first, second = 1e-3 * (0.5 + seeds.mean(0)), 1e-3 * (0.5 + seeds[::-1].mean(0))
     assert (first != second).any()
@@ -56,7 +56,7 @@ def test_holm_by_hand() -> None:
 
 
 def many(differences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Raw and corrected p of a leader against the methods that lie `differences` [N, K] below it."""
+    """Raw and corrected p of a leader against the methods that are `differences` [N, K] below it."""
     values = {"leader": np.zeros((1, len(differences)))} | {
         f"m{k}": -column[None] for k, column in enumerate(differences.T)
     }
@@ -65,8 +65,8 @@ def many(differences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_step_down_is_the_maximum_over_all_sign_flips(rng: np.random.Generator) -> None:
-    """By the definition: the largest statistic among the tests not yet rejected, over every way to turn clients
-    round.
+    """By the definition: the largest statistic among the tests not yet rejected, over every way to change the signs of
+    clients.
     """
     differences = rng.normal(0.6, 1, size=(6, 4))
     student = lambda d: np.abs(d.mean(0) / d.std(0, ddof=1))  # noqa: E731
@@ -85,7 +85,7 @@ def test_step_down_is_the_maximum_over_all_sign_flips(rng: np.random.Generator) 
 
 @pytest.mark.parametrize("clients", [10, 20])  # all flips, and drawn ones
 def test_corrected_tests_keep_the_family_wise_error(clients: int, rng: np.random.Generator) -> None:
-    """Six methods that do not differ, all measured against the same one."""
+    """Six methods that do not differ, all compared with the same one."""
     wrong = 0
     for _ in range(300):
         control, *others = rng.normal(size=(7, clients))
@@ -93,10 +93,10 @@ def test_corrected_tests_keep_the_family_wise_error(clients: int, rng: np.random
     assert wrong / 300 < 0.09  # 0.05 and three standard errors
 
 
-def test_corrected_p_lies_between_the_raw_one_and_holms(rng: np.random.Generator) -> None:
-    """Ten clients: thirty methods below the leader for every client differ significantly from it.
+def test_corrected_p_is_between_the_raw_one_and_holms(rng: np.random.Generator) -> None:
+    """Ten clients: thirty methods are below the leader for every client, and differ significantly from it.
 
-    Holm's 30 · 2 / 1024 never could show that.
+    Holm's 30 · 2 / 1024 could never show that.
     """
     differences = np.abs(rng.normal(5, 1, size=(10, 30)))
     p, adjusted = many(differences)
@@ -108,14 +108,14 @@ def test_corrected_p_lies_between_the_raw_one_and_holms(rng: np.random.Generator
     assert adjusted.mean() < statistics.holm(p).mean()
 
 
-def test_a_diverged_method_is_no_test(rng: np.random.Generator) -> None:
+def test_a_diverged_method_has_no_p(rng: np.random.Generator) -> None:
     differences = rng.normal(1, 1, size=(8, 3))
     broken = np.column_stack([differences, np.full(8, np.nan)])
     np.testing.assert_array_equal(statistics.step_down(broken), [*statistics.step_down(differences), np.nan])
     assert np.isnan(statistics.step_down(broken[:, 3:])).all()
 
 
-def test_better_only_where_the_test_says_so(rng: np.random.Generator) -> None:
+def test_a_method_is_better_only_by_its_test(rng: np.random.Generator) -> None:
     base = rng.normal(70, 8, size=(3, 12))
     values = {"good": base + 3, "plain": base, "twin": base + rng.normal(0, 0.5, size=base.shape)}
     pairs = {(c.method, c.other): c for c in statistics.compare_all_pairs(values, higher_is_better=True)}
@@ -123,17 +123,19 @@ def test_better_only_where_the_test_says_so(rng: np.random.Generator) -> None:
     assert pairs["plain", "twin"].better == ""
     assert pairs["good", "plain"].low > 0
     assert statistics.compare_pairs(values, [("good", "plain")], higher_is_better=False)[0].better == "plain"
-    led = statistics.leader_comparisons(list(pairs.values()), statistics.leader(values, True))
-    assert [(c.method, c.other, c.better) for c in led] == [("good", "plain", "good"), ("good", "twin", "good")]
+    leading = statistics.leader_comparisons(list(pairs.values()), statistics.leader(values, True))
+    assert [(c.method, c.other, c.better) for c in leading] == [("good", "plain", "good"), ("good", "twin", "good")]
     turned = statistics.leader_comparisons(list(pairs.values()), "plain")[0]
     assert (turned.method, turned.other, turned.better) == ("plain", "good", "good")
     assert turned.difference == -pairs["good", "plain"].difference
     assert (turned.low, turned.high) == (-pairs["good", "plain"].high, -pairs["good", "plain"].low)
 
 
-def test_the_best_of_equals_is_not_better(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight methods that do not differ: the leader, chosen on the same scores, is called better than anybody in a
-    twentieth of studies, even if no interval ever held zero.
+def test_the_best_of_equal_methods_is_rarely_called_better(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight methods that do not differ: the leader, chosen on the same scores, is better than another method in at most
+    a twentieth of studies. This holds even if no interval includes zero.
     """
     monkeypatch.setattr(statistics, "interval", lambda paired: (1.0, 2.0))
     wrong = 0
@@ -147,16 +149,16 @@ def test_the_best_of_equals_is_not_better(rng: np.random.Generator, monkeypatch:
     )  # 0.05 and three standard errors; corrected over the leader's tests alone 0.1 and more
 
 
-def test_nobody_is_better_against_the_ranks() -> None:
-    """Worse for ninety clients by a little and better for ten by much: the test is certain, and of the opposite."""
+def test_no_method_is_better_if_its_ranks_are_worse() -> None:
+    """Slightly worse for ninety clients and much better for ten: p is tiny, but the test is in the other direction."""
     gain = np.concatenate([np.linspace(-0.15, -0.05, 90), np.full(10, 30.0)])
     (test,) = statistics.compare_pairs({"a": 50 + gain[None], "b": np.full((1, 100), 50.0)}, [("a", "b")], True)
     assert test.p < 1e-6 < test.low
     assert test.better == ""
 
 
-def test_clients_that_agree_on_one_of_two_seeds_do_not_suffice(rng: np.random.Generator) -> None:
-    """Every client gains on average, but only because of a seed; the interval over seeds holds zero."""
+def test_a_gain_with_only_one_of_two_seeds_is_not_better(rng: np.random.Generator) -> None:
+    """Every client gains on average, but only because of one seed. The interval over seeds includes zero."""
     base = rng.normal(70, 1, size=(2, 30))
     other = base + np.array([[9.0], [-2.0]]) + rng.normal(0, 0.1, size=(2, 30))
     (test,) = statistics.compare_pairs({"a": other, "b": base}, [("a", "b")], True)
@@ -193,7 +195,7 @@ def test_different_clients_cannot_be_paired() -> None:
 def test_intervals_contain_the_true_mean(
     seeds: int, clients: int, of_seeds: float, of_rest: float, rng: np.random.Generator
 ) -> None:
-    """In 95 % of studies, whatever the variances of seeds and of single cells beside that of clients, which is 1."""
+    """In 95 % of studies, for any variances of seeds and of single cells. The variance of clients is 1."""
     count, shape = 1000, (seeds, clients)
     hits = 0
     for _ in range(count):
@@ -203,8 +205,10 @@ def test_intervals_contain_the_true_mean(
     assert 0.925 < hits / count < 0.98
 
 
-def test_intervals_are_those_of_the_theory(rng: np.random.Generator) -> None:
-    """One seed: Student's t over clients. One client: over seeds. Equal values have no width, and one value none."""
+def test_intervals_of_one_seed_or_client_are_students(rng: np.random.Generator) -> None:
+    """One seed: Student's t over clients. One client: over seeds. Equal values have width 0, and one value has no
+    interval.
+    """
     values = rng.normal(size=(1, 9))
     expected = ttest_1samp(values[0], 0).confidence_interval()
     for of in (values, values[0], values.T):
@@ -214,15 +218,15 @@ def test_intervals_are_those_of_the_theory(rng: np.random.Generator) -> None:
     assert np.isnan(statistics.interval(np.array([[1.0, np.nan, 2.0]]))).all()
 
 
-def test_an_interval_leaves_out_zero_where_its_test_is_significant(rng: np.random.Generator) -> None:
-    """`mixed` and `interval` are one model."""
+def test_an_interval_excludes_zero_if_its_test_is_significant(rng: np.random.Generator) -> None:
+    """`mixed` and `interval` use one model."""
     for _ in range(200):
         values = rng.normal(0.6, 1, size=(1, 8)) + rng.normal(0, 0.5, size=(3, 8))
         low, high = statistics.interval(values)
         assert (low * high > 0) == (statistics.mixed_model_test(values, np.zeros((3, 8))) < 0.05)
 
 
-def test_intervals_feel_seeds_as_well_as_clients(rng: np.random.Generator) -> None:
+def test_intervals_depend_on_seeds_and_clients(rng: np.random.Generator) -> None:
     clients = rng.normal(size=(1, 30))
     seeds = np.array([[-5.0], [0.0], [5.0]])
     narrow, wide = statistics.interval(np.repeat(clients, 3, axis=0)), statistics.interval(clients + seeds)
@@ -241,8 +245,8 @@ def test_nemenyi_critical_values_of_the_table(methods: int, q: float, rng: np.ra
     assert ranking.critical_difference == pytest.approx(q * np.sqrt(methods * (methods + 1) / (6 * 14)), rel=5e-4)
 
 
-def test_the_tests_written_out_equal_scipys(rng: np.random.Generator) -> None:
-    """Ties and all."""
+def test_our_tests_equal_scipys(rng: np.random.Generator) -> None:
+    """This includes ties."""
     from scipy.stats import friedmanchisquare, studentized_range, ttest_rel
 
     for count in (3, 7, 31):
@@ -258,8 +262,8 @@ def test_the_tests_written_out_equal_scipys(rng: np.random.Generator) -> None:
     assert statistics.t_test_over_seeds(first, second) == pytest.approx(ttest_rel(first.mean(1), second.mean(1)).pvalue)
 
 
-def test_seeds_are_tested_beside_clients_and_corrected(rng: np.random.Generator) -> None:
-    """One seed says nothing; a difference that every seed shares to the digit is certain; one that seeds do not share
+def test_seeds_are_tested_in_addition_to_clients_and_corrected(rng: np.random.Generator) -> None:
+    """One seed gives no p. A difference that is equal for all seeds has p = 0. A difference that varies between seeds
     is undecided, although all clients agree.
     """
     base = rng.normal(70, 8, size=(4, 12))
@@ -292,12 +296,12 @@ def test_cliques_are_the_longest_runs_within_the_difference() -> None:
     assert cliques_of(np.array([1.0, 1.8, 2.6, 3.4]), 1.6) == [(0, 2), (1, 3)]
 
 
-def test_labels_are_moved_apart_in_order_and_inside(rng: np.random.Generator) -> None:
+def test_labels_are_spaced_in_order_and_within_the_axis(rng: np.random.Generator) -> None:
     for _ in range(50):
-        wanted = rng.uniform(0, 10, size=8)
-        placed = space_labels(wanted, 0.9, 0, 10)
+        positions = rng.uniform(0, 10, size=8)
+        placed = space_labels(positions, 0.9, 0, 10)
         assert (np.diff(np.sort(placed)) > 0.9 - 1e-9).all()
-        assert (np.argsort(placed) == np.argsort(wanted)).all()
+        assert (np.argsort(placed) == np.argsort(positions)).all()
         assert placed.min() >= -1e-9
         assert placed.max() <= 10 + 1e-9
     np.testing.assert_allclose(space_labels([1.0, 5.0, 9.0], 1, 0, 10), [1, 5, 9])

@@ -1,5 +1,5 @@
-"""What a study says first: five lines in words, marks of the tests, graphs that show the groups, runs that had not
-converged.
+"""The beginning of a study's report: five lines of text, marks of the tests, graphs that show the groups, runs that had
+not converged.
 """
 
 import io
@@ -33,43 +33,43 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(folder: Path) -> results.Tables:
+def tables(folder: Path) -> results.Tables:
     return results.write(folder)
 
 
 @pytest.fixture(scope="module")
-def page(folder: Path, made: results.Tables) -> str:
+def page(folder: Path, tables: results.Tables) -> str:
     return report.build(folder).read_text(encoding="utf-8")
 
 
 def draws() -> np.random.Generator:
-    """The same draws for every run, whichever was written before."""
+    """The same draws for every run, for any order of the runs."""
     return np.random.default_rng(4)
 
 
 def lines(folder: Path) -> dict[str, str]:
-    """Topic -> text."""
+    """The texts by topic."""
     study = results.load_study(folder)
     return {line.topic: line.text for line in summary(study, results.compute_tables(study))}
 
 
-def test_every_method_has_one_mark(made: results.Tables) -> None:
-    """Marks partition the methods, and the tables agree with the tests that they come from."""
-    board = made.board
-    marking = marks.assign_marks(board, made.significance)
+def test_every_method_has_one_mark(tables: results.Tables) -> None:
+    """Marks partition the methods. The tables agree with the tests behind them."""
+    board = tables.board
+    marking = marks.assign_marks(board, tables.significance)
     assert {*marking} == {*board["method"]}
     assert {*marking.values()} <= {"best", "lead", "tied", "undecided", "behind", "diverged"}
     assert sum(mark in ("best", "lead") for mark in marking.values()) == 1
     assert board["mark"].tolist() == [marking[method] for method in board["method"]]
-    led = made.significance[made.significance["family"] == "leader"]
-    for test in led.to_dict("records"):
+    leading = tables.significance[tables.significance["family"] == "leader"]
+    for test in leading.to_dict("records"):
         expected = "behind" if test["better"] else "undecided" if test["low"] * test["high"] > 0 else "tied"
         assert marking[test["other"]] == expected
 
 
-def test_clients_that_gain_and_lose_are_counted(folder: Path, made: results.Tables) -> None:
-    mean = made.clients.groupby(["method", "client"])["value"].mean()
-    for row in made.board.to_dict("records"):
+def test_clients_that_gain_and_lose_are_counted(folder: Path, tables: results.Tables) -> None:
+    mean = tables.clients.groupby(["method", "client"])["value"].mean()
+    for row in tables.board.to_dict("records"):
         difference = mean[row["method"]] - mean["Local"]
         expected = (
             (np.nan, np.nan, np.nan)
@@ -79,8 +79,8 @@ def test_clients_that_gain_and_lose_are_counted(folder: Path, made: results.Tabl
         np.testing.assert_array_equal([row["gain"], row["loss"], row["clients"]], expected)
 
 
-def test_the_five_lines_say_what_the_tables_say(folder: Path, made: results.Tables) -> None:
-    summary, board = lines(folder), made.board
+def test_the_five_lines_agree_with_the_tables(folder: Path, tables: results.Tables) -> None:
+    summary, board = lines(folder), tables.board
     assert [*summary] == ["Who leads", "Against Local", "True groups", "Tuning", "Convergence"]
     row = board.iloc[0]
     assert f"shoulder: {row['method']} leads with {row['mean']:.2f} ± {row['std']:.2f} %" in summary["Who leads"]
@@ -93,13 +93,13 @@ def test_the_five_lines_say_what_the_tables_say(folder: Path, made: results.Tabl
     )
     named = {*re.findall(r"Local|FedAvg-FT|FedAvg|FedAMP|FedAGHN", summary["Convergence"])}
     assert named == {*results.unconverged_rows(board)["method"]}
-    auc = made.measures[made.measures["quantity"] == "group_auc"].set_index("method")["value"]
+    auc = tables.measures[tables.measures["quantity"] == "group_auc"].set_index("method")["value"]
     assert auc.to_dict() == {"FedAMP": 1.0, "FedAGHN": 1.0}
     assert "the groups left and right: found by FedAGHN 1.00 and FedAMP 1.00" in summary["True groups"]
     assert summary["Tuning"] == "Untuned: every run has its declared values."
 
 
-def test_a_control_that_does_as_well_is_said_first(tmp_path: Path) -> None:
+def test_a_control_that_is_as_good_is_named_first(tmp_path: Path) -> None:
     names = {"Local": -9.0, "FedAvg-FT": 0.2, "FedAGHN": 0.0}
     copy = write_study(tmp_path / "results" / "s", {"t": {}}, names, rounds=4, extras=False)
     assert lines(copy)["Who leads"].startswith(
@@ -111,16 +111,16 @@ def test_a_control_that_does_as_well_is_said_first(tmp_path: Path) -> None:
     assert lines(alone)["Against Local"] == "Local was not run, so nothing shows whether collaboration helps a client."
 
 
-def test_more_rounds_than_others_have_are_named(tmp_path: Path) -> None:
-    """A method with a first stage trains longer; equal rounds need no line."""
+def test_a_method_with_more_rounds_is_named(tmp_path: Path) -> None:
+    """A method with a first stage trains longer. Equal rounds need no line."""
     folder = write_study(tmp_path / "results" / "arms", {"shoulder": ARMS}, METHODS, clients=20, rounds=8, extras=False)
     assert "Unequal budgets" not in lines(folder)
     write_run(folder, "shoulder", "SHN", 1.0, ARMS, (0, 1, 2), 20, 12, draws())
     assert lines(folder)["Unequal budgets"] == "shoulder: 12 ROUNDS for SHN, 8 for all others."
 
 
-def test_identical_rows_are_not_called_a_graph(tmp_path: Path) -> None:
-    """Columns of the larger group weigh more: the AUC is above chance, but every client gets the same mixture."""
+def test_a_graph_of_identical_rows_does_not_count(tmp_path: Path) -> None:
+    """Columns of the larger group have more weight. The AUC is above chance, but every client gets the same mixture."""
     group = [0] * 9 + [1] * 3
     block = {"group": group, "group_names": ["large", "small"]}
     run = write_run(tmp_path / "results" / "s", "t", "FedAGHN", 0.0, block, (0,), 12, 6, draws())
@@ -132,7 +132,7 @@ def test_identical_rows_are_not_called_a_graph(tmp_path: Path) -> None:
     assert "no graph, rows nearly identical: FedAGHN" in lines(run.parents[1])["True groups"]
 
 
-def test_tuning_says_what_it_changed(tmp_path: Path) -> None:
+def test_the_line_on_tuning_has_the_changes(tmp_path: Path) -> None:
     copy = write_study(tmp_path / "results" / "s", methods={"FedAvg": -9.0, "FedAGHN": 0.0}, rounds=4)
     changes = {}
     for file in copy.glob("tuned/*/trials/*.json"):
@@ -146,7 +146,7 @@ def test_tuning_says_what_it_changed(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_tuning_by_bytes_says_what_it_saved(tmp_path: Path) -> None:
+def test_the_line_on_tuning_by_bytes_has_the_savings(tmp_path: Path) -> None:
     copy = write_study(tmp_path / "results" / "s", methods={"FedAvg": -9.0, "FedAGHN": 0.0}, rounds=4)
     for file in copy.glob("tuned/*/trials/*.json"):
         record = json.loads(file.read_text())
@@ -175,13 +175,13 @@ def test_a_run_whose_best_round_is_the_last_had_not_converged(
     assert bool(len(results.unconverged_rows(board))) == late
 
 
-def test_one_evaluated_round_says_nothing_of_convergence(tmp_path: Path) -> None:
+def test_one_evaluated_round_gives_no_line_on_convergence(tmp_path: Path) -> None:
     run = write_run(tmp_path / "results" / "s", "t", "FedAMP", 0.0, {}, (0, 1), 8, 1, draws())
     assert results.compute_tables(results.load_study(run.parents[1])).board["at_last"].item() == 0
     assert lines(run.parents[1])["Convergence"] == "Not known: each run has scores of one round only."
 
 
-def test_the_page_says_it_first_and_names_clients(page: str, folder: Path) -> None:
+def test_the_page_begins_with_the_lines_and_names_clients(page: str, folder: Path) -> None:
     parts = (
         '<section id="summary">',
         'class="task"',
@@ -201,21 +201,21 @@ def test_the_page_says_it_first_and_names_clients(page: str, folder: Path) -> No
     assert "told apart" not in page
 
 
-def test_terminal_and_page_say_the_same(
-    folder: Path, made: results.Tables, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_terminal_and_page_have_the_same_lines(
+    folder: Path, tables: results.Tables, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(folder.parents[1])
     leaderboard.main("arms")
     shown = capsys.readouterr().out
-    for line in summary(results.load_study(folder), made):
+    for line in summary(results.load_study(folder), tables):
         assert f"{line.topic}:" in shown
         assert all(f" {sentence}\n" in shown for sentence in line.sentences)
-    row = made.board.iloc[0]
+    row = tables.board.iloc[0]
     assert f"{row['low']:.2f} to {row['high']:.2f}" in shown
 
 
 def test_the_file_is_plain_text_and_a_terminal_gets_the_styles(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Styles that belong to another state of the file are not taken."""
+    """Styles of another version of the file are not used."""
     monkeypatch.chdir(folder.parents[1])
     file = Path("results", "arms", "leaderboard.txt")
     report_stage.write_board(file.parent, "arms")
@@ -229,27 +229,27 @@ def test_the_file_is_plain_text_and_a_terminal_gets_the_styles(folder: Path, mon
 
 
 def test_tasks_have_one_order_in_all_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line each, a warning first within its task; tuning names the task of its numbers."""
+    """Each task has one line, and its warning comes first. The line on tuning names the task of its numbers."""
     names = {"Local": -9.0, "FedAvg-FT": 0.2, "FedAGHN": 0.0}
     folder = write_study(tmp_path / "results" / "s", {"a": {}, "b": ARMS}, names, clients=20, rounds=6)
     study = results.load_study(folder)
-    said = summary(study, results.compute_tables(study))
-    for line in said:
+    rows = summary(study, results.compute_tables(study))
+    for line in rows:
         about = [sentence[0] for sentence in line.sentences if re.match(r"[ab][:,] ", sentence)]
         assert about == sorted(about), line
-    tuned = next(line for line in said if line.topic == "Tuning")
+    tuned = next(line for line in rows if line.topic == "Tuning")
     assert [sentence[:17] for sentence in tuned.sentences] == ["a: 20 trials each", "b: Untuned: every"]
-    leaderboard.print_summary(Console(), said)
+    leaderboard.print_summary(Console(), rows)
     shown = capsys.readouterr().out
     assert re.search(r"^Tuning:\n  a: 20 trials .*\n  b: Untuned", shown, re.M)
 
 
 @pytest.mark.parametrize(("width", "gain"), [(160, True), (60, False)])
-def test_only_what_is_shown_is_explained(
-    folder: Path, made: results.Tables, width: int, gain: bool, capsys: pytest.CaptureFixture[str]
+def test_only_visible_columns_are_explained(
+    folder: Path, tables: results.Tables, width: int, gain: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     console = Console(width=width)
-    leaderboard.print_legend(console, results.load_study(folder), made, leaderboard.boards(console, made).values())
+    leaderboard.print_legend(console, results.load_study(folder), tables, leaderboard.boards(console, tables).values())
     text = capsys.readouterr().out
     assert ("gain / loss: clients" in text) == gain
     assert "mean over clients, std over seeds" in text
@@ -265,16 +265,16 @@ def test_only_what_is_shown_is_explained(
         (60, ["mean ± std"], ["seconds", "MiB"]),
     ],
 )
-def test_a_narrow_terminal_shows_fewer_columns_and_none_cut(
-    made: results.Tables, width: int, present: list[str], absent: list[str]
+def test_a_narrow_terminal_shows_fewer_and_complete_columns(
+    tables: results.Tables, width: int, present: list[str], absent: list[str]
 ) -> None:
     console = Console(width=width, record=True, file=io.StringIO())
-    console.print(leaderboard.fit_board(console, made.board))
+    console.print(leaderboard.fit_board(console, tables.board))
     shown = console.export_text()
     assert "…" not in shown
     assert all(word in shown for word in present)
     assert not any(word in shown for word in absent)
-    for row in made.board.to_dict("records") if "received" in present else ():
+    for row in tables.board.to_dict("records") if "received" in present else ():
         assert f"{row['pre']:.2f}  " in shown
         assert f"{row['post']:.2f}  " in shown
 
@@ -292,19 +292,19 @@ def test_names_and_groups_must_fit_the_clients(tmp_path: Path) -> None:
 def test_ranks_over_few_tasks_are_not_drawn(tmp_path: Path, count: int, drawn: bool) -> None:
     names = {"Local": -9.0, "FedAvg": -3.0, "FedAGHN": 0.0}
     base = write_study(tmp_path / "results" / "s", {f"t{i}": {} for i in range(count)}, names, (0,), 6, 2, extras=False)
-    made = results.compute_tables(results.load_study(base))
-    assert bool(page_data.ranking_over_tasks(made.ranks)) == drawn
-    marking = {task: marks.assign_marks(part, made.significance) for task, part in made.board.groupby("task")}
-    ranks = [float(row.rank) for row in page_data.overview(made.board, marking, plots.assign_styles([*names]))]
+    tables = results.compute_tables(results.load_study(base))
+    assert bool(page_data.ranking_over_tasks(tables.ranks)) == drawn
+    marking = {task: marks.assign_marks(part, tables.significance) for task, part in tables.board.groupby("task")}
+    ranks = [float(row.rank) for row in page_data.overview(tables.board, marking, plots.assign_styles([*names]))]
     assert ranks == sorted(ranks)
 
 
-def test_tables_of_an_older_version_are_made_again(folder: Path, made: results.Tables, tmp_path: Path) -> None:
+def test_tables_of_an_older_version_are_rebuilt(folder: Path, tables: results.Tables, tmp_path: Path) -> None:
     copy = tmp_path / "results" / "arms"
     shutil.copytree(folder, copy)
     for name, column in (("leaderboard", "mark"), ("significance", "undecided"), ("clients", "name")):
         file = copy / f"{name}.csv"
         whole = file.read_text()
         pd.read_csv(file).drop(columns=column).to_csv(file, index=False)
-        pd.testing.assert_frame_equal(results.load_tables(results.load_study(copy)).board, made.board)
+        pd.testing.assert_frame_equal(results.load_tables(results.load_study(copy)).board, tables.board)
         file.write_text(whole)
