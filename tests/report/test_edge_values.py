@@ -1,4 +1,4 @@
-"""Runs that were asked for the value of edges and have none are named, in the text and on the page."""
+"""Runs for which the value of edges was requested but is missing are named, in the text and on the page."""
 
 import io
 import re
@@ -20,7 +20,7 @@ REPORT = Path(__file__).resolve().parents[2] / "docs" / "report.md"
 
 
 def write_runs(folder: Path, *labels: str, task: str = "t", measured: tuple[str, ...] = ("FedAGHN",)) -> None:
-    """Runs that were asked for edges; those `measured` have them."""
+    """Runs with a request for the value of edges. Those in `measured` have it."""
     for label in labels:
         path = write(folder, task, label, rounds=3, spec=ASKED)
         if label in measured:
@@ -35,7 +35,7 @@ def read_note(folder: Path) -> str:
 
 
 def test_runs_without_values_are_named_once(tmp_path: Path) -> None:
-    """In every place that shows the summary; a run that was not asked is not named."""
+    """Every place with the summary names them. A run without the request is not named."""
     folder = study(tmp_path)
     for task in ("a", "b"):
         write_runs(folder, "Local", "FedAvg", "FedAGHN", task=task)
@@ -49,7 +49,7 @@ def test_runs_without_values_are_named_once(tmp_path: Path) -> None:
 
 
 def test_tasks_are_named_where_they_differ(tmp_path: Path) -> None:
-    """Two clients are too few for one task, whatever the method."""
+    """Two clients are too few for a task, with any method."""
     folder = study(tmp_path)
     write_runs(folder, "Local", "FedAGHN", task="many")
     write_runs(folder, "Local", "FedAGHN", task="two", measured=())
@@ -57,7 +57,7 @@ def test_tasks_are_named_where_they_differ(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("edges", ["measured", "not asked"])
-def test_nothing_is_said_where_nothing_is_missing(tmp_path: Path, edges: str) -> None:
+def test_there_is_no_note_if_nothing_is_missing(tmp_path: Path, edges: str) -> None:
     folder = study(tmp_path)
     if edges == "measured":
         write_runs(folder, "FedAGHN")
@@ -67,8 +67,8 @@ def test_nothing_is_said_where_nothing_is_missing(tmp_path: Path, edges: str) ->
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_a_run_notes_that_it_was_asked() -> None:
-    """Trained, not made up: Local receives no mixture, pFedGraph does."""
+def test_a_run_records_the_request() -> None:
+    """The runs are trained and not generated. Local receives no mixture, and pFedGraph does."""
     federation = fw.Federation.from_dataset("digits", "dirichlet", clients=4, beta=0.5)
     done = fw.compare(federation, ["local", "pfedgraph"], rounds=1, seeds=1, evaluate={"edges": 3}, progress=False)
     assert "nothing for Local. It needs" in read_note(done.study.folder)
@@ -76,7 +76,7 @@ def test_a_run_notes_that_it_was_asked() -> None:
 
 
 def test_the_guide_explains_every_column_of_graphs() -> None:
-    """Titles of the report's columns about graphs stand in docs/report.md."""
+    """docs/report.md has the titles of the report's columns about graphs."""
     table = REPORT.read_text(encoding="utf-8").split("### Leaderboard\n")[1].split("\n\n- ")[0]
     cells = [name.strip() for cell in re.findall(r"^\| (.*?) \|", table, flags=re.M) for name in cell.split(";")]
     assert {*board.GRAPHS.values()} <= {*cells}

@@ -1,4 +1,6 @@
-"""Numbers of the page against a second computation: differences, costs so far, graphs over seeds, words for an AUC."""
+"""Numbers of the page compared with a second computation: differences, costs per round, graphs over seeds, words for an
+AUC.
+"""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,13 +17,13 @@ from tests.fake_results import write_study
 
 @pytest.mark.parametrize(("metric", "pooled", "best", "gap"), [("accuracy", 90.0, 80.0, 10.0), ("mse", 2.0, 3.0, 1.0)])
 def test_a_better_pooled_model_has_a_gap_above_zero(metric: str, pooled: float, best: float, gap: float) -> None:
-    """Also by an error, where smaller is better."""
+    """The same for an error, where smaller is better."""
     methods = pd.DataFrame({"task": ["t", "t"], "method": ["Ditto", "Local"], "mean": [best, 1e3]})
     row = {"task": "t", "metric": metric, "mean": pooled}
     assert baselines._gap(row, methods) == ("Ditto", gap)
 
 
-def test_costs_so_far_are_those_of_one_seed() -> None:
+def test_costs_over_rounds_are_those_of_one_seed() -> None:
     log = pd.DataFrame(
         {
             "seed": [0, 0, 1, 1], "round": [1, 2, 1, 2], "bytes_up": [2**20, 2**20, 3 * 2**20, 3 * 2**20],
@@ -34,7 +36,7 @@ def test_costs_so_far_are_those_of_one_seed() -> None:
 
 
 def test_differences_on_the_leaderboard_are_those_of_its_means(tmp_path: Path) -> None:
-    """To the leader and to the printed number: below zero where a method has less."""
+    """Differences from the leader and from the printed number are negative for a lower score."""
     study = results.load_study(write_study(tmp_path / "results" / "s", clients=6, rounds=3, extras=False))
     tables = results.load_tables(study, None)
     table = tables.board.assign(published_mean=90.0, published_std=np.nan)
@@ -70,7 +72,7 @@ def test_the_graph_is_the_mean_over_seeds_at_their_reported_rounds(
 
 
 def test_words_for_graphs_that_show_the_groups() -> None:
-    """Chance is 0.5; a graph whose rows are all alike shows nothing, whatever its AUC."""
+    """Chance is 0.5. A graph with equal rows shows no groups, for any AUC."""
     auc = {"A": 0.95, "B": 0.75, "C": 0.55, "D": 0.95}
     rows = pd.DataFrame({"run": [*auc], "method": [*auc], "value": [*auc.values()]})
     variation = pd.Series({"A": 0.5, "B": 0.5, "C": 0.5, "D": 1e-9})

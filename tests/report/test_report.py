@@ -1,4 +1,4 @@
-"""Results folders with made-up numbers: tables against NumPy, the printed columns, and the page that shows them."""
+"""Result folders with generated numbers: tables compared with NumPy, the printed columns, and the page."""
 
 import json
 import shutil
@@ -38,7 +38,7 @@ def page(folder: Path) -> str:
     return report.build(folder).read_text(encoding="utf-8")
 
 
-def test_leaderboard_is_what_numpy_gets_from_the_evaluations(folder: Path) -> None:
+def test_leaderboard_agrees_with_numpy_on_the_evaluations(folder: Path) -> None:
     board = results.compute_tables(results.load_study(folder)).board
     assert [*board.columns[2:]] == results.COLUMNS
     for run, row in board.set_index("run").iterrows():
@@ -49,9 +49,9 @@ def test_leaderboard_is_what_numpy_gets_from_the_evaluations(folder: Path) -> No
         rounds = val.mean(-1).argmax(-1) if higher else val.mean(-1).argmin(-1)
         scores = test[np.arange(3), rounds]
         worst = scores.min(1) if higher else scores.max(1)
-        got = row[["mean", "std", "client_std", "worst10"]].to_numpy(dtype=float)
+        row_values = row[["mean", "std", "client_std", "worst10"]].to_numpy(dtype=float)
         expected = [scores.mean(), scores.mean(1).std(ddof=1), scores.std(1).mean(), worst.mean()]
-        np.testing.assert_allclose(got, expected, rtol=1e-9)
+        np.testing.assert_allclose(row_values, expected, rtol=1e-9)
     log = pd.read_csv(folder / "runs" / "blobs-fedaghn" / "rounds.csv")
     row = board.set_index("run").loc["blobs-fedaghn"]
     assert row["bytes_down"] == log["bytes_down"].sum() / 3
@@ -68,8 +68,8 @@ def test_best_first_in_the_direction_of_the_metric(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_clients_are_not_taken_for_seeds(tmp_path: Path, count: int) -> None:
-    """As many clients as seeds, and both numbered from 0."""
+def test_clients_are_not_mistaken_for_seeds(tmp_path: Path, count: int) -> None:
+    """There are as many clients as seeds, and both are numbered from 0."""
     folder = write_study(
         tmp_path / "results" / "toy", methods={"Local": -20.0}, seeds=range(count), clients=count, extras=False
     )
@@ -79,8 +79,8 @@ def test_clients_are_not_taken_for_seeds(tmp_path: Path, count: int) -> None:
 
 
 def test_clients_that_share_test_rows_are_one_column_of_a_test(tmp_path: Path) -> None:
-    """Twelve clients on four parts of a graph are four independent ones, too few for any p below 0.05; their scores
-    stay twelve.
+    """Twelve clients on four parts of a graph are four independent ones, too few for a p below 0.05. There are still
+    twelve scores.
     """
     folder = write_study(tmp_path / "results" / "toy", methods={"Local": -20.0, "FedAGHN": 0.0}, extras=False)
     apart = results.compute_tables(results.load_study(folder))
@@ -106,7 +106,7 @@ def test_clients_that_share_test_rows_are_one_column_of_a_test(tmp_path: Path) -
 
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(("clients", "message"), [(5, "With 5 clients no test can"), (6, "")])
-def test_page_and_terminal_say_where_there_are_too_few_clients_to_tell(
+def test_page_and_terminal_report_too_few_clients_for_a_test(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], clients: int, message: str
 ) -> None:
     folder = write_study(
@@ -121,10 +121,10 @@ def test_page_and_terminal_say_where_there_are_too_few_clients_to_tell(
         assert message in shown
 
 
-def test_the_terminal_shows_what_is_in_brackets(
+def test_the_terminal_shows_text_in_brackets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Variants and controls are identified by them."""
+    """It identifies variants and controls."""
     names = {"FedAvg": -9.0, "FedAvg [fast]": 0.0, "FedAvg [/]": -20.0}
     folder = write_study(tmp_path / "results" / "toy", methods=names, extras=False)
     results.write(folder)
@@ -150,7 +150,7 @@ def test_files_of_the_evaluate_stage(folder: Path, tmp_path: Path) -> None:
 
 
 class Page(HTMLParser):
-    """Collects what a page refers to, its ids and its text."""
+    """Collects the references of a page, its ids and its text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -201,7 +201,7 @@ def test_page_shows_every_method_task_and_figure(page: str) -> None:
     assert Page(page).tags["image"] == 2 * (2 + 5 + 5 + 4)
 
 
-def test_page_shows_a_control_that_does_as_well(page: str) -> None:
+def test_page_shows_a_control_that_is_as_good(page: str) -> None:
     assert "blobs: NO METHOD IS SIGNIFICANTLY BETTER THAN THE CONTROL FedAvg-FT" in page
     assert "not significantly different from FedAvg-FT" in page
     assert 'class="tie"' in page
@@ -214,7 +214,7 @@ def test_a_sentence_names_few_methods_and_counts_the_rest() -> None:
 
 
 def test_methods_in_colour_differ_in_every_task() -> None:
-    """Thirty-one methods on two tasks, each with a best three of its own."""
+    """Thirty-one methods on two tasks. Each task has its own best three."""
     names = [*REFERENCES, *(f"m{i:02d}" for i in range(28))]
     orders = {"first": [*names[3:], *names[:3]], "second": [*names[27:], *names[:27]]}
     parts = [pd.DataFrame({"task": task, "method": order, "mean": 50.0}) for task, order in orders.items()]
@@ -227,7 +227,9 @@ def test_methods_in_colour_differ_in_every_task() -> None:
 
 @pytest.mark.parametrize("narrow", [False, True])
 def test_curves_name_the_methods_in_colour(narrow: bool) -> None:
-    """Two of twenty; a dotted line leads from the end of a shorter run to its name, unless the names stand below."""
+    """Two of twenty methods have a colour. A dotted line connects the end of a shorter run with its name. In a narrow
+    figure the names are below it.
+    """
     names = [f"M{i}" for i in range(20)]
     rows = [(name, round, 50.0 + round) for name in names for round in range(1, 5 if name == "M1" else 9)]
     curves = pd.DataFrame(rows, columns=["method", "round", "mean"]).assign(std=1.0)
@@ -239,7 +241,7 @@ def test_curves_name_the_methods_in_colour(narrow: bool) -> None:
 
 
 def test_curves_are_drawn_for_every_task(folder: Path, tmp_path: Path) -> None:
-    """As files of their own, which need no network."""
+    """Each figure is a file that needs no network."""
     shutil.copytree(folder, tmp_path / "results" / "toy")
     drawn = report.draw_curves(tmp_path / "results" / "toy")
     assert {file.name for file in drawn.iterdir()} == {"blobs.svg", "sensors.svg"}
@@ -248,7 +250,7 @@ def test_curves_are_drawn_for_every_task(folder: Path, tmp_path: Path) -> None:
     assert "http" not in text.replace("http://www.w3.org/", "")
 
 
-def test_page_is_the_same_from_stored_tables_and_those_of_older_runs_are_not_shown(
+def test_page_is_the_same_from_stored_tables_but_not_from_outdated_ones(
     folder: Path, page: str, tmp_path: Path
 ) -> None:
     copy = tmp_path / "results" / "toy"
@@ -269,7 +271,7 @@ def test_page_is_the_same_from_stored_tables_and_those_of_older_runs_are_not_sho
 
 @pytest.mark.usefixtures("undrawn")
 def test_a_few_trials_are_listed(tmp_path: Path) -> None:
-    """Where they are too few for importances: score and values of each, and which were pruned."""
+    """Importances need more trials. The list has the score and the values of each trial, and marks pruned ones."""
     folder = write_study(tmp_path / "results" / "s", methods={"FedAvg": -9.0, "FedAGHN": 0.0}, rounds=4, clients=4)
     record = json.loads((file := folder / "tuned" / "blobs" / "trials" / "blobs-fedaghn.json").read_text())
     assert "Tuning of blobs-fedaghn" in report.build(folder).read_text(encoding="utf-8")
@@ -289,7 +291,7 @@ def test_page_needs_no_optional_file_and_escapes_names(tmp_path: Path) -> None:
     text = report.build(run.parents[1]).read_text(encoding="utf-8")
     assert Page(text).tags["script"] == 1
     assert Page(text).tags["img"] == 0
-    assert sum(word == label for word in Page(text).words) >= 3  # whole, as text: in the table and in figures
+    assert sum(word == label for word in Page(text).words) >= 3  # complete, as text: in the table and in figures
     for section in ("Tuning", "Ablations", "Labels", "Who learns from whom"):
         assert f"<h2>{section}</h2>" not in text
         assert f"<h3>{section}</h3>" not in text

@@ -1,4 +1,4 @@
-"""Studies with a single run: selection, missing and broken files, what the page says of them."""
+"""Studies with a single run: selection, missing and broken files, and the text on the page."""
 
 import json
 import shutil
@@ -15,7 +15,7 @@ from tests.fake_results import write_single_run
 
 
 @pytest.mark.parametrize("select", ["best_val_round", "per_client_best_val", "last"])
-def test_test_values_do_not_move_the_selected_round(tmp_path: Path, select: str) -> None:
+def test_test_values_do_not_change_the_selected_round(tmp_path: Path, select: str) -> None:
     run = write_single_run(tmp_path, select=select)
     before = results.clients(results.load_study(run.parents[1]))
     table = pd.read_parquet(run / "evaluations.parquet")
@@ -55,7 +55,7 @@ def test_one_seed_has_no_std_and_divergence_stays_visible(tmp_path: Path) -> Non
     assert "diverged" in report.build(tmp_path / "results" / "s").read_text()
 
 
-def test_clients_without_test_rows_are_left_out(tmp_path: Path) -> None:
+def test_clients_without_test_rows_are_omitted(tmp_path: Path) -> None:
     run = write_single_run(tmp_path)
     table = pd.read_parquet(run / "evaluations.parquet")
     table.loc[table["client"] == 3, "value"] = np.nan
@@ -65,7 +65,7 @@ def test_clients_without_test_rows_are_left_out(tmp_path: Path) -> None:
     assert np.isfinite(results.compute_tables(study).board["mean"]).all()
 
 
-def test_runs_that_share_a_label_stay_apart(tmp_path: Path) -> None:
+def test_runs_that_share_a_label_stay_separate(tmp_path: Path) -> None:
     first = write_single_run(tmp_path)
     second = first.with_name("t-other")
     shutil.copytree(first, second)
@@ -115,7 +115,7 @@ def test_broken_optional_files_name_themselves(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_the_page_says_what_happened_to_uploads(tmp_path: Path) -> None:
+def test_the_page_reports_dropped_and_changed_uploads(tmp_path: Path) -> None:
     run = write_single_run(tmp_path)
     for facts, stated in (({}, False), ({"dropped": 3, "epsilon": 2.5, "delta": 1e-05}, True)):
         info = json.loads((run / "run.json").read_text()) | facts

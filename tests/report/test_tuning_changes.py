@@ -1,4 +1,4 @@
-"""By how much tuning changed a score: in points, as a share of an error, and otherwise as it is."""
+"""The change of a score by tuning: in points, as a share of an error, and otherwise as a difference."""
 
 from typing import Any
 
@@ -19,8 +19,8 @@ def compute_change(declared: float, tuned: float, **info: Any) -> tuple[float, s
 
 
 @given(SCORES, SCORES)
-def test_a_better_score_is_a_change_upward(declared: float, tuned: float) -> None:
-    """Also from 0, and from below 0."""
+def test_a_better_score_is_a_positive_change(declared: float, tuned: float) -> None:
+    """This includes scores of 0 and below."""
     value, kind = compute_change(declared, tuned, metric="r2", higher_is_better=True)
     assert (value > 0) == (tuned > declared)
     assert kind == "(absolute)"

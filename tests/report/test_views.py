@@ -1,4 +1,4 @@
-"""Parts of the page and its figures that readers misread: marks, partial methods, axes, names on maps."""
+"""Parts of the page and its figures that readers may misread: marks, methods without all tasks, axes, names on maps."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from tests.fake_results import SKILL, write_study
 
 @pytest.mark.usefixtures("undrawn")
 def test_ablations_have_the_marks_of_the_legend(tmp_path: Path) -> None:
-    """Where the corrected test does not decide, the interval does between "undecided" and "not different"."""
+    """If the corrected test is not significant, the interval decides between "undecided" and "not different"."""
     folder = write_study(tmp_path / "results" / "s", seeds=(0,), clients=4, rounds=2)
     cards = ablations.views(results.load_study(folder), plots.assign_styles([*SKILL])).cards
     marks = {
@@ -30,8 +30,8 @@ def test_the_declared_variant_has_a_ring(tmp_path: Path) -> None:
         assert plots.ablation(part.assign(declared=0)) != plots.ablation(part)
 
 
-def test_methods_without_a_score_on_some_task_are_below() -> None:
-    """Their ranks are of other tasks: one that leads its only task is not the best of the study."""
+def test_methods_without_a_score_on_some_task_are_last() -> None:
+    """Their ranks are over fewer tasks: a method that leads its only task is not the best of the study."""
     rows = [("a", "M", 80.0), ("a", "N", 70.0), ("b", "Part", 90.0), ("b", "M", 80.0), ("b", "N", np.nan)]
     board = pd.DataFrame(rows, columns=["task", "method", "mean"]).assign(metric="accuracy")
     marks = {task: dict.fromkeys(part["method"], "tied") for task, part in board.groupby("task")}
@@ -44,7 +44,7 @@ def test_methods_without_a_score_on_some_task_are_below() -> None:
 @pytest.mark.parametrize(
     ("metric", "last", "logarithmic"), [("mse", 0.02, True), ("mse", 0.2, False), ("accuracy", 0.02, False)]
 )
-def test_an_error_that_falls_far_has_a_logarithmic_axis(metric: str, last: float, logarithmic: bool) -> None:
+def test_an_error_with_a_large_decrease_has_a_logarithmic_axis(metric: str, last: float, logarithmic: bool) -> None:
     rows = [(name, r, value) for name in "ab" for r, value in enumerate(np.geomspace(0.4, last, 10), 1)]
     curves = pd.DataFrame(rows, columns=["method", "round", "mean"]).assign(std=0.05)
     drawn = plots.convergence(curves, plots.assign_styles(["a", "b"]), metric)
@@ -59,8 +59,7 @@ def test_one_diverged_method_does_not_make_the_axis_logarithmic() -> None:
 
 
 @pytest.mark.parametrize(("values", "curves"), [(("1", "2", "3"), 1), (("true", "false"), 0)])
-def test_a_setting_that_is_on_or_off_has_no_curve(values: tuple[str, ...], curves: int) -> None:
-    """Only numbers have an axis."""
+def test_a_setting_without_numbers_has_no_curve(values: tuple[str, ...], curves: int) -> None:
     table = pd.DataFrame(
         [
             {
@@ -77,7 +76,7 @@ def test_a_setting_that_is_on_or_off_has_no_curve(values: tuple[str, ...], curve
     assert len(list(ablations._sweep_figures(table, plots.assign_styles(["Aa", "Bb"])))) == curves
 
 
-def test_costs_name_every_method_that_sent_the_same() -> None:
+def test_costs_name_every_method_with_equal_traffic() -> None:
     board = pd.DataFrame({"method": ["Aa", "Bb", "Cc"], "mean": [3.0, 2.0, np.nan], "std": 0.1, "seconds": 5.0})
     drawn = plots.cost(board.assign(bytes_up=2**20, bytes_down=0), plots.assign_styles(["Aa", "Bb", "Cc"]), "accuracy")
     assert all(drawn.count(f">{name}<") == 1 for name in ("Aa", "Bb", "Cc"))
@@ -106,7 +105,7 @@ def test_a_map_has_a_legend_of_more_groups_than_colours() -> None:
 
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("control", [True, False])
-def test_the_page_says_where_a_pair_may_have_two_marks(tmp_path: Path, control: bool) -> None:
+def test_the_page_explains_two_marks_of_one_pair(tmp_path: Path, control: bool) -> None:
     methods = {"Local": -9.0, "Ditto": 0.0} if control else {"FedAMP": -9.0, "Ditto": 0.0}
     folder = write_study(tmp_path / "results" / "s", methods=methods, clients=8, rounds=2, extras=False)
     text = report.build(folder).read_text(encoding="utf-8")
