@@ -1,4 +1,4 @@
-"""One bad tensor of a node is refused alone: it does not end the federation."""
+"""A bad tensor of one node is refused, and the federation continues."""
 
 import io
 import json
@@ -25,13 +25,13 @@ def npy_file(text: str) -> bytes:
     return b"\x93NUMPY\1\0" + len(text).to_bytes(2, "little") + text.encode() + bytes(8)
 
 
-LAID = "{'descr': '<f4', 'fortran_order': False, 'shape': %s}"
+NPY_HEADER = "{'descr': '<f4', 'fortran_order': False, 'shape': %s}"
 BAD = {
     "empty": b"",
     "zip": b"PK\x03\x04aaaa",
-    "huge": npy_file(LAID % "(10**14,)"),
-    "long": npy_file(LAID % "(100000000000000,)"),
-    "overflow": npy_file(LAID % "(99999999999999999999,)"),
+    "huge": npy_file(NPY_HEADER % "(10**14,)"),
+    "long": npy_file(NPY_HEADER % "(100000000000000,)"),
+    "overflow": npy_file(NPY_HEADER % "(99999999999999999999,)"),
     "header": npy_file("{'descr': '<f4', 'fortran_order': ("),
     "shape": npy(np.zeros((3, 2), np.float32)),
     "type": npy(np.zeros((2, 3))),
@@ -43,7 +43,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_is_not_the_declared_array_is_refused(case):
+def test_an_array_that_differs_from_its_declaration_is_refused(case):
     with pytest.raises(UndeclaredTensor, match="upload: 'w' ") as refused:
         decode(BAD[case], [2, 3], "float32", "w")
     assert len(str(refused.value)) < 500
@@ -81,7 +81,7 @@ for name, data in json.load(sys.stdin).items():
 
 
 @pytest.mark.skipif(not PYTHON.is_file(), reason="needs the environment of make flower")
-def test_a_bad_reply_over_flower_is_one_line_for_that_node():
+def test_a_bad_reply_over_flower_gives_one_line_for_that_node():
     good = {"good": npy(np.ones((2, 3), np.float32))}
     text = json.dumps({name: data.hex() for name, data in {**BAD, **good}.items()})
     done = subprocess.run([PYTHON, "-c", SCRIPT], input=text, capture_output=True, text=True, check=True)

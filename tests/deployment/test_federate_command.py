@@ -1,4 +1,4 @@
-"""`fedweave federate`: what it writes, what it says, and what it refuses before any work."""
+"""`fedweave federate`: its files, its output, and the input that it refuses before any work."""
 
 import json
 import sys
@@ -36,7 +36,7 @@ EXPORT = ["export", "digits-fedavg", "--to", "app"]
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    """A folder with params.yaml, whose data are partitioned."""
+    """A folder with params.yaml and partitioned data."""
     folder = tmp_path_factory.mktemp("project")
     (folder / "params.yaml").write_text(dump(PARAMS))
     digits = data.load("digits", folder / "raw")
@@ -47,12 +47,12 @@ def project(tmp_path_factory):
 
 
 @pytest.fixture
-def said(project, monkeypatch):
-    """Runs `fedweave federate WORDS` in the project; what it prints, or the line of its error."""
+def run_federate(project, monkeypatch):
+    """Runs `fedweave federate WORDS` in the project. Returns its output, or the line of its error."""
     monkeypatch.chdir(project)
 
-    def run(*words: str) -> str:
-        done = CliRunner().invoke(app, ["federate", *words], env={"COLUMNS": "200"})
+    def run(*arguments: str) -> str:
+        done = CliRunner().invoke(app, ["federate", *arguments], env={"COLUMNS": "200"})
         if isinstance(done.exception, BadInput):
             return str(done.exception)
         assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
@@ -61,10 +61,10 @@ def said(project, monkeypatch):
     return run
 
 
-def test_an_app_and_the_files_of_its_clients(said, project, capsys):
-    """The seed is the one that was asked for; a second export replaces both folders."""
+def test_export_writes_an_app_and_the_files_of_its_clients(run_federate, project, capsys):
+    """The seed is the requested one. A second export replaces both folders."""
     for _ in range(2):
-        text = said(*EXPORT, "--data", "app-data", "--seed", "1")
+        text = run_federate(*EXPORT, "--data", "app-data", "--seed", "1")
     made = spec.read(project / "app" / "fedweave_app" / "spec.json")
     assert f"app: fedavg on digits, 10 clients, specification {made.hash}" in text
     assert made.seed == 1
@@ -75,12 +75,12 @@ def test_an_app_and_the_files_of_its_clients(said, project, capsys):
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["export", "--help"], ["simulate", "--help"]], ids=["none", "export", "simulate"]
+    "arguments", [[], ["export", "--help"], ["simulate", "--help"]], ids=["none", "export", "simulate"]
 )
-def test_help(words, said):
-    text = said(*words)
+def test_help_is_printed(arguments, run_federate):
+    text = run_federate(*arguments)
     assert "Usage" in text
-    assert "Example: fedweave federate" in text if words else {"export", "simulate"} <= {*text.split()}
+    assert "Example: fedweave federate" in text if arguments else {"export", "simulate"} <= {*text.split()}
 
 
 BAD = {
@@ -95,23 +95,23 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_one_line_and_nothing_is_written(case, said, project):
-    words, line = BAD[case]
-    text = said(*words)
+def test_bad_input_is_refused_in_one_line_and_nothing_is_written(case, run_federate, project):
+    arguments, line = BAD[case]
+    text = run_federate(*arguments)
     assert line in text
     assert "\n" not in text
     assert not (project / "x").exists()
 
 
-def test_a_partition_of_other_settings_is_refused(said, project):
-    """The files under data/ are of the settings before params.yaml was changed."""
+def test_a_partition_of_other_settings_is_refused(run_federate, project):
+    """The files under data/ have the settings before params.yaml was changed."""
     file = project / "data" / "partitions" / "digits" / "partition.npz"
     partition, digits = file.read_bytes(), data.load_dataset(project / "data" / "features" / "digits")
     lines = []
     try:
         for change in ({"clients": 3}, {"seed": 5}):
             data.save_partition(file, data.partition(digits, **{**DIGITS["partition"], **change}))
-            lines.append(said(*EXPORT[:3], "x"))
+            lines.append(run_federate(*EXPORT[:3], "x"))
     finally:
         file.write_bytes(partition)
     assert lines[0] == (
@@ -132,7 +132,7 @@ class Mine(FedAvg):
 
 @pytest.fixture
 def own_tables():
-    """The tables and modules as they were before a test that imports a plug-in."""
+    """Restores the tables and modules after a test that imports a plug-in."""
     from fedweave.federation.registry import METHODS
 
     tables, path = (METHODS, plugins._loaded), [*sys.path]
@@ -145,45 +145,47 @@ def own_tables():
     sys.path[:] = path
 
 
-def test_a_method_of_a_file_is_refused(said, project, tmp_path, monkeypatch, own_tables):
+def test_a_method_of_a_file_is_refused(run_federate, project, tmp_path, monkeypatch, own_tables):
     """No other host has the file."""
     (project / "mine_plugin.py").write_text(PLUGIN)
     params = {**PARAMS, "runs": {"digits-mine": {"task": "digits", "method": "mine"}}, "methods": {"mine": {}}}
     (tmp_path / "params.yaml").write_text(dump(params))
     (tmp_path / "data").symlink_to(project / "data")
-    words = ["export", "digits-mine", "--to", "x", "--uses", str(project / "mine_plugin.py")]
+    arguments = ["export", "digits-mine", "--to", "x", "--uses", str(project / "mine_plugin.py")]
     monkeypatch.chdir(tmp_path)
-    assert "method mine is in the plug-in mine_plugin, which no host has" in said(*words)
+    assert "method mine is in the plug-in mine_plugin, which no host has" in run_federate(*arguments)
     assert not (tmp_path / "x").exists()
 
 
-def test_simulate_without_an_app_or_without_flower(said, monkeypatch):
-    line = said("simulate", "none")
+def test_simulate_is_refused_without_an_app_or_without_flower(run_federate, monkeypatch):
+    line = run_federate("simulate", "none")
     assert line.startswith("none/fedweave_app/spec.json: no specification of a federation (No such file or directory)")
     assert line.count("none/") == 1
     monkeypatch.setattr(federate, "find_spec", lambda name: None)
     monkeypatch.setattr(federate, "ENVIRONMENT", Path("absent/python"))
-    said(*EXPORT[:3], "other")
-    assert "absent/python: not there; Flower has an environment of its own: make flower" in said("simulate", "other")
+    run_federate(*EXPORT[:3], "other")
+    assert "absent/python: not there; Flower has an environment of its own: make flower" in run_federate(
+        "simulate", "other"
+    )
 
 
-def test_simulate_becomes_the_process_of_flower(said, project, monkeypatch):
-    """So a signal to the command reaches the process that ends the SuperLink and the nodes."""
+def test_simulate_is_replaced_by_the_process_of_flower(run_federate, project, monkeypatch):
+    """A signal to the command reaches the process that ends the SuperLink and the nodes."""
     called = []
     monkeypatch.setattr(federate, "flower_python", lambda: Path("/flower/python"))
-    monkeypatch.setattr(federate.os, "execv", lambda *words: called.append(words))
-    said(*EXPORT[:3], "another")
-    said("simulate", "another", "--out", "runs")
-    words = ["-m", "fedweave.deployment", "simulate", "another", "--data", "another-data", "--out", "runs"]
-    assert called == [("/flower/python", ["/flower/python", *words])]
+    monkeypatch.setattr(federate.os, "execv", lambda *arguments: called.append(arguments))
+    run_federate(*EXPORT[:3], "another")
+    run_federate("simulate", "another", "--out", "runs")
+    arguments = ["-m", "fedweave.deployment", "simulate", "another", "--data", "another-data", "--out", "runs"]
+    assert called == [("/flower/python", ["/flower/python", *arguments])]
     monkeypatch.chdir(project / "another")
-    said("simulate", ".")
+    run_federate("simulate", ".")
     assert called[1][1][4:7] == [".", "--data", str(project / "another-data")]
 
 
-def test_simulate_takes_the_files_of_clients(said, project, capsys):
-    """Each of the first ones needs its own; those of newcomers are taken, and other files are left alone."""
-    said(*EXPORT[:3], "simulated", "--data", "files")
+def test_simulate_uses_the_files_of_clients(run_federate, project, capsys):
+    """Each client of the start needs its file. Files of newcomers are used, and other files are ignored."""
+    run_federate(*EXPORT[:3], "simulated", "--data", "files")
     folder = project / "files"
     for name in ("client-12.pt", "client-x.pt", "client-07.pt", "client-3.pt.old", "client-.pt"):
         (folder / name).touch()
@@ -196,19 +198,19 @@ def test_simulate_takes_the_files_of_clients(said, project, capsys):
     assert not (project / "out").exists()
 
 
-def test_simulate_needs_flower(said, project, monkeypatch, capsys):
-    """Without it, it starts nothing."""
+def test_simulate_needs_flower(run_federate, project, monkeypatch, capsys):
+    """Without Flower, the command starts no process."""
     monkeypatch.setattr("fedweave.deployment.flower.processes.find_spec", lambda name: None)
-    said(*EXPORT[:3], "bare", "--data", "rows")
+    run_federate(*EXPORT[:3], "bare", "--data", "rows")
     capsys.readouterr()
     assert hosts_main(["simulate", "bare", "--data", "rows", "--out", "out"]) == 2
     assert "has no Flower" in capsys.readouterr().err
     assert not (project / "out").exists()
 
 
-def test_a_specification_with_an_unknown_method_is_one_line(said, project, capsys):
-    """Also `simulate` ends so, before it starts anything."""
-    said(*EXPORT[:3], "changed")
+def test_a_specification_with_an_unknown_method_is_refused_in_one_line(run_federate, project, capsys):
+    """`simulate` also refuses it, before it starts a process."""
+    run_federate(*EXPORT[:3], "changed")
     path = project / "changed" / "fedweave_app" / "spec.json"
     content = json.loads(path.read_text())
     for run in ({}, [], {"method": "fedavg"}):
@@ -216,7 +218,7 @@ def test_a_specification_with_an_unknown_method_is_one_line(said, project, capsy
         assert hosts_main(["show", "changed"]) == 2
         assert "export it again" in capsys.readouterr().err
     path.write_text(json.dumps({**content, "run": {**content["run"], "method": "nosuch"}}))
-    for words in (["show", "changed"], ["simulate", "changed", "--data", "changed", "--out", "out"]):
-        assert hosts_main(words) == 2
+    for arguments in (["show", "changed"], ["simulate", "changed", "--data", "changed", "--out", "out"]):
+        assert hosts_main(arguments) == 2
         assert "spec.json: run.method: 'nosuch' is unknown" in capsys.readouterr().err
     assert not (project / "out").exists()

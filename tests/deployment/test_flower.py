@@ -28,19 +28,19 @@ from tests.servers import until
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".flower" / "bin" / "python"
-METHODS = {"fedrep": {}, "fedamp": {}, "pfedhn": {"width": 8, "hidden": 1}}  # one of three families
+METHODS = {"fedrep": {}, "fedamp": {}, "pfedhn": {"width": 8, "hidden": 1}}  # one of each of three families
 NODES = 10
 PATIENCE = 420.0  # seconds; the first round of an app waits for its processes
-# pip's words where there is no network; anything else that goes wrong is a failure.
+# pip's message without a network; any other error is a failure.
 UNREACHABLE = ("Temporary failure in name resolution", "Network is unreachable", "NewConnectionError", "ProxyError")
 
 
 @pytest.fixture(scope="module")
 def flower() -> Path:
-    """The interpreter of `make flower`, which is called where it is out of date."""
+    """The interpreter of `make flower`, which is called if it is out of date."""
     build = subprocess.run(["make", "flower"], cwd=ROOT, capture_output=True, text=True, check=False)
     output = build.stdout + build.stderr
-    if build.returncode and any(words in output for words in UNREACHABLE):
+    if build.returncode and any(message in output for message in UNREACHABLE):
         pytest.skip(f"make flower: the package index cannot be reached: {output.strip().splitlines()[-1:]}")
     assert build.returncode == 0, output
     return PYTHON
@@ -56,7 +56,7 @@ def export_hosts(folder: Path, method: Any, federation: fw.Federation, secure: b
 
 
 def test_ten_nodes_and_three_families_have_the_bits_of_the_simulation(flower, digits, tmp_path):
-    """Three federations at once on the same SuperNodes; every message is looked at."""
+    """Three federations run at the same time on the same SuperNodes. The test inspects every message."""
     from fedweave.methods import METHODS as CLASSES
 
     runs = {name: export_hosts(tmp_path / name, CLASSES[name](**options), digits) for name, options in METHODS.items()}
@@ -80,7 +80,7 @@ def test_ten_nodes_and_three_families_have_the_bits_of_the_simulation(flower, di
 
 
 def check_bits(hosts: Hosts, server: Path) -> None:
-    """Scores, losses and bytes of the files of results are those of the simulation."""
+    """Scores, losses and bytes in the result files are those of the simulation."""
     expected, folder = hosts.simulation(), server / "results" / "hosts" / "runs" / hosts.spec.run.key
     table = pd.read_parquet(folder / "evaluations.parquet").sort_values(["round", "client"])
     for point, part in SPLITS:
@@ -93,7 +93,7 @@ def check_bits(hosts: Hosts, server: Path) -> None:
 
 
 def check_messages(hosts: Hosts, server: Path) -> None:
-    """What the server has received is what the specification declares, and its bytes are counted."""
+    """The server has received exactly the declared tensors, and their bytes are counted."""
     forms = hosts.spec.forms["train"]
     lines = MessageLog(server).lines()
     assert {line["client"] for line in lines} == {*range(NODES)}
@@ -111,7 +111,7 @@ def check_messages(hosts: Hosts, server: Path) -> None:
 
 
 def flower_processes(out: Path) -> list[psutil.Process]:
-    """Processes of Flower whose files lie in `out`."""
+    """Processes of Flower whose files are in `out`."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
@@ -123,11 +123,11 @@ def flower_processes(out: Path) -> list[psutil.Process]:
 def test_simulate_ends_when_its_server_is_killed_and_leaves_nothing_after_a_signal(flower, tmp_path):
     few = fw.Federation.from_dataset("digits", "dirichlet", clients=3, beta=0.5)
     hosts, out = export_hosts(tmp_path / "run", "fedavg", few, rounds=500), tmp_path / "federation"
-    words = ["-m", "fedweave.deployment", "simulate", hosts.folder / "app", "--data", hosts.folder / "data"]
+    arguments = ["-m", "fedweave.deployment", "simulate", hosts.folder / "app", "--data", hosts.folder / "data"]
     server = out / "server"
     with tempfile.TemporaryDirectory() as short:  # a socket's path must be short
         for number in (signal.SIGKILL, signal.SIGTERM):
-            command = subprocess.Popen([flower, *words, "--out", out], env=os.environ | {"TMPDIR": short},
+            command = subprocess.Popen([flower, *arguments, "--out", out], env=os.environ | {"TMPDIR": short},
                                        stderr=subprocess.PIPE, text=True)  # fmt: skip
             assert until(
                 lambda command=command: status.read(server).get("round", 0) >= 1 or command.poll() is not None, PATIENCE
@@ -144,43 +144,43 @@ def test_simulate_ends_when_its_server_is_killed_and_leaves_nothing_after_a_sign
             assert not [*Path(short).iterdir()]
             (server / status.STATUS).unlink()
         time.sleep(3)
-        assert not (server / status.STATUS).exists()  # nobody writes any more
+        assert not (server / status.STATUS).exists()  # no process writes to it any more
 
 
 def test_kills_and_newcomers(flower, tmp_path):
-    """A node is killed and comes back, with a new key; the server is killed and goes on; a node that was told another
-    specification, one that says it is another client, and a newcomer appear.
+    """A node is killed and returns with a new key. The server is killed and continues. A node with another
+    specification, a node with another client's number, and a newcomer join.
     """
     few = fw.Federation.from_dataset("digits", "dirichlet", clients=3, beta=0.5)
     hosts = export_hosts(tmp_path / "run", "fedrep", few, rounds=12)
     server, out, files = tmp_path / "server", tmp_path / "federation", sorted((tmp_path / "run" / "data").iterdir())
-    log, told, wanted = MessageLog(server), [hosts.spec.hash], {"timeout": 40.0, "wait": 240.0}
+    log, spec_hashes, timeouts = MessageLog(server), [hosts.spec.hash], {"timeout": 40.0, "wait": 240.0}
     stranger, impostor, newcomer = (tmp_path / f"{name}.pt" for name in ("stranger", "impostor", "newcomer"))
     shutil.copy(files[0], stranger)
     shutil.copy(files[1], impostor)
     replace(client_data.read(files[0]), client=7).save(newcomer)
 
-    with local_federation(out, files, told, flower, database=True) as host:
+    with local_federation(out, files, spec_hashes, flower, database=True) as host:
         add_nodes(host, out, [stranger], ["0" * 16], clients=[8])
-        add_nodes(host, out, [impostor], told, clients=[9])
-        launch(host, hosts.folder / "app", server, **wanted)
+        add_nodes(host, out, [impostor], spec_hashes, clients=[9])
+        launch(host, hosts.folder / "app", server, **timeouts)
         assert until(lambda: status.read(server).get("round", 0) >= 1, PATIENCE)
         host.stop("client-1", signal.SIGKILL)
         assert until(lambda: any(line["client"] == 1 and "error" in line for line in log.lines()), PATIENCE)
         done = status.read(server)["round"]
         (out / "keys" / "client-1").unlink()  # its owner makes a new key, and the server's registers it
-        add_nodes(host, out, files[1:2], told)
+        add_nodes(host, out, files[1:2], spec_hashes)
         assert until(
             lambda: any(line["client"] == 1 and line["round"] > done and line.get("tensors") for line in log.lines()),
             PATIENCE,
         )
         slow = int(status.read(server)["pid"])
-        os.kill(slow, signal.SIGSTOP)  # it has the folder until the next server is there
+        os.kill(slow, signal.SIGSTOP)  # the old server has the folder until the next one is there
         host.stop("superlink", signal.SIGKILL)
         reached = checkpoint.restore(server, hosts.spec.hash)
         host.start_superlink(out / "keys")
-        add_nodes(host, out, [newcomer], told, clients=[7])
-        run = launch(host, hosts.folder / "app", server, **wanted)
+        add_nodes(host, out, [newcomer], spec_hashes, clients=[7])
+        run = launch(host, hosts.folder / "app", server, **timeouts)
         assert until(lambda: run_state(host, run)[0] == "running", PATIENCE)
         os.kill(slow, signal.SIGCONT)
         follow(server, host, run, progress=False)
@@ -197,20 +197,20 @@ def test_kills_and_newcomers(flower, tmp_path):
 
 
 def test_secure_aggregation_gives_the_server_the_mean_only(flower, tmp_path):
-    """A node is killed in the middle, and the others remove its masks or the round is left out; it comes back."""
+    """A node is killed in the middle. The others remove its masks, or the round is skipped. The node returns."""
     few = fw.Federation.from_dataset("digits", "dirichlet", clients=4, beta=0.5)
     hosts = export_hosts(tmp_path / "run", "fedprox", few, secure=True, rounds=6)
     server, out, files = tmp_path / "server", tmp_path / "federation", sorted((tmp_path / "run" / "data").iterdir())
-    log, told = MessageLog(server), [hosts.spec.hash]
-    with local_federation(out, files, told, flower) as host:
+    log, spec_hashes = MessageLog(server), [hosts.spec.hash]
+    with local_federation(out, files, spec_hashes, flower) as host:
         run = launch(host, hosts.folder / "app", server, timeout=60.0, wait=240.0)
         assert until(lambda: status.read(server).get("round", 0) >= 2, PATIENCE)
         host.stop("client-3", signal.SIGKILL)
         assert until(lambda: any(line["client"] == 3 and "error" in line for line in log.lines()), PATIENCE)
-        add_nodes(host, out, files[3:], told)
+        add_nodes(host, out, files[3:], spec_hashes)
         follow(server, host, run, progress=False)
     final, expected = checkpoint.restore(server, hosts.spec.hash).history, hosts.simulation()
-    for part in ("pre/test", "post/val"):  # the mean is made of numbers in 2^22 steps
+    for part in ("pre/test", "post/val"):  # the mean consists of numbers in 2^22 steps
         assert final.scores[part][0] == pytest.approx(expected.scores[part][0], abs=0.03)
     losses = [[row.train_loss for row in history.ledger[:2]] for history in (final, expected)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)

@@ -1,4 +1,4 @@
-"""A run on separate hosts has the bits of the simulation, survives kills, and lets nothing else leave a node."""
+"""A run on separate hosts has the bits of the simulation and survives kills. Only declared tensors leave a node."""
 
 import re
 from dataclasses import replace
@@ -36,7 +36,7 @@ GRAPHS = {
 }
 
 
-# The others are for `make acceptance`.
+# `make acceptance` runs the others.
 QUICK = ("fedavg", "fedrep", "fedala", "fedaghn", "pfedhn", "fedpub")
 
 
@@ -57,7 +57,7 @@ def test_a_federation_has_the_bits_of_the_simulation(name, rows, tmp_path):
 
 @pytest.mark.parametrize("method", [pytest.param("fedaghn"), pytest.param("fedper", marks=pytest.mark.acceptance)])
 def test_a_sample_is_evaluated_as_in_the_simulation(method, rows, tmp_path):
-    """Only the sampled clients score, and of the others only participants are asked for anything."""
+    """Only the sampled clients have scores. Of the others, only participants get requests."""
     train = {"participation": 2, "rounds": 3}
     hosts = Hosts(tmp_path, planned(METHODS[method](), rows, evaluate={"clients": 2, "models": True}, **train))
     history = hosts.run().history
@@ -98,8 +98,8 @@ def test_which_methods_cannot_run_on_separate_hosts():
     assert support.table() in page.read_text(encoding="utf-8")
 
 
-def test_a_server_that_was_killed_goes_on_from_its_checkpoint(rows, tmp_path):
-    """Nodes are ahead of the older checkpoint by a round, and started anew, as after a loss of power."""
+def test_a_killed_server_continues_from_its_checkpoint(rows, tmp_path):
+    """Nodes are a round ahead of the older checkpoint, and have been restarted, as after a loss of power."""
     plan = planned("fedrep", rows, rounds=4)
     whole, cut = Hosts(tmp_path / "whole", plan), Hosts(tmp_path / "cut", plan)
     expected = whole.run().history
@@ -109,7 +109,7 @@ def test_a_server_that_was_killed_goes_on_from_its_checkpoint(rows, tmp_path):
     assert same(cut.run().history, expected)
 
 
-def test_a_node_that_is_away_is_left_out_and_comes_back(rows, tmp_path):
+def test_an_absent_node_is_skipped_and_returns(rows, tmp_path):
     hosts = Hosts(tmp_path, planned("fedrep", rows, rounds=3))
     hosts.run(until=1)
     private = load_tensors(next((tmp_path / "nodes" / "1").rglob("state-000000001.pt")))["content"]
@@ -128,8 +128,8 @@ def test_a_node_that_is_away_is_left_out_and_comes_back(rows, tmp_path):
     ]
 
 
-def test_a_node_goes_on_from_its_own_state(rows, tmp_path):
-    """Private heads are on the node's disk alone: without it, another run comes out."""
+def test_a_node_continues_from_its_own_state(rows, tmp_path):
+    """Private heads are only on the node's disk. Without the disk the result differs."""
     plan = planned("fedrep", rows, rounds=2)
     kept, lost = Hosts(tmp_path / "kept", plan), Hosts(tmp_path / "lost", plan)
     kept.run(until=1)
@@ -173,7 +173,7 @@ def test_only_declared_tensors_leave_a_node(rows, tmp_path):
         } <= numbers
 
 
-def test_a_tensor_that_is_not_declared_stays(rows, tmp_path):
+def test_an_undeclared_tensor_stays_on_the_node(rows, tmp_path):
     hosts = Hosts(tmp_path, planned("fedavg", rows))
     hosts.run(until=1)
     node = hosts.node(0)
@@ -244,7 +244,7 @@ def test_a_result_becomes_an_app(rows, tmp_path):
     assert len([*(tmp_path / "data").iterdir()]) == 3
 
 
-def test_an_app_holds_no_row(rows, tmp_path):
+def test_an_app_contains_no_row(rows, tmp_path):
     hosts = Hosts(tmp_path, planned("fedavg", rows))
     files = {
         path.relative_to(tmp_path / "app").as_posix(): path for path in (tmp_path / "app").rglob("*") if path.is_file()
@@ -255,7 +255,7 @@ def test_an_app_holds_no_row(rows, tmp_path):
     for row in rows.dataset.x:
         assert row.tobytes() not in content
         assert row.astype(np.float64).tobytes() not in content
-    # As text: four digits after the point are those of any longer or shorter way to write a value.
+    # As text: four digits after the point are in every longer or shorter form of a value.
     numbers = {f"{float(number):.3f}" for number in re.findall(rb"-?\d+\.\d{3,}(?:e-?\d+)?", content)}
     assert not numbers & {f"{value:.3f}" for value in rows.dataset.x.ravel()}
     assert spec.text_of(hosts.spec) == spec.text_of(spec.read(tmp_path / "app" / "fedweave_app" / "spec.json"))
@@ -263,7 +263,7 @@ def test_an_app_holds_no_row(rows, tmp_path):
     assert changed.hash != hosts.spec.hash
 
 
-def test_a_file_of_a_client_holds_its_rows_alone(rows, tmp_path):
+def test_a_file_of_a_client_contains_its_rows_only(rows, tmp_path):
     Hosts(tmp_path, planned("fedavg", rows))
     for client in range(3):
         file = client_data.read(tmp_path / "data" / f"client-{client}.pt")
@@ -291,7 +291,7 @@ def test_rows_of_an_owner_become_inputs_as_in_the_run(tmp_path):
         own_rows.of_table(hosts.spec, table.assign(late="maybe"), "late", 1)
 
 
-def test_a_federation_that_cannot_be_is_refused(rows, tmp_path):
+def test_an_impossible_federation_is_refused(rows, tmp_path):
     with pytest.raises(BadInput, match="central cannot run on separate hosts"):
         Hosts(tmp_path, planned("central", rows))
     hosts = Hosts(tmp_path / "b", planned("fedavg", rows))
@@ -322,7 +322,7 @@ def test_trees_and_flat_dictionaries(tree):
     assert tensors.unflatten(tensors.flatten(tensor(tree))) == tensor(tree)
 
 
-def test_a_path_that_is_no_specification(tmp_path):
+def test_a_path_without_a_specification_is_refused(tmp_path):
     (Path(tmp_path) / "spec.json").write_text("{")
     with pytest.raises(BadInput, match="export it again"):
         spec.read(tmp_path / "spec.json")
@@ -333,7 +333,7 @@ DEVICES = ["cpu", "auto", *(["cuda"] if torch.cuda.is_available() else [])]
 
 @pytest.mark.parametrize("device", DEVICES[1:])
 def test_a_node_trains_on_the_device_of_its_owner(device, rows, tmp_path):
-    """Each node chooses its own; what it stores and sends lies on the CPU. A GPU's last bits may be others."""
+    """Each node selects its device. Tensors that it stores and sends are on the CPU. A GPU's last bits may differ."""
     hosts = Hosts(tmp_path, planned("fedrep", rows))
     calls = hosts.calls()
     calls.nodes_[900] = open_node(hosts.spec, tmp_path / "data" / "client-0.pt", tmp_path / "nodes" / "0", device)
@@ -343,7 +343,7 @@ def test_a_node_trains_on_the_device_of_its_owner(device, rows, tmp_path):
     assert losses[0] == (losses[1] if not torch.cuda.is_available() else pytest.approx(losses[1], rel=1e-4))
 
 
-def test_a_device_that_is_not_here_is_one_line(monkeypatch):
+def test_a_missing_device_is_refused_in_one_line(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert [device_of(name) for name in ("cpu", "auto")] == ["cpu", "cpu"]
     with pytest.raises(BadInput, match=r"device: 'cuda', but there is no GPU here: .*; choose cpu or auto"):
@@ -356,7 +356,7 @@ OTHERS = {"fedamp": "needs more", "feddbe": "upload a description of their data"
 
 
 def hidden(name, federation, **settings) -> str:
-    """Why secure aggregation cannot carry a method; empty if it can."""
+    """The reason why secure aggregation does not support a method. Empty if it does."""
     try:
         plan = planned(METHODS[name](**settings), federation)
         inputs = plan.inputs.dataset, plan.inputs.partition
@@ -367,19 +367,19 @@ def hidden(name, federation, **settings) -> str:
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", *OTHERS])
-def test_which_methods_can_hide_their_uploads(name, rows):
-    """Those whose server takes the same step on the mean of random uploads as on the uploads."""
+def test_secure_aggregation_supports_the_declared_methods(name, rows):
+    """It supports methods whose server takes the same step on the mean of random uploads as on the uploads."""
     assert OTHERS.get(name, "") in hidden(name, rows)
     assert bool(hidden(name, rows)) == (name in OTHERS)
 
 
 @pytest.mark.acceptance
-def test_the_page_names_the_methods_that_can_hide_their_uploads(rows):
+def test_the_page_names_the_methods_with_secure_aggregation(rows):
     page = (Path(__file__).resolve().parents[2] / "docs" / "federation.md").read_text(encoding="utf-8")
     listed = re.split(", | and ", " ".join(re.search(r"These are (.*?)\.\n", page, re.DOTALL)[1].split()))
     tried = {name: cls for name, cls in METHODS.items() if not cls.pools}
     means = {cls.label for name, cls in tried.items() if not hidden(name, rows, **ROWS.get(name, {}))}
-    assert means == {*listed} - {"FedBN"}  # whose models need batch normalisation
+    assert means == {*listed} - {"FedBN"}  # their models need batch normalisation
     assert len(listed) == len({*listed})
 
 
@@ -388,13 +388,12 @@ def test_the_page_names_the_methods_that_can_hide_their_uploads(rows):
     [({"participation": 0.5}, "needs 3 clients a round, but 2 take part"), ({"robust": {"rule": "median"}}, "robust")],
     ids=["few", "robust"],
 )
-def test_settings_that_secure_aggregation_cannot_carry(train, words, rows, tmp_path):
+def test_settings_without_support_for_secure_aggregation_are_refused(train, words, rows, tmp_path):
     with pytest.raises(BadInput, match=words):
         Hosts(tmp_path, planned("fedavg", rows, **train), secure=True)
 
 
-def test_a_clients_file_of_another_version_says_so(tmp_path):
-    """Whatever it holds."""
+def test_a_clients_file_of_another_version_is_refused(tmp_path):
     save_tensors(tmp_path / "client-0.pt", {"version": 2, "client": 0, "rows": {}})
     with pytest.raises(BadInput, match=r"client-0\.pt: version 2, but this fedweave reads 1; write it again"):
         client_data.read(tmp_path / "client-0.pt")

@@ -1,4 +1,4 @@
-"""Keys of a federation: the certificate is the authority's and names the hosts; secrets are readable by their owner."""
+"""Keys of a federation: the authority signs the certificate, which names the hosts. Only owners can read secrets."""
 
 import ssl
 import stat
@@ -51,21 +51,21 @@ def test_the_keys_of_a_node(tmp_path, capsys):
     ],
 )
 def test_a_node_with_another_file_starts_nothing(key, certificate, words, tmp_path, monkeypatch, capsys):
-    """Flower would start again and again."""
+    """Otherwise Flower would restart again and again."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("fedweave.deployment.node_options.check_data", lambda *arguments: None)
     assert main(["keys", ".", "--node", "ann", "--host", "fl.example.org"]) == 0
     capsys.readouterr()
     good = ["--superlink", "127.0.0.1:1", "--data", "client.pt", "--state", "state", "--spec", "3f2a9c41d07be865"]
     assert main(["node", *good, "--key", key, "--certificate", certificate]) == 2
-    said = capsys.readouterr().err
-    assert words in said
-    assert len(said.splitlines()) == 1
+    errors = capsys.readouterr().err
+    assert words in errors
+    assert len(errors.splitlines()) == 1
     assert not (tmp_path / "state").exists()
 
 
 def test_an_environment_without_flower_starts_nothing(tmp_path, monkeypatch, capsys):
-    """One line says where Flower is; the project's own environment has none."""
+    """One line names the environment with Flower. The project's own environment does not have it."""
     from fedweave.deployment.flower.node_keys import run_flwr
 
     monkeypatch.chdir(tmp_path)
@@ -75,15 +75,15 @@ def test_an_environment_without_flower_starts_nothing(tmp_path, monkeypatch, cap
     capsys.readouterr()
     good = ["--superlink", "127.0.0.1:1", "--data", "client.pt", "--state", "state", "--spec", "3f2a9c41d07be865"]
     assert main(["node", *good, "--key", "ann", "--certificate", "ca.crt"]) == 2
-    said = capsys.readouterr().err
-    assert "has no Flower, which has an environment of its own; in a checkout: make flower, and source" in said
-    assert len(said.splitlines()) == 1
+    errors = capsys.readouterr().err
+    assert "has no Flower, which has an environment of its own; in a checkout: make flower, and source" in errors
+    assert len(errors.splitlines()) == 1
     monkeypatch.setattr("fedweave.deployment.flower.node_keys.CODE", "raise ImportError(\"No module named 'flwr'\")")
     with pytest.raises(BadInput, match="has no Flower"):
         run_flwr([["supernode", "register", "ann.pub"]])
 
 
-def test_a_lost_public_key_is_made_again(tmp_path, capsys):
+def test_a_lost_public_key_is_rebuilt(tmp_path, capsys):
     assert main(["keys", str(tmp_path), "--node", "ann"]) == 0
     secret, public = (tmp_path / "ann").read_bytes(), (tmp_path / "ann.pub").read_bytes()
     (tmp_path / "ann.pub").unlink()
@@ -97,23 +97,23 @@ def test_a_lost_public_key_is_made_again(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "words",
+    "names",
     [["--node", "../out"], ["--node", "a/b"], ["--node", ""], ["--node", ".."], ["--node", "a.pub"],
      ["--node", "server.key"], ["--node", "ann", "--node", "ann"],
      ["--host", "http://fl.example.org:8000"], ["--host", "fl é.org"], ["--host", ""], ["--host", "10.0.0.700"],
      ["--host", "fl.example.org", "--host", "a b"]],
 )  # fmt: skip
-def test_names_that_are_none_write_nothing(words, tmp_path, capsys):
-    """Neither for the good names beside them."""
-    assert main(["keys", str(tmp_path / "keys"), "--node", "good", *words]) == 2
+def test_invalid_names_write_nothing(names, tmp_path, capsys):
+    """This includes the valid names in the same command."""
+    assert main(["keys", str(tmp_path / "keys"), "--node", "good", *names]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
-    assert lines[0].startswith(f"error: {words[-2]}: ")
+    assert lines[0].startswith(f"error: {names[-2]}: ")
     assert not [*tmp_path.iterdir()]
 
 
 def test_secrets_have_their_mode_before_they_have_content(tmp_path, monkeypatch):
-    """A reader of the temporary file sees nothing either."""
+    """A reader of the temporary file cannot read the content either."""
     from fedweave import files
     from fedweave.deployment.client_data import ClientFile
 

@@ -1,4 +1,4 @@
-"""Keys that a SuperLink has accepted are in the roster, however `flwr` ends; keys that change their clients."""
+"""Keys that a SuperLink has accepted are in the roster, for any end of `flwr`. Keys may move to other clients."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,14 +20,14 @@ for number, words in enumerate(json.loads(sys.argv[1])):
 
 @pytest.fixture
 def roster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Roster:
-    """An empty roster, and fingerprints without keys."""
+    """An empty roster, with fingerprints that need no keys."""
     monkeypatch.setattr(node_keys, "fingerprint", lambda path: f"SHA256:{path.stem}")
     return Roster(tmp_path / "roster.json")
 
 
 @pytest.mark.parametrize("answered", range(4))
-def test_what_was_answered_is_kept(answered: int, roster: Roster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others are named, and may be registered again."""
+def test_accepted_keys_are_stored(answered: int, roster: Roster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message names the others, which may be registered again."""
     keys = {client: Path(f"{client}.pub") for client in range(3)}
     monkeypatch.setattr(node_keys, "CODE", DYING.format(answered=answered))
     if answered < len(keys):
@@ -39,7 +39,7 @@ def test_what_was_answered_is_kept(answered: int, roster: Roster, monkeypatch: p
     assert {entry.client: entry.node for entry in roster.entries()} == {n: 100 + n for n in range(min(answered, 3))}
 
 
-CHANGES = {  # clients 0 and 1 have the keys a and b -> what is registered, and the keys that are refused afterwards
+CHANGES = {  # clients 0 and 1 have the keys a and b -> the registered keys, and the keys that are refused afterwards
     "two clients change places": ({0: "b", 1: "a"}, {0: "b", 1: "a"}, []),
     "a new key, and its old one for another client": ({1: "c", 0: "b"}, {0: "b", 1: "c"}, ["a"]),
     "the same in the other order": ({0: "b", 1: "c"}, {0: "b", 1: "c"}, ["a"]),
@@ -49,8 +49,8 @@ CHANGES = {  # clients 0 and 1 have the keys a and b -> what is registered, and 
 
 
 @pytest.mark.parametrize("case", CHANGES)
-def test_a_key_that_goes_to_another_client(case: str, roster: Roster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The SuperLink accepts each key once; the roster has each client's last key, and no other key is refused."""
+def test_a_key_may_move_to_another_client(case: str, roster: Roster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SuperLink accepts each key once. The roster has each client's last key, and no other key is refused."""
     keys, expected, refused = CHANGES[case]
     nodes, unregistered = {"a": 1, "b": 2}, []
 

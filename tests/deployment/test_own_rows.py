@@ -1,4 +1,4 @@
-"""The command `rows`: what it writes from an owner's table, and what it refuses in one line."""
+"""The command `rows`: its file from an owner's table, and the input that it refuses in one line."""
 
 import json
 
@@ -23,7 +23,7 @@ def table() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def apps(tmp_path_factory):
-    """Folders of two apps: one predicts a class, one a number."""
+    """Folders of two apps: one predicts a class, the other a number."""
     folder, rows = tmp_path_factory.mktemp("apps"), table()
     for label, other in (("late", "sales"), ("sales", "late")):
         federation = fw.Federation.from_pandas(rows.drop(columns=other), client="shop", label=label, name="shops")
@@ -33,13 +33,13 @@ def apps(tmp_path_factory):
 
 @pytest.fixture
 def written(apps, tmp_path, capsys):
-    """Runs `rows` on a table; the file, or the line of the error."""
+    """Runs `rows` on a table. Returns the file, or the line of the error."""
 
-    def run(rows: pd.DataFrame, *words: str, label: str = "late", ending: str = "csv"):
+    def run(rows: pd.DataFrame, *arguments: str, label: str = "late", ending: str = "csv"):
         file, out = tmp_path / f"rows.{ending}", tmp_path / "client.pt"
         rows.to_parquet(file) if ending == "parquet" else rows.to_csv(file, index=False)
         app = ["--app", str(apps / label / "app"), "--label", label, "--client", "1", "--out", str(out)]
-        if not main(["rows", str(file), *app, *words]):
+        if not main(["rows", str(file), *app, *arguments]):
             return client_data.read(out)
         lines = capsys.readouterr().err.splitlines()
         assert len(lines) == 1
@@ -51,7 +51,7 @@ def written(apps, tmp_path, capsys):
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_the_first_rows_in_time_train(written, ending):
-    """Rows come in another order than their dates, which as texts would have another order than in time."""
+    """The order of rows is not that of their dates. The order of dates as texts is not that in time."""
     order = np.random.default_rng(0).permutation(60)
     for days in (DAYS.strftime("%Y-%m-%d"), DAYS.strftime("%Y-%m-%d %H:%M"), np.arange(60) - 30, np.arange(60) * 7.5):
         mixed = table().assign(day=days).iloc[order]
@@ -71,21 +71,21 @@ BAD_TIMES = {
 
 
 @pytest.mark.parametrize("case", BAD_TIMES)
-def test_dates_whose_order_is_a_guess_are_refused(case, written):
+def test_dates_of_ambiguous_order_are_refused(case, written):
     days, line = BAD_TIMES[case]
     assert line in written(table().assign(day=days), "--time", "day")
 
 
 @pytest.mark.parametrize("shares", ["nan,nan,nan", "0,0,1", "0.5,0.5", "1,1,-1", "inf,0,0", "a,b,c", ""])
-def test_shares_that_cannot_be_meant(shares, written):
+def test_invalid_shares_are_refused(shares, written):
     assert written(table(), "--shares", shares).startswith("error: --shares: ")
 
 
-def test_a_file_without_a_training_row(written):
+def test_a_file_without_a_training_row_is_refused(written):
     assert "of 1 row leave none for training; give more rows" in written(table()[:1], "--shares", "0.4,0.2,0.4")
 
 
-def test_a_client_below_zero(written):
+def test_a_negative_client_is_refused(written):
     assert "--client: -1 is no identity; `show` lists them, from 0" in written(table(), "--client", "-1")
 
 
@@ -97,19 +97,19 @@ LABELS = {
 
 
 @pytest.mark.parametrize("case", LABELS)
-def test_labels_that_are_no_numbers(case, written):
+def test_labels_that_are_not_numbers_are_refused(case, written):
     values, line = LABELS[case]
     assert line in written(table().assign(sales=values), label="sales")
 
 
-def test_numbers_are_kept(written):
+def test_numeric_labels_are_unchanged(written):
     file = written(table(), label="sales")
     assert np.allclose(file.arrays["targets"][:, 0].numpy(), table()["sales"])
 
 
 @pytest.mark.parametrize("label", ["late", "sales"])
-def test_numbers_by_which_a_client_scales_its_features_stay_with_it(label, tmp_path):
-    """The setting is a word, or a mapping, which a federation that predicts numbers makes of the word."""
+def test_the_scaling_of_a_client_stays_on_its_host(label, tmp_path):
+    """The setting is a word. A federation that predicts numbers turns it into a mapping."""
     rows, features = table(), table()[["hour"]].to_numpy(np.float32)
     federation = fw.Federation.from_arrays(
         features, rows[label].to_numpy(), client=rows["shop"].tolist(), name="shops", normalize="standard_client"
@@ -123,8 +123,8 @@ def test_numbers_by_which_a_client_scales_its_features_stay_with_it(label, tmp_p
             own_rows.of_arrays(hosts.spec, features, rows[label].to_numpy(), client)
 
 
-def test_a_newcomer_has_no_numbers_of_its_own(tmp_path):
-    """Targets are scaled by each client's own rows; the columns are categories, which nothing scales."""
+def test_a_newcomer_without_scaling_of_its_own_is_refused(tmp_path):
+    """Each client's own rows scale its targets. The columns are categories, which need no scaling."""
     rows = table().assign(hour=lambda t: "h" + t["hour"].astype(str)).drop(columns="late")
     federation = fw.Federation.from_pandas(rows, client="shop", label="sales", name="shops", preprocess="client")
     hosts = Hosts(tmp_path, planned("fedavg", federation))
@@ -134,8 +134,8 @@ def test_a_newcomer_has_no_numbers_of_its_own(tmp_path):
         own_rows.of_table(hosts.spec, rows, "sales", 2)
 
 
-def test_an_app_that_is_not_there(tmp_path, capsys):
-    words = ["--label", "y", "--client", "0", "--out", str(tmp_path / "out.pt")]
-    assert main(["rows", "rows.csv", "--app", str(tmp_path / "nosuch"), *words]) == 2
+def test_a_missing_app_is_refused(tmp_path, capsys):
+    arguments = ["--label", "y", "--client", "0", "--out", str(tmp_path / "out.pt")]
+    assert main(["rows", "rows.csv", "--app", str(tmp_path / "nosuch"), *arguments]) == 2
     assert capsys.readouterr().err.count("nosuch") == 1
     assert json.dumps([*map(str, tmp_path.iterdir())]) == "[]"

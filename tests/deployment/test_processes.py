@@ -1,4 +1,4 @@
-"""Programs that a command of a federation starts end with it; the fork server's commands; folders of one process."""
+"""Programs that a command of a federation starts end with it; commands of the fork server; folders of one process."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ from tests.servers import alive, until
 
 pytest.importorskip("cryptography")
 
-# As `simulate` and `node` do: a folder in /tmp, and a program in a session of its own.
+# Like `simulate` and `node`: a folder in /tmp, and a program in a session of its own.
 STARTS = """
 import signal, sys, tempfile, time
 signal.signal(signal.SIGHUP, signal.Handlers(int(sys.argv[2])))  # the tests themselves may run under nohup
@@ -47,9 +47,9 @@ runpy.run_module("fedweave.deployment.flower.supervise", run_name="__main__")
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL])
 def test_programs_end_with_the_command_that_started_them(number, tmp_path):
-    """Only a kill leaves the folder in /tmp, and no program in any case."""
-    words = [sys.executable, "-c", STARTS, tmp_path, str(int(signal.SIG_DFL))]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as command:
+    """Only a kill leaves the folder in /tmp. No program remains in any case."""
+    arguments = [sys.executable, "-c", STARTS, tmp_path, str(int(signal.SIG_DFL))]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as command:
         child = int(command.stdout.readline())
         command.send_signal(number)
         code = command.wait(60)
@@ -58,9 +58,9 @@ def test_programs_end_with_the_command_that_started_them(number, tmp_path):
     assert bool([*tmp_path.glob("short-*")]) == (number == signal.SIGKILL)
 
 
-def test_nohup_goes_on(tmp_path):
-    words = [sys.executable, "-c", STARTS, tmp_path, str(int(signal.SIG_IGN))]
-    with subprocess.Popen(words, stdout=subprocess.PIPE) as one:
+def test_a_command_with_nohup_continues(tmp_path):
+    arguments = [sys.executable, "-c", STARTS, tmp_path, str(int(signal.SIG_IGN))]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE) as one:
         one.stdout.readline()
         one.send_signal(signal.SIGHUP)
         with pytest.raises(subprocess.TimeoutExpired):
@@ -72,8 +72,8 @@ def test_nohup_goes_on(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_supervised_program_ends_with_its_supervisor(number):
     script = "import os, time; print(os.getpid(), flush=True); time.sleep(300)"
-    words = [sys.executable, "-c", SUPERVISES, sys.executable, "-c", script]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as supervisor:
+    arguments = [sys.executable, "-c", SUPERVISES, sys.executable, "-c", script]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as supervisor:
         child = int(supervisor.stdout.readline())
         supervisor.send_signal(number)
         assert supervisor.wait(60) == 0
@@ -93,8 +93,8 @@ def test_commands_of_the_fork_server_in_folders_with_spaces(tmp_path, monkeypatc
 
     def answer() -> None:
         connection, _ = listener.accept()
-        words, place, variables, files = fork_server._receive_command(connection)
-        received.extend([words, place, variables["MINE"]])
+        arguments, place, variables, files = fork_server._receive_command(connection)
+        received.extend([arguments, place, variables["MINE"]])
         os.write(files[1], b"said")
         [os.close(file) for file in files]
         connection.sendall(os.getpid().to_bytes(8, "big") + bytes([7]))
@@ -112,7 +112,7 @@ def test_commands_of_the_fork_server_in_folders_with_spaces(tmp_path, monkeypatc
 
 
 def test_a_folder_belongs_to_one_server_at_a_time(tmp_path):
-    """Another process is refused while the first one is in it, and let in after that one was killed."""
+    """Another process is refused while the first one uses the folder, and accepted after the first one was killed."""
     code = (
         "import sys, time; from pathlib import Path; from fedweave.deployment.folders import lock_folder\n"
         "with lock_folder(Path(sys.argv[1]), 'w'): print('in', flush=True); time.sleep(300)"
@@ -127,8 +127,8 @@ def test_a_folder_belongs_to_one_server_at_a_time(tmp_path):
         pass
 
 
-def test_the_next_server_waits_for_the_end_of_the_one_before(tmp_path):
-    """It waits as long as the other has the folder, and has it then; where it may not wait so long, it is refused."""
+def test_the_next_server_waits_for_the_end_of_the_previous_one(tmp_path):
+    """It waits while the other server uses the folder, and then uses it. With a shorter time limit it is refused."""
     order = []
 
     def wait() -> None:
@@ -146,7 +146,7 @@ def test_the_next_server_waits_for_the_end_of_the_one_before(tmp_path):
 
 
 class Runs:
-    """A host whose SuperLink says that its run has failed."""
+    """A host whose SuperLink reports a failed run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.processes = folder, {"superlink": self}
@@ -154,13 +154,13 @@ class Runs:
     def poll(self) -> None:
         return None
 
-    def run_flwr(self, *words: str) -> str:
-        assert words[0] == "list"
+    def run_flwr(self, *arguments: str) -> str:
+        assert arguments[0] == "list"
         return 'Listing\n{"runs": [{"run-id": "5", "status": "finished:failed", "status-details": "no app"}]}'
 
 
-def test_a_run_whose_server_has_ended_without_a_word_is_not_waited_for(tmp_path, monkeypatch):
-    """It never wrote a status, or only a run before did; it was killed after it did; it said that it has failed."""
+def test_a_run_whose_server_ended_without_a_message_is_not_waited_for(tmp_path, monkeypatch):
+    """It wrote no status, or only an earlier run did. It was killed after it wrote one. It reported a failure."""
     from fedweave.deployment.flower import run_monitor
 
     monkeypatch.setattr(run_monitor, "QUERY_INTERVAL", 0.1)
@@ -181,7 +181,7 @@ def test_a_run_whose_server_has_ended_without_a_word_is_not_waited_for(tmp_path,
     assert run_monitor.follow(tmp_path, Runs(tmp_path), "5", progress=False)["state"] == "finished"
 
 
-def test_the_bar_knows_the_rounds_before_the_server_does(tmp_path, capsys):
+def test_the_bar_has_the_number_of_rounds_before_the_server_writes_it(tmp_path, capsys):
     """While the server waits for clients, it has written 0 of 0 rounds."""
     from fedweave.deployment.flower import run_monitor
 
@@ -191,19 +191,19 @@ def test_the_bar_knows_the_rounds_before_the_server_does(tmp_path, capsys):
     later.start()
     run_monitor.follow(tmp_path, Runs(tmp_path), "5", rounds=3)
     later.join()
-    said = capsys.readouterr().err
-    assert "| 0/3 [" in said
-    assert "| 3/3 [" in said
+    errors = capsys.readouterr().err
+    assert "| 0/3 [" in errors
+    assert "| 3/3 [" in errors
 
 
-def test_a_superlink_that_does_not_answer_is_asked_again(tmp_path, monkeypatch):
+def test_a_superlink_that_does_not_answer_gets_the_request_again(tmp_path, monkeypatch):
     from fedweave.deployment.flower.run_monitor import run_state
 
     host = Runs(tmp_path)
     assert run_state(host, "5") == ("finished:failed", "no app")
     assert run_state(host, "6") == ("", "")
 
-    def busy(*words: str) -> str:
+    def busy(*arguments: str) -> str:
         raise BadInput("flwr list: no answer")
 
     monkeypatch.setattr(host, "run_flwr", busy)
@@ -227,22 +227,22 @@ NODES = {
 
 
 @pytest.mark.parametrize("case", NODES)
-def test_a_node_with_wrong_options_starts_nothing(case, tmp_path, monkeypatch, capsys):
+def test_a_node_with_wrong_options_starts_no_process(case, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name in ("ca.crt", "key"):
         (tmp_path / name).write_text("x")
-    words, line = NODES[case]
+    arguments, line = NODES[case]
     good = ["--superlink", "fl.example.org:8000", "--certificate", "ca.crt", "--key", "key", "--data", "key",
             "--state", "state", "--spec", HASH]  # fmt: skip
-    assert main(["node", *good, *words]) == 2
-    said = capsys.readouterr().err
-    assert line in said
-    assert len(said.splitlines()) == 1
+    assert main(["node", *good, *arguments]) == 2
+    errors = capsys.readouterr().err
+    assert line in errors
+    assert len(errors.splitlines()) == 1
     assert not (tmp_path / "state").exists()
 
 
-def test_a_command_of_flower_that_fails_is_one_line(tmp_path):
-    """Its last one, or the text in the frame that it draws around an error."""
+def test_a_failed_command_of_flower_is_reported_in_one_line(tmp_path):
+    """The line is the last one, or the text in the frame around an error."""
     from fedweave.deployment.flower.processes import Host
 
     command = tmp_path / "flwr"

@@ -1,4 +1,4 @@
-"""The roster of keys: which client a node is; replies hold nothing else than what is declared; the noted messages."""
+"""The roster of keys: the client of each node; replies contain only declared values; the recorded messages."""
 
 import json
 import shutil
@@ -26,8 +26,8 @@ def rows():
     return rows_of()
 
 
-def test_a_node_that_is_corrected_is_asked_again(rows, tmp_path):
-    """Its owner started it with the file of another client, and starts it again with its own."""
+def test_a_corrected_node_gets_requests_again(rows, tmp_path):
+    """Its owner started it with the file of another client, and restarts it with the correct one."""
     hosts = Hosts(tmp_path, planned("fedavg", rows))
     roster, lines, calls = write_roster(tmp_path / "roster.json", NODES), [], hosts.calls()
     calls.nodes_[898] = hosts.node(0)
@@ -52,7 +52,9 @@ def write_roster(path, owners) -> Roster:
 
 
 def test_a_node_with_another_clients_key_is_refused_until_the_roster_changes(rows, tmp_path):
-    """The key of node 899 is client 2's, that of node 898 nobody's; then the server's owner corrects the roster."""
+    """The key of node 899 belongs to client 2, and that of node 898 to no client. Then the server's owner corrects the
+    roster.
+    """
     hosts = Hosts(tmp_path, planned("fedavg", rows))
     roster, lines, calls = write_roster(tmp_path / "roster.json", {900: 0, 899: 2}), [], hosts.calls()
     settings = {"owners": roster.clients, "say": lines.append}
@@ -67,8 +69,8 @@ def test_a_node_with_another_clients_key_is_refused_until_the_roster_changes(row
 
 
 @pytest.mark.acceptance
-def test_a_key_that_is_replaced_in_the_middle(rows, tmp_path):
-    """Client 1's old node is refused, and its new one goes on from the state on its disk."""
+def test_a_key_may_be_replaced_during_a_run(rows, tmp_path):
+    """Client 1's old node is refused. Its new node continues from the state on its disk."""
     hosts = Hosts(tmp_path, planned("fedrep", rows))
     roster = write_roster(tmp_path / "roster.json", NODES)
     hosts.run(until=1, owners=roster.clients)
@@ -99,8 +101,8 @@ HOSTILE = {
 
 
 @pytest.fixture(scope="module")
-def honest(rows, tmp_path_factory):
-    """A federation that is over, and its messages by kind."""
+def finished(rows, tmp_path_factory):
+    """A finished federation, and its messages by kind."""
     hosts = Hosts(tmp_path_factory.mktemp("honest"), planned("fedavg", rows))
     calls = hosts.calls()
     hosts.run(calls)
@@ -108,8 +110,8 @@ def honest(rows, tmp_path_factory):
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_numbers_that_no_node_sends_are_refused(case, honest):
-    spec, sent = honest
+def test_impossible_numbers_are_refused(case, finished):
+    spec, sent = finished
     kind, numbers = HOSTILE[case]
     request, reply = sent[kind]
     assert inspection.inspect(spec, request, reply, 1) is reply
@@ -118,15 +120,15 @@ def test_numbers_that_no_node_sends_are_refused(case, honest):
     assert len(wrong) < 200
 
 
-def test_a_score_of_a_part_without_rows_is_no_number(honest):
-    spec, sent = honest
+def test_a_score_of_a_part_without_rows_is_nan(finished):
+    spec, sent = finished
     request, reply = sent["train"]
     empty = replace(reply, config={**reply.config, "pre/val": float("nan")})
     assert inspection.inspect(spec, request, empty, 1) is empty
 
 
 def corrupt_reply(request: Request, reply: Reply, upload: bool) -> Reply:
-    """An upload of another shape, or a loss that is no number."""
+    """An upload of another shape, or a loss that is not a number."""
     if not reply.upload:
         return reply
     if not upload:
@@ -143,8 +145,8 @@ def corrupt_reply(request: Request, reply: Reply, upload: bool) -> Reply:
     ],
     ids=["noise", "robust"],
 )
-def test_uploads_of_another_size_are_refused_whatever_hides_or_defends_them(train, rows, tmp_path):
-    """The limit follows from the declared tensors; nothing of a refused upload is stored, and the server goes on."""
+def test_uploads_of_another_size_are_refused_with_every_protection(train, rows, tmp_path):
+    """The limit follows from the declared tensors. Nothing of a refused upload is stored, and the server continues."""
     hosts = Hosts(tmp_path, planned("fedavg", rows, **train))
     calls = hosts.calls()
     calls.change = lambda node, request, reply: corrupt_reply(request, reply, node == 899) if node != 900 else reply
@@ -155,9 +157,9 @@ def test_uploads_of_another_size_are_refused_whatever_hides_or_defends_them(trai
     assert [(line["client"], line.get("tensors", {})) for line in refused] == [(1, {}), (2, {})] * 2
     assert "is declared" in refused[0]["error"]
     assert "'loss' must be a number" in refused[1]["error"]
-    asked = [request for _, request, _ in calls.sent if request.kind == "train" and request.config["train"]]
+    training_requests = [request for _, request, _ in calls.sent if request.kind == "train" and request.config["train"]]
     form = hosts.spec.forms["train"][0]["tensors"]
-    assert {request.max_bytes for request in asked} == {inspection.max_bytes(form)}
+    assert {request.max_bytes for request in training_requests} == {inspection.max_bytes(form)}
     assert inspection.max_bytes(form) < sum(value.nbytes for value in hosts.spec.task.init(0).values()) + 20_000
 
 
@@ -175,8 +177,8 @@ def test_the_fingerprint_is_that_of_ssh(tmp_path, capsys):
     assert fingerprint(public) in output
 
 
-def test_rosters_that_cannot_be_meant(tmp_path, capsys):
-    """A file that is missing or damaged, keys without a client, a client without a key."""
+def test_invalid_rosters_are_refused(tmp_path, capsys):
+    """A missing or damaged file, keys without a client, a client without a key."""
     path = tmp_path / "roster.json"
     with pytest.raises(BadInput, match=r"not found, so that no node is known; register the keys"):
         Roster(path).clients()
@@ -192,8 +194,8 @@ def test_rosters_that_cannot_be_meant(tmp_path, capsys):
     assert all(line.startswith("error: ") for line in lines)
 
 
-def test_a_line_that_a_killed_server_has_cut_off_is_removed(rows, tmp_path):
-    """The next line does not join it, and the table of bytes is written at the end."""
+def test_an_incomplete_line_of_a_killed_server_is_removed(rows, tmp_path):
+    """The next line is not appended to it. At the end the table of bytes is written."""
     hosts = Hosts(tmp_path, planned("fedavg", rows, rounds=3))
     hosts.run(until=1)
     file, before = tmp_path / "server" / "messages.jsonl", hosts.message_log().lines()

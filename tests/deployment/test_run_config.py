@@ -1,4 +1,4 @@
-"""The run-config of a server: folders below the home folder, and numbers that cannot be meant."""
+"""The run-config of a server: folders below the home folder, and invalid numbers."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from fedweave.deployment import run_config
 from fedweave.errors import BadInput
 
 
-def test_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_folders_are_below_the_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Empty ones are those of fedweave."""
     monkeypatch.setenv("HOME", str(tmp_path))
     for folder, expected in (("~/mine", tmp_path / "mine"), ("", tmp_path / ".fedweave" / "federations" / "3f2a")):
@@ -17,7 +17,7 @@ def test_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         assert run_config.read_roster({"roster": file}).path == expected
 
 
-def test_numbers() -> None:
+def test_invalid_numbers_are_refused() -> None:
     assert [run_config.read_number({"wait": value}, "wait") for value in (600.0, "5", 0)] == [600.0, 5.0, 0.0]
     for value in ("soon", "nan", float("inf"), -1):
         with pytest.raises(

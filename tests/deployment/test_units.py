@@ -1,4 +1,4 @@
-"""Units of clients on separate hosts: in spec.json, and in what the server says of its members."""
+"""Units of clients on separate hosts: in spec.json, and in the server's record of its members."""
 
 import json
 from dataclasses import replace
@@ -23,7 +23,7 @@ def build_spec(units: tuple[str, ...]) -> spec.AppSpec:
     return export.specify(repetition.prepare(run, dataset, partition), dataset, partition)
 
 
-def test_units_travel_with_the_specification(tmp_path: Path) -> None:
+def test_the_specification_has_the_units(tmp_path: Path) -> None:
     plain = build_spec(())
     count = len(plain.clients)
     units = tuple(f"home {i // 2}" for i in range(count))
@@ -35,7 +35,7 @@ def test_units_travel_with_the_specification(tmp_path: Path) -> None:
     assert named.hash != plain.hash
 
 
-def test_a_specification_without_units_is_as_before(tmp_path: Path) -> None:
+def test_a_specification_without_units_is_unchanged(tmp_path: Path) -> None:
     plain = build_spec(())
     spec.write(plain, tmp_path)
     assert "units" not in json.loads((tmp_path / spec.FILE).read_text())
