@@ -27,7 +27,7 @@ QUIET = {"progress": False}
 
 
 def people(clients: int = 6, rows: int = 40, seed: int = 0) -> fw.Federation:
-    """Two blobs per client, whose labels are swapped in one of two groups."""
+    """Two blobs per client. In one of two groups the labels are swapped."""
     draws = np.random.default_rng(seed)
     count = clients * rows
     owner = np.repeat(np.arange(clients), rows)
@@ -50,7 +50,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> fw.Comparison:
 
 
 def test_tables_are_tidy_and_named(compared: fw.Comparison) -> None:
-    """Every score once, with the names of methods and clients."""
+    """Every score is there once, with the names of methods and clients."""
     table = compared.table
     assert table.columns.tolist() == ["method", "seed", "client", "round", "point", "split", "metric", "value"]
     assert {*table["method"]} == {"local", "pfedgraph", "ditto"} == {*compared.methods}
@@ -66,7 +66,7 @@ def test_tables_are_tidy_and_named(compared: fw.Comparison) -> None:
 
 
 def test_paired_test_and_graph(compared: fw.Comparison) -> None:
-    """A test says who is better, in numbers and in words; the graph has the clients' names and shows the groups."""
+    """A test has its result in numbers and in words. The graph has the clients' names and shows the groups."""
     test = compared.test("pfedgraph", "local")
     other = compared.test("local", "pfedgraph")
     assert test.difference == pytest.approx(-other.difference)
@@ -88,8 +88,8 @@ def test_paired_test_and_graph(compared: fw.Comparison) -> None:
         compared["local"].graph()
 
 
-def test_figures(compared: fw.Comparison, tmp_path: Path) -> None:
-    """Every figure is a drawing that shows itself and can be saved."""
+def test_figures_are_shown_and_saved(compared: fw.Comparison, tmp_path: Path) -> None:
+    """Every figure is a drawing that a notebook shows and that can be saved."""
     plots = [compared.plot.curves(), compared.plot.clients(), compared.plot.cost()]
     plots += [compared["pfedgraph"].plot.graph(), compared["pfedgraph"].plot.evolution()]
     for figure in plots:
@@ -109,8 +109,8 @@ def test_clients_have_their_names_in_a_figure() -> None:
     assert "client 1" not in figure.svg
 
 
-def test_save_and_load(compared: fw.Comparison, tmp_path: Path) -> None:
-    """The folder is that of a study: the readers open it, and what is loaded says what was saved."""
+def test_a_saved_comparison_is_loaded_unchanged(compared: fw.Comparison, tmp_path: Path) -> None:
+    """The folder is that of a study, and the readers open it."""
     folder = compared.save(tmp_path / "saved")
     again = fw.load(folder)
     pd.testing.assert_frame_equal(again.table, compared.table)
@@ -141,10 +141,10 @@ def test_save_and_load(compared: fw.Comparison, tmp_path: Path) -> None:
         ("/proc/new", "cannot be written"),
     ],
 )
-def test_places_where_nothing_can_be_saved(
+def test_places_where_nothing_can_be_saved_are_refused(
     place: str | None, message: str, compared: fw.Comparison, tmp_path: Path
 ) -> None:
-    """One line, for the whole comparison and for one exported model."""
+    """One line for the whole comparison, and one for a single exported model."""
     (tmp_path / "file").touch()
     folder = place and place.format(tmp_path)
     for save in (compared.save, lambda path: compared["ditto"].export(path, "person 0")):
@@ -153,7 +153,7 @@ def test_places_where_nothing_can_be_saved(
 
 
 def test_a_saved_copy_has_nothing_of_an_earlier_one(compared: fw.Comparison, tmp_path: Path) -> None:
-    """A method that is no longer compared goes, files of the user stay; a copy that fails changes nothing."""
+    """Methods that are no longer compared are removed, and the user's files are kept. A failed copy changes nothing."""
     place = compared.save(tmp_path / "saved")
     (place / "runs" / "data-gone").mkdir()
     (place / "runs" / "data-gone" / "run.json").touch()
@@ -176,8 +176,8 @@ def test_a_saved_copy_has_nothing_of_an_earlier_one(compared: fw.Comparison, tmp
 
 
 @pytest.mark.parametrize("content", ["", "[]", "5", "{}"])
-def test_damaged_files_of_results(content: str, tmp_path: Path) -> None:
-    """A damaged run is trained again; a damaged description of the data is named, with a way out that works."""
+def test_damaged_files_of_results_are_trained_again_or_named(content: str, tmp_path: Path) -> None:
+    """A damaged run is trained again. A damaged description of the data is named, with a way out that works."""
     settings = {"rounds": 1, "seeds": 1, "central": False, "out": tmp_path, **QUIET}
     run = fw.compare(people(), ["local"], **settings)["local"].run
     (run.folder / "run.json").write_text(content)
@@ -198,8 +198,8 @@ def failing(*args: Any, **options: Any) -> None:
     raise OSError("the disk is full")
 
 
-def test_resume(compared: fw.Comparison) -> None:
-    """The same call trains nothing again; another setting trains its own run and leaves the others."""
+def test_finished_runs_are_not_trained_again(compared: fw.Comparison) -> None:
+    """Another setting trains its own run and keeps the others."""
     folder = compared.study.folder
     stamps = {run: (folder / "runs" / f"people-{run}" / "run.json").stat().st_mtime_ns for run in compared.methods}
     calls: list[fw.Progress] = []
@@ -218,7 +218,7 @@ def test_resume(compared: fw.Comparison) -> None:
 
 
 def test_another_graph_in_the_same_file_is_trained_again(tmp_path: Path) -> None:
-    """And the same one is not."""
+    """The same graph is not."""
     file, calls = tmp_path / "graph.npy", list[fw.Progress]()
     settings = {"rounds": 2, "seeds": 1, "lr": 0.1, "out": tmp_path / "out", "callbacks": [calls.append], **QUIET}
     methods = {"given": fw.methods.PFedGraph(graph=f"given:{file}")}
@@ -232,8 +232,8 @@ def test_another_graph_in_the_same_file_is_trained_again(tmp_path: Path) -> None
     assert not tables[0]["value"].equals(tables[2]["value"])
 
 
-def test_callbacks_see_every_evaluated_round() -> None:
-    """In this process, whoever trained, with validation values of every client and without test values."""
+def test_callbacks_get_every_evaluated_round() -> None:
+    """They run in this process. They get validation values of every client and no test values."""
     calls: list[fw.Progress] = []
     fw.compare(
         people(), ["local", "fedavg"], rounds=4, seeds=2, evaluate={"every": 2}, callbacks=[calls.append], **QUIET
@@ -245,8 +245,8 @@ def test_callbacks_see_every_evaluated_round() -> None:
     assert all(c.rounds == 4 and c.val.shape == (6,) and not hasattr(c, "test") for c in calls)
 
 
-def test_same_bits_as_the_stages(tmp_path: Path) -> None:
-    """A study from params.yaml's own words, through the stages' functions, and `compare` give the same numbers."""
+def test_compare_has_the_bits_of_the_stages(tmp_path: Path) -> None:
+    """`compare` gives the numbers of a study with the same params.yaml, run by the functions of the stages."""
     block = {"name": "dirichlet", "clients": 5, "seed": 3, "beta": 0.5}
     train = {"rounds": 2, "epochs": 2, "batch_size": 16, "lr": 0.05}
     task = {
@@ -303,9 +303,9 @@ class Damped(fw.methods.FedAvg):
         return {name: value + self.step * (mean[name] - value) for name, value in old.items()}
 
 
-def test_own_model_and_own_method(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module and a method of the user's own, next to methods that need a head and batch normalisation."""
-    monkeypatch.setitem(METHODS, "damped", Damped)  # gone again after this test
+def test_a_model_and_a_method_of_the_user_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other methods in the comparison need a head and batch normalisation."""
+    monkeypatch.setitem(METHODS, "damped", Damped)  # removed again after this test
     methods = {"half": Damped(), "whole": Damped(step=1.0), "fedavg": "fedavg", "fedrod": "fedrod", "fedbn": "fedbn"}
     compared = fw.compare(
         people(), methods, model=lambda shape, outputs: Net(*shape, outputs), rounds=2, seeds=1, **QUIET
@@ -317,13 +317,12 @@ def test_own_model_and_own_method(monkeypatch: pytest.MonkeyPatch) -> None:
     assert compared["fedavg"].run.info["layers"] == ["body.0", "body.1", "fc"]
 
 
-def test_fit_says_which_argument_is_the_method() -> None:
+def test_fit_names_the_argument_for_the_method() -> None:
     with pytest.raises(fw.BadInput, match=r"fit\(\): the first argument is a federation; give the method first"):
         fw.fit(people(), "fedavg", rounds=1)  # type: ignore[arg-type]
 
 
-def test_fit() -> None:
-    """One run: a table of scores, the same bits for the same seed."""
+def test_fit_returns_scores_with_the_same_bits_for_a_seed() -> None:
     federation, model = people(), Net(5, 2)
     first, again, other = (
         fw.fit("fedaghn", federation, model=model, rounds=2, seed=seed, **QUIET) for seed in (0, 0, 1)
@@ -333,8 +332,8 @@ def test_fit() -> None:
     assert first.graph().shape == (6, 6)
 
 
-def test_tuning_is_that_of_the_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Trials on validation data, counted on the bar; the best values train; a second call makes no trial again."""
+def test_tuning_has_the_trials_of_the_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Trials use validation data, and the bar counts them. The best values train. A second call repeats no trial."""
     settings = {
         "rounds": 2,
         "seeds": 1,
@@ -354,18 +353,18 @@ def test_tuning_is_that_of_the_stage(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert again["ditto"].settings["train"]["lr"] == 0.05
 
 
-def test_one_method_with_two_settings() -> None:
-    """Both run, and their names say the settings."""
+def test_one_method_may_run_with_two_settings() -> None:
+    """The names of the runs have the settings."""
     pair = [fw.methods.Ditto(lam=lam) for lam in (0.5, 1e-5)]
     compared = fw.compare(people(), pair, rounds=1, seeds=1, **QUIET)
     names = ("ditto-lam-0_5", "ditto-lam-1e-05")
     assert [compared[name].settings["method"]["lam"] for name in names] == [0.5, 1e-5]
 
 
-def test_warnings(tmp_path: Path) -> None:
-    """Said once each: training was too short, nobody is above the majority, clients are small or few.
+def test_warnings_are_printed_once(tmp_path: Path) -> None:
+    """Training was too short, no method is better than the majority class, clients are small or few.
 
-    A folder that is opened later says the same.
+    A folder that is loaded later prints the same.
     """
     draws = np.random.default_rng(0)
     x, y = draws.normal(size=(90, 3)), (draws.random(90) < 0.2).astype(int)
@@ -394,8 +393,8 @@ def test_warnings(tmp_path: Path) -> None:
         fw.compare(federation, {"alone": "local", "avg": "fedavg"}, rounds=1, seeds=1, lr=1e-30, **QUIET)
 
 
-def test_a_diverged_method_leaves_the_others(tmp_path: Path) -> None:
-    """Its line is a warning; if none is left, it is the error."""
+def test_a_diverged_method_does_not_stop_the_others(tmp_path: Path) -> None:
+    """Its line is a warning. If all methods diverge, it is the error."""
     methods = {"good": "fedavg", "bad": fw.methods.PerFedAvg(alpha=1e30)}
     settings = {"rounds": 3, "seeds": 1, "lr": 0.05, "evaluate": {"every": 3}, **QUIET}
     compared = fw.compare(people(), methods, **settings)
@@ -403,7 +402,7 @@ def test_a_diverged_method_leaves_the_others(tmp_path: Path) -> None:
     assert any("training diverged" in line for line in compared.warnings)
     with pytest.raises(fw.Diverged, match="training diverged"):
         fw.compare(people(), {"bad": methods["bad"]}, **settings)
-    # An older result of that name has other settings, and goes.
+    # An older result of that name has other settings, and is removed.
     fw.compare(people(), {"good": "fedavg", "bad": "fedavg_ft"}, **settings, out=tmp_path)
     assert fw.compare(people(), methods, **settings, out=tmp_path).methods == ("good",)
 
@@ -449,8 +448,8 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_bad_arguments(message: str, tmp_path: Path) -> None:
-    """One line before any work; the folder stays as it was."""
+def test_bad_arguments_are_refused(message: str, tmp_path: Path) -> None:
+    """One line before any work. The folder is unchanged."""
     arguments = {"methods": ["local"], "rounds": 1, "seeds": 1, "out": tmp_path / "out", **QUIET, **REFUSED[message]}
     with pytest.raises(fw.BadInput) as caught:
         fw.compare(people(), **arguments)
@@ -460,14 +459,13 @@ def test_bad_arguments(message: str, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_seeds_may_be_an_iterator() -> None:
-    """Which can be read once."""
+def test_seeds_may_be_an_iterator_that_is_read_once() -> None:
     compared = fw.compare(people(), ["local"], rounds=1, seeds=iter((3, 5)), **QUIET)
     assert [*compared.study.runs[0].seeds] == [3, 5]
 
 
 @pytest.mark.parametrize("folder", [None, 3, ""])
-def test_a_folder_that_is_no_path(folder: object) -> None:
-    """One line that names the argument."""
+def test_a_folder_that_is_not_a_path_is_refused(folder: object) -> None:
+    """One line names the argument."""
     with pytest.raises(fw.BadInput, match=r"folder: .* is no path of a folder; give such as"):
         fw.load(folder)

@@ -1,4 +1,4 @@
-"""Federations from arrays, tables, graphs and known data sets: what is kept, how it is split, what is refused."""
+"""Federations from arrays, tables, graphs and known data sets: their content, their splits, and refused input."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ def rows(federation: fw.Federation) -> list[dict[str, set[int]]]:
 
 
 def test_rounds_without_validation_rows_are_shown_without_a_value(capsys: pytest.CaptureFixture[str]) -> None:
-    """A warning of NumPy would be an error here; callbacks see every round all the same."""
+    """A warning of NumPy would be an error here. Callbacks get every round."""
     seen = list[np.ndarray]()
     for split in ({"train": 0.6, "val": 0.2, "test": 0.2}, {"train": 0.6, "val": 0.0, "test": 0.4}):
         federation = fw.Federation.from_dataset("digits", "iid", clients=3, split=split)
@@ -37,7 +37,7 @@ def test_rounds_without_validation_rows_are_shown_without_a_value(capsys: pytest
     "ids", [WHO, np.array(WHO), [(i % 3, "x") for i in range(60)], pd.Series(WHO), [i % 3 for i in range(60)]]
 )
 def test_clients_keep_rows_and_names(ids: object) -> None:
-    """Whatever identifies a client, its rows are its own and nobody else's, once."""
+    """Clients may have names of any type. Each row belongs to its client only, and is there once."""
     federation = fw.Federation.from_arrays(X, Y, client=ids)
     listed = ids.tolist() if hasattr(ids, "tolist") else list(ids)
     for name, parts in zip(federation.names, rows(federation), strict=True):
@@ -48,7 +48,7 @@ def test_clients_keep_rows_and_names(ids: object) -> None:
 
 
 def test_random_split_is_stratified_and_seeded() -> None:
-    """Each part has the client's mix of classes; the same seed gives the same rows."""
+    """Each part has the client's mix of classes. The same seed gives the same rows."""
     split = {"train": 0.5, "val": 0.25, "test": 0.25}
     y = np.repeat([0, 1], 30)
     first, again, other = (fw.Federation.from_arrays(X, y, client=WHO, split=split, seed=seed) for seed in (1, 1, 2))
@@ -58,8 +58,8 @@ def test_random_split_is_stratified_and_seeded() -> None:
             assert abs(y[[*part]].mean() - 0.5) <= 1 / len(part) + 1e-9
 
 
-def test_chronological_split() -> None:
-    """With a time, the first rows of each client train and the last ones test."""
+def test_a_split_by_time_trains_on_the_first_rows() -> None:
+    """The last rows of each client are test rows."""
     clock = np.random.default_rng(1).permutation(60)
     for parts in rows(fw.Federation.from_arrays(X, Y, client=WHO, time=clock)):
         ends = [(min(clock[[*parts[p]]]), max(clock[[*parts[p]]])) for p in PARTS]
@@ -68,8 +68,8 @@ def test_chronological_split() -> None:
 
 @pytest.mark.filterwarnings("ignore:Could not infer format")  # of pandas, for years of two digits
 @pytest.mark.parametrize("written", ["%d.%m.%Y %H:%M", "%d/%m/%y", "%m/%d/%Y", "%Y-%m-%d"])
-def test_texts_of_dates_are_read_in_the_order_that_they_have(written: str) -> None:
-    """One number above 12 says for all rows whether the day comes first; the first rows may not say it."""
+def test_dates_as_texts_are_read_in_their_own_order(written: str) -> None:
+    """One number above 12 shows for all rows whether the day comes first. It need not be in the first rows."""
     days = pd.Series(pd.date_range("2021-01-02", periods=60))
     order = np.random.default_rng(1).permutation(60)
     order = np.concatenate([order[days[order].dt.day <= 12], order[days[order].dt.day > 12]])
@@ -87,26 +87,28 @@ def test_texts_of_dates_are_read_in_the_order_that_they_have(written: str) -> No
     ],
 )
 def test_dates_of_two_meanings_are_refused(clock: list[str], message: str) -> None:
-    """Neither order is guessed."""
+    """Neither order is assumed."""
     with pytest.raises(fw.BadInput, match=message):
         fw.Federation.from_arrays(X, Y, client=WHO, time=clock)
 
 
-def test_given_splits() -> None:
-    """Labels per row and rows per part say the same; validation can be taken from training rows."""
+def test_given_splits_are_used() -> None:
+    """Labels per row and rows per part are equivalent. Validation rows may come from training rows."""
     label = np.array((["train"] * 3 + ["val"] * 3 + ["test"] * 3) * 7)[:60]
     first = fw.Federation.from_arrays(X, Y, client=WHO, split=label)
     second = fw.Federation.from_arrays(X, Y, client=WHO, split={part: np.flatnonzero(label == part) for part in PARTS})
     assert rows(first) == rows(second)
     assert first.dealt == second.dealt
-    taken = fw.Federation.from_arrays(X, Y, client=WHO, split=np.where(label == "test", "test", "train"), val=0.25)
-    assert [p["test"] for p in rows(taken)] == [p["test"] for p in rows(first)]
-    assert all(len(p["val"]) >= 1 for p in rows(taken))
+    with_validation = fw.Federation.from_arrays(
+        X, Y, client=WHO, split=np.where(label == "test", "test", "train"), val=0.25
+    )
+    assert [p["test"] for p in rows(with_validation)] == [p["test"] for p in rows(first)]
+    assert all(len(p["val"]) >= 1 for p in rows(with_validation))
 
 
 @pytest.mark.parametrize(("shape", "stored"), [((4,), (4, 1, 1)), ((7, 2), (2, 1, 7)), ((3, 8, 8), (3, 8, 8))])
-def test_kinds(shape: tuple[int, ...], stored: tuple[int, ...]) -> None:
-    """Vectors, windows and images; a module of one's own sees rows as they were given."""
+def test_the_kind_of_data_follows_from_the_shape(shape: tuple[int, ...], stored: tuple[int, ...]) -> None:
+    """Vectors, windows and images. A user's module gets rows in the given shape."""
     from torch import nn
 
     x = np.random.default_rng(0).normal(size=(60, *shape)).astype(np.float32)
@@ -133,7 +135,7 @@ def test_kinds(shape: tuple[int, ...], stored: tuple[int, ...]) -> None:
 
 
 def test_outputs_that_are_not_finite_are_not_called_random() -> None:
-    """NaN differs from itself, as a random number does."""
+    """NaN differs from itself, like a random number."""
     from torch import nn
 
     class Wrong(nn.Linear):
@@ -144,8 +146,8 @@ def test_outputs_that_are_not_finite_are_not_called_random() -> None:
         fw.fit("local", fw.Federation.from_arrays(X, Y, client=WHO), model=lambda s, o: Wrong(4, o), progress=False)
 
 
-def test_digest_follows_the_data() -> None:
-    """Other values, labels or rows are another federation; the order in which clients are named is not."""
+def test_the_digest_depends_on_the_data() -> None:
+    """Other values, labels or rows are another federation. The order of the clients' names does not matter."""
     one = fw.Federation.from_arrays(X, Y, client=WHO).dealt
     assert one == fw.Federation.from_arrays(X.copy(), [*Y], client=np.array(WHO)).dealt
     assert one != fw.Federation.from_arrays(X + 1, Y, client=WHO).dealt
@@ -153,8 +155,8 @@ def test_digest_follows_the_data() -> None:
     assert one != fw.Federation.from_arrays(X, Y, client=WHO, seed=1).dealt
 
 
-def test_table_preprocessing_reads_training_rows_alone() -> None:
-    """Numbers are standardised and filled in, categories get columns; rows outside of training change nothing."""
+def test_table_preprocessing_uses_training_rows_only() -> None:
+    """Numbers are standardised and completed; categories become columns. Rows outside of training change nothing."""
     part = (["train"] * 6 + ["val"] * 2 + ["test"] * 2) * 6
     table = pd.DataFrame(
         {
@@ -187,8 +189,8 @@ def test_table_preprocessing_reads_training_rows_alone() -> None:
     np.testing.assert_array_equal(federation.preprocessing.encode(table), values)
 
 
-def test_graphs() -> None:
-    """One graph per client; training runs on them."""
+def test_each_client_has_its_graph() -> None:
+    """Training runs on the graphs."""
     draws = np.random.default_rng(0)
     graphs = {
         f"site {i}": (draws.normal(size=(12, 3)), np.stack([np.arange(11), np.arange(1, 12)]), np.arange(12) % 2)
@@ -204,8 +206,7 @@ def test_graphs() -> None:
             fw.Federation.from_graphs({"bad": (np.ones((12, 3)), np.array([[0], [node]]), np.arange(12) % 2)})
 
 
-def test_known_data_set() -> None:
-    """Names, groups and the partition of a data set that fedweave brings along."""
+def test_a_data_set_of_the_package_has_names_groups_and_a_partition() -> None:
     federation = fw.Federation.from_dataset("digits", {"name": "dirichlet", "beta": 0.3}, clients=4)
     assert federation.dealt == {"seed": 0, "name": "dirichlet", "beta": 0.3, "clients": 4}
     assert federation.table["train"].sum() + federation.table["val"].sum() + federation.table["test"].sum() == 1797
@@ -344,8 +345,8 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_refused(message: str) -> None:
-    """One line that names the argument and the way out."""
+def test_bad_input_is_refused(message: str) -> None:
+    """One line names the argument and the way out."""
     with pytest.raises(fw.BadInput) as caught:
         REFUSED[message]()
     assert message in str(caught.value)
@@ -353,11 +354,11 @@ def test_refused(message: str) -> None:
 
 
 def test_a_client_without_test_rows_has_no_majority(recwarn: pytest.WarningsRecorder, tmp_path: Path) -> None:
-    """It counts in no mean, and nothing warns of an empty one."""
-    made = fw.Federation.from_arrays(X, Y, client=WHO)
-    test = made.partition.test
-    partition = replace(made.partition, test=(*test[:2], test[2][:0]))
-    bare = replace(made, partition=partition)
+    """It counts in no mean, and there is no warning about an empty mean."""
+    federation = fw.Federation.from_arrays(X, Y, client=WHO)
+    test = federation.partition.test
+    partition = replace(federation.partition, test=(*test[:2], test[2][:0]))
+    bare = replace(federation, partition=partition)
     assert np.isfinite(bare.majority()).tolist() == [True, True, False]
     compared = fw.compare(bare, ["local"], rounds=1, seeds=1, central=False, progress=False, out=tmp_path)
     assert compared.majority() == pytest.approx(compared.controls()["mean"][0])
@@ -365,16 +366,16 @@ def test_a_client_without_test_rows_has_no_majority(recwarn: pytest.WarningsReco
 
 
 def test_columns_may_have_numbers_as_names() -> None:
-    """As a table of an array has them."""
+    """A table of an array has such names."""
     table = pd.DataFrame(X).assign(who=WHO, y=Y)
-    made = fw.Federation.from_pandas(table, client="who", label="y")
-    assert [column["name"] for column in made.dataset.columns] == [0, 1, 2, 3]
-    run = fw.fit("local", made, rounds=1, progress=False)
+    federation = fw.Federation.from_pandas(table, client="who", label="y")
+    assert [column["name"] for column in federation.dataset.columns] == [0, 1, 2, 3]
+    run = fw.fit("local", federation, rounds=1, progress=False)
     assert len(run.predict(table, "Ann")) == 60
 
 
-def test_unseen_classes_are_refused_and_small_clients_are_said() -> None:
-    """A class that no model can learn is an error; what a user must know of the data stands in the description."""
+def test_unseen_classes_are_refused_and_small_clients_are_reported() -> None:
+    """A class without training rows is an error. The description has what a user must know of the data."""
     label = ["train", "val", "test"] * 20
     y = np.where(np.array(label) == "test", 2, np.arange(60) // 3 % 2)
     with pytest.raises(fw.BadInput, match="labels that no training row has: '2'"):

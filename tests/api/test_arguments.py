@@ -1,4 +1,4 @@
-"""Arguments of calls: numbers of NumPy are as good as Python's, and a value of another kind is refused by its name."""
+"""Arguments of calls: numbers of NumPy count like Python's, and a value of another kind is refused by its name."""
 
 from typing import Any
 
@@ -16,21 +16,21 @@ X, Y, WHO = DRAWS.normal(size=(120, 3)), DRAWS.integers(2, size=120), ["a", "b",
 TABLE = pd.DataFrame({"who": WHO, "kind": DRAWS.choice(["u", "v"], 120), "y": Y})
 
 
-def test_numbers_of_numpy_count_as_those_of_python() -> None:
-    """In options of rows and windows, and in the settings of training and tuning."""
+def test_numbers_of_numpy_count_like_those_of_python() -> None:
+    """This holds for options of rows and windows, and for settings of training and tuning."""
     hours = {"client": WHO, "time": np.arange(120)}
     for options in ({"gap": 1}, {"window": 4, "horizon": 2, "stride": 2, "gap": 2}):
-        asked = {name: np.int64(value) for name, value in options.items()}
-        one, other = (fw.Federation.from_arrays(X, X[:, 0], **hours, **given) for given in (options, asked))
+        numpy_options = {name: np.int64(value) for name, value in options.items()}
+        one, other = (fw.Federation.from_arrays(X, X[:, 0], **hours, **given) for given in (options, numpy_options))
         assert one.dealt == other.dealt
     few = fw.Federation.from_arrays(X, Y, client=WHO)
-    asked = {
+    numpy_options = {
         "rounds": np.int64(1),
         "batch_size": np.int32(16),
         "lr": np.float32(0.5),
         "evaluate": {"every": np.int8(1)},
     }
-    run = fw.fit("fedavg", few, progress=False, **asked)
+    run = fw.fit("fedavg", few, progress=False, **numpy_options)
     same = fw.fit("fedavg", few, progress=False, rounds=1, batch_size=16, lr=0.5, evaluate={"every": 1})
     assert run.history.equals(same.history)
 
@@ -50,13 +50,13 @@ def test_numbers_of_numpy_count_as_those_of_python() -> None:
     ],
     ids=["embed", "group", "mapping"],
 )
-def test_values_of_another_kind(make: Any, words: str) -> None:
+def test_values_of_another_kind_are_refused(make: Any, words: str) -> None:
     with pytest.raises(BadInput) as refusal:
         make()
     assert words in str(refusal.value)
 
 
-def test_join_asks_for_true_or_false() -> None:
+def test_join_accepts_only_true_or_false() -> None:
     run = fw.fit("fedavg", fw.Federation.from_arrays(X, Y, client=WHO), rounds=1, progress=False)
     with pytest.raises(BadInput, match="freeze: 'x' is neither True nor False"):
         run.join(X[:30], client=["d"] * 30, label=Y[:30], rounds=np.int64(1), freeze="x")

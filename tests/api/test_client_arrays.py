@@ -1,4 +1,4 @@
-"""Arrays of each client: the federation is that of the joined rows, and what does not fit is refused in one line."""
+"""Arrays of each client: the federation is that of the joined rows, and inconsistent input is refused in one line."""
 
 import numpy as np
 import pytest
@@ -19,19 +19,19 @@ def join(rows_of: dict[str, np.ndarray]) -> np.ndarray:
 
 def assert_same_federation(a: fw.Federation, b: fw.Federation) -> None:
     assert a.names == b.names
-    assert a.dealt == b.dealt  # holds a hash of rows, classes and parts
+    assert a.dealt == b.dealt  # a hash of rows, classes and parts
     np.testing.assert_array_equal(a.dataset.x, b.dataset.x)
 
 
 def test_rows_of_each_client_are_those_of_all_joined() -> None:
-    """`y` orders the clients; `x` may have another order."""
+    """`y` has the order of the clients. `x` may have another order."""
     backwards = {name: X[name] for name in [*X][::-1]}
     joined = fw.Federation.from_arrays(join(X), join(Y), client=WHO)
     assert_same_federation(fw.Federation.from_arrays(backwards, Y), joined)
     assert_same_federation(fw.Federation.from_arrays({n: x.tolist() for n, x in X.items()}, Y), joined)
 
 
-def test_options_of_each_row_may_be_those_of_each_client() -> None:
+def test_options_of_rows_may_be_given_per_client() -> None:
     times = {name: RNG.permutation(count) for name, count in COUNTS.items()}
     sessions = {name: [f"{name} {i // 5}" for i in range(count)] for name, count in COUNTS.items()}
     parts = {name: RNG.permutation(["train"] * (n - 8) + ["val"] * 4 + ["test"] * 4) for name, n in COUNTS.items()}
@@ -42,14 +42,14 @@ def test_options_of_each_row_may_be_those_of_each_client() -> None:
         )
 
 
-def test_a_split_by_parts_is_not_one_by_clients() -> None:
+def test_a_split_by_parts_is_not_read_as_one_by_clients() -> None:
     part = np.arange(75) % 5
     rows = {"train": np.flatnonzero(part < 3), "val": np.flatnonzero(part == 3), "test": np.flatnonzero(part == 4)}
     joined = fw.Federation.from_arrays(join(X), join(Y), client=WHO, split=rows)
     assert_same_federation(fw.Federation.from_arrays(X, Y, split=rows), joined)
 
 
-def test_series_of_each_client() -> None:
+def test_series_may_be_given_per_client() -> None:
     series = {name: np.sin(np.arange(60) / 5 + i) for i, name in enumerate(COUNTS)}
     days = {name: np.arange("2024-01-01", "2024-03-01", dtype="datetime64[D]") for name in COUNTS}
     joined = fw.Federation.from_arrays(
@@ -60,7 +60,7 @@ def test_series_of_each_client() -> None:
     assert_same_federation(fw.Federation.from_arrays(None, series, time=texts, window=4, horizon=2), joined)
 
 
-def test_texts_of_each_client() -> None:
+def test_texts_may_be_given_per_client() -> None:
     texts = {name: [f"word{i % 3} {name}" for i in range(count)] for name, count in COUNTS.items()}
     joined = fw.Federation.from_arrays([text for rows in texts.values() for text in rows], join(Y), client=WHO)
     assert_same_federation(fw.Federation.from_arrays(texts, Y), joined)
@@ -93,14 +93,14 @@ def test_classes_may_be_numbers_of_one_client_and_names_of_another() -> None:
         ({**X, "Bob": [[1.0], [2.0, 3.0]] * 10}, Y, None, "x: the rows have different lengths; look at client 'Bob'"),
     ],
 )
-def test_refused(x: object, y: object, client: object, message: str) -> None:
+def test_bad_input_is_refused(x: object, y: object, client: object, message: str) -> None:
     with pytest.raises(BadInput) as caught:
         fw.Federation.from_arrays(x, y, client=client)
     assert str(caught.value).startswith(message)
 
 
 def test_images_with_channels_last_are_refused() -> None:
-    """A network would take their rows for channels, and train."""
+    """A network would read their rows as channels, and train."""
     images = RNG.integers(0, 255, (30, 16, 12, 3), dtype=np.uint8)
     with pytest.raises(
         BadInput, match=r"x: shape \[30, 16, 12, 3\] has the channels of images last; .*transpose\(0, 3, 1, 2\)"

@@ -20,7 +20,7 @@ QUIET: dict[str, Any] = {"rounds": 2, "progress": False, "lr": 0.2, "executor": 
 
 @pytest.fixture(scope="module")
 def federation() -> fw.Federation:
-    """Six clients."""
+    """A federation of six clients."""
     return fw.Federation.from_arrays(X, Y, client=NAMES)
 
 
@@ -38,7 +38,7 @@ def some(federation: fw.Federation, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def test_all_methods_score_the_same_clients_as_in_a_full_evaluation(whole: fw.Comparison, some: fw.Comparison) -> None:
-    """Every score of the sampled clients is there, and no other; tables and words say of how many clients it is."""
+    """Every score of the sampled clients is there, and no other. Tables and texts have the number of clients."""
     names = some["local"].evaluated_clients
     assert len(names) == 3
     keys = ["method", "seed", "client", "round", "point", "split", "metric"]
@@ -56,8 +56,7 @@ def test_all_methods_score_the_same_clients_as_in_a_full_evaluation(whole: fw.Co
 
 
 @pytest.mark.acceptance
-def test_what_is_made_of_the_scores(some: fw.Comparison, tmp_path: Path) -> None:
-    """Another metric, figures, the page, and models of the sampled clients alone."""
+def test_metrics_figures_page_and_models_are_those_of_the_sample(some: fw.Comparison, tmp_path: Path) -> None:
     other = some.with_metric("balanced_accuracy")
     assert [*other["fedaghn"].scores.index] == [*some["fedaghn"].evaluated_clients]
     assert other["fedaghn"].scores.notna().all()
@@ -77,28 +76,28 @@ def test_what_is_made_of_the_scores(some: fw.Comparison, tmp_path: Path) -> None
 
 @pytest.mark.acceptance
 def test_predictions_and_models_are_those_of_the_same_clients(whole: fw.Comparison, some: fw.Comparison) -> None:
-    """What is stored of a client is what a full evaluation stores of it."""
+    """The stored values of a client are those of a full evaluation."""
     mine, theirs = (results.rescoring.predictions(done["fedaghn"].run, 0) for done in (some, whole))
     assert mine is not None
     assert theirs is not None
-    kept = np.isin(theirs.client, some["fedaghn"].run.evaluated_clients)
+    is_evaluated = np.isin(theirs.client, some["fedaghn"].run.evaluated_clients)
     for field, values in mine._asdict().items():
-        np.testing.assert_array_equal(values, getattr(theirs, field)[kept])
+        np.testing.assert_array_equal(values, getattr(theirs, field)[is_evaluated])
     name = some["local"].evaluated_clients[1]
     for method in METHODS:
         assert (some[method].predict(X, name) == whole[method].predict(X, name)).all()
 
 
-def test_each_model_stands_by_the_name_of_its_client(whole: fw.Comparison, some: fw.Comparison) -> None:
-    """Those of the sample, with the tensors that a full evaluation gives them."""
+def test_each_model_has_the_name_of_its_client(whole: fw.Comparison, some: fw.Comparison) -> None:
+    """The models are those of the sample, with the tensors of a full evaluation."""
     mine, theirs = (done["local"].models(seed=0) for done in (some, whole))
     assert [*mine] == [*some["local"].evaluated_clients]
     for name, tensors in mine.items():
         assert all(tensors[key].equal(theirs[name][key]) for key in theirs[name])
 
 
-def test_as_many_as_there_are_is_all(federation: fw.Federation) -> None:
-    """The same bits as without the setting, whose absence changes no specification."""
+def test_a_sample_of_all_clients_is_a_full_evaluation(federation: fw.Federation) -> None:
+    """The bits are those without the setting. Without it the specification is unchanged."""
     plain = fw.fit("fedavg", federation, **QUIET)
     assert "clients" not in plain.settings["evaluate"]
     for count in (6, 100):
@@ -108,8 +107,8 @@ def test_as_many_as_there_are_is_all(federation: fw.Federation) -> None:
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, "all", None, True])
-def test_bad_numbers_of_clients(federation: fw.Federation, value: Any) -> None:
-    """One line that names the setting."""
+def test_bad_numbers_of_clients_are_refused(federation: fw.Federation, value: Any) -> None:
+    """One line names the setting."""
     with pytest.raises(fw.BadInput, match=r"evaluate\.clients: .*") as caught:
         fw.fit("fedavg", federation, evaluate={"clients": value}, **QUIET)
     assert "\n" not in str(caught.value)
@@ -117,7 +116,7 @@ def test_bad_numbers_of_clients(federation: fw.Federation, value: Any) -> None:
 
 @pytest.mark.acceptance
 def test_newcomers_are_evaluated_with_the_sample(some: fw.Comparison) -> None:
-    """Their own test rows judge them."""
+    """Their score is on their own test rows."""
     joined = some["fedaghn"].join(X[:40], client=np.array(["late"] * 40), label=Y[:40], rounds=1)
     assert joined.evaluated_clients == (*some["fedaghn"].evaluated_clients, "late")
     assert joined.scores.notna().all()

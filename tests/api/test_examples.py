@@ -1,4 +1,4 @@
-"""The examples run as they are, from any folder."""
+"""The examples run unchanged, from any folder."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def read_code(notebook: Path) -> str:
-    """The code cells of a notebook in their order, as a kernel runs them: one after another, in no file."""
+    """The code cells of a notebook in their order. A kernel runs them one after another, without a file."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     return f"for number, text in enumerate({texts!r}):\n    exec(compile(text, f'<cell {{number}}>', 'exec'))\n"
@@ -20,8 +20,8 @@ def read_code(notebook: Path) -> str:
 @pytest.mark.acceptance
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.*") if path.suffix in (".py", ".ipynb")))
-def test_example(name: str, tmp_path: Path) -> None:
-    """One child process, in an empty folder."""
+def test_an_example_runs(name: str, tmp_path: Path) -> None:
+    """It runs in a child process, in an empty folder."""
     script = tmp_path / f"{Path(name).stem}.py"
     script.write_text(
         read_code(EXAMPLES / name) if name.endswith(".ipynb") else (EXAMPLES / name).read_text(encoding="utf-8"),
@@ -35,8 +35,8 @@ def test_example(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.ipynb")), ids=lambda path: path.stem)
-def test_notebooks_hold_no_outputs(path: Path) -> None:
-    """They are text that a diff can show."""
+def test_notebooks_have_no_outputs(path: Path) -> None:
+    """Then a diff can show them as text."""
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         assert not cell.get("outputs")
         assert cell.get("execution_count") is None

@@ -1,4 +1,4 @@
-"""An exported model says what `predict` says, in a process without the code of fedweave, and as MLflow serves it."""
+"""An exported model predicts like `predict`, in a process without the code of fedweave, and as MLflow serves it."""
 
 import importlib.util
 import subprocess
@@ -45,12 +45,12 @@ START = DRAWS.bit_generator.state
 
 @pytest.fixture(autouse=True)
 def same_draws() -> None:
-    """Whichever tests ran before."""
+    """The draws of a test do not depend on earlier tests."""
     DRAWS.bit_generator.state = START
 
 
 def load_alone(folder: Path) -> ModuleType:
-    """The module of an export, as one that knows nothing of fedweave."""
+    """The module of an export, loaded by a process without fedweave."""
     spec = importlib.util.spec_from_file_location("exported", folder / "code" / "fedweave_export.py")
     assert spec is not None
     assert spec.loader is not None
@@ -61,15 +61,15 @@ def load_alone(folder: Path) -> ModuleType:
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> tuple[fw.MethodResult, Path]:
-    """A run on a table of numbers with holes, categories and texts, and the model of its second client."""
-    made = fw.Federation.from_pandas(TABLE, client="who", label="late", text={"note": 16}, preprocess="client")
-    result = fw.fit("ditto", made, **QUIET)
+    """A run on a table of numbers with missing values, categories and texts, and the model of its second client."""
+    federation = fw.Federation.from_pandas(TABLE, client="who", label="late", text={"note": 16}, preprocess="client")
+    result = fw.fit("ditto", federation, **QUIET)
     return result, result.export(tmp_path_factory.mktemp("exports") / "site", "site 1")
 
 
 @pytest.mark.acceptance
-def test_a_process_without_fedweave(table: tuple[fw.MethodResult, Path]) -> None:
-    """The lines of the README, on raw rows from a file."""
+def test_a_process_without_fedweave_predicts(table: tuple[fw.MethodResult, Path]) -> None:
+    """It runs the lines of the README on raw rows from a file."""
     result, folder = table
     rows = TABLE.head(9).drop(columns=["who", "late"])
     rows.to_csv(folder.parent / "new.csv", index=False, float_format="%.17g")
@@ -84,7 +84,7 @@ def test_a_process_without_fedweave(table: tuple[fw.MethodResult, Path]) -> None
 
 
 def test_mlflow_reads_the_folder(table: tuple[fw.MethodResult, Path]) -> None:
-    """What `mlflow models serve` loads: the class and the probabilities of each row."""
+    """The folder is loaded as by `mlflow models serve`, and gives the class and the probabilities of each row."""
     from mlflow import pyfunc
 
     result, folder = table
@@ -94,8 +94,8 @@ def test_mlflow_reads_the_folder(table: tuple[fw.MethodResult, Path]) -> None:
     np.testing.assert_allclose(answers[["no", "yes"]], result.predict_proba(rows, "site 1"), atol=1e-6)
 
 
-def test_rows_that_do_not_fit(table: tuple[fw.MethodResult, Path], tmp_path: Path) -> None:
-    """One line each, in the export too; a folder with something else stays as it is."""
+def test_rows_that_do_not_fit_are_refused(table: tuple[fw.MethodResult, Path], tmp_path: Path) -> None:
+    """One line each, from the export too. A folder with other content is unchanged."""
     result, folder = table
     model = exported_model.load(folder)
     with pytest.raises(ValueError, match="no column 'kind'"):
@@ -113,10 +113,10 @@ def test_rows_that_do_not_fit(table: tuple[fw.MethodResult, Path], tmp_path: Pat
 
 
 def test_rows_are_read_as_in_training(tmp_path: Path) -> None:
-    """Vectors of bytes are numbers, not shades of an image; a missing value and a text are refused."""
+    """Vectors of bytes are numbers, and not pixels of an image. A missing value and a text are refused."""
     x = DRAWS.integers(256, size=(60, 3), dtype=np.uint8)
-    made = fw.Federation.from_arrays(x, x[:, 0] / 256, client=["a", "b"] * 30)
-    result = fw.fit("local", made, **{**QUIET, "lr": 1e-6})
+    federation = fw.Federation.from_arrays(x, x[:, 0] / 256, client=["a", "b"] * 30)
+    result = fw.fit("local", federation, **{**QUIET, "lr": 1e-6})
     model = exported_model.load(result.export(tmp_path / "out", "a"))
     lines = (tmp_path / "out" / "README.md").read_text(encoding="utf-8").splitlines()
     code = [line.strip() for line in lines if line.startswith("    ")]
@@ -133,7 +133,7 @@ def test_rows_are_read_as_in_training(tmp_path: Path) -> None:
 
 
 class Net(nn.Module):
-    """A model of one's own."""
+    """A user's model."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -153,12 +153,12 @@ def make_rows(kind: str) -> tuple[fw.Federation, Any, dict[str, Any]]:
         return fw.Federation.from_graphs(graphs), x, {"lr": 0.01}
     if kind == "forecast":
         steps = pd.DataFrame({"who": names, "day": np.arange(120) // 3, "sold": 50 + DRAWS.normal(size=120) * 9})
-        made = fw.Federation.from_pandas(steps, client="who", label="sold", time="day", window=6, horizon=2)
-        return made, steps[steps["who"] == "a"], {}
+        federation = fw.Federation.from_pandas(steps, client="who", label="sold", time="day", window=6, horizon=2)
+        return federation, steps[steps["who"] == "a"], {}
     x = (50 + 20 * DRAWS.normal(size=(120, 5))).astype(np.float32)
     y = x[:, 0] * 3 if kind == "numbers" else np.arange(120) % 2
-    made = fw.Federation.from_arrays(x, y, client=names, normalize="standard")
-    return made, x[:4], {"model": Net()} if kind == "own" else {}
+    federation = fw.Federation.from_arrays(x, y, client=names, normalize="standard")
+    return federation, x[:4], {"model": Net()} if kind == "own" else {}
 
 
 @pytest.mark.parametrize(
@@ -166,12 +166,14 @@ def make_rows(kind: str) -> tuple[fw.Federation, Any, dict[str, Any]]:
     [("numbers", "fedrep"), ("forecast", "fedavg_ft"), ("graph", "fedavg"), ("own", "local"), ("rows", "knn_per"),
      ("rows", "fedrod")],
 )  # fmt: skip
-def test_every_kind(kind: str, method: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Numbers in their unit, forecasts from the last rows, graphs, modules of one's own, methods with more than one
-    model; whether PyTorch makes a program of them or not.
+def test_every_kind_of_model_is_exported(
+    kind: str, method: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Numbers in their unit, forecasts from the last rows, graphs, users' modules, methods with more than one model;
+    with and without a program of PyTorch.
     """
-    made, rows, settings = make_rows(kind)
-    result = fw.fit(method, made, **{**QUIET, **settings})
+    federation, rows, settings = make_rows(kind)
+    result = fw.fit(method, federation, **{**QUIET, **settings})
     capfd.readouterr()
     model = load_alone(result.export(tmp_path / "out", "a")).load(tmp_path / "out")
     assert not capfd.readouterr().err
@@ -183,4 +185,4 @@ def test_every_kind(kind: str, method: str, tmp_path: Path, capfd: pytest.Captur
     else:
         assert answers.tolist() == expected.tolist()
         np.testing.assert_allclose(model.predict_proba(rows), result.predict_proba(rows, "a"), atol=1e-6)
-    assert bool(model.about["program"]) == (kind != "graph" and method != "knn_per")  # which need the code of fedweave
+    assert bool(model.about["program"]) == (kind != "graph" and method != "knn_per")  # these need the code of fedweave

@@ -1,4 +1,4 @@
-"""The leaderboard in Python: the columns that the documentation promises, the numbers of the tables, little work."""
+"""The leaderboard in Python: the documented columns, the numbers of the tables, and no unnecessary computation."""
 
 import re
 from pathlib import Path
@@ -37,8 +37,8 @@ def test_the_columns_are_the_documented_ones(done: fw.Comparison) -> None:
     assert [*done.leaderboard()] == list_documented_columns()
 
 
-def test_columns_of_a_control_are_there_with_it(tmp_path: Path) -> None:
-    """Several tasks are named, and a control that was not compared has no column."""
+def test_a_control_has_columns_only_if_it_was_compared(tmp_path: Path) -> None:
+    """If there are several tasks, they are named."""
     several = fw.load(write_results(tmp_path, ("blobs", "circles"), {"Local": -6.0, "FedAMP": -5.0, "FedAGHN": 0.0}))
     board = several.leaderboard()
     assert [*board] == ["task", *(name for name in list_documented_columns() if "fedavg_ft" not in name)]
@@ -46,8 +46,8 @@ def test_columns_of_a_control_are_there_with_it(tmp_path: Path) -> None:
     assert {*board["method"]} == {*several.methods}
 
 
-def test_the_board_says_what_the_tables_say(done: fw.Comparison) -> None:
-    """Scores, both points, verdicts, and the interval of the difference to each control from the method's side."""
+def test_the_board_agrees_with_the_tables(done: fw.Comparison) -> None:
+    """Scores, both points, verdicts, and the interval of the method's difference from each control."""
     tables = results.compute_tables(done.study)
     board, rows = done.leaderboard(), tables.board
     same = ["mean", "std", "low", "high", "pre", "post", "pooled", "client_std", "worst10", "vs_local", "vs_fedavg_ft"]
@@ -65,21 +65,21 @@ def test_the_board_says_what_the_tables_say(done: fw.Comparison) -> None:
             assert row[name] == (outcome(test, method) if method != control else "")
 
 
-def test_tests_are_made_once_or_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second call, the order of `scores` and stored tables take no test."""
+def test_tests_are_computed_once_or_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second call, another order of `scores`, and stored tables compute no test."""
     computed = fw.load(write_results(tmp_path))
     first = computed.leaderboard()
     results.write(computed.study.folder)
-    monkeypatch.setattr(results, "significance", None)  # whoever calls it fails
+    monkeypatch.setattr(results, "significance", None)  # a call to it fails the test
     pd.testing.assert_frame_equal(computed.leaderboard(), first)
     assert [*computed.scores()] == first["method"].tolist()
     pd.testing.assert_frame_equal(fw.load(computed.study.folder).leaderboard(), first)
-    first["mean"] = 0.0  # a copy: nobody else sees this
+    first["mean"] = 0.0  # a copy: a change of it has no effect elsewhere
     assert computed.leaderboard()["mean"].min() > 0
 
 
-def test_stored_tables_of_another_metric_are_not_taken(tmp_path: Path) -> None:
-    """What `with_metric` scores again is not what the files say."""
+def test_stored_tables_of_another_metric_are_not_used(tmp_path: Path) -> None:
+    """Scores of `with_metric` are not those of the files."""
     folder = write_results(tmp_path)
     results.write(folder)
     loaded = results.load_study(folder)
@@ -90,7 +90,7 @@ def test_stored_tables_of_another_metric_are_not_taken(tmp_path: Path) -> None:
 
 
 def test_printed_comparison_has_the_scores_in_a_terminal(tmp_path: Path) -> None:
-    """The main columns of `leaderboard` in its order, at most 120 characters wide, and the rules below."""
+    """The main columns of `leaderboard` in its order, at most 120 characters wide, with the rules below."""
     for tasks in (("blobs",), ("blobs", "circles")):
         comparison = fw.load(write_results(tmp_path / tasks[-1], tasks))
         title, header, *lines = str(comparison).splitlines()

@@ -1,4 +1,4 @@
-"""The package as it is imported: quickly, lazily, with examples that run; folders of the stages open."""
+"""The import of the package: quick, lazy, with examples that run. Folders of the stages can be loaded."""
 
 import subprocess
 import sys
@@ -12,8 +12,8 @@ import fedweave as fw
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
-def test_load_opens_what_the_stages_write(tmp_path: Path) -> None:
-    """Several tasks: names begin with that of the task, and only methods of one task are tested."""
+def test_load_reads_the_folders_of_the_stages(tmp_path: Path) -> None:
+    """With several tasks, names begin with the name of the task, and tests pair methods of one task."""
     from fake_results import write_study
 
     folder = write_study(tmp_path / "results" / "study", {"blobs": {}, "circles": {"dataset": "circles"}}, extras=False)
@@ -26,7 +26,7 @@ def test_load_opens_what_the_stages_write(tmp_path: Path) -> None:
 
 
 def test_import_is_quick_and_lazy() -> None:
-    """`import fedweave` loads neither torch nor matplotlib; public names are there."""
+    """`import fedweave` loads neither torch nor matplotlib. Public names are there."""
     code = (
         "import sys, fedweave; heavy = {'torch', 'matplotlib', 'pandas', 'torch_geometric'} & {*sys.modules}; "
         "assert not heavy, heavy; fedweave.compare; fedweave.methods.Ditto(lam=2); "
@@ -39,8 +39,7 @@ def test_import_is_quick_and_lazy() -> None:
 
 
 @pytest.mark.acceptance  # as the other examples
-def test_doctests() -> None:
-    """The examples in public docstrings."""
+def test_the_examples_in_docstrings_run() -> None:
     import doctest
 
     from fedweave.api import compare, federation, progress

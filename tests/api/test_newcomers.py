@@ -1,4 +1,4 @@
-"""Clients that join after training: the same as if the run had known of them, by what training rows said."""
+"""Clients that join after training have the results of a planned join, with the scaling of the training rows."""
 
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ START = DRAWS.bit_generator.state
 
 @pytest.fixture(autouse=True)
 def same_draws() -> None:
-    """Whichever tests ran before."""
+    """The draws of a test do not depend on earlier tests."""
     DRAWS.bit_generator.state = START
 
 
@@ -43,12 +43,11 @@ def federation() -> fw.Federation:
 
 
 @pytest.mark.parametrize("method", ["fedavg_ft", "pfedgraph", "pfedhn"])
-def test_the_rounds_after_joining(method: str, federation: fw.Federation) -> None:
-    """Bit for bit those of a run that was told from the start who joins when."""
+def test_the_rounds_after_joining_have_the_bits_of_a_planned_join(method: str, federation: fw.Federation) -> None:
     run = fw.fit(method, federation, rounds=3, **QUIET)
     joined = run.join(NEW, **NAMES, rounds=2)
-    whole = add_newcomers(federation, NewcomerData(NEW, "who", "late", {}))
-    planned = fw.fit(method, whole, rounds=5, newcomers=1, join_round=3, **QUIET)
+    extended = add_newcomers(federation, NewcomerData(NEW, "who", "late", {}))
+    planned = fw.fit(method, extended, rounds=5, newcomers=1, join_round=3, **QUIET)
     assert joined.clients == (*federation.names, "site 3")
     later = planned.history[planned.history["round"] > 3].reset_index(drop=True)
     pd.testing.assert_frame_equal(joined.history, later, check_exact=True)
@@ -56,11 +55,11 @@ def test_the_rounds_after_joining(method: str, federation: fw.Federation) -> Non
 
 
 class Killed(Exception):
-    """What ends a training in its last round."""
+    """Ends a training in its last round."""
 
 
-def test_a_training_that_ends_early_leaves_what_was_there(federation: fw.Federation, tmp_path: Path) -> None:
-    """The older run keeps its own state until it goes as a whole; a second start takes the new one."""
+def test_a_training_that_ends_early_keeps_the_older_run(federation: fw.Federation, tmp_path: Path) -> None:
+    """The older run keeps its state until it is replaced completely. A second start continues from the new one."""
 
     def kill(progress: Any) -> None:
         if progress.round == 3:
@@ -76,10 +75,10 @@ def test_a_training_that_ends_early_leaves_what_was_there(federation: fw.Federat
     assert again.join(NEW, **NAMES, rounds=1).run.evaluations["round"].max() == 4
 
 
-def test_newcomers_of_one_class(federation: fw.Federation) -> None:
-    """Training knew the other one, so there is something to learn."""
-    whole = add_newcomers(federation, NewcomerData(NEW.assign(late="yes"), "who", "late", {}))
-    assert {*whole.dataset.y[len(OLD) :]} == {whole.classes.index("yes")}
+def test_newcomers_may_have_one_class(federation: fw.Federation) -> None:
+    """Training had the other class, so there is something to learn."""
+    extended = add_newcomers(federation, NewcomerData(NEW.assign(late="yes"), "who", "late", {}))
+    assert {*extended.dataset.y[len(OLD) :]} == {extended.classes.index("yes")}
 
 
 def graph(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -90,16 +89,16 @@ def graph(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("method", ["fedavg_ft", "fedpub"])
-def test_graphs_join(method: str) -> None:
-    """Bit for bit as planned from the start, and judged on nodes of their own."""
+def test_newcomers_may_have_graphs(method: str) -> None:
+    """The bits are those of a planned join. Scores are on the newcomers' own nodes."""
     names = [f"library {i}" for i in range(4)]
-    made = fw.Federation.from_graphs({name: graph(i) for i, name in enumerate(names[:3])})
-    run = fw.fit(method, made, rounds=2, **QUIET)
+    initial = fw.Federation.from_graphs({name: graph(i) for i, name in enumerate(names[:3])})
+    run = fw.fit(method, initial, rounds=2, **QUIET)
     joined = run.join({names[3]: graph(3)}, rounds=1)
-    whole = joined.comparison.federation
-    assert whole is not None
-    assert whole.names == tuple(names)
-    planned = fw.fit(method, whole, rounds=3, newcomers=1, join_round=2, **QUIET)
+    extended = joined.comparison.federation
+    assert extended is not None
+    assert extended.names == tuple(names)
+    planned = fw.fit(method, extended, rounds=3, newcomers=1, join_round=2, **QUIET)
     later = planned.history[planned.history["round"] > 2].reset_index(drop=True)
     pd.testing.assert_frame_equal(joined.history, later, check_exact=True)
     assert joined.predict(graph(3)[0], names[3]).shape == (12,)
@@ -107,8 +106,8 @@ def test_graphs_join(method: str) -> None:
         run.join(TABLE, edges=[("a", "b")])
 
 
-def test_tables_of_nodes_join() -> None:
-    """Columns are encoded as those of training were, whatever newcomers hold."""
+def test_newcomers_may_have_tables_of_nodes() -> None:
+    """Columns are encoded as in training, for any values of newcomers."""
     nodes = pd.DataFrame(
         {
             "node": range(48),
@@ -119,45 +118,45 @@ def test_tables_of_nodes_join() -> None:
     )
     old, new = nodes[:36], nodes[36:].assign(year=1e6)
     edges = [(i, i + 1) for i in range(47)]
-    made = fw.Federation.from_graphs(old, edges[:35])
-    whole = add_newcomers(made, NewcomerData(new, None, None, {}, edges[36:]))
-    np.testing.assert_array_equal(whole.dataset.x[:36], made.dataset.x)
-    assert whole.dataset.x[36:].min() > 1e4
-    assert whole.partition.edges[3].shape == (2, 22)
-    assert whole.dataset.edges.max() == 47
+    initial = fw.Federation.from_graphs(old, edges[:35])
+    extended = add_newcomers(initial, NewcomerData(new, None, None, {}, edges[36:]))
+    np.testing.assert_array_equal(extended.dataset.x[:36], initial.dataset.x)
+    assert extended.dataset.x[36:].min() > 1e4
+    assert extended.partition.edges[3].shape == (2, 22)
+    assert extended.dataset.edges.max() == 47
 
 
 def test_forecasts_join_with_the_windows_of_training() -> None:
-    """Known steps, steps to forecast and the stride are those of training; another stride is taken if it is given."""
+    """Known steps, steps to forecast and the stride are those of training. A given stride replaces that of training."""
     steps = pd.DataFrame(
         {"town": np.repeat(["a", "b", "c"], 62), "day": [*range(62)] * 3, "price": DRAWS.normal(size=186)}
     )
     names = {"client": "town", "label": "price", "time": "day"}
-    made = fw.Federation.from_pandas(steps[:124], **names, window=4, horizon=2, stride=3)
-    run = fw.fit("fedavg", made, rounds=1, **QUIET)
+    initial = fw.Federation.from_pandas(steps[:124], **names, window=4, horizon=2, stride=3)
+    run = fw.fit("fedavg", initial, rounds=1, **QUIET)
     for options, windows in (({}, 19), ({"stride": 1}, 57)):
-        whole = run.join(steps[124:], **names, **options, rounds=1).comparison.federation
-        assert len(whole.dataset.x) - len(made.dataset.x) == windows
-        whole_at_once = fw.Federation.from_pandas(steps, **names, window=4, horizon=2, stride=options.get("stride", 3))
-        np.testing.assert_array_equal(whole.dataset.x[-windows:], whole_at_once.dataset.x[-windows:])
+        extended = run.join(steps[124:], **names, **options, rounds=1).comparison.federation
+        assert len(extended.dataset.x) - len(initial.dataset.x) == windows
+        from_start = fw.Federation.from_pandas(steps, **names, window=4, horizon=2, stride=options.get("stride", 3))
+        np.testing.assert_array_equal(extended.dataset.x[-windows:], from_start.dataset.x[-windows:])
 
 
-def test_what_training_said_stays(federation: fw.Federation) -> None:
-    """Scaling and categories are those of the first clients; numbers too, and each client's own where it has them."""
-    whole = add_newcomers(federation, NewcomerData(NEW, "who", "late", {}))
-    np.testing.assert_array_equal(whole.dataset.x[: len(OLD)], federation.dataset.x)
-    assert whole.preprocessing == federation.preprocessing
-    assert not whole.dataset.x[len(OLD) :, 1:].any()  # "c" is no value of training
+def test_scaling_and_categories_of_training_are_kept(federation: fw.Federation) -> None:
+    """They are those of the first clients. Scaling per client uses each client's own rows."""
+    extended = add_newcomers(federation, NewcomerData(NEW, "who", "late", {}))
+    np.testing.assert_array_equal(extended.dataset.x[: len(OLD)], federation.dataset.x)
+    assert extended.preprocessing == federation.preprocessing
+    assert not extended.dataset.x[len(OLD) :, 1:].any()  # training had no "c"
     x, y = DRAWS.normal(size=(120, 3)), DRAWS.normal(size=120) * 9 + 70
     names = np.array(["a", "b", "c"] * 40)
-    made = fw.Federation.from_arrays(x[:90], y[:90], client=names[:90], normalize="standard")
-    run = fw.fit("fedavg", made, rounds=2, **QUIET)
+    initial = fw.Federation.from_arrays(x[:90], y[:90], client=names[:90], normalize="standard")
+    run = fw.fit("fedavg", initial, rounds=2, **QUIET)
     joined = run.join(9 * x[90:], client=["d"] * 30, label=9 * y[90:], rounds=1, freeze=True)
     grown = joined.comparison.federation
     assert grown is not None
-    first, second = (fw.data.fit_units(f.dataset, f.partition, f.normalize)[0] for f in (made, grown))
+    first, second = (fw.data.fit_units(f.dataset, f.partition, f.normalize)[0] for f in (initial, grown))
     np.testing.assert_array_equal(first, second[:3])
-    first, second = (fw.data.normalise(f.dataset, f.partition, f.normalize) for f in (made, grown))
+    first, second = (fw.data.normalise(f.dataset, f.partition, f.normalize) for f in (initial, grown))
     np.testing.assert_array_equal(first, second[:90])
     own = add_newcomers(
         fw.Federation.from_pandas(OLD, **NAMES, preprocess="client"), NewcomerData(NEW, "who", "late", {})
@@ -169,26 +168,26 @@ def test_what_training_said_stays(federation: fw.Federation) -> None:
 
 
 @pytest.mark.parametrize("preprocess", ["pooled", "client"])
-def test_a_newcomer_without_any_value_in_a_column(preprocess: str) -> None:
-    """It gets what a client of the training without values would get: the median, mean and spread of all clients."""
-    made = fw.Federation.from_pandas(OLD, **NAMES, preprocess=preprocess)
+def test_a_newcomer_without_values_in_a_column_gets_those_of_all_clients(preprocess: str) -> None:
+    """They are the median, mean and spread of all clients, as for a client of the training."""
+    initial = fw.Federation.from_pandas(OLD, **NAMES, preprocess=preprocess)
     alone = NEW.assign(size=np.nan, kind=None)
-    whole = add_newcomers(made, NewcomerData(alone, "who", "late", {}))
-    assert made.preprocessing is not None
-    size = made.preprocessing.columns[0]
+    extended = add_newcomers(initial, NewcomerData(alone, "who", "late", {}))
+    assert initial.preprocessing is not None
+    size = initial.preprocessing.columns[0]
     expected = np.float32((size.median - size.mean) / size.std)
-    np.testing.assert_array_equal(whole.dataset.x[len(OLD) :, 0].ravel(), expected)
-    assert not whole.dataset.x[len(OLD) :, 1:].any()
+    np.testing.assert_array_equal(extended.dataset.x[len(OLD) :, 0].ravel(), expected)
+    assert not extended.dataset.x[len(OLD) :, 1:].any()
     constant = add_newcomers(
-        made, NewcomerData(pd.concat([NEW.assign(who="site 4"), NEW.assign(size=7.0)]), "who", "late", {})
+        initial, NewcomerData(pd.concat([NEW.assign(who="site 4"), NEW.assign(size=7.0)]), "who", "late", {})
     )
     if preprocess == "client":
         assert constant.preprocessing is not None
         assert constant.preprocessing.columns[0].own[3] == (7.0, 7.0, size.std)
 
 
-def test_newcomers_come_as_the_rows_of_training_came() -> None:
-    """A list of texts, or a table of numbers without names, as `from_arrays` takes them."""
+def test_newcomers_have_the_format_of_the_training_rows() -> None:
+    """A list of texts, or a table of numbers without names, as for `from_arrays`."""
     clients, labels = ["a", "b", "c"] * 20, [0, 1] * 30
     for rows in (["good day", "bad night", "dull noon"] * 20, pd.DataFrame(DRAWS.normal(size=(60, 3)))):
         run = fw.fit("fedavg", fw.Federation.from_arrays(rows, labels, client=clients), rounds=1, **QUIET)
@@ -196,8 +195,8 @@ def test_newcomers_come_as_the_rows_of_training_came() -> None:
         assert joined.clients == ("a", "b", "c", "late", "new")
 
 
-def test_refused(federation: fw.Federation) -> None:
-    """One line each."""
+def test_bad_newcomers_are_refused(federation: fw.Federation) -> None:
+    """Each refusal is one line."""
     run = fw.fit("fedavg", federation, rounds=1, **QUIET)
     for message, rows, more in (
         ("client 'site 0' is there already", OLD, {}),
@@ -214,7 +213,7 @@ def test_refused(federation: fw.Federation) -> None:
 
 
 def test_newcomers_of_several_splits_are_refused() -> None:
-    """The test rows of the first split trained models on the others."""
+    """The test rows of the first split trained models in the others."""
     federation = fw.Federation.from_dataset("digits", "iid", clients=3, seeds=[1, 2])
     run = fw.compare(federation, ["fedavg"], rounds=1, seeds=2, central=False, progress=False)["fedavg"]
     with pytest.raises(fw.BadInput, match="join: every repetition has a split of its own"):

@@ -1,4 +1,4 @@
-"""Runs scored by another metric: at training, from stored predictions, beside controls without a model."""
+"""Runs with another metric: at training, from stored predictions, and next to controls without a model."""
 
 import warnings
 from pathlib import Path
@@ -27,7 +27,7 @@ START = DRAWS.bit_generator.state
 
 @pytest.fixture(autouse=True)
 def same_draws() -> None:
-    """Whichever tests ran before."""
+    """The draws of a test do not depend on earlier tests."""
     DRAWS.bit_generator.state = START
 
 
@@ -52,7 +52,7 @@ def ranked() -> fw.Comparison:
 
 
 def compute_by_hand(done: fw.Comparison, name: str, seed: int) -> dict[str, float]:
-    """Client -> its area under the curve, from the stored predictions."""
+    """The area under the curve of each client, from the stored predictions."""
     table = stored_by(done[name].run, seed)
     areas = {}
     for i, client in enumerate(done.clients):
@@ -69,7 +69,7 @@ def test_stored_predictions_give_the_scores_of_training(plain: fw.Comparison) ->
         assert again[name].run.info["pooled"].keys() == {0, 1}
 
 
-def test_another_metric_stays_at_the_round_that_its_own_chose(plain: fw.Comparison) -> None:
+def test_another_metric_does_not_change_the_selected_round(plain: fw.Comparison) -> None:
     other = plain.with_metric("roc_auc")
     for name in plain:
         chosen = plain[name].select_scores().groupby("seed")["round"].first()
@@ -81,7 +81,7 @@ def test_another_metric_stays_at_the_round_that_its_own_chose(plain: fw.Comparis
 
 
 def test_report_and_copy_of_another_metric(plain: fw.Comparison, tmp_path: Path) -> None:
-    """The page shows the metric that was asked for; a copy would show that of the training, so there is none."""
+    """The page shows the requested metric. A copy would show the metric of the training, so it is refused."""
     other = plain.with_metric("log_loss")
     page = other.report()
     assert page.name == "report-log_loss.html"
@@ -107,7 +107,7 @@ def test_page_and_terminal_by_another_metric(plain: fw.Comparison, capsys: pytes
     assert "0.5000" in printed
 
 
-def test_rounds_are_chosen_by_the_metric_of_the_run(ranked: fw.Comparison) -> None:
+def test_rounds_are_selected_by_the_metric_of_the_run(ranked: fw.Comparison) -> None:
     for name in ranked:
         run = ranked[name].run
         val = run.evaluations[(run.evaluations["split"] == "val") & (run.evaluations["point"] == run.info["point"])]
@@ -131,7 +131,7 @@ def test_a_client_of_one_class_has_no_area_and_is_named(ranked: fw.Comparison) -
         fw.compare(people(), ["local"], seeds=1, metric="roc_auc", **QUIET)
 
 
-def test_the_pooled_value_is_of_all_rows(ranked: fw.Comparison) -> None:
+def test_the_pooled_value_is_over_all_rows(ranked: fw.Comparison) -> None:
     whole = []
     for seed in (0, 1):
         table = stored_by(ranked["fedavg"].run, seed)
@@ -150,7 +150,7 @@ def test_predictions_change_no_score(plain: fw.Comparison, tmp_path: Path) -> No
         without.with_metric("f1")
 
 
-def test_an_own_metric_by_name_is_that_of_the_task(plain: fw.Comparison) -> None:
+def test_the_name_of_the_tasks_metric_changes_nothing(plain: fw.Comparison) -> None:
     named = compare("accuracy")
     for name in plain:
         pd.testing.assert_frame_equal(named[name].run.evaluations, plain[name].run.evaluations)
@@ -160,8 +160,8 @@ def test_an_own_metric_by_name_is_that_of_the_task(plain: fw.Comparison) -> None
 def test_the_size_of_predictions_is_bounded(
     share: float, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = sum(len(rows) for part in ("val", "test") for rows in getattr(people().partition, part))
-    monkeypatch.setattr(predictions, "LARGEST", int(share * held * 2 * 4))
+    evaluated_rows = sum(len(rows) for part in ("val", "test") for rows in getattr(people().partition, part))
+    monkeypatch.setattr(predictions, "LARGEST", int(share * evaluated_rows * 2 * 4))
     run = fw.fit("local", people(), out=tmp_path, **QUIET).run
     assert run.info["predictions"].startswith(dtype)
     stored = stored_by(run, 0)
@@ -189,7 +189,7 @@ def test_a_method_below_a_control_is_named_first() -> None:
     assert line.sentences[0].startswith("own-data: NO METHOD IS BETTER THAN THE CONTROL Majority class (")
 
 
-def test_forecasts_have_the_last_value_and_the_mean() -> None:
+def test_forecasts_have_the_last_value_and_the_mean_as_controls() -> None:
     series = fw.Federation.from_dataset(
         "us-income", "natural", clients=48, window=5, horizon=5, gap=4, split={"train": 0.5, "val": 0.2, "test": 0.3},
         normalize="standard",

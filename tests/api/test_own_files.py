@@ -32,7 +32,7 @@ NAMES: dict[str, Any] = {"client": "shop", "label": "late"}
 
 
 def same(first: fw.Federation, second: fw.Federation) -> None:
-    """The same data for the same clients, split in the same way."""
+    """The data, clients and splits are equal."""
     np.testing.assert_array_equal(first.dataset.x, second.dataset.x)
     assert first.dealt == second.dealt
     assert first.names == second.names
@@ -40,23 +40,23 @@ def same(first: fw.Federation, second: fw.Federation) -> None:
 
 
 @pytest.mark.parametrize("ending", ["csv", "csv.gz", "tsv", "parquet"])
-def test_a_table_from_a_file(ending: str, tmp_path: Path) -> None:
-    """What was written is read; of a file only the columns that are used."""
+def test_a_table_is_read_from_a_file(ending: str, tmp_path: Path) -> None:
+    """The values are those written. Of a file only the used columns are read."""
     file = tmp_path / f"orders.{ending}"
     if ending == "parquet":
         TABLE.to_parquet(file)
     else:
         TABLE.to_csv(file, index=False, sep="\t" if ending == "tsv" else ",", float_format="%.17g")
     options: dict[str, Any] = {"features": ["size", "kind"], "time": "day", "split": "chronological"}
-    made = fw.Federation.from_file(file, **NAMES, **options)
-    assert made.name == "orders"
-    same(made, fw.Federation.from_pandas(TABLE, **NAMES, **options))
+    federation = fw.Federation.from_file(file, **NAMES, **options)
+    assert federation.name == "orders"
+    same(federation, fw.Federation.from_pandas(TABLE, **NAMES, **options))
     with pytest.raises(fw.BadInput, match=r"'sze'; did you mean 'size'\? the table has .*, kind, unused, late"):
         fw.Federation.from_file(file, **NAMES, features=["sze"])
 
 
 def write_shops(folder: Path, ending: str = "csv") -> None:
-    """One file for each shop, without its column, and files that are no tables."""
+    """One file for each shop, without its column, and files that are not tables."""
     folder.mkdir()
     for shop, part in TABLE.groupby("shop"):
         table = part.drop(columns="shop")
@@ -67,17 +67,17 @@ def write_shops(folder: Path, ending: str = "csv") -> None:
 
 
 @pytest.mark.parametrize("ending", ["csv", "csv.gz", "parquet"])
-def test_a_folder_with_a_file_of_each_client(ending: str, tmp_path: Path) -> None:
+def test_a_folder_may_have_a_file_for_each_client(ending: str, tmp_path: Path) -> None:
     write_shops(tmp_path / "shops", ending)
     joined = pd.concat([part for _, part in TABLE.groupby("shop")])
     options: dict[str, Any] = {"time": "day", "split": "chronological"}
-    made = fw.Federation.from_file(tmp_path / "shops", **NAMES, **options)
-    assert made.name == "shops"
-    same(made, fw.Federation.from_pandas(joined, **NAMES, **options))
+    federation = fw.Federation.from_file(tmp_path / "shops", **NAMES, **options)
+    assert federation.name == "shops"
+    same(federation, fw.Federation.from_pandas(joined, **NAMES, **options))
 
 
-def test_a_folder_with_parts_of_one_table(tmp_path: Path) -> None:
-    """Files with the client's column are parts of a table; columns may have another order."""
+def test_a_folder_may_have_parts_of_one_table(tmp_path: Path) -> None:
+    """Files with the client's column are parts of a table. The order of columns may differ."""
     (tmp_path / "parts").mkdir()
     for i in range(2):
         part = TABLE.iloc[45 * i : 45 * (i + 1)]
@@ -85,7 +85,7 @@ def test_a_folder_with_parts_of_one_table(tmp_path: Path) -> None:
     same(fw.Federation.from_file(tmp_path / "parts", **NAMES), fw.Federation.from_pandas(TABLE, **NAMES))
 
 
-def test_folders_that_are_refused(tmp_path: Path) -> None:
+def test_inconsistent_folders_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "shops"
     write_shops(folder)
 
@@ -113,24 +113,26 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("decimal", [",", "."])
 @pytest.mark.parametrize("ending", ["csv", "csv.gz"])
-def test_a_file_with_semicolons(decimal: str, ending: str, tmp_path: Path) -> None:
-    """As spreadsheets write it; training and prediction read it in the same way, and texts with a comma stay texts."""
+def test_a_file_with_semicolons_is_read(decimal: str, ending: str, tmp_path: Path) -> None:
+    """This is the format of spreadsheets. Training and prediction read it in the same way. Texts with a comma stay
+    texts.
+    """
     table = TABLE.assign(kind=TABLE["kind"] + ",5", unused=np.where(TABLE["unused"] > 1, np.nan, TABLE["unused"]))
     table.to_csv(tmp_path / f"orders.{ending}", index=False, sep=";", decimal=decimal, float_format="%.17g")
     table.to_csv(tmp_path / "plain.csv", index=False, float_format="%.17g")
-    made, plain = (
+    federation, plain = (
         fw.Federation.from_file(tmp_path / name, **NAMES, features=["size", "kind", "unused"])
         for name in (f"orders.{ending}", "plain.csv")
     )
-    same(made, plain)
-    run = fw.fit("local", made, rounds=1, progress=False)
+    same(federation, plain)
+    run = fw.fit("local", federation, rounds=1, progress=False)
     rows = read_table(tmp_path / f"orders.{ending}", ["size", "kind", "unused"])
     assert [*rows] == ["size", "kind", "unused"]
     np.testing.assert_array_equal(run.predict(rows, "shop 1"), run.predict(table, "shop 1"))
 
 
-def test_semicolons_with_commas_in_names_and_small_numbers(tmp_path: Path) -> None:
-    """A name with a comma does not hide the semicolons, and 1,2E-05 is a number."""
+def test_semicolons_are_found_in_spite_of_commas_in_names(tmp_path: Path) -> None:
+    """1,2E-05 is a number."""
     lines = [f"shop {i % 2};{i},5;{i},2E-05;{'yes' if i % 3 else 'no'}" for i in range(30)]
     (tmp_path / "orders.csv").write_text("\n".join(["shop;size (cm, measured);dose;late", *lines]))
     table = read_table(tmp_path / "orders.csv")
@@ -139,8 +141,8 @@ def test_semicolons_with_commas_in_names_and_small_numbers(tmp_path: Path) -> No
     np.testing.assert_allclose(table["dose"], (np.arange(30) + 0.2) * 1e-5)
 
 
-def test_names_that_are_numbers_in_a_long_file(tmp_path: Path) -> None:
-    """A text far below the numbers makes texts of all names, so that client 1 is not two clients."""
+def test_names_are_texts_if_one_of_a_long_file_is(tmp_path: Path) -> None:
+    """A text far below the numbers makes all names texts, so that client 1 is not two clients."""
     count = 400_000
     names = np.where(np.arange(count) < count - 9, np.tile(["1", "2"], count // 2), "A7")
     table = pd.DataFrame({"shop": names, "size": np.arange(count) % 7, "late": np.arange(count) % 2})
@@ -148,29 +150,29 @@ def test_names_that_are_numbers_in_a_long_file(tmp_path: Path) -> None:
     assert fw.Federation.from_file(tmp_path / "orders.csv", **NAMES).names == ("1", "2", "A7")
 
 
-def test_a_file_with_another_separator(tmp_path: Path) -> None:
-    """The message shows the one column, and says which separators are read."""
+def test_a_file_with_another_separator_is_refused(tmp_path: Path) -> None:
+    """The message shows the one column, and the separators that can be read."""
     (tmp_path / "orders.csv").write_text("shop\tsize\tlate\na\t1\tyes\n")
     with pytest.raises(fw.BadInput, match=r"one column, 'shop\\tsize\\tlate'; separate the fields of a CSV file by"):
         fw.Federation.from_file(tmp_path / "orders.csv", **NAMES)
 
 
-def test_arrays_from_a_file(tmp_path: Path) -> None:
-    """NPZ: names of arrays in place of names of columns."""
+def test_arrays_are_read_from_a_file(tmp_path: Path) -> None:
+    """In NPZ files, names of arrays replace names of columns."""
     x, late, shop = TABLE[["size", "unused"]].to_numpy(), TABLE["late"].to_numpy(str), TABLE["shop"].to_numpy(str)
     np.savez(tmp_path / "orders.npz", rows=x, late=late, shop=shop, day=np.arange(COUNT))
-    made = fw.Federation.from_file(
+    federation = fw.Federation.from_file(
         tmp_path / "orders.npz", **NAMES, features=["rows"], time="day", normalize="standard"
     )
-    same(made, fw.Federation.from_arrays(x, late, client=shop, time=np.arange(COUNT), normalize="standard"))
+    same(federation, fw.Federation.from_arrays(x, late, client=shop, time=np.arange(COUNT), normalize="standard"))
     with pytest.raises(fw.BadInput, match="there is no 'x'; the file has rows, late, shop, day"):
         fw.Federation.from_file(tmp_path / "orders.npz", **NAMES)
     with pytest.raises(fw.BadInput, match="embed: is an option of tables"):
         fw.Federation.from_file(tmp_path / "orders.npz", **NAMES, embed=True)
 
 
-def test_arrays_that_are_not_used_are_refused(tmp_path: Path) -> None:
-    """A second label or a second array of features would be left out."""
+def test_unused_arrays_are_refused(tmp_path: Path) -> None:
+    """A second label or a second array of features would be ignored."""
     path = tmp_path / "rows.npz"
     np.savez(path, x=np.ones((9, 2)), y=[0, 1, 0] * 3, z=np.ones(9), client=[*"abc"] * 3)
     for options, message in (
@@ -194,20 +196,20 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
         fw.Federation.from_file(tmp_path / "none.csv", **NAMES)
 
 
-def test_a_given_client_graph(tmp_path: Path) -> None:
-    """Pairs of names, as a list or a file, in both directions; others are refused."""
+def test_a_given_client_graph_is_used(tmp_path: Path) -> None:
+    """Pairs of names, as a list or a file, in both directions. Other names are refused."""
     pairs = [("shop 0", "shop 1"), ("shop 2", "shop 1")]
     pd.DataFrame(pairs, columns=["from", "to"]).to_csv(tmp_path / "near.csv", index=False)
     for relation in (pairs, tmp_path / "near.csv"):
-        made = fw.Federation.from_pandas(TABLE, **NAMES, relation=relation)
-        np.testing.assert_array_equal(made.partition.relation, [[0, 1, 1, 2], [1, 0, 2, 1]])
-    assert made.dealt != fw.Federation.from_pandas(TABLE, **NAMES, relation=pairs[:1]).dealt
+        federation = fw.Federation.from_pandas(TABLE, **NAMES, relation=relation)
+        np.testing.assert_array_equal(federation.partition.relation, [[0, 1, 1, 2], [1, 0, 2, 1]])
+    assert federation.dealt != fw.Federation.from_pandas(TABLE, **NAMES, relation=pairs[:1]).dealt
     with pytest.raises(fw.BadInput, match="relation: 'shop 9' is no client"):
         fw.Federation.from_pandas(TABLE, **NAMES, relation=[("shop 9", "shop 1")])
 
 
 def pictures(folder: Path, count: int = 12) -> np.ndarray:
-    """Images CLIENT/CLASS/FILE of two clients and two classes; [M, 3, 5, 4] in the order of their names."""
+    """Images CLIENT/CLASS/FILE of two clients and two classes. [M, 3, 5, 4] in the order of their names."""
     x = np.random.default_rng(0).integers(256, size=(2, 2, count, 5, 4, 3), dtype=np.uint8)
     for i, client in enumerate(("left", "right")):
         for j, label in enumerate(("cat", "dog")):
@@ -217,13 +219,13 @@ def pictures(folder: Path, count: int = 12) -> np.ndarray:
     return x.reshape(-1, 5, 4, 3).transpose(0, 3, 1, 2)
 
 
-def test_folders_of_images(tmp_path: Path) -> None:
-    """Files CLIENT/CLASS/FILE, or a table that names them; bytes are those of the files."""
+def test_folders_of_images_are_read(tmp_path: Path) -> None:
+    """Files CLIENT/CLASS/FILE, or a table with their names. The bytes are those of the files."""
     x = pictures(tmp_path / "all")
-    made = fw.Federation.from_images(tmp_path / "all")
-    assert made.names == ("left", "right")
-    assert made.classes == ("cat", "dog")
-    np.testing.assert_array_equal(made.dataset.x, x)
+    federation = fw.Federation.from_images(tmp_path / "all")
+    assert federation.names == ("left", "right")
+    assert federation.classes == ("cat", "dog")
+    np.testing.assert_array_equal(federation.dataset.x, x)
     listed = pd.DataFrame(
         {"path": [f"{c}/{k}/{i:02d}.png" for c in ("left", "right") for k in ("cat", "dog") for i in range(12)]}
     )
@@ -241,8 +243,8 @@ def test_folders_of_images(tmp_path: Path) -> None:
     assert {*run.predict(small.dataset.x[:3], "left")} <= {"cat", "dog"}
 
 
-def test_images_that_cannot_be_read(tmp_path: Path) -> None:
-    """A damaged file, one of another size, and an empty folder."""
+def test_images_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    """A damaged file, a file of another size, and an empty folder."""
     pictures(tmp_path / "all")
     file = tmp_path / "all" / "right" / "dog" / "03.png"
     Image.fromarray(np.zeros((6, 4, 3), np.uint8)).save(file)
@@ -259,8 +261,8 @@ def test_images_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("image", [np.full((4, 4), 0.5), np.full((4, 4), 300), np.full((4, 4), -3)])
-def test_values_that_are_no_bytes(image: np.ndarray, tmp_path: Path) -> None:
-    """As bytes, they would be other images: black ones, or ones with values that start again from 0."""
+def test_images_with_values_outside_of_bytes_are_refused(image: np.ndarray, tmp_path: Path) -> None:
+    """As bytes they would be black images, or values would overflow to 0."""
     table = pd.DataFrame({"image": [image] * 6, "client": [*"ab"] * 3, "label": [0, 1] * 3})
     with pytest.raises(fw.BadInput, match=r"image in row 0: has values from .* that are no bytes"):
         fw.Federation.from_huggingface(Stored(table), client="client", label="label", image="image")
@@ -271,7 +273,7 @@ def test_values_that_are_no_bytes(image: np.ndarray, tmp_path: Path) -> None:
 
 
 class Stored:
-    """A data set with the methods of Hugging Face's that are used."""
+    """A data set with the used methods of Hugging Face's data sets."""
 
     def __init__(self, table: pd.DataFrame, **names: list[str]) -> None:
         self.table, self.features = table, {key: SimpleNamespace(names=value) for key, value in names.items()}
@@ -280,14 +282,14 @@ class Stored:
         return self.table
 
 
-def test_data_sets_of_hugging_face() -> None:
-    """One table or several parts; numbers of classes get their names; encoded images are read."""
+def test_data_sets_of_hugging_face_are_read() -> None:
+    """One table or several parts. Numbers of classes get their names. Encoded images are decoded."""
     coded = TABLE.assign(late=(TABLE["late"] == "yes").astype(int))
     stored = Stored(coded, late=["no", "yes"])
     same(fw.Federation.from_huggingface(stored, **NAMES), fw.Federation.from_pandas(TABLE, **NAMES))
     parts = {"train": TABLE[:60], "validation": TABLE[60:75], "test": TABLE[75:]}
-    made = fw.Federation.from_huggingface({name: Stored(table) for name, table in parts.items()}, **NAMES)
-    np.testing.assert_array_equal(np.sort(np.concatenate(made.partition.val)), np.arange(60, 75))
+    federation = fw.Federation.from_huggingface({name: Stored(table) for name, table in parts.items()}, **NAMES)
+    np.testing.assert_array_equal(np.sort(np.concatenate(federation.partition.val)), np.arange(60, 75))
     x, cells = np.random.default_rng(0).integers(256, size=(COUNT, 4, 4), dtype=np.uint8), []
     for image in x:
         buffer = io.BytesIO()
@@ -300,7 +302,7 @@ def test_data_sets_of_hugging_face() -> None:
 
 
 def graph_files(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Nodes in mixed order, of three sites, and edges, some of them between sites."""
+    """Nodes of three sites in mixed order, and edges, some of them between sites."""
     draws = np.random.default_rng(0)
     nodes = pd.DataFrame(
         {
@@ -317,33 +319,33 @@ def graph_files(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     return nodes, edges
 
 
-def test_a_graph_from_two_files(tmp_path: Path) -> None:
-    """Every edge within a client is there in both directions, others are counted; models train and predict."""
+def test_a_graph_is_read_from_two_files(tmp_path: Path) -> None:
+    """Every edge within a client is there in both directions, and the others are counted. Models train and predict."""
     nodes, edges = graph_files(tmp_path)
-    made = fw.Federation.from_graphs(tmp_path / "nodes.csv", tmp_path / "edges.csv")
+    federation = fw.Federation.from_graphs(tmp_path / "nodes.csv", tmp_path / "edges.csv")
     owner = dict(zip(nodes["node"], nodes["client"], strict=True))
-    expected: dict[str, set[tuple[str, str]]] = {name: set() for name in made.names}
+    expected: dict[str, set[tuple[str, str]]] = {name: set() for name in federation.names}
     between = 0
     for a, b in edges.itertuples(index=False):
         between += owner[a] != owner[b]
         if owner[a] == owner[b] and a != b:
             expected[owner[a]] |= {(a, b), (b, a)}
-    for i, name in enumerate(made.names):
-        ids = nodes["node"].to_numpy()[made.partition.nodes[i]]
+    for i, name in enumerate(federation.names):
+        ids = nodes["node"].to_numpy()[federation.partition.nodes[i]]
         assert {owner[one] for one in ids} == {name}
-        assert {(ids[a], ids[b]) for a, b in made.partition.edges[i].T} == expected[name]
-        parts = [getattr(made.partition, part)[i] for part in ("train", "val", "test")]
+        assert {(ids[a], ids[b]) for a, b in federation.partition.edges[i].T} == expected[name]
+        parts = [getattr(federation.partition, part)[i] for part in ("train", "val", "test")]
         np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(len(ids)))
-    assert made.notes == (f"{between} of 200 edges join nodes of two clients and are left out",)
-    run = fw.fit("fedavg", made, rounds=2, progress=False, out=tmp_path / "out")
+    assert federation.notes == (f"{between} of 200 edges join nodes of two clients and are left out",)
+    run = fw.fit("fedavg", federation, rounds=2, progress=False, out=tmp_path / "out")
     raw = nodes[nodes["client"] == "y"]
-    test = made.partition.test[1]
+    test = federation.partition.test[1]
     answers = fw.load(tmp_path / "out")["fedavg"].predict(raw, "y")[test]
     assert 100 * (answers == raw["label"].to_numpy()[test]).mean() == pytest.approx(run.scores["y"])
 
 
 def test_bad_graphs_are_refused(tmp_path: Path) -> None:
-    """Unknown nodes, nodes that are there twice, and names as features."""
+    """Unknown nodes, repeated nodes, and names as features."""
     nodes, edges = graph_files(tmp_path)
     make = fw.Federation.from_graphs
     with pytest.raises(fw.BadInput, match="edges: 'n99' is no node"):
@@ -360,12 +362,12 @@ def test_bad_graphs_are_refused(tmp_path: Path) -> None:
 
 
 def test_bad_graphs_of_arrays_are_refused() -> None:
-    """Features that are no finite numbers, missing labels, a split of other lengths, and two clients of one name."""
+    """Features that are not finite, missing labels, a split of another length, and two clients with one name."""
     x, edges, y = np.ones((6, 2)), np.array([[0, 1], [1, 2]]), [0, 1] * 3
     parts = ["train", "train", "train", "val", "test", "test"]
     graphs = [(x, edges, y)] * 2
-    made = fw.Federation.from_graphs([(x, [[], []], y), (x, edges, y)], split=[parts] * 2)
-    assert [part.shape for part in made.partition.edges or ()] == [(2, 0), (2, 4)]
+    federation = fw.Federation.from_graphs([(x, [[], []], y), (x, edges, y)], split=[parts] * 2)
+    assert [part.shape for part in federation.partition.edges or ()] == [(2, 0), (2, 4)]
     for bad, options, message in (
         ([(x * np.nan, edges, y)], {}, "x of 'client 0': nan at"),
         ([([["a", "b"]] * 6, edges, y)], {}, "they must be numbers"),
@@ -394,10 +396,10 @@ def test_bad_graphs_of_arrays_are_refused() -> None:
         "nothing.csv": "EmptyDataError.*; write a header and one line per row",
     }.items(),
 )
-def test_the_way_out_of_a_file_that_is_no_table(
+def test_a_file_that_is_not_a_table_names_the_way_out(
     name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every line names the file and what to do."""
+    """Every line names the file and the next step."""
     monkeypatch.chdir(tmp_path)
     Path("folder.csv").mkdir()
     os.mkfifo("pipe.csv")

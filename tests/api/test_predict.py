@@ -1,4 +1,4 @@
-"""Predictions for raw rows, by the client's name: they score what the run says that the client scores."""
+"""Predictions for raw rows, by the client's name, have the scores of the run."""
 
 import warnings
 from pathlib import Path
@@ -20,7 +20,7 @@ OWNER = np.array(CLIENTS * 30)
 
 
 def blobs(shape: tuple[int, ...] = (4,)) -> tuple[np.ndarray, np.ndarray]:
-    """Rows far from zero in two classes, so that a prediction without scaling is another one."""
+    """Rows far from zero in two classes, so that scaling changes the predictions."""
     draws = np.random.default_rng(0)
     y = np.array(["no", "yes"])[draws.integers(2, size=len(OWNER))]
     offset = (y == "yes").astype(float).reshape(-1, *[1] * len(shape))
@@ -30,7 +30,7 @@ def blobs(shape: tuple[int, ...] = (4,)) -> tuple[np.ndarray, np.ndarray]:
 def compute_accuracy(
     result: fw.MethodResult, rows: Any, y: np.ndarray, federation: fw.Federation, client: str
 ) -> float:
-    """Of the predictions on a client's test rows, in percent."""
+    """The accuracy of the predictions on a client's test rows, in percent."""
     test = federation.partition.test[CLIENTS.index(client)]
     answers = result.predict(rows.iloc[test] if hasattr(rows, "iloc") else rows[test], client)
     return 100.0 * float((answers == y[test]).mean())
@@ -38,8 +38,8 @@ def compute_accuracy(
 
 @pytest.mark.parametrize("method", ["local", "fedrod", "knn_per"])
 @pytest.mark.parametrize("shape", [(4,), (3, 5), (1, 8, 8)])
-def test_rows_score_what_the_run_scored(shape: tuple[int, ...], method: str, tmp_path: Path) -> None:
-    """Vectors, windows and images, scaled by training rows; also from a folder."""
+def test_raw_rows_have_the_scores_of_the_run(shape: tuple[int, ...], method: str, tmp_path: Path) -> None:
+    """Vectors, windows and images, scaled by training rows. A folder gives the same."""
     x, y = blobs(shape)
     federation = fw.Federation.from_arrays(x, y, client=OWNER, normalize="standard")
     result = fw.fit(method, federation, model="mlp", lr=0.2, **QUIET)
@@ -54,7 +54,7 @@ def test_rows_score_what_the_run_scored(shape: tuple[int, ...], method: str, tmp
 
 
 def test_a_table_is_encoded_as_in_training(tmp_path: Path) -> None:
-    """Numbers, categories and missing values; the label and the client need not be there."""
+    """Numbers, categories and missing values. The columns of the label and the client may be missing."""
     x, y = blobs((1,))
     table = pd.DataFrame({"size": x[:, 0], "kind": np.array(["a", "b", None] * 30, dtype=object)})
     table.loc[::7, "size"] = np.nan
@@ -71,7 +71,7 @@ def test_a_table_is_encoded_as_in_training(tmp_path: Path) -> None:
 
 
 class Net(nn.Module):
-    """A model of one's own, whose answers depend on a dropout layer being off."""
+    """A user's model, whose outputs change if its dropout layer is active."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -83,19 +83,19 @@ class Net(nn.Module):
 
 
 class Linear(Net):
-    """Another one."""
+    """Another user's model."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.fc(self.body[0](x))
 
 
 def make(shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """What `fit` and `predict` are given."""
+    """The arguments of `fit` and `predict`."""
     return Net(*shape, outputs)
 
 
-def test_a_model_of_ones_own(tmp_path: Path) -> None:
-    """At hand after `fit`; after `load` it must be given, and it must be the one that was trained."""
+def test_a_users_model_predicts(tmp_path: Path) -> None:
+    """After `fit` it is available. After `load` the user must give it, and it must be the trained one."""
     x, y = blobs()
     federation = fw.Federation.from_arrays(x, y, client=OWNER, normalize="standard")
     result = fw.fit("fedavg_ft", federation, model=make, out=tmp_path, lr=0.1, **QUIET)
@@ -108,8 +108,8 @@ def test_a_model_of_ones_own(tmp_path: Path) -> None:
         loaded.predict(x, "Bob", model=Linear(4, 2))
 
 
-def test_graphs(tmp_path: Path) -> None:
-    """All nodes of the client's own graph."""
+def test_graphs_give_predictions_for_all_nodes(tmp_path: Path) -> None:
+    """The nodes are those of the client's own graph."""
     draws = np.random.default_rng(1)
     graphs = {
         name: (draws.normal(size=(20, 3)), draws.integers(20, size=(2, 40)), np.arange(20) % 2) for name in ("u", "v")
@@ -126,8 +126,8 @@ def test_graphs(tmp_path: Path) -> None:
         result.predict([["a", "b", "c"]] * 20, "u")
 
 
-def test_series_of_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the stages wrote: the scaling comes from the arrays in `data`; forecasts are in the unit of the series."""
+def test_series_of_a_project_have_forecasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For results of the stages, the scaling comes from the arrays in `data`. Forecasts have the unit of the series."""
     monkeypatch.chdir(tmp_path)
     folder, whole, partition = (
         trained.train("series", {"fedavg": {}}),
@@ -166,8 +166,8 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_refused(message: str, result: fw.MethodResult) -> None:
-    """One line that says what to give."""
+def test_bad_rows_are_refused(message: str, result: fw.MethodResult) -> None:
+    """One line says what is needed."""
     x, client, options = REFUSED[message]
     with pytest.raises(fw.BadInput) as caught:
         result.predict(x, client, **options)
@@ -175,8 +175,8 @@ def test_refused(message: str, result: fw.MethodResult) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_models_that_were_not_kept() -> None:
-    """The line says how to keep them."""
+def test_missing_models_are_refused() -> None:
+    """The line says how to store them."""
     x, y = blobs()
     run = fw.fit("local", fw.Federation.from_arrays(x, y, client=OWNER), evaluate={"models": False}, **QUIET)
     for ask in (lambda: run.predict(x, "Ann"), run.models):

@@ -1,4 +1,4 @@
-"""Splits by rules: parts never overlap, keep the order of time with a gap, and keep recordings whole."""
+"""Splits by rules: parts never overlap, keep the order of time with a gap, and do not divide recordings."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def make_federation(rule: str, seed: int = 0, **options: Any) -> tuple[fw.Federa
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("rule", ["random", "stratified", "chronological", "grouped"])
 def test_parts_are_a_partition(rule: str, seed: int) -> None:
-    """Every row of a client is in exactly one part, and the shares are met."""
+    """Every row of a client is in exactly one part, and the parts have their shares."""
     federation, data = make_federation(rule, seed, shares={"train": 0.5, "val": 0.2, "test": 0.3})
     for i, name in enumerate(federation.names):
         parts = [getattr(federation.partition, part)[i] for part in PARTS]
@@ -45,8 +45,8 @@ def test_parts_are_a_partition(rule: str, seed: int) -> None:
         assert (np.abs(sizes - np.array([0.5, 0.2, 0.3]) * sizes.sum()) <= slack).all()
 
 
-def test_stratified_keeps_the_mix_better_than_random() -> None:
-    """Of a rare class each part has its share; a random split only on average."""
+def test_a_stratified_split_has_the_mix_of_classes() -> None:
+    """Each part has its share of a rare class. A random split has it only on average."""
     y = np.array([0] * 180 + [1] * 20)
     x, client = np.arange(400.0).reshape(200, 2), ["a", "b"] * 100
     counts = {}
@@ -58,8 +58,8 @@ def test_stratified_keeps_the_mix_better_than_random() -> None:
 
 
 @pytest.mark.parametrize("gap", [0, 3])
-def test_time_with_a_gap(gap: int) -> None:
-    """No row of a later part is before one of an earlier part, and `gap` rows between them are in none."""
+def test_a_split_by_time_has_a_gap(gap: int) -> None:
+    """No row of a later part is before one of an earlier part, and `gap` rows between them are in no part."""
     federation, data = make_federation("chronological", gap=gap)
     for i, name in enumerate(federation.names):
         parts = [getattr(federation.partition, part)[i] for part in PARTS]
@@ -69,8 +69,8 @@ def test_time_with_a_gap(gap: int) -> None:
         assert sum(map(len, parts)) == (data["client"] == int(name)).sum() - 2 * gap
 
 
-def test_time_of_each_recording() -> None:
-    """With recordings each one is cut by time on its own."""
+def test_a_split_by_time_divides_each_recording() -> None:
+    """Each recording is divided by its own times."""
     data = draw_rows(2000)
     federation = fw.Federation.from_arrays(
         data["x"], data["y"], client=data["client"], time=data["time"], recording=data["recording"], gap=1
@@ -84,8 +84,8 @@ def test_time_of_each_recording() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_recordings_stay_whole(seed: int) -> None:
-    """No recording has rows in two parts, and no part of a client is empty."""
+def test_recordings_are_not_divided(seed: int) -> None:
+    """No recording has rows in two parts, and every client has rows in every part."""
     federation, data = make_federation("grouped", seed)
     seen = [{*data["recording"][np.concatenate(getattr(federation.partition, part))]} for part in PARTS]
     assert not seen[0] & seen[1]
@@ -95,8 +95,8 @@ def test_recordings_stay_whole(seed: int) -> None:
 
 
 @pytest.mark.parametrize("rule", ["random", "stratified", "chronological", "grouped"])
-def test_a_share_of_the_training_rows_validates(rule: str) -> None:
-    """Beside the default shares as beside shares without "val"; 0.25 of train are the default shares."""
+def test_val_is_a_share_of_the_training_rows(rule: str) -> None:
+    """This holds for the default shares and for shares without "val". A share of 0.25 gives the default split."""
     default, quarter, half, given = (
         make_federation(rule, **options)[0].partition
         for options in ({}, {"val": 0.25}, {"val": 0.5}, {"val": 0.5, "shares": {"train": 0.8, "test": 0.2}})
@@ -108,8 +108,8 @@ def test_a_share_of_the_training_rows_validates(rule: str) -> None:
     assert sum(map(len, half.val)) > 1.5 * sum(map(len, default.val))
 
 
-def test_times_as_texts() -> None:
-    """Texts are read as times, not sorted by letters; numbers as texts are numbers."""
+def test_times_may_be_texts() -> None:
+    """Texts are read as times and not sorted by letters. Numbers as texts are numbers."""
     days = pd.date_range("2023-12-25", periods=30)
     x, y = np.arange(60.0).reshape(30, 2), np.arange(30) % 2
     for texts in (days.strftime("%m/%d/%Y").tolist(), [str(i) for i in range(30)], days.tolist(), days.date.tolist()):
@@ -156,8 +156,8 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_refused(message: str) -> None:
-    """One line that names the option and the way out."""
+def test_bad_rules_are_refused(message: str) -> None:
+    """One line names the option and the way out."""
     with pytest.raises(fw.BadInput) as caught:
         fw.Federation.from_arrays(**{**ARRAYS, **REFUSED[message]})
     assert message in str(caught.value)

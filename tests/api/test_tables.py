@@ -18,7 +18,7 @@ QUIET: dict[str, Any] = {"progress": False, "rounds": 3, "seed": 0, "lr": 0.2}
 
 
 def shops(count: int = 600, items: int = 150) -> pd.DataFrame:
-    """Rows whose label is a property of one of many items, with missing entries in every kind of column."""
+    """Rows whose label is a property of one of many items. Every kind of column has missing values."""
     draws = np.random.default_rng(0)
     item = draws.integers(items, size=count)
     good = draws.integers(2, size=items)[item]
@@ -37,12 +37,12 @@ def shops(count: int = 600, items: int = 150) -> pd.DataFrame:
 
 
 def federation(table: pd.DataFrame, **options: Any) -> fw.Federation:
-    """Its columns `item`, `price` and `open` say whether a row is late."""
+    """Its columns `item`, `price` and `open` predict whether a row is late."""
     return fw.Federation.from_pandas(table, client="who", label="late", **options)
 
 
 def test_a_column_of_many_values_is_embedded() -> None:
-    """Codes are those that the data set declares; 0 is a missing or new value."""
+    """The data set declares the codes. 0 is a missing or new value."""
     table = shops()
     made = federation(table)
     item, price, is_open = made.preprocessing.columns
@@ -58,8 +58,8 @@ def test_a_column_of_many_values_is_embedded() -> None:
     assert "item: category" in str(made.describe())
 
 
-def test_embeddings_learn_what_one_column_per_value_learns(tmp_path: Path) -> None:
-    """Both solve the task, in every executor; a run from a folder predicts raw rows as it was scored."""
+def test_embeddings_and_one_column_per_value_learn_the_same(tmp_path: Path) -> None:
+    """Both solve the task, in every executor. The model of a folder predicts raw rows with the scores of the run."""
     table = shops(1500, items=40)
     scores = {}
     for embed in (False, True):
@@ -75,14 +75,14 @@ def test_embeddings_learn_what_one_column_per_value_learns(tmp_path: Path) -> No
         new = raw.iloc[:2].assign(item=["never seen", None])
         shares = again.predict_proba(new.assign(price=1.0, open=True), "Ann")
         np.testing.assert_allclose(shares.iloc[0], shares.iloc[1], atol=1e-6)
-    assert min(scores.values()) > 75  # half of the rows are late, and `item` alone says which
+    assert min(scores.values()) > 75  # half of the rows are late, which `item` alone determines
     loop, stacked = (
         fw.fit("ditto", federation(table, embed=True), executor=name, **QUIET).scores for name in ("loop", "batched")
     )
     np.testing.assert_allclose(loop, stacked, atol=0.5)
 
 
-def test_the_embedding_model_is_the_one_that_is_described() -> None:
+def test_the_embedding_model_agrees_with_its_description() -> None:
     """Outputs equal those of torch's own layers on the same numbers."""
     torch.manual_seed(0)
     model = build("mlp", (3, 1, 1), 2, categories=(0, 5, 0), hidden=4, embedding=3)
@@ -95,7 +95,7 @@ def test_the_embedding_model_is_the_one_that_is_described() -> None:
 
 
 def test_models_without_embeddings_are_refused() -> None:
-    """A model that would read codes as numbers is no choice; one column per value is the way out."""
+    """A model that reads codes as numbers is refused. One column per value is the way out."""
     made = federation(shops())
     with pytest.raises(fw.BadInput, match=r"'lenet16' has no embeddings.*embed=False"):
         fw.fit("fedavg", made, model="lenet16", progress=False)
@@ -104,7 +104,7 @@ def test_models_without_embeddings_are_refused() -> None:
 
 
 def test_each_client_scales_by_its_own_training_rows(tmp_path: Path) -> None:
-    """Means are zero for every client alone; rows outside of training change nothing; predictions do the same."""
+    """Means are zero for each client. Rows outside of training change nothing. Predictions use the same scaling."""
     table = shops(items=20)
     made = federation(table, preprocess="client")
     price = made.preprocessing.encode(table, np.array([CLIENTS.index(who) for who in table["who"]]))
@@ -126,8 +126,8 @@ def test_each_client_scales_by_its_own_training_rows(tmp_path: Path) -> None:
     assert "all clients together" in fw.fit("local", federation(table), **QUIET).run.info["note"]
 
 
-def test_arrays_scaled_by_each_client(tmp_path: Path) -> None:
-    """normalize='standard_client' for vectors, in training and in predictions; shared rows are refused."""
+def test_each_client_may_scale_its_vectors(tmp_path: Path) -> None:
+    """normalize='standard_client', in training and in predictions. Shared rows are refused."""
     draws = np.random.default_rng(0)
     client = np.array(CLIENTS * 40)
     x = draws.normal(size=(120, 3)) + 10 * (np.arange(120) % 3)[:, None]
@@ -141,8 +141,8 @@ def test_arrays_scaled_by_each_client(tmp_path: Path) -> None:
         assert 100 * (answers == y[test]).mean() == pytest.approx(run.scores[name])
 
 
-def test_a_column_that_reveals_the_label_is_said() -> None:
-    """The label under another name, as codes, texts or numbers; honest columns raise nothing."""
+def test_a_column_that_reveals_the_label_is_reported() -> None:
+    """The label under another name, as codes, texts or numbers. Other columns give no warning."""
     table = shops()
     assert federation(table).notes == ()
     late = table["late"] == "yes"
@@ -160,15 +160,15 @@ def test_a_column_that_reveals_the_label_is_said() -> None:
         fw.compare(made, ["local"], rounds=1, seeds=1, progress=False)
 
 
-def test_a_rare_class_alone_is_no_leak() -> None:
-    """Always naming the frequent class is right for 99.2 % of the rows, without any column."""
+def test_a_rare_class_alone_is_not_reported_as_a_leak() -> None:
+    """The frequent class alone is correct for 99.2 % of the rows, without any column."""
     table = shops(1000).assign(late=np.where(np.arange(1000) % 125, "no", "yes"))
     split = np.where(table["late"] == "yes", "train", np.tile(["train", "val", "test", "train"], 250))
     assert federation(table, features=["open"], split=split).notes == ()
 
 
-def test_rows_that_train_and_test_are_said() -> None:
-    """Each row twice: the second half of the copies lands in other parts."""
+def test_rows_in_both_training_and_test_are_reported() -> None:
+    """Each row is there twice, and the second copy is in another part."""
     table = shops(300).dropna()
     twice = pd.concat([table, table], ignore_index=True)
     made = federation(twice)
@@ -183,7 +183,7 @@ def test_rows_that_train_and_test_are_said() -> None:
     hashes = pd.util.hash_pandas_object(many.drop(columns="who"), index=False)
     test, train = (hashes.iloc[np.concatenate(getattr(made.partition, part))] for part in ("test", "train"))
     assert test.isin(train).any()
-    assert made.notes == ()  # as many equal rows as chance makes
+    assert made.notes == ()  # as many equal rows as chance gives
 
 
 REFUSED: dict[str, dict[str, Any]] = {
@@ -200,8 +200,8 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_refused(message: str) -> None:
-    """One line that names the column and the way out."""
+def test_bad_tables_are_refused(message: str) -> None:
+    """One line names the column and the way out."""
     table = shops().assign(
         empty=np.nan,
         part=lambda t: np.where(t["who"] == "Ann", "train", "test"),
@@ -216,15 +216,15 @@ def test_refused(message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_prediction_names_texts_among_numbers() -> None:
-    """A column of numbers that now holds texts is refused by its name."""
+def test_a_prediction_refuses_texts_among_numbers() -> None:
+    """The line names the column."""
     made = federation(shops(items=20))
     with pytest.raises(fw.BadInput, match="column 'price' held numbers in training, and now texts"):
         made.preprocessing.encode(shops(items=20).assign(price="cheap"))
 
 
-def test_codes_survive_the_disk(tmp_path: Path) -> None:
-    """A stored data set declares the same categories, and one with other codes is refused."""
+def test_stored_codes_are_unchanged(tmp_path: Path) -> None:
+    """A stored data set declares the same categories. A data set with other codes is refused."""
     made = federation(shops()).dataset
     fw.data.save_dataset(tmp_path, made)
     assert fw.data.load_dataset(tmp_path).categories == made.categories
@@ -234,8 +234,8 @@ def test_codes_survive_the_disk(tmp_path: Path) -> None:
         fw.data.fit_scaling(made, federation(shops()).partition, "standard")
 
 
-def test_texts_among_numbers_and_identifiers_are_said() -> None:
-    """A few texts make a category of a column of numbers; categories of few codes and clean columns raise nothing."""
+def test_texts_among_numbers_and_identifiers_are_reported() -> None:
+    """A few texts turn a column of numbers into categories. Categories of few codes give no warning."""
     table, draws = shops(), np.random.default_rng(2)
     numbers = pd.Series(draws.normal(size=len(table)).round(2).astype(str))
     rare = np.arange(len(table)) % 20 == 0
@@ -257,7 +257,7 @@ def test_texts_among_numbers_and_identifiers_are_said() -> None:
 
 
 def test_the_example_of_a_table_has_the_types_of_its_columns() -> None:
-    """MLflow takes the types of a served model's inputs from it."""
+    """MLflow reads the types of a served model's inputs from it."""
     table = shops().assign(note="a word")
     made = federation(table, features=["item", "price", "note"], text=["note"])
     assert made.preprocessing is not None
@@ -265,8 +265,8 @@ def test_the_example_of_a_table_has_the_types_of_its_columns() -> None:
     assert [type(row[name][0]) for name in ("item", "price", "note")] == [str, np.float64, str]
 
 
-def test_names_that_differ_only_in_spelling_are_said() -> None:
-    """Spaces, capitals and accents that are stored in two ways, of clients and of classes."""
+def test_names_that_differ_only_in_spelling_are_reported() -> None:
+    """Spaces, capitals, and accents in two encodings, of clients and of classes."""
     table = shops()
     cases = {"'Ann' and 'Ann '": "Ann ", "'ANN' and 'Ann'": "ANN"}
     for names, other in cases.items():
@@ -282,7 +282,7 @@ def test_names_that_differ_only_in_spelling_are_said() -> None:
 
 
 def test_unknown_options_are_refused_before_the_file_is_read() -> None:
-    """With the nearest name, in every call that takes options."""
+    """The line names the most similar option, in every call with options."""
     named: dict[str, Any] = {"client": "who", "label": "late", "windw": 3}
     calls: dict[str, Any] = {
         "table": lambda: fw.Federation.from_pandas(shops(), **named),
@@ -297,8 +297,8 @@ def test_unknown_options_are_refused_before_the_file_is_read() -> None:
 
 
 @pytest.mark.parametrize("scaling", ["none", "standard", "unit"])
-def test_a_scaling_of_arrays_does_not_fit_a_table(scaling: str) -> None:
-    """It would scale the columns a second time, those of categories too; forecasts take it."""
+def test_a_scaling_of_arrays_is_refused_for_a_table(scaling: str) -> None:
+    """It would scale the columns a second time, including those of categories. Forecasts accept it."""
     table = shops()
     with pytest.raises(fw.BadInput, match=f"^normalize: '{scaling}' does not fit the columns of a table, .*preprocess"):
         federation(table, normalize=scaling)

@@ -1,4 +1,4 @@
-"""Numbers, forecasts and texts: what is scaled by what, which unit scores have, and what is refused."""
+"""Numbers, forecasts and texts: their scaling, the units of scores, and refused input."""
 
 from typing import Any
 
@@ -31,19 +31,21 @@ START = DRAWS.bit_generator.state
 
 @pytest.fixture(autouse=True)
 def same_draws() -> None:
-    """Whichever tests ran before."""
+    """The draws of a test do not depend on earlier tests."""
     DRAWS.bit_generator.state = START
 
 
 def test_scores_are_in_the_unit_of_the_target() -> None:
-    """Those that predictions have by hand; of the controls too; a target in other units has scores in these."""
-    made = fw.Federation.from_pandas(HOUSES, **PRICE)
-    assert "numbers" in repr(made)
-    run = fw.fit("fedavg", made, rounds=4, metric="rmse", **QUIET)
+    """They agree with a computation from the predictions, also for controls. A target in other units has scores in
+    these.
+    """
+    federation = fw.Federation.from_pandas(HOUSES, **PRICE)
+    assert "numbers" in repr(federation)
+    run = fw.fit("fedavg", federation, rounds=4, metric="rmse", **QUIET)
     controls = run.comparison.controls().set_index("control")["mean"]
     means = []
-    for i, name in enumerate(made.names):
-        test, train = made.partition.test[i], made.partition.train[i]
+    for i, name in enumerate(federation.names):
+        test, train = federation.partition.test[i], federation.partition.train[i]
         answers = run.predict(HOUSES.iloc[test], name)
         truth = HOUSES["price"].to_numpy()
         assert run.scores[name] == pytest.approx(np.sqrt(np.square(answers - truth[test]).mean()), rel=1e-4)
@@ -57,35 +59,36 @@ def test_scores_are_in_the_unit_of_the_target() -> None:
 
 @pytest.mark.parametrize("preprocess", ["pooled", "client"])
 def test_targets_are_scaled_by_training_rows(preprocess: Any) -> None:
-    """Of all clients, or of each; test rows change nothing; the text says which."""
-    made = fw.Federation.from_pandas(HOUSES, **PRICE, preprocess=preprocess)
-    offset, unit = fw.data.fit_units(made.dataset, made.partition, made.normalize)
+    """The rows are those of all clients, or of each client. Test rows change nothing. The text names the scaling."""
+    federation = fw.Federation.from_pandas(HOUSES, **PRICE, preprocess=preprocess)
+    offset, unit = fw.data.fit_units(federation.dataset, federation.partition, federation.normalize)
     prices = HOUSES["price"].to_numpy()
-    for i, train in enumerate(made.partition.train):
-        rows = train if preprocess == "client" else np.concatenate(made.partition.train)
+    for i, train in enumerate(federation.partition.train):
+        rows = train if preprocess == "client" else np.concatenate(federation.partition.train)
         assert offset[i, 0] == pytest.approx(prices[rows].mean(), rel=1e-5)
         assert unit[i, 0] == pytest.approx(prices[rows].std(), rel=1e-5)
     words = {"pooled": "all clients together; scores", "client": "each client's own training rows; scores"}
-    assert words[preprocess] in str(made.describe())
+    assert words[preprocess] in str(federation.describe())
 
 
-def test_forecasts() -> None:
-    """Windows in the order of time; no step is forecast in two parts; the control repeats the last value."""
-    made = fw.Federation.from_pandas(HOUSES, **SALES, features=["size"], preprocess="client")
-    assert "scaled by training rows of each client alone" in str(made.describe())
+def test_forecasts_use_windows_in_the_order_of_time() -> None:
+    """No step is forecast in two parts. The control repeats the last value."""
+    federation = fw.Federation.from_pandas(HOUSES, **SALES, features=["size"], preprocess="client")
+    assert "scaled by training rows of each client alone" in str(federation.describe())
     assert "of all clients together" in str(fw.Federation.from_pandas(HOUSES, **SALES).describe())
-    assert made.shape == (8, 2)
-    run = fw.fit("local", made, rounds=3, metric="mae", **QUIET)
+    assert federation.shape == (8, 2)
+    run = fw.fit("local", federation, rounds=3, metric="mae", **QUIET)
     errors = []
-    for i, name in enumerate(made.names):
+    for i, name in enumerate(federation.names):
         series = HOUSES[HOUSES["town"] == name]["price"].to_numpy(np.float32)
         first = {
-            part: getattr(made.partition, part)[i] - made.partition.train[i][0] for part in ("train", "val", "test")
+            part: getattr(federation.partition, part)[i] - federation.partition.train[i][0]
+            for part in ("train", "val", "test")
         }
         assert first["train"].max() + 3 <= first["val"].min()
         assert first["val"].max() + 3 <= first["test"].min()
         truth = np.stack([series[s + 8 : s + 11] for s in first["test"]])
-        np.testing.assert_array_equal(made.dataset.targets[made.partition.test[i]], truth)
+        np.testing.assert_array_equal(federation.dataset.targets[federation.partition.test[i]], truth)
         errors.append(np.abs(series[first["test"] + 7][:, None] - truth).mean())
     assert run.comparison.controls().set_index("control")["mean"]["Last value"] == pytest.approx(
         np.mean(errors), rel=1e-5
@@ -99,26 +102,28 @@ def test_forecasts() -> None:
         HOUSES[["size"]], HOUSES["price"], client=HOUSES["town"], time=HOUSES["day"], window=8, horizon=3,
         normalize="standard_client", gap=2,
     )  # fmt: skip
-    np.testing.assert_array_equal(arrays.dataset.x, made.dataset.x)
-    np.testing.assert_array_equal(arrays.partition.test[2], made.partition.test[2])
+    np.testing.assert_array_equal(arrays.dataset.x, federation.dataset.x)
+    np.testing.assert_array_equal(arrays.partition.test[2], federation.partition.test[2])
 
 
-def test_several_series_and_holes() -> None:
-    """Two columns are forecast, one after the other; windows with a hole are left out; recordings are cut."""
+def test_several_series_with_missing_values_are_forecast() -> None:
+    """Two columns are forecast in sequence. Windows with missing values are omitted; recordings are divided."""
     table = HOUSES.assign(trip=(HOUSES["day"] >= 40).astype(int))
     table.loc[table["day"] == 20, "size"] = np.nan
-    made = fw.Federation.from_pandas(
+    federation = fw.Federation.from_pandas(
         table, client="town", label=["price", "size"], time="day", window=4, horizon=2, recording="trip"
     )
-    assert made.dataset.channels == (0, 1)
-    assert made.dataset.targets.shape[1] == 4
-    assert any("windows with a missing value are left out" in note for note in made.notes)
-    assert len(made.dataset.x) == 3 * (2 * (40 - 5) - 6)
-    fw.fit("fedavg", made, rounds=1, **QUIET)
+    assert federation.dataset.channels == (0, 1)
+    assert federation.dataset.targets.shape[1] == 4
+    assert any("windows with a missing value are left out" in note for note in federation.notes)
+    assert len(federation.dataset.x) == 3 * (2 * (40 - 5) - 6)
+    fw.fit("fedavg", federation, rounds=1, **QUIET)
 
 
-def test_the_last_rows_are_not_taken_by_a_date_of_two_readings() -> None:
-    """Month first, 04.03. would be the latest; the few rows of a prediction do not say what training took."""
+def test_ambiguous_dates_do_not_select_the_last_rows() -> None:
+    """With the month first, 04.03. would be the latest date. The few rows of a prediction do not show the order of
+    training.
+    """
     columns = [{"name": "day", "role": "time"}, {"name": "sales", "role": "value"}]
     dates = ["2021-03-04", "2021-04-03", "2021-02-05"]
     table = pd.DataFrame({"day": dates, "sales": [1.0, 2.0, 3.0]})
@@ -132,35 +137,37 @@ def test_the_last_rows_are_not_taken_by_a_date_of_two_readings() -> None:
 
 
 def test_a_series_of_pandas_is_a_column() -> None:
-    """As a list is, for windows too: not a mapping from clients."""
+    """It is read like a list, also for windows, and not as a mapping from clients."""
     time, client = [*range(60)] * 2, ["a"] * 60 + ["b"] * 60
     options = {"client": client, "time": time, "window": 4, "horizon": 2}
     side = ["left"] * 60 + ["right"] * 60
     y = np.sin(np.arange(120.0))
-    made = [fw.Federation.from_arrays(None, y, **options, group=group) for group in (side, pd.Series(side))]
-    assert made[0].table["group"].tolist() == made[1].table["group"].tolist() == ["left", "right"]
+    pair = [fw.Federation.from_arrays(None, y, **options, group=group) for group in (side, pd.Series(side))]
+    assert pair[0].table["group"].tolist() == pair[1].table["group"].tolist() == ["left", "right"]
     with pytest.raises(fw.BadInput, match="split: forecasts are split in the order of time; give shares"):
         fw.Federation.from_arrays(None, y, **options, split=pd.Series(["train"] * 120))
 
 
-def test_texts() -> None:
-    """Words of a vocabulary, or hashes; a list of texts is a column of its own; a missing text is empty."""
+def test_texts_become_features() -> None:
+    """Features are words of a vocabulary, or hashes. A list of texts is one column. A missing text is empty."""
     table = HOUSES.assign(
         note=np.where(HOUSES["size"] > 0, "large and bright", "small, dark"),
         late=np.where(HOUSES["size"] > 0, "y", "n"),
     )
     table.loc[0, "note"] = None
-    made = fw.Federation.from_pandas(
+    federation = fw.Federation.from_pandas(
         table, client="town", label="late", features=["note"], text={"note": ["Large", "dark"]}
     )
-    np.testing.assert_array_equal(made.dataset.x[1:, :, 0, 0], np.stack([table["size"] > 0, table["size"] <= 0], 1)[1:])
-    assert not made.dataset.x[0].any()
+    np.testing.assert_array_equal(
+        federation.dataset.x[1:, :, 0, 0], np.stack([table["size"] > 0, table["size"] <= 0], 1)[1:]
+    )
+    assert not federation.dataset.x[0].any()
     texts = table["note"].fillna("").tolist()
     listed = fw.Federation.from_arrays(texts, table["late"], client=table["town"])
     run = fw.fit("fedavg", listed, rounds=5, **{**QUIET, "lr": 1.0})
     assert run.scores.mean() > 95
     assert run.predict(["large and bright"], "town 0").tolist() == ["y"]
-    for rows in ("large and bright", 3):  # a text is no list of its letters
+    for rows in ("large and bright", 3):  # a text is not a list of its letters
         with pytest.raises(fw.BadInput, match="x: give a pandas table"):
             run.predict(rows, "town 0")
     for text, message in (
@@ -200,8 +207,8 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_refused(message: str) -> None:
-    """One line that names the argument and the way out."""
+def test_bad_targets_are_refused(message: str) -> None:
+    """One line names the argument and the way out."""
     table = HOUSES.assign(empty=np.nan, id=np.arange(COUNT), zero=0)
     table["part"] = np.where((SHOP == 0) & (np.arange(COUNT) % 2 == 0), "test", np.where(SHOP == 0, "train", "val"))
     table.loc[(SHOP != 0) & (np.arange(COUNT) % 5 == 0), "part"] = "train"
@@ -214,13 +221,13 @@ def test_refused(message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_doubts() -> None:
-    """A column that says the target, and rows of training in the test."""
+def test_leaks_are_reported() -> None:
+    """A column that reveals the target, and rows of training in the test."""
     many = pd.concat([HOUSES] * 10, ignore_index=True)
     many["price"] += DRAWS.normal(size=len(many))
-    made = fw.Federation.from_pandas(many.assign(cents=many["price"] * 100), client="town", label="price")
-    assert any("'cents' alone explains" in note for note in made.notes)
-    assert not any("'size'" in note for note in made.notes)
+    federation = fw.Federation.from_pandas(many.assign(cents=many["price"] * 100), client="town", label="price")
+    assert any("'cents' alone explains" in note for note in federation.notes)
+    assert not any("'size'" in note for note in federation.notes)
     twice = pd.concat([HOUSES, HOUSES.head(60)])
-    made = fw.Federation.from_pandas(twice, **PRICE)
-    assert any("test rows are training rows too" in note for note in made.notes)
+    federation = fw.Federation.from_pandas(twice, **PRICE)
+    assert any("test rows are training rows too" in note for note in federation.notes)

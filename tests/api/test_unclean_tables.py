@@ -1,4 +1,4 @@
-"""Tables as exports of hospitals and databases are: no value moves to another column, and codes stay codes."""
+"""Tables like exports of hospitals and databases: no value moves to another column, and codes stay codes."""
 
 from decimal import Decimal
 from pathlib import Path
@@ -29,23 +29,25 @@ LINES = TABLE.to_csv(index=False).splitlines()
 
 
 def write_lines(path: Path, lines: list[str]) -> Path:
-    """A text file."""
+    """Write a text file."""
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
 
 @pytest.mark.parametrize("columns", [None, ["age", "code"]])
 @pytest.mark.parametrize("extra", [",", ",7"])
-def test_more_fields_than_the_header(extra: str, columns: list[str] | None, tmp_path: Path) -> None:
-    """pandas would take the first field as the index, and move every value to the column before its own."""
+def test_lines_with_more_fields_than_the_header_move_no_value(
+    extra: str, columns: list[str] | None, tmp_path: Path
+) -> None:
+    """pandas would use the first field as the index, and move every value to the column before its own."""
     file = write_lines(tmp_path / "rows.csv", [LINES[0], *(line + extra for line in LINES[1:])])
     with pytest.raises(fw.BadInput, match=r"rows\.csv: its lines have more fields than its header; name every column"):
         read_table(file, columns)
 
 
 @pytest.mark.parametrize("separator", [",", ";"])
-def test_a_separator_at_the_end_of_every_line(separator: str, tmp_path: Path) -> None:
-    """The column without a name and without values is none; one with values stays."""
+def test_a_separator_at_the_end_of_every_line_adds_no_column(separator: str, tmp_path: Path) -> None:
+    """A column without a name is dropped if it has no values, and kept otherwise."""
     lines = [line.replace(",", separator) for line in LINES]
     file = write_lines(tmp_path / "rows.csv", [line + separator for line in lines])
     pd.testing.assert_frame_equal(read_table(file), TABLE)
@@ -53,14 +55,14 @@ def test_a_separator_at_the_end_of_every_line(separator: str, tmp_path: Path) ->
     assert [*read_table(file)] == [*TABLE, "Unnamed: 5"]
 
 
-def test_two_columns_of_one_name(tmp_path: Path) -> None:
-    """As `from_pandas`, a file is refused where one of them is used; pandas would call the second one age.1."""
+def test_two_used_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    """This holds for files as for `from_pandas`. pandas would name the second column age.1."""
     file = write_lines(tmp_path / "rows.csv", [LINES[0].replace("days", "age"), *LINES[1:]])
     for features in (None, ["age"], ["code", "age"]):
         with pytest.raises(fw.BadInput, match="two columns have the name 'age'; rename one"):
             fw.Federation.from_file(file, **NAMES, features=features)
-    made = fw.Federation.from_file(file, **NAMES, features=["code"])
-    result = fw.fit("local", made, rounds=1, progress=False)
+    federation = fw.Federation.from_file(file, **NAMES, features=["code"])
+    result = fw.fit("local", federation, rounds=1, progress=False)
     assert len(result.predict(read_table(file), "ward 1")) == COUNT
     result = fw.fit("local", fw.Federation.from_pandas(TABLE, **NAMES), rounds=1, progress=False)
     with pytest.raises(fw.BadInput, match="two columns have the name 'age'; rename one"):
@@ -71,41 +73,41 @@ def test_two_columns_of_one_name(tmp_path: Path) -> None:
         fw.Federation.from_file(tmp_path / "wards", **NAMES)
 
 
-def test_an_index_beside_the_columns(tmp_path: Path) -> None:
-    """The number of the row is said to be no feature; the client may not be the index."""
+def test_an_index_is_not_a_feature(tmp_path: Path) -> None:
+    """A note says so for the row number. The client may not be the index."""
     TABLE.to_csv(tmp_path / "rows.csv")
-    made = fw.Federation.from_file(tmp_path / "rows.csv", **NAMES)
-    assert any(note.startswith("column 'Unnamed: 0' has no name in its file") for note in made.notes)
+    federation = fw.Federation.from_file(tmp_path / "rows.csv", **NAMES)
+    assert any(note.startswith("column 'Unnamed: 0' has no name in its file") for note in federation.notes)
     TABLE.set_index("ward").to_parquet(tmp_path / "rows.parquet")
     with pytest.raises(fw.BadInput, match=r"client: 'ward' is the index of the table; .* reset_index\(\)"):
         fw.Federation.from_file(tmp_path / "rows.parquet", **NAMES)
 
 
 def test_decimals_of_a_database_are_numbers(tmp_path: Path) -> None:
-    """As features, as labels, and in new rows."""
+    """This holds for features, for labels, and for new rows."""
     decimals = TABLE.assign(**{name: [Decimal(str(value)) for value in TABLE[name]] for name in ("age", "days")})
     decimals.to_parquet(tmp_path / "rows.parquet")
     for label in ("died", "days"):
-        made, wanted = (
+        federation, expected = (
             fw.Federation.from_pandas(table, client="ward", label=label)
             for table in (read_table(tmp_path / "rows.parquet"), TABLE)
         )
-        np.testing.assert_array_equal(made.dataset.x, wanted.dataset.x)
-        assert made.dataset.targets_are == wanted.dataset.targets_are
-    result = fw.fit("local", made, rounds=1, progress=False)
+        np.testing.assert_array_equal(federation.dataset.x, expected.dataset.x)
+        assert federation.dataset.targets_are == expected.dataset.targets_are
+    result = fw.fit("local", federation, rounds=1, progress=False)
     np.testing.assert_array_equal(result.predict(decimals, "ward 1"), result.predict(TABLE, "ward 1"))
 
 
-def test_codes_that_pandas_reads_as_fractions(tmp_path: Path) -> None:
-    """Without the "x", and with one missing value, the code "1" is read as 1.0; it stays the same code."""
-    made = fw.Federation.from_pandas(TABLE, **NAMES, features=["code"])
-    assert made.preprocessing is not None
+def test_codes_that_pandas_reads_as_fractions_stay_the_same(tmp_path: Path) -> None:
+    """Without the "x", and with one missing value, pandas reads the code "1" as 1.0."""
+    federation = fw.Federation.from_pandas(TABLE, **NAMES, features=["code"])
+    assert federation.preprocessing is not None
     codes = pd.DataFrame({"code": ["1", "2", None, "1", "3"]})
     codes.to_csv(tmp_path / "new.csv", index=False)
     read = read_table(tmp_path / "new.csv")
     assert read["code"].dtype == np.float64
-    np.testing.assert_array_equal(made.preprocessing.encode(read), made.preprocessing.encode(codes))
-    assert made.preprocessing.encode(read).sum() == 3
+    np.testing.assert_array_equal(federation.preprocessing.encode(read), federation.preprocessing.encode(codes))
+    assert federation.preprocessing.encode(read).sum() == 3
     (tmp_path / "wards").mkdir()
     for name, part in TABLE.groupby("ward"):
         part = part.assign(code=["1", None, *["2"] * 38]) if name == "ward 1" else part
@@ -123,20 +125,20 @@ LABELS = {
 
 
 @pytest.mark.parametrize("message", LABELS)
-def test_labels_that_are_numbers_but_for_a_few(message: str) -> None:
-    """They would be classes; who wants that says it. Whole numbers as texts are classes."""
+def test_labels_that_are_mostly_numbers_are_refused(message: str) -> None:
+    """They would be classes, and a user who wants that must say so. Whole numbers as texts are classes."""
     table = TABLE.assign(died=LABELS[message])
     with pytest.raises(fw.BadInput) as caught:
         fw.Federation.from_pandas(table, **NAMES)
     assert message in str(caught.value)
     x, labels = np.arange(2.0 * COUNT).reshape(COUNT, 2), LABELS[message][:30] * 4
-    said = fw.Federation.from_arrays(x, labels, client=["a"] * COUNT, target="classes")
+    declared = fw.Federation.from_arrays(x, labels, client=["a"] * COUNT, target="classes")
     whole = fw.Federation.from_arrays(x, [str(i % 20) for i in range(COUNT)], client=["a"] * COUNT)
-    assert (len(said.classes), len(whole.classes)) == (30, 20)
+    assert (len(declared.classes), len(whole.classes)) == (30, 20)
 
 
-def test_marks_of_thousands() -> None:
-    """Not the advice for a decimal comma, which would make 1.09 of 1,090."""
+def test_separators_of_thousands_are_named() -> None:
+    """The advice is not that for a decimal comma, which would turn 1,090 into 1.09."""
     cost = [f"{1 + i % 40},{100 + i}" for i in range(COUNT)]
     for values, advice in (
         (cost, "leave out the marks of thousands"),
@@ -149,8 +151,8 @@ def test_marks_of_thousands() -> None:
 
 
 def test_newcomers_have_the_kind_of_target_of_training() -> None:
-    """More than 100 whole numbers are classes if training said so."""
+    """More than 100 whole numbers are classes if they were in training."""
     x, y = DRAWS.normal(size=(480, 2)), np.arange(480) % 120
-    made = fw.Federation.from_arrays(x, y, client=["a", "b"] * 240, target="classes")
-    whole = add_newcomers(made, NewcomerData(x, ["c"] * 480, y, {}))
-    assert whole.classes == made.classes
+    federation = fw.Federation.from_arrays(x, y, client=["a", "b"] * 240, target="classes")
+    whole = add_newcomers(federation, NewcomerData(x, ["c"] * 480, y, {}))
+    assert whole.classes == federation.classes

@@ -1,4 +1,4 @@
-"""Units of clients in one's own data: a person behind two clients counts once in tests, from the table to the words."""
+"""Units of clients in a user's data: a person with two clients counts once in tests, from the table to the texts."""
 
 import json
 from pathlib import Path
@@ -30,8 +30,8 @@ def make_arms(table: pd.DataFrame = TABLE, unit: Any = "person", **options: Any)
     return fw.Federation.from_pandas(table, client="arm", label="y", unit=unit, **options)
 
 
-def test_every_way_to_say_units_says_the_same(tmp_path: Path) -> None:
-    """A column, values of rows, a mapping, a file, arrays; the column is no feature."""
+def test_every_way_to_give_units_is_equivalent(tmp_path: Path) -> None:
+    """A column, values of rows, a mapping, a file, arrays. The column is not a feature."""
     TABLE.to_csv(tmp_path / "arms.csv", index=False)
     texts = {name: TABLE[name].to_numpy(str) for name in ("arm", "person")}
     np.savez(tmp_path / "arms.npz", x=TABLE[["x", "z"]], y=TABLE["y"], **texts)
@@ -69,7 +69,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("message", BAD)
-def test_bad_units_end_in_one_line(message: str) -> None:
+def test_bad_units_are_refused_in_one_line(message: str) -> None:
     with pytest.raises(fw.BadInput, match=message):
         make_arms(unit=BAD[message])
 
@@ -94,15 +94,15 @@ def test_a_comparison_is_over_units(compared: fw.Comparison) -> None:
         np.testing.assert_allclose(board.loc[name, ["low", "high"]].astype(float), statistics.interval(values))
     test = compared.test("fedavg", "local")
     assert test.p == statistics.signed_rank(units["fedavg"].mean(0), units["local"].mean(0))
-    words = "clients of one unit count as one: 12 clients, 6 units"
-    assert (test.clients, test.counted) == (12, words)
-    assert str(test).endswith(f"; {words}")
-    assert f"C{words[1:]}." in compared.warnings
+    sentence = "clients of one unit count as one: 12 clients, 6 units"
+    assert (test.clients, test.counted) == (12, sentence)
+    assert str(test).endswith(f"; {sentence}")
+    assert f"C{sentence[1:]}." in compared.warnings
     again = fw.load(compared.study.folder)
     pd.testing.assert_frame_equal(again.leaderboard(), compared.leaderboard())
 
 
-def test_a_sample_of_the_clients_counts_their_units() -> None:
+def test_a_sample_of_clients_counts_their_units() -> None:
     done = fw.compare(make_arms(), ["local", "fedavg"], seeds=2, evaluate={"clients": 7}, **BUDGET)
     sample = done["local"].run.evaluated_clients
     expected = len({SHARING[client] for client in sample})
@@ -112,13 +112,13 @@ def test_a_sample_of_the_clients_counts_their_units() -> None:
 
 
 def test_units_belong_to_the_data(compared: fw.Comparison) -> None:
-    """A folder holds no runs with other units, so that one table never mixes two kinds of tests."""
+    """A folder has no runs with other units, so that one table never mixes two kinds of tests."""
     assert make_arms().dealt != make_arms(unit=None, features=["x", "z"]).dealt
     with pytest.raises(fw.BadInput, match="holds results of other data"):
         fw.fit("local", make_arms(unit=None, features=["x", "z"]), out=compared.study.folder, **BUDGET)
 
 
-def test_a_newcomer_may_be_of_the_unit_of_another_client() -> None:
+def test_a_newcomer_may_have_the_unit_of_another_client() -> None:
     old, new = TABLE[TABLE["arm"] != "arm 11"], TABLE[TABLE["arm"] == "arm 11"]
     run = fw.fit("fedavg_ft", make_arms(old), **BUDGET)
     names = {"client": "arm", "label": "y"}
