@@ -1,4 +1,4 @@
-"""Baselines at the edge of their hyper-parameters, where they must coincide with simpler methods."""
+"""Baselines at the limits of their hyper-parameters, where they must equal simpler methods."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -98,8 +98,8 @@ REDUCTIONS = {
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)
-def test_reduction(name: str) -> None:
-    """Both sides give the same models."""
+def test_a_baseline_equals_its_simpler_method(name: str) -> None:
+    """Both methods give the same models."""
     left, right = (side() for side in REDUCTIONS[name])
     torch.testing.assert_close(left, right, rtol=1e-6, atol=1e-7)
 
@@ -125,14 +125,14 @@ def test_reduction(name: str) -> None:
         ("pfedgraph", "rows", {"repel": True}, {}),
     ],
 )
-def test_settings_matter(name: str, kind: str, off: dict, on: dict) -> None:
-    """The reductions are not trivial: away from their edge, results differ."""
+def test_settings_change_the_results(name: str, kind: str, off: dict, on: dict) -> None:
+    """The reductions are not trivial: for other values of the hyper-parameters, results differ."""
     a, b = (trees.tree_leaves(last_report(name, kind, **settings).models["post"]) for settings in (off, on))
     assert max(float((x - y).abs().max()) for x, y in zip(a, b, strict=True) if x.is_floating_point()) > 1e-6
 
 
-def test_executors_agree_off_the_defaults() -> None:
-    """Switches that the contract sweep leaves at their defaults."""
+def test_executors_agree_for_other_values_than_the_defaults() -> None:
+    """The options differ from the defaults, which the tests of the contract use."""
     for name, kind, settings in [
         ("perfedavg", "images", {"variant": "hf", "alpha": 0.05}),
         ("fedala", "rows", {"start_epochs": 13}),

@@ -1,4 +1,6 @@
-"""The parts of baselines against brute force: quadratic programs, clusters, picks, gates, penalties, reconstruction."""
+"""Parts of baselines compared with brute force: quadratic programs, clusters, selections, gates, penalties,
+reconstruction.
+"""
 
 from itertools import combinations
 
@@ -88,7 +90,7 @@ def test_fedpac_statistics_and_prototypes() -> None:
 
 
 def test_fedpac_pulls_features_to_prototypes() -> None:
-    """The alignment's gradient is that of λ mean (z − μ)², and 0 for classes nobody knows."""
+    """The gradient of the alignment is that of λ mean (z − μ)², and 0 for classes without a prototype."""
     method = build_method("fedpac", lam=2.0)
     net, data, rows = network(method), evaluation_cohort(FED, SEED, 0).client_data(0), FED.train[0][:5]
     protos, y = (
@@ -128,7 +130,7 @@ def test_pfedgraph_program() -> None:
 
 
 def test_fedfomo_weights() -> None:
-    """Scores by losses and distances; what helps is taken in proportion, what does not is left."""
+    """Weights by losses and distances: models that reduce the loss count in proportion, the others do not."""
     method, data = build_method("fedfomo", models=3), evaluation_cohort(FED, SEED, 1).client_data(1)
     own, rows = network(method), FED.val[1][FED.val[1] >= 0]
     others = [
@@ -154,9 +156,9 @@ def test_fedfomo_weights() -> None:
     torch.testing.assert_close(torch.cat([v.flatten() for v in blocked.values()]), vectors[0])
 
 
-def test_fedfomo_picks() -> None:
-    """Greedy picks follow affinities; explorers are uniform; nobody gets itself, an untrained model or one model
-    twice.
+def test_fedfomo_selects_models_by_affinity() -> None:
+    """The greedy selection follows affinities, and exploration is uniform. No client gets itself, an untrained model or
+    one model twice.
     """
     method = build_method("fedfomo", models=2, epsilon=0.0)
     server = {**begin(method, FED, SEED, Loop()).server, "seen": torch.tensor([True, True, True, True, False])}
@@ -164,19 +166,19 @@ def test_fedfomo_picks() -> None:
     picks, live = method.picks(server, torch.tensor([0, 2]))
     assert picks.tolist() == [[2, 3], [0, 3]]
     assert live.all()
-    curious, hits = build_method("fedfomo", models=1, epsilon=1.0, decay=0.0), torch.zeros(5)
+    exploring, hits = build_method("fedfomo", models=1, epsilon=1.0, decay=0.0), torch.zeros(5)
     for r in range(400):
-        picks, live = curious.picks({**server, "round": torch.tensor(r)}, torch.tensor([0]))
+        picks, live = exploring.picks({**server, "round": torch.tensor(r)}, torch.tensor([0]))
         hits[picks[0, 0]] += 1
     assert hits[0] == hits[4] == 0
     assert (hits[1:4] > 90).all()
-    lonely = method.picks({**server, "seen": torch.zeros(5, dtype=torch.bool)}, torch.arange(5))
-    assert not lonely[1].any()
+    untrained = method.picks({**server, "seen": torch.zeros(5, dtype=torch.bool)}, torch.arange(5))
+    assert not untrained[1].any()
 
 
 def test_cfl_splits_where_updates_oppose() -> None:
-    """Two groups that pull apart: stationary on average, moving in truth; the split finds them and their models
-    part.
+    """The updates of two groups oppose each other, so their mean is small and the single ones are large. The split
+    finds the groups, and their models differ.
     """
     method = build_method("cfl", eps1=0.5, eps2=0.5, min_size=2, first_split=0)
     server = begin(method, FED, SEED, Loop()).server
@@ -209,8 +211,8 @@ def test_cfl_splits_where_updates_oppose() -> None:
 
 
 def test_cfl_absent_members_follow_their_cluster() -> None:
-    """A cluster's model is one model: members that did not take part move with it, unseen ones stay with the larger
-    part.
+    """A cluster has one model: members that did not take part move with it. Members that were never there stay in the
+    larger part.
     """
     report = last_report("cfl", eps1=0.0)
     rows = trees.to_matrix(report.state.server["models"])
@@ -229,7 +231,7 @@ def test_cfl_absent_members_follow_their_cluster() -> None:
 
 
 def complete_linkage(distance: torch.Tensor) -> set[frozenset[int]]:
-    """Two parts: again and again those two are joined whose farthest members are nearest to one another."""
+    """Two parts: repeatedly joins the two clusters with the smallest maximal distance between members."""
     parts = [frozenset([i]) for i in range(len(distance))]
     while len(parts) > 2:
         a, b = min(combinations(parts, 2), key=lambda pair: max(distance[i, j] for i in pair[0] for j in pair[1]))
@@ -248,8 +250,8 @@ def test_bisection_is_complete_linkage(seed: int) -> None:
     assert made == complete_linkage(distance)
 
 
-def test_batchnorm_never_sees_a_lesson_of_one_row() -> None:
-    """Where a last incomplete batch is left out of training, it is left out of FedALA's lessons too."""
+def test_batchnorm_never_gets_a_batch_of_one_row() -> None:
+    """If training omits a last incomplete batch, the learning of W in FedALA omits it too."""
     for size in (3, 4):
         method = build_method("fedala", portion=80.0, training=Training(batch_size=size, epochs=1, drop_last=True))
         for i in range(FED.clients):
@@ -260,7 +262,7 @@ def test_batchnorm_never_sees_a_lesson_of_one_row() -> None:
 
 
 def test_unsquared_penalty_has_a_unit_gradient() -> None:
-    """∇ weight ‖w − a‖ is weight times the unit vector, 0 at w = a, and several anchors add up."""
+    """∇ weight ‖w − a‖ is weight times the unit vector, and 0 at w = a. The gradients of several anchors add up."""
     g = torch.Generator().manual_seed(0)
     a, b, w = (
         {n: torch.randn(s, generator=g, dtype=torch.float64) for n, s in (("u", (3,)), ("v", (2, 2)))} for _ in range(3)
@@ -284,7 +286,7 @@ def test_unsquared_penalty_has_a_unit_gradient() -> None:
 
 
 def test_panacea_reconstruction() -> None:
-    """The generator's gradient equals central differences, and following it reconstructs the graph better."""
+    """The generator's gradient equals central differences. A step along it improves the reconstruction of the graph."""
     method = build_method("panacea", "rows", generator_weight=1.0, embedding_size=6)
     server = method.init(admission(method, FED, SEED, Loop())[0])
     phi, fixed = server["phi"], server["fixed"]
@@ -294,7 +296,7 @@ def test_panacea_reconstruction() -> None:
     ends = [
         method.reconstruction(trees.tree_map(lambda p, d, s=s: p + s * d, phi, direction), fixed) for s in (1e-5, -1e-5)
     ]
-    along = trees.select(direction, gradient)  # the hypernetwork is not in the gradient, though it is in the direction
+    along = trees.select(direction, gradient)  # the gradient excludes the hypernetwork, but the direction includes it
     slope = sum((a * b).sum() for a, b in zip(trees.tree_leaves(gradient), trees.tree_leaves(along), strict=True))
     torch.testing.assert_close(slope, (ends[0] - ends[1]) / 2e-5, rtol=1e-5, atol=1e-8)
     first = method.reconstruction(phi, fixed)

@@ -1,4 +1,4 @@
-"""Baselines against naive `torch.optim` loops, one client after the other, on random data."""
+"""Baselines compared with plain `torch.optim` loops over clients, on random data."""
 
 import copy
 
@@ -61,7 +61,7 @@ def test_per_fedavg(variant: str) -> None:
 
 
 def test_hessian_free_direction_is_second_order() -> None:
-    """At a batch shared by all three draws, "hf" approaches the exact gradient of F(w − α ∇F(w)) as δ shrinks."""
+    """With one batch for all three draws, "hf" converges to the exact gradient of F(w − α ∇F(w)) as δ decreases."""
     method = build_method("perfedavg", variant="hf", alpha=0.3, delta=1e-4, training=Training(batch_size=0, epochs=1))
     net = network(method)
     params = {n: p.detach() for n, p in net.named_parameters()}
@@ -120,7 +120,7 @@ def test_pfedme() -> None:
 
 
 def test_heurfedamp() -> None:
-    """Mixtures by cosine, and the squared pull towards them."""
+    """Mixtures by cosine, and the squared penalty towards them."""
     sigma, omega, strength = 5.0, 0.3, 0.8
     nets = [net for _, net in model_copies(network(build_method("heurfedamp")))]
     for r in range(3):
@@ -143,7 +143,7 @@ def test_heurfedamp() -> None:
 
 
 def test_fedala() -> None:
-    """Weights learn on the head, everything else comes from g."""
+    """W is learned for the head, and everything else comes from g."""
     own = [net for _, net in model_copies(network(build_method("fedala")))]
     g, weights = copy.deepcopy(own[0]), [[torch.ones_like(p) for p in own[0].fc.parameters()] for _ in own]
     for r in range(3):
@@ -181,7 +181,7 @@ def mix_head(net: nn.Module, old: list[Tensor], gap: list[Tensor], weights: list
 
 
 def test_blending_rule_stops_when_losses_settle() -> None:
-    """The first lesson lasts at least eleven epochs, ends by the threshold, and happens once."""
+    """The first training of W has at least eleven epochs, ends by the threshold, and takes place once."""
     method = build_method("fedala", start_epochs=40, threshold=1e9)
     settings = Settings(rounds=1, seed=SEED)
     state, _, _ = run_round(method, begin(method, FED, SEED, Loop()), FED, settings, Loop())
@@ -200,7 +200,7 @@ def test_blending_rule_stops_when_losses_settle() -> None:
 
 
 def test_fedah() -> None:
-    """With W stuck at 1, heads start from the global one, then heads and bodies train in turn."""
+    """With W fixed at 1, heads start from the global one. Then heads and bodies train in turn."""
     g = network(build_method("fedah"))
     for r in range(2):
         nets = []
@@ -218,7 +218,7 @@ def test_fedah() -> None:
 
 
 def test_fedrod() -> None:
-    """Two optimisers: balanced softmax for body and generic head, the personal head on what they leave."""
+    """Two optimisers: balanced softmax for body and generic head, and the personal head on the remaining error."""
     g = network(build_method("fedrod"))
     private = [copy.deepcopy(g.fc) for _ in range(tiny.CLIENTS)]
     for r in range(2):
@@ -254,7 +254,7 @@ def test_fedrod() -> None:
 
 
 def test_fedcp() -> None:
-    """Gate, personal head and body under one optimiser; the received body and head stay frozen."""
+    """Gate, personal head and body have one optimiser. The received body and head are frozen."""
     method = build_method("fedcp", lam=0.7, tau=0.5)
     state, _, _ = run_round(method, begin(method, FED, SEED, Loop()), FED, Settings(rounds=1, seed=SEED), Loop())
     shared, _, uploads = first_uploads(method, state)
@@ -295,7 +295,7 @@ def test_fedcp() -> None:
 
 @pytest.mark.parametrize("repel", [False, True])
 def test_pfedgraph_turns_towards_collaborators(repel: bool) -> None:
-    """F − λ cos(w, v) against torch.optim; the public code's sign is the opposite."""
+    """F − λ cos(w, v) compared with torch.optim. The public code has the opposite sign."""
     method = build_method("pfedgraph", lam=0.3, repel=repel)
     state, _, _ = run_round(method, begin(method, FED, SEED, Loop()), FED, Settings(rounds=1, seed=SEED), Loop())
     _, own, uploads = first_uploads(method, state)

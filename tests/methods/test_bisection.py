@@ -1,4 +1,4 @@
-"""Clusters that split: where clients without an update stay, and where newcomers join."""
+"""Clusters that split: the part of clients without an update, and the cluster of newcomers."""
 
 import pytest
 import tiny
@@ -15,8 +15,8 @@ from fedweave.tensors import trees
 def pulled(method: Method, server: Server, ids: Tensor, signs: Tensor) -> Server:
     """The server after clients `ids` have moved along one direction, forwards or backwards."""
     models = trees.take(server["models"], ids)
-    moved = trees.tree_map(lambda value: value + trees.column(signs, value), models)
-    return method.aggregate(server, ids, {"model": moved}, FED.sizes[ids])
+    uploads = trees.tree_map(lambda value: value + trees.column(signs, value), models)
+    return method.aggregate(server, ids, {"model": uploads}, FED.sizes[ids])
 
 
 @pytest.mark.parametrize("signs", [[1, 1, 1, -1], [1, -1, -1, -1], [-1, 1, 1, 1], [-1, -1, -1, 1]])
@@ -32,7 +32,7 @@ def test_a_client_without_an_update_stays_in_the_larger_part(signs: list[int]) -
 @pytest.mark.parametrize("name", ["cfl", "gcfl_plus"])
 @pytest.mark.parametrize("labels", [[0, 0, 1], [0, 1, 1], [2, 1, 2], [1, 0, 1]])
 def test_newcomers_join_the_largest_cluster(name: str, labels: list[int]) -> None:
-    """They take over its model; the others keep theirs."""
+    """They get its model. The others keep theirs."""
     method, present = build_method(name), FED.select(torch.arange(3))
     server = begin(method, present, SEED, Loop()).server
     own = torch.tensor(labels, dtype=torch.float64)
@@ -48,7 +48,7 @@ def test_newcomers_join_the_largest_cluster(name: str, labels: list[int]) -> Non
 
 @pytest.mark.parametrize(("eps1", "eps2", "splits"), [(0.2, 1.8, True), (0.2, 3.3, False), (0.0, 1.8, False)])
 def test_a_cluster_splits_at_a_stationary_mean_and_one_large_update(eps1: float, eps2: float, splits: bool) -> None:
-    """‖mean Δ‖ < ε1 and max ‖Δ‖ > ε2; lengths are 1, 1, 1 and 3 here, and the mean is 0."""
+    """‖mean Δ‖ < ε1 and max ‖Δ‖ > ε2. Here the lengths are 1, 1, 1 and 3, and the mean is 0."""
     method = build_method("cfl", eps1=eps1, eps2=eps2, first_split=0)
     server = begin(method, FED, SEED, Loop()).server
     length = trees.to_matrix(server["models"]).shape[1] ** 0.5

@@ -1,4 +1,4 @@
-"""One model on pooled rows: a control that is trained like the methods and never competes with them."""
+"""One model on pooled rows: a control that is trained like the methods and is never ranked with them."""
 
 import warnings
 from dataclasses import replace
@@ -33,8 +33,8 @@ def equal(first: object, second: object) -> bool:
     return all(torch.equal(a, b) for a, b in zip(tree_leaves(first), tree_leaves(second), strict=True))
 
 
-def test_it_is_fedavg_of_one_client_with_all_rows() -> None:
-    """Bit for bit, whoever takes part in a round; every client gets the same model, and nothing is sent."""
+def test_the_pooled_model_is_fedavg_of_one_client_with_all_rows() -> None:
+    """The bits are equal for any participants of a round. Every client gets the same model, and nothing is sent."""
     federation = tiny.rows_federation()
     pooled, alone = (
         final("central", federation),
@@ -45,8 +45,8 @@ def test_it_is_fedavg_of_one_client_with_all_rows() -> None:
     assert (pooled.bytes_up, pooled.bytes_down) == (0, 0)
 
 
-def test_only_the_rows_together_count() -> None:
-    """Another order of clients, and the same rows with other owners, give the same model."""
+def test_only_the_union_of_the_rows_matters() -> None:
+    """Another order of clients, and other owners of the same rows, give the same model."""
     federation = tiny.rows_federation()
     rows = federation.train[federation.train >= 0].flip(0)
     parts = rows.tensor_split(len(federation.ids))
@@ -63,7 +63,7 @@ def test_weights_of_classes_are_those_of_the_pooled_rows() -> None:
 
 
 def test_numbers_of_every_client_are_refused() -> None:
-    """Such as units of targets, which pooled rows do not have."""
+    """For example units of targets, which pooled rows do not have."""
     federation = tiny.rows_federation()
     own = {"unit": torch.arange(len(federation.ids), dtype=torch.float64)[:, None]}
     with pytest.raises(fw.BadInput, match="every client has its own unit"):
@@ -71,7 +71,7 @@ def test_numbers_of_every_client_are_refused() -> None:
 
 
 def with_central(folder: Path) -> Path:
-    """A made-up study in which the pooled model has by far the best scores."""
+    """A generated study in which the pooled model has by far the best scores."""
     import json
 
     write_study(folder, extras=False)
@@ -82,8 +82,8 @@ def with_central(folder: Path) -> Path:
     return folder
 
 
-def test_it_never_leads_and_is_in_no_test(tmp_path: Path) -> None:
-    """It has a row among the controls, and none in the board, the tests, the ranks and the curves."""
+def test_the_pooled_model_never_leads_and_is_in_no_test(tmp_path: Path) -> None:
+    """It has a row among the controls. It is not in the board, the tests, the ranks and the curves."""
     study = results.load_study(with_central(tmp_path / "results" / "study"))
     tables = results.compute_tables(study)
     assert [run.printed_label for run in study.pooled] == ["Central"]
@@ -98,8 +98,8 @@ def test_it_never_leads_and_is_in_no_test(tmp_path: Path) -> None:
     assert sentence.endswith(" points worse.")
 
 
-def test_every_board_of_ones_own_data_has_it() -> None:
-    """Unless it is not wanted; clients with graphs of their own have no rows to pool, and the summary says so."""
+def test_every_board_of_a_users_data_has_the_pooled_model() -> None:
+    """The user can leave it out. Clients with graphs of their own have no rows to pool, and the summary says so."""
     draws = np.random.default_rng(0)
     x = draws.normal(size=(120, 4))
     federation = fw.Federation.from_arrays(x, x[:, 0] > 0, client=[*"abc"] * 40)

@@ -1,4 +1,4 @@
-"""What every method promises, swept over all methods and the toy tasks they make sense on."""
+"""The properties of every method, on all suitable toy tasks."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -32,9 +32,10 @@ CONSTANT = {"fedbabu"}
 
 
 def marks(pair: tuple[str, str]) -> list[pytest.MarkDecorator]:
-    """All that is asked of a pair is asked in one process, which runs `reference` once.
+    """All tests of a pair run in one process, which computes `reference` once.
 
-    Rows are quick; nodes, images and series are for `make acceptance`, unless a method suits nothing else.
+    Tests on rows are quick. Those on nodes, images and series belong to `make acceptance`, unless a method has no other
+    task.
     """
     return [pytest.mark.xdist_group("-".join(pair)), *([] if pair in QUICK else [pytest.mark.acceptance])]
 
@@ -50,13 +51,13 @@ def objects(name: str, kind: str) -> tuple[Method, Federation]:
 
 @cache
 def reference(name: str, kind: str) -> list[Report]:
-    """The rounds of a run with partial participation, one client after the other."""
+    """The rounds of a run with partial participation, clients in sequence."""
     return contract.run_rounds(*objects(name, kind))
 
 
 @pytest.mark.parametrize(("name", "kind"), MARKED)
 def test_executors_agree(name: str, kind: str) -> None:
-    """loop = batched = chunked, with partial participation and ragged clients, in state and scores."""
+    """loop = batched = chunked, with partial participation and clients of different sizes, in state and scores."""
     contract.executors_agree(*objects(name, kind), reference(name, kind))
 
 
@@ -70,7 +71,7 @@ def test_executors_agree_on_averaged_statistics(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "kind"), MARKED)
 def test_absent_clients_keep_their_bits(name: str, kind: str) -> None:
-    """A client that is not sampled has the same private state after the round, bit for bit; both others train."""
+    """The private state of an absent client has the same bits after the round. Both participants train."""
     method, federation = objects(name, kind)
     changed = contract.absent_clients_keep_their_bits(method, federation)
     private = tree_leaves(begin(method.stages(1)[0].method, federation, 3, Loop()).clients)
@@ -80,7 +81,7 @@ def test_absent_clients_keep_their_bits(name: str, kind: str) -> None:
 
 @pytest.mark.parametrize(("name", "kind"), MARKED)
 def test_relabelling_clients_relabels_the_result(name: str, kind: str) -> None:
-    """Clients have no order: permuting them permutes private states and scores."""
+    """Clients have no order: a permutation of clients permutes private states and scores."""
     method, federation = objects(name, kind)
     if not tiny.equivariant(name):
         method = tiny.symmetric(method)
@@ -94,49 +95,48 @@ def test_relabelling_clients_relabels_the_result(name: str, kind: str) -> None:
 
 @pytest.mark.parametrize(("name", "kind"), MARKED)
 def test_resumed_equals_uninterrupted(name: str, kind: str) -> None:
-    """Continuing from any round's state gives the same bits as never having stopped."""
+    """A run continued from any round's state has the bits of an uninterrupted run."""
     contract.resumed_equals_uninterrupted(*objects(name, kind), reference(name, kind))
 
 
 @pytest.mark.parametrize(("name", "kind"), MARKED)
 def test_state_is_plain_tensors(name: str, kind: str) -> None:
-    """The state survives a save that admits tensors only."""
+    """A file that admits only tensors can store the state."""
     contract.state_is_plain_tensors(reference(name, kind))
 
 
 @pytest.mark.parametrize(("name", "kind"), MARKED)
 def test_training_does_not_depend_on_test_rows(name: str, kind: str) -> None:
-    """Without test rows, and with other ones, training is the same bit for bit."""
+    """Training has the same bits without test rows, and with other ones."""
     contract.training_ignores_test_rows(*objects(name, kind), reference(name, kind))
 
 
 @pytest.mark.parametrize(("name", "kind"), MARKED)
 def test_newcomers_join(name: str, kind: str) -> None:
-    """The last two clients join after a round, are evaluated, and a round with everybody works."""
+    """The last two clients join after a round and are evaluated. A round with all clients works."""
     contract.newcomers_join(*objects(name, kind))
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_names_are_known(name: str) -> None:
-    """Names that stay with the client are those of the model."""
+def test_names_that_stay_with_a_client_are_those_of_the_model(name: str) -> None:
     contract.names_are_known(*objects(name, first_kind(name)))
 
 
 @pytest.mark.parametrize("name", [name for name, cls in METHODS.items() if issubclass(cls, Weaving)])
 def test_controls_reach_the_graph(name: str) -> None:
-    """With oneself alone and with all alike, after a round."""
+    """After a round, with all weight on oneself and with equal weights."""
     contract.controls_reach_the_graph(*objects(name, first_kind(name)))
 
 
 def first_kind(name: str) -> str:
-    """The simplest of rows, images and nodes that suits a method."""
+    """The simplest kind of rows, images and nodes that a method supports."""
     tasks = {"rows": tiny.rows_task(), "images": tiny.rows_task("cnn"), "nodes": tiny.nodes_task()}
     return next(kind for kind, task in tasks.items() if tiny.suits(name, task))
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_one_client_is_a_federation(name: str) -> None:
-    """With nobody to learn from, every method trains, scores and stays finite."""
+def test_one_client_is_enough_for_a_federation(name: str) -> None:
+    """Without other clients, every method trains, has scores and stays finite."""
     kind = first_kind(name)
     method, federation = objects(name, kind)
     *_, report = run(method, federation.select(torch.arange(1)), EVERYBODY, Loop())
@@ -147,7 +147,7 @@ def test_one_client_is_a_federation(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["shn", "ghn", "panacea"])
 def test_newcomers_join_the_last_stage(name: str) -> None:
-    """The round in which they join counts from the beginning of the method proper; its graph takes them up."""
+    """The round of joining counts from the beginning of the last stage. Its graph includes the newcomers."""
     method, federation = objects(name, "rows")
     settings = Settings(rounds=3, seed=1, newcomers=2, join_round=2)
     reports = [*run(method, federation, settings, Loop())]
@@ -158,10 +158,10 @@ def test_newcomers_join_the_last_stage(name: str) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_learns_a_separable_toy(name: str) -> None:
-    """Within some rounds, clients beat the chance level of their most frequent class by a wide margin."""
+    """After some rounds, the accuracy is far above the share of the most frequent class."""
     kind = first_kind(name)
     method, federation = objects(name, kind)
-    # With a kept Adam FedSheafHN's embeddings and models make each other grow, see test_fedsheafhn_public.
+    # With a kept Adam, FedSheafHN's embeddings and models increase each other, see test_fedsheafhn_public.
     method = replace(method, training=replace(method.training, keep_optimizer=False))
     settings = Settings(rounds=tiny.ROUNDS_TO_LEARN.get(name, 25), seed=1, every=5)
     scores = (report.scores[method.point] for report in run(method, federation, settings, Batched()) if report.scores)
@@ -169,8 +169,8 @@ def test_learns_a_separable_toy(name: str) -> None:
     assert any(score > (80.0 if kind != "nodes" else 65.0) for score in both)
 
 
-# What the pages of methods print under "Traffic", down and up, in 4-byte numbers a participant; a flag is a quarter of
-# one. P: the model; B: its body; D: width of the features; C: classes.
+# The entries "Traffic" of the methods' pages, down and up, in 4-byte numbers per participant; a flag is a quarter of a
+# number. P: the model; B: its body; D: width of the features; C: classes.
 TRAFFIC: dict[str, Callable[[Any], tuple[float, float]]] = {
     **dict.fromkeys(("local", "central"), lambda s: (0, 0)),
     **dict.fromkeys(("fedbabu", "fedper", "fedrep"), lambda s: (s.B, s.B)),
@@ -199,7 +199,7 @@ TRAFFIC: dict[str, Callable[[Any], tuple[float, float]]] = {
 
 @pytest.mark.parametrize("name", METHODS)
 def test_traffic_is_that_of_the_page(name: str) -> None:
-    """Bytes of the second round, when everyone has been there once; **2P** where nothing else is said."""
+    """Bytes of the second round, after a first round with all clients. Methods without an entry have **2P**."""
     kind = next(k for n, k in PAIRS if n == name)
     method, federation = objects(name, kind)
     method = method.stages(1)[0].method

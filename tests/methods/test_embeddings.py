@@ -1,4 +1,4 @@
-"""Random graphs and unit vectors, by which servers describe subgraphs."""
+"""Random graphs and unit vectors with which servers describe subgraphs."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from fedweave.families.embeddings import random_blocks, unit_vectors
 
 @pytest.mark.parametrize("density", [0.0, 0.2, 1.0])
 def test_blocks_have_their_share_of_edges(density: float) -> None:
-    """Both directions of every edge, none between blocks, and features of mean 0 and variance 1."""
+    """Both directions of every edge, no edges between blocks, and features of mean 0 and variance 1."""
     graph = random_blocks(3, 4, 30, density, 7, torch.float64)
     source, target = graph["edges"][:2]
     is_loop = source == target
@@ -23,8 +23,8 @@ def test_blocks_have_their_share_of_edges(density: float) -> None:
     assert float(graph["x"].var()) == pytest.approx(1, abs=0.2)
 
 
-def test_unit_vectors() -> None:
-    """Rows of the identity from any one on; a vector that would be too short for them is refused."""
+def test_unit_vectors_are_rows_of_the_identity() -> None:
+    """They may start at any row. A vector that is too short for them is refused."""
     assert torch.equal(unit_vectors(2, 3, 6), torch.eye(6)[2:5])
     assert torch.equal(unit_vectors(0, 6, 6), torch.eye(6))
     with pytest.raises(BadInput, match=r"vectors of length 6 and none for client 7; let fewer join"):

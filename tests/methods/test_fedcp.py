@@ -1,4 +1,4 @@
-"""FedCP: its gate, the distance of features, what it compares and uploads."""
+"""FedCP: its gate, the distance of features, the features that it compares, and its uploads."""
 
 from dataclasses import replace
 
@@ -19,9 +19,7 @@ from fedweave.tensors import dropout_keys, trees
 
 
 def test_fedcp_gate_splits_features() -> None:
-    """With equal heads the gate cancels: s_p + s_g = 1, so logits are W z + 2 b; its noise is that of a
-    Gumbel-softmax.
-    """
+    """With equal heads the gate cancels: s_p + s_g = 1, so logits are W z + 2 b. Its noise is Gumbel-softmax noise."""
     method = build_method("fedcp")
     state = begin(method, FED, SEED, Loop())
     model = method.personalize(
@@ -55,8 +53,8 @@ def test_fedcp_discrepancy() -> None:
 
 
 def test_fedcp_compares_features_of_the_same_image() -> None:
-    """Before the first step the own body is the global one: with augmentation too both see the same shifted rows, and λ
-    adds nothing.
+    """Before the first step the own body is the global one. With augmentation too, both get the same shifted rows, and
+    λ has no effect.
     """
     task, federation = tiny.rows_task("cnn"), tiny.rows_federation((1, 8, 8))
     losses = []
@@ -68,7 +66,7 @@ def test_fedcp_compares_features_of_the_same_image() -> None:
 
 
 def test_fedcp_uploads_the_middle_of_both_heads() -> None:
-    """What a single client sends back is (H_p + H_g) / 2, and H_p stays with it."""
+    """A client uploads (H_p + H_g) / 2 and keeps H_p."""
     method, alone = build_method("fedcp"), FED.select(torch.tensor([1]))
     before = begin(method, alone, SEED, Loop())
     after, _, _ = run_round(method, before, alone, Settings(rounds=1, seed=SEED), Loop())

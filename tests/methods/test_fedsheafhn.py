@@ -1,4 +1,4 @@
-"""FedSheafHN: what its server learns, refreshed embeddings, newcomers, ablations."""
+"""FedSheafHN: the learning of its server, refreshed embeddings, newcomers, ablations."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -17,8 +17,8 @@ from fedweave.tensors import trees
 from tests.generated_models import EVERYBODY, fixture
 
 
-def test_fedsheafhn_learns_from_what_clients_did() -> None:
-    """Δω̃ ≠ 0 after a round, the classifier never reaches the server, and attention starts as the identity."""
+def test_fedsheafhn_learns_from_the_clients_updates() -> None:
+    """Δω̃ ≠ 0 after a round. The classifier never reaches the server. Attention is the identity at first."""
     method, federation, _ = fixture("fedsheafhn")
     state = begin(method, federation, 0, Loop())
     assert torch.equal(state.server["phi"]["attention.matrix"], torch.eye(5, dtype=torch.float64))
@@ -34,7 +34,7 @@ def test_fedsheafhn_learns_from_what_clients_did() -> None:
 
 
 def test_fedsheafhn_without_server_learning() -> None:
-    """The control equals a learning rate of 0, and leaves every network as it was."""
+    """The control equals a learning rate of 0 and changes no network."""
     _, _, control = fixture("fedsheafhn", rounds=3, server_learning=False)
     method, federation, zero = fixture("fedsheafhn", rounds=3, lr_theta=0.0, lr_phi=0.0)
     fresh = begin(method, federation, 2, Loop()).server["phi"]
@@ -48,30 +48,30 @@ def test_fedsheafhn_without_server_learning() -> None:
 
 
 def test_fedsheafhn_refreshes_embeddings() -> None:
-    """Embeddings come up, and are counted, in every `refresh`-th round only; a static one never changes."""
+    """Clients upload embeddings only in every `refresh`-th round, which count as traffic. Static ones never change."""
     method, federation, _ = fixture("fedsheafhn")
     reports = list(run(method, federation, Settings(rounds=5, seed=2), Loop()))
     d = reports[0].state.server["fixed"]["x"].shape[1]
     up = [r.bytes_up - reports[0].bytes_down for r in reports]
     assert up == [0, 0, 4 * tiny.CLIENTS * d, 0, 4 * tiny.CLIENTS * d]
-    held = [r.state.server["fixed"]["x"] for r in reports]
-    assert [not torch.equal(a, b) for a, b in pairwise(held)] == [False, True, False, True]
+    embeddings = [r.state.server["fixed"]["x"] for r in reports]
+    assert [not torch.equal(a, b) for a, b in pairwise(embeddings)] == [False, True, False, True]
     static = list(run(replace(method, refresh=0), federation, Settings(rounds=4, seed=2), Loop()))
     assert torch.equal(static[0].state.server["fixed"]["x"], static[-1].state.server["fixed"]["x"])
 
 
 def test_fedsheafhn_newcomers() -> None:
-    """A newcomer attends to itself and changes others through the encoder only: not at all without one."""
+    """A newcomer attends to itself. It changes other clients only through the encoder, if there is one."""
     for gnn in ("none", "sheaf"):
         task, federation = tiny.nodes_task(), tiny.nodes_federation()
         method = tiny.method("fedsheafhn", task, "nodes", gnn=gnn, dropout=0.0, solver=SGD(lr=0.1))
-        present, who = federation.select(torch.arange(3)), torch.arange(3)
+        present, ids = federation.select(torch.arange(3)), torch.arange(3)
         state, _, _ = run_round(method, begin(method, present, 1, Loop()), present, Settings(rounds=1), Loop())
         joined = add_newcomers(method, state, federation, 2, 1, Loop())
         matrix = joined.server["phi"]["attention.matrix"]
         assert torch.equal(matrix[:3, :3], state.server["phi"]["attention.matrix"])
         assert torch.equal(matrix[3:], torch.eye(5, dtype=matrix.dtype)[3:])
-        before, after = (trees.to_matrix(method.download(s.server, who)[1]) for s in (state, joined))
+        before, after = (trees.to_matrix(method.download(s.server, ids)[1]) for s in (state, joined))
         assert torch.allclose(before, after, rtol=0, atol=1e-12) == (gnn == "none")
         scores, _ = evaluate(method, joined, federation, Settings(rounds=1), Loop())
         assert scores["pre"]["test"].shape == (5,)
@@ -88,7 +88,7 @@ def test_fedsheafhn_newcomers() -> None:
     ],
 )
 def test_fedsheafhn_ablations(overrides: dict) -> None:
-    """Every part can be swapped or left out; one-hot vectors know nothing of the data."""
+    """Every part can be replaced or removed. One-hot vectors do not depend on the data."""
     overrides = {"width": 16, **overrides}
     method, _, state = fixture("fedsheafhn", **overrides)
     assert torch.isfinite(trees.to_matrix(method.download(state.server, EVERYBODY)[1])).all()
@@ -98,7 +98,7 @@ def test_fedsheafhn_ablations(overrides: dict) -> None:
 
 
 def test_the_classifier_keeps_its_optimiser() -> None:
-    """Its steps count on over the rounds, also where clients begin every round with new optimisers."""
+    """The count of its steps continues over the rounds, even if clients begin every round with new optimisers."""
     task, federation = tiny.nodes_task(), tiny.nodes_federation()
     method = tiny.method("fedsheafhn", task, "nodes", training=Training(batch_size=0, epochs=2))
     reports = [*run(method, federation, Settings(rounds=3, seed=2), Loop())]

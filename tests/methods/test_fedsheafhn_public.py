@@ -1,4 +1,4 @@
-"""FedSheafHN as its public code runs it: kept optimisers, enrolment that goes on, generated biases; fixed lengths."""
+"""FedSheafHN as in its public code: kept optimisers, continued enrolment, generated biases; fixed lengths."""
 
 import pytest
 import tiny
@@ -25,7 +25,9 @@ def states(**settings: object) -> tuple[list[State], object]:
 
 
 def test_the_public_code_is_local_training_under_given_biases() -> None:
-    """Weights and classifier are those of one long training with one Adam; only biases come, and nothing is learnt."""
+    """Weights and classifier are those of one long training with one Adam. Only biases are received, and nothing is
+    learnt.
+    """
     reached, method = states(**PUBLIC)
     federation, moments = tiny.nodes_federation(), None
     model = initial_model(method, federation, 1)
@@ -49,8 +51,8 @@ def test_the_public_code_is_local_training_under_given_biases() -> None:
 
 
 @pytest.mark.parametrize("settings", [PUBLIC, {"continued": True}], ids=["biases", "body"])
-def test_newcomers_go_on_from_their_own_enrolment(settings: dict) -> None:
-    """A newcomer brings its classifier and the steps of its enrolment; the others keep theirs, bit for bit."""
+def test_newcomers_continue_from_their_own_enrolment(settings: dict) -> None:
+    """A newcomer has its classifier and the steps of its enrolment. The others keep theirs, bit for bit."""
     method, federation = tiny.method("fedsheafhn", tiny.nodes_task(), "nodes", **settings), tiny.nodes_federation()
     before = begin(method, federation.select(torch.arange(3)), 1, Loop())
     after = add_newcomers(method, before, federation, 2, 1, Loop())
@@ -64,7 +66,9 @@ def test_newcomers_go_on_from_their_own_enrolment(settings: dict) -> None:
 
 
 def test_embeddings_of_fixed_length_let_kept_optimisers_learn() -> None:
-    """Models are made from embeddings, and embeddings by models: together they grow without bound, unless held."""
+    """Models depend on embeddings, and embeddings on models: together they grow without bound unless the length is
+    fixed.
+    """
     ends = {}
     for length in ("free", "fixed"):
         method = tiny.method(

@@ -1,4 +1,4 @@
-"""GCFL+: distances and cuts against brute force, and a run with splits against a naive loop."""
+"""GCFL+: distances and cuts compared with brute force, and a run with splits compared with a plain loop."""
 
 import itertools
 from functools import cache
@@ -29,8 +29,8 @@ def warping_distance(a: tuple[float, ...], b: tuple[float, ...]) -> float:
     return cost(len(a) - 1, len(b) - 1) ** 0.5
 
 
-def cheapest(weights: Tensor) -> frozenset[frozenset[int]]:
-    """The bipartition with the least weight between its parts, of all."""
+def minimum_bipartition(weights: Tensor) -> frozenset[frozenset[int]]:
+    """The bipartition with the least weight between its parts, by enumeration."""
     n = len(weights)
     parts = [set(part) for size in range(1, n) for part in itertools.combinations(range(n), size)]
     best = min(parts, key=lambda part: float(sum(weights[i, j] for i in part for j in range(n) if j not in part)))
@@ -42,8 +42,8 @@ def sides(cut: Tensor) -> frozenset[frozenset[int]]:
     return frozenset(frozenset((cut == side).nonzero().flatten().tolist()) for side in (True, False))
 
 
-def test_distances_and_cuts() -> None:
-    """Both on random sequences, of one step and more."""
+def test_distances_and_cuts_equal_brute_force() -> None:
+    """The sequences are random, with one and more steps."""
     g = torch.Generator().manual_seed(0)
     for length in (1, 2, 6):
         x = torch.rand(5, length, generator=g, dtype=torch.float64)
@@ -52,13 +52,13 @@ def test_distances_and_cuts() -> None:
             expected = warping_distance(tuple(x[i].tolist()), tuple(x[j].tolist()))
             assert float(distance[i, j]) == pytest.approx(expected, abs=1e-12)
         weights = distance.max() - distance
-        assert sides(minimum_cut(weights)) == cheapest(weights)
+        assert sides(minimum_cut(weights)) == minimum_bipartition(weights)
     assert float(warping_distances(torch.tensor([[0.0, 1.0, 1.0], [0.0, 0.0, 1.0]])).max()) == 0.0
 
 
 @pytest.mark.parametrize("standardize", [False, True])
-def test_clusters(standardize: bool) -> None:
-    """Five rounds on the toy: two splits, whose sequences begin anew, and means by training rows."""
+def test_clusters_equal_those_of_a_plain_loop(standardize: bool) -> None:
+    """Five rounds on the toy: after each of two splits the sequences start again. Means are by training rows."""
     nets = [net for _, net in model_copies(network(build_method("gcfl_plus")))]
     clusters, norms = [[0, 1, 2, 3, 4]], [[] for _ in nets]
     sizes = FED.sizes.double()
@@ -103,11 +103,11 @@ def split_cluster(cluster: list[int], norms: list[list[float]], standardize: boo
     rows = torch.tensor([norms[i][-2:] for i in cluster], dtype=torch.float64)
     rows = rows / rows.std(1, keepdim=True, correction=0) if standardize else rows
     distance = torch.tensor([[warping_distance(tuple(a), tuple(b)) for b in rows.tolist()] for a in rows.tolist()])
-    return [sorted(cluster[i] for i in side) for side in cheapest(distance.max() - distance)]
+    return [sorted(cluster[i] for i in side) for side in minimum_bipartition(distance.max() - distance)]
 
 
 def test_without_splits_it_is_fedavg() -> None:
-    """No mean has a norm below 0, and no sequence is ever long enough."""
+    """No mean has a negative norm, and no sequence is ever long enough."""
     average = models(last_report("fedavg_ft"))
     for settings in ({"eps1": 0.0}, {"sequence": 9}):
         # FedAvg's shares are single precision numbers.
@@ -115,8 +115,8 @@ def test_without_splits_it_is_fedavg() -> None:
     assert (models(last_report("gcfl_plus", rounds=5)) - models(last_report("fedavg_ft", rounds=5))).abs().max() > 1e-3
 
 
-def test_a_cluster_waits_for_whole_sequences() -> None:
-    """Under partial participation, members that were heard twice split; the others stay with the larger part."""
+def test_a_cluster_waits_for_complete_sequences() -> None:
+    """Under partial participation, members with two updates split. The others stay with the larger part."""
     settings = Settings(rounds=6, seed=2, participation=0.6)
     seen = torch.zeros(tiny.CLIENTS, dtype=torch.int64)
     for report in run(build_method("gcfl_plus", first_split=0), FED, settings, Loop()):
@@ -127,8 +127,8 @@ def test_a_cluster_waits_for_whole_sequences() -> None:
     assert seen.any()
 
 
-def test_every_member_needs_a_whole_sequence() -> None:
-    """Of the members that split, not of all clients."""
+def test_every_member_needs_a_complete_sequence() -> None:
+    """This is about the members that split, and not about all clients."""
     method = build_method("gcfl_plus", sequence=2)
     server = begin(method, FED, SEED, Loop()).server
     norms = torch.tensor([[1.0, 1.0], [1.0, 1.1], [5.0, 1.0], [5.0, 1.1], [0.0, 9.0]], dtype=torch.float64)

@@ -1,4 +1,6 @@
-"""Controls of the collaboration graph: the same words for every method with a graph, and what they reduce to."""
+"""Controls of the collaboration graph: the same words for every method with a graph, and the methods that they reduce
+to.
+"""
 
 from dataclasses import fields, replace
 
@@ -31,14 +33,14 @@ MIXED = [name for name in WEAVING if name not in ("shn", "ghn", "panacea", "feds
 
 
 def kind(name: str) -> str:
-    """The simplest toy that suits a method."""
+    """The simplest toy that a method supports."""
     return "rows" if tiny.suits(name, tiny.rows_task()) else "nodes"
 
 
 def reports(
     name: str, control: GraphControl | None, settings: Settings = SETTINGS, **overrides: object
 ) -> list[Report]:
-    """A run on the toy in which all clients have equally many rows, so that means by size are plain means."""
+    """A run on the toy in which all clients have the same number of rows, so that means by size are plain means."""
     where = kind(name)
     task, federation = (make() for make in tiny.TASKS[where])
     if where == "rows":
@@ -54,7 +56,7 @@ def final(name: str, control: GraphControl | None, **overrides: object) -> torch
 
 @pytest.mark.parametrize("name", WEAVING)
 def test_every_control_has_an_effect_in_every_method_with_a_graph(name: str) -> None:
-    """With partial participation; the graph that is reported is the control's."""
+    """Participation is partial. The reported graph is that of the control."""
     settings = replace(SETTINGS, participation=0.6, every=3)
     block = torch.block_diag(torch.full((2, 2), 0.5), torch.full((3, 3), 1 / 3)).double()
     stored = GraphControl("stored", {None: RecordedGraphs((0,), block[None, None])})
@@ -63,7 +65,7 @@ def test_every_control_has_an_effect_in_every_method_with_a_graph(name: str) -> 
         *_, report = reports(name, control, settings)
         assert torch.isfinite(report.scores[report.method.point]["test"]).all()
         assert len(report.method.collaboration(report.state.server)) == len(report.method.task.layers)
-        graphs[word] = report.method.collaboration(report.state.server)[-1:]  # FedPAC's graph is its head's alone
+        graphs[word] = report.method.collaboration(report.state.server)[-1:]  # FedPAC's graph is only that of its head
     assert torch.equal(graphs["self"] > 0, torch.eye(tiny.CLIENTS, dtype=torch.bool).expand_as(graphs["self"]))
     linked = graphs["given"] > 0
     assert not linked[..., :2, 2:].any()
@@ -76,8 +78,8 @@ SELF = [
 
 
 @pytest.mark.parametrize("name", SELF)
-def test_weight_on_oneself_alone_is_local_training(name: str) -> None:
-    """A method that adds nothing to the local loss becomes Local."""
+def test_weight_on_oneself_only_is_local_training(name: str) -> None:
+    """A method without further terms in the local loss becomes Local."""
     torch.testing.assert_close(final(name, GraphControl("self")), final("local", None), rtol=1e-9, atol=1e-10)
 
 
@@ -93,7 +95,7 @@ def test_uniform_weights_are_fedavg_with_fine_tuning(name: str) -> None:
     "name", ["fedaghn", "heurfedamp", "pfedla", "heurpfedla", "fedpub", "cfl", "shn", "ghn", "panacea"]
 )
 def test_a_replay_of_all_graphs_is_the_run(name: str) -> None:
-    """The graphs that a run recorded give the same models in a run that learns none."""
+    """The recorded graphs of a run give the same models in a run that learns no graph."""
     first = reports(name, None)
     seen = {report.round: report.method.collaboration(report.state.server) for report in first}
     graphs = {round: graph.double() for round, graph in seen.items() if graph is not None}  # a warm-up has none
@@ -103,8 +105,8 @@ def test_a_replay_of_all_graphs_is_the_run(name: str) -> None:
 
 
 @pytest.mark.parametrize("learned_graph", [False, True])
-def test_the_common_model_of_sfl_follows_the_control(learned_graph: bool) -> None:
-    """It is the mean of the controlled mixtures of all clients, whoever takes part."""
+def test_the_common_model_of_sfl_uses_the_control(learned_graph: bool) -> None:
+    """It is the mean of the controlled mixtures of all clients, for any participants."""
     method, state = (
         getattr(reports("sfl", None, learned_graph=learned_graph)[-1], name) for name in ("method", "state")
     )
@@ -120,7 +122,7 @@ def test_the_common_model_of_sfl_follows_the_control(learned_graph: bool) -> Non
 
 
 def test_a_controlled_download_is_made_once() -> None:
-    """What an evaluation has sent is what the next round sends, with a control as without."""
+    """The next round sends the models that an evaluation has sent, with and without a control."""
     made = []
 
     class Counting(METHODS["heurfedamp"]):
@@ -138,7 +140,7 @@ def test_a_controlled_download_is_made_once() -> None:
 
 
 def test_shuffled_rows_keep_their_weights() -> None:
-    """Row sums, self weights and the set of weights stay; rows, layers and rounds are shuffled differently."""
+    """Row sums, self weights and the set of weights do not change. Rows, layers and rounds are shuffled differently."""
     n, g = 12, torch.Generator().manual_seed(0)
     learned = torch.rand(3, n, n, generator=g, dtype=torch.float64)
     control, ids = GraphControl("shuffled"), torch.arange(n)
@@ -163,7 +165,7 @@ def test_shuffled_rows_keep_their_weights() -> None:
 
 @pytest.mark.parametrize("name", ["fedaghn", "pfedla", "direct_matrix"])
 def test_shuffled_weights_stay_among_clients_with_a_model(name: str) -> None:
-    """While newcomers have not uploaded yet, rows keep the weights that they have without the control."""
+    """Until newcomers upload, rows have the weights that they have without the control."""
     task, federation = tiny.rows_task(), tiny.rows_federation()
     method, settings = tiny.method(name, task, "rows"), replace(SETTINGS, newcomers=2, join_round=2, participation=0.2)
     *_, report = run(method, federation, settings, Loop())
@@ -175,8 +177,8 @@ def test_shuffled_weights_stay_among_clients_with_a_model(name: str) -> None:
     torch.testing.assert_close(learned.sort(-1).values, shuffled.sort(-1).values)
 
 
-def test_shuffled_edges_are_the_same_graph_of_other_clients() -> None:
-    """The number of edges and the degrees stay."""
+def test_shuffled_edges_permute_the_clients_of_a_graph() -> None:
+    """The number of edges and the degrees do not change."""
     own = edges_of(torch.rand(9, 9, generator=torch.Generator().manual_seed(1)) < 0.2)
     moved = GraphControl("shuffled").edges(own, 9, 3)
     assert moved.shape == own.shape
@@ -187,7 +189,9 @@ def test_shuffled_edges_are_the_same_graph_of_other_clients() -> None:
 
 
 def test_oracles_follow_groups_and_labels() -> None:
-    """Equal weights within groups; without groups, more weight where label histograms are closer, rows of sum 1."""
+    """Equal weights within groups. Without groups, clients with similar label histograms get more weight, in rows of
+    sum 1.
+    """
     federation, task = tiny.rows_federation(), tiny.rows_task()
     groups = group_graph(federation.group.numpy())
     assert torch.equal(groups > 0, federation.group[:, None] == federation.group)
@@ -206,8 +210,8 @@ def test_oracles_follow_groups_and_labels() -> None:
     np.testing.assert_allclose(numbers.sum(1), 1.0)
 
 
-def test_words_of_the_setting() -> None:
-    """A word has one meaning; what is none is refused in one line."""
+def test_each_word_of_the_setting_has_one_meaning() -> None:
+    """An unknown word is refused in one line."""
     assert parse("given:g.csv", ("learned",), "graph") == ("given", "g.csv")
     for word in ("unifrom", "given", "replayed:", "oracle:x"):
         with pytest.raises(BadInput, match="graph"):
@@ -216,7 +220,7 @@ def test_words_of_the_setting() -> None:
 
 @pytest.mark.parametrize("name", ["heurfedamp", "pfedla", "fedaghn"])
 def test_the_value_of_an_edge_is_the_loss_without_it(name: str) -> None:
-    """The gain of a source is the validation loss of the mixture without it, minus that with it."""
+    """The gain of a source is the validation loss of the mixture without it, minus the loss with it."""
     task, federation = tiny.rows_task(), tiny.rows_federation()
     method = tiny.method(name, task, "rows")
     *_, report = run(method, federation, replace(SETTINGS, edges=2), Loop())
@@ -237,7 +241,7 @@ def test_the_value_of_an_edge_is_the_loss_without_it(name: str) -> None:
 
 
 def test_edges_of_clients_without_validation_rows_have_no_value() -> None:
-    """A loss on no rows says nothing; the values of all others stay as they are."""
+    """There is no loss without rows. The values of all others do not change."""
     method, federation = tiny.method("heurfedamp", tiny.rows_task(), "rows"), tiny.rows_federation()
     without_val = replace(federation, val=torch.where(torch.arange(tiny.CLIENTS)[:, None] == 3, -1, federation.val))
     everybody, others = (
@@ -246,8 +250,8 @@ def test_edges_of_clients_without_validation_rows_have_no_value() -> None:
     assert others == tuple(edge for edge in everybody if edge.learner != 3)
 
 
-def test_quality_of_graphs() -> None:
-    """A planted graph is found by every measure, noise and equal rows are not; layers are averaged."""
+def test_measures_find_a_planted_graph() -> None:
+    """They do not find noise or equal rows. Layers are averaged."""
     group, g = np.repeat([0, 1, 2], 4), np.random.default_rng(0)
     same = group[:, None] == group
     shares = np.eye(3)[group] * 0.7 + 0.1
@@ -270,8 +274,8 @@ def test_quality_of_graphs() -> None:
     assert by_hand == pytest.approx(np.mean([1 / 2, 1 / 3, 1 / 1, 1 / 2]))
 
 
-def test_a_layer_without_a_value_is_left_out_of_the_mean() -> None:
-    """A layer that every client keeps has no weight on others; its order of sources is that of chance."""
+def test_a_layer_without_a_value_is_not_in_the_mean() -> None:
+    """A layer that every client keeps has no weight on others. Its order of sources is that of chance."""
     g, group = np.random.default_rng(0), np.repeat([0, 1, 2], 4)
     mixed, divergence = g.random((2, 12, 12)), jensen_shannon(np.eye(3)[group] * 0.7 + 0.1)
     among, alone, both = (
@@ -284,7 +288,7 @@ def test_a_layer_without_a_value_is_left_out_of_the_mean() -> None:
 
 
 def test_similarity_correlation_is_spearmans() -> None:
-    """SciPy's, averaged over rows, ties included; rows without any difference are left out."""
+    """SciPy's value, averaged over rows, with ties. Rows without differences are omitted."""
     g = np.random.default_rng(1)
     weights, divergence = g.integers(0, 4, (9, 9)) / 4, g.integers(0, 3, (9, 9)) / 3
     weights[4] = 0.25

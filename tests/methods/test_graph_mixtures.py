@@ -1,4 +1,4 @@
-"""FedGTA and FedAux against naive loops over clients and nodes, with dense matrices and `torch.optim`."""
+"""FedGTA and FedAux compared with plain loops over clients and nodes, with dense matrices and `torch.optim`."""
 
 import math
 from collections.abc import Callable
@@ -32,13 +32,13 @@ WHOLE = {"solver": SGD(lr=0.3), "training": Training(batch_size=0, epochs=2)}
 
 
 def build_method(name: str, **settings: object) -> Method:
-    """A method on the toy, without dropout, whose clients take two steps of SGD a round."""
+    """A method on the toy, without dropout, whose clients take two steps of SGD per round."""
     task = NodeClassification(lambda: build("gcn", (7,), tiny.CLASSES, hidden=4, dropout=0.0), torch.float64)
     return tiny.method(name, task, "nodes", **{**WHOLE, **settings})
 
 
 def last(method: Method, rounds: int = 3) -> Report:
-    """The last report of a run with everybody."""
+    """The last report of a run with all clients."""
     *_, report = run(method, NODES, Settings(rounds=rounds, seed=SEED), Loop())
     return report
 
@@ -54,7 +54,7 @@ def adjacency(client: int) -> Tensor:
 
 @cache
 def normalised(client: int) -> Tensor:
-    """D^-1/2 (A + I) D^-1/2 [V, V]; a federation has it in single precision."""
+    """D^-1/2 (A + I) D^-1/2 [V, V], in single precision as in a federation."""
     loops = adjacency(client).float() + torch.eye(len(adjacency(client)))
     scale = loops.sum(1).rsqrt()
     return (scale[:, None] * loops * scale).double()
@@ -85,7 +85,7 @@ def train_two_steps(model: Params, client: int, logits: Callable[[Params, int], 
 
 
 def training_nodes(client: int) -> Tensor:
-    """Their positions."""
+    """The indices of the training nodes."""
     return NODES.train[client][NODES.train[client] >= 0]
 
 
@@ -95,7 +95,7 @@ def mix_by_weights(models: list[Params], weights: Tensor) -> Params:
 
 
 def assert_equal_models(actual: Params, expected: Params) -> None:
-    """Equal up to rounding."""
+    """The models are equal up to rounding."""
     for name, value in expected.items():
         torch.testing.assert_close(actual[name], value, rtol=1e-8, atol=1e-10)
 
@@ -125,7 +125,7 @@ def label_statistics(model: Params, client: int, kind: str, orders: int = 3) -> 
 
 @pytest.mark.parametrize(("kind", "threshold"), [("hybrid", 0.9), ("raw", 0.9), ("central", 0.9)])
 def test_fedgta(kind: str, threshold: float) -> None:
-    """Three rounds: models of clients whose moments are alike, by the confidence of their labels."""
+    """Three rounds: models of clients with similar moments, weighted by the confidence of their labels."""
     method = build_method("fedgta", threshold=threshold, moments=kind, alpha=ALPHA, temperature=HEAT)
     start = method.task.init(SEED * 1000 + 4)
     received = [dict(start) for _ in EVERYBODY]
@@ -147,8 +147,8 @@ def test_fedgta(kind: str, threshold: float) -> None:
     assert report.bytes_up == 4 * 5 * (sent + (2 if kind == "hybrid" else 1) * 3 * tiny.CLASSES + 1)
 
 
-def test_fedgta_edges_of_the_threshold() -> None:
-    """With 1 nobody is alike: Local. With −1 all are: one model."""
+def test_fedgta_at_the_limits_of_the_threshold() -> None:
+    """With 1 no clients are similar: Local. With −1 all are: one model."""
     local = trees.to_matrix(last(build_method("local")).models["pre"])
     torch.testing.assert_close(trees.to_matrix(last(build_method("fedgta", threshold=1.0)).models["pre"]), local)
     alone = {"threshold": -1.0, "control": GraphControl("self")}
@@ -177,8 +177,8 @@ def fedaux_logits(sigma: float) -> Callable[[Params, int], Tensor]:
 def test_fedaux(tau: float) -> None:
     """Two rounds: every client's model and vector, mixed by the cosines of the vectors."""
     method = build_method("fedaux", tau=tau, sigma=0.4)
-    begun = begin(method, NODES, SEED, Loop())
-    start = {**method.task.init(SEED * 1000 + 4), **trees.at(begun.server["fixed"], 0)}
+    state = begin(method, NODES, SEED, Loop())
+    start = {**method.task.init(SEED * 1000 + 4), **trees.at(state.server["fixed"], 0)}
     received = [dict(start) for _ in EVERYBODY]
     for _ in range(2):
         models = [train_two_steps(model, i, fedaux_logits(0.4)) for i, model in enumerate(received)]
@@ -200,8 +200,8 @@ def test_fedaux(tau: float) -> None:
 
 
 @pytest.mark.parametrize("name", ["fedgta", "fedaux"])
-def test_newcomers_get_a_mixture_of_those_who_were_heard(name: str) -> None:
-    """They have sent nothing; nobody learns from them yet."""
+def test_newcomers_get_a_mixture_of_clients_with_an_upload(name: str) -> None:
+    """Newcomers have sent no update, so they have no weight for other clients yet."""
     method, present = build_method(name), NODES.select(torch.arange(3))
     settings = Settings(rounds=1, seed=SEED)
     state, _, _ = run_round(method, begin(method, present, SEED, Loop()), present, settings, Loop())

@@ -24,7 +24,7 @@ from fedweave.tensors.gradients import pull_back
 from fedweave.tensors.trees import Tree
 from tests.generated_models import EVERYBODY, GENERATED, fixture
 
-# Hypernetworks, without what would move their target.
+# Hypernetworks without settings that change their target.
 STEADY: dict[str, dict] = {
     "pfedhn": {},
     "ghn": {},
@@ -34,7 +34,7 @@ STEADY: dict[str, dict] = {
 
 
 def start_of(method: GeneratedModels, federation: Federation, enrolled: Tree | None = None) -> Start:
-    """What the server knows before round 0."""
+    """The server's state before round 0."""
     return Start(method.task.init(1), enrolled or {}, federation.clients, 7, federation.relation, federation.ids)
 
 
@@ -63,7 +63,7 @@ def test_pull_back_is_the_derivative_of_generate(name: str) -> None:
     [(name, {}) for name in GENERATED if name not in ("fedaghn", "pefll")] + [("heurpfedla", {"learn_retained": True})],
 )
 def test_a_servers_step_needs_no_second_generation(name: str, settings: dict) -> None:
-    """The derivative of heads and mixtures, written out, is that of autograd; what was sent gives the same bits."""
+    """The explicit derivative of heads and mixtures is that of autograd. From the sent models it has the same bits."""
     method, _, state = fixture(name, 1, **settings)
     server, ids = state.server, torch.tensor([0, 2, 3])
     own = method.download(server, ids)[1]
@@ -75,8 +75,8 @@ def test_a_servers_step_needs_no_second_generation(name: str, settings: dict) ->
     trees.tree_map(lambda a, b: torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12), ours, expected)
     anew = method.aggregate(server, ids, uploads, torch.ones(3))
     with sent_downloads.store(server, ids, own):
-        kept = method.aggregate(server, ids, uploads, torch.ones(3))
-    assert all(trees.tree_leaves(trees.tree_map(torch.equal, kept, anew)))
+        after = method.aggregate(server, ids, uploads, torch.ones(3))
+    assert all(trees.tree_leaves(trees.tree_map(torch.equal, after, anew)))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_servers_step_needs_no_second_generation(name: str, settings: dict) ->
     ],
 )
 def test_a_step_to_new_memory_has_the_bits_of_one_in_place(solver: Solver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole and in pieces, with nothing written to what was there before."""
+    """Complete and in pieces. The earlier tensors are unchanged."""
     g = torch.Generator().manual_seed(0)
     params = {
         "a/x": torch.randn(7, 20, generator=g),
@@ -109,8 +109,8 @@ def test_a_step_to_new_memory_has_the_bits_of_one_in_place(solver: Solver, monke
 
 
 @pytest.mark.parametrize("name", STEADY)
-def test_descent_pulls_towards_what_was_trained(name: str) -> None:
-    """With constant targets θ_i, descent lowers ½ Σ ‖θ̄_i − θ_i‖² and the literal sign raises it."""
+def test_descent_moves_towards_the_trained_models(name: str) -> None:
+    """With constant targets θ_i, descent lowers ½ Σ ‖θ̄_i − θ_i‖², and the sign as printed raises it."""
     losses = {}
     for sign in ("descent", "literal"):
         method, _, state = fixture(name, server_sign=sign, **STEADY[name])
@@ -130,7 +130,7 @@ def test_descent_pulls_towards_what_was_trained(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["pfedhn", "ghn", "shn"])
 def test_loss_is_a_mean_over_participants(name: str) -> None:
-    """Two participants with one difference each weigh half of one participant with the same difference."""
+    """Two participants with one difference each have half the weight of one participant with the same difference."""
     method, _, _ = fixture(name)
     start = {"w": torch.ones(2, 3)}
     torch.testing.assert_close(
@@ -155,8 +155,8 @@ def test_a_server_step_equals_autograd_of_the_squared_distance() -> None:
         torch.testing.assert_close(a, b.detach(), rtol=1e-9, atol=1e-12)
 
 
-def test_grouped_solvers_work_apart() -> None:
-    """Every group takes the step of its own solver with its own state, pure and in place; names keep their order."""
+def test_grouped_solvers_are_independent() -> None:
+    """Every group takes the step of its own solver with its own state, pure and in place. Names keep their order."""
     g = torch.Generator().manual_seed(0)
     params = {name: torch.randn(3, 2, generator=g, dtype=torch.float64) for name in ("b/x", "a/x", "b/y")}
     parts = {"a": ["a/x"], "b": ["b/x", "b/y"]}
@@ -186,7 +186,7 @@ def test_grouped_solvers_work_apart() -> None:
 
 
 def test_vector_length_grows_with_the_federation() -> None:
-    """⌊1 + N/4⌋ numbers per client unless given; clients' draws hang on their identities."""
+    """⌊1 + N/4⌋ numbers per client by default. A client's draws depend on its identity."""
     task, federation = tiny.rows_task(), tiny.rows_federation()
     method = tiny.method("pfedhn", task, "rows")
     for n, size in ((5, 2), (30, 8), (48, 13), (100, 26), (207, 52)):
@@ -200,10 +200,8 @@ def test_vector_length_grows_with_the_federation() -> None:
 
 @pytest.mark.parametrize("name", ["ghn", "shn"])
 @pytest.mark.parametrize("embedding", ["table", "mlp"])
-def test_stages(name: str, embedding: str) -> None:
-    """Stage 1 trains vectors, stage 2 freezes them, keeps the graph and starts a new hypernetwork, unless told
-    otherwise.
-    """
+def test_the_second_stage_uses_the_vectors_and_the_graph_of_the_first(name: str, embedding: str) -> None:
+    """Stage 1 trains vectors. By default, stage 2 freezes them, keeps the graph and starts a new hypernetwork."""
     task, federation = tiny.rows_task(), tiny.rows_federation()
     method = tiny.method(name, task, "rows", embedding=embedding)
     reports = list(run(method, federation, Settings(rounds=3, seed=2), Loop()))
@@ -222,8 +220,8 @@ def test_stages(name: str, embedding: str) -> None:
     assert not torch.equal(trained[2].state.server["phi"]["x"], trained[3].state.server["phi"]["x"])
 
 
-def test_graphs() -> None:
-    """The given graph where there is one, else neighbours or a threshold; k = 0 and τ = 1 leave everybody alone."""
+def test_graphs_are_given_or_built_from_vectors() -> None:
+    """The graph is given, or built by nearest neighbours or a threshold. With k = 0 or τ = 1 there are no edges."""
     method, federation, _ = fixture("shn")
     x, start = (
         torch.randn(5, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64),
@@ -242,8 +240,8 @@ def test_graphs() -> None:
 
 @pytest.mark.parametrize("name", ["ghn", "shn"])
 def test_information_flows_along_edges_only(name: str) -> None:
-    """Without edges a client's code depends on its own vector alone; with the ring it reaches `depth` neighbours
-    far.
+    """Without edges a client's code depends on its own vector only. In the ring it depends on neighbours up to `depth`
+    steps away.
     """
     method, _, state = fixture(name, depth=1)
 
@@ -261,7 +259,7 @@ def test_information_flows_along_edges_only(name: str) -> None:
 @pytest.mark.parametrize("name", ["ghn", "shn"])
 @pytest.mark.parametrize("train_x", [False, True])
 def test_newcomers_join_the_second_stage(name: str, train_x: bool) -> None:
-    """Vectors, optimiser and graph grow; what was there keeps its bits, and a newcomer begins at the mean vector."""
+    """Vectors, optimiser and graph grow. Earlier entries keep their bits. A newcomer begins at the mean vector."""
     task, federation = tiny.rows_task(), tiny.rows_federation()
     method = tiny.method(name, task, "rows", train_x=train_x)
     present = federation.select(torch.arange(3))
@@ -280,8 +278,8 @@ def test_newcomers_join_the_second_stage(name: str, train_x: bool) -> None:
 
 
 @pytest.mark.parametrize("name", ["ghn", "shn", "panacea"])
-def test_a_dropout_mask_lasts_one_round_and_no_portrait_has_one(name: str) -> None:
-    """The same φ gives other models in the next round, and the same codes to look at."""
+def test_a_dropout_mask_lasts_one_round_and_portraits_have_none(name: str) -> None:
+    """The same φ gives other models in the next round, and the same codes in the portrait."""
     method, federation, state = fixture(name, dropout=0.5, server_lr=0.0, server_decay=0.0)
     after = run_round(method, state, federation, Settings(rounds=1, seed=2), Loop())[0]
     assert all(map(torch.equal, *(trees.tree_leaves(s.server["phi"]) for s in (state, after))))
@@ -292,7 +290,7 @@ def test_a_dropout_mask_lasts_one_round_and_no_portrait_has_one(name: str) -> No
 
 @pytest.mark.parametrize("rule", ["sgd", "adam"])
 def test_all_settings_reach_the_optimiser_of_networks(rule: str) -> None:
-    """Also the bound on the gradient, of which 0 is none."""
+    """This includes the bound on the gradient, where 0 means no bound."""
     for name in ("ghn", "pefll"):
         settings = {"server_optimizer": rule, "server_lr": 0.2, "server_momentum": 0.3, "server_decay": 0.4}
         for clip in (0.0, 5.0):

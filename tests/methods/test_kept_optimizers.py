@@ -1,4 +1,4 @@
-"""One optimiser per client for the whole run: what is kept, by whom, and what it is equal to."""
+"""One optimiser per client for the whole run: the kept state, the clients that keep it, and equivalent trainings."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ FRESH = replace(KEPT, keep_optimizer=False)
 
 
 def last_report(name: str, settings: Settings = EVERYBODY, kind: str = "rows", **overrides: object) -> Report:
-    """The last report of a run with Adam whose clients keep it, unless `overrides` say otherwise."""
+    """The last report of a run with Adam whose clients keep it, unless `overrides` differ."""
     task, federation = (make() for make in tiny.TASKS[kind])
     method = tiny.method(name, task, kind, **{"solver": Adam(lr=0.01), "training": KEPT, **overrides})
     *_, report = run(method, federation, settings, Loop())
@@ -30,7 +30,7 @@ def last_report(name: str, settings: Settings = EVERYBODY, kind: str = "rows", *
 
 
 @pytest.mark.parametrize("name", ["local", "fedper", "fedrep", "fedaghn", "pfedme", "ditto"])
-def test_without_momentum_there_is_nothing_to_keep(name: str) -> None:
+def test_without_momentum_kept_optimisers_change_nothing(name: str) -> None:
     """Plain SGD gives the same bits with kept and with fresh optimisers."""
     continued, fresh = (last_report(name, solver=SGD(lr=0.1), training=training) for training in (KEPT, FRESH))
     a, b = (trees.tree_leaves((r.state.server, r.state.clients, r.models)) for r in (continued, fresh))
@@ -58,13 +58,13 @@ def test_local_is_one_long_training() -> None:
 
 
 @pytest.mark.parametrize("name", ["scaffold", "pfedme"])
-def test_of_a_solver_around_the_optimiser_only_the_optimiser_is_kept(name: str) -> None:
-    """Sums of gradients and anchors last one round; a copy for every client would cost a model each."""
+def test_only_the_optimiser_inside_a_solver_is_kept(name: str) -> None:
+    """Sums of gradients and anchors last one round. A copy for every client would take the memory of a model each."""
     assert {*last_report(name).state.optimizers["0"]} == {"m", "v", "t"}
 
 
-# Phase -> its epochs, and the rounds that it runs in: FedSage's generators learn in the first one, its classifier in
-# the others; SHN's first stage has two.
+# Phase -> its epochs, and its rounds: FedSage's generators learn in the first one, its classifier in the others; SHN's
+# first stage has two.
 @pytest.mark.parametrize(
     ("name", "kind", "phases"),
     [
@@ -81,8 +81,8 @@ def test_of_a_solver_around_the_optimiser_only_the_optimiser_is_kept(name: str) 
 def test_step_counts_survive_every_overwrite(
     name: str, kind: str, phases: dict[str, tuple[int, tuple[int, int]]]
 ) -> None:
-    """Every phase has its state, masks and received tensors included, and has counted all steps of its epochs in the
-    rounds of the phase that a client was there for; absent clients pause, and nothing is sent.
+    """Every phase has its state, including masks and received tensors. It has counted all steps of its epochs in the
+    rounds in which a client took part. Absent clients take no steps, and nothing is sent.
     """
     settings = replace(EVERYBODY, participation=0.6)
     continued = last_report(name, settings, kind)
@@ -103,7 +103,7 @@ def test_step_counts_survive_every_overwrite(
 
 
 def test_newcomers_begin_without_moments() -> None:
-    """Who joins in the last round has taken the steps of one round."""
+    """Clients that join in the last round have taken the steps of one round."""
     state = last_report("fedper", replace(EVERYBODY, newcomers=2, join_round=2)).state
     steps = state.optimizers["0"]["t"]
     task, federation = tiny.rows_task(), tiny.rows_federation()

@@ -1,4 +1,4 @@
-"""kNN-Per: the votes of the nearest training rows, and how much they count."""
+"""kNN-Per: the votes of the nearest training rows, and their weight."""
 
 import pytest
 import tiny
@@ -31,7 +31,7 @@ def parts(net: nn.Module, client: int, rows: Tensor, *settings: object) -> tuple
 
 @pytest.mark.parametrize(("rule", "scale"), [("original", 0.2), ("original", 4.0), ("pfedgraph", 1.0)])
 def test_predictions(rule: str, scale: float) -> None:
-    """Row by row; λ is the smallest of the grid with the most hits on validation rows, or as given."""
+    """For each row, λ is the given value, or the smallest of the grid with the most correct validation rows."""
     chosen = set()
     for mix in (-1.0, 0.3):
         report = last_report("knn_per", k=3, solver=SGD(lr=1e-3), rule=rule, scale=scale, mix=mix)

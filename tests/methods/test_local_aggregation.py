@@ -1,4 +1,4 @@
-"""The rows on which W learns in FedALA and FedAH."""
+"""The rows that train W in FedALA and FedAH."""
 
 import numpy as np
 import tiny
@@ -18,8 +18,8 @@ def client(number: int, round: int) -> ClientData:
     return evaluation_cohort(FED, 0, round).client_data(number)
 
 
-def test_a_stretch_of_the_rows_that_begins_anywhere() -> None:
-    """As many consecutive rows as the portion says; over the rounds all stretches are equally likely."""
+def test_w_is_trained_on_consecutive_rows_with_a_random_start() -> None:
+    """The portion gives their number. Over the rounds all starts are equally likely."""
     for portion in (1.0, 40.0, 80.0, 100.0):
         method = build_method("fedala", portion=portion, training=WHOLE)
         for i in range(tiny.CLIENTS):
@@ -35,26 +35,26 @@ def test_a_stretch_of_the_rows_that_begins_anywhere() -> None:
             assert ((begins - 60).abs() < 4.5 * 60**0.5).all()
 
 
-def test_the_first_training_ends_when_ten_losses_are_alike() -> None:
-    """After eleven epochs at least, as soon as the standard deviation of the last ten is below the threshold."""
+def test_the_first_training_ends_when_ten_losses_are_similar() -> None:
+    """After at least eleven epochs, as soon as the standard deviation of the last ten losses is below the threshold."""
     losses = [float(loss) for loss in (*range(14, 0, -1), *[1, 3] * 13)]
     ends = []
     for threshold in (0.0, 0.98, 2.0, 100.0):
-        method, taken = build_method("fedala", start_epochs=40, threshold=threshold), []
+        method, epochs = build_method("fedala", start_epochs=40, threshold=threshold), []
 
-        def one_epoch(weights: Params, epoch: int, taken: list[int] = taken) -> tuple[Params, Tensor]:
-            taken.append(epoch)
+        def one_epoch(weights: Params, epoch: int, epochs: list[int] = epochs) -> tuple[Params, Tensor]:
+            epochs.append(epoch)
             return {"w": weights["w"] + 1.0}, torch.tensor(losses[epoch])
 
         trained = method._train_weights({"w": torch.zeros(())}, torch.tensor(False), one_epoch)
         settled = (n for n in range(11, 40) if np.std(losses[n - 10 : n]) < threshold)
         ends.append(next(settled, 40))
-        assert len(taken) == float(trained["w"]) == ends[-1]
+        assert len(epochs) == float(trained["w"]) == ends[-1]
     assert len({*ends}) == 4
 
 
-def test_w_is_trained_at_length_where_models_first_differ() -> None:
-    """A client whose model is the global one has nothing to learn, and its first training is still to come."""
+def test_the_first_training_of_w_is_the_one_where_models_differ() -> None:
+    """A client whose model is the global one learns nothing, and its first training is still to come."""
     method = build_method("fedala")
     model, data = method.task.init(0), client(0, 1)
     state = method.join(model)

@@ -1,4 +1,4 @@
-"""The checks for users: what is sound passes in seconds, and what is broken is named."""
+"""The checks for users: a valid part passes within seconds, and an invalid one is named."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -85,7 +85,7 @@ class Peeking(Sound):
 
 @dataclass(frozen=True, kw_only=True)
 class Woven(SplitClient, ClientModels):
-    """Weighs all clients alike, or as a control says."""
+    """Equal weights for all clients, or those of a control."""
 
     label = "Woven"
 
@@ -98,7 +98,7 @@ class Woven(SplitClient, ClientModels):
 
 @dataclass(frozen=True, kw_only=True)
 class Uncontrolled(Sound, Weaving):
-    """Its graph is what it is."""
+    """Its graph ignores controls."""
 
     def collaboration(self, server: Any) -> Tensor:
         return torch.full((len(self.task.layers), 5, 5), 0.2)
@@ -153,8 +153,8 @@ class Headless(Linear):
     head = ("fc",)
 
 
-def test_methods() -> None:
-    """A sound one passes, one with a memory of its own does not, and what is no method says so."""
+def test_methods_are_checked() -> None:
+    """A valid method passes. A method with hidden state does not, and neither does an object that is not a method."""
     check_method(Sound)
     with pytest.raises(AssertionError, match="Forgetful on rows: "):
         check_method(Forgetful)
@@ -163,14 +163,14 @@ def test_methods() -> None:
 
 
 def test_a_misspelt_hook_is_named() -> None:
-    """A helper that is used may have nearly the same name."""
+    """A helper that is used may have a similar name."""
     method_checks(Helped)
     with pytest.raises(AssertionError, match="Misspelt: nothing calls collaborations; name it collaboration, or _coll"):
         method_checks(Misspelt)
 
 
 def test_a_lost_parameter_is_named() -> None:
-    """An untrained one would be used in its place."""
+    """An untrained parameter would be used in its place."""
     with pytest.raises(AssertionError, match=r"the model that the method returned lacks \w+\.\w+"):
         check_method(Incomplete)
 
@@ -187,8 +187,10 @@ def assert_broken(cls: Any, promise: str, words: str, kinds: tuple[str, ...] = t
             check()
 
 
-def test_values_of_other_rows_do_not_teach() -> None:
-    """Inputs and labels of rows that are for neither training nor validation; nodes of a graph are seen by all."""
+def test_training_does_not_use_values_of_other_rows() -> None:
+    """Inputs and labels of rows that are neither for training nor for validation. All clients may use the nodes of a
+    graph.
+    """
     assert_broken(Greedy, "training_ignores_test_rows", "other values in all that is not", ("rows", "images", "series"))
     rows = [check for check in method_checks(Peeking) if check.__name__.endswith("training_ignores_test_rows")]
     for check in rows[:3]:
@@ -204,7 +206,7 @@ def test_a_control_reaches_the_graph() -> None:
 
 
 def test_names_that_stay_are_those_of_the_model() -> None:
-    """They would be passed over."""
+    """Other names would be ignored."""
     with pytest.raises(AssertionError, match=r"Keeping\.private: 'fc' is no parameter of the model"):
         check_method(Keeping)
 
@@ -218,8 +220,8 @@ def is_kept(check: Any) -> bool:
     return True
 
 
-def test_as_parameters() -> None:
-    """Each promise is a test of its own, with a name; one that is kept passes, and one that is not raises."""
+def test_each_promise_is_a_test_of_its_own() -> None:
+    """Each has a name. It passes if the promise is kept, and raises an error otherwise."""
     promises = {
         "executors_agree", "absent_clients_keep_their_bits", "resumed_equals_uninterrupted", "state_is_plain_tensors",
         "training_ignores_test_rows", "newcomers_join", "names_are_known",
@@ -233,13 +235,13 @@ def test_as_parameters() -> None:
 
 
 @pytest.mark.parametrize("name", ["mlp", "small_cnn", "lenet16"])
-def test_models_of_the_package(name: str) -> None:
-    """Those for images pass."""
+def test_models_of_the_package_pass(name: str) -> None:
+    """These are the models for images."""
     check_model(MODELS[name], (1, 16, 16) if name == "lenet16" else (1, 8, 8))
 
 
-def test_models() -> None:
-    """A sound one passes; draws in evaluation and a wrong head are named."""
+def test_models_are_checked() -> None:
+    """A valid model passes. Draws in evaluation and a wrong head are named."""
     check_model(Linear)
     with pytest.raises(AssertionError, match="Noisy: two evaluations of one batch differ"):
         check_model(Noisy)
@@ -255,8 +257,8 @@ def test_models() -> None:
         check_model(lambda *arguments: normalised)
 
 
-def test_data_sets() -> None:
-    """Digits pass; another data set every time, missing values and an empty class are named."""
+def test_data_sets_are_checked() -> None:
+    """Digits pass. Another data set at every loading, missing values and an empty class are named."""
     check_dataset(DATASETS["digits"])
     good = Dataset("toy", "images", np.zeros((4, 1, 2, 2), np.float32), np.array([0, 1, 0, 1]), classes=2)
     check_dataset(lambda root: good)
@@ -280,7 +282,7 @@ def test_data_sets() -> None:
 
 @pytest.mark.parametrize("field", ["x", "y", "coarse", "recording", "owner", "note", "class_names", "group_names"])
 def test_every_field_of_a_data_set_is_compared(field: str) -> None:
-    """Also one that only the second loading fills."""
+    """This includes a field that only the second loading fills."""
     good = Dataset("toy", "images", np.zeros((4, 1, 2, 2), np.float32), np.array([0, 1, 0, 1]), classes=2)
     texts = field.endswith("names") or field == "note"
     for first, second in ((0, 1), (None, 1)):

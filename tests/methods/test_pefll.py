@@ -1,4 +1,4 @@
-"""PeFLL: the server's step against autograd through both networks, and newcomers."""
+"""PeFLL: the server's step compared with autograd through both networks, and newcomers."""
 
 import copy
 
@@ -67,7 +67,7 @@ def expected_step(method: Method, server: Server, round: int) -> tuple[Params, T
 
 @pytest.mark.parametrize("reads", ["rows", "targets"])
 def test_both_networks_descend(reads: str) -> None:
-    """Two rounds: with everyone's own scale, and with the mean of these."""
+    """Two rounds: with each client's own scale, and with the mean of the scales."""
     method = build_method("pefll", reads=reads, **PLAIN)
     state = begin(method, FED, SEED, Loop())
     for round in range(2):
@@ -83,7 +83,7 @@ def test_both_networks_descend(reads: str) -> None:
 
 
 def test_newcomers_have_a_model_before_they_train() -> None:
-    """It is made of all their training rows, and nothing of the server changes but its table."""
+    """All their training rows determine it. Of the server only the table changes."""
     method, present = build_method("pefll"), FED.select(torch.arange(3))
     state, _, _ = run_round(method, begin(method, present, SEED, Loop()), present, SETTINGS, Loop())
     joined = add_newcomers(method, state, FED, 2, SEED, Loop())

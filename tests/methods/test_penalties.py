@@ -16,7 +16,7 @@ def at(length: float) -> tuple[float, float]:
 
 
 def test_the_parabola_joins_the_norm() -> None:
-    """Value and slope are continuous where it begins, and the slope falls to 0 in proportion."""
+    """Value and slope are continuous at the border, and the slope decreases to 0 linearly."""
     assert at(1.0) == pytest.approx((1.0, 1.0))
     for length in (SMOOTH * (1 - 1e-9), SMOOTH * (1 + 1e-9)):
         assert at(length) == pytest.approx((SMOOTH, 1.0), rel=1e-6)

@@ -1,4 +1,4 @@
-"""pFedGAT's feedback: what comes up from clients, what it costs, and who may see test rows."""
+"""pFedGAT's feedback: the answers of clients, their cost, and the use of test rows."""
 
 from dataclasses import replace
 
@@ -34,8 +34,8 @@ def fixture(
     return method, federation, report.state
 
 
-def sent(method: ValidatedMixtures, federation: Federation, state: State) -> Tree:
-    """What all clients answer to what they are sent."""
+def client_answers(method: ValidatedMixtures, federation: Federation, state: State) -> Tree:
+    """The answers of all clients to the models that they receive."""
     own = method.download(state.server, EVERYBODY)[1]
     answers = []
     for i in range(federation.clients):
@@ -84,28 +84,28 @@ def phi_gradient(method: ValidatedMixtures, state: State, cotangent: Tree) -> Tr
 )
 @pytest.mark.parametrize("kind", ["rows", "images"])
 def test_feedback_is_the_single_process_gradient(kind: str, overrides: dict) -> None:
-    """What comes up from the clients gives the gradient that one process would compute."""
+    """The answers of the clients give the gradient that one process would compute."""
     method, federation, state = fixture(kind=kind, **overrides)
-    actual = phi_gradient(method, state, sent(method, federation, state)["gradient"])
+    actual = phi_gradient(method, state, client_answers(method, federation, state)["gradient"])
     for name, expected in single_process(method, federation, state).items():
         torch.testing.assert_close(actual[name], expected, rtol=1e-6, atol=1e-12)
     weights = method.collaboration(state.server)
     torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
 
 
-def test_long_held_out_sets_go_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_held_out_sets_are_computed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of two rows give the loss and gradient of all rows at once."""
     method, federation, state = fixture()
-    whole = sent(method, federation, state)
+    whole = client_answers(method, federation, state)
     monkeypatch.setattr("fedweave.families.validated_mixtures.CHUNK", 2)
-    parts = sent(method, federation, state)
+    parts = client_answers(method, federation, state)
     for a, b in zip(trees.tree_leaves(parts), trees.tree_leaves(whole), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("name", ["pfedgat", "direct_matrix", "pfedla", "heurpfedla"])
-def test_newcomers_begin_with_their_own_model_and_are_mixed_once_heard(name: str) -> None:
-    """Until it has uploaded, a newcomer gets the common initial model, and nobody else gets any of it."""
+def test_newcomers_begin_with_the_initial_model_and_are_mixed_after_an_upload(name: str) -> None:
+    """Until its first upload, a newcomer has the common initial model and no weight for others."""
     task, federation = tiny.rows_task(), tiny.rows_federation()
     method, present = tiny.method(name, task, "rows"), federation.select(torch.arange(3))
     state = run_round(method, begin(method, present, 1, Loop()), present, Settings(rounds=3), Loop())[0]
@@ -142,7 +142,7 @@ def test_delta_feedback() -> None:
 
 
 def test_traffic() -> None:
-    """A model down, with two more per probe; up the model and, by kind of feedback, scalars and a gradient."""
+    """A model down, with two more per probe. Up the model and, by kind of feedback, scalars and a gradient."""
     p = sum(value.numel() for value in tiny.rows_task().template.parameters())
     expected = {"client_grad": (p, 2 * p + 1), "simulated": (p, p + 1), "delta": (p, p), "spsa": (7 * p, p + 6)}
     for kind, (down, up) in expected.items():
@@ -181,9 +181,9 @@ def test_spsa_is_unbiased_on_a_quadratic() -> None:
         u = method.direction(state.server["phi"], fixed, 0)["matrix"]
         assert (u.abs() == 1).all()
         if n < 20:
-            estimate = method.gradient(server, EVERYBODY, sent(method, federation, state._replace(server=server)))[0][
-                "matrix"
-            ]
+            estimate = method.gradient(
+                server, EVERYBODY, client_answers(method, federation, state._replace(server=server))
+            )[0]["matrix"]
             torch.testing.assert_close(estimate, (u * g).sum() * u, rtol=1e-8, atol=1e-10)
         total += (u * g).sum() * u
     error = (total / draws - g).abs()
@@ -194,8 +194,8 @@ def test_spsa_is_unbiased_on_a_quadratic() -> None:
 def test_more_probes_are_the_mean_of_single_ones() -> None:
     """The estimate of K probes is the mean of the K estimates along its directions."""
     method, federation, state = fixture(gat_grad="spsa", probes=2)
-    both = method.gradient(state.server, EVERYBODY, sent(method, federation, state))[0]
-    losses = sent(method, federation, state)["losses"].sum(0)
+    both = method.gradient(state.server, EVERYBODY, client_answers(method, federation, state))[0]
+    losses = client_answers(method, federation, state)["losses"].sum(0)
     for name, value in both.items():
         alone = [
             (losses[2 * k] - losses[2 * k + 1])
@@ -208,7 +208,9 @@ def test_more_probes_are_the_mean_of_single_ones() -> None:
 
 @pytest.mark.parametrize("kind", ["simulated", "spsa"])
 def test_executors_agree(kind: str) -> None:
-    """The other ways of feedback, too, run the same mapped and one by one, with partial participation, and resume."""
+    """The other kinds of feedback, too, give the same mapped and in sequence, with partial participation, and after a
+    restart.
+    """
     method, federation, _ = fixture(gat_grad=kind, probes=2)
     settings = Settings(rounds=3, participation=0.6, seed=1)
     reports = list(run(method, federation, settings, Loop()))
@@ -220,8 +222,8 @@ def test_executors_agree(kind: str) -> None:
             assert torch.equal(a, c)
 
 
-def test_validation_feedback_never_sees_test_rows() -> None:
-    """Whatever the test rows are, the server learns the same; under test feedback it does not, and says so."""
+def test_validation_feedback_never_uses_test_rows() -> None:
+    """The server learns the same for any test rows. Under test feedback it does not, and reports it."""
     other = replace(tiny.rows_federation(), test=tiny.rows_federation().val)
     ends: dict[str, list[Tree]] = {}
     for split in ("val", "test"):
@@ -236,7 +238,7 @@ def test_validation_feedback_never_sees_test_rows() -> None:
 
 
 def test_test_feedback_weighs_a_shared_test_set() -> None:
-    """The leaking gradient is that of the client's own weighted test loss, the number that is reported."""
+    """The leaking gradient is that of the client's own weighted test loss, which is the reported number."""
     weighted = tiny.rows_federation()
     share = torch.rand(tiny.CLIENTS, tiny.CLASSES, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     rows = torch.arange(12).expand(tiny.CLIENTS, -1)
@@ -244,15 +246,15 @@ def test_test_feedback_weighs_a_shared_test_set() -> None:
     method = tiny.method("pfedgat", tiny.rows_task(), "rows", gat_split="test")
     state = begin(method, federation, 0, Loop())
     state, _, _ = run_round(method, state, federation, SETTINGS, Loop())
-    actual = phi_gradient(method, state, sent(method, federation, state)["gradient"])
+    actual = phi_gradient(method, state, client_answers(method, federation, state)["gradient"])
     for name, expected in single_process(method, federation, state, "test").items():
         torch.testing.assert_close(actual[name], expected, rtol=1e-6, atol=1e-12)
 
 
 def test_many_probes_find_the_gradient() -> None:
-    """Averaged over many probes, the estimate points where the gradient does."""
+    """Averaged over many probes, the estimate has the direction of the gradient."""
     method, federation, state = fixture(gat_grad="spsa", probes=400, perturbation=1e-4, rounds=1)
-    estimate = method.gradient(state.server, EVERYBODY, sent(method, federation, state))[0]
+    estimate = method.gradient(state.server, EVERYBODY, client_answers(method, federation, state))[0]
     exact = single_process(method, federation, state)
     cosine = sum((estimate[n] * exact[n]).sum() for n in exact) / (
         sum(v.square().sum() for v in estimate.values()).sqrt() * sum(v.square().sum() for v in exact.values()).sqrt()
@@ -261,7 +263,7 @@ def test_many_probes_find_the_gradient() -> None:
 
 
 def test_attention_to_the_last_dense_layers() -> None:
-    """`features: layers` reads the matrices and vectors of the last ones alone, at mean 0 and variance 1."""
+    """`features: layers` uses only the matrices and vectors of the last layers, at mean 0 and variance 1."""
     federation, task = tiny.rows_federation(), tiny.rows_task()
     for last, names in ((1, ("fc.",)), (2, ("fc1.", "fc."))):
         method = tiny.method("pfedgat", task, "rows", features="layers", last=last)

@@ -1,4 +1,4 @@
-"""Methods that must coincide at the edge of their hyper-parameters."""
+"""Methods that must be equal at the limits of their hyper-parameters."""
 
 from collections.abc import Callable
 
@@ -23,7 +23,7 @@ def last_report(name: str, kind: str = "rows", **overrides: object) -> Report:
 
 
 def deployed_models(report: Report) -> torch.Tensor:
-    """The models of the point the method reports [N, P]; BatchNorm statistics included."""
+    """The models of the reported point [N, P], with BatchNorm statistics."""
     models = report.models[report.method.point]
     return torch.cat([models[name].flatten(1) for name in sorted(models)], dim=1)
 
@@ -37,8 +37,8 @@ REDUCTIONS: dict[str, tuple[Callable[[], Report], Callable[[], Report]]] = {
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)
-def test_reduction(name: str) -> None:
-    """Both sides give the same personalized models."""
+def test_a_method_equals_its_simpler_method(name: str) -> None:
+    """Both methods give the same personalized models."""
     left, right = (side() for side in REDUCTIONS[name])
     point = left.method.point
     a = deployed_models(left)
@@ -46,8 +46,8 @@ def test_reduction(name: str) -> None:
     torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
 
 
-def test_a_penalty_matters() -> None:
-    """The reductions above are not trivial: with the penalty on, results differ."""
+def test_a_penalty_changes_the_results() -> None:
+    """The reductions above are not trivial: with the penalty, results differ."""
     plain = deployed_models(last_report("local"))
     for name, overrides in {"ditto": {"lam": 1.0, "personal_epochs": 2}, "fedamp": {"lam": 1.0}}.items():
         assert (deployed_models(last_report(name, **overrides)) - plain).abs().max() > 1e-3
@@ -80,7 +80,7 @@ def run_with(method: Method, federation) -> torch.Tensor:
 
 
 def test_uniform_averaging_is_the_plain_mean() -> None:
-    """Uploads of clients with different numbers of rows count alike."""
+    """Uploads of clients with different numbers of rows have the same weight."""
     task, federation = tiny.rows_task(), tiny.rows_federation()
     method = tiny.method("fedavg", task, "rows", training=Training(batch_size=4, uniform_mean=True))
     *_, report = run(method, federation, Settings(rounds=1, seed=2), Loop())

@@ -1,4 +1,4 @@
-"""IFCA, FedEM, FedDBE, FedProto and FedAS at their edges, under privacy, and with optimisers that clients keep."""
+"""IFCA, FedEM, FedDBE, FedProto and FedAS at the limits of their settings, under privacy, and with kept optimisers."""
 
 import itertools
 from collections.abc import Callable
@@ -27,13 +27,13 @@ METHODS = ("ifca", "fedem", "feddbe", "fedproto", "fedas")
 
 
 def same_models(left: Params, right: Params) -> None:
-    """Every parameter and statistic of `right` in `left`."""
+    """`left` has every parameter and statistic of `right`."""
     for name, value in right.items():
         torch.testing.assert_close(left[name], value, rtol=1e-9, atol=1e-11)
 
 
 def deployed_models(report: Report, point: str = "pre") -> Params:
-    """Personalized models [N, ...], without what a method deploys besides."""
+    """Personalized models [N, ...], without other deployed tensors."""
     models = report.models[point]
     return models.get("components", models.get("model", models))
 
@@ -67,8 +67,8 @@ EDGES += [(name, "series") for name in REDUCTIONS if name.endswith("= FedAvg")] 
 
 
 @pytest.mark.parametrize(("name", "kind"), EDGES)
-def test_reduction(name: str, kind: str) -> None:
-    """The same models with their statistics and the same scores; images and nodes keep moments over rounds."""
+def test_a_method_equals_its_simpler_method(name: str, kind: str) -> None:
+    """The same models with their statistics and the same scores. Images and nodes keep moments over rounds."""
     left, right = (side(kind) for side in REDUCTIONS[name])
     same_models(deployed_models(left), deployed_models(right))
     for part, value in right.scores["pre"].items():
@@ -98,8 +98,8 @@ def test_gradients_of_one_cluster_are_fedavg_of_one_full_batch_step() -> None:
         ("fedas", {"weights": "rows"}, {"weights": "fisher"}),
     ],
 )
-def test_settings_matter(name: str, off: dict, on: dict) -> None:
-    """Away from its edge, a method trains other models, by more than a hundredth of what it has learnt."""
+def test_settings_change_the_results(name: str, off: dict, on: dict) -> None:
+    """For other settings, a method trains other models. The difference is more than a hundredth of the training."""
     first, second = (deployed_models(last_report(name, rounds=2, **settings), "post") for settings in (off, on))
     initial = dict(network(build_method(name)).state_dict())
     assert {*first} & {*second} >= {*initial}
@@ -109,7 +109,7 @@ def test_settings_matter(name: str, off: dict, on: dict) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_noise_newcomers_and_kept_optimisers_together(name: str) -> None:
+def test_executors_agree_with_noise_newcomers_and_kept_optimisers(name: str) -> None:
     """With private uploads, partial participation, newcomers and Adam that clients keep, both executors agree."""
     path = UploadPath(Privacy(clip=1.0, noise=0.01))
     settings = Settings(rounds=3, seed=1, participation=0.6, newcomers=1, join_round=2, upload_path=path)
@@ -125,9 +125,9 @@ def test_noise_newcomers_and_kept_optimisers_together(name: str) -> None:
 
 
 def test_numbers_of_training_rows_get_no_noise_on_joining() -> None:
-    """They are public: under privacy, the consensual mean of FedDBE weighs clients as without."""
+    """They are public: under privacy, the consensual mean of FedDBE has the same weights of clients."""
     method = build_method("feddbe")
-    # Noise of a thousand on every mean, and on numbers if they got any
+    # Noise of a thousand on every mean, and on numbers if they had noise
     path = UploadPath(Privacy(clip=1e6, noise=1e-3))
     noisy, plain = (
         begin(method, FED.select(torch.arange(2)), SEED, Loop(), p).server["model"]["memory/consensus"]
@@ -137,7 +137,7 @@ def test_numbers_of_training_rows_get_no_noise_on_joining() -> None:
 
 
 def test_under_noise_fedproto_sends_every_class() -> None:
-    """As the ledger has it; without noise a client sends the classes that it has."""
+    """The ledger counts them. Without noise a client sends its own classes."""
     sent = []
     for path in (UploadPath(), UploadPath(Privacy(clip=1.0, noise=0.1))):
         *_, report = run(build_method("fedproto"), FED, Settings(rounds=1, seed=SEED, upload_path=path), Loop())
@@ -148,8 +148,8 @@ def test_under_noise_fedproto_sends_every_class() -> None:
     assert sent[1] == 4 * tiny.CLIENTS * classes * (width + 1) >= sent[0]
 
 
-def test_a_pass_in_an_order_of_its_own() -> None:
-    """It has every training row once, and another purpose has another order, which is not that of the file."""
+def test_a_pass_has_its_own_order() -> None:
+    """It has every training row once. Another purpose has another order, and none is that of the file."""
     data = cohort(FED, torch.tensor([0]), Training(batch_size=4, epochs=2), 2, SEED, 0).client_data(0)
     rows = data.train[data.train >= 0]
     passes = [torch.cat(shuffled_batches(data, 4, False, *purpose)) for purpose in ((5,), (4, 0), (4, 1))]
@@ -158,8 +158,8 @@ def test_a_pass_in_an_order_of_its_own() -> None:
     assert all(a != b for a, b in itertools.combinations(orders, 2))
 
 
-def test_a_cluster_that_nobody_takes_keeps_its_model() -> None:
-    """Also in a round in which one client takes part; absent clients keep their labels."""
+def test_a_cluster_that_no_client_selects_keeps_its_model() -> None:
+    """The same holds in a round with one participant. Absent clients keep their labels."""
     settings = Settings(rounds=1, seed=SEED, participation=2)
     method = build_method("ifca", clusters=3)
     state = begin(method, FED, SEED, Loop())
@@ -177,8 +177,8 @@ def test_a_cluster_that_nobody_takes_keeps_its_model() -> None:
 
 
 @pytest.mark.parametrize("name", ["fedem", "feddbe"])
-def test_a_robust_rule_takes_the_place_of_the_mean(name: str) -> None:
-    """The median of the uploads, component by component; what the server alone keeps stays."""
+def test_a_robust_rule_replaces_the_mean(name: str) -> None:
+    """It is the median of the uploads in each component. State that only the server has does not change."""
     path = UploadPath(robust=Robust(rule="median"))
     *_, report = run(build_method(name), FED, Settings(rounds=1, seed=SEED, upload_path=path), Loop())
     models = report.models["post"].get("components", report.models["post"])

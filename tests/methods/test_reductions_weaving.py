@@ -1,4 +1,4 @@
-"""Weaving methods that must coincide with simpler ones at the edge of their hyper-parameters."""
+"""Methods that learn mixtures must equal simpler ones at the limits of their hyper-parameters."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -54,16 +54,16 @@ REDUCTIONS: dict[str, tuple[Callable[[], Report], Callable[[], Report]]] = {
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)
-def test_reduction(name: str) -> None:
-    """Both sides give the same models after local training."""
+def test_a_method_equals_its_simpler_method(name: str) -> None:
+    """Both methods give the same models after local training."""
     left, right = (trees.to_matrix(side().models["post"]) for side in REDUCTIONS[name])
-    # FedAvg's shares are single precision numbers, a fifth is not one of them.
+    # FedAvg's shares are single precision numbers, and a fifth is not one of them.
     tolerance = 1e-6 if "FedAvg" in name else 1e-9
     torch.testing.assert_close(left, right, rtol=tolerance, atol=0.1 * tolerance)
 
 
 def test_the_reductions_are_not_trivial() -> None:
-    """With their defaults the methods differ from what they reduce to."""
+    """With their defaults, the methods differ from the simpler ones."""
     local, average = (trees.to_matrix(last(name).models["post"]) for name in ("local", "fedavg_ft"))
     for name in ("fedaghn", "pfedla", "heurpfedla", "pfedgat", "direct_matrix"):
         models = trees.to_matrix(last(name).models["post"])

@@ -1,4 +1,4 @@
-"""Methods against naive `torch.optim` implementations, one client after the other, on random data."""
+"""Methods compared with plain `torch.optim` implementations, clients in sequence, on random data."""
 
 import copy
 from dataclasses import replace
@@ -33,7 +33,7 @@ def module(method: Method) -> nn.Module:
 
 
 def batches(federation: Federation, client: int, round: int, epochs: int) -> list[list[torch.Tensor]]:
-    """The minibatches the schedule gives a client."""
+    """The minibatches of a client by the schedule."""
     plan = cohort(federation, torch.arange(tiny.CLIENTS), TRAINING, epochs, SEED, round).plan[client]
     return [[rows[rows >= 0] for rows in epoch if (rows >= 0).any()] for epoch in plan]
 
@@ -78,7 +78,7 @@ def assert_same_model(net: nn.Module, params: dict[str, torch.Tensor]) -> None:
 
 
 def final(method: Method, federation: Federation):
-    """The last report of a run with everybody."""
+    """The last report of a run with all clients."""
     *_, report = run(method, federation, Settings(rounds=ROUNDS, seed=SEED), Loop())
     return report
 
@@ -98,7 +98,7 @@ def test_fedavg_and_fedprox(mu: float) -> None:
 
 
 def test_ditto() -> None:
-    """The personal models of Ditto: tied to the received global model, trained before it moves."""
+    """The personal models of Ditto are tied to the received global model and trained before it changes."""
     task, federation = tiny.rows_task(), tiny.rows_federation()
     method = tiny.method("ditto", task, "rows", lam=0.4, personal_epochs=3)
     server = module(method)
@@ -139,7 +139,7 @@ def test_fedrep() -> None:
 
 
 def test_fedamp() -> None:
-    """Mixtures u_i from last models, then local training from the own model with the squared penalty."""
+    """Mixtures u_i of the last models, then local training from the own model with the squared penalty."""
     task, federation = tiny.rows_task(), tiny.rows_federation()
     alpha, lam, sigma = 2.0, 1.5, 20.0
     method = tiny.method("fedamp", task, "rows", alpha=alpha, lam=lam, sigma=sigma)
@@ -238,9 +238,7 @@ AVERAGING = [
 
 @pytest.mark.parametrize("name", AVERAGING)
 def test_batch_norm_statistics_are_averaged_on_request(name: str) -> None:
-    """After one round the server has the mean of what each client would have kept, weighted as the model is; FedBN
-    gives nothing away.
-    """
+    """After one round the server has the mean of the clients' statistics, weighted like the model. FedBN sends none."""
     task, federation = tiny.rows_task("cnn"), tiny.rows_federation((1, 8, 8))
     method = tiny.method(name, task, "images").stages(1)[0].method
     averaged = replace(method, training=replace(method.training, average_buffers=True))
@@ -252,7 +250,7 @@ def test_batch_norm_statistics_are_averaged_on_request(name: str) -> None:
     assert {*task.buffers} & {*together.server["model"]} == (set() if name == "fedbn" else {*task.buffers})
     states = tree_flatten_with_path(alone.clients)[0]
     for buffer in {*task.buffers} & {*together.server["model"]}:
-        # A method that keeps a personal model besides has its statistics as well.
+        # A method with a second, personal model has its statistics too.
         means = [
             trees.weighted_mean({buffer: leaf}, federation.sizes)[buffer]
             for path, leaf in states
@@ -262,8 +260,8 @@ def test_batch_norm_statistics_are_averaged_on_request(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "weight"), [("fedprox", "mu"), ("fedprox_ft", "mu"), ("ditto", "lam")])
-def test_a_proximal_term_is_on_parameters_alone(name: str, weight: str) -> None:
-    """Where no parameter moves, the loss is the one without the term, although averaged statistics move."""
+def test_a_proximal_term_is_on_parameters_only(name: str, weight: str) -> None:
+    """If no parameter moves, the loss is the one without the term, although averaged statistics change."""
     task, federation = tiny.rows_task("cnn"), tiny.rows_federation((1, 8, 8))
     training = Training(batch_size=4, epochs=2, average_buffers=True)
     losses = []
@@ -274,7 +272,7 @@ def test_a_proximal_term_is_on_parameters_alone(name: str, weight: str) -> None:
 
 
 def test_participation_is_a_sample() -> None:
-    """Sampling takes the asked number, without repeats, and every client equally often."""
+    """It has the requested size, without repeats, and includes every client equally often."""
     draws = torch.stack(
         [torch.zeros(12).index_fill(0, participants(0, r, torch.arange(12), 3), 1.0) for r in range(2000)]
     )
@@ -283,16 +281,16 @@ def test_participation_is_a_sample() -> None:
     assert torch.equal(participants(0, 0, torch.arange(12), 1.0), torch.arange(12))
 
 
-def test_means_keep_the_models_precision() -> None:
-    """Shares that float32 cannot hold, to the last bits of float64."""
+def test_means_have_the_precision_of_the_model() -> None:
+    """Shares that float32 cannot represent, to the last bits of float64."""
     rows, sizes = tiny.numbers(3, 5), torch.tensor([1.0, 2.0, 4.0])
     expected = (rows * sizes.double()[:, None]).sum(0) / 7
     torch.testing.assert_close(trees.weighted_mean({"w": rows}, sizes)["w"], expected, rtol=1e-14, atol=1e-15)
     assert trees.weighted_mean({"w": rows.float()}, sizes)["w"].dtype == torch.float32
 
 
-def test_fedamp_pulls_with_the_models_precision() -> None:
-    """The penalty with λ / α = 0.1, which float32 cannot hold, moves one full-batch step by lr · 0.1 · (w − u)."""
+def test_fedamps_penalty_has_the_precision_of_the_model() -> None:
+    """The penalty with λ / α = 0.1, which float32 cannot represent, moves one full-batch step by lr · 0.1 · (w − u)."""
     task, federation = tiny.rows_task(), tiny.rows_federation()
     method = tiny.method("fedamp", task, "rows", lam=0.2, alpha=2.0, training=Training(batch_size=0, epochs=1))
     data = cohort(federation, torch.arange(1), method.training, 1, SEED, 1).client_data(0)

@@ -1,4 +1,4 @@
-"""Methods with several models or with prototypes against naive loops of `torch.optim`, one client after the other."""
+"""Methods with several models or prototypes compared with plain loops of `torch.optim`, clients in sequence."""
 
 import copy
 from dataclasses import replace
@@ -67,14 +67,14 @@ def class_means(net: nn.Module, rows: Tensor) -> dict[int, Tensor]:
 
 
 def outputs(report: Report, client: int, rows: Tensor, point: str = "pre") -> Tensor:
-    """What a client's model says of `rows`."""
+    """The outputs of a client's model for `rows`."""
     data = evaluation_cohort(FED, SEED, 0).client_data(client)
     return report.method.predict(trees.at(report.models[point], client), data, rows)
 
 
 @pytest.mark.parametrize("averaging", ["models", "gradients"])
 def test_ifca(averaging: str) -> None:
-    """Everybody trains the model with the lowest loss; a model moves by those who took it."""
+    """Each client trains the model with the lowest loss. A model is the mean over the clients that selected it."""
     models, k = draw_models("ifca", 3), 3
     for r in range(3):
         takers: list[list[int]] = [[] for _ in range(k)]
@@ -109,7 +109,7 @@ def test_ifca(averaging: str) -> None:
 
 
 def test_ifca_finds_planted_groups() -> None:
-    """Clients whose classes mean something else take another model, also those who join later."""
+    """Clients with another meaning of the classes select another model. Newcomers do so too."""
     group = torch.tensor([0, 1, 0, 1, 0])
     y = FED.shared["y"].clone()
     for i in group.nonzero().flatten().tolist():
@@ -165,7 +165,7 @@ def test_fedem() -> None:
 
 
 def test_fedem_mixes_forecasts() -> None:
-    """Numbers are mixed themselves; a client that has never trained takes one step of EM from equal weights."""
+    """Forecasts are mixed directly. A client without training takes one step of EM from equal weights."""
     federation, settings = tiny.series_federation(), Settings(rounds=2, seed=SEED, participation=2)
     *_, report = run(build_method("fedem", "series"), federation, settings, Loop())
     task, client = report.method.task, int((~report.state.clients["trained"]).nonzero()[0])
@@ -181,7 +181,7 @@ def test_fedem_mixes_forecasts() -> None:
     torch.testing.assert_close(report.method.predict(deployed, data, rows), mixture, rtol=1e-9, atol=1e-12)
 
 
-def running(net: nn.Module, steps: list[Tensor], bias: Tensor | None, consensus: Tensor | None) -> Tensor:
+def train_with_mean(net: nn.Module, steps: list[Tensor], bias: Tensor | None, consensus: Tensor | None) -> Tensor:
     """Train `net`, and `bias` with it, by hand; returns the running mean of the features."""
     mean = torch.zeros(5, dtype=torch.float64)
     optimizer = torch.optim.SGD([*net.parameters(), *([] if bias is None else [bias])], lr=0.1)
@@ -202,13 +202,13 @@ def test_feddbe(uniform: bool) -> None:
     """The consensual mean before the first round, then bias memories and the pull of running means towards it."""
     weights = torch.ones(tiny.CLIENTS) if uniform else FED.sizes
     g = network(build_method("feddbe"))
-    means = [running(net, batches(i, ENROLMENT, 0, 2), None, None) for i, net in model_copies(g)]
+    means = [train_with_mean(net, batches(i, ENROLMENT, 0, 2), None, None) for i, net in model_copies(g)]
     consensus = sum(n * mean for n, mean in zip(weights.double() / weights.sum(), means, strict=True))
     biases = [torch.zeros(5, dtype=torch.float64, requires_grad=True) for _ in range(tiny.CLIENTS)]
     for r in range(3):
         nets = [net for _, net in model_copies(g)]
         for i, net in enumerate(nets):
-            running(net, batches(i, r, 0, 2), biases[i], consensus)
+            train_with_mean(net, batches(i, r, 0, 2), biases[i], consensus)
         g = average(nets, weights)
     report = last_report("feddbe", kappa=KAPPA, momentum=MOMENTUM, training=replace(TRAINING, uniform_mean=uniform))
     torch.testing.assert_close(report.state.server["model"]["memory/consensus"], consensus, rtol=1e-8, atol=1e-10)
@@ -227,7 +227,7 @@ def test_feddbe(uniform: bool) -> None:
 
 @pytest.mark.parametrize(("weighted", "classes"), [(True, "all"), (False, "own")])
 def test_fedproto(weighted: bool, classes: str) -> None:
-    """Local models pulled towards the mean features of all clients; nothing but class means and counts is sent."""
+    """Local models with a penalty towards the mean features of all clients. Only class means and counts are sent."""
     lam, nets = 0.7, [net for _, net in model_copies(network(build_method("fedproto")))]
     prototypes: dict[int, Tensor] = {}
     for r in range(3):
@@ -262,7 +262,7 @@ def test_fedproto(weighted: bool, classes: str) -> None:
 
 
 def test_fedproto_without_a_prototype() -> None:
-    """In the first round the head predicts what was just trained; a class that nobody has never wins."""
+    """In the first round the trained head predicts. A class without a prototype is never predicted."""
     first = last_report("fedproto", rounds=1)
     local = last_report("local", rounds=1)
     torch.testing.assert_close(first.scores["post"]["test"], local.scores["post"]["test"])
@@ -274,7 +274,7 @@ def test_fedproto_without_a_prototype() -> None:
 
 
 def epoch(client: int, round: int, training: Training, *purpose: int) -> list[Tensor]:
-    """A pass over a client's rows in an order of its own."""
+    """A pass over a client's rows in its own order."""
     data = cohort(FED, torch.tensor([client]), training, 2, SEED, round).client_data(0)
     return shuffled_batches(data, 4, training.drop_last, *purpose)
 
@@ -283,7 +283,7 @@ def epoch(client: int, round: int, training: Training, *purpose: int) -> list[Te
     "training", [Training(batch_size=4, epochs=2), Training(batch_size=4, epochs=2, drop_last=True)]
 )
 def test_fedas(training: Training) -> None:
-    """Bodies are aligned to class means of the last body, and averaged by the squared gradients that are left."""
+    """Bodies are aligned to class means of the last body, and averaged by the remaining squared gradients."""
     own = [net for _, net in model_copies(network(build_method("fedas")))]
     g = copy.deepcopy(own[0])
     for r in range(2):

@@ -1,4 +1,4 @@
-"""FedBABU, SCAFFOLD and APFL: naive loops, and what they become at the edge of their settings."""
+"""FedBABU, SCAFFOLD and APFL: plain loops, and their limits for extreme settings."""
 
 from dataclasses import replace
 from typing import Any
@@ -41,7 +41,7 @@ def only_bodies(net: nn.Module, gradients: list[Tensor]) -> list[Tensor]:
 
 
 def test_the_body_of_fedbabu_is_fedavg_with_a_frozen_head() -> None:
-    """Bodies are trained below the head as drawn, and averaged; the head keeps its bits and is never sent."""
+    """Bodies are trained with the initial head, and averaged. The head keeps its bits and is never sent."""
     report = naive.last_report("fedbabu", rounds=ROUNDS)
     net = naive.network(report.method)
     head = {name: value.detach().clone() for name, value in net.named_parameters() if name.startswith("fc.")}
@@ -60,7 +60,7 @@ def test_the_body_of_fedbabu_is_fedavg_with_a_frozen_head() -> None:
 
 @pytest.mark.parametrize("part", ["all", "head", "body"])
 def test_fine_tuning_of_fedbabu(part: str) -> None:
-    """What a client deploys is the server's body and the head as drawn after steps on the parts that are tuned."""
+    """A client's model has the server's body and the initial head after steps on the tuned parts."""
     whole = Training(batch_size=0, epochs=2)
     report = naive.last_report("fedbabu", rounds=1, training=whole, fine_tune=part, fine_tune_epochs=3)
     for i in range(tiny.CLIENTS):
@@ -75,13 +75,13 @@ def test_fine_tuning_of_fedbabu(part: str) -> None:
 
 
 def test_an_epoch_of_fine_tuning_has_every_row_once() -> None:
-    """In batches of the size of training and an order of its own; as many epochs as the task has, unless given."""
+    """Batches have the size of training and their own order. The default number of epochs is that of the task."""
     method = naive.build_method("fedbabu", training=Training(batch_size=4, epochs=2))
     data = evaluation_cohort(naive.FED, 1, 0).client_data(1)
     seen: list[Tensor] = []
 
     class Spy:
-        """Stands for a method and notes what it is trained on."""
+        """Records the rows that a method is trained on."""
 
         training = method.training
 
@@ -135,7 +135,7 @@ def test_scaffold_with_some_of_the_clients(option: str) -> None:
 
 
 def test_scaffold_with_variates_of_zero_is_fedavg() -> None:
-    """Round by round, the variates set back to zero; without that it is not, and it sends twice the bytes."""
+    """In each round the variates are set to zero. Without that it differs, and it sends twice the bytes."""
     settings, results = Settings(rounds=1, seed=naive.SEED), {}
     for name in ("fedavg", "scaffold", "corrected"):
         method = naive.build_method("fedavg" if name == "fedavg" else "scaffold")
@@ -157,7 +157,7 @@ def test_scaffold_with_variates_of_zero_is_fedavg() -> None:
 
 
 def test_scaffold_with_one_client_is_local_training() -> None:
-    """c is c_i, so that nothing is corrected."""
+    """c is c_i, so that there is no correction."""
     alone = tiny.rows_federation().select(torch.tensor([1]))
     ends = [naive.models(naive.last_report(name, federation=alone), "pre") for name in ("scaffold", "local")]
     torch.testing.assert_close(*ends, rtol=1e-10, atol=1e-12)
@@ -168,7 +168,7 @@ PRIVATE = UploadPath(Privacy(clip=0.05, noise=0.5))
 
 @pytest.mark.parametrize("path", [UploadPath(), PRIVATE], ids=["plain", "private"])
 def test_the_variate_of_the_server_is_the_mean_of_the_clients(path: UploadPath) -> None:
-    """With uniform weights, whoever takes part and whoever joins; under momentum, kept optimisers and noise too."""
+    """With uniform weights, for any participants and newcomers; under momentum, kept optimisers and noise too."""
     training = Training(batch_size=4, epochs=1, uniform_mean=True, keep_optimizer=True)
     method = naive.build_method("scaffold", training=training, solver=tiny.SOLVERS["images"])
     settings = Settings(rounds=4, seed=1, participation=2, newcomers=2, join_round=2, upload_path=path)
@@ -180,7 +180,7 @@ def test_the_variate_of_the_server_is_the_mean_of_the_clients(path: UploadPath) 
 
 
 def test_scaffold_learns_when_its_variates_are_clipped() -> None:
-    """As FedAvg does: a client that counted its whole change would take its own gradient back in every step."""
+    """It learns like FedAvg. A client that counted unclipped changes would subtract its own gradient in each step."""
     path = UploadPath(Privacy(clip=0.1, noise=1e-3))
     training = replace(naive.TRAINING, uniform_mean=True)
     losses = {}
@@ -198,7 +198,7 @@ def apfl(**options: Any) -> Report:
 
 @pytest.mark.parametrize(("alpha", "other"), [(1.0, "local"), (0.0, "fedavg")])
 def test_apfl_at_the_ends_of_alpha(alpha: float, other: str) -> None:
-    """Local and FedAvg, before and after local training; between them it is neither."""
+    """It is Local or FedAvg, before and after local training. Between the ends it is neither."""
     report, plain, between = apfl(alpha=alpha, adaptive=False), naive.last_report(other), apfl(adaptive=False)
     for point in ("pre", "post"):
         expected = naive.models(plain, point)

@@ -1,4 +1,4 @@
-"""Server optimisers: naive loops, what they become at the edge of their settings, and who takes one."""
+"""Server optimisers: plain loops, their limits for extreme settings, and the methods that use one."""
 
 import math
 from dataclasses import replace
@@ -60,7 +60,7 @@ def second_moment(rule: str, v: float, d: float) -> float:
 
 @pytest.mark.parametrize("name", ["fedadam", "fedyogi", "fedadagrad"])
 def test_adaptive_servers_entry_by_entry(name: str) -> None:
-    """Three rounds of Algorithm 2, one number of the model after the other."""
+    """Three rounds of Algorithm 2, for each number of the model."""
     beta1 = 0.0 if name == "fedadagrad" else 0.6
     free = {} if name == "fedadagrad" else {"server_momentum": beta1, "server_beta2": 0.9}
     report = naive.last_report(name, rounds=ROUNDS, server_lr=0.05, server_tau=0.01, **free)
@@ -90,7 +90,7 @@ def test_momentum_of_the_server_is_that_of_torch() -> None:
 
 
 def test_without_momentum_the_server_takes_the_mean() -> None:
-    """FedAvgM with β = 0 and η = 1 is FedAvg, to the rounding of x − (x − mean); and momentum matters."""
+    """FedAvgM with β = 0 and η = 1 is FedAvg, up to the rounding of x − (x − mean). With momentum it is not."""
     plain = naive.server(naive.last_report("fedavg"))
     torch.testing.assert_close(
         naive.server(naive.last_report("fedavgm", server_momentum=0.0)), plain, rtol=1e-12, atol=1e-14
@@ -104,26 +104,28 @@ def test_every_method_that_averages_takes_a_server_optimizer(name: str) -> None:
     kind = "rows" if tiny.suits(name, tiny.rows_task()) else "images"
     task, federation = (make() for make in tiny.TASKS[kind])
     method = tiny.method(name, task, kind, training=TRAINING)
-    taught = replace(method, training=replace(TRAINING, server=AdaptiveSolver(rule="adam", lr=0.05, beta1=0.9)))
+    with_optimizer = replace(method, training=replace(TRAINING, server=AdaptiveSolver(rule="adam", lr=0.05, beta1=0.9)))
     state = begin(method, federation, 1, Loop())
     uploads = first_uploads(method, state, federation)
     old, mean = state.server["model"], method.aggregate(state.server, EVERYBODY, uploads, federation.sizes)["model"]
-    solver = taught.server_solver
+    solver = with_optimizer.server_solver
     expected, _ = solver.step(old, trees.sub(old, mean), solver.init(old))
-    server = taught.aggregate(begin(taught, federation, 1, Loop()).server, EVERYBODY, uploads, federation.sizes)
+    server = with_optimizer.aggregate(
+        begin(with_optimizer, federation, 1, Loop()).server, EVERYBODY, uploads, federation.sizes
+    )
     assert list(server["model"]) == list(mean)
     for part, value in server["model"].items():
         torch.testing.assert_close(value, expected[part], rtol=1e-12, atol=1e-14)
 
 
 def first_uploads(method: Method, state: State, federation: Federation) -> Tree:
-    """The uploads of a round 0 with everybody."""
-    who = cohort(federation, EVERYBODY, method.training, method.epochs, 1, 0)
-    return train(method, state, who, Loop()).updates.upload
+    """The uploads of a round 0 with all clients."""
+    participants = cohort(federation, EVERYBODY, method.training, method.epochs, 1, 0)
+    return train(method, state, participants, Loop()).updates.upload
 
 
-def test_statistics_take_the_mean() -> None:
-    """With `bn_buffers: average`, BatchNorm statistics are averaged whatever the server's optimiser does."""
+def test_statistics_are_averaged() -> None:
+    """With `bn_buffers: average`, BatchNorm statistics are averaged for any server optimiser."""
     task, federation = tiny.rows_task("cnn"), tiny.rows_federation((1, 8, 8))
     method = tiny.method("fedadam", task, "images", training=replace(TRAINING, average_buffers=True))
     state = begin(method, federation, 1, Loop())
@@ -137,7 +139,7 @@ def test_statistics_take_the_mean() -> None:
 
 
 def test_the_settings_of_a_run_make_the_optimizer() -> None:
-    """What is not set has the value of the rows, which are methods of their own; plain averages take the mean."""
+    """Settings without a value have that of the rows, which are methods of their own. Plain averages use the mean."""
     rules = ("sgd", "adam", "yogi", "adagrad")
     methods = [build_checked_method("fedper", {"server_optimizer": rule}) for rule in rules]
     assert [method.server_solver for method in methods] == [METHODS[name]().server_solver for name in ROWS]
@@ -170,8 +172,8 @@ def test_the_settings_of_a_run_make_the_optimizer() -> None:
         ("fedper", {"server_optimizer": "adm"}, r"server_optimizer: 'adm'.*adam"),
     ],
 )
-def test_what_a_server_cannot_do_is_refused(method: str, train: dict[str, Any], words: str) -> None:
-    """In one line that names the run, the setting and the way out."""
+def test_unsupported_server_settings_are_refused(method: str, train: dict[str, Any], words: str) -> None:
+    """One line names the run, the setting and the way out."""
     with pytest.raises(BadInput, match=words) as caught:
         build_checked_method(method, train)
     assert "\n" not in str(caught.value)

@@ -17,8 +17,8 @@ from fedweave.tensors.trees import Params
 EMPTY = torch.tensor([2])
 
 
-def test_antisymmetric_graph() -> None:
-    """At most one direction per pair, no loops, and k entries per row."""
+def test_the_antisymmetric_graph_has_one_direction_per_pair() -> None:
+    """It has no loops, and k entries per row."""
     g = torch.Generator().manual_seed(0)
     network = AntisymmetricGraph(8, 6)
     for vectors in (network.first, network.second):
@@ -45,7 +45,7 @@ def test_sfl_propagation() -> None:
 
 
 def test_sfl_star_fits_its_graph_to_distances(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By steps of torch.optim.SGD on the same first network; the share β of the fitted rows joins A."""
+    """The steps are those of torch.optim.SGD on the same first network. The share β of fitted rows is added to A."""
     settings = {"beta": 0.3, "layers": 1, "neighbours": 2, "fit_steps": 4, "fit_lr": 5.0, "fit_decay": 0.01}
     report, method = last_report("sfl"), build_method("sfl", learned_graph=True, **settings)
     begun: list[Params] = []
@@ -79,6 +79,6 @@ def test_sfl_star_fits_its_graph_to_distances(monkeypatch: pytest.MonkeyPatch) -
     plain = build_method("sfl", layers=1).weights(report.state.server, torch.arange(5))[0]
     for row, old, new in zip(fitted, plain, weights, strict=True):
         torch.testing.assert_close(new, 0.7 * old + 0.3 * row / row.sum() if row.any() else old)
-    # A client that no other one is drawn to has a row of zeros.
+    # A client without edges to it has a row of zeros.
     monkeypatch.setattr(sfl, "keep_largest", lambda weights, k: keep_largest(weights, k).index_fill(0, EMPTY, 0.0))
     torch.testing.assert_close(method.weights(report.state.server, EMPTY)[0], plain[EMPTY])

@@ -1,4 +1,4 @@
-"""What servers remember of their clients: affinities (FedFomo), heads (FedPAC), prototypes, bodies by trace (FedAS)."""
+"""The servers' memory of clients: affinities (FedFomo), heads (FedPAC), prototypes, bodies by trace (FedAS)."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ EVERYBODY, ONE_ROUND = torch.arange(tiny.CLIENTS), Settings(rounds=1, seed=SEED)
 
 @pytest.mark.parametrize("raw", [False, True])
 def test_affinities_add_up(raw: bool) -> None:
-    """A_ij gains w_j for every model j that client i got, or the score of j where `raw_affinity` says so."""
+    """A_ij grows by w_j for every model j that client i got, or by the score of j with `raw_affinity`."""
     method = build_method("fedfomo", models=3, raw_affinity=raw)
     state, _, _ = run_round(method, begin(method, FED, SEED, Loop()), FED, ONE_ROUND, Loop())
     server = {**state.server, "affinity": 0.5 + torch.rand(5, 5, generator=torch.Generator().manual_seed(0)).double()}
@@ -42,7 +42,7 @@ def test_affinities_add_up(raw: bool) -> None:
 
 
 def test_exploration_decays() -> None:
-    """In round r a slot is random with probability ε − r · decay, and never from ε / decay rounds on."""
+    """In round r a slot is random with probability ε − r · decay, and never from round ε / decay on."""
     method = build_method("fedfomo", models=1, epsilon=0.8, decay=0.1)
     server = {**begin(method, FED, SEED, Loop()).server, "seen": torch.ones(5, dtype=torch.bool)}
     server["affinity"] = torch.tensor([9.0, 1, 3, 2, 8]).expand(5, 5).double()
@@ -56,7 +56,7 @@ def test_exploration_decays() -> None:
 
 @pytest.mark.parametrize("weighted", [True, False])
 def test_fedpac_server(weighted: bool) -> None:
-    """h and V are those of the body as received, class means those of the body as trained; heads are mixed by rows."""
+    """h and V are those of the received body, and class means those of the trained body. Heads are mixed by rows."""
     method = build_method("fedpac", weighted=weighted)
     state, _, _ = run_round(method, begin(method, FED, SEED, Loop()), FED, ONE_ROUND, Loop())
     shared, own, uploads = first_uploads(method, state)
@@ -91,8 +91,8 @@ def test_the_head_of_fedpac_may_have_an_optimiser_of_its_own() -> None:
     assert plain.head_solver == plain.solver
 
 
-def test_a_prototype_stays_while_nobody_has_its_class() -> None:
-    """It is neither forgotten nor moved, and a class that comes later is added."""
+def test_a_prototype_does_not_change_while_no_client_has_its_class() -> None:
+    """It is kept and not changed. A class that comes later is added."""
     method, ids = build_method("fedproto"), torch.arange(2)
     server = method.init(admission(method, FED, SEED, Loop())[0])
     means = torch.arange(30.0, dtype=torch.float64).reshape(2, 3, 5)
@@ -106,8 +106,8 @@ def test_a_prototype_stays_while_nobody_has_its_class() -> None:
     torch.testing.assert_close(after["prototypes"], torch.stack([server["prototypes"][0], -means[1, 1], -means[0, 2]]))
 
 
-def test_traces_that_noise_has_made_negative_count_nothing() -> None:
-    """And where all are so, the bodies count alike."""
+def test_traces_that_are_negative_by_noise_have_no_weight() -> None:
+    """If all are negative, the bodies have equal weights."""
     method = build_method("fedas")
     bodies = {"fc1.weight": torch.tensor([[2.0], [4.0], [9.0]], dtype=torch.float64)}
     for traces, expected in (([1.0, -5.0, 3.0], 7.25), ([-1.0, -2.0, 0.0], 5.0)):
@@ -117,7 +117,7 @@ def test_traces_that_noise_has_made_negative_count_nothing() -> None:
 
 
 def test_the_alignment_of_fedas_has_no_class_weights() -> None:
-    """It is no classification: every class of a batch counts once, whatever weights the run gives to classes."""
+    """It is not a classification: every class of a batch counts once, for any class weights of the run."""
     method, data = build_method("fedas", align_lr=0.1), evaluation_cohort(FED, SEED, 0).client_data(0)
     weighted = replace(data, arrays={**data.arrays, "class_weight": torch.tensor([0.1, 5.0, 2.0]).double()})
     client, shared = (method.task.init(seed) for seed in (1, 2))

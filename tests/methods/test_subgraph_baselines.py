@@ -1,4 +1,4 @@
-"""Baselines of subgraph clients: FED-PUB's masks and similarities, FedSage+'s generators and mended graphs."""
+"""Baselines for subgraphs: FED-PUB's masks and similarities, FedSage+'s generators and completed graphs."""
 
 import itertools
 from dataclasses import replace
@@ -27,8 +27,8 @@ NODES = tiny.nodes_federation()
 
 
 def test_fed_pub_regularisers() -> None:
-    """Gradients are λ1 sign(m) and λ2 (w − θ̄) / ‖w − θ̄‖ per tensor from round 1 on; `detached` has none; small masks
-    prune.
+    """Gradients are λ1 sign(m) and λ2 (w − θ̄) / ‖w − θ̄‖ per tensor from round 1 on. With `detached` there are none.
+    Small masks prune.
     """
     federation = tiny.nodes_federation()
     for round, detached in ((0, False), (1, False), (1, True)):
@@ -58,7 +58,7 @@ def test_fed_pub_regularisers() -> None:
 
 
 def test_fed_pub_masks_do_not_decay() -> None:
-    """Weight decay changes the weights after one step and leaves the masks alone."""
+    """Weight decay changes the weights after one step, but not the masks."""
     after = {}
     for decay in (0.0, 0.3):
         plain = build_method("fedpub", "nodes", detached=True)
@@ -72,9 +72,7 @@ def test_fed_pub_masks_do_not_decay() -> None:
 
 
 def test_fed_pub_similarity() -> None:
-    """Rows are softmaxes of τ cos between embeddings of the clients seen; embeddings are proxy means of masked
-    models.
-    """
+    """Rows are softmaxes of τ cos between embeddings of known clients. Embeddings are proxy means of masked models."""
     method = build_method("fedpub", "nodes", tau=4.0)
     report = last_report("fedpub", "nodes", tau=4.0)
     server, e = report.state.server, report.state.server["fixed"]["embeddings"]
@@ -98,8 +96,8 @@ def adjacency(client: int) -> Tensor:
 
 
 def test_impaired_subgraph() -> None:
-    """Half the validation nodes vanish with their edges; what is missing is counted and named as by loops over
-    nodes.
+    """Half the validation nodes are removed with their edges. Loops over nodes give the same counts and names of
+    missing neighbours.
     """
     for i in range(tiny.CLIENTS):
         data, dense = evaluation_cohort(NODES, SEED, 0).client_data(i), adjacency(i)
@@ -110,15 +108,15 @@ def test_impaired_subgraph() -> None:
         left[data.arrays["edges"][1][visible], data.arrays["edges"][0][visible]] = True
         assert torch.equal(left, dense & ~hidden & ~hidden[:, None])
         for v in (~hidden).nonzero()[:, 0].tolist():
-            gone = (dense[v] & hidden).nonzero()[:, 0].tolist()
-            named = lost[v][: min(3, len(gone))].tolist()
-            assert int(missing[v]) == len(gone)
-            assert {*named} <= {*gone}
+            hidden_neighbours = (dense[v] & hidden).nonzero()[:, 0].tolist()
+            named = lost[v][: min(3, len(hidden_neighbours))].tolist()
+            assert int(missing[v]) == len(hidden_neighbours)
+            assert {*named} <= {*hidden_neighbours}
             assert len({*named}) == len(named)
 
 
-def test_bank_holds_neighbours() -> None:
-    """Every row of the bank has features of neighbours of one node, and draws differ between clients."""
+def test_bank_has_neighbours() -> None:
+    """Every row of the bank has features of neighbours of one node. Draws differ between clients."""
     for i in range(tiny.CLIENTS):
         data, dense = evaluation_cohort(NODES, SEED, 0).client_data(i), adjacency(i)
         for features in generated_neighbours.draw_bank(data, 12, 4, data.key):
@@ -126,17 +124,15 @@ def test_bank_holds_neighbours() -> None:
             assert dense[:, who].all(1).any()
 
 
-def slots(made_: Tensor, live: Tensor, everybody: bool) -> list[Slot]:
-    """Generated neighbours [V, S, D] by slot, with all nodes (as where clients are mapped) or only with those that have
-    one.
-    """
-    nodes = [torch.arange(len(live)) if everybody else live[:, s].nonzero()[:, 0] for s in range(live.shape[1])]
+def slots(made_: Tensor, live: Tensor, all_nodes: bool) -> list[Slot]:
+    """Generated neighbours [V, S, D] by slot, with all nodes (as for mapped clients) or only those that have one."""
+    nodes = [torch.arange(len(live)) if all_nodes else live[:, s].nonzero()[:, 0] for s in range(live.shape[1])]
     return [Slot(who, made_[who, s], live[who, s]) for s, who in enumerate(nodes)]
 
 
-@pytest.mark.parametrize("everybody", [False, True])
-def test_greedy_loss(everybody: bool) -> None:
-    """Nearest true neighbour per generated one and per choice of them, by loops, and the gradient by finite
+@pytest.mark.parametrize("all_nodes", [False, True])
+def test_greedy_loss(all_nodes: bool) -> None:
+    """Nearest true neighbour for each generated one and each choice of them, by loops, and the gradient by finite
     differences.
     """
     g = torch.Generator().manual_seed(2)
@@ -148,14 +144,14 @@ def test_greedy_loss(everybody: bool) -> None:
         if live[b, s] and missing[b]:
             true = stock[places[b, m, : min(3, int(missing[b]))]]
             expected[b, m] += (made_[b, s].detach() - true).square().mean(1).min()
-    cost = lambda made_: generated_neighbours.greedy_costs(slots(made_, live, everybody), stock, places, missing)  # noqa: E731
+    cost = lambda made_: generated_neighbours.greedy_costs(slots(made_, live, all_nodes), stock, places, missing)  # noqa: E731
     torch.testing.assert_close(cost(made_).detach(), expected)
     assert torch.autograd.gradcheck(cost, made_)
     assert not torch.autograd.grad(cost(made_).sum(), made_)[0][~live].any()
 
 
 def test_products_with_rows_are_the_same_mapped() -> None:
-    """Products of generated neighbours with rows of a stock, and their gradient, clients mapped and one by one."""
+    """Products of generated neighbours with rows of a stock, and their gradient, for mapped clients and in sequence."""
     g = torch.Generator().manual_seed(3)
     made_, stock = (torch.randn(3, n, 4, generator=g, dtype=torch.float64) for n in (5, 7))
     places = torch.randint(7, (3, 5, 2), generator=g)
@@ -166,15 +162,15 @@ def test_products_with_rows_are_the_same_mapped() -> None:
         torch.testing.assert_close(torch.autograd.grad(total(alone, stock[i], places[i]), alone)[0], together[i])
 
 
-@pytest.mark.parametrize("everybody", [False, True])
-def test_mended_sage_is_sage_on_the_mended_graph(everybody: bool) -> None:
-    """Slots of generated neighbours equal explicit new nodes joined both ways, by dense matrices."""
+@pytest.mark.parametrize("all_nodes", [False, True])
+def test_sage_with_generated_neighbours_is_sage_on_the_completed_graph(all_nodes: bool) -> None:
+    """Slots of generated neighbours equal explicit new nodes with edges in both directions, by dense matrices."""
     g = torch.Generator().manual_seed(0)
     net = GraphSAGE(7, 5, 3).double()
     x, dense = NODES.own["x"][0][:12], adjacency(0)
     edges = add_column_order(dense.nonzero().T.flip(0))
     made_, live = torch.randn(12, 2, 7, generator=g, dtype=torch.float64), torch.rand(12, 2, generator=g) < 0.5
-    actual = net(x, edges, torch.ones(edges.shape[1], dtype=torch.float64), slots=slots(made_, live, everybody))
+    actual = net(x, edges, torch.ones(edges.shape[1], dtype=torch.float64), slots=slots(made_, live, all_nodes))
     where = live.nonzero()
     a = torch.zeros(12 + len(where), 12 + len(where), dtype=torch.float64)
     a[:12, :12] = dense.double()
@@ -189,8 +185,10 @@ def test_mended_sage_is_sage_on_the_mended_graph(everybody: bool) -> None:
     torch.testing.assert_close(actual, h[:12])
 
 
-def test_neighbours_are_generated_only_where_some_are_missing() -> None:
-    """As many as the degree says and S at most, with the values they have when everybody's are made (under `vmap`)."""
+def test_neighbours_are_generated_only_for_nodes_that_lack_some() -> None:
+    """Their number is the predicted degree and at most S. Their values are those of generation for all nodes (under
+    `vmap`).
+    """
     torch.manual_seed(0)
     net = NeighbourGenerator(7, 6, 3, (5, 8)).double()
     code, degree = (
@@ -208,7 +206,7 @@ def test_neighbours_are_generated_only_where_some_are_missing() -> None:
 
 
 def test_fedsage_without_generators_is_fedavg_of_sage() -> None:
-    """With inert neighbours and no generator rounds: one full-batch step of every client, unweighted mean."""
+    """With inactive neighbours and no generator rounds: one full-batch step of every client, unweighted mean."""
     method = build_method(
         "fedsage",
         "nodes",
@@ -234,8 +232,8 @@ def test_fedsage_without_generators_is_fedavg_of_sage() -> None:
 
 
 def test_fedsage_phases() -> None:
-    """Generators learn first and classifiers stay apart; then generators rest, classifiers are one, and graphs are
-    mended.
+    """Generators learn first, with separate classifiers. Then generators are fixed, there is one classifier, and graphs
+    are completed.
     """
     method = build_method("fedsage", "nodes", generator_rounds=3)
     reports = list(run(method, NODES, Settings(rounds=5, seed=SEED), Loop()))
@@ -272,13 +270,13 @@ def test_fedsage_phases() -> None:
 
 
 def errors(slots_: tuple[Slot, ...], node: int, true: Tensor) -> Tensor:
-    """Of every neighbour that was generated for `node`, the mean squared error to the nearest `true` one."""
+    """The mean squared error of every neighbour generated for `node` to the nearest `true` one."""
     made_ = [slot.features[slot.nodes == node][0] for slot in slots_ if (slot.nodes[slot.live] == node).any()]
     return sum(((f - true).square().mean(1).min() for f in made_), torch.zeros(())) if len(true) else torch.zeros(())
 
 
 def test_generator_losses() -> None:
-    """Number and features of hidden neighbours, labels, and neighbours of all other clients; by loops over nodes."""
+    """Number and features of hidden neighbours, labels, and neighbours of all other clients, by loops over nodes."""
     method, clients = build_method("fedsage", "nodes", dropout=0.0), evaluation_cohort(NODES, SEED, 0)
     data, ids = clients.client_data(1), torch.tensor([7, 3, 9, 4, 8])
     bank = torch.stack([generated_neighbours.draw_bank(clients.client_data(j), 4, 3, ids[j]) for j in range(5)])
@@ -311,8 +309,8 @@ def test_generator_losses() -> None:
     assert graph.missing[rows].any()
 
 
-def test_no_bank_asks_isolated_nodes_for_neighbours() -> None:
-    """All others are asked, and so every node that is somebody's neighbour is in a large bank."""
+def test_no_bank_uses_isolated_nodes() -> None:
+    """A large bank uses all other nodes, and so every node that is a neighbour."""
     data = evaluation_cohort(NODES, SEED, 0).client_data(0)
     edges = data.arrays["edges"]
     few = edges[:, ((edges[0] >= 6) & (edges[1] >= 6)) | (edges[0] == edges[1])]

@@ -1,4 +1,4 @@
-"""Settings by which methods follow a paper or its public code where the default does not."""
+"""Settings with which methods follow a paper or its public code where the default does not."""
 
 from dataclasses import replace
 
@@ -43,21 +43,21 @@ def test_epochs_of_a_second_model_are_those_of_the_task() -> None:
 
 
 def test_cfl_waits_for_a_tenth_of_the_rounds() -> None:
-    """200 rounds give the 20 of the papers; a number that is given stays."""
+    """200 rounds give the 20 of the papers. A given number is used."""
     cfl = METHODS["cfl"]
     assert [cfl().stages(rounds)[0].method.first_split for rounds in (200, 20, 6)] == [20, 2, 0]
     assert cfl(first_split=7).stages(200)[0].method.first_split == 7
 
 
-def test_spaces_hold_what_a_method_can_use() -> None:
-    """pFedMe's steps on the envelope are stable for lr_p λ < 2; HeurFedAMP's pull is searched, and through λ alone."""
+def test_search_spaces_have_usable_values_only() -> None:
+    """pFedMe's steps on the envelope are stable for lr_p λ < 2. The search for HeurFedAMP's penalty varies λ only."""
     pfedme, heurfedamp = (derive_space(name) for name in ("pfedme", "heurfedamp"))
     assert pfedme["inner_lr"]["high"] * pfedme["lam"]["high"] < 2
     assert ("lam" in heurfedamp, "alpha" in heurfedamp) == (True, False)
 
 
 def test_fedamp_never_leaves_the_mixtures() -> None:
-    """However large the step α_K, rows are weights that add up to 1."""
+    """For any step α_K, rows are weights with sum 1."""
     for alpha in (1.0, 20.0, 1e4):
         task, federation = tiny.rows_task(), tiny.rows_federation()
         method = tiny.method("fedamp", task, "rows", alpha=alpha)
@@ -69,7 +69,7 @@ def test_fedamp_never_leaves_the_mixtures() -> None:
 
 
 def test_sequential_steps_of_a_hypernetwork() -> None:
-    """One participant: the usual step. Several: one after the other, each from where the last one ended."""
+    """With one participant: the usual step. With several: steps in sequence, each from the end of the last one."""
     method, _, state = fixture("pfedhn", server_clip=0.0)
     stepwise, server = replace(method, sequential=True), state.server
     sent = method.download(server, EVERYBODY)[1]
@@ -102,8 +102,8 @@ def test_sequential_steps_of_a_hypernetwork() -> None:
 
 
 @pytest.mark.parametrize("name", ["shn", "panacea"])
-def test_a_single_stage_begins_from_vectors_as_drawn(name: str) -> None:
-    """No warm-up: its rounds are all that there are."""
+def test_a_single_stage_begins_from_the_initial_vectors(name: str) -> None:
+    """There is no warm-up, so these are all rounds."""
     method = tiny.method(name, tiny.rows_task(), "rows", single_stage=True)
     assert [(stage.method, stage.rounds) for stage in method.stages(3)] == [(method, 3)]
     reports = [*run(method, tiny.rows_federation(), Settings(2, 1), Loop())]
@@ -111,8 +111,8 @@ def test_a_single_stage_begins_from_vectors_as_drawn(name: str) -> None:
     assert all(report.scores for report in reports)
 
 
-def test_deep_sheaves_weigh_their_edges() -> None:
-    """From 16 layers on, unless a study says never."""
+def test_deep_sheaves_have_edge_weights() -> None:
+    """This holds from 16 layers on, unless a study turns them off."""
     weighted = {
         (depth, start): any("gate" in name for name, _ in method.encoder(3)().named_parameters())
         for depth in (2, 16)
@@ -122,8 +122,8 @@ def test_deep_sheaves_weigh_their_edges() -> None:
     assert weighted == {(2, 0): False, (2, 16): False, (16, 0): False, (16, 16): True}
 
 
-def test_retained_layers_teach_as_in_algorithm_2() -> None:
-    """The value is what the client holds, bit for bit; the derivative is that of the mixture."""
+def test_retained_layers_have_gradients_as_in_algorithm_2() -> None:
+    """The value is that of the client, bit for bit. The derivative is that of the mixture."""
     method, _, state = fixture("heurpfedla", retain=1)
     learning, phi, fixed = replace(method, learn_retained=True), state.server["phi"], state.server["fixed"]
     values = [m.generate(phi, fixed, EVERYBODY) for m in (method, learning)]
@@ -137,8 +137,8 @@ def test_retained_layers_teach_as_in_algorithm_2() -> None:
     assert not torch.allclose(slopes[0], slopes[2])
 
 
-def test_delta_feedback_knows_momentum() -> None:
-    """Steps of SGD with momentum on a constant gradient, counted as plain ones; Adam's cannot be."""
+def test_delta_feedback_corrects_for_momentum() -> None:
+    """Steps of SGD with momentum on a constant gradient count like plain steps. Adam's steps are refused."""
     for momentum in (0.0, 0.5, 0.9):
         solver, params, state = SGD(lr=0.1, momentum=momentum), {"w": torch.zeros(1, dtype=torch.float64)}, {}
         state = solver.init(params)
@@ -163,8 +163,8 @@ def test_pfedgraphs_summed_term_is_the_longer_one() -> None:
     torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-11)
 
 
-def test_an_empty_validation_part() -> None:
-    """`val: 0` gives no row; it is refused where rounds, or a method, need validation rows."""
+def test_an_empty_validation_part_is_accepted_if_no_part_needs_it() -> None:
+    """`val: 0` gives no row. It is refused if rounds, or a method, need validation rows."""
     split = parse_split({"train": 0.7, "val": 0, "test": 0.3}, 0.1, tested=True)
     for rows in range(2, 40):
         train, val, test = part_sizes(rows, split, "client 0")

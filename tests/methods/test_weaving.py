@@ -1,4 +1,4 @@
-"""FedAGHN, pFedLA, HeurpFedLA and pFedGAT: mixtures of the clients' models and how they are learned."""
+"""FedAGHN, pFedLA, HeurpFedLA and pFedGAT: mixtures of the clients' models and their learning."""
 
 from dataclasses import replace
 
@@ -44,7 +44,7 @@ def noise(models: Tree, seed: int = 0) -> Tree:
 
 
 def gradient(method: GeneratedModels, server: Tree, cotangent: Tree, ids: Tensor = EVERYBODY) -> Tree:
-    """What the server would step along."""
+    """The gradient of the server's step."""
     return pull_back(lambda phi: method.generate(phi, server["fixed"], ids), server["phi"], lambda start: cotangent)[0]
 
 
@@ -54,9 +54,7 @@ def per_layer(method: GeneratedModels, models: Tree) -> list[Tensor]:
 
 
 def test_fedaghn_weights() -> None:
-    """Rows sum to one, the self weight is p / (1 + p), and before the first update the others share the rest
-    equally.
-    """
+    """Rows sum to one, and the self weight is p / (1 + p). Before the first update the other weights are equal."""
     method, federation, state = fixture("fedaghn")
     alpha, p = method.collaboration(state.server), state.server["phi"]["p"]
     torch.testing.assert_close(alpha.sum(-1), torch.ones_like(alpha[..., 0]))
@@ -67,7 +65,7 @@ def test_fedaghn_weights() -> None:
 
 
 def test_fedaghn_gradient_is_the_closed_form() -> None:
-    """Autograd equals ⟨∂θ̄/∂p, Δ⟩ and ⟨∂θ̄/∂q, Δ⟩ written out."""
+    """Autograd equals the explicit ⟨∂θ̄/∂p, Δ⟩ and ⟨∂θ̄/∂q, Δ⟩."""
     method, _, state = fixture("fedaghn")
     fixed, phi = state.server["fixed"], state.server["phi"]
     delta = noise(fixed["models"])
@@ -83,8 +81,8 @@ def test_fedaghn_gradient_is_the_closed_form() -> None:
         torch.testing.assert_close(actual["q"][:, layer], (by_q * d).sum(1), rtol=1e-9, atol=1e-12)
 
 
-def test_fedaghn_compares_what_clients_made_of_their_downloads() -> None:
-    """Δθ_j = θ_j − θ̄_j of a client's last round, and cosines between them layer by layer."""
+def test_fedaghn_compares_the_updates_of_clients() -> None:
+    """Δθ_j = θ_j − θ̄_j of a client's last round, and cosines between them in each layer."""
     method, federation, state = fixture("fedaghn")
     sent = method.download(state.server, EVERYBODY)[1]
     settings = Settings(rounds=1, seed=2, participation=3)
@@ -102,14 +100,14 @@ def test_fedaghn_compares_what_clients_made_of_their_downloads() -> None:
 
 
 def test_fedaghn_sign() -> None:
-    """On clients with planted groups the printed rule lowers the self weight, descent raises it."""
+    """On clients with planted groups, the printed rule lowers the self weight, and descent raises it."""
     runs = {sign: fixture("fedaghn", 8, server_sign=sign, p0=0.2, server_lr=0.1) for sign in ("literal", "descent")}
     p = {sign: state.server["phi"]["p"].mean() for sign, (_, _, state) in runs.items()}
     assert p["literal"] < 0.2 < p["descent"]
 
 
 def test_fedaghn_ablations() -> None:
-    """Frozen scalars stay, an absent p puts oneself into the softmax, an absent q is 1, tied scalars sum their
+    """Frozen scalars do not change, an absent p puts oneself into the softmax, an absent q is 1, tied scalars sum their
     gradients.
     """
     _, _, frozen = fixture("fedaghn", p="frozen", q="frozen")
@@ -128,8 +126,8 @@ def test_fedaghn_ablations() -> None:
     torch.testing.assert_close(narrow, {name: value.sum(1, keepdim=True) for name, value in each.items()})
 
 
-def test_fedaghn_without_an_update_is_similar_to_nobody() -> None:
-    """A zero update has cosine 0 with everybody, not NaN."""
+def test_fedaghn_without_an_update_has_similarity_zero() -> None:
+    """A zero update has cosine 0 with all clients, not NaN."""
     method, _, state = fixture("fedaghn")
     zero = trees.tree_map(torch.zeros_like, state.server["fixed"]["models"])
     after = method.remember(state.server["fixed"], EVERYBODY, zero, {"model": zero})
@@ -137,7 +135,7 @@ def test_fedaghn_without_an_update_is_similar_to_nobody() -> None:
 
 
 def test_pfedla_gradient_is_the_closed_form() -> None:
-    """The gradient of a logit is α_j ⟨θ_j − θ̄_i, cotangent⟩ per layer; logits and biases of the heads have the same
+    """The gradient of a logit is α_j ⟨θ_j − θ̄_i, cotangent⟩ per layer. Logits and biases of the heads have the same
     gradient.
     """
     method, _, state = fixture("pfedla")
@@ -152,8 +150,8 @@ def test_pfedla_gradient_is_the_closed_form() -> None:
 
 
 @pytest.mark.parametrize("overrides", [{}, {"relu_norm": True}, {"tied": True}])
-def test_pfedla_touches_participants_only(overrides: dict) -> None:
-    """Vectors, networks and models of absent clients keep their bits; rows of weights are mixtures."""
+def test_pfedla_changes_participants_only(overrides: dict) -> None:
+    """Vectors, networks and models of absent clients keep their bits. Rows of weights are mixtures."""
     method, federation, state = fixture("pfedla", **overrides)
     after, _, _ = run_round(method, state, federation, Settings(rounds=3, seed=5, participation=2), Loop())
     alpha = method.collaboration(after.server)
@@ -166,7 +164,9 @@ def test_pfedla_touches_participants_only(overrides: dict) -> None:
 
 
 def test_heurpfedla_keeps_layers() -> None:
-    """A retained layer is bit for bit what the client last sent, teaches its head nothing, and is not counted."""
+    """A retained layer is bit for bit that of the client's last upload. It gives its head no gradient, and is not
+    counted.
+    """
     method, _, state = fixture("heurpfedla", kind="images", retain=2)
     (_, own), models = method.download(state.server, EVERYBODY), state.server["fixed"]["models"]
     mixed = method.generate(state.server["phi"], state.server["fixed"], EVERYBODY)
@@ -191,7 +191,7 @@ def test_heurpfedla_keeps_layers() -> None:
 
 @pytest.mark.parametrize("word", ["uniform", "self"])
 def test_a_control_of_the_graph_changes_no_retained_layer(word: str) -> None:
-    """Equal self weights would retain the first layer for everybody, which is another method."""
+    """Equal self weights would retain the first layer for all clients, which is another method."""
     method, _, state = fixture("heurpfedla", kind="images", retain=2)
     phi, fixed = state.server["phi"], state.server["fixed"]
     controlled = replace(method, control=GraphControl(word))
@@ -210,7 +210,7 @@ def test_a_control_of_the_graph_changes_no_retained_layer(word: str) -> None:
 
 @pytest.mark.parametrize("retain", [0, 1, 2])
 def test_heurpfedla_records_the_graph_that_clients_receive(retain: int) -> None:
-    """The recorded weights make the models that are sent; rows of retained layers are those of the identity."""
+    """The recorded weights give the sent models. Rows of retained layers are those of the identity."""
     method, _, state = fixture("heurpfedla", kind="images", retain=retain)
     (_, own), models = method.download(state.server, EVERYBODY), state.server["fixed"]["models"]
     graph = method.collaboration(state.server)
@@ -223,8 +223,8 @@ def test_heurpfedla_records_the_graph_that_clients_receive(retain: int) -> None:
 
 
 @pytest.mark.parametrize("executor", [Loop(), Batched()])
-def test_heurpfedla_goes_on_with_its_own_layers(executor: Executor) -> None:
-    """Whatever privacy makes of them on their way up: who retains everything trains as if alone."""
+def test_heurpfedla_continues_from_its_own_layers(executor: Executor) -> None:
+    """Noise on the uploads has no effect on them: a client that retains all layers trains like Local."""
     task, federation = (make() for make in tiny.TASKS["rows"])
     last = {}
     for name, upload_path, options in (
@@ -266,7 +266,7 @@ def test_heurpfedla_traffic_is_the_papers(
 
 
 def test_direct_matrix_steps_along_inner_products() -> None:
-    """∂L/∂R_ij = ⟨g_i, θ_j⟩, and rows stay mixtures."""
+    """∂L/∂R_ij = ⟨g_i, θ_j⟩. Rows stay mixtures."""
     method, _, state = fixture("direct_matrix", server_lr=0.5)
     models = state.server["fixed"]["models"]
     g = noise(models)
@@ -279,8 +279,8 @@ def test_direct_matrix_steps_along_inner_products() -> None:
 
 
 @pytest.mark.parametrize("name", ["fedaghn"])  # methods that learn a mixture: see test_pfedgat
-def test_nobody_learns_from_a_newcomer_before_its_first_upload(name: str) -> None:
-    """In the round in which they join, newcomers start from the common model and give nothing to the others."""
+def test_no_client_learns_from_a_newcomer_before_its_first_upload(name: str) -> None:
+    """In the round of joining, newcomers start from the common model and have no weight for the others."""
     task, federation = tiny.rows_task(), tiny.rows_federation()
     method = tiny.method(name, task, "rows")
     settings = Settings(rounds=3, seed=2, newcomers=2, join_round=2)
@@ -293,8 +293,8 @@ def test_nobody_learns_from_a_newcomer_before_its_first_upload(name: str) -> Non
     assert (method.collaboration(after.state.server)[:, :3, 3:] > 0).any()
 
 
-def test_who_has_weight_on_newcomers_alone_keeps_its_model() -> None:
-    """The weights of newcomers without an upload go to the other sources in proportion, or else to oneself."""
+def test_a_client_with_weight_on_newcomers_only_keeps_its_model() -> None:
+    """The weights of newcomers without an upload are moved to the other sources in proportion, or else to oneself."""
     alpha = torch.tensor([[[0.1, 0.3, 0.6], [0.0, 0.0, 1.0], [0.5, 0.5, 0.0]]])
     fixed = {"without_upload": torch.tensor([False, False, True])}
     expected = torch.tensor([[[0.25, 0.75, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]])
@@ -303,13 +303,13 @@ def test_who_has_weight_on_newcomers_alone_keeps_its_model() -> None:
 
 
 @pytest.mark.parametrize("name", ["fedamp", "heurfedamp"])
-def test_clients_that_were_never_heard_have_no_weight(name: str) -> None:
-    """Under partial participation nobody is drawn to the models that have not been trained yet."""
+def test_clients_without_an_upload_have_no_weight(name: str) -> None:
+    """Under partial participation, models without training have no weight yet."""
     task, federation = tiny.rows_task(), tiny.rows_federation()
     method = tiny.method(name, task, "rows")
     *_, report = run(method, federation, Settings(rounds=1, seed=2, participation=2), Loop())
-    unheard = ~report.state.server["seen"]
+    without_upload = ~report.state.server["seen"]
     alpha = method.collaboration(report.state.server)
     others = ~torch.eye(5, dtype=torch.bool)
-    assert not alpha[:, others & unheard].any()
-    assert alpha[:, others & ~unheard].all()
+    assert not alpha[:, others & without_upload].any()
+    assert alpha[:, others & ~without_upload].all()
