@@ -1,4 +1,4 @@
-"""Which uploads a server accepts where several are broken, and that nothing is taken from another client's row."""
+"""Which uploads a server accepts if several are invalid, and that it never uses another client's row."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -25,16 +25,16 @@ def upload(value: float, size: int = 2, dtype: torch.dtype = torch.float32) -> d
 
 @pytest.mark.parametrize(("private", "rows"), [([0.0, NAN, 0.0, 0.0, 0.0, 0.0], [0, 3, 5]),
                                                ([0.0, 0.0, 0.0, NAN, 0.0, 0.0], [0, 5])])  # fmt: skip
-def test_accepted_rows_are_those_of_their_senders(private: list[float], rows: list[int]) -> None:
-    """One upload has another shape, one is not finite, one has another type, and one client itself diverged."""
+def test_accepted_rows_belong_to_their_senders(private: list[float], rows: list[int]) -> None:
+    """One upload has another shape, one is not finite, one has another type, and one client has diverged."""
     sent = [upload(0.0), upload(1.0, size=3), upload(NAN), upload(3.0), upload(4.0, dtype=torch.float64), upload(5.0)]
     delivery = accept(sent, {"w": torch.zeros(6, 2)}, {"own": torch.tensor(private)}, 6)
     assert delivery.rows.tolist() == rows
     assert delivery.uploads["w"][:, 0].tolist() == rows
 
 
-def test_a_defence_measures_each_upload_from_what_its_sender_got() -> None:
-    """Short updates are not clipped, though the first upload was dropped."""
+def test_a_defence_measures_each_update_from_the_senders_download() -> None:
+    """Short updates are not clipped, although the first upload was dropped."""
     start = torch.tensor([[0.0], [100.0], [200.0], [300.0]])
     sent = start + 0.5
     sent[0] = NAN

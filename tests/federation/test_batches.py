@@ -1,4 +1,4 @@
-"""A batch size above the rows of the largest client means one batch of all its rows, at the cost of these rows."""
+"""A batch size above the rows of the largest client gives one batch of all its rows, at the cost of these rows."""
 
 import copy
 
@@ -16,7 +16,7 @@ from tests.study.test_spec import good
 DRAWN = np.random.default_rng(0).permutation(600)
 SIZES = (7, 45, 60)
 TRAIN = rows(*(DRAWN[60 * i : 60 * i + size].tolist() for i, size in enumerate(SIZES)))
-HELD = [rows(*(DRAWN[start + 5 * i : start + 5 * i + 5].tolist() for i in range(3))) for start in (300, 400)]
+EVALUATED = [rows(*(DRAWN[start + 5 * i : start + 5 * i + 5].tolist() for i in range(3))) for start in (300, 400)]
 
 
 def prepared(batch_size: int, executor: str) -> repetition.PreparedRun:
@@ -24,12 +24,12 @@ def prepared(batch_size: int, executor: str) -> repetition.PreparedRun:
     content = copy.deepcopy(good())
     content["tasks"]["digits"]["train"] |= {"rounds": 2, "batch_size": batch_size, "executor": executor}
     content["runs"] = {"a": {"task": "digits", "method": "fedavg"}}
-    return repetition.prepare(spec.parse(content).run("a"), SETS["digits"], Partition(TRAIN, *HELD))
+    return repetition.prepare(spec.parse(content).run("a"), SETS["digits"], Partition(TRAIN, *EVALUATED))
 
 
 @pytest.mark.parametrize("executor", ["loop", "batched"])
 def test_every_larger_batch_size_gives_the_same_result(executor: str) -> None:
-    """To the last bit: 100 and 500 are no multiples of what plans are padded to, and had other widths of padding."""
+    """All bits are equal. Plans are padded to multiples of a number, of which 100 and 500 are none."""
     histories = [repetition.run_repetition(prepared(size, executor), 0) for size in (LANES, 100, 500, 2**31 - 1)]
     assert all(history.scores == histories[0].scores for history in histories)
     losses = [[row.train_loss for row in history.ledger] for history in histories]
@@ -37,7 +37,7 @@ def test_every_larger_batch_size_gives_the_same_result(executor: str) -> None:
 
 
 def test_a_plan_is_no_wider_than_the_largest_client() -> None:
-    """Up to the rounding of its padding; it holds every row once an epoch; smaller batches stay as they are."""
+    """Up to the rounding of its padding. It has every row once per epoch. Smaller batches are unchanged."""
     federation = prepared(32, "loop").federation
     positions = torch.arange(3)
     plan = cohort(federation, positions, Training(batch_size=2**31 - 1, epochs=2), 2, 0, 1).plan

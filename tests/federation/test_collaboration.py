@@ -1,4 +1,4 @@
-"""The collaboration graph as data: mixtures, similarities, graphs, and what is measured on weights."""
+"""The collaboration graph as data: mixtures, similarities, graphs, and measures of weights."""
 
 import math
 
@@ -70,7 +70,7 @@ def test_knn_graph_keeps_the_most_similar() -> None:
 
 
 def test_equal_neighbours_are_taken_in_order() -> None:
-    """So that the graph is the same on every machine."""
+    """The graph is the same on every machine."""
     edges = collaboration.knn_graph(torch.ones(40, 3, dtype=torch.float64), 2)
     pairs = {(int(a), int(b)) for a, b in edges.T if a > b}
     assert pairs == {(1, 0)} | {(i, j) for i in range(2, 40) for j in (0, 1)} | {(2, 1)}
@@ -125,7 +125,7 @@ def test_metrics_of_weights() -> None:
 
 
 def test_shares_of_oneself_of_similar_and_of_other_clients() -> None:
-    """Twenty clients in groups of four: own + 3 similar + 16 other is a whole row."""
+    """Twenty clients in groups of four: own + 3 similar + 16 other is a complete row."""
     weights = torch.rand(6, 20, 20, dtype=torch.float64)
     weights /= weights.sum(-1, keepdim=True)
     group = torch.arange(20) // 4

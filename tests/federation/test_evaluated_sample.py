@@ -23,24 +23,24 @@ MARKED = [pytest.param(*pair, marks=tiny.sweep(pair[0])) for pair in METHODS_ON]
 
 
 @pytest.mark.parametrize(("name", "kind"), MARKED)
-def test_sampled_clients_score_as_in_a_full_evaluation(name: str, kind: str) -> None:
-    """Training keeps its bits, and the scores and models are those that a full evaluation gives these clients."""
+def test_sampled_clients_have_the_scores_of_a_full_evaluation(name: str, kind: str) -> None:
+    """Training keeps its bits. The scores and models of these clients are those of a full evaluation."""
     task, federation = (make() for make in tiny.TASKS[kind])
     method = tiny.method(name, task, kind)
     settings = replace(SOME, edges=1)
     sampled = replace(federation, evaluated=torch.tensor([False, True, False, False, True]))
-    *_, whole = run(method, federation, settings, Loop())
+    *_, full = run(method, federation, settings, Loop())
     *_, some = run(method, sampled, settings, Loop())
-    assert_close(some.state, whole.state, 0.0, "the state with a sample, and without")
-    expected = trees.take((whole.scores, whole.models), sampled.sample)
+    assert_close(some.state, full.state, 0.0, "the state with a sample, and without")
+    expected = trees.take((full.scores, full.models), sampled.sample)
     assert_close((some.scores, some.models), expected, CLOSE, "a sample, and these clients of all")
-    wanted = [row for row in whole.edges if row.learner in (1, 4)]
-    assert [row[:3] for row in wanted] == [row[:3] for row in some.edges]
-    assert_close(*(torch.tensor([row[3:] for row in rows]) for rows in (wanted, some.edges)), CLOSE)
+    expected_edges = [row for row in full.edges if row.learner in (1, 4)]
+    assert [row[:3] for row in expected_edges] == [row[:3] for row in some.edges]
+    assert_close(*(torch.tensor([row[3:] for row in rows]) for rows in (expected_edges, some.edges)), CLOSE)
 
 
 def test_the_sample_is_a_function_of_seed_and_identities() -> None:
-    """The order of clients has no influence; another seed samples others; with 0, or N and more, all are evaluated."""
+    """The order of clients has no effect. Another seed gives another one. With 0, or N or more, all are evaluated."""
     ids = torch.arange(50)
     mask = evaluation_sample(3, ids, 7)
     assert mask is not None
@@ -59,8 +59,8 @@ def test_the_sample_is_a_function_of_seed_and_identities() -> None:
     assert evaluation_sample(3, ids, 51) is None
 
 
-def test_nothing_is_scored_before_an_evaluated_client_has_joined() -> None:
-    """A sample of newcomers alone has scores from the round in which they join."""
+def test_there_are_no_scores_before_an_evaluated_client_has_joined() -> None:
+    """A sample of newcomers only has scores from the round in which they join."""
     task, federation = (make() for make in tiny.TASKS["rows"])
     late = replace(federation, evaluated=torch.tensor([False, False, False, True, True]))
     settings = Settings(rounds=3, newcomers=2, join_round=2)
@@ -68,7 +68,6 @@ def test_nothing_is_scored_before_an_evaluated_client_has_joined() -> None:
     assert [len(report.scores.get("pre", {}).get("test", ())) for report in reports] == [0, 0, 2]
 
 
-def test_rows_of_a_matrix_of_draws() -> None:
-    """Single rows are those of the whole matrix."""
+def test_single_rows_of_draws_are_those_of_the_matrix() -> None:
     key, rows = dropout_keys.key(1, 2), torch.tensor([4, 0])
     assert torch.equal(dropout_keys.uniform_rows(key, rows, 3), dropout_keys.uniform(key, (5, 3))[rows])

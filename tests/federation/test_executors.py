@@ -1,5 +1,5 @@
-"""Executors and memory: a chunk that does not fit is halved with one warning, which is remembered. It changes nothing
-but the number of clients at once.
+"""Executors and memory: a chunk that does not fit is halved with one warning, and its size is remembered. Only the
+number of clients at once changes.
 """
 
 import warnings
@@ -26,7 +26,7 @@ room = {"clients": 0, "refused": 0}
 
 
 class Narrow(torch.autograd.Function):
-    """The identity on a device that holds `room["clients"]` clients at once."""
+    """The identity on a device with memory for `room["clients"]` clients at once."""
 
     generate_vmap_rule = False
 
@@ -51,7 +51,7 @@ class Narrow(torch.autograd.Function):
 
 
 class NarrowMLP(MLP):
-    """A small perceptron whose activations go through that device."""
+    """A small perceptron whose activations are on that device."""
 
     def features(self, x: Tensor, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         return Narrow.apply(super().features(x, key=key, mask=mask))
@@ -59,7 +59,7 @@ class NarrowMLP(MLP):
 
 @pytest.fixture(autouse=True)
 def memory() -> None:
-    """No attempt has failed yet, and no client fits unless a test sets a number."""
+    """No attempt has failed yet, and there is memory for no client unless a test sets a number."""
     room.update(clients=0, refused=0)
 
 
@@ -86,7 +86,7 @@ def rounds(executor: Executor, count: int = 2) -> list[Tensor]:
 @pytest.mark.parametrize("executor", [Batched(), Batched(3)], ids=describe)
 @pytest.mark.parametrize("clients", [1, 2, 3])
 def test_full_memory_changes_only_the_chunk(executor: Batched, clients: int) -> None:
-    """Where fewer clients fit than were asked for, the result is that of the loop."""
+    """If fewer clients fit than requested, the result is that of the loop."""
     expected, executor = rounds(Loop()), replace(executor, fitted=[])
     room["clients"] = clients
     with warnings.catch_warnings():
@@ -111,7 +111,7 @@ def test_a_smaller_chunk_warns_once_and_is_used_again() -> None:
 
 
 def test_the_chunk_is_halved_until_it_fits() -> None:
-    """From four clients to two, then to one."""
+    """It is reduced from four clients to two, then to one."""
     executor = Batched()
     room["clients"] = 1
     with pytest.warns(UserWarning, match="going on with 1 at once"):
@@ -128,7 +128,7 @@ def test_an_error_for_one_client_names_the_settings_to_change() -> None:
 
 
 def test_other_errors_are_not_caught() -> None:
-    """Only a full memory leads to another attempt."""
+    """Only a lack of memory leads to another attempt."""
 
     def wrong(data: object) -> Tensor:
         raise RuntimeError("shapes differ")
@@ -138,8 +138,8 @@ def test_other_errors_are_not_caught() -> None:
 
 
 @pytest.mark.parametrize(("name", "passes"), [("local", 1), ("fedavg", 2)])
-def test_models_that_are_equal_are_evaluated_once(name: str, passes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client of Local deploys what it trained; with FedAvg it gets the mean."""
+def test_equal_models_are_evaluated_once(name: str, passes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client of Local deploys its trained model. With FedAvg it gets the mean."""
     calls, predict = [], Task.predict
 
     def counted(task: Task, *inputs: Any) -> Tensor:
@@ -158,7 +158,7 @@ def test_models_that_are_equal_are_evaluated_once(name: str, passes: int, monkey
 
 
 def test_rows_of_classes_without_weight_are_not_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client of two classes is tested on the rows of these, with the score that all rows of a shared set give."""
+    """A client of two classes is tested on the rows of these. The score is that on all rows of a shared set."""
     federation, task = tiny.rows_federation(), tiny.rows_task()
     rows = torch.arange(len(federation.shared["y"])).expand(tiny.CLIENTS, -1)
     weight = torch.zeros(tiny.CLIENTS, tiny.CLASSES, dtype=torch.float64)
@@ -166,7 +166,7 @@ def test_rows_of_classes_without_weight_are_not_predicted(monkeypatch: pytest.Mo
     shared = replace(federation, test=rows, own={**federation.own, "test_weight": weight})
     method = tiny.method("local", task, "rows")
     state, counts, predict = begin(method, shared, 0, Loop()), [], Task.predict
-    whole = evaluate(method, state, shared, Settings(rounds=1), Batched())[0]["pre"]["test"]
+    full = evaluate(method, state, shared, Settings(rounds=1), Batched())[0]["pre"]["test"]
 
     def counted(task: Task, model: Any, data: Any, rows: Tensor) -> Tensor:
         counts.append(len(rows))
@@ -174,6 +174,6 @@ def test_rows_of_classes_without_weight_are_not_predicted(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Task, "predict", counted)
     part = evaluate(method, state, shared, Settings(rounds=1), Loop())[0]["pre"]["test"]
-    torch.testing.assert_close(part, whole, rtol=1e-12, atol=0)
+    torch.testing.assert_close(part, full, rtol=1e-12, atol=0)
     real = (federation.val >= 0).sum(1) + (federation.shared["y"] < 2).sum()
     assert counts == real.tolist()

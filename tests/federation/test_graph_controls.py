@@ -1,4 +1,4 @@
-"""Weights of a control of the graph: stored graphs by seed and round, other numbers of clients, a source left out."""
+"""Weights of a control of the graph: stored graphs by seed and round, other numbers of clients, a removed source."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def random_graphs(*shape: int) -> torch.Tensor:
 
 
 def test_a_stored_graph_is_that_of_its_seed_and_round() -> None:
-    """The latest one that is not later than the round; the first one before it; a graph of no seed is for all."""
+    """The latest one up to the round, or the first one. A graph without a seed is for all seeds."""
     first, second = (RecordedGraphs((2, 5), random_graphs(2, 1, 4, 4)) for _ in range(2))
     control = GraphControl("stored", {7: first, 8: second})
     for round, place in ((0, 0), (2, 0), (4, 0), (5, 1), (9, 1)):
@@ -29,8 +29,8 @@ def test_a_stored_graph_is_that_of_its_seed_and_round() -> None:
     assert torch.equal(everywhere.at(9, 5).graph(4), first.weights[1])
 
 
-def test_a_stored_graph_fits_other_numbers_of_clients() -> None:
-    """Clients that joined later learn from themselves alone; with fewer clients, the rest of a row has sum 1."""
+def test_a_stored_graph_is_adapted_to_other_numbers_of_clients() -> None:
+    """Clients that joined later learn from themselves only. With fewer clients, the rest of a row has sum 1."""
     graph = random_graphs(1, 2, 4, 4)
     control = GraphControl("stored", {None: RecordedGraphs((0,), graph)})
     larger = control.graph(6)
@@ -42,7 +42,7 @@ def test_a_stored_graph_fits_other_numbers_of_clients() -> None:
 
 
 def test_weights_move_from_sources_without_a_model() -> None:
-    """To the others in proportion; a client whose sources all have none learns from itself."""
+    """They move to the others in proportion. A client whose sources all have no model learns from itself."""
     graph = torch.tensor([[0.5, 0.25, 0.25, 0.0], [0.0, 0.0, 1.0, 0.0], [0.1, 0.2, 0.3, 0.4], [0.0, 0.0, 0.0, 1.0]])
     control = GraphControl("stored", {None: RecordedGraphs((0,), graph.double()[None, None])})
     available = torch.tensor([True, True, False, True])
@@ -51,8 +51,8 @@ def test_weights_move_from_sources_without_a_model() -> None:
     torch.testing.assert_close(weights, torch.tensor(expected, dtype=torch.float64))
 
 
-def test_a_source_is_left_out_of_what_another_control_gives() -> None:
-    """Without a base, of what was learned; each client loses the source that is named for it."""
+def test_a_source_is_removed_from_the_weights_of_another_control() -> None:
+    """Without a base, it is removed from the learned weights. Each client loses the source that is named for it."""
     learned, sources = random_graphs(2, 4, 4), torch.tensor([1, 2, 3, 0])
     for base in (None, GraphControl("uniform")):
         rows = learned if base is None else base.weights(learned, IDS)

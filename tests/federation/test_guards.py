@@ -1,4 +1,4 @@
-"""What a user's own method gets wrong without an error of its own is one line that names the class and the way out."""
+"""An error of a user's method that raises no exception of its own: one line names the class and the way out."""
 
 import random
 import threading
@@ -34,7 +34,7 @@ from tests.runs.test_diagnostics import prepare_run
 
 @pytest.fixture(autouse=True)
 def _methods() -> Iterator[None]:
-    """`fw.compare` registers a method's class; afterwards the table is what it was."""
+    """`fw.compare` registers a method's class. Afterwards the table is restored."""
     before = dict(METHODS)
     yield
     METHODS.clear()
@@ -56,7 +56,7 @@ def run_rounds(cls: type[Method], executor: Executor | None = None, task: Any = 
 
 
 def assert_refused(cls: type[Method], *words: str, **how: Any) -> None:
-    """A run of `cls` ends with one line that holds `words`."""
+    """A run of `cls` ends with one line that contains `words`."""
     with pytest.raises(BadInput) as caught:
         run_rounds(cls, **how)
     assert not [word for word in words if word not in str(caught.value)], str(caught.value)
@@ -68,7 +68,7 @@ def variant(**hooks: Any) -> type[Method]:
 
 
 def put_model(self: Any, server: Any, ids: Tensor, uploads: Any, weights: Tensor) -> Any:
-    """Puts a new model into the dictionary that it was given."""
+    """Puts a new model into the given dictionary."""
     server.update(GlobalModel.aggregate(self, server, ids, uploads, weights))
     return server
 
@@ -102,7 +102,7 @@ def test_a_changed_state_is_refused(aggregate: Callable[..., Any]) -> None:
 
 
 def test_an_unchanged_state_is_accepted() -> None:
-    """Nothing that the server learns is no error."""
+    """A server that learns nothing is not an error."""
     assert len(run_rounds(variant(aggregate=lambda self, server, ids, uploads, weights: server))) == 2
 
 
@@ -112,7 +112,7 @@ def training_method(*names: Any, **options: Any) -> type[Method]:
 
 
 def test_unknown_names_are_not_trained() -> None:
-    """Nor a text, nor nothing."""
+    """The same holds for a text and for no names."""
     unknown = "Mine: descend: the model has no parameter 'fc1.weigth'; did you mean 'fc1.weight'?"
     for executor in (Loop(), Batched()):
         assert_refused(training_method(("fc1.bias", "fc1.weigth")), unknown, "self.task.params", executor=executor)
@@ -140,8 +140,8 @@ def test_epochs_that_a_round_does_not_draw_are_refused() -> None:
     ("result", "words"),
     [(None, "Mine.fit: returned a NoneType; return what self.descend returns"), ({}, "Mine.fit: returned a dict")],
 )
-def test_local_training_returns_a_fit(result: Any, words: str) -> None:
-    """What `descend` returns, not the model alone."""
+def test_local_training_must_return_a_fit(result: Any, words: str) -> None:
+    """A fit is the result of `descend`, and not the model alone."""
     assert_refused(variant(fit=lambda self, model, received, data: result), words)
 
 
@@ -155,8 +155,8 @@ def test_local_training_returns_a_fit(result: Any, words: str) -> None:
         (lambda value, buffers: (value, None), "the buffers by name), as self.task.objective(data) does"),
     ],
 )
-def test_a_loss_returns_a_scalar_and_buffers(result: Callable[..., Any], words: str, executor: Executor) -> None:
-    """In both executors."""
+def test_a_loss_must_return_a_scalar_and_buffers(result: Callable[..., Any], words: str, executor: Executor) -> None:
+    """Both executors refuse other results."""
 
     def fit(self: Any, model: Any, received: Any, data: Any) -> Any:
         objective = self.task.objective(data)
@@ -166,7 +166,7 @@ def test_a_loss_returns_a_scalar_and_buffers(result: Callable[..., Any], words: 
 
 
 def without_first(mean: Any) -> Any:
-    """A model that lacks a tensor."""
+    """A model without one of its tensors."""
     return dict([*mean.items()][1:])
 
 
@@ -181,7 +181,7 @@ def without_first(mean: Any) -> Any:
         (lambda mean: {n: v.numpy() for n, v in mean.items()}, "fc1.weight is a ndarray, and before"),
     ],
 )
-def test_a_merged_model_is_like_the_old_one(merge: Callable[..., Any], words: str) -> None:
+def test_a_merged_model_must_have_the_form_of_the_old_one(merge: Callable[..., Any], words: str) -> None:
     """The same names, shapes and types."""
     assert_refused(variant(merge=lambda self, old, mean: merge(mean)), "Mine.merge: " + words)
 
@@ -196,7 +196,7 @@ def test_a_merged_model_is_like_the_old_one(merge: Callable[..., Any], words: st
         (torch.ones(2, 5, 5, dtype=torch.float32), "[2, 5, 5] of torch.float32"),
     ],
 )
-def test_weights_fit_the_models(weights: Any, given: str) -> None:
+def test_weights_must_fit_the_models(weights: Any, given: str) -> None:
     """Layers, learners and sources, in the type of the models."""
     hooks = {"weights": lambda self, server, ids: weights, "label": "Mine"}
     cls = dataclass(frozen=True, kw_only=True)(type("Mine", (SplitClient, ClientModels), hooks))
@@ -216,7 +216,7 @@ def test_weights_fit_the_models(weights: Any, given: str) -> None:
     ],
 )
 def test_unknown_local_names_are_refused(hook: str, value: Any, words: str) -> None:
-    """They are refused before anything is trained."""
+    """They are refused before any training."""
     cls = variant(**{hook: property(lambda self: value)})
     federation = fw.Federation.from_dataset("digits", "dirichlet", clients=3, beta=0.5)
     with pytest.raises(BadInput) as caught:
@@ -225,14 +225,14 @@ def test_unknown_local_names_are_refused(hook: str, value: Any, words: str) -> N
 
 
 def test_a_prepared_run_refuses_unknown_local_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also in a study, whose models are there when a run is prepared."""
+    """A study, too, refuses them: its models exist when a run is prepared."""
     monkeypatch.setattr(METHODS["fedper"], "private", property(lambda self: ("fc1",)))
     with pytest.raises(BadInput, match=r"FedPer\.private: 'fc1' is no parameter .*did you mean 'fc1\."):
         prepare_run("fedper", {"name": "iid"})
 
 
 def test_all_methods_are_checked_before_the_first_one_trains(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A comparison ends in its first second."""
+    """A comparison ends within a second."""
     monkeypatch.setattr(METHODS["fedper"], "private", property(lambda self: ("fc1",)))
     monkeypatch.setattr(preparation, "check_local_names", lambda method: None)
     federation = fw.Federation.from_dataset("digits", "dirichlet", clients=3, beta=0.5)
@@ -241,7 +241,7 @@ def test_all_methods_are_checked_before_the_first_one_trains(monkeypatch: pytest
 
 
 def drawing_method(draw: Callable[[], object]) -> type[Method]:
-    """`Mine` that draws when it trains."""
+    """`Mine` with a draw in its training."""
 
     def fit(self: Any, model: Any, received: Any, data: ClientData) -> Any:
         draw()
@@ -255,7 +255,7 @@ DRAWS = {"torch": lambda: torch.randn(1), "numpy": lambda: np.random.rand(), "py
 
 @pytest.mark.parametrize("source", DRAWS)
 def test_draws_without_a_key_are_refused(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draws from a global generator are refused; where there are other threads, which may draw, there is a warning."""
+    """Draws from a global generator are refused. With other threads, which may draw, there is a warning."""
     monkeypatch.setattr(guards, "_is_only_thread", lambda: True)
     assert_refused(
         drawing_method(DRAWS[source]), "Mine: draws random numbers without a key", "data.key", "dropout_keys.uniform"
@@ -265,8 +265,8 @@ def test_draws_without_a_key_are_refused(source: str, monkeypatch: pytest.Monkey
         run_rounds(drawing_method(DRAWS[source]))
 
 
-def test_threads_of_progress_bars_draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others may."""
+def test_threads_of_progress_bars_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other threads may draw."""
     bar = type("TMonitor", (threading.Thread,), {"__module__": "tqdm._monitor"})()
     for threads, alone in (((), True), ((bar,), True), ((bar, threading.Thread()), False)):
         monkeypatch.setattr(threading, "enumerate", lambda threads=threads: [threading.main_thread(), *threads])
@@ -274,7 +274,7 @@ def test_threads_of_progress_bars_draw_nothing(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_draws_of_a_start_and_of_an_evaluation_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where nothing is trained."""
+    """This includes a run without training."""
     monkeypatch.setattr(guards, "_is_only_thread", lambda: True)
 
     def personalize(self: Any, shared: Any, own: Any, client: Any, data: ClientData) -> Any:
@@ -296,7 +296,7 @@ class Dropping(MLP):
 
 @pytest.mark.parametrize("executor", [Loop(), Batched()])
 def test_draws_of_a_model_are_refused(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same line under both executors."""
+    """The line is the same under both executors."""
     monkeypatch.setattr(guards, "_is_only_thread", lambda: True)
     task = RowClassification(lambda: Dropping((6,), tiny.CLASSES, hidden=5), torch.float64)
     assert_refused(
@@ -304,8 +304,8 @@ def test_draws_of_a_model_are_refused(executor: Executor, monkeypatch: pytest.Mo
     )
 
 
-def test_other_errors_stay() -> None:
-    """What is no draw is not said to be one."""
+def test_other_errors_are_unchanged() -> None:
+    """An error that is not a draw is not reported as one."""
 
     def broken() -> None:
         raise RuntimeError("no room")
@@ -323,8 +323,8 @@ def test_other_errors_stay() -> None:
         (torch.full((2, 5, 5), torch.nan), ""),
     ],
 )
-def test_a_graph_has_the_shape_of_layers_and_clients(graph: Any, words: str) -> None:
-    """At the first evaluation; a graph that is not finite is a matter of the report."""
+def test_a_graph_must_have_the_shape_of_layers_and_clients(graph: Any, words: str) -> None:
+    """It is refused at the first evaluation. The report names a graph that is not finite."""
     cls = variant(collaboration=lambda self, server: graph)
     if words:
         assert_refused(cls, "Mine.collaboration: " + words, rounds=1)
@@ -333,7 +333,7 @@ def test_a_graph_has_the_shape_of_layers_and_clients(graph: Any, words: str) -> 
 
 
 def test_an_import_may_draw(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module that draws while it is imported, as scikit-learn's do, is no fault of the method; the next draw is."""
+    """A module that draws at its import, as scikit-learn's do, is not an error of the method. The next draw is."""
     (tmp_path / "drawing_module.py").write_text("import random\n\nrandom.random()\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(guards, "_is_only_thread", lambda: True)

@@ -1,4 +1,4 @@
-"""The rounds of a run: what clients may see, from which seeds a run starts, and the stages of a method."""
+"""The rounds of a run: the data that clients may use, the seeds of a run's start, and the stages of a method."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,7 +62,7 @@ class Observer(SplitClient, GlobalModel):
         )
 
     def take_over(self, server: Server, start: Start) -> Server:
-        """The server of the second stage: that of the first one."""
+        """The server of the second stage is that of the first one."""
         self.starts.append(start)
         return server
 
@@ -79,7 +79,7 @@ def run_rounds(method: Method, **settings: Any) -> list[Report]:
 
 
 def test_clients_have_no_test_rows_while_they_train() -> None:
-    """Only an evaluation has them, and the training of a method that declares that it leaks."""
+    """Only an evaluation has them, and the training of a method that declares its leak."""
     method, federation = observer(), tiny.rows_federation()
     state = begin(method, federation, 0, Loop())
     state, _, _ = run_round(method, state, federation, Settings(rounds=1), Loop(), shadow=True)
@@ -94,7 +94,7 @@ def test_clients_have_no_test_rows_while_they_train() -> None:
     assert ("client_update", federation.test.shape[1]) in method.seen
 
 
-def test_every_repetition_has_its_own_start() -> None:
+def test_every_seed_has_its_own_start() -> None:
     """Another seed gives another common model and another seed of the server."""
     starts = []
     for seed in (0, 1, 0):
@@ -107,7 +107,7 @@ def test_every_repetition_has_its_own_start() -> None:
 
 
 def test_noise_of_a_second_enrolment_is_new() -> None:
-    """Clients that enrol in two stages send two uploads; with equal noise, the server would see their difference."""
+    """Clients that enrol twice send two uploads. With equal noise, the server would see their difference."""
     method = observer(warm_up=2)
     reports = run_rounds(method, upload_path=PRIVATE)
     first, second = (start.enrolled["zeros"] for start in method.starts)
@@ -115,7 +115,7 @@ def test_noise_of_a_second_enrolment_is_new() -> None:
     assert reports[-1].diagnostics["epsilon"] == PRIVATE.privacy.epsilon(4 + 2)
 
 
-def test_enrolments_are_counted_when_their_stage_has_begun() -> None:
+def test_only_enrolments_of_stages_that_have_begun_are_counted() -> None:
     """A stage enrols clients only if it makes a new server."""
     method = observer()
     stages = (Stage(method, 3), Stage(method, 2), Stage(method, 4, method.take_over))
@@ -127,7 +127,7 @@ def test_enrolments_are_counted_when_their_stage_has_begun() -> None:
 
 @pytest.mark.parametrize("every", [1, 2, 3, 7])
 def test_the_last_round_is_always_evaluated(every: int) -> None:
-    """And every `every`-th one of the last stage."""
+    """So is every `every`-th round of the last stage."""
     method = observer(warm_up=2)
     evaluated = [report.round for report in run_rounds(method, rounds=5, every=every) if report.scores]
     assert evaluated == sorted({*range(every, 8, every), 7} & {*range(3, 8)})

@@ -1,4 +1,6 @@
-"""The schedule: participants, minibatches and keys depend on seed, round and identity, and have the law they claim."""
+"""The schedule: participants, minibatches and keys depend on seed, round and identity, with the documented
+distribution.
+"""
 
 from dataclasses import replace
 
@@ -33,13 +35,13 @@ def toy_cohort(seed: int = 0, round: int = 0, order: torch.Tensor | None = None)
     [(0.28, 25, 7), (0.281, 25, 8), (0.01, 20, 1), (1.0, 20, 20), (1.9, 20, 1), (7, 20, 7), (30, 20, 20)],
 )
 def test_a_share_of_clients_is_rounded_up(participation: float, clients: int, expected: int) -> None:
-    """A number above 1 is a number of clients; there is always one participant, and never more than there are."""
+    """A number above 1 is a number of clients. There is at least one participant, and at most all clients."""
     assert sample_size(participation, clients) == expected
     assert len(participants(0, 0, torch.arange(clients), participation)) == expected
 
 
 def test_participants_depend_on_identities() -> None:
-    """Another order of the clients gives the same identities; another seed or round gives others."""
+    """Another order of the clients gives the same identities. Another seed or round gives others."""
     sample = participants(3, 5, IDS, 9)
     assert torch.equal(sample, sample.sort().values)
     order = torch.randperm(40, generator=torch.Generator().manual_seed(0))
@@ -50,7 +52,7 @@ def test_participants_depend_on_identities() -> None:
 
 
 def test_participation_is_counted_among_the_clients_of_the_round() -> None:
-    """The count of a client is the number of rounds whose sample contains it; rounds without uploads do not count."""
+    """The count of a client is the number of rounds whose sample contains it. Rounds without uploads do not count."""
     present = [30, 30, 0, 40, 40]
     expected = torch.zeros(40, dtype=torch.int64)
     for round, clients in zip(range(2, 7), present, strict=True):
@@ -62,7 +64,7 @@ def test_participation_is_counted_among_the_clients_of_the_round() -> None:
 
 @pytest.mark.parametrize("rows", [3, 4, 10, 12])
 def test_an_epoch_is_a_shuffled_pass_over_the_rows(rows: int) -> None:
-    """Every epoch holds each row once, in an order of its own; only the last batch is padded."""
+    """Every epoch has each row once, in its own order. Only the last batch is padded."""
     batches = plan(rows, EPOCHS)
     assert batches.shape == (3, -(-rows // 4), 4)
     assert (batches[:, :-1] >= 0).all()
@@ -74,14 +76,14 @@ def test_an_epoch_is_a_shuffled_pass_over_the_rows(rows: int) -> None:
 
 @pytest.mark.parametrize(("rows", "steps"), [(3, 1), (4, 1), (10, 2), (12, 3)])
 def test_an_incomplete_batch_is_left_out(rows: int, steps: int) -> None:
-    """Not that of a client which has fewer rows than one batch."""
+    """A client with fewer rows than one batch keeps its batch."""
     batches = plan(rows, replace(EPOCHS, drop_last=True))
     assert batches.shape == (3, steps, 4)
     assert (batches >= 0).sum() == 3 * min(rows, 4 * steps)
 
 
 def test_steps_continue_the_pass_over_the_rows() -> None:
-    """Five steps of four rows over ten rows are two passes, of which the second one is cut."""
+    """Five steps of four rows over ten rows are two passes, and the second one is incomplete."""
     batches = plan(10, replace(EPOCHS, steps=5), epochs=1)
     assert batches.shape == (1, 5, 4)
     first, second = batches[0, :3], batches[0, 3:]
@@ -90,8 +92,8 @@ def test_steps_continue_the_pass_over_the_rows() -> None:
     assert plan(10, replace(EPOCHS, steps=2, batch_size=0), epochs=3).shape == (3, 2, 10)
 
 
-def test_minibatches_and_keys_are_those_of_seed_round_and_identity() -> None:
-    """Clients with the same rows have other orders and keys; the order of clients has no influence."""
+def test_minibatches_and_keys_depend_on_seed_round_and_identity() -> None:
+    """Clients with the same rows have other orders and keys. The order of clients has no effect."""
     base = toy_cohort()
     assert len({tuple(client.flatten().tolist()) for client in base.plan}) == tiny.CLIENTS
     assert len({*base.keys.tolist()}) == tiny.CLIENTS

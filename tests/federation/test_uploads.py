@@ -1,5 +1,5 @@
-"""The path of uploads: invalid ones are dropped and reported, robust rules act on forged ones, valid ones stay as they
-are.
+"""The path of uploads: invalid ones are dropped and reported, robust rules act on forged ones, valid ones are
+unchanged.
 """
 
 from dataclasses import replace
@@ -35,15 +35,15 @@ ATTACKER = 1
 
 
 def objects(name: str, **overrides: object) -> tuple[Method, Federation]:
-    """A method and a toy federation that it makes sense on."""
+    """A method and a toy federation that it supports."""
     kind = next(k for k in ("rows", "images", "nodes") if tiny.suits(name, tiny.TASKS[k][0]()))
     task, federation = (make() for make in tiny.TASKS[kind])
     return tiny.method(name, task, kind, **overrides).stages(3)[0].method, federation
 
 
-def add_attack(federation: Federation, kind: str, scale: float = 0.0, *who: int) -> Federation:
+def add_attack(federation: Federation, kind: str, scale: float = 0.0, *ids: int) -> Federation:
     """The federation with attackers, by default client 1."""
-    attackers = torch.isin(torch.arange(federation.clients), torch.tensor(who or (ATTACKER,)))
+    attackers = torch.isin(torch.arange(federation.clients), torch.tensor(ids or (ATTACKER,)))
     return replace(federation, attack=Attack(kind, scale, attackers))
 
 
@@ -58,13 +58,15 @@ def equal_bits(a: Tree, b: Tree) -> bool:
 )
 @pytest.mark.parametrize("kind", ["nan", "malformed"])
 def test_an_invalid_upload_has_no_effect(name: str, kind: str) -> None:
-    """The server learns from the others alone, the sender keeps its private state, and the report names the sender."""
+    """The server learns only from the others, the sender keeps its private state, and the report names the sender."""
     method, federation = objects(name)
     before = begin(method, federation, 2, Loop())
     after, report, _ = run_round(method, before, add_attack(federation, kind), SETTINGS, Loop())
     senders = torch.tensor([i for i in range(federation.clients) if i != ATTACKER or name == "local"])
-    who = cohort(federation, torch.arange(federation.clients), method.training, method.epochs, 2, 0, method.leaks)
-    updates = train(method, before, who, Loop())[2]
+    participants = cohort(
+        federation, torch.arange(federation.clients), method.training, method.epochs, 2, 0, method.leaks
+    )
+    updates = train(method, before, participants, Loop())[2]
     upload, clients = trees.take(updates.upload, senders), trees.take(updates.client, senders)
     assert report.dropped == (() if name == "local" else (ATTACKER,))
     assert equal_bits(after.server, method.aggregate(before.server, senders, upload, federation.sizes[senders]))
@@ -89,7 +91,7 @@ def test_without_a_valid_upload_the_server_does_not_change(kind: str) -> None:
 @pytest.mark.parametrize("executor", [Loop(), Batched()], ids=["loop", "batched"])
 @pytest.mark.parametrize("name", ["fedavg_ft", "local", "ditto", "pfedhn", "fedamp"])
 def test_a_client_that_diverges_has_no_effect_on_others(name: str, executor: object) -> None:
-    """It is dropped in every round, deploys the model it had, and everything stays finite."""
+    """Its upload is dropped in every round, it deploys its earlier model, and everything else stays finite."""
     method, federation = objects(name)
     x = federation.shared["x"].clone()
     x[federation.train[ATTACKER][federation.train[ATTACKER] >= 0]] *= 1e200
@@ -103,7 +105,7 @@ def test_a_client_that_diverges_has_no_effect_on_others(name: str, executor: obj
 
 @pytest.mark.parametrize("executor", [Loop(), Batched()], ids=["loop", "batched"])
 def test_a_model_that_is_not_finite_has_no_score(executor: object) -> None:
-    """Its largest output would be the first class, and the score the share of that class."""
+    """Otherwise the first class would have its largest output, and the score would be the share of that class."""
     method, federation = objects("fedavg")
     state = begin(method, federation, 2, Loop())
     broken = state._replace(
@@ -114,16 +116,16 @@ def test_a_model_that_is_not_finite_has_no_score(executor: object) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_the_reference_of_an_upload_is_what_was_sent(name: str) -> None:
-    """A client that learns nothing uploads the model that `reference` says it was sent."""
+def test_the_reference_of_an_upload_is_the_download(name: str) -> None:
+    """A client without training uploads the model that `reference` returns."""
     still = {"pfedme": {"beta": 0.0}, "fedsage": {"generator_rounds": 0}, "fedas": {"align_lr": 0.0}}.get(name, {})
     method, federation = objects(name, solver=SGD(lr=0.0), **still)
     state = begin(method, federation, 2, Loop())
-    who = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 0, method.leaks)
-    shared, own, updates, _ = train(method, state, who, Loop())
+    participants = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 0, method.leaks)
+    shared, own, updates, _ = train(method, state, participants, Loop())
     base = reference(method, updates.upload, shared, own, lambda: method.task.init(2002))
     assert trees.nbytes(base) == trees.nbytes(updates.upload)
-    # The first two start from more than they are sent, and others send no model.
+    # The first two start from more than their download, and others send no model.
     if name not in ("fedfomo", "fedpub") and "model" in updates.upload:
         for sent, back in zip(
             trees.tree_leaves(base["model"]), trees.tree_leaves(updates.upload["model"]), strict=True
@@ -132,16 +134,14 @@ def test_the_reference_of_an_upload_is_what_was_sent(name: str) -> None:
 
 
 @pytest.mark.parametrize("gat_grad", ["client_grad", "delta", "spsa"])
-def test_only_models_are_measured_from_what_was_sent(gat_grad: str) -> None:
-    """A gradient has the names of a model and counts from zero all the same; models to be probed do not hide the one
-    that was sent.
-    """
+def test_only_models_are_measured_from_the_download(gat_grad: str) -> None:
+    """A gradient has the names of a model but counts from zero. Models for probes do not hide the downloaded one."""
     method, federation = objects("pfedgat", solver=SGD(lr=0.0), gat_grad=gat_grad)
     state = begin(method, federation, 2, Loop())
     for _ in range(2):
         state = run_round(replace(method, solver=SGD(lr=0.1)), state, federation, SETTINGS, Loop())[0]
-    who = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 2, method.leaks)
-    shared, own, updates, _ = train(method, state, who, Loop())
+    participants = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 2, method.leaks)
+    shared, own, updates, _ = train(method, state, participants, Loop())
     base = reference(method, updates.upload, shared, own, lambda: method.task.init(2002))
     for name, part in base.items():
         if name == "model":
@@ -151,29 +151,31 @@ def test_only_models_are_measured_from_what_was_sent(gat_grad: str) -> None:
 
 
 def test_numbers_of_steps_are_public() -> None:
-    """They follow from numbers of rows; clipped, they would scale the gradient that the server reads off an update."""
+    """They follow from numbers of rows. If they were clipped, they would scale the gradient that the server derives
+    from an update.
+    """
     method, federation = objects("pfedgat", gat_grad="delta")
     state = begin(method, federation, 2, Loop())
-    who = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 0, method.leaks)
-    shared, own, updates, _ = train(method, state, who, Loop())
+    participants = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 0, method.leaks)
+    shared, own, updates, _ = train(method, state, participants, Loop())
     base = lambda: reference(method, updates.upload, shared, own, lambda: method.task.init(2002))  # noqa: E731
-    sent = protect_uploads(updates.upload, base, who, 2, Privacy(clip=0.1, noise=1.0), method.public)
+    sent = protect_uploads(updates.upload, base, participants, 2, Privacy(clip=0.1, noise=1.0), method.public)
     assert [*sent] == [*updates.upload]
     assert torch.equal(sent["steps"], updates.upload["steps"])
     assert not equal_bits(sent["model"], updates.upload["model"])
 
 
 def uploads(count: int = 7) -> tuple[Tree, Tree]:
-    """Random models [P, ...] and what they started from."""
+    """Random models [P, ...] and their starting points."""
     g = torch.Generator().manual_seed(count)
-    made = [
+    models = [
         {"model": {n: torch.randn(count, *s, generator=g) for n, s in (("a", (4, 3)), ("b", (5,)))}} for _ in range(2)
     ]
-    return made[0], made[1]
+    return models[0], models[1]
 
 
 def test_robust_centres_against_numpy_and_scipy() -> None:
-    """The median and the trimmed mean; every upload is replaced by the centre."""
+    """The median and the trimmed mean. The centre replaces every upload."""
     from scipy.stats import trim_mean
 
     for count in (6, 7):
@@ -192,14 +194,14 @@ def test_robust_centres_against_numpy_and_scipy() -> None:
     ("count", "trim", "left"), [(7, 0.1, 5), (7, 0.2, 3), (10, 0.1, 8), (25, 0.28, 11), (4, 0.5, 2)]
 )
 def test_a_trimmed_share_is_rounded_up(count: int, trim: float, left: int) -> None:
-    """0.28 of 25 clients are 7, although the product is a little more in floating point; the middle always stays."""
+    """0.28 of 25 clients are 7, although the floating-point product is slightly larger. The middle always remains."""
     values = torch.arange(float(count)) ** 3
     middle = values[(count - left) // 2 : (count + left) // 2].mean()
     assert Robust(rule="trimmed", trim=trim).centre(values.flip(0)) == middle
 
 
-def test_clipping_shortens_long_updates_and_no_others() -> None:
-    """To the given length, or to the median one, in the same direction."""
+def test_clipping_shortens_long_updates_only() -> None:
+    """They are shortened to the given length, or to the median one, and keep their direction."""
     sent, base = uploads()
     length = lambda tree: trees.to_matrix(trees.sub(tree["model"], base["model"])).norm(dim=1)  # noqa: E731
     before = length(sent)
@@ -210,10 +212,10 @@ def test_clipping_shortens_long_updates_and_no_others() -> None:
 
 @pytest.mark.parametrize("name", [name for name in METHODS if not METHODS[name].pools])
 def test_clipping_reaches_the_upload_of_every_method(name: str) -> None:
-    """The declared part of an upload is shortened; a method without one uploads no tensor of the model's."""
+    """The declared part of an upload is shortened. A method without such a part uploads no tensor of the model."""
     method, federation = objects(name)
-    who = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 0, method.leaks)
-    shared, own, updates, _ = train(method, begin(method, federation, 2, Loop()), who, Loop())
+    participants = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 0, method.leaks)
+    shared, own, updates, _ = train(method, begin(method, federation, 2, Loop()), participants, Loop())
     base, part = reference(method, updates.upload, shared, own, lambda: method.task.init(2002)), method.robust_part
     if not part:
         assert not any(isinstance(value, dict) for value in updates.upload.values())
@@ -224,7 +226,7 @@ def test_clipping_reaches_the_upload_of_every_method(name: str) -> None:
 
 
 def test_one_attacker_changes_a_mean_more_than_robust_centres() -> None:
-    """With a large flipped update, the mean loses accuracy and the robust rules do not."""
+    """With a large flipped update, only the mean loses accuracy."""
     method, federation = objects("fedavg")
     attacked = add_attack(federation, "sign_flip", 50.0)
     scores = {}
@@ -238,11 +240,11 @@ def test_one_attacker_changes_a_mean_more_than_robust_centres() -> None:
 
 @pytest.mark.parametrize("name", ["fedavg", "fedamp", "pfedhn", "fedfomo"])
 def test_forged_updates_follow_their_definition(name: str) -> None:
-    """Sign flip mirrors the update at the start, noise replaces it; honest uploads and the traffic stay as they are."""
+    """Sign flip mirrors the update at the start, and noise replaces it. Honest uploads and traffic are unchanged."""
     method, federation = objects(name)
     state = begin(method, federation, 2, Loop())
-    who = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 0, method.leaks)
-    shared, own, updates, _ = train(method, state, who, Loop())
+    participants = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 0, method.leaks)
+    shared, own, updates, _ = train(method, state, participants, Loop())
     base = reference(method, updates.upload, shared, own, lambda: method.task.init(2002))
     ids = torch.arange(5)
     flips = add_attack(federation, "sign_flip", 2.0).attack.forge(updates.upload, lambda: base, ids, ids, 2, 0)
@@ -264,8 +266,8 @@ def test_forged_updates_follow_their_definition(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["nan", "sign_flip", "noise"])
-def test_whole_numbers_and_truth_values_are_not_forged(kind: str) -> None:
-    """They keep their type, also those of honest clients."""
+def test_integers_and_booleans_are_not_forged(kind: str) -> None:
+    """They keep their type, also for honest clients."""
     sent = {"model": torch.ones(5, 3), "counts": torch.arange(5), "flags": torch.ones(5, 2, dtype=torch.bool)}
     attack = add_attack(tiny.rows_federation(), kind, 2.0).attack
     base, ids = trees.tree_map(torch.zeros_like, sent), torch.arange(5)
@@ -275,19 +277,21 @@ def test_whole_numbers_and_truth_values_are_not_forged(kind: str) -> None:
     assert torch.equal(forged["model"][ATTACKER + 1 :], sent["model"][ATTACKER + 1 :])
 
 
-def test_privacy_refuses_whole_numbers() -> None:
-    """Noise would make them real numbers; entries that are public get none."""
+def test_privacy_refuses_integers() -> None:
+    """Noise would turn them into real numbers. Public entries get no noise."""
     sent, ids = {"model": torch.ones(5, 3), "counts": torch.arange(5)}, torch.arange(5)
     with pytest.raises(BadInput, match=r"train\.privacy: the entry 'counts' of an upload is not of floating point"):
         Privacy(clip=1.0, noise=1.0).protect(sent, trees.tree_map(torch.zeros_like, sent), ids, 0, 0)
-    who = cohort(tiny.rows_federation(), ids, tiny.method("fedavg", tiny.rows_task(), "rows").training, 1, 0, 0)
+    participants = cohort(
+        tiny.rows_federation(), ids, tiny.method("fedavg", tiny.rows_task(), "rows").training, 1, 0, 0
+    )
     base = lambda: {"model": torch.zeros(5, 3)}  # noqa: E731
-    protected = protect_uploads(sent, base, who, 0, Privacy(clip=1.0, noise=1.0), ("counts",))
+    protected = protect_uploads(sent, base, participants, 0, Privacy(clip=1.0, noise=1.0), ("counts",))
     assert torch.equal(protected["counts"], sent["counts"])
 
 
 def test_labels_of_training_rows_are_flipped() -> None:
-    """c becomes C − 1 − c in the given rows and nowhere else; padding is no row."""
+    """c becomes C − 1 − c in the given rows only. Padding is unchanged."""
     y, rows = torch.tensor([0, 1, 2, 2, 0]), torch.tensor([0, 3, -1])
     assert flip_labels(y, rows, 3).tolist() == [2, 1, 2, 0, 0]
     assert flip_labels(y, rows, 5).tolist() == [4, 1, 2, 2, 0]
@@ -296,7 +300,7 @@ def test_labels_of_training_rows_are_flipped() -> None:
 
 @pytest.mark.parametrize(("task", "method"), [("digits", "fedavg"), ("graph", "fedavg")])
 def test_label_flipping_changes_only_training_labels_of_attackers(task: str, method: str) -> None:
-    """In images and in subgraphs."""
+    """This holds for images and for subgraphs."""
     from fedweave import data
 
     content = good()
@@ -315,8 +319,8 @@ def test_label_flipping_changes_only_training_labels_of_attackers(task: str, met
         for part in ("train", "val", "test"):
             rows = getattr(plain, part)[i]
             rows = rows[rows >= 0]
-            wanted = 9 - before[rows] if attacks and part == "train" else before[rows]
-            assert torch.equal(after[rows], wanted), (i, part)
+            expected = 9 - before[rows] if attacks and part == "train" else before[rows]
+            assert torch.equal(after[rows], expected), (i, part)
 
 
 @pytest.mark.parametrize(
@@ -334,7 +338,7 @@ def test_label_flipping_changes_only_training_labels_of_attackers(task: str, met
     ],
 )
 def test_impossible_upload_paths_are_refused(path: str, value: dict, words: list[str]) -> None:
-    """In one line that names the key, the value and the way out."""
+    """One line names the key, the value and the way out."""
     content = good()
     content["runs"] = {"a": {"task": "digits", "method": "fedamp"}}
     block = content["tasks"]["digits"]
