@@ -1,4 +1,4 @@
-"""Heads of client models: modules with layers inside, and heads that methods cannot read."""
+"""Heads of client models: modules with several layers, and heads that a method does not support."""
 
 from collections import OrderedDict
 
@@ -21,8 +21,8 @@ from fedweave.models.adapter import adapt
 pytestmark = pytest.mark.usefixtures("seeded")
 
 
-def test_a_head_of_several_layers() -> None:
-    """The head may be a module with layers inside; methods that read its size take that of the whole."""
+def test_a_head_may_have_several_layers() -> None:
+    """A method that needs the size of the head uses that of all layers."""
     model = nn.Sequential(
         OrderedDict(body=nn.Linear(6, 8), top=nn.Sequential(nn.ReLU(), nn.Linear(8, 5), nn.Linear(5, CLASSES)))
     )
@@ -58,7 +58,7 @@ class Averaged(nn.Module):
 
 
 def transposed() -> nn.Module:
-    """Parameters without a layer of their own, in the order of a matrix product."""
+    """Parameters that belong to no layer, in the order of a matrix product."""
 
     class Product(nn.Module):
         def __init__(self) -> None:
@@ -73,12 +73,12 @@ def transposed() -> nn.Module:
 
 @pytest.mark.parametrize("executor", [Loop(), Batched()], ids=["loop", "batched"])
 @pytest.mark.parametrize("name", ["fedas", "fedcp", "fedpac", "fedproto", "fedrod", "knn_per"])
-def test_heads_that_a_method_cannot_read(name: str, executor: Loop | Batched) -> None:
-    """One line says what the method needs, and the way out."""
+def test_unsupported_heads_are_refused(name: str, executor: Loop | Batched) -> None:
+    """One line has the method's requirement and the way out."""
     for model in (Column, transposed, Averaged):
         task = RowClassification(adapt(model, (6,), CLASSES), torch.float64)
         method = METHODS[name](task=task, solver=SGD(lr=0.1), training=Training(batch_size=4))
         if name == "knn_per" and model is transposed:
-            continue  # it reads features alone
+            continue  # it uses features only
         with pytest.raises(BadInput, match=r"model: .*; (end |flatten )"):
             [*run(method, rows_federation(), Settings(rounds=1, seed=1), executor)]

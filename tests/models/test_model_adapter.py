@@ -85,7 +85,7 @@ def federation(name: str) -> Federation:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_executors_agree(name: str) -> None:
-    """Training through padded batches gives the models that training of one client after the other gives."""
+    """Training with padded batches gives the models of training in sequence."""
     task = RowClassification(maker(name), torch.float64)
     method = METHODS["fedavg_ft"](task=task, solver=SGD(lr=0.1), training=Training(batch_size=4, epochs=2))
     ends = [
@@ -100,14 +100,14 @@ def test_executors_agree(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_check_accepts(name: str) -> None:
-    """What the executors agree on passes the check, alone and in stacks."""
+    """Models on which the executors agree pass the check, alone and stacked."""
     adapter = maker(name)
     check_model(RowClassification(adapter), torch.rand(7, *adapter.shape), CLASSES, adapter.name)
 
 
 @pytest.mark.parametrize("name", ["dense", "functional", "convolutional"])
 def test_dropout_is_a_function_of_the_key(name: str) -> None:
-    """Evaluation has none; training has, the same for the same key."""
+    """Evaluation has no dropout. Training has, with the same result for the same key."""
     task = RowClassification(maker(name))
     model, x = task.init(0), torch.rand(5, *MODELS[name][1])
 
@@ -119,8 +119,8 @@ def test_dropout_is_a_function_of_the_key(name: str) -> None:
     assert not torch.equal(outputs(dropout_keys.key(1)), outputs(dropout_keys.key(2)))
 
 
-def test_dropout_rate() -> None:
-    """The share that is dropped is the rate, and the mean is kept."""
+def test_dropout_has_its_rate() -> None:
+    """The mean is unchanged."""
     task = RowClassification(
         adapt(lambda shape, outputs: nn.Sequential(nn.Dropout(0.3), nn.Linear(50, outputs)), (50,), 2)
     )
@@ -134,8 +134,8 @@ def test_dropout_rate() -> None:
 @pytest.mark.parametrize(
     ("kind", "options"), [(nn.GRU, {}), (nn.LSTM, {"bidirectional": True}), (nn.RNN, {"nonlinearity": "relu"})]
 )
-def test_recurrent_layers_are_torchs(kind: type[nn.RNNBase], options: dict) -> None:
-    """The layers in matrix products give what torch's own give, outputs and states."""
+def test_recurrent_layers_equal_torchs(kind: type[nn.RNNBase], options: dict) -> None:
+    """The layers as matrix products have the outputs and states of torch's own."""
     torch.manual_seed(1)
     own = kind(3, 5, num_layers=2, **options)
     x = torch.rand(4, 2, 3)
@@ -147,7 +147,7 @@ def test_recurrent_layers_are_torchs(kind: type[nn.RNNBase], options: dict) -> N
         torch.testing.assert_close(mine, theirs)
 
 
-def test_batch_norm_is_torchs() -> None:
+def test_batch_norm_equals_torchs() -> None:
     """Training on a full batch, and on the real rows of a padded one, updates the statistics as torch does."""
     own = nn.BatchNorm1d(3)
     x = torch.rand(6, 3)
@@ -160,8 +160,8 @@ def test_batch_norm_is_torchs() -> None:
     torch.testing.assert_close(own.running_var, theirs.running_var)
 
 
-def test_names_head_and_features() -> None:
-    """Parameters keep their names, the head is the last layer that runs, and the model is its head on its features."""
+def test_an_adapter_has_the_names_head_and_features_of_its_module() -> None:
+    """Parameters keep their names. The head is the last layer that runs. The model is its head on its features."""
 
     class Named(nn.Module):
         def __init__(self) -> None:
@@ -183,8 +183,10 @@ def test_names_head_and_features() -> None:
     torch.testing.assert_close(own(x), task.call(model, x))
 
 
-def test_instances_classes_and_frozen_parts() -> None:
-    """An instance starts from its values for every seed; a class is drawn anew; frozen parts stay on the client."""
+def test_instances_keep_their_values_and_classes_are_drawn() -> None:
+    """An instance starts from its values for every seed. A class is drawn for each seed. Frozen parts stay on the
+    client.
+    """
     instance = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3))
     task = RowClassification(adapt(instance, (6,), 3))
     assert all(torch.equal(task.init(0)[name], task.init(1)[name]) for name in task.params)
@@ -197,7 +199,7 @@ def test_instances_classes_and_frozen_parts() -> None:
 
 
 class Masked(nn.Module):
-    """Buffers of whole numbers and truth values, and batch normalisation."""
+    """Buffers of integers and booleans, and batch normalisation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -211,8 +213,8 @@ class Masked(nn.Module):
 
 @pytest.mark.parametrize("executor", [Loop(), Batched()], ids=["loop", "batched"])
 @pytest.mark.parametrize("name", ["central", "fedala", "fedavg", "fedem", "pefll", "perfedavg"])
-def test_buffers_without_a_mean(name: str, executor: Loop | Batched) -> None:
-    """Whole numbers and truth values stay as they are, also where the statistics of BatchNorm are averaged."""
+def test_integers_and_booleans_in_buffers_are_unchanged(name: str, executor: Loop | Batched) -> None:
+    """This also holds if the statistics of BatchNorm are averaged."""
     task, cls = RowClassification(adapt(Masked, (6,), CLASSES)), METHODS[name]
     training = Training(batch_size=4, drop_last=True, average_buffers=cls.averages)
     method = cls(task=task, solver=SGD(lr=0.1), training=training)
@@ -226,8 +228,8 @@ def test_buffers_without_a_mean(name: str, executor: Loop | Batched) -> None:
                 assert torch.equal(value, own[buffer].expand_as(value)), path
 
 
-def test_code_hash() -> None:
-    """It changes with the structure, the source of a class and the values of an instance, not with a comment."""
+def test_the_code_hash_depends_on_structure_source_and_values() -> None:
+    """It does not depend on a comment."""
 
     def code(model: object) -> str:
         return adapt(model, (6,), 3).code

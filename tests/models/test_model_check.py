@@ -1,4 +1,4 @@
-"""Modules that cannot be client models: each is refused with its reason and the way out."""
+"""Modules that cannot be client models: each is refused with the reason and the way out."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("seeded")
 
 
 class Always(Functional):
-    """Dropout that never ends."""
+    """Dropout that is always active."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.second(F.dropout(self.first(x), 0.5))
@@ -104,8 +104,8 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("model", "message"), REFUSED, ids=[message[:30] for _, message in REFUSED])
-def test_refused(model: object, message: str) -> None:
-    """One line that names the model, what is wrong and the way out."""
+def test_a_bad_module_is_refused(model: object, message: str) -> None:
+    """One line names the model, the error and the way out."""
 
     def build() -> None:
         adapter = adapt(model, (6,), CLASSES)
@@ -120,8 +120,8 @@ def test_refused(model: object, message: str) -> None:
     assert ";" in text
 
 
-def test_buffers_of_whole_numbers_and_truth_values() -> None:
-    """They pass the checks, also the one of several clients at once."""
+def test_buffers_of_integers_and_booleans_are_accepted() -> None:
+    """This includes the check of several clients at once."""
 
     class Masked(Functional):
         def __init__(self) -> None:
@@ -137,13 +137,13 @@ def test_buffers_of_whole_numbers_and_truth_values() -> None:
 
 
 def test_control_flow_may_depend_on_data_for_one_client_at_a_time() -> None:
-    """With the executor `loop` nothing is stacked, and nothing speaks against it."""
+    """The executor `loop` stacks nothing, so there is no reason to refuse it."""
     adapter = adapt(Branching, (6,), CLASSES)
     check_model(RowClassification(adapter), torch.rand(8, 6), CLASSES, adapter.name, stacked=False)
 
 
-def test_a_head_that_is_not_the_end() -> None:
-    """Methods that split the model are refused in one line; others train it."""
+def test_a_head_that_is_not_the_last_layer_is_refused_by_methods_that_split() -> None:
+    """The refusal is one line. Other methods train the model."""
     model = lambda shape, outputs: nn.Sequential(nn.Linear(6, 5), nn.Linear(5, outputs), nn.LogSoftmax(-1))  # noqa: E731
     task = RowClassification(adapt(model, (6,), CLASSES))
     with pytest.raises(BadInput, match="applies the head '1' alone"):

@@ -1,4 +1,4 @@
-"""Client models: published sizes, stable layer names, the same numbers mapped over clients as one by one."""
+"""Client models: published sizes, stable layer names, the same numbers mapped over clients as in sequence."""
 
 import pytest
 import torch
@@ -116,8 +116,8 @@ def test_layer_names_are_stable() -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_what_a_model_declares_is_what_it_has(name: str) -> None:
-    """BatchNorm layers, by default and as an option says."""
+def test_a_model_has_what_it_declares(name: str) -> None:
+    """BatchNorm layers, by default and with an option."""
     shape, options = SMALL[name]
     choices = [{**options, "batch_norm": has} for has in (True, False)] if "batch_norm" in options else [options]
     for arguments in choices:
@@ -127,7 +127,7 @@ def test_what_a_model_declares_is_what_it_has(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_mapped_over_clients_equals_one_by_one(name: str) -> None:
-    """Training loss, its gradient and the running statistics."""
+    """Training loss, its gradient and the running statistics are equal."""
     template, models = make(name), [make(name, seed=i) for i in range(CLIENTS)]
     params, buffers = stack_module_state(models)
     params = {k: v.detach() for k, v in params.items()}
@@ -157,8 +157,8 @@ def test_mapped_over_clients_equals_one_by_one(name: str) -> None:
 
 @pytest.mark.parametrize("clients", [1, 2])
 @pytest.mark.parametrize("rows", [1, 2])
-def test_mapped_gradients_of_few_images(clients: int, rows: int) -> None:
-    """With batch normalisation, also of a single image of a single client."""
+def test_mapped_gradients_of_few_images_equal_those_in_sequence(clients: int, rows: int) -> None:
+    """The models have batch normalisation. A single image of a single client is tested too."""
     models = [make("small_cnn", seed=i) for i in range(clients)]
     params, buffers = stack_module_state(models)
     params = {k: v.detach().requires_grad_() for k, v in params.items()}
@@ -190,7 +190,7 @@ def test_forward_is_the_head_on_features(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_evaluation_leaves_the_model_alone(name: str) -> None:
+def test_evaluation_does_not_change_the_model(name: str) -> None:
     model, x = make(name).train(), batch(name)
     before = {k: v.clone() for k, v in model.state_dict().items()}
     torch.testing.assert_close(model(x), model.eval()(x), rtol=0, atol=0)
@@ -200,7 +200,7 @@ def test_evaluation_leaves_the_model_alone(name: str) -> None:
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("mapped", [False, True])
 def test_convolutions_get_and_return_channels_innermost(channels: int, mapped: bool) -> None:
-    """Grey images too, where the layout is in the strides alone: with others a convolution takes several times as
+    """Grey images too, where only the strides show the layout. With other strides a convolution takes several times as
     long.
     """
     x, w = torch.randn(ROWS, channels, 8, 8), torch.randn(5, channels, 3, 3)
@@ -211,7 +211,7 @@ def test_convolutions_get_and_return_channels_innermost(channels: int, mapped: b
     assert F.conv2d(to_channels_last(x[0]), w).shape == (5, 6, 6)
 
 
-def test_dropout_depends_on_the_key_alone() -> None:
+def test_dropout_depends_on_the_key_only() -> None:
     model, x = make("gcn"), batch("gcn")
     first, again, other = (model(x, key=dropout_keys.key(i)) for i in (1, 1, 2))
     assert torch.equal(first, again)
@@ -230,7 +230,7 @@ def test_gcn_layers_drop_different_units() -> None:
 
 @pytest.mark.parametrize("mapped", [False, True])
 def test_masked_batch_norm_equals_native_on_real_rows(mapped: bool) -> None:
-    """Outputs, gradients and running statistics, whatever the padding rows hold."""
+    """Outputs, gradients and running statistics are equal for any content of the padding rows."""
     torch.manual_seed(0)
     reference, norm = torch.nn.BatchNorm2d(3).double(), BatchNorm(3).double()
     torch.nn.init.uniform_(reference.weight)
@@ -285,7 +285,7 @@ def test_propagation_is_the_normalised_adjacency() -> None:
     assert torch.autograd.gradcheck(lambda h, w: propagate(h, looped, w), (h, weight))
 
 
-def test_recurrent_cell_is_torchs() -> None:
+def test_recurrent_cell_equals_torchs() -> None:
     torch.manual_seed(0)
     ours, theirs = GRUCell(2, 4), torch.nn.GRUCell(2, 4)
     theirs.load_state_dict(ours.state_dict())
@@ -294,7 +294,7 @@ def test_recurrent_cell_is_torchs() -> None:
 
 
 @pytest.mark.parametrize("name", ["gru", "tpt_mlp"])
-def test_forecasts_never_read_the_future(name: str) -> None:
+def test_forecasts_do_not_depend_on_the_future(name: str) -> None:
     model, x = make(name), batch(name)
     history = SMALL[name][0][0]
     hidden = x.clone()
