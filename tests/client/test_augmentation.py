@@ -1,4 +1,4 @@
-"""Shifted and mirrored training images: what they are, how often, and that they change training alone."""
+"""Shifted and mirrored training images: their form, their frequency, and that they change only training."""
 
 from itertools import product
 
@@ -14,7 +14,7 @@ SHAPE, MOST = (2, 7, 9), 2
 
 
 def crops(image: np.ndarray) -> dict[tuple[int, int, bool], np.ndarray]:
-    """Every crop of the image padded by reflection, by its place, and mirrored or not."""
+    """Every crop of the image padded by reflection, by its position, mirrored and not mirrored."""
     padded = np.pad(image, ((0, 0), (MOST, MOST), (MOST, MOST)), mode="reflect")
     height, width = image.shape[1:]
     images = {}
@@ -35,7 +35,7 @@ def test_every_image_is_one_of_its_crops_and_all_are_equally_likely() -> None:
     assert ((counts - expected) ** 2 / expected).sum() < 85.4  # chi squared with 49 degrees of freedom: p = 0.001
 
 
-def test_draws_hang_on_the_key_and_the_place_in_the_batch() -> None:
+def test_draws_depend_on_the_key_and_the_position_in_the_batch() -> None:
     images, rows = torch.randn(4, *SHAPE), torch.tensor([3, 0, 3, 1])
     first = shift(images, rows, MOST, dropout_keys.key(1, 2))
     assert torch.equal(first, shift(images, rows, MOST, dropout_keys.key(1, 2)))
@@ -43,8 +43,8 @@ def test_draws_hang_on_the_key_and_the_place_in_the_batch() -> None:
     assert not torch.equal(first, shift(images, rows, MOST, dropout_keys.key(1, 3)))
 
 
-def test_models_are_judged_on_images_as_they_are() -> None:
-    """Only a training pass, which has a key, moves anything."""
+def test_models_are_evaluated_on_unchanged_images() -> None:
+    """Only a training pass, which has a key, shifts or mirrors images."""
     task, federation = tiny.TASKS["images"][0](), tiny.rows_federation((1, 8, 8))
     assert task.augment
     data, model = evaluation_cohort(federation, 0, 0).client_data(0), task.init(0)

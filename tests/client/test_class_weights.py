@@ -1,4 +1,4 @@
-"""Weights of classes: what they are, that they act on every method's losses, and what they refuse."""
+"""Weights of classes: their values, their effect on the losses of every method, and refused input."""
 
 import warnings
 
@@ -23,11 +23,11 @@ def people() -> fw.Federation:
 
 
 def prepared(**train: object) -> preparation.PreparedRun:
-    made = plan(people(), ["local"], train={"rounds": 1, **train})
-    return preparation.prepare(made.study.run("people-local"), *made.inputs)
+    planned = plan(people(), ["local"], train={"rounds": 1, **train})
+    return preparation.prepare(planned.study.run("people-local"), *planned.inputs)
 
 
-def test_a_class_counts_as_much_as_another() -> None:
+def test_every_class_has_the_same_total_weight() -> None:
     federation = prepared(class_weights="balanced").federation
     for rows, weights in zip(federation.train, federation.own["class_weight"], strict=True):
         of_rows = weights[federation.shared["y"][rows[rows >= 0]]]
@@ -51,7 +51,7 @@ def test_the_loss_is_weighted(executor: str) -> None:
 
 @pytest.mark.acceptance
 def test_weights_help_the_rare_class() -> None:
-    """What the weights do to the loss is tested above, in a fraction of the time."""
+    """A test above checks the effect on the loss, in a fraction of the time."""
     recall = {}
     for weights in (None, "balanced"):
         with warnings.catch_warnings():
@@ -62,7 +62,7 @@ def test_weights_help_the_rare_class() -> None:
     assert (recall["balanced"] > recall[None] + 5).all()
 
 
-def test_forecasts_have_no_classes() -> None:
+def test_class_weights_are_refused_for_forecasts() -> None:
     series = fw.Federation.from_dataset(
         "us-income", "natural", clients=48, window=5, horizon=5, gap=4, split={"train": 0.5, "val": 0.2, "test": 0.3}
     )

@@ -14,8 +14,7 @@ FED = tiny.rows_federation()
 TRAIN, TEST = (rows[1][rows[1] >= 0] for rows in (FED.train, FED.test))
 
 
-def test_the_most_frequent_class() -> None:
-    """Shares of the training rows."""
+def test_the_control_of_classes_has_the_shares_of_training_rows() -> None:
     data = evaluation_cohort(FED, 0, 0).client_data(1)
     outputs = control_outputs(tiny.rows_task(), data, TEST)
     shares = torch.bincount(FED.shared["y"][TRAIN], minlength=3).double() / len(TRAIN)
@@ -23,7 +22,7 @@ def test_the_most_frequent_class() -> None:
 
 
 def test_several_numbers_have_a_mean_each() -> None:
-    """A mean over all of them would say the same of a price and of an age."""
+    """A mean over all of them would mix, for example, a price and an age."""
     targets = torch.stack([torch.arange(len(FED.shared["y"])), 1000.0 - torch.arange(len(FED.shared["y"]))], 1).double()
     shared = {"x": FED.shared["x"], "targets": targets}
     units = {"offset": torch.zeros(5, 2, dtype=torch.float64), "unit": torch.ones(5, 2, dtype=torch.float64)}
@@ -34,8 +33,8 @@ def test_several_numbers_have_a_mean_each() -> None:
     assert [*outputs] == ["Training mean"]
 
 
-def test_the_last_value_of_every_channel() -> None:
-    """Windows of two channels, of which the second and the first are continued for two steps each."""
+def test_the_last_value_of_every_channel_is_repeated() -> None:
+    """Windows of two channels. The second and then the first one are continued for two steps each."""
     g = torch.Generator().manual_seed(0)
     windows, targets = (torch.randn(len(FED.shared["y"]), *s, generator=g).double() for s in ((2, 1, 3), (4,)))
     units = {"offset": torch.zeros(5, 4, dtype=torch.float64), "unit": torch.ones(5, 4, dtype=torch.float64)}
@@ -46,8 +45,8 @@ def test_the_last_value_of_every_channel() -> None:
     torch.testing.assert_close(outputs["Training mean"], targets[TRAIN].mean(0).expand(len(TEST), 4))
 
 
-def test_the_last_value_of_a_sensor() -> None:
-    """And the mean of all values that it is to forecast in training."""
+def test_the_controls_of_a_sensor_are_its_last_value_and_its_mean() -> None:
+    """The mean is over all values that it forecasts in training."""
     federation, task = tiny.series_federation(), tiny.series_task()
     data = evaluation_cohort(federation, 0, 0).client_data(2)
     train, test = (rows[2][rows[2] >= 0] for rows in (federation.train, federation.test))

@@ -1,4 +1,4 @@
-"""Models that multiply in bfloat16: what it changes is rounding, and nothing but the model's products."""
+"""Models that multiply in bfloat16: results change by rounding only, and only products of the model are rounded."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ from fedweave.tensors.trees import Params, tree_leaves
 
 KINDS = ("rows", "series", "images")
 FITS = {name: [kind for kind in KINDS if tiny.suits(name, tiny.TASKS[kind][0]())] for name in METHODS}
-# Convolutions in bfloat16 are slow where the processor has no instructions for them: one method of each family.
+# Convolutions in bfloat16 are slow if the processor has no instructions for them: one method of each family.
 IMAGES = ("fedavg", "fedrep", "fedaghn", "pfedgat", "shn")
 CASES = [
     *(pytest.param(name, kinds[0], marks=tiny.sweep(name)) for name, kinds in FITS.items() if kinds),
@@ -38,8 +38,8 @@ def leaves(name: str, task: Task, kind: str, executor: Loop | Batched) -> list[t
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
-def test_what_is_kept_and_sent_stays_in_full(name: str, kind: str) -> None:
-    """Every method: other numbers, which are finite where they were, of the same types, however clients are mapped."""
+def test_stored_and_sent_tensors_keep_their_precision(name: str, kind: str) -> None:
+    """For every method and executor: the numbers differ, have the same types, and are finite where they were."""
     task = tiny.TASKS[kind][0](dtype=torch.float32)
     full, half = leaves(name, task, kind, Loop()), leaves(name, replace(task, products=torch.bfloat16), kind, Loop())
     stacked = leaves(name, replace(task, products=torch.bfloat16), kind, Batched())
@@ -49,8 +49,9 @@ def test_what_is_kept_and_sent_stays_in_full(name: str, kind: str) -> None:
 
 
 def test_gradients_are_those_of_the_model_up_to_rounding() -> None:
-    """bfloat16 keeps eight bits: the gradient of a batch is off by a few times 2⁻⁸ of its length,
-    since the kinks of ReLU and pooling lie elsewhere for some inputs."""
+    """bfloat16 keeps eight bits: the error of a batch's gradient is a few times 2⁻⁸ of its length, because the kinks of
+    ReLU and pooling are elsewhere for some inputs.
+    """
     federation = tiny.TASKS["images"][1](dtype=torch.float32)
     task = RowClassification(lambda: build("small_cnn", (1, 8, 8), tiny.CLASSES), torch.float32, augment=1)
     data, model, rows = evaluation_cohort(federation, 0, 0).client_data(0), task.init(0), torch.arange(8)
@@ -68,6 +69,6 @@ def test_gradients_are_those_of_the_model_up_to_rounding() -> None:
     assert 2**-10 < off.sqrt() < 0.1
 
 
-def test_tf32_is_a_gpus() -> None:
+def test_tf32_needs_a_gpu() -> None:
     with pytest.raises(BadInput, match=r"tf32.*CPU.*bfloat16"):
         computing("cpu", tf32=True)

@@ -1,4 +1,4 @@
-"""Recorded steps: what a CUDA graph does, on a CPU: operations are recorded once and replayed over the same memory."""
+"""Recorded steps on a CPU: like a CUDA graph, operations are recorded once and replayed on the same memory."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,7 +18,7 @@ from fedweave.tensors.trees import tree_leaves
 
 PAIRS = [(name, kind) for kind, (task, _) in tiny.TASKS.items() for name in METHODS if tiny.suits(name, task())]
 ELSEWHERE = {name for name in METHODS if (name, "rows") not in PAIRS}
-# Rows are quick, and other kinds are for `make acceptance`, unless a method suits nothing else.
+# Tests on rows are quick, and other kinds belong to `make acceptance`, unless a method has no other task.
 CASES = [
     pytest.param(*pair, marks=[] if pair[1] == "rows" or pair[0] in ELSEWHERE else pytest.mark.acceptance)
     for pair in PAIRS
@@ -26,7 +26,7 @@ CASES = [
 
 
 class Tape(TorchDispatchMode):
-    """Notes every operation with the tensors that it read and wrote."""
+    """Records every operation with the tensors that it read and wrote."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Tape(TorchDispatchMode):
 
     @torch.no_grad()
     def replay(self) -> None:
-        """The same operations on the same memory, as kernels of a graph have no other."""
+        """The same operations on the same memory, like the kernels of a graph."""
         for func, args, kwargs, out in self.calls:
             for old, new in zip(tree_leaves(out), tree_leaves(func(*args, **kwargs)), strict=True):
                 if isinstance(old, Tensor) and new.data_ptr() != old.data_ptr():
@@ -47,7 +47,7 @@ class Tape(TorchDispatchMode):
 
 
 def taped(step: Callable[[], None]) -> Callable[[], None]:
-    """In place of `recordings.cuda_graph`; recording on a CPU also runs the step, whose effect is taken back."""
+    """Replaces `recordings.cuda_graph`. Recording on a CPU also runs the step, whose effect is undone."""
     with Tape() as tape:
         step()
     return tape.replay
@@ -63,7 +63,7 @@ def no_recordings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
 def test_recorded_steps_have_the_same_bits(name: str, kind: str) -> None:
-    """Every method, ragged clients, one of them away: replays give what plain steps give."""
+    """Every method, clients of different sizes, one of them absent: replays equal plain steps."""
     task, federation = (make() for make in tiny.TASKS[kind])
     method, settings = tiny.method(name, task, kind), Settings(rounds=3, seed=4, participation=0.8)
     *_, plain = run(method, federation, settings, Batched())
@@ -85,14 +85,14 @@ def three(recording: recordings.Recording) -> None:
 
 
 def total(key: int, times: int = 1) -> float | None:
-    """0 + 2 (1 + 2 + 3), as often as asked for; None if it was not recorded."""
+    """0 + 2 (1 + 2 + 3), `times` times. None if it was not recorded."""
     zero, two, rows = torch.zeros(()), torch.tensor(2.0), torch.tensor([1.0, 2.0, 3.0])
     runs = [recordings.run(key, step, three, [zero], [two], [rows]) for _ in range(times)]
     return None if runs[-1] is None else float(runs[-1][0][0])
 
 
-def test_the_recording_that_was_not_used_longest_gives_way() -> None:
-    """A process that trains one method after the other records the last ones."""
+def test_the_least_recently_used_recording_is_dropped() -> None:
+    """A process that trains methods in sequence records the last ones."""
     for key in range(recordings.LIMIT + 5):
         assert total(key, times=2) == 12.0
     assert len(recordings._RECORDINGS) == recordings.LIMIT
@@ -100,16 +100,16 @@ def test_the_recording_that_was_not_used_longest_gives_way() -> None:
     assert keys == [*range(5, recordings.LIMIT + 5)]
 
 
-def test_steps_that_change_all_the_time_are_not_recorded_for_ever() -> None:
-    """No recording served twice: from then on steps are plain, and what is recorded stays."""
+def test_steps_that_always_change_are_no_longer_recorded() -> None:
+    """No recording was used twice: later steps are plain, and earlier recordings are kept."""
     for key in range(2 * recordings.LIMIT):
         assert total(key) == 12.0
     assert total(1000) is None
     assert total(2 * recordings.LIMIT - 1) == 12.0
 
 
-def test_a_failure_is_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step that cannot be recorded is left to the caller, for good; memory that is too small is the executor's."""
+def test_a_failure_gives_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller runs a step that cannot be recorded, from then on. The executor handles a lack of memory."""
     monkeypatch.setattr(recordings, "cuda_graph", lambda step: 1 / 0)
     with pytest.warns(UserWarning, match="not recorded: ZeroDivisionError"):
         assert total(0) is None
@@ -124,8 +124,10 @@ def test_a_failure_is_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not recordings._RECORDINGS
 
 
-def test_a_large_input_is_read_where_it_lies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as it stays; one that changes from run to run is copied, and the steps are recorded once more."""
+def test_a_large_input_is_read_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This holds as long as it is the same tensor. One that changes from run to run is copied, and the steps are
+    recorded again.
+    """
     monkeypatch.setattr(recordings, "LARGE", 8)
     counts: list[int] = []
     monkeypatch.setattr(recordings, "cuda_graph", lambda step: counts.append(1) or taped(step))  # type: ignore[func-returns-value]

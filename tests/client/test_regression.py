@@ -1,4 +1,4 @@
-"""Regression of rows: targets are learned in one unit and scored in another."""
+"""Regression of rows: targets have one unit in training and another one in scores."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from fedweave.models import build
 
 
 def test_scores_are_in_the_unit_of_the_targets() -> None:
-    """The loss is the MSE of (target − offset) / unit, the score that of the targets; each client has its own unit."""
+    """The loss is the MSE of (target − offset) / unit, the score that of the targets. Each client has its own unit."""
     plain, g = tiny.rows_federation(), torch.Generator().manual_seed(0)
     targets = torch.randn(len(plain.shared["y"]), 2, generator=g, dtype=torch.float64)
     offset, unit = (torch.rand(5, 2, generator=g, dtype=torch.float64) + 1 for _ in range(2))

@@ -1,4 +1,4 @@
-"""Stacked training: closures taken apart, clients trained outside the transform, compiled steps, sparse features."""
+"""Stacked training: captured closures, clients trained outside of the transform, compiled steps, sparse features."""
 
 import gc
 import os
@@ -42,7 +42,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Bag:
-    """Two tensors and a number that may not be read."""
+    """Two tensors and a number that the function must not read."""
 
     a: Tensor
     parts: dict[str, Tensor]
@@ -56,18 +56,18 @@ def closure(bag: Bag, scale: float, offset: Tensor) -> Callable[[Tensor], Tensor
     return partial(lambda f, x: f(x) + offset, inner)
 
 
-def test_everybody_s_graphs_are_read_where_they_lie() -> None:
-    """A cohort of all clients copies none of their arrays; one of some clients holds just theirs."""
+def test_graphs_of_all_clients_are_read_without_a_copy() -> None:
+    """A cohort of all clients copies no arrays. A cohort of some clients has only theirs."""
     federation = tiny.nodes_federation()
-    everybody = evaluation_cohort(federation, 0, 0)
-    few, own = everybody.chunk(1, 3).client_tensors(), everybody.client_tensors()
+    all_clients = evaluation_cohort(federation, 0, 0)
+    few, own = all_clients.chunk(1, 3).client_tensors(), all_clients.client_tensors()
     for name, array in federation.own.items():
         assert own[f"own/{name}"].data_ptr() == array.data_ptr()
         assert torch.equal(few[f"own/{name}"], array[1:3])
 
 
 def test_captured_closures_compute_the_same() -> None:
-    """Every captured tensor is listed once; rebuilt over other tensors, the function is the one made from them."""
+    """Every captured tensor is listed once. Rebuilt with other tensors, the function is the one made from them."""
     a, b, c, x = (torch.randn(3) for _ in range(4))
     captured = capture(closure(Bag(a, {"b": b}, 1), 2.0, c))
     assert sorted(map(id, captured.tensors)) == sorted(map(id, (a, b, c)))
@@ -76,8 +76,8 @@ def test_captured_closures_compute_the_same() -> None:
     assert torch.equal(captured.rebuild([other[id(t)] for t in captured.tensors])(x), expected(x))
 
 
-def test_forms_tell_functions_apart() -> None:
-    """Tensors and volatile fields do not matter to a form; numbers, code and structure do."""
+def test_forms_distinguish_functions() -> None:
+    """Tensors and volatile fields do not change a form. Numbers, code and structure do."""
     ones = torch.ones(3)
 
     def form(scale: float, turn: int, names: tuple[str, ...] = ("b",)) -> object:
@@ -91,16 +91,16 @@ def test_forms_tell_functions_apart() -> None:
     assert len({capture(value).form for value in (1, 1.0, True, "1", None)}) == 5
 
 
-def test_forms_know_dataclasses_by_value() -> None:
-    """Records without a tensor are alike if their fields are; those of another type or number are not."""
+def test_forms_compare_dataclasses_by_value() -> None:
+    """Records without a tensor are equal if their fields are. Those of another type or number are not."""
     first, again, other = (capture(SGD(lr=lr)).form for lr in (0.1, 0.1, 0.2))
     assert first == again
     assert hash(first) == hash(again)
     assert first != other != capture(Adam(lr=0.2)).form
 
 
-def test_a_rebuild_holds_no_tensor() -> None:
-    """What is kept with a program for the rest of the process does not keep the data of the round that it began in."""
+def test_a_rebuild_has_no_reference_to_a_tensor() -> None:
+    """The parts that are kept with a program do not keep the data of its first round in memory."""
     values = [torch.ones(3) for _ in range(3)]
     captured = capture(partial(closure(Bag(values[0], {"b": values[1]}, 1), 2.0, values[2]), values[0]))
     references, rebuild = [weakref.ref(value) for value in values], captured.rebuild
@@ -114,10 +114,8 @@ def test_a_rebuild_holds_no_tensor() -> None:
 @pytest.mark.parametrize(
     ("name", "control"), [("pfedgat", True), ("fedsheafhn", True), ("fedpub", True), ("apfl", False)]
 )
-def test_no_round_compiles_what_a_round_before_has_compiled(
-    name: str, control: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Losses and solvers of one run have the same form in every round, whatever object holds them."""
+def test_no_round_compiles_again(name: str, control: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Losses and solvers of one run have the same form in every round, for any object that has them."""
     monkeypatch.setattr(compilation, "_compile", lambda function, leaves: function)
     kind = "rows" if tiny.suits(name, tiny.rows_task()) else "nodes"
     task, federation = (make() for make in tiny.TASKS[kind])
@@ -130,7 +128,7 @@ def test_no_round_compiles_what_a_round_before_has_compiled(
 
 
 def test_volatile_fields_cannot_be_read() -> None:
-    """A rebuilt loss that looks at the round fails, instead of seeing that of another round."""
+    """A rebuilt loss that reads the round fails, instead of reading that of another round."""
 
     def looks(bag: Bag) -> Callable[[], Tensor]:
         return lambda: bag.a * (2.0 if bag.turn else 1.0)
@@ -150,9 +148,7 @@ SOLVERS = {
 
 @pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
 def test_stacked_descent_is_descent_of_each(solver: SGD | Adam | GroupedSolver) -> None:
-    """With steps that are padding for some clients, every client gets what it gets alone, its own loss and state
-    included.
-    """
+    """Some steps are padding for a client. Each client gets the result of its training alone, with loss and state."""
     n, rows = 4, torch.tensor([[[[0, 1], [2, -1]]], [[[3, 4], [-1, -1]]], [[[5, 6], [7, 8]]], [[[1, 2], [9, -1]]]])
     x, target = torch.randn(n, 10, 3, dtype=torch.float64), torch.randn(n, 10, dtype=torch.float64)
     start = {
@@ -218,8 +214,8 @@ def test_a_program_from_the_cache_gives_the_same_bits(tmp_path: Path) -> None:
 
 @pytest.mark.acceptance
 @pytest.mark.skipif(not compilation.has_compiler(), reason="no C++ compiler on this machine")
-def test_compiled_steps_change_rounding_alone() -> None:
-    """Ragged clients under Adam, two rounds: compiled = stacked, and the second round compiles nothing."""
+def test_compiled_steps_differ_by_rounding_only() -> None:
+    """Clients of different sizes under Adam, two rounds: compiled = stacked, and the second round compiles nothing."""
     federation = tiny.rows_federation()
     method = replace(tiny.method("fedavg_ft", tiny.rows_task(), "rows"), solver=Adam(lr=0.01, clip=1.0))
     compilation._PROGRAMS.clear()
@@ -238,7 +234,7 @@ def test_compiled_steps_change_rounding_alone() -> None:
 
 @dataclass(frozen=True)
 class Halving(SGD):
-    """Each step is half as long as the one before: its length is a whole number before the first one alone."""
+    """Each step is half as long as the one before. Only its first length is an integer."""
 
     def init(self, params: Params) -> Tree:
         return {"length": torch.ones((), dtype=torch.int64)}
@@ -252,20 +248,20 @@ class Halving(SGD):
 
 
 def test_a_step_that_changes_types_is_not_compiled() -> None:
-    """A program reads its inputs without looking at their types, so it would misread the second length."""
+    """A program does not check the types of its inputs, so it would misread the second length."""
     federation = tiny.rows_federation()
     method = replace(tiny.method("fedavg_ft", tiny.rows_task(), "rows"), solver=Halving(lr=0.1))
     compilation._PROGRAMS.clear()
-    begun = begin(method, federation, 0, Batched())
-    plain = run_round(method, begun, federation, Settings(rounds=1), Batched())[0]
+    state = begin(method, federation, 0, Batched())
+    plain = run_round(method, state, federation, Settings(rounds=1), Batched())[0]
     with pytest.warns(UserWarning, match=r"not compiled: TypeError: torch.int64 .* becomes torch.float32"):
-        fast = run_round(method, begun, federation, Settings(rounds=1), Batched(compiled=True))[0]
+        fast = run_round(method, state, federation, Settings(rounds=1), Batched(compiled=True))[0]
     compilation._PROGRAMS.clear()
     assert all(map(torch.equal, trees.tree_leaves(plain.server), trees.tree_leaves(fast.server)))
 
 
-def test_trees_are_mapped_as_by_pytree() -> None:
-    """Dictionaries, named and plain tuples and lists, nested and empty; trees that are not alike are refused."""
+def test_trees_are_mapped_like_those_of_pytree() -> None:
+    """Dictionaries, named and plain tuples and lists, nested and empty. Trees of different structure are refused."""
     a = {
         "x": torch.ones(2),
         "y": (torch.zeros(1), [torch.ones(3), {}]),
@@ -281,8 +277,8 @@ def test_trees_are_mapped_as_by_pytree() -> None:
 
 
 def test_stacking_copies_only_what_changed() -> None:
-    """Leaves that clients hand back as rows of one tensor are that tensor, leaves given twice are one; anything else is
-    a copy.
+    """Leaves that clients return as rows of one tensor give that tensor. Leaves given twice give one. All others are
+    copied.
     """
     whole = {"a": torch.randn(4, 3), "b": torch.randn(4, 2)}
     rows = [trees.at(whole, i) for i in range(4)]
@@ -303,15 +299,15 @@ def test_stacking_copies_only_what_changed() -> None:
             assert torch.equal(actual[name], torch.stack([row[name] for row in other]))
 
 
-def test_a_square_that_is_turned_round_is_a_copy() -> None:
-    """It begins where the row begins and has its shape."""
+def test_a_transposed_square_is_copied() -> None:
+    """It begins at the row's address and has its shape."""
     whole = torch.randn(3, 2, 2)
     assert torch.equal(trees.stack([row.T for row in whole]), whole.mT)
 
 
-def test_large_results_are_let_go_one_by_one() -> None:
-    """When the loop turns to the next client, what the one before gave lies in the stack and nowhere else."""
-    everybody, references = evaluation_cohort(tiny.rows_federation(), 0, 0), []
+def test_large_results_are_released_one_by_one() -> None:
+    """When the loop continues with the next client, the result of the last one is only in the stack."""
+    all_clients, references = evaluation_cohort(tiny.rows_federation(), 0, 0), []
 
     def one(number: Tensor, data: ClientData) -> trees.Tree:
         assert all(reference() is None for reference in references)
@@ -320,14 +316,14 @@ def test_large_results_are_let_go_one_by_one() -> None:
         return {"first": fresh, "again": fresh, "number": number}
 
     numbers = torch.arange(float(tiny.CLIENTS))
-    actual = Loop().map(one, (numbers,), everybody)
+    actual = Loop().map(one, (numbers,), all_clients)
     assert actual["first"] is actual["again"]
     assert actual["number"] is numbers
     assert torch.equal(actual["first"], numbers[:, None].expand(-1, trees.LARGE // 4))
 
 
 def test_large_results_that_differ_in_form_are_stacked_like_small_ones() -> None:
-    """Given twice by some clients alone, of another type, or left as it was given; of another shape they cannot be."""
+    """Some are given twice by some clients only, of another type, or unchanged. Those of another shape are refused."""
     size = trees.LARGE // 4
     whole = torch.randn(4, size)
     fresh = [2 * row for row in whole]
@@ -345,10 +341,11 @@ def test_large_results_that_differ_in_form_are_stacked_like_small_ones() -> None
         trees.stack(trees.collect_for_stack(iter([{"a": fresh[0]}, {"a": fresh[1][None]}]), 2))
 
 
-def test_auto_picks_by_kind_size_and_length() -> None:
-    """Convolutions and large dense models run one by one on a CPU; small ones are stacked, and compiled where it pays.
+def test_auto_selects_by_kind_size_and_length() -> None:
+    """On a CPU, convolutions and large dense models run in sequence. Small models are stacked, and compiled if that is
+    faster.
 
-    On a GPU all are stacked, and recorded unless they are large or `batched` asks for plain steps.
+    On a GPU all are stacked. They are recorded unless they are large or `batched` requests plain steps.
     """
     small, large = build("mlp", (8,), 2), build("mlp", (4000,), 2)
 
@@ -369,8 +366,10 @@ def test_auto_picks_by_kind_size_and_length() -> None:
     assert pick(build_method("fedsage", "nodes", wide=20_000).network) == "loop"
 
 
-def test_sparse_features_are_the_dense_ones() -> None:
-    """Products by cells and their gradients equal dense ones, alone and in blocks of ragged clients."""
+def test_sparse_features_give_the_results_of_dense_ones() -> None:
+    """Products by cells and their gradients equal dense ones, for one client and in blocks of clients of different
+    sizes.
+    """
     g = np.random.default_rng(0)
     xs = [g.normal(size=(v, 40)) * (g.random((v, 40)) < 0.04) for v in (9, 6, 11)]
     edges = [np.stack([np.arange(v), np.roll(np.arange(v), 1)]) for v in (9, 6, 11)]
@@ -393,20 +392,20 @@ def test_sparse_features_are_the_dense_ones() -> None:
 
 
 def test_dense_features_have_no_cells() -> None:
-    """Above a twentieth of entries, products by cells do not pay."""
+    """Above a twentieth of non-zero entries, products by cells are slower."""
     own, _ = stack_clients([np.ones((4, 3))], [np.zeros(4, dtype=np.int64)], [np.array([[0, 1], [1, 0]])])
     assert "cells" not in own
 
 
 def test_ordered_sorts_by_column() -> None:
-    """The third row is a permutation that puts columns in ascending order, rows ascending within each."""
+    """The third row is a permutation that puts columns in ascending order, with ascending rows within each."""
     places = add_column_order(torch.tensor([[2, 0, 1, 0], [0, 1, 1, 3]]))
     assert places[0][places[2]].tolist() == [0, 0, 1, 2]
     assert places[1][places[2]].tolist() == [1, 3, 1, 0]
 
 
-def test_a_loop_never_sees_padding() -> None:
-    """The view of one client has its own cells, nodes and edges only."""
+def test_a_loop_has_no_padding() -> None:
+    """The view of one client has only its own cells, nodes and edges."""
     federation = tiny.nodes_federation()
     cohort = Cohort(
         federation, torch.arange(5), torch.empty(5, 0, 0, 0, dtype=torch.int64), torch.zeros(5, dtype=torch.int64), 0
