@@ -1,4 +1,4 @@
-"""Convolutions as products: what PyTorch's own give, forward and backward."""
+"""Convolutions as products give the results of PyTorch's own, forward and backward."""
 
 from typing import Any
 
@@ -27,22 +27,22 @@ def stacks(size: tuple[int, int] = (3, 2)) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def count(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Of every convolution, whether it became a product."""
-    taken, inner = [], convolutions._product
+    """Records for every convolution whether it became a product."""
+    products, inner = [], convolutions._product
 
     def counted(*args: Any, **options: Any) -> Tensor | None:
         product = inner(*args, **options)
-        taken.append(product is not None)
+        products.append(product is not None)
         return product
 
     monkeypatch.setattr(convolutions, "_product", counted)
-    return taken
+    return products
 
 
 @pytest.mark.parametrize("options", CASES.values(), ids=CASES)
-def test_a_product_is_the_convolution(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_product_equals_the_convolution(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Values and all three gradients, with and without a bias."""
-    taken, tensors = count(monkeypatch), stacks()
+    products, tensors = count(monkeypatch), stacks()
     for own in (tensors, tensors[:2]):
         results = []
         for device in ("cpu", "cuda"):
@@ -51,12 +51,12 @@ def test_a_product_is_the_convolution(options: dict[str, Any], monkeypatch: pyte
             results.append([out, *torch.autograd.grad((out * out.detach().cos()).sum(), own)])
         for expected, actual in zip(*results, strict=True):
             torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
-    assert taken == [True, True]
+    assert products == [True, True]
 
 
-def test_other_convolutions_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_convolutions_are_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups, dilation, one kernel for all clients, no client axis, and images whose unfolding is large."""
-    taken, (x, w, b) = count(monkeypatch), stacks()
+    products, (x, w, b) = count(monkeypatch), stacks()
     cases = [
         lambda: vmap(lambda x, w: F.conv2d(x, w[:, :1], groups=2, bias=None) if len(w) % 2 == 0 else x)(x, w[:, :4]),
         lambda: vmap(lambda x, w: F.conv2d(x, w, dilation=2))(x, w),
@@ -72,14 +72,14 @@ def test_other_convolutions_stay(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(convolutions, "LARGEST", 4 * 12 * 49 - 1)
         with use_products("cuda"):
             vmap(F.conv2d)(x, w)
-    assert taken == [False] * 6
+    assert products == [False] * 6
 
 
 def test_a_gradient_inside_the_map_keeps_its_convolutions(
     monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
-    """Through `torch.func.grad`, where the way back of a product would take one client after the other."""
-    taken, (x, w, b) = count(monkeypatch), stacks()
+    """Through `torch.func.grad`, where the backward pass of a product would handle clients in sequence."""
+    products, (x, w, b) = count(monkeypatch), stacks()
 
     def gradient(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
         return torch.func.grad(lambda w: F.conv2d(x, w, b).cos().sum())(w)
@@ -87,5 +87,5 @@ def test_a_gradient_inside_the_map_keeps_its_convolutions(
     expected = vmap(gradient)(x, w, b)
     with use_products("cuda"):
         assert torch.equal(vmap(gradient)(x, w, b), expected)
-    assert taken == [False]
+    assert products == [False]
     assert not recwarn

@@ -30,7 +30,7 @@ def test_dropout_drops_its_share_and_keeps_the_mean(p: float) -> None:
 
 
 def test_neighbours_are_dropped_independently() -> None:
-    """Four elements share a hash; none of their pairs may move together."""
+    """Four elements share a hash. No two of them may be correlated."""
     mask = (
         (dropout_keys.dropout(torch.ones(200_000, dtype=torch.float64), 0.5, dropout_keys.key(11)) > 0)
         .reshape(-1, 4)
@@ -42,7 +42,7 @@ def test_neighbours_are_dropped_independently() -> None:
 
 
 @pytest.mark.parametrize("shape", [(3,), (5, 7), (2, 3, 4)])
-def test_a_batch_of_keys_draws_what_each_key_draws(shape: tuple[int, ...]) -> None:
+def test_a_batch_of_keys_has_the_draws_of_each_key(shape: tuple[int, ...]) -> None:
     base = torch.stack([dropout_keys.key(i) for i in range(4)])
     h = torch.rand(4, *shape, dtype=torch.float64)
     together = vmap(lambda h, key: dropout_keys.dropout(h, 0.4, key, salt=2) + dropout_keys.uniform(key, shape))(

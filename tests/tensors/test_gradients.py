@@ -15,8 +15,8 @@ def loss(params: dict, x: torch.Tensor) -> tuple[torch.Tensor, dict]:
     return y.square().sum(), {"mean": y.mean()}
 
 
-def test_the_bits_of_torch_func(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under vmap, also inside a gradient; a parameter without influence has gradient 0, and no compiler is imported."""
+def test_gradients_have_the_bits_of_torch_func(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under vmap, also inside a gradient. A parameter without effect has gradient 0. No compiler is imported."""
     g = torch.Generator().manual_seed(0)
     x, a, b = (torch.randn(*shape, generator=g) for shape in ((3, 5, 4), (3, 4, 2), (3, 2)))
     params = {"a": a, "b": b, "unused": torch.ones(3, 2)}
@@ -42,8 +42,8 @@ def test_the_bits_of_torch_func(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(torch.equal(slope, expected[2][name]) for slope, name in zip(slopes, "ab", strict=True))
 
 
-def test_a_gradient_shares_no_memory_with_what_was_pulled_back() -> None:
-    """The server's optimiser may write to the gradient; uploads and downloads must keep their values."""
+def test_a_gradient_shares_no_memory_with_its_input() -> None:
+    """The server's optimiser may write to the gradient. Uploads and downloads must keep their values."""
     phi, vector = {"w": torch.ones(3)}, {"model": torch.tensor([1.0, 2.0, 3.0])}
     gradient, start = pull_back(lambda phi: {"model": 1 * phi["w"]}, phi, lambda _: vector)
     same, _ = pull_back(lambda phi: {"model": phi["w"]}, phi, lambda _: vector)

@@ -1,4 +1,4 @@
-"""Many streams at once are the streams one by one."""
+"""Many streams at once equal the streams one by one."""
 
 import numpy as np
 import pytest
@@ -9,22 +9,22 @@ INTS = [(), (0,), (7, 1), (3, 1, 250), (2**32 - 1, 2**31, 1), (2**40, 1), (1, 2,
 
 
 @pytest.mark.parametrize("ints", INTS)
-def test_first_numbers(ints: tuple[int, ...]) -> None:
-    """Also of large numbers, and of more of them than a pool has words."""
+def test_first_numbers_are_those_of_single_streams(ints: tuple[int, ...]) -> None:
+    """This includes large numbers, and more numbers than a pool has words."""
     ids = np.array([0, 1, 2, 9999, 2**31, 2**32 - 1, 5])
     expected = [stream(*ints, int(i)).random() for i in ids]
     assert first_numbers(*ints, ids=ids).tolist() == expected
 
 
-def test_identities_that_need_more_bits() -> None:
+def test_identities_that_need_more_bits_have_the_same_draws() -> None:
     """They are drawn one by one."""
     assert first_numbers(1, ids=np.array([2**33]))[0] == stream(1, 2**33).random()
     _same((1,), np.array([2, 2**33]))
 
 
 @pytest.mark.parametrize("ints", INTS)
-def test_streams(ints: tuple[int, ...]) -> None:
-    """Whatever was drawn from the stream before: halves of words too, which a generator keeps for the next draw."""
+def test_draws_are_those_of_single_streams(ints: tuple[int, ...]) -> None:
+    """This holds for any earlier draws from the stream: a generator keeps half of a word for the next draw."""
     ids = np.array([0, 1, 2, 9999, 2**31, 2**32 - 1, 5])
     _same(ints, ids)
 

@@ -1,11 +1,11 @@
-"""Initial parameters are a function of their seed and leave the caller's own draws alone."""
+"""Initial parameters are a function of their seed and do not change the caller's own draws."""
 
 import torch
 
 from fedweave.tensors.seeding import use_seed
 
 
-def test_draws_are_those_of_the_seed_and_the_callers_go_on() -> None:
+def test_draws_depend_on_the_seed_and_the_callers_draws_continue() -> None:
     torch.manual_seed(3)
     expected = torch.rand(4)
     torch.manual_seed(7)

@@ -1,4 +1,4 @@
-"""Tables whose rows lie in files: the values of dense tensors, older versions unchanged, and files that do not grow."""
+"""Tables with rows in files: the values of dense tensors, unchanged older versions, and files of bounded size."""
 
 import resource
 from pathlib import Path
@@ -19,7 +19,7 @@ CLIENTS = 7
 
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three rows a file and two rows a block, so that there are several of each."""
+    """Three rows per file and two rows per block, so that there are several of each."""
     monkeypatch.setattr(storage, "SEGMENT", 3 * 6 * 8)
     monkeypatch.setattr(tables, "BLOCK", 2 * 6 * 8)
 
@@ -38,19 +38,19 @@ def pair(files: Storage) -> tuple[Table, Tensor]:
     return table, row.expand(CLIENTS, 2, 3).clone()
 
 
-def changed(table: Tensor, dense: Tensor, draws: np.random.Generator) -> tuple[Tensor, Tensor]:
-    """Both with new rows of some clients."""
+def with_new_rows(table: Tensor, dense: Tensor, draws: np.random.Generator) -> tuple[Tensor, Tensor]:
+    """The table and the tensor with new rows of some clients."""
     ids = torch.from_numpy(draws.permutation(CLIENTS)[: draws.integers(1, CLIENTS + 1)])
     rows = torch.from_numpy(draws.normal(size=(len(ids), 2, 3)))
     return trees.put(table, ids, rows), trees.put(dense, ids, rows)
 
 
 def test_any_sequence_of_changes_gives_the_values_of_a_tensor(files: Storage) -> None:
-    """Also of every earlier version that is still in use; slots of the others are used again."""
+    """Every earlier version in use keeps its values. Slots of unused versions are reused."""
     draws, (table, dense) = np.random.default_rng(1), pair(files)
     versions = [(table, dense)]
     for _ in range(60):
-        table, dense = changed(table, dense, draws)
+        table, dense = with_new_rows(table, dense, draws)
         versions = [*versions, (table, dense)]
         versions = [versions[i] for i in sorted(draws.permutation(len(versions))[:4])]  # the others are freed
         for one, expected in versions:
@@ -61,9 +61,9 @@ def test_any_sequence_of_changes_gives_the_values_of_a_tensor(files: Storage) ->
     assert (table.version.rows.references > 0).sum() == CLIENTS
 
 
-def test_functions_on_the_tables_own_terms(files: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows, mixtures, products and clients that join are those of a tensor, and no whole table gets into memory."""
-    table, dense = changed(*pair(files), np.random.default_rng(2))
+def test_supported_functions_read_no_complete_table(files: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows, mixtures, products and newcomers have the values of a tensor, and no complete table is in memory."""
+    table, dense = with_new_rows(*pair(files), np.random.default_rng(2))
     ids, mask = torch.tensor([5, 0, 5]), torch.arange(CLIENTS) % 2 == 0
     weights, x = torch.rand(4, CLIENTS, dtype=torch.float64), torch.rand(2, 6, dtype=torch.float64)
     with monkeypatch.context() as patch:
@@ -102,9 +102,8 @@ def test_functions_on_the_tables_own_terms(files: Storage, monkeypatch: pytest.M
     assert torch.equal(again[CLIENTS:], table.default.expand(2, 2, 3))
 
 
-def test_gradient_of_a_mixture(files: Storage) -> None:
-    """In the weights, as of a tensor."""
-    table, dense = changed(*pair(files), np.random.default_rng(3))
+def test_the_gradient_of_a_mixture_is_that_of_a_tensor(files: Storage) -> None:
+    table, dense = with_new_rows(*pair(files), np.random.default_rng(3))
     weights = torch.rand(3, CLIENTS, dtype=torch.float64, requires_grad=True)
     mine, theirs = (
         torch.autograd.grad(torch.tensordot(weights, t, dims=1).square().sum(), weights) for t in (table, dense)
@@ -114,7 +113,7 @@ def test_gradient_of_a_mixture(files: Storage) -> None:
 
 def test_any_other_function_gets_a_tensor(files: Storage) -> None:
     """Arithmetic, statistics, pickling."""
-    table, dense = changed(*pair(files), np.random.default_rng(4))
+    table, dense = with_new_rows(*pair(files), np.random.default_rng(4))
     for made in (
         table + 1 - 1,
         (table * 1.0),
@@ -130,16 +129,18 @@ def test_any_other_function_gets_a_tensor(files: Storage) -> None:
 
 
 def test_a_checkpoint_keeps_its_rows(files: Storage, tmp_path: Path) -> None:
-    """Whatever a process writes afterwards; one that takes it up reads the same, and removes what it does not need."""
+    """It keeps them for any later writes of a process. A process that continues from it reads the same rows, and
+    removes unused ones.
+    """
     draws, (table, dense) = np.random.default_rng(5), pair(files)
-    table, dense = changed(table, dense, draws)
+    table, dense = with_new_rows(table, dense, draws)
     blank = files.create_table(torch.zeros(4), CLIENTS)
     files.flush()
     files.retain("first", {"a": table})
     save_tensors(tmp_path / "first.pt", storage.tables_to_records(({"a": table, "b": blank}, 3)))
     expected, later = dense, (table, dense)
     for _ in range(20):
-        later = changed(*later, draws)
+        later = with_new_rows(*later, draws)
     lost = files.create_table(torch.ones(5), CLIENTS).index_copy(0, torch.tensor([1]), torch.zeros(1, 5))
     assert isinstance(lost, Table)
     other = Storage(files.folder)
@@ -149,19 +150,19 @@ def test_a_checkpoint_keeps_its_rows(files: Storage, tmp_path: Path) -> None:
     assert torch.equal(state["b"].to_tensor(), torch.zeros(CLIENTS, 4))
     other.remove_unused_files()
     assert not [*files.folder.glob(f"{lost.version.rows.name}-*")]
-    after, more = changed(state["a"], expected, draws)
+    after, more = with_new_rows(state["a"], expected, draws)
     assert torch.equal(after[:], more)
     assert torch.equal(state["a"].to_tensor(), expected)
     files.release("first")
     del table
     for _ in range(20):
-        later = changed(*later, draws)
+        later = with_new_rows(*later, draws)
     assert not torch.equal(state["a"].to_tensor(), expected), "released rows are overwritten"
 
 
 def test_damaged_files_are_refused(files: Storage) -> None:
-    """A missing file, and one of other rows."""
-    table, _ = changed(*pair(files), np.random.default_rng(6))
+    """A missing file, and a file of other rows."""
+    table, _ = with_new_rows(*pair(files), np.random.default_rng(6))
     record = storage.tables_to_records(table)
     rows = table.version.rows
     first = files.folder / f"{rows.name}-0.npy"
@@ -173,14 +174,14 @@ def test_damaged_files_are_refused(files: Storage) -> None:
         storage.records_to_tables(record, Storage(files.folder))
 
 
-def test_a_full_disk_is_one_line(files: Storage) -> None:
-    """A limit on the size of files stands for it; what was there stays."""
-    table, dense = changed(*pair(files), np.random.default_rng(7))
+def test_a_full_disk_is_reported_in_one_line(files: Storage) -> None:
+    """A limit on the size of files replaces the full disk. Earlier content is unchanged."""
+    table, dense = with_new_rows(*pair(files), np.random.default_rng(7))
     versions = [(table, dense)]
 
     def fill() -> None:
         for seed in range(20):
-            versions.append(changed(*versions[-1], np.random.default_rng(seed)))
+            versions.append(with_new_rows(*versions[-1], np.random.default_rng(seed)))
 
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (150, hard))
@@ -194,7 +195,7 @@ def test_a_full_disk_is_one_line(files: Storage) -> None:
 
 
 def test_single_numbers_stay_in_memory(files: Storage) -> None:
-    """A number a client is no table, nor is a type that NumPy has not."""
+    """A number per client does not become a table, and neither does a type that NumPy lacks."""
     for row in (torch.tensor(1.0), torch.zeros(2, dtype=torch.bfloat16), torch.zeros(0)):
         made = files.create_table(row, CLIENTS)
         assert type(made) is Tensor
@@ -203,21 +204,21 @@ def test_single_numbers_stay_in_memory(files: Storage) -> None:
     assert trees.build_table({"a": torch.ones(2)}, 3)["a"].tolist() == [[1.0, 1.0]] * 3
 
 
-def test_a_new_table_takes_no_file_of_an_earlier_process(files: Storage, tmp_path: Path) -> None:
-    """Also where only the later tables of that process are in its checkpoint."""
+def test_a_new_table_uses_no_file_of_an_earlier_process(files: Storage, tmp_path: Path) -> None:
+    """This holds even if only the later tables of that process are in its checkpoint."""
     first, (table, dense) = files.create_table(torch.ones(2, 3).double(), CLIENTS), pair(files)
-    table, dense = changed(table, dense, np.random.default_rng(8))
+    table, dense = with_new_rows(table, dense, np.random.default_rng(8))
     files.flush()
     save_tensors(tmp_path / "state.pt", storage.tables_to_records({"a": table}))
     other = Storage(files.folder)
     state = storage.records_to_tables(load_tensors(tmp_path / "state.pt"), other)
-    changed(other.create_table(torch.zeros(2, 3).double(), CLIENTS), dense, np.random.default_rng(9))
+    with_new_rows(other.create_table(torch.zeros(2, 3).double(), CLIENTS), dense, np.random.default_rng(9))
     assert torch.equal(state["a"].to_tensor(), dense)
     assert isinstance(first, Table)
 
 
-def test_the_disk_has_space_for_a_row_before_it_is_written(files: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file begins with holes, and to write to one on a full disk would end the process."""
+def test_space_for_a_row_is_allocated_before_it_is_written(files: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new file is sparse, and writing to it on a full disk would end the process."""
     table, _ = pair(files)
     rows, allocated = table.version.rows, set()
 
@@ -234,8 +235,8 @@ def test_the_disk_has_space_for_a_row_before_it_is_written(files: Storage, monke
             break
 
 
-def test_rows_of_newcomers_may_resemble_the_default(files: Storage) -> None:
-    """A row that differs from it in one number is stored; one that equals it needs no place."""
+def test_rows_of_newcomers_are_compared_with_the_default(files: Storage) -> None:
+    """A row that differs from it in one number is stored. An equal one needs no slot."""
     table, dense = pair(files)
     rows = table.default.expand(2, 2, 3).clone()
     rows[1, 0, 0] += 1.0
@@ -246,21 +247,21 @@ def test_rows_of_newcomers_may_resemble_the_default(files: Storage) -> None:
 
 
 def test_rows_of_a_checkpoint_outlive_its_tables(files: Storage, tmp_path: Path) -> None:
-    """Until it is released, no other row takes their places, though the process has no such table any more."""
+    """Until the checkpoint is released, no other row uses their slots, even if the process has no such table."""
     draws, (table, dense) = np.random.default_rng(5), pair(files)
-    table, expected = later = changed(table, dense, draws)
+    table, expected = later = with_new_rows(table, dense, draws)
     files.retain("first", {"a": table})
     save_tensors(tmp_path / "first.pt", storage.tables_to_records({"a": table}))
     del table
     for _ in range(20):
-        later = changed(*later, draws)
+        later = with_new_rows(*later, draws)
     files.flush()
     state = storage.records_to_tables(load_tensors(tmp_path / "first.pt"), Storage(files.folder))
     assert torch.equal(state["a"].to_tensor(), expected)
 
 
-def test_tables_that_grow_leave_both_arguments_alone() -> None:
-    """Old values in the leading corner, new ones around it."""
+def test_growing_a_table_changes_no_argument() -> None:
+    """Old values are in the leading corner, and new ones around it."""
     old, fresh = torch.ones(2, 2), torch.zeros(3, 3)
     assert trees.grow({"a": old}, {"a": fresh})["a"].tolist() == [[1, 1, 0], [1, 1, 0], [0, 0, 0]]
     assert not fresh.any()
