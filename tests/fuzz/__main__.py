@@ -1,4 +1,4 @@
-"""`make fuzz`: damaged files for every reader, for a chosen time, and a table of what came of it."""
+"""`make fuzz`: damaged files for every reader, for a given time, and a table of the results."""
 
 import argparse
 import itertools
@@ -13,7 +13,7 @@ from tests.fuzz.campaign import Outcome, attack
 from tests.fuzz.targets import TARGETS
 
 FINDINGS = Path(".fuzz")
-SLICE = 60.0  # seconds of one child: it takes a few to start
+SLICE = 60.0  # seconds of one child: its start takes a few
 
 
 def _arguments() -> argparse.Namespace:
@@ -35,18 +35,18 @@ def _print_finding(outcome: Outcome) -> Outcome:
 
 def main() -> int:
     """Run children for all targets in turn until the time is up; returns 1 after a finding."""
-    wanted = _arguments()
-    end, totals = time.monotonic() + wanted.seconds, defaultdict(list)
-    piece = min(SLICE, wanted.seconds * wanted.jobs / len(wanted.targets))
-    turns = zip(itertools.cycle(wanted.targets), itertools.count(wanted.seed), strict=False)
+    arguments = _arguments()
+    end, totals = time.monotonic() + arguments.seconds, defaultdict(list)
+    piece = min(SLICE, arguments.seconds * arguments.jobs / len(arguments.targets))
+    turns = zip(itertools.cycle(arguments.targets), itertools.count(arguments.seed), strict=False)
 
     def work() -> None:
         while (left := end - time.monotonic()) > 0:
             target, seed = next(turns)
             totals[target].append(_print_finding(attack(target, seed, min(piece, left))))
 
-    with ThreadPoolExecutor(wanted.jobs) as pool:
-        for job in [pool.submit(work) for _ in range(wanted.jobs)]:
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        for job in [pool.submit(work) for _ in range(arguments.jobs)]:
             job.result()
     return _report(totals)
 

@@ -1,4 +1,4 @@
-"""Children that read damaged files, watched: a crash, a hang, a wrong exception or too much memory is a finding."""
+"""Children read damaged files. A crash, a hang, a wrong exception or too much memory is a finding."""
 
 import hashlib
 import os
@@ -15,13 +15,13 @@ from tests.fuzz.child import HEAD
 CORPUS = Path(__file__).resolve().parent / "corpus"  # inputs that were findings: <target>-<anything>
 ROOT = Path(__file__).resolve().parents[2]
 LONGEST = 30.0  # seconds for one input, on a busy machine
-START = 600.0  # seconds for the imports before the first input, where other programs come first
+START = 600.0  # seconds for the imports before the first input, if other programs run first
 SHARED = Path("/dev/shm")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a child did: inputs read and refused, seconds, and what went wrong."""
+    """The result of a child: inputs read and refused, seconds, and the error."""
 
     target: str
     seed: int
@@ -32,7 +32,7 @@ class Outcome:
     raw: bytes = b""
 
     def save(self, folder: Path) -> Path:
-        """Write the input of a finding; returns where."""
+        """Write the input of a finding. Returns its path."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.target}-{hashlib.sha256(self.raw).hexdigest()[:12]}"
         path.write_bytes(self.raw)
@@ -40,15 +40,15 @@ class Outcome:
 
 
 def attack(target: str, seed: int, seconds: float, count: int = 10**9, path: Path = ROOT) -> Outcome:
-    """Let a child read up to `count` damaged files in up to `seconds`; it looks for modules in `path` first."""
+    """Let a child read up to `count` damaged files in up to `seconds`. It looks for modules in `path` first."""
     place = SHARED if os.access(SHARED, os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=place) as folder:
-        begun = time.monotonic()
+        start = time.monotonic()
         code, output = _watched([target, str(seed), str(count), str(seconds), folder], path)
         journal = Path(folder) / "journal"
         content = journal.read_bytes() if journal.exists() else bytes(HEAD.size)
     read, refused, size = HEAD.unpack_from(content)
-    outcome = Outcome(target, seed, read, refused, time.monotonic() - begun)
+    outcome = Outcome(target, seed, read, refused, time.monotonic() - start)
     if code == 0:
         return outcome
     reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
@@ -56,7 +56,7 @@ def attack(target: str, seed: int, seconds: float, count: int = 10**9, path: Pat
 
 
 def _watched(arguments: list[str], path: Path) -> tuple[int, str]:
-    """Exit code and error output of a child; one that stays with an input for too long is aborted, with its stack."""
+    """Exit code and error output of a child. A child that reads one input for too long is aborted with its stack."""
     folder = Path(arguments[-1])
     command = [sys.executable, "-m", "tests.fuzz.child", *arguments, str(CORPUS)]
     modules = os.pathsep.join(map(str, (path, ROOT / "src", ROOT)))
@@ -77,7 +77,7 @@ def _watched(arguments: list[str], path: Path) -> tuple[int, str]:
 
 
 def _begun(journal: Path) -> int:
-    """How many inputs the child has begun; -1 before the first."""
+    """The number of inputs that the child has begun; -1 before the first."""
     content = _head(journal)
     return HEAD.unpack(content)[0] if len(content) == HEAD.size else -1
 

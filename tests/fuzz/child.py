@@ -1,4 +1,4 @@
-"""One process that reads damaged files until its time is up. It notes each file beforehand, in case it crashes."""
+"""One process that reads damaged files until its time is over. It records each file beforehand, in case it crashes."""
 
 import faulthandler
 import mmap
@@ -21,7 +21,7 @@ FINDING = 3  # exit code
 
 
 class Journal:
-    """The present input in a file that outlives the process."""
+    """The present input in a file that remains after a crash."""
 
     def __init__(self, path: Path) -> None:
         path.write_bytes(bytes(ROOM))
@@ -30,20 +30,20 @@ class Journal:
         self.begun = self.refused = 0
 
     def begin(self, raw: bytes) -> None:
-        """Note an input before it is read."""
+        """Record an input before it is read."""
         self.begun += 1
         HEAD.pack_into(self.memory, 0, self.begun, self.refused, len(raw))
         self.memory[HEAD.size : HEAD.size + len(raw)] = raw
 
 
 def peak() -> int:
-    """The most memory that this program has had, in bytes; the kernel's own count begins with that of the parent."""
+    """The peak memory of this program in bytes. The kernel's own count begins with that of the parent."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) << 10
 
 
 def limit_memory() -> None:
-    """What the process has mapped now, and four times `MEMORY`: an allocation beyond fails at once."""
+    """The limit is the present memory of the process, and four times `MEMORY`: a larger allocation fails at once."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * resource.getpagesize() + 4 * MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
@@ -51,7 +51,7 @@ def limit_memory() -> None:
 
 
 def examine(target: Target, path: Path, raw: bytes) -> bool:
-    """Let `target` read `raw`; returns whether it refused. Whatever else it raises is a finding."""
+    """Let `target` read `raw`. Returns whether it refused. Any other error is a finding."""
     path.write_bytes(raw)
     try:
         target.read(path)
@@ -64,7 +64,7 @@ def examine(target: Target, path: Path, raw: bytes) -> bool:
 
 
 def inputs(target: Target, saved: list[bytes], seed: int) -> Iterator[bytes]:
-    """The files that were findings once, then damaged ones without end."""
+    """The files of earlier findings, then damaged ones without end."""
     random, corpus = Random(seed), target.corpus()
     yield from (*corpus, *saved)
     while True:
@@ -72,11 +72,11 @@ def inputs(target: Target, saved: list[bytes], seed: int) -> Iterator[bytes]:
 
 
 def main(name: str, seed: int, count: int, seconds: float, folder: Path, corpus: Path) -> int:
-    """Read up to `count` inputs in up to `seconds`; returns an exit code."""
+    """Read up to `count` inputs in up to `seconds`. Returns an exit code."""
     faulthandler.enable()
     target, journal = TARGETS[name], Journal(folder / "journal")
     saved = [file.read_bytes() for file in sorted(corpus.glob(f"{name}-*"))]
-    for raw in target.corpus():  # imports what it needs, before memory counts
+    for raw in target.corpus():  # it imports its modules before memory counts
         examine(target, folder / f"input{target.suffix}", raw)
     limit_memory()
     before, end = peak(), time.monotonic() + seconds
@@ -97,4 +97,4 @@ if __name__ == "__main__":
     name, seed, count, seconds, folder, corpus = sys.argv[1:]
     status = main(name, int(seed), int(count), float(seconds), Path(folder), Path(corpus))
     sys.stderr.flush()
-    os._exit(status)  # the limit on memory would also hold while the interpreter is taken apart
+    os._exit(status)  # the limit on memory would also apply while the interpreter ends

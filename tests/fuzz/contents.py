@@ -1,4 +1,4 @@
-"""Sound files of every kind, which the fuzzer damages."""
+"""Valid files of every kind, which the fuzzer damages."""
 
 import io
 import pickle
@@ -72,7 +72,7 @@ def partitions() -> list[bytes]:
 
 
 def _written(write: Callable[[Path], object], suffix: str) -> bytes:
-    """What `write` puts into a file."""
+    """The bytes that `write` puts into a file."""
     with TemporaryDirectory() as folder:
         write(Path(folder) / f"file{suffix}")
         return (Path(folder) / f"file{suffix}").read_bytes()
@@ -170,7 +170,7 @@ def zips() -> list[bytes]:
 
 
 def studies() -> list[bytes]:
-    """The project's own studies, and what YAML offers beside."""
+    """The project's own studies, and further forms of YAML."""
     root = Path(__file__).resolve().parents[2]
     files = [root / "params.yaml", *sorted((root / "studies").glob("*.yaml"))]
     odd = b"a: &x [1, 2.5e3, 0x1f, 2001-01-01, ~, 'q', \"\\u00e9\"]\nb: *x\n<<: {c: !!str 3}\n? d\n: |\n  text\n"
@@ -178,5 +178,5 @@ def studies() -> list[bytes]:
 
 
 def contents() -> list[bytes]:
-    """One good file of each format, after a byte that will name a data set."""
+    """One valid file of each format, after a byte that selects a data set."""
     return [b"\0" + raw for make in (audited, arrays, amazon, tables, zips) for raw in make()]

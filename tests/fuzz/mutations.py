@@ -1,4 +1,4 @@
-"""Ways to damage a file: patches, cuts and splices, and the same inside of archives, whose sums are put right."""
+"""Ways to damage a file: patches, cuts and splices, and the same inside of archives, whose sums are corrected."""
 
 import gzip
 import io
@@ -22,69 +22,69 @@ LONGEST = 1 << 16  # bytes of a damaged file
 
 
 def patches(random: Random, corpus: Sequence[bytes]) -> bytes:
-    """A file with 1 to 4 bytes changed, once: the least damage that there is."""
-    whole = random.choice(corpus)
-    at, patch = random.randrange(len(whole)), random.randbytes(random.randint(1, 4))
-    return whole[:at] + patch + whole[at + len(patch) :]
+    """A file with 1 to 4 bytes changed, once: the smallest damage."""
+    content = random.choice(corpus)
+    at, patch = random.randrange(len(content)), random.randbytes(random.randint(1, 4))
+    return content[:at] + patch + content[at + len(patch) :]
 
 
 def damage(random: Random, corpus: Sequence[bytes]) -> bytes:
     """A file after a few steps of any kind."""
-    whole = bytearray(random.choice(corpus))
+    content = bytearray(random.choice(corpus))
     for _ in range(random.choice((1, 1, 1, 2, 3, 6))):
-        random.choice(STEPS)(random, whole, corpus)
-    return bytes(whole[:LONGEST])
+        random.choice(STEPS)(random, content, corpus)
+    return bytes(content[:LONGEST])
 
 
-def _place(random: Random, whole: bytearray) -> int:
-    return random.randrange(len(whole) + 1)
+def _place(random: Random, content: bytearray) -> int:
+    return random.randrange(len(content) + 1)
 
 
-def _patch(random: Random, whole: bytearray, _: Sequence[bytes]) -> None:
-    at, size = _place(random, whole), random.randint(1, 4)
-    whole[at : at + size] = random.randbytes(size)
+def _patch(random: Random, content: bytearray, _: Sequence[bytes]) -> None:
+    at, size = _place(random, content), random.randint(1, 4)
+    content[at : at + size] = random.randbytes(size)
 
 
-def _flip(random: Random, whole: bytearray, _: Sequence[bytes]) -> None:
-    if whole:
-        whole[random.randrange(len(whole))] ^= 1 << random.randrange(8)
+def _flip(random: Random, content: bytearray, _: Sequence[bytes]) -> None:
+    if content:
+        content[random.randrange(len(content))] ^= 1 << random.randrange(8)
 
 
-def _number(random: Random, whole: bytearray, _: Sequence[bytes]) -> None:
-    """A number at the edge of what it may be, binary or as digits."""
-    at, value, width = _place(random, whole), random.choice(EDGES), random.choice((1, 2, 4, 8))
+def _number(random: Random, content: bytearray, _: Sequence[bytes]) -> None:
+    """A number at the limit of its range, binary or as digits."""
+    at, value, width = _place(random, content), random.choice(EDGES), random.choice((1, 2, 4, 8))
     if random.random() < 0.2:
-        whole[at : at + 1] = str(value * random.choice((1, -1))).encode()
+        content[at : at + 1] = str(value * random.choice((1, -1))).encode()
     else:
-        whole[at : at + width] = (value % (1 << 8 * width)).to_bytes(width, random.choice(("little", "big")))
+        content[at : at + width] = (value % (1 << 8 * width)).to_bytes(width, random.choice(("little", "big")))
 
 
-def _cut(random: Random, whole: bytearray, _: Sequence[bytes]) -> None:
-    del whole[_place(random, whole) :]
+def _cut(random: Random, content: bytearray, _: Sequence[bytes]) -> None:
+    del content[_place(random, content) :]
 
 
-def _remove(random: Random, whole: bytearray, _: Sequence[bytes]) -> None:
-    at = _place(random, whole)
-    del whole[at : at + random.randint(1, 16)]
+def _remove(random: Random, content: bytearray, _: Sequence[bytes]) -> None:
+    at = _place(random, content)
+    del content[at : at + random.randint(1, 16)]
 
 
-def _repeat(random: Random, whole: bytearray, _: Sequence[bytes]) -> None:
-    at = _place(random, whole)
-    whole[at:at] = whole[at : at + random.randint(1, 64)] * random.choice((1, 2, 50))
+def _repeat(random: Random, content: bytearray, _: Sequence[bytes]) -> None:
+    at = _place(random, content)
+    content[at:at] = content[at : at + random.randint(1, 64)] * random.choice((1, 2, 50))
 
 
-def _splice(random: Random, whole: bytearray, corpus: Sequence[bytes]) -> None:
-    other, at = random.choice(corpus), _place(random, whole)
+def _splice(random: Random, content: bytearray, corpus: Sequence[bytes]) -> None:
+    other, at = random.choice(corpus), _place(random, content)
     start = random.randrange(len(other) + 1)
     size = random.randint(1, 200)
-    whole[at : at + random.choice((0, size))] = other[start : start + size]
+    content[at : at + random.choice((0, size))] = other[start : start + size]
 
 
 STEPS = (_patch, _patch, _flip, _number, _number, _cut, _remove, _repeat, _splice)
 
 
 def members(inner: Mutation) -> Mutation:
-    """`inner` inside of a zip archive: the archive itself stays sound."""
+    """`inner` inside of a zip archive. The archive itself is valid."""
 
     def mutate(random: Random, corpus: Sequence[bytes]) -> bytes:
         if random.random() < 0.3:
@@ -106,7 +106,7 @@ def members(inner: Mutation) -> Mutation:
 
 
 def compressed(inner: Mutation) -> Mutation:
-    """`inner` inside of gzip, or inside of a tar archive in gzip, whose header sums are put right."""
+    """`inner` inside of gzip, or inside of a tar archive in gzip, whose header sums are corrected."""
 
     def mutate(random: Random, corpus: Sequence[bytes]) -> bytes:
         if random.random() < 0.4:
@@ -160,10 +160,10 @@ _PARTS = (
 
 
 def program(random: Random, corpus: Sequence[bytes]) -> bytes:
-    """A pickle of instructions in any order, or a damaged one with such instructions put in."""
+    """A pickle of instructions in any order, or a damaged one with such instructions inserted."""
     if random.random() < 0.6:
         return damage(random, corpus)
     parts = b"".join(random.choices(_PARTS, k=random.randint(1, 40)))
-    whole = random.choice(corpus)
-    at = random.randrange(len(whole))
-    return b"\x80\x02" + parts + b"." if random.random() < 0.3 else whole[:at] + parts + whole[at:]
+    content = random.choice(corpus)
+    at = random.randrange(len(content))
+    return b"\x80\x02" + parts + b"." if random.random() < 0.3 else content[:at] + parts + content[at:]

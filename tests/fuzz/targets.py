@@ -1,4 +1,4 @@
-"""The readers of files that others may have written, each with a few good files and a way to damage them."""
+"""The readers of files that others may have written, each with a few valid files and a way to damage them."""
 
 import gzip
 from collections.abc import Callable
@@ -36,9 +36,9 @@ MANY = 1_000_000  # elements of a tensor that is copied: an expanded one has mor
 
 @dataclass(frozen=True)
 class Target:
-    """`read` takes a path; it returns, or raises one of `refusals` with one line.
+    """`read` takes a path. It returns, or raises one of `refusals` with one line.
 
-    Files of the corpus need not be good.
+    Files of the corpus need not be valid.
     """
 
     corpus: Callable[[], list[bytes]]
@@ -49,7 +49,7 @@ class Target:
 
 
 def touch(value: Any) -> None:
-    """Read every byte of every array in `value`; each object once, however often it is referred to."""
+    """Read every byte of every array in `value`, each object once."""
     seen, left = set(), [value]
     while left:
         node = left.pop()
@@ -111,7 +111,7 @@ def read_checkpoint(path: Path) -> None:
 
 
 def unpack(path: Path, member: str) -> None:
-    """The member is written, or the source is said to be bad and nothing is left."""
+    """The member is written, or the source is reported as bad and no file remains."""
     from fedweave.data.sources.transfer import SourceError, extract
 
     target = path.parent / "out"
@@ -132,12 +132,12 @@ def read_study(path: Path) -> None:
     spec.parse(read_yaml(path))
 
 
-# Libraries read these, and two of them unpickle; they see no bytes but those of pinned digests.
+# Libraries read these, and two of them unpickle; they get only files with pinned digests.
 PINNED = {"cora", "citeseer", "pubmed", "cifar10", "cifar100", "fashion-mnist"}
 
 
 def read_dataset(path: Path) -> None:
-    """The first byte names a data set, the rest stands in each of its files, as if the digests were right."""
+    """The first byte selects a data set. The rest is the content of each of its files. Digests are ignored."""
     from unittest.mock import patch
 
     from fedweave import data

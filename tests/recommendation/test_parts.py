@@ -1,4 +1,4 @@
-"""The parts of a recommendation: budgets, the race's decisions, groups, paired differences. Nothing is trained here."""
+"""The parts of a recommendation, without training: budgets, the decisions of a race, groups, paired differences."""
 
 import math
 from pathlib import Path
@@ -25,7 +25,7 @@ START = DRAWS.bit_generator.state
 
 @pytest.fixture(autouse=True)
 def same_draws() -> None:
-    """Whichever tests ran before."""
+    """The draws of a test do not depend on earlier tests."""
     DRAWS.bit_generator.state = START
 
 
@@ -35,7 +35,7 @@ def test_budgets_of_time(value: object, expected: float) -> None:
 
 
 @pytest.mark.parametrize("value", ["soon", "10 parsec", "", -1, True, "0.2s", ["10min"], "10min or so"])
-def test_no_budgets_of_time(value: object) -> None:
+def test_invalid_budgets_of_time_are_refused(value: object) -> None:
     with pytest.raises(BadInput, match=r"^budget: "):
         budget.seconds(value)
 
@@ -46,8 +46,8 @@ def test_budgets_of_traffic() -> None:
         budget.size("3 miles")
 
 
-def test_controls_are_always_there() -> None:
-    """Once each, also where the user lists some; a control on pooled rows cannot race."""
+def test_controls_are_always_candidates() -> None:
+    """Once each, even if the user names some. A control on pooled rows cannot race."""
     assert [one.method for one in entries(["ditto", "fedavg"]).values()] == ["local", "fedavg_ft", "ditto", "fedavg"]
     with pytest.raises(BadInput, match="'central' is a control that is always there in the end"):
         entries(["central"])
@@ -63,7 +63,7 @@ def candidates(settings: int = 1) -> list[Candidate]:
 
 
 def judge(levels: dict[str, float], settings: int = 1, noise: float = 1.0, higher: bool = True) -> dict[str, str]:
-    """Outcomes for scores of two seeds and twelve clients around a level by candidate."""
+    """Outcomes for scores of two seeds and twelve clients around a level for each candidate."""
     named = candidates(settings)
     client = DRAWS.normal(0, 10, 12)
     scores = {c.name: levels.get(c.name, 50.0) + client + DRAWS.normal(0, noise, (2, 12)) for c in named}
@@ -72,7 +72,7 @@ def judge(levels: dict[str, float], settings: int = 1, noise: float = 1.0, highe
 
 
 def test_a_method_that_is_significantly_worse_drops_out_and_a_control_stays() -> None:
-    """The spread between clients, ten times the difference, is paired away."""
+    """The spread between clients is ten times the difference, but pairing removes it."""
     outcome = judge({"fedper": 40.0, "local": 20.0})
     assert outcome["fedper"] == race.WORSE
     assert outcome["local"] == race.GOES_ON
@@ -83,15 +83,15 @@ def test_for_errors_smaller_is_better() -> None:
     assert (outcome["ditto"], outcome["fedper"]) == (race.GOES_ON, race.WORSE)
 
 
-def test_the_better_half_goes_on() -> None:
-    """Of six methods that do not differ significantly three are left; of three, all."""
+def test_the_better_half_continues() -> None:
+    """Of six methods that do not differ significantly three remain, and of three all."""
     outcome = judge({name: 50 + i / 100 for i, name in enumerate(OTHERS)}, noise=5.0)
     assert sum(outcome[name] == race.GOES_ON for name in OTHERS) == 3
     assert {outcome[name] for name in OTHERS} == {race.GOES_ON, race.HALF}
 
 
-def test_of_many_methods_a_half_goes_on() -> None:
-    """Of ten that do not differ significantly, the five with the best means; the controls are not counted."""
+def test_of_many_methods_a_half_continues() -> None:
+    """Of ten that do not differ significantly, the five with the best means remain. Controls do not count."""
     others = [Candidate(f"m{i}", f"m{i}", f"m{i}") for i in range(10)]
     named = [one for one in candidates() if one.method not in OTHERS] + others
     scores = {one.name: DRAWS.normal(50, 5, (2, 12)) for one in named}
@@ -101,8 +101,8 @@ def test_of_many_methods_a_half_goes_on() -> None:
     assert [outcome[name] for name in ranked] == [race.GOES_ON] * 5 + [race.HALF] * 5
 
 
-def test_clients_without_a_score_of_every_method_decide_nothing() -> None:
-    """A client that one method has no score for is left out of all tests; the others still find the worse method."""
+def test_clients_without_a_score_of_every_method_are_not_in_tests() -> None:
+    """If one method has no score for a client, no test includes the client. The others still find the worse method."""
     named = candidates()
     client = DRAWS.normal(0, 10, 12)
     scores = {one.name: 50.0 + client + DRAWS.normal(0, 1, (2, 12)) for one in named}
@@ -113,16 +113,16 @@ def test_clients_without_a_score_of_every_method_decide_nothing() -> None:
     assert race.outcomes(named, scores, means, True, set())["fedper"] == race.WORSE
 
 
-def test_the_better_half_of_the_settings_goes_on() -> None:
-    """Also of a control; the best setting of a method is what is compared with other methods."""
+def test_the_better_half_of_the_settings_continues() -> None:
+    """This holds for controls too. The best setting of a method is compared with other methods."""
     outcome = judge({"ditto-s2": 70.0, "local-s3": 60.0}, settings=3)
     assert outcome["ditto-s2"] == outcome["local-s3"] == race.GOES_ON
     assert [outcome[f"local{end}"] for end in ("", "-s2")].count(race.SETTINGS) == 1
     assert sum(outcome[f"pfedgraph{end}"] == race.GOES_ON for end in ("", "-s2", "-s3")) == 0
 
 
-def test_traffic_and_divergence() -> None:
-    """Above the budget a method drops out and a control does not; what diverged is out in any case."""
+def test_methods_above_the_budget_of_traffic_and_diverged_ones_drop_out() -> None:
+    """A control above the budget remains. A diverged candidate always drops out."""
     named = candidates()
     scores = {one.name: np.full((2, 12), 50.0) for one in named if one.name not in ("fedrep", "local")}
     means = dict.fromkeys(scores, 50.0)
@@ -133,7 +133,9 @@ def test_traffic_and_divergence() -> None:
 
 
 def test_the_table_of_a_rung_has_the_best_first_and_the_diverged_last(tmp_path: Path) -> None:
-    """A candidate that diverged with some seed has no score, whatever its other seeds say, and mixes up no others."""
+    """A candidate that diverged with some seed has no score, for any scores of its other seeds. The order of the others
+    is correct.
+    """
     skill = {"fedper": 9.0, "ditto": 3.0, "fedavg": 6.0, "fedprox": -3.0, "local": 0.0}
     folder = write_study(tmp_path / "results" / "race", methods=skill, seeds=(0, 1), extras=False)
     for name, seeds in {"fedper": [0], "fedavg": [0, 1]}.items():
@@ -148,7 +150,7 @@ def test_the_table_of_a_rung_has_the_best_first_and_the_diverged_last(tmp_path: 
     assert rung.table.set_index("candidate")["outcome"][["fedper", "fedavg"]].tolist() == [race.DIVERGED] * 2
 
 
-def test_the_best_candidate_stands_for_its_method() -> None:
+def test_the_best_candidate_represents_its_method() -> None:
     table = pd.DataFrame({"candidate": ["ditto-s2", "local", "ditto"]})
     running = [Candidate("ditto", "ditto", "ditto"), Candidate("ditto-s2", "ditto", "ditto", {"lam": 2.0}),
                Candidate("local", "local", "local")]  # fmt: skip
@@ -170,8 +172,8 @@ def board(**methods: tuple[str, float, str, int]) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("higher", [True, False])
-def test_what_is_recommended_is_no_worse_than_local_training_by_its_own_test(higher: bool) -> None:
-    """A method that is cheap, but undecided or below Local, is not taken because the leader beats Local."""
+def test_the_recommended_method_is_better_than_local_by_its_own_test(higher: bool) -> None:
+    """A method that is cheap, but undecided or below Local, is not recommended because the leader is better."""
     sign = 1 if higher else -1
     made = board(
         pfedgraph=("leads", 5.0 * sign, "better", 9),
@@ -191,22 +193,22 @@ def costs(second: float = 0.1) -> Costs:
 
 
 def test_a_smaller_budget_means_fewer_settings_then_fewer_rounds() -> None:
-    wanted = Schedule(3, 50, (0, 1, 2))
-    full = costs().total_seconds(wanted)
-    assert fit_schedule(costs(), wanted, math.inf) == wanted
-    few = fit_schedule(costs(), wanted, full)
+    requested = Schedule(3, 50, (0, 1, 2))
+    full = costs().total_seconds(requested)
+    assert fit_schedule(costs(), requested, math.inf) == requested
+    few = fit_schedule(costs(), requested, full)
     assert (few.settings, few.rounds) == (2, 50)
-    short = fit_schedule(costs(), wanted, full / 4)
+    short = fit_schedule(costs(), requested, full / 4)
     assert short.settings == 1
     assert 5 <= short.rounds < 50
     for schedule, limit in ((few, full), (short, full / 4)):
         assert costs().total_seconds(schedule) <= limit
     with pytest.raises(BadInput, match=r"budget: 3 s is too little; 9 methods need at least \d+ s here"):
-        fit_schedule(costs(), wanted, 3)
+        fit_schedule(costs(), requested, 3)
 
 
-def test_the_estimate_of_a_schedule() -> None:
-    """By hand, with methods that take 1 to 9 s for a round: two rungs, the last comparison and the learning curve."""
+def test_the_estimate_of_a_schedule_equals_a_calculation_by_hand() -> None:
+    """Methods take 1 to 9 s for a round. The schedule has two rungs, the last comparison and the learning curve."""
     named = {one.name: one for one in candidates()}
     seconds = dict(zip(named, range(1, 10), strict=True))
     unequal = Costs(named, seconds, 2)
@@ -214,7 +216,7 @@ def test_the_estimate_of_a_schedule() -> None:
     first = 4 * (sum(seconds.values()) * 2 + 9 * overhead)  # four candidates of all nine methods, two rounds
     second = 2 * (sum([1, 2, 3, 9, 8, 7]) * 4 + 6 * overhead)  # the controls and the slower half, four rounds
     controls, slowest, pooled, other_graphs, curve = 1 + 2 + 3, 9 + 8 + 7, 3, 2 * 9, 2 * 9
-    last = (controls + slowest + pooled + other_graphs + curve) * 8 * 2 + (3 + 3 + 1 + 2 + 2) * overhead  # in two waves
+    last = (controls + slowest + pooled + other_graphs + curve) * 8 * 2 + (3 + 3 + 1 + 2 + 2) * overhead  # two groups
     schedule = Schedule(4, 8, (0, 1, 2))
     assert unequal.total_seconds(schedule) == pytest.approx(first + second + last)
     listed_backwards = Costs(dict(reversed(named.items())), seconds, 2)
@@ -237,28 +239,28 @@ def test_planted_groups_are_found(sizes: list[int], between: float) -> None:
     assert adjusted_rand_score(group, members) == 1.0
 
 
-def test_no_groups_are_invented() -> None:
-    """Equal weights, weights with noise, seeds that disagree, clients that learn from themselves: no groups."""
+def test_no_groups_are_found_in_graphs_without_groups() -> None:
+    """Equal weights, weights with noise, seeds that disagree, and clients that learn from themselves."""
     even = np.full((12, 12), 1 / 12)
     assert groups([even] * 3) is None
     assert groups([even * (1 + 0.2 * DRAWS.normal(size=even.shape)) for _ in range(3)]) is None
     assert groups([blocks([6, 6])[0] for _ in range(4)]) is None
     assert groups([0.99 * np.eye(12) + 0.01 * blocks([6, 6])[0]] * 2) is None
-    strong, weak = (blocks([6, 6])[0] for _ in range(2))  # the mean has the groups of the first seed alone
+    strong, weak = (blocks([6, 6])[0] for _ in range(2))  # the mean has the groups of the first seed only
     assert groups([strong]) is not None
     assert groups([4 * strong, weak]) is None
 
 
 def test_modularity_is_that_of_newman() -> None:
-    """Two pairs without a link: 1/2; everybody in one group: 0."""
+    """Two pairs without a link: 1/2. One group of all: 0."""
     affinity = np.kron(np.eye(2), [[0.0, 1.0], [1.0, 0.0]])
     assert modularity(affinity, np.array([0, 0, 1, 1])) == pytest.approx(0.5)
     assert modularity(affinity, np.zeros(4)) == pytest.approx(0.0)
     assert partition(affinity)[0].tolist() == [0, 0, 1, 1]
 
 
-def test_intervals_of_a_client_cover() -> None:
-    """Of 600 clients without a difference, about 5 % have an interval that leaves out zero."""
+def test_intervals_of_a_client_have_their_coverage() -> None:
+    """Of 600 clients without a difference, about 5 % have an interval that excludes zero."""
     spread = 1.0
     hits = [z_test(DRAWS.normal(0, spread), spread) for _ in range(600)]
     assert 0.02 < np.mean([one.low * one.high > 0 for one in hits]) < 0.09
@@ -266,20 +268,20 @@ def test_intervals_of_a_client_cover() -> None:
 
 
 def test_the_guide_has_the_rates_of_the_file() -> None:
-    """`python -m benchmarks.recommend_truth` goes on with the file; the table of the guide is made from it."""
+    """`python -m benchmarks.recommend_truth` extends the file. The table of the guide is made from it."""
     folder = Path(__file__).parents[2] / "docs" / "guides"
     rows = truth.finished(folder / "recommend_truth.csv")
     assert {row["case"] for row in rows} == {*truth.CASES}
     assert truth.table(rows) in (folder / "recommend.md").read_text(encoding="utf-8")
 
 
-def test_a_client_without_any_spread() -> None:
+def test_a_client_without_spread_has_an_interval_of_width_zero() -> None:
     assert z_test(0.0, 0.0) == (0.0, 0.0, 0.0, 1.0)
     assert z_test(3.0, 0.0) == (3.0, 3.0, 3.0, 0.0)
 
 
-def test_names_of_clients_survive_the_files(tmp_path: Path) -> None:
-    """Also those that look like numbers, or like a missing value; a damaged file is said to be one."""
+def test_names_of_clients_are_read_unchanged(tmp_path: Path) -> None:
+    """This includes names that look like numbers, or like a missing value. A damaged file is reported."""
     names = ["001", "NA", "None", "1e3"]
     graph = pd.DataFrame(DRAWS.uniform(size=(4, 4)), index=names, columns=names)
     file = tmp_path / "graph.csv"
@@ -291,7 +293,7 @@ def test_names_of_clients_survive_the_files(tmp_path: Path) -> None:
             result._read_graph(file)
 
 
-def test_tables_are_not_read_with_the_answers_of_an_earlier_call(tmp_path: Path) -> None:
+def test_an_interrupted_call_leaves_no_answers_of_an_earlier_one(tmp_path: Path) -> None:
     """A call that ends while it writes leaves no answers, and so no recommendation."""
     facts = tmp_path / result.FOLDER / result.FACTS
     facts.parent.mkdir()
@@ -301,7 +303,7 @@ def test_tables_are_not_read_with_the_answers_of_an_earlier_call(tmp_path: Path)
     assert not facts.exists()
 
 
-def test_names_are_no_markup_in_a_notebook(tmp_path: Path) -> None:
+def test_names_are_not_read_as_markup_in_a_notebook(tmp_path: Path) -> None:
     lines = [["For each client", "<b>Ann</b> & Bob lose"]]
     empty = pd.DataFrame()
     advice = result.Recommendation(tmp_path, {"lines": lines, "notes": []}, empty, empty, empty, empty)

@@ -14,7 +14,7 @@ DRAWS = np.random.default_rng(0)
 
 
 def build_table(hits: list[np.ndarray], test: bool = True) -> PredictionTable:
-    """Predictions of two classes for the rows of every client; `hits` says which rows a method has right."""
+    """Predictions of two classes for the rows of every client. `hits` marks rows that a method predicts correctly."""
     right = np.concatenate(hits).astype(int)
     client = np.repeat(np.arange(len(hits)), [len(rows) for rows in hits])
     outputs = np.stack([1.0 - right, right], axis=1)
@@ -24,7 +24,7 @@ def build_table(hits: list[np.ndarray], test: bool = True) -> PredictionTable:
 def find_differences(
     monkeypatch: pytest.MonkeyPatch, first: list[list[np.ndarray]], second: list[list[np.ndarray]]
 ) -> dict[int, per_client.PairedDifference]:
-    """Client -> its difference, of methods whose right rows are given by seed and client."""
+    """Client -> its difference, of methods whose correct rows are given by seed and client."""
     runs: list[Any] = [SimpleNamespace(info={"metric": "accuracy"}, hits=hits) for hits in (first, second)]
     monkeypatch.setattr(per_client, "predictions", lambda run, seed: build_table(run.hits[seed]))
     scores = [pd.DataFrame([[100 * rows.mean() for rows in hits] for hits in run.hits]) for run in runs]
@@ -32,7 +32,7 @@ def find_differences(
 
 
 def test_the_interval_of_one_seed_is_that_of_the_mean_over_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bootstrap has the standard error of a mean of paired differences; 300 samples give it to some per cent."""
+    """The bootstrap has the standard error of a mean of paired differences. 300 samples give it to some percent."""
     first, second = ([DRAWS.random(80) < share] for share in (0.8, 0.6))
     pair = find_differences(monkeypatch, [first], [second])[0]
     paired = 100.0 * (first[0].astype(float) - second[0])
@@ -42,7 +42,9 @@ def test_the_interval_of_one_seed_is_that_of_the_mean_over_rows(monkeypatch: pyt
 
 
 def test_the_spread_over_seeds_widens_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every row of both clients differs alike within a seed, so that only the seeds say how sure the difference is."""
+    """Within a seed, every row of both clients has the same difference, so that only the spread of seeds determines the
+    interval.
+    """
     ones, zeros = np.ones(40, bool), np.zeros(40, bool)
     pair = find_differences(monkeypatch, [[ones, ones], [zeros, ones]], [[zeros, zeros], [zeros, zeros]])[0]
     seed_variance = np.mean([np.var([100, 0], ddof=1), 0.0])
@@ -51,8 +53,8 @@ def test_the_spread_over_seeds_widens_the_interval(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(("rows", "decided"), [(1, False), (2, False), (5, False), (6, True), (30, True)])
-def test_a_few_rows_that_agree_decide_nothing(rows: int, decided: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One method has all of them right, and the other none; a test of signs is significant for six rows or more."""
+def test_a_few_rows_that_agree_are_not_significant(rows: int, decided: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One method is correct on all of them, and the other on none. A sign test is significant from six rows on."""
     right, wrong = [[np.ones(rows, bool)]], [[np.zeros(rows, bool)]]
     pair = find_differences(monkeypatch, right, wrong)[0]
     assert pair.p == 2.0 ** (1 - rows)
@@ -60,8 +62,8 @@ def test_a_few_rows_that_agree_decide_nothing(rows: int, decided: bool, monkeypa
 
 
 @pytest.mark.parametrize("rows", [3, 12])
-def test_a_client_with_few_validation_rows_keeps_to_the_method(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three wrong rows do not take a client out of the collaboration; twelve do."""
+def test_a_client_with_few_validation_rows_uses_the_common_method(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three wrong rows do not exclude a client from the collaboration. Twelve do."""
     right, wrong = np.ones(rows, bool), np.zeros(rows, bool)
     runs: list[Any] = [
         SimpleNamespace(info={"metric": "accuracy"}, higher_is_better=True, hits=[hits]) for hits in (wrong, right)

@@ -1,4 +1,4 @@
-"""A second call in the folder of a recommendation: what is the same request, and what a larger budget changes."""
+"""A second call in the folder of a recommendation: equal requests, and the changes by a larger budget."""
 
 import importlib.util
 from collections.abc import Callable
@@ -49,7 +49,7 @@ def import_maker(folder: Path, layer: str) -> Callable[..., nn.Module]:
     return model
 
 
-def test_another_process_resumes_with_the_same_model_and_not_with_changed_code(tmp_path: Path) -> None:
+def test_another_process_resumes_only_with_the_same_model(tmp_path: Path) -> None:
     first, again, changed = (import_maker(tmp_path / f"{i}", layer) for i, layer in enumerate(("ReLU", "ReLU", "Tanh")))
     assert first is not again
     Journal.open(tmp_path, build_recommender(tmp_path, model=first)._identity()).add_seconds(1.0)
@@ -62,10 +62,10 @@ def test_another_process_resumes_with_the_same_model_and_not_with_changed_code(t
             Journal.open(tmp_path, build_recommender(tmp_path, **arguments)._identity())
 
 
-def test_a_larger_budget_decides_anew_only_where_it_allows_more(
+def test_a_larger_budget_repeats_decisions_only_if_it_allows_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a race of fewer rounds has decided does not count then."""
+    """Then the decisions of a race with fewer rounds do not count."""
     monkeypatch.setattr(costs, "measure", lambda plan, entries: costs.Costs(entries, dict.fromkeys(entries, 1.0), 2))
 
     def decide(budget: str) -> tuple[int, int]:

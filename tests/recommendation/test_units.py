@@ -1,4 +1,4 @@
-"""A race and its learning curve take the clients of one unit as one, as the last comparison does."""
+"""A race and its learning curve count the clients of one unit as one, as the last comparison does."""
 
 import numpy as np
 import pandas as pd

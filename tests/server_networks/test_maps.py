@@ -53,8 +53,8 @@ def test_inverse_root_and_its_derivative_at_equal_eigenvalues() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_inverse_root_is_zero_where_the_matrix_is(dtype: torch.dtype) -> None:
-    """Rounding leaves tiny eigenvalues of either sign there; their roots would be very large."""
+def test_inverse_root_is_zero_for_zero_eigenvalues(dtype: torch.dtype) -> None:
+    """Rounding gives tiny eigenvalues of either sign. Their inverse roots would be very large."""
     v = numbers(40, 4, seed=1).to(dtype)
     length = v.norm(dim=1)[:, None, None]
     outer = v[:, :, None] * v[:, None]

@@ -65,12 +65,12 @@ def test_flat_hypernetwork() -> None:
     first, again, other = (module(z, torch.arange(3), key=dropout_keys.key(i))["conv.bias"] for i in (1, 1, 2))
     assert torch.equal(first, again)
     some = module(z, torch.tensor([2, 0]), key=dropout_keys.key(1))["conv.bias"]
-    torch.testing.assert_close(some, first[[2, 0]])  # masks belong to clients, not to places
+    torch.testing.assert_close(some, first[[2, 0]])  # masks belong to clients, not to positions
     assert not torch.equal(first, other)
 
 
 @pytest.mark.parametrize(("clients", "count"), [(10, 35_450), (100, 80_900)])
-def test_layer_weights_size_and_rows(clients: int, count: int) -> None:
+def test_layer_weights_have_the_published_size_and_rows_of_sum_one(clients: int, count: int) -> None:
     """The published size counts the embedding of 100 too."""
     module = LayerWeights(clients, 5)
     assert parameter_count(module) + 100 == count
@@ -136,8 +136,8 @@ def test_attention_scores_by_definition(score: str) -> None:
         torch.testing.assert_close(weights[k], scores.softmax(1))
 
 
-def test_every_row_of_a_gat_head_ranks_the_clients_alike() -> None:
-    """LeakyReLU is monotone: a known limit of pFedGAT, which gatv2 does not share."""
+def test_every_row_of_a_gat_head_has_the_same_ranking_of_clients() -> None:
+    """LeakyReLU is monotone: a known limit of pFedGAT, which gatv2 does not have."""
     models = numbers(N, 40)
     orders = ModelAttention(40).double().head_weights(models).argsort(-1)
     assert (orders == orders[:, :1]).all()
@@ -155,7 +155,7 @@ def test_count_sketch_keeps_inner_products() -> None:
     torch.testing.assert_close(count_sketch(x[:2], 64, key), count_sketch(x, 64, key)[:2])
 
 
-def test_free_attention_starts_as_the_identity_and_grows_by_it() -> None:
+def test_free_attention_starts_as_the_identity_and_grows_with_clients() -> None:
     module, x = FreeAttention(N).double(), numbers(N, 4)
     assert torch.equal(module(x), x)
     with torch.no_grad():
@@ -166,7 +166,7 @@ def test_free_attention_starts_as_the_identity_and_grows_by_it() -> None:
     assert torch.equal(grown[:N, N:], torch.zeros(N, 2).double())
 
 
-def test_dot_attention_serves_any_number_of_clients() -> None:
+def test_dot_attention_supports_any_number_of_clients() -> None:
     module, x = DotAttention(8).double(), numbers(N, 8)
     q, k, v = module.query(x), module.key(x), module.value(x)
     expected = F.scaled_dot_product_attention(q[None], k[None], v[None])[0]
@@ -211,7 +211,7 @@ def test_gat_encoder_checks_its_heads() -> None:
 
 
 def test_layers_of_the_flat_hypernetwork_drop_different_units() -> None:
-    """With weights of the identity, a unit reaches the head only where neither mask drops it."""
+    """With identity weights, a unit reaches the head only if neither mask drops it."""
     network, n, width = FlatHypernetwork(64, {"w": (1,)}, width=64, dropout=0.5), 50, 64
     with torch.no_grad():
         for layer in (network.fc1, network.fc2):

@@ -72,7 +72,7 @@ def network(seed: int = 0, f_in: int = 3, f_out: int = 2, **options: object) -> 
 @pytest.mark.parametrize("edges", [EDGES, SHUFFLED])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("maps", MAPS)
-def test_sparse_laplacian_is_the_dense_one(maps: str, weighted: bool, edges: Tensor) -> None:
+def test_sparse_laplacian_equals_the_dense_one(maps: str, weighted: bool, edges: Tensor) -> None:
     """L = delta^T delta, and both normalisations by its diagonal blocks."""
     s = 3
     sheaf = sheaf_of(maps, s, weighted, edges)
@@ -176,7 +176,7 @@ def test_gradient_against_finite_differences(options: dict) -> None:
 
 
 @pytest.mark.parametrize("maps", MAPS)
-def test_without_edges_no_client_sees_another(maps: str) -> None:
+def test_without_edges_no_client_depends_on_another(maps: str) -> None:
     module, x = network(maps=maps), numbers(N, 3)
 
     def cross(edges: Tensor) -> Tensor:
@@ -190,7 +190,7 @@ def test_without_edges_no_client_sees_another(maps: str) -> None:
     assert (cross(EDGES)[0, 4] == 0) == MAPS[maps].orthogonal
 
 
-def test_layer_follows_its_equation() -> None:
+def test_layer_equals_its_equation() -> None:
     """(1 + tanh eps) x - ELU(Delta (I (x) W_1) x W_2) with dense matrices."""
     module, x = network(depth=1, stalk=3), numbers(N, 3)
     layer, h = module.layers[0], torch.nn.functional.elu(module.lift(x)).view(N, 3, CHANNELS)
@@ -210,7 +210,7 @@ def test_maps_read_both_ends_in_order() -> None:
     torch.testing.assert_close(sheaf.maps, MAPS["householder"].build(values, 2))
 
 
-def test_identity_at_the_start() -> None:
+def test_maps_are_the_identity_at_the_start() -> None:
     module = SheafDiffusion(3, 2, stalk=3, channels=CHANNELS)
     layer = module.layers[0]
     assert torch.equal(layer.left, torch.eye(3))
@@ -218,7 +218,7 @@ def test_identity_at_the_start() -> None:
     torch.testing.assert_close(layer.right @ layer.right.T, torch.eye(CHANNELS))
 
 
-def test_shared_maps_are_learned_once() -> None:
+def test_shared_maps_have_one_set_of_parameters() -> None:
     module, x = network(shared_maps=True, depth=4, stalk=1), numbers(N, 3)
     sheaves = [sheaf for sheaf, _ in module.steps(x, EDGES)]
     assert len(module.learners) == 1
@@ -227,7 +227,7 @@ def test_shared_maps_are_learned_once() -> None:
     assert not torch.equal(*own)
 
 
-def test_dropout_by_key() -> None:
+def test_dropout_depends_on_the_key() -> None:
     module, x = network(dropout=0.5), numbers(N, 3)
     first, again, other = (module(x, EDGES, key=dropout_keys.key(i)) for i in (1, 1, 2))
     assert torch.equal(first, again)
@@ -258,8 +258,8 @@ def test_energies_follow_the_layers() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_a_fresh_deep_diffusion_grows_unless_edges_have_weights_or_channels_stay_apart(seed: int) -> None:
-    """64 layers on three neighbours: the paper's equations add about a third to the norm with every layer
+def test_an_initial_deep_diffusion_grows_without_edge_weights_or_separate_channels(seed: int) -> None:
+    """64 layers on three neighbours: with the paper's equations, every layer adds about a third to the norm
     (docs/methods/shn.md).
     """
     x = numbers(100, 26, seed=seed)

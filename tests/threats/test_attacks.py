@@ -41,7 +41,7 @@ def assert_equal(a: object, b: object) -> None:
 
 
 def server_embeddings(name: str, report: Report) -> Tensor:
-    """The embeddings that the server holds."""
+    """The embeddings on the server."""
     return report.state.server["fixed"]["x" if name == "fedsheafhn" else "embeddings"]
 
 
@@ -56,7 +56,7 @@ def test_without_attackers_the_run_is_unchanged(name: str) -> None:
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("kind", ["constant", "gaussian"])
 def test_attackers_replace_only_embeddings(name: str, kind: str) -> None:
-    """What attackers upload is a number or noise; in the first round everybody else, and every model, is as without an
+    """Attackers upload a constant or noise. In the first round all other clients, and all models, are as without an
     attack.
     """
     under_attack = federation(kind)
@@ -67,7 +67,7 @@ def test_attackers_replace_only_embeddings(name: str, kind: str) -> None:
     for row in rows[under_attack.attack.attackers]:
         assert (row == row[0]).all() == (kind == "constant")
     assert not torch.equal(rows[under_attack.attack.attackers], honest[under_attack.attack.attackers])
-    if name == "fedpub":  # its first mixture is made before anybody has uploaded an embedding
+    if name == "fedpub":  # its first mixture is made before the first upload of an embedding
         assert_equal(attacked.models["post"], clean.models["post"])
 
 
@@ -80,21 +80,19 @@ def test_an_attack_changes_no_traffic() -> None:
 
 
 def test_every_uploaded_embedding_is_replaced() -> None:
-    """On joining and in every refresh, by new draws each time."""
+    """It is replaced on joining and in every refresh, by new draws each time."""
     under_attack = federation()
-    held = [
+    embeddings = [
         server_embeddings("fedsheafhn", r)[under_attack.attack.attackers]
         for r in run_rounds("fedsheafhn", under_attack, Settings(rounds=5, seed=2))
     ]
-    changed = [not torch.equal(a, b) for a, b in pairwise(held)]
+    changed = [not torch.equal(a, b) for a, b in pairwise(embeddings)]
     assert changed == [False, True, False, True]
-    assert all(rows.std() > 5 for rows in held)
+    assert all(rows.std() > 5 for rows in embeddings)
 
 
-def test_forged_embeddings_follow_their_law() -> None:
-    """a · 1 with a ~ N(0, τ²) or N(0, τ² I), independent over clients and rounds, the same for the same client and
-    round.
-    """
+def test_forged_embeddings_have_their_distribution() -> None:
+    """a · 1 with a ~ N(0, τ²) or N(0, τ² I), independent over clients and rounds, a function of client and round."""
     everybody = Attack("gaussian", 5.0, torch.ones(40, dtype=torch.bool))
     where, honest = torch.arange(40), {"embedding": torch.zeros(40, 100, dtype=torch.float64), "model": torch.ones(40)}
     rounds = [everybody.corrupt(honest, where, where, 0, r) for r in (1, 1, 2)]
@@ -110,7 +108,7 @@ def test_forged_embeddings_follow_their_law() -> None:
 
 
 def test_a_larger_share_of_attackers_contains_a_smaller_one() -> None:
-    """Shares are rounded. With nested sets, points of a curve over the share differ in the added attackers only."""
+    """Shares are rounded. With nested sets, points of a curve over the share differ only in the added attackers."""
     chosen = [choose_attackers(20, share, 666) for share in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)]
     assert [int(c.sum()) for c in chosen] == [0, 4, 8, 12, 16, 20]
     assert all((b | ~a).all() for a, b in pairwise(chosen))
@@ -119,7 +117,7 @@ def test_a_larger_share_of_attackers_contains_a_smaller_one() -> None:
 
 
 def test_executors_agree_and_newcomers_attack_too() -> None:
-    """An attacker that joins later forges its embedding too; the attackers before it stay the same."""
+    """An attacker that joins later forges its embedding too. The earlier attackers do not change."""
     under_attack = federation(share=0.6, seed=3)
     settings = Settings(rounds=4, seed=1, newcomers=2, join_round=2)
     method = tiny.method("fedsheafhn", tiny.nodes_task(), "nodes", refresh=0)
@@ -143,8 +141,8 @@ def test_executors_agree_and_newcomers_attack_too() -> None:
 
 
 @pytest.mark.parametrize("name", ["fedsheafhn", "fedavg_ft", "pfedgraph", "shn"])
-def test_a_frozen_server_learns_nothing_once_newcomers_joined(name: str) -> None:
-    """Up to the join everything is as without freezing; then the server keeps its bits and clients still train."""
+def test_a_frozen_server_learns_nothing_after_newcomers_joined(name: str) -> None:
+    """Until then it equals a server that is not frozen. Afterwards it keeps its bits, and clients still train."""
     settings = Settings(rounds=4, seed=1, newcomers=2, join_round=3)
     kind = "nodes" if name == "fedsheafhn" else "rows"
     task, clients = (make() for make in tiny.TASKS[kind])
@@ -175,7 +173,7 @@ def test_a_frozen_server_learns_nothing_once_newcomers_joined(name: str) -> None
     ],
 )
 def test_impossible_attacks_are_refused(attack: dict, words: list[str]) -> None:
-    """In one line that says what to change; an attack on embeddings needs a method that has some."""
+    """One line names the change. An attack on embeddings needs a method with embeddings."""
     content = good()
     content["tasks"]["digits"]["attack"] = attack
     with pytest.raises(BadInput) as caught:
@@ -184,7 +182,7 @@ def test_impossible_attacks_are_refused(attack: dict, words: list[str]) -> None:
 
 
 def test_leaking_variants_cannot_be_ablations_and_freezing_needs_newcomers() -> None:
-    """An ablation is a comparison, and a leaking run is in none."""
+    """An ablation is a comparison, and a leaking run is in no comparison."""
     content = good()
     content["runs"]["digits-pfedgat"] = {"task": "digits", "method": "pfedgat", "set": {"gat_split": "test"}}
     study = assembly.check(spec.parse(content))

@@ -1,4 +1,4 @@
-"""Differential privacy of uploads: the exact ε, the law of the noise, and every method under it."""
+"""Differential privacy of uploads: the exact ε, the distribution of the noise, and every method under it."""
 
 import math
 from dataclasses import replace
@@ -32,7 +32,7 @@ def divergence(mu: float, value: float) -> float:
     ("noise", "releases", "delta"), [(1.0, 1, 1e-5), (2.0, 50, 1e-5), (0.7, 3, 1e-6), (30.0, 2000, 1e-4)]
 )
 def test_epsilon_is_exact(noise: float, releases: int, delta: float) -> None:
-    """It is where the integral of the privacy loss meets δ, and lies below what Rényi accounting gives."""
+    """The integral of the privacy loss equals δ there. It is below the value of Rényi accounting."""
     bound = epsilon(noise, releases, delta)
     mu = math.sqrt(releases) / noise
     assert divergence(mu, bound) == pytest.approx(delta, rel=1e-3)
@@ -51,8 +51,10 @@ def test_epsilon_grows_with_releases_and_falls_with_noise() -> None:
     assert math.isfinite(epsilon(1e-3, 10_000, 1e-15))
 
 
-def test_noise_has_its_law_and_updates_their_bound() -> None:
-    """Clipped around what was sent; z C √parts for two parts; another client, round or seed has other noise."""
+def test_noise_has_its_distribution_and_updates_their_bound() -> None:
+    """Uploads are clipped around the download. The noise is z C √parts for two parts. Another client, round or seed has
+    other noise.
+    """
     ids, still = torch.arange(50), {"model": {"w": torch.zeros(50, 400)}, "embedding": torch.zeros(50, 30)}
     far = trees.tree_map(lambda t: t + 100.0, still)
     private = Privacy(clip=2.0, noise=1.5)
@@ -78,7 +80,7 @@ FOUR_ROUNDS = Settings(rounds=4, upload_path=PRIVATE)
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=tiny.sweep(name)) for name in METHODS])
 def test_every_method_runs_under_privacy(name: str) -> None:
-    """Three rounds stay finite, the same bits again and after a resume, and ε counts rounds and enrolments."""
+    """Three rounds stay finite and have the same bits again and after a restart. ε counts rounds and enrolments."""
     kind = next(k for k in ("rows", "images", "nodes") if tiny.suits(name, tiny.TASKS[k][0]()))
     task, federation = (make() for make in tiny.TASKS[kind])
     method = tiny.method(
@@ -92,35 +94,35 @@ def test_every_method_runs_under_privacy(name: str) -> None:
     *_, again = run(method, federation, settings, Loop(), reports[0].state)
     pairs = zip(trees.tree_leaves(tuple(last.state)), trees.tree_leaves(tuple(again.state)), strict=True)
     assert all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in pairs)
-    spent = [report.diagnostics["epsilon"] for report in reports if report.diagnostics]
-    assert spent == sorted(spent)
-    assert again.diagnostics["epsilon"] == spent[-1]
-    assert spent[-1] in {PRIVATE.privacy.epsilon(k) for k in range(len(reports) + 3)}
-    assert method.pools or (spent[-1] == 0.0) == (last.bytes_up == 0)
+    epsilons = [report.diagnostics["epsilon"] for report in reports if report.diagnostics]
+    assert epsilons == sorted(epsilons)
+    assert again.diagnostics["epsilon"] == epsilons[-1]
+    assert epsilons[-1] in {PRIVATE.privacy.epsilon(k) for k in range(len(reports) + 3)}
+    assert method.pools or (epsilons[-1] == 0.0) == (last.bytes_up == 0)
 
 
 def test_epsilon_counts_rounds_and_enrolments() -> None:
-    """With every client in every round it is that of as many releases as rounds, and of one more for an enrolment."""
-    for name, kind, besides in (("fedavg", "rows", 0), ("fedsheafhn", "nodes", 1)):
+    """With all clients in every round, it is that of one release per round, and of one more for an enrolment."""
+    for name, kind, enrolments in (("fedavg", "rows", 0), ("fedsheafhn", "nodes", 1)):
         task, federation = (make() for make in tiny.TASKS[kind])
         *_, report = run(
             tiny.method(name, task, kind), federation, Settings(rounds=4, every=4, upload_path=PRIVATE), Loop()
         )
-        assert report.diagnostics["epsilon"] == PRIVATE.privacy.epsilon(4 + besides)
+        assert report.diagnostics["epsilon"] == PRIVATE.privacy.epsilon(4 + enrolments)
 
 
 def test_rounds_without_an_upload_do_not_count() -> None:
-    """ε grows with what is sent: never under local training, and not while FedSage+ trains generators."""
+    """ε grows with uploads only: never under local training, and not while FedSage+ trains generators."""
     local = run(tiny.method("local", tiny.rows_task(), "rows"), tiny.rows_federation(), FOUR_ROUNDS, Loop())
     assert [report.diagnostics["epsilon"] for report in local] == [0.0] * FOUR_ROUNDS.rounds
     sage = tiny.method("fedsage", tiny.nodes_task(), "nodes", generator_rounds=3)
-    spent = [report.diagnostics["epsilon"] for report in run(sage, tiny.nodes_federation(), FOUR_ROUNDS, Loop())]
+    epsilons = [report.diagnostics["epsilon"] for report in run(sage, tiny.nodes_federation(), FOUR_ROUNDS, Loop())]
     joined = PRIVATE.privacy.epsilon
-    assert spent == [joined(1), joined(1), joined(2), joined(3)]
+    assert epsilons == [joined(1), joined(1), joined(2), joined(3)]
 
 
-def test_noiseless_and_unclipped_is_the_plain_run() -> None:
-    """To rounding; and both executors draw the same noise."""
+def test_without_noise_and_clipping_a_run_is_the_plain_one() -> None:
+    """Up to rounding. Both executors draw the same noise."""
     task, federation = (make() for make in tiny.TASKS["rows"])
     method = tiny.method("fedaghn", task, "rows")
     ends = {}
