@@ -1,4 +1,4 @@
-"""A DVC project of three stages that take no time, as a cluster runs them; files in `knobs` hold or fail a stage."""
+"""A DVC project of three stages that take no time, for tests of a cluster. Files in `knobs` hold or fail a stage."""
 
 import sys
 from pathlib import Path
@@ -41,7 +41,7 @@ pathlib.Path("results", name + ".txt").write_text(name + pathlib.Path("params.ya
 
 
 def make(folder: Path) -> None:
-    """Write the project into `folder`; it has run nothing."""
+    """Write the project into `folder`. No stage has run."""
     for name in ("knobs", "results"):
         (folder / name).mkdir(parents=True)
     (folder / "params.yaml").write_text("names: [a, b]\nsize: 1\nstudy: toy\n")

@@ -1,4 +1,4 @@
-"""Tests share the toy tasks in this folder; one thread each keeps them quick beside one another."""
+"""Fixtures and settings of all tests. The tests share the toy tasks in this folder, and use one thread each."""
 
 import gc
 import sys
@@ -37,7 +37,7 @@ FIRST = (
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Thousands of tests and their modules stay until the end: the garbage collector need not look at them."""
+    """Thousands of tests and their modules stay in memory until the end, so the garbage collector can ignore them."""
     gc.disable()
     try:
         return (yield)
@@ -48,9 +48,9 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The tests of a file run in one process, which makes their shared fixtures once; a file may say otherwise.
+    """The tests of a file run in one process, which makes their shared fixtures once, unless a file sets other groups.
 
-    The groups of `FIRST` begin first, then those of many tests: a long one at the end would leave cores idle.
+    The groups of `FIRST` begin first, then those of many tests: a long group at the end would leave cores idle.
     """
     for item in items:
         if not item.get_closest_marker("xdist_group"):
@@ -62,13 +62,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
-    """A long text is not part of a test's name, which all processes send to one another."""
+    """A long text is not part of a test's name, because all processes exchange the names."""
     return argname if isinstance(val, str | bytes) and len(val) > 100 else None
 
 
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages with empty drawings, for tests of their sentences: drawings take most of a page's time."""
+    """Pages with empty drawings, for tests of their text: drawings take most of a page's time."""
     from fedweave.plots import style
 
     monkeypatch.setattr(style, "_draw_svg", lambda draw, *args, **options: "<svg></svg>")
@@ -76,7 +76,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def seeded() -> None:
-    """Torch's global generator, the same for every test that asks for it."""
+    """Torch's global generator, with the same seed for every test that uses this fixture."""
     torch.manual_seed(0)
 
 
@@ -91,26 +91,26 @@ def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def partitioned_project(tmp_path_factory: pytest.TempPathFactory) -> "Project":
-    """A project of three runs whose data are partitioned and whose search is over, for tests to copy and train in;
-    `fedavg_ft` takes longest.
+    """A project of three runs with partitioned data and a finished search, which tests copy to train in. `fedavg_ft`
+    takes longest.
     """
     from servers import Project, study
 
     settings = {"digits-fedavg_ft": {"train.rounds": 60, "train.checkpoint": 1}}
-    made = Project(
+    project = Project(
         tmp_path_factory.mktemp("partitioned") / "project",
         study(["digits-fedavg", "digits-local", "digits-fedavg_ft"], settings),
     )
-    made.python("dvc", "repro", "tune@digits")
-    return made
+    project.python("dvc", "repro", "tune@digits")
+    return project
 
 
 @pytest.fixture
 def reporting(prefect_api: str) -> Iterator[str]:
     """The flows of this process report to the real server.
 
-    Afterwards nothing of them goes on: an open socket pings from its thread, with Python's `random`, in the middle of
-    other tests.
+    Afterwards nothing of them remains: the thread of an open socket would use Python's `random` in the middle of other
+    tests.
     """
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogWorker

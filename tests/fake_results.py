@@ -1,4 +1,4 @@
-"""Results folders with made-up numbers, in the format that a study writes. Nothing here was trained."""
+"""Result folders with generated numbers, in the format of a study. Nothing here was trained."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -49,12 +49,12 @@ def write_study(
 
 
 def slug(label: str) -> str:
-    """A run's part of the name."""
+    """The part of a run's name for the label."""
     return "".join(c if c.isalnum() else "-" for c in label.lower())
 
 
 def write_single_run(tmp_path: Path, label: str = "FedAMP", rounds: int = 6, **block: object) -> Path:
-    """A study with a single run; returns the run's folder."""
+    """Write a study with a single run. Returns the run's folder."""
     return write_run(tmp_path / "results" / "s", "t", label, 0.0, block, (0, 1), 8, rounds, np.random.default_rng(0))
 
 
@@ -128,12 +128,17 @@ def _evaluations(
 
 def _write_graph(path: Path, group: np.ndarray, rounds: int, tied: bool, rng: np.random.Generator) -> None:
     clients = len(group)
-    kin = (group[:, None] == group[None, :]).astype(float)
+    same_group = (group[:, None] == group[None, :]).astype(float)
     at = np.unique(np.linspace(1, rounds, 6).astype(int))
     weights = np.zeros((len(at), len(LAYERS), clients, clients), dtype=np.float32)
     for r, when in enumerate(at):
         for layer in range(len(LAYERS)):
-            raw = 0.2 + kin * 2 * when / rounds + rng.uniform(0, 0.3, kin.shape) + np.eye(clients) * (1 + layer)
+            raw = (
+                0.2
+                + same_group * 2 * when / rounds
+                + rng.uniform(0, 0.3, same_group.shape)
+                + np.eye(clients) * (1 + layer)
+            )
             weights[r, layer] = raw / raw.sum(1, keepdims=True)
     if tied:
         weights[:] = weights[:, :1]

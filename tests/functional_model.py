@@ -1,4 +1,4 @@
-"""A module of one's own whose forward is a function."""
+"""A user's module whose forward pass is a function."""
 
 import torch
 from torch import nn

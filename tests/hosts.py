@@ -1,4 +1,4 @@
-"""A federation in one process: nodes with their own files, reached by calls."""
+"""A federation in one process: nodes with their own files, which function calls reach."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -36,10 +36,10 @@ class Calls:
     """A channel to nodes in this process.
 
     Attributes:
-        nodes_: node -> what answers there.
-        change: what becomes of a reply on its way.
+        nodes_: node -> the object that answers for it.
+        change: a function that may change a reply.
         offline: nodes that are not connected.
-        sent: every message so far.
+        sent: all messages.
     """
 
     nodes_: dict[int, Node]
@@ -79,15 +79,15 @@ class Hosts:
         self.spec = spec.read(self.folder / "app" / export.PACKAGE / spec.FILE)
 
     def node(self, client: int) -> Node:
-        """The node of a client, started anew."""
+        """The node of a client, restarted."""
         return open_node(self.spec, self.folder / "data" / f"client-{client}.pt", self.folder / "nodes" / str(client))
 
     def calls(self) -> Calls:
-        """A channel to all nodes; their numbers tell nothing of their clients."""
+        """A channel to all nodes. The numbers of nodes do not show their clients."""
         return Calls({900 - client: self.node(client) for client in range(len(self.spec.clients))})
 
     def run(self, calls: Calls | None = None, until: int | None = None, **options: Any) -> Session:
-        """The federation, from its last checkpoint."""
+        """Run the federation from its last checkpoint."""
         settings = {"wait": 0.0, "say": lambda line: None, **options}
         registry = NodeRegistry(self.spec, self.calls() if calls is None else calls, **settings)
         return Coordinator(self.spec, registry, self.folder / "server", lambda *_: None).run(until)

@@ -1,11 +1,11 @@
-"""A pytest plugin: no test and no dead worker can hold up a run.
+"""A pytest plugin: no test and no dead worker can block a run.
 
 pytest-timeout ends a test that takes too long, by a signal. Two things it cannot do:
 
-- A test that never comes back to the interpreter (compiled code, a held lock) does not see the signal. A watchdog of
+- A test that never returns to the interpreter (compiled code, a held lock) does not get the signal. A watchdog of
   `faulthandler` writes the stacks of all threads and ends that worker, `GRACE` seconds after the limit.
 - A worker that dies (that way, or by a segmentation fault) is replaced by pytest-xdist, whose scheduler may then wait
-  for ever for the tests of the dead one. Here the run ends as failed at the next report, which names the test.
+  forever for the tests of the dead one. Here the run ends as failed at the next report, which names the test.
 """
 
 import faulthandler
@@ -22,13 +22,13 @@ TERMINAL: pytest.StashKey[int] = pytest.StashKey()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep a way to the terminal that tests' captured output does not cover."""
+    """Keep access to the terminal in spite of the captured output of tests."""
     config.stash[CRASHES] = []
     config.stash[TERMINAL] = os.dup(2)
 
 
 def seconds(item: pytest.Item) -> float:
-    """The limit of a test: its marker `timeout`, else the setting of the whole suite; 0 if there is none."""
+    """The limit of a test: its marker `timeout`, else the setting of the suite. 0 if there is none."""
     marker = item.get_closest_marker("timeout")
     limit = (marker.kwargs.get("timeout") or marker.args[0]) if marker else item.config.getini("timeout")
     return float(limit or 0)
@@ -47,12 +47,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def note_forks(test: str) -> None:
-    """Write down who started the children that this process has now: a forked one does not carry the name of its
+    """Record the test that started the present children of this process: a forked child does not have the name of its
     test.
     """
     if folder := os.environ.get("FEDWEAVE_TEST_RUN"):
         for file in Path("/proc/self/task").glob("*/children"):
-            with suppress(FileNotFoundError, ProcessLookupError):  # of a thread that ends meanwhile
+            with suppress(FileNotFoundError, ProcessLookupError):  # of a thread that ends at the same time
                 for note in (Path(folder, pid) for pid in file.read_text().split()):
                     if not note.exists():
                         note.write_text(test)
@@ -60,13 +60,13 @@ def note_forks(test: str) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: object, error: object) -> None:
-    """Note a worker that did not end by itself (pytest-xdist's hook)."""
+    """Record a worker that did not end by itself (pytest-xdist's hook)."""
     if error:
         node.config.stash[CRASHES].append(f"{node.gateway.id}: {error}")  # type: ignore[attr-defined]
 
 
 class Stop:
-    """What the process that distributes the tests does once a worker has died."""
+    """The reaction of the process that distributes the tests to the death of a worker."""
 
     def __init__(self, config: pytest.Config):
         self.crashes = config.stash[CRASHES]
@@ -88,5 +88,5 @@ class Stop:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Register `Stop` where tests are distributed."""
+    """Register `Stop` in the process that distributes the tests."""
     session.config.pluginmanager.register(Stop(session.config))

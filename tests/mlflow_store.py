@@ -1,4 +1,4 @@
-"""Stores of MLflow, copied from one that is empty; and whether one says what results/ says."""
+"""Stores of MLflow, copied from an empty one, and the check that a store agrees with results/."""
 
 import shutil
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ def fresh(template: Path, name: str) -> str:
 
 
 def small(folder: Path, **options: Any) -> Path:
-    """Made-up results of two methods, two seeds, four clients."""
+    """Generated results of two methods, two seeds and four clients."""
     return fake_results.write_study(folder, methods=SKILL, seeds=(0, 1), clients=4, rounds=6, extras=False, **options)
 
 
@@ -47,8 +47,8 @@ Shown = dict[str, tuple[str, dict[str, dict[str, float]]]]
 
 
 def current(uri: str, folder: Path) -> Shown:
-    """Run -> the id of its one current run in MLflow, and every metric of it (at "") and of its seeds, once they agree
-    with results/<study> at `folder` to the last bit.
+    """Run -> the id of its one current run in MLflow, and all metrics of it (at "") and of its seeds. First they must
+    agree with results/<study> at `folder` to the last bit.
     """
     study = results.load_study(folder)
     tables = results.compute_tables(study)
@@ -79,12 +79,12 @@ def current(uri: str, folder: Path) -> Shown:
 
 
 def _numbers(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Metrics that have a value: MLflow cannot forget one, so one that is gone is NaN."""
+    """Metrics with a value. MLflow cannot delete a metric, so a removed one is NaN."""
     return {name: value for name, value in metrics.items() if not np.isnan(value)}
 
 
 def _board(row: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a row of the leaderboard by their names in MLflow."""
+    """The numbers in a row of the leaderboard by their names in MLflow."""
     same = ("std", "worst10", "client_std", "pre", "post", "bytes_up", "bytes_down", "seconds", *results.MEANING)
     return {row["metric"]: row["mean"], "bytes": row["bytes_up"] + row["bytes_down"]} | {key: row[key] for key in same}
 
@@ -94,6 +94,6 @@ def _rank(row: Mapping[str, Any], board: pd.DataFrame) -> int:
 
 
 def _curves(row: Mapping[str, Any], curves: pd.DataFrame) -> dict[str, float]:
-    """The end of every curve of a run."""
+    """The last value of every curve of a run."""
     last = curves[curves["run"] == row["run"]].sort_values("round").groupby(["split", "point"]).last()["mean"]
     return {f"{row['metric']}/{split}_{point}": value for (split, point), value in last.items()}

@@ -1,4 +1,4 @@
-"""What the tests of baselines share: quick runs, and naive training with ordinary modules and optimisers."""
+"""Shared code of the tests of baselines: quick runs, and plain training with ordinary modules and optimisers."""
 
 import copy
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def build_method(name: str, kind: str = "rows", **overrides: object) -> Method:
 def last_report(
     name: str, kind: str = "rows", federation: Federation | None = None, rounds: int = 3, **overrides: object
 ) -> Report:
-    """The last report of a run with everybody."""
+    """The last report of a run with all clients."""
     *_, report = run(
         build_method(name, kind, **overrides),
         federation or tiny.TASKS[kind][1](),
@@ -96,13 +96,13 @@ def model_copies(net: nn.Module) -> Iterator[tuple[int, nn.Module]]:
 
 
 def assert_same_model(net: nn.Module, params: Params) -> None:
-    """Equal to float64 rounding."""
+    """The models are equal to float64 rounding."""
     for name, value in net.named_parameters():
         torch.testing.assert_close(params[name], value.detach(), rtol=1e-8, atol=1e-10)
 
 
 def first_uploads(method: Method, state: State) -> tuple[Tree, Tree, Tree]:
-    """(shared, own, uploads) of a round 0 with everybody, from `state`."""
+    """(shared, own, uploads) of a round 0 with all clients, from `state`."""
     shared, own, updates, _ = train(
         method, state, cohort(FED, torch.arange(tiny.CLIENTS), method.training, method.epochs, SEED, 0), Loop()
     )

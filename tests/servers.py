@@ -30,7 +30,7 @@ PARTS = (
 )
 
 
-# Handwritten digits that scikit-learn brings, divided among ten clients: a task that trains in a second.
+# Handwritten digits of scikit-learn, divided among ten clients: a task that trains in a second.
 DIGITS = {
     "dataset": "digits",
     "setting": "dir0.3",
@@ -43,14 +43,14 @@ DIGITS = {
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on."""
+    """A port of loopback without a listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
-    """Whether `condition` comes true in time."""
+    """Whether `condition` becomes true in time."""
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:
         time.sleep(0.1)
@@ -96,7 +96,7 @@ def running(words: str, folder: Path) -> list[int]:
 def process(
     command: Sequence[str], folder: Path, env: Mapping[str, str], log: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process in the background, its words in `log`; its group ends with the block."""
+    """A process in the background, with its output in `log`. Its group ends with the block."""
     with log.open("wb") as file:
         started = subprocess.Popen(
             command, cwd=folder, env={**os.environ, **env}, stdout=file, stderr=file, start_new_session=True
@@ -111,13 +111,13 @@ def process(
         except subprocess.TimeoutExpired:
             started.kill()
             started.wait()
-        with suppress(ProcessLookupError):  # what it started and did not end
+        with suppress(ProcessLookupError):  # processes that it started and did not end
             os.killpg(started.pid, signal.SIGKILL)
 
 
 @contextmanager
 def prefect_server(home: Path) -> Iterator[str]:
-    """A Prefect server with a database of its own; yields its API's address."""
+    """A Prefect server with its own database. Yields the address of its API."""
     port = free_port()
     api = f"http://127.0.0.1:{port}/api"
     env = {"PREFECT_HOME": str(home), "PREFECT_SERVER_ANALYTICS_ENABLED": "false", "PREFECT_API_DATABASE_TIMEOUT": "60"}
@@ -129,7 +129,7 @@ def prefect_server(home: Path) -> Iterator[str]:
 
 
 def study(runs: Sequence[str], settings: Mapping[str, Mapping[str, object]] | None = None) -> str:
-    """params.yaml of a study of seconds: `runs` on the digits, one seed, one trial.
+    """params.yaml of a study that takes seconds: `runs` on digits, one seed, one trial.
 
     `settings` are those of single runs (`{"digits-local": {"train.rounds": 9}}`).
     """
@@ -167,7 +167,7 @@ class Project:
                 shutil.copytree(source / part, folder / part, symlinks=True, ignore=shutil.ignore_patterns("*.pyc.*"))
             else:
                 shutil.copy(source / part, folder / part)
-        # Imports come from the copy, commands from the environment that runs the tests.
+        # Imports come from the copy, commands from the environment of the tests.
         self.env = {
             "PYTHONPATH": os.pathsep.join([str(folder / "src"), str(folder)]),
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
@@ -181,7 +181,7 @@ class Project:
             (folder / "params.yaml").write_text(params)
 
     def python(self, module: str, *words: str, check: bool = True, **env: str) -> subprocess.CompletedProcess[str]:
-        """`python -m module words` here."""
+        """Run `python -m module words` in the project."""
         command = [sys.executable, "-m", module, *words]
         done = subprocess.run(
             command, cwd=self.folder, env={**os.environ, **self.env, **env}, capture_output=True, text=True, check=False
@@ -190,25 +190,25 @@ class Project:
         return done
 
     def copy(self, folder: Path, remote: Path | None = None) -> "Project":
-        """The same project with its data, results and DVC's records, elsewhere."""
+        """Copy the project with its data, results and DVC's records to another folder."""
         other = object.__new__(Project)
         other.folder, other.env = (
             folder,
             {name: value.replace(str(self.folder), str(folder)) for name, value in self.env.items()},
         )
-        # The server of DVC's stages may still end: its socket cannot be copied.
+        # The server of DVC's stages may be ending: its socket cannot be copied.
         shutil.copytree(self.folder, folder, symlinks=True, ignore=shutil.ignore_patterns("*.sock"))
         other.configure(remote)
         return other
 
     def configure(self, remote: Path | None) -> None:
-        """DVC asks nobody for a newer version, and shares by the folder `remote`."""
+        """DVC does not look for a newer version, and shares files by the folder `remote`."""
         with Repo(str(self.folder)) as repo, repo.config.edit() as config:
             config["core"]["check_update"] = False
             if remote:
                 config["core"]["remote"], config["remote"]["shared"] = "shared", {"url": str(remote)}
 
     def background(self, *words: str, **env: str) -> "contextmanager[subprocess.Popen[bytes]]":
-        """`python -m words` here until the block ends; what it says goes to a file beside the project."""
+        """Run `python -m words` in the project until the block ends. Its output goes to a file next to the project."""
         log = self.folder.parent / f"{self.folder.name}-{words[0].rpartition('.')[2]}.log"
         return process([sys.executable, "-m", *words], self.folder, {**self.env, **env}, log)

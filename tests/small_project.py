@@ -1,4 +1,4 @@
-"""A study of seconds in a copy of the project, and what DVC runs of it."""
+"""A study that takes seconds, in a copy of the project, and the stages of it that DVC runs."""
 
 import re
 
@@ -25,7 +25,7 @@ GRAPH = {
 
 
 def params(study: str = "small", lam: float = 1.0, searched: str = "lam") -> str:
-    """A study of seconds: two methods on the digits, one of them also on their graph, with tuning and an ablation."""
+    """A study of seconds: two methods on digits, one of them also on their graph, with tuning and an ablation."""
     content = {
         "study": study,
         "about": "",
@@ -54,7 +54,7 @@ def params(study: str = "small", lam: float = 1.0, searched: str = "lam") -> str
 
 
 def part(study: str, lam: float) -> str:
-    """One run of it, with other settings, under another name."""
+    """One of its runs, with other settings, under another name."""
     content = yaml.safe_load(params(study, lam))
     runs = {"digits-ditto": content["runs"]["digits-ditto"]}
     content |= {"datasets": ["digits"], "tasks": {"digits": DIGITS}, "runs": runs, "ablate": {}}
@@ -62,6 +62,6 @@ def part(study: str, lam: float) -> str:
 
 
 def repro(project: Project) -> list[str]:
-    """Reproduce and return the stages that ran."""
+    """Run `dvc repro`. Returns the stages that ran."""
     done = project.python("dvc", "repro")
     return re.findall(r"Running stage '([^']+)'", done.stdout + done.stderr)

@@ -1,4 +1,4 @@
-"""The shape of the code: imports go downward, sizes stay small, methods stay leaves."""
+"""The structure of the code: imports from lower layers only, small files and functions, independent methods."""
 
 import ast
 import re
@@ -30,7 +30,7 @@ ORCHESTRATION = {"prefect", "mlflow", "optuna", "dvc", "typer", "rich"}
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Every module a file imports, dotted, wherever the import stands."""
+    """Every module that a file imports, dotted, anywhere in the file."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -40,11 +40,11 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def level(layers: tuple[tuple[str, ...], ...], name: str) -> int | None:
-    """Position of a package in `layers`; None for what is not in them."""
+    """Position of a package in `layers`. None if it is not there."""
     return next((i for i, names in enumerate(layers) if name in names), None)
 
 
-def upward(path: Path, root: Path, prefix: str, layers: tuple[tuple[str, ...], ...]) -> set[str]:
+def higher_imports(path: Path, root: Path, prefix: str, layers: tuple[tuple[str, ...], ...]) -> set[str]:
     """The packages above the file's own that it imports."""
     mine = level(layers, path.relative_to(root).parts[0].removesuffix(".py"))
     if mine is None:
@@ -54,20 +54,20 @@ def upward(path: Path, root: Path, prefix: str, layers: tuple[tuple[str, ...], .
 
 
 @pytest.mark.parametrize("path", CORE, ids=lambda p: str(p.relative_to(SOURCE)))
-def test_imports_go_downward(path: Path) -> None:
-    """No file imports from a higher layer, and none the tools of the pipelines."""
+def test_modules_import_from_lower_layers_only(path: Path) -> None:
+    """They import no tools of the pipelines either."""
     assert not {m.split(".")[0] for m in imported(path)} & ORCHESTRATION
-    assert not upward(path, SOURCE, "fedweave.", LAYERS)
+    assert not higher_imports(path, SOURCE, "fedweave.", LAYERS)
 
 
 @pytest.mark.parametrize("path", ADAPTERS, ids=lambda p: str(p.relative_to(ROOT)))
-def test_pipelines_import_downward(path: Path) -> None:
+def test_pipelines_import_from_lower_layers_only(path: Path) -> None:
     """Commands may import stages, and not the reverse."""
-    assert not upward(path, ROOT / "pipelines", "fedweave.pipelines.", PIPELINE_LAYERS)
+    assert not higher_imports(path, ROOT / "pipelines", "fedweave.pipelines.", PIPELINE_LAYERS)
 
 
 def test_every_package_has_a_layer() -> None:
-    """A new package takes a place in the order."""
+    """A new package needs a place in the order."""
     packages = {path.relative_to(SOURCE).parts[0].removesuffix(".py") for path in CORE} - {"__init__"}
     assert packages == {name for names in LAYERS for name in names}
     adapters = {path.relative_to(ROOT / "pipelines").parts[0].removesuffix(".py") for path in ADAPTERS} - {"__init__"}
@@ -75,21 +75,21 @@ def test_every_package_has_a_layer() -> None:
 
 
 @pytest.mark.parametrize("path", sorted((SOURCE / "methods").glob("[a-z]*.py")), ids=lambda p: p.stem)
-def test_a_method_is_one_leaf_file(path: Path) -> None:
-    """At most 120 lines, no other method imported: the file is its train stage's cache boundary."""
+def test_a_method_is_one_file_that_imports_no_other_method(path: Path) -> None:
+    """It has at most 120 lines. The file decides whether the method's train stage runs again."""
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 120
     assert not [m for m in imported(path) if m.startswith("fedweave.methods")]
 
 
 def test_the_table_has_every_file() -> None:
-    """methods/<name>.py and METHODS[name] belong together."""
+    """methods/<name>.py and METHODS[name] have the same names."""
     assert {*METHODS} == {p.stem for p in (SOURCE / "methods").glob("[a-z]*.py")}
     assert all(cls.__module__ == f"fedweave.methods.{name}" for name, cls in METHODS.items())
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_are_frozen_final_and_documented(name: str) -> None:
-    """A leaf is a frozen dataclass without subclasses, with every setting documented and no hook left abstract."""
+    """A method is a frozen dataclass without subclasses. Every setting is documented, and no hook is abstract."""
     cls = METHODS[name]
     assert cls.__dataclass_params__.frozen
     assert not cls.__abstractmethods__
@@ -99,9 +99,9 @@ def test_methods_are_frozen_final_and_documented(name: str) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_sizes(path: Path) -> None:
-    """Files of at most 300 lines, functions of at most 40 lines of code.
+    """Files have at most 300 lines, and functions at most 40 lines of code.
 
-    Docstrings do not count: shapes, units and errors belong into them, and nobody should save lines there.
+    Docstrings do not count, because they must have room for shapes, units and errors.
     """
     text = path.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 300
@@ -110,12 +110,12 @@ def test_sizes(path: Path) -> None:
 
 
 def documentation(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Lines of a function's docstring."""
+    """The number of lines of a function's docstring."""
     return len((ast.get_docstring(function, clean=False) or "").splitlines())
 
 
-def test_no_method_is_named_outside() -> None:
-    """The engine, the pipeline and the data never ask which method they run."""
+def test_no_method_is_named_outside_of_the_methods() -> None:
+    """The engine, the pipeline and the data do not depend on the method of a run."""
     names = {f'"{n}"' for n in METHODS if n not in ("local",)}
     for path in FILES:
         if path.parent.name not in ("methods", "published"):

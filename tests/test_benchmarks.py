@@ -1,4 +1,4 @@
-"""The benchmarks: equal kernels for everybody, times that add up, and contestants that do the same steps."""
+"""The benchmarks: equal kernels for all, phases whose times add up, and contestants that take the same steps."""
 
 import ast
 import itertools
@@ -44,7 +44,7 @@ def test_peers_run_on_the_same_kernels() -> None:
     assert pinned("benchmarks/peers.txt", "torch") == pinned("constraints.txt", "torch")
 
 
-# Imports the peers' side and takes a step by hand where of all packages only the arguments are installed.
+# Imports the peers' side and takes a step by hand in an environment with only the packages that the arguments name.
 WITHOUT_THE_REST = """
 import sys
 from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
@@ -70,13 +70,13 @@ peers.train_client("mlp", raw.network("mlp").state_dict(), 0)
 
 
 def declared() -> set[str]:
-    """The packages that benchmarks/peers.txt names."""
+    """The packages in benchmarks/peers.txt."""
     lines = (ROOT / "benchmarks" / "peers.txt").read_text(encoding="utf-8").splitlines()
     return {re.split(r"[\[=<>~ ]", line)[0].lower() for line in lines if line and not line.startswith("#")}
 
 
 def needs(package: str) -> set[str]:
-    """What an installed package cannot be imported without, itself included."""
+    """The packages that the import of an installed package needs, with itself."""
     packages, waiting = set[str](), [package]
     while waiting:
         name = canonicalize_name(waiting.pop())
@@ -91,8 +91,8 @@ PEERS_OWN = {"flwr", "pfl"}
 
 
 @pytest.mark.acceptance
-def test_our_side_runs_with_what_the_peers_environment_holds() -> None:
-    """The peers themselves are not installed here; all else that is imported beside them is declared with them."""
+def test_our_side_runs_in_the_peers_environment() -> None:
+    """The peers themselves are not installed here. All other imported packages are declared with them."""
     installed = set[str]().union(*map(needs, declared() - PEERS_OWN))
     environment = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     command = [sys.executable, "-c", WITHOUT_THE_REST, *installed]
@@ -100,8 +100,8 @@ def test_our_side_runs_with_what_the_peers_environment_holds() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_peers_environment_holds_what_our_side_imports() -> None:
-    """By the text of the module, which takes no process that imports it."""
+def test_the_peers_environment_has_the_packages_that_our_side_imports() -> None:
+    """The test reads the source of the module, so it needs no process that imports it."""
     tree = ast.parse(Path(peers.__file__).read_text(encoding="utf-8"))
     modules = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     modules += [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
@@ -109,7 +109,7 @@ def test_the_peers_environment_holds_what_our_side_imports() -> None:
     assert PEERS_OWN < imported <= declared()
 
 
-def test_peers_take_part_where_they_are_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peers_take_part_if_they_are_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "ROOT", tmp_path)
     assert [name for name, _ in bench.contestants("mlp")] == ["raw", "loop", "batched", "compiled"]
     (tmp_path / bench.PEERS_PYTHON).parent.mkdir(parents=True)
@@ -118,7 +118,7 @@ def test_peers_take_part_where_they_are_installed(tmp_path: Path, monkeypatch: p
     assert [name for name, _ in bench.contestants("gcn")] == ["raw", "loop", "batched"]
 
 
-def test_an_unknown_workload_and_a_raw_limit_that_failed_are_one_line(
+def test_an_unknown_workload_and_a_failed_raw_limit_are_reported_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["benchmarks", "nosuch"])
@@ -153,7 +153,7 @@ def test_the_library_for_amd_processors_is_that_of_the_page_and_gives_the_same_p
 @pytest.mark.acceptance
 @pytest.mark.timeout(900)
 def test_the_benchmark_runs_without_the_peers(tmp_path: Path) -> None:
-    """In a fresh clone: every contestant of one workload, in a process of its own, and the table."""
+    """A fresh clone runs every contestant of one workload in its own process, and prints the table."""
     command = [sys.executable, "-m", "benchmarks", "tpt", "--repeats", "1", "--rounds", "2", "--json"]
     done = subprocess.run([*command, str(tmp_path / "x")], cwd=ROOT, capture_output=True, text=True, check=True)
     assert not done.stderr
@@ -164,21 +164,21 @@ def test_the_benchmark_runs_without_the_peers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["pfedhn", "pfedgat"])
 def test_a_servers_share_is_measured(name: str) -> None:
-    """Of a round with its evaluation, for methods without and with a graph between clients."""
+    """It is the share of a round with its evaluation, for methods without and with a graph between clients."""
     work = images("mlp", 3, shape=(4,), samples=20)
     total, server = shares.last_round(work.method(name), work, Batched())
     assert 0 < server < total
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_the_raw_model_is_ours(name: str) -> None:
-    """As many parameters, so that nobody does less work."""
+def test_the_raw_model_has_our_number_of_parameters(name: str) -> None:
+    """So all contestants do the same work."""
     ours = sum(p.numel() for p in WORKLOADS[name]().task.template.parameters())
     assert ours == sum(p.numel() for p in raw.network(name).parameters())
 
 
 def test_a_peer_takes_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a Flower client trains by hand from given weights is what ours trains: the same batches, loss and step."""
+    """A Flower client that trains by hand from given weights has the batches, loss and step of ours."""
     monkeypatch.setitem(WORKLOADS, "mlp", lambda: images("mlp", 1, shape=(32,), samples=150))
     threads, work = torch.get_num_threads(), WORKLOADS["mlp"]()
     state = begin(work.method(), work.federation, 0, Loop())
@@ -193,16 +193,14 @@ def test_a_peer_takes_the_same_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.testing.assert_close(actual, expected)
 
 
-def test_seconds_are_those_of_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_are_seconds_for_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = itertools.accumulate([0.0, 5.0, 1.0, 2.0, 1.0, 3.0])
     monkeypatch.setattr(contestant.time, "perf_counter", lambda: next(ticks))
     assert contestant.time_rounds(lambda: None, 3) == [5.0, 2.0, 3.0]
 
 
 def test_phases_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An inner phase is its own, what a server or an evaluation calls is theirs, and functions come back as they
-    were.
-    """
+    """An inner phase has its own time, except inside a server or an evaluation. The functions are restored."""
     now = [0.0]
     monkeypatch.setattr(shares.time, "process_time", lambda: now[0])
 
@@ -230,7 +228,7 @@ def test_phases_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_phase_of_training_is_measured(
     executor: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The functions that are wrapped exist, and each executor calls them."""
+    """The wrapped functions exist, and each executor calls them."""
     monkeypatch.setitem(WORKLOADS, "mlp", lambda: images("mlp", 3, shape=(32,), samples=150))
     monkeypatch.setitem(shares.PROFILED, "mlp", executor)
     seconds: list[dict[str, float]] = []
@@ -250,8 +248,8 @@ def test_every_phase_of_training_is_measured(
     assert executor in capsys.readouterr().out
 
 
-def test_a_round_on_a_gpu_needs_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line without; and stacked clients are timed on the device that is named."""
+def test_a_round_on_a_gpu_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The refusal is one line. With a device, stacked clients are timed on it."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(BadInput, match="no CUDA device"):
         gpu.measure("tpt", "batched")
@@ -269,15 +267,15 @@ def test_growth_prints_a_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_shares_of_evaluation_are_counts_of_passes(capsys: pytest.CaptureFixture[str]) -> None:
-    """Two forward passes of the graph beside five steps of three: 2 of 17."""
+    """Two forward passes of the graph, and five steps of three passes: 2 of 17."""
     limits.evaluation()
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Cora"))
     assert f"{200 / 17:.1f} %" in line
 
 
 @pytest.mark.parametrize("method", ["fedper", "fedaghn"])
-def test_growth_with_clients(method: str) -> None:
-    """A line of many clients runs as it is described: three rounds, tables in files, and one evaluation."""
+def test_growth_has_a_line_for_many_clients(method: str) -> None:
+    """The line has the described run: three rounds, tables in files, and one evaluation."""
     line = scale.Line("mlp", method, 12)
     work, executor, participation = scale.workload(line)
     assert participation == 1.0

@@ -1,4 +1,4 @@
-"""The documentation: links lead somewhere, paths exist, and the parts that commands write are those of today."""
+"""The documentation: links and paths exist, and generated parts are up to date."""
 
 import re
 from itertools import groupby
@@ -31,7 +31,7 @@ def anchors(text: str) -> set[str]:
 
 
 def broken(page: Path, text: str) -> list[str]:
-    """The relative links of a page that lead nowhere."""
+    """The relative links of a page without a target."""
     links = [link for link in LINK.findall(text) if not re.match(r"[a-z]+:", link)]
     parts = [(link, *link.partition("#")[::2]) for link in links]
     targets = [(link, (page.parent / path).resolve() if path else page, anchor) for link, path, anchor in parts]
@@ -43,11 +43,11 @@ def broken(page: Path, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links(page):
+def test_links_have_a_target(page):
     assert broken(page, prose(page)) == []
 
 
-def test_links_that_lead_nowhere():
+def test_links_without_a_target_are_found():
     page = ROOT / "docs" / "tutorial.md"
     text = (
         "[a](none.md) [b](architecture.md#one-round) [c](architecture.md#none) [d](../../x.md) [e](#none) ![f](x.png)"
@@ -87,15 +87,15 @@ def test_templates_have_at_most_120_columns():
 
 
 @pytest.mark.parametrize("page", [ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")], ids=lambda page: page.name)
-def test_paths(page):
-    """Every path in backticks exists; capitals stand for any name."""
+def test_paths_exist(page):
+    """Paths are in backticks. Words in capitals are placeholders."""
     paths = [path for path in PATH.findall(prose(page)) if not re.search(r"[A-Z]{4}", path)]
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_tests(page):
-    """Every test that a page names exists: `test_module`, or `test_module::test_name`."""
+def test_named_tests_exist(page):
+    """They are named as `test_module`, or `test_module::test_name`."""
     files = {file.stem: file for file in (ROOT / "tests").rglob("test_*.py")}
     names = re.findall(r"`(test_\w+)(?:::(test_\w+))?`", prose(page))
     missing = [
@@ -111,23 +111,23 @@ def test_every_page_has_a_place_on_the_site():
     assert {place for place in places if place not in re.findall(r"[\w-]+(?:\.md|/)$", site, re.MULTILINE)} == set()
 
 
-def test_the_table_has_the_data_sets_of_today():
+def test_the_table_of_data_sets_is_up_to_date():
     text = dataset_table.PAGE.read_text(encoding="utf-8")
     assert dataset_table.fill_table(text) == text, "run: python -m tools.dataset_table"
     assert text.count("\n| `") + text.count("\n| [`") == len(DATASETS) + 3  # the short table has three of them
 
 
-def test_a_table_needs_its_place():
+def test_a_page_without_a_marker_for_the_table_is_refused():
     with pytest.raises(BadInput, match="no place for the table"):
         dataset_table.fill_table("# Data sets\n")
 
 
-def test_the_gallery_has_the_studies_of_today():
+def test_the_gallery_of_studies_is_up_to_date():
     text = study_gallery.PAGE.read_text(encoding="utf-8")
     assert study_gallery.fill_tables(text) == text, "run: python -m tools.study_gallery"
 
 
-def test_the_gallery_follows_a_study(tmp_path, monkeypatch):
+def test_the_gallery_changes_with_a_study(tmp_path, monkeypatch):
     (tmp_path / "base.yaml").write_text((ROOT / "studies" / "base.yaml").read_text())
     study = (
         "about: {about}\nseeds: [0]\ntasks:\n"

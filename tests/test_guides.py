@@ -1,4 +1,4 @@
-"""The guides, as users follow them: their code and their commands, in an empty folder, with public names alone."""
+"""The guides, as users follow them: their code and their commands, in an empty folder, with public names only."""
 
 import ast
 import re
@@ -30,17 +30,17 @@ def internal(text: str) -> list[str]:
 
 
 @pytest.mark.acceptance
-@pytest.mark.timeout(600)  # some commands, each of which imports PyTorch
+@pytest.mark.timeout(600)  # some commands import PyTorch each time
 @pytest.mark.parametrize("page", GUIDES)
-def test_guide(page: str, tmp_path: Path) -> None:
-    """Every block and every command works as it is printed; worked examples have the results of their pages."""
+def test_a_guide_works_as_printed(page: str, tmp_path: Path) -> None:
+    """Every block and every command works. Worked examples have the results of their pages."""
     printed = follow(page, tmp_path)
     if page in EXAMPLES:
         assert_as_printed(printed, outputs(page))
 
 
-def test_the_interpreter_is_the_one_that_is_asked_for(tmp_path: Path) -> None:
-    """Such as that of the empty environment in which `make wheel` installs the package."""
+def test_a_guide_runs_with_the_given_interpreter(tmp_path: Path) -> None:
+    """For example that of the empty environment in which `make wheel` installs the package."""
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho this one: $*\n")
     python.chmod(0o755)
@@ -49,27 +49,28 @@ def test_the_interpreter_is_the_one_that_is_asked_for(tmp_path: Path) -> None:
 
 
 def assert_as_printed(printed: str, page: str) -> None:
-    """What was printed says what the page says: the same words, numbers but for what processors may differ in, and
-    whoever is clearly ahead is ahead.
+    """The output has the words of the page, and its numbers up to differences between processors. If one method is
+    clearly above another on the page, it is above it in the output.
     """
-    new, there = results(printed), results(page)
-    assert new.keys() == there.keys()
-    assert {words: len(numbers) for words, numbers in new.items()} == {w: len(n) for w, n in there.items()}
-    for words, numbers in there.items():
+    new, expected = results(printed), results(page)
+    assert new.keys() == expected.keys()
+    assert {words: len(numbers) for words, numbers in new.items()} == {w: len(n) for w, n in expected.items()}
+    for words, numbers in expected.items():
         for place, (a, b) in enumerate(zip(new[words], numbers, strict=True)):
             assert abs(float(a) - float(b)) <= tolerance(words, place, b), f"{words}: {a}, and {b} on the page"
-    rows = [words for words in there if re.fullmatch(r"[\w ]+?(?: #)+", words)]
+    rows = [words for words in expected if re.fullmatch(r"[\w ]+?(?: #)+", words)]
     for a, b in permutations(rows, 2):
-        for place in range(min(len(there[a]), len(there[b]))):
-            if float(there[a][place]) - float(there[b][place]) > tolerance(a, place, there[a][place]):
+        for place in range(min(len(expected[a]), len(expected[b]))):
+            if float(expected[a][place]) - float(expected[b][place]) > tolerance(a, place, expected[a][place]):
                 assert float(new[a][place]) > float(new[b][place]), f"{a} is no more above {b}"
 
 
 def tolerance(words: str, place: int, number: str) -> float:
-    """What a number of a page may differ by: counts nothing, AUC and shares 0.01, points what processors differ in.
+    """The largest difference from a number of a page: 0 for counts, 0.01 for AUC and shares, and for points the
+    difference between processors.
 
     Another type of processor rounds differently, so that validation rows may select another round: for Local on the
-    nine libraries, whose worst tenth is one client, 1.2 and 2.0 points were seen (Zen 4 and Zen 3).
+    nine libraries, whose worst tenth is one client, 1.2 and 2.0 points were measured (Zen 4 and Zen 3).
     """
     decimals = len(number.partition(".")[2])
     if "p = #" in words:  # difference, 95, low, high, p, clients
@@ -115,7 +116,7 @@ same arm 0.099, other arm 0.000
         ),
     ],
 )
-def test_other_results_than_those_of_a_page_are_seen(old: str, new: str) -> None:
+def test_results_that_differ_from_a_page_are_found(old: str, new: str) -> None:
     """Another mean, worst tenth, count, verdict, share, line, word or order."""
     assert old in PAGE
     assert_as_printed(PAGE, PAGE)
@@ -124,22 +125,21 @@ def test_other_results_than_those_of_a_page_are_seen(old: str, new: str) -> None
 
 
 @pytest.mark.parametrize("page", GUIDES)
-def test_users_import_public_names_alone(page: str) -> None:
-    """`fedweave` and the modules that it names."""
+def test_users_import_public_names_only(page: str) -> None:
+    """Public are `fedweave` and the modules that it names."""
     steps = guide(page)
     texts = [steps.script, *(text for name, text in steps.files.items() if name.endswith(".py"))]
     assert [name for text in texts for name in internal(text)] == []
 
 
-def test_what_is_internal() -> None:
-    """The check sees every form of import."""
+def test_internal_imports_are_found() -> None:
+    """The check covers every form of import."""
     text = "import fedweave as fw\nimport fedweave.federation\nfrom fedweave.settings import Share\n"
     text += "from fedweave.federation.protocol import Method\nfrom fedweave import fit, plots\nimport numpy\n"
     assert internal(text) == ["fedweave.federation", "fedweave.federation.protocol", "fedweave.plots"]
 
 
-def test_the_guides_have_what_is_followed() -> None:
-    """Files, code and commands are found in the pages."""
+def test_files_code_and_commands_of_guides_are_found() -> None:
     assert {*guide("docs/add-method.md").files} == {
         "mybench/damped.py", "mybench/nearest.py", "my.yaml", "test_damped.py",
     }  # fmt: skip

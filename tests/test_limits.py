@@ -1,4 +1,4 @@
-"""A test run always ends: crashes, hangs and processes left behind, in a small suite of its own."""
+"""A test run always ends: crashes, hangs and remaining processes, in a small suite of its own."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from servers import until
 
 pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).resolve().parent.parent
-# The same settings as in pyproject.toml, with waits of seconds.
+# The settings of pyproject.toml, with limits of seconds.
 SETTINGS = """
 [pytest]
 addopts = -p xdist -p pytest_timeout -p limits --numprocesses=2 --dist=loadgroup --max-worker-restart=0
@@ -20,7 +20,7 @@ timeout_method = signal
 """
 CONFTEST = "import limits\nlimits.GRACE = 1.0\n"
 RUN = "import sys, run_tests\nrun_tests.GRACE = 1.0\nsys.exit(run_tests.main())"
-# A worker that goes on for minutes beside the one that the case is about.
+# A worker that continues for minutes next to the one of the test.
 BUSY = """
 import pytest, time
 
@@ -69,7 +69,7 @@ def test_a_hang_in_compiled_code_ends_the_run(tmp_path: Path) -> None:
     assert "in test_hang" in output.partition("Timeout (0:00:04)!")[2]
 
 
-def test_a_hang_fails_alone_and_a_process_left_behind_has_the_name_of_its_test(tmp_path: Path) -> None:
+def test_only_a_hanging_test_fails_and_a_remaining_process_has_the_name_of_its_test(tmp_path: Path) -> None:
     tests = """
 import subprocess, sys, threading
 
@@ -90,7 +90,7 @@ def test_next():
     assert "tests: failed: left behind by test_case.py::test_leaves_a_process" in output
 
 
-def test_a_multiprocessing_child_does_not_hold_up_the_end(tmp_path: Path) -> None:
+def test_a_multiprocessing_child_does_not_delay_the_end(tmp_path: Path) -> None:
     """Python waits for such a child before it exits."""
     tests = """
 import multiprocessing, time
@@ -104,13 +104,13 @@ def test_leaves_a_child():
 
 
 def test_a_run_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
-    """Here pytest itself hangs, where no test's limit helps."""
+    """Here pytest itself hangs, so no limit of a test applies."""
     status, output = run(tmp_path, "import time\ntime.sleep(300)\n", limit=1)
     assert status == 1
     assert "tests: failed: stopped after 1 s (LIMIT=... sets another limit)" in output
 
 
-def test_who_stops_a_run_sees_where_it_was(tmp_path: Path) -> None:
+def test_a_stopped_run_prints_its_stacks(tmp_path: Path) -> None:
     tests = "import pathlib, time\ndef hold_up():\n    pathlib.Path('there').touch()\n    time.sleep(300)\nhold_up()\n"
     with started(tmp_path, tests) as process:
         assert until((tmp_path / "there").exists, 120)
@@ -122,7 +122,7 @@ def test_who_stops_a_run_sees_where_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("setting", ["--dist=loadgroup", "--max-worker-restart=0"])
-def test_the_small_suite_is_set_like_this_one(setting: str, pytestconfig: pytest.Config) -> None:
+def test_the_small_suite_has_the_settings_of_this_one(setting: str, pytestconfig: pytest.Config) -> None:
     assert setting in pytestconfig.getini("addopts")
     assert setting in SETTINGS
     assert pytestconfig.getini("timeout_method") == "signal"

@@ -1,4 +1,4 @@
-"""Metrics against their definitions, written out; where they are undefined; what they refuse."""
+"""Metrics compared with their definitions; where they are undefined; refused input."""
 
 from itertools import product
 
@@ -12,11 +12,11 @@ DRAWS = np.random.default_rng(3)
 TARGETS = DRAWS.integers(3, size=60)
 LOGITS = np.round(DRAWS.normal(size=(60, 3)) + 1.5 * np.eye(3)[TARGETS], 1)  # rounded: some are equal
 SHARES = probabilities(LOGITS)
-VALUES, SAID = DRAWS.normal(size=(20, 4)), DRAWS.normal(size=(20, 4))
+VALUES, PREDICTIONS = DRAWS.normal(size=(20, 4)), DRAWS.normal(size=(20, 4))
 
 
 def chance(positive: np.ndarray, negative: np.ndarray) -> float:
-    """The chance that a positive row has the larger score, ties counted half."""
+    """The probability that a positive row has the larger score. Ties count half."""
     return float(np.mean([(a > b) + 0.5 * (a == b) for a, b in product(positive, negative)]))
 
 
@@ -46,10 +46,10 @@ OF_CLASSES = {
     "calibration_error": calibration,
 }
 OF_VALUES = {
-    "mae": lambda: np.abs(VALUES - SAID).mean(),
-    "mse": lambda: ((VALUES - SAID) ** 2).mean(),
-    "rmse": lambda: ((VALUES - SAID) ** 2).mean() ** 0.5,
-    "r2": lambda: 1 - ((VALUES - SAID) ** 2).sum() / ((VALUES - VALUES.mean()) ** 2).sum(),
+    "mae": lambda: np.abs(VALUES - PREDICTIONS).mean(),
+    "mse": lambda: ((VALUES - PREDICTIONS) ** 2).mean(),
+    "rmse": lambda: ((VALUES - PREDICTIONS) ** 2).mean() ** 0.5,
+    "r2": lambda: 1 - ((VALUES - PREDICTIONS) ** 2).sum() / ((VALUES - VALUES.mean()) ** 2).sum(),
 }
 
 
@@ -57,17 +57,17 @@ OF_VALUES = {
 def test_metrics_of_classes(name: str) -> None:
     expected = OF_CLASSES[name]()
     assert METRICS[name].value("classes", TARGETS, LOGITS) == pytest.approx(expected, rel=1e-9)
-    assert METRICS[name].value("classes", TARGETS, SHARES) == pytest.approx(expected, rel=1e-9)  # as kNN-Per answers
+    assert METRICS[name].value("classes", TARGETS, SHARES) == pytest.approx(expected, rel=1e-9)  # as kNN-Per predicts
 
 
 @pytest.mark.parametrize("name", OF_VALUES)
 def test_metrics_of_values(name: str) -> None:
-    assert METRICS[name].value("forecasts", VALUES, SAID) == pytest.approx(OF_VALUES[name](), rel=1e-9)
-    flat = METRICS[name].value("numbers", VALUES.ravel(), SAID.reshape(-1, 1))
+    assert METRICS[name].value("forecasts", VALUES, PREDICTIONS) == pytest.approx(OF_VALUES[name](), rel=1e-9)
+    flat = METRICS[name].value("numbers", VALUES.ravel(), PREDICTIONS.reshape(-1, 1))
     assert flat == pytest.approx(OF_VALUES[name](), rel=1e-9)
 
 
-def test_every_metric_is_tested_and_says_what_it_fits() -> None:
+def test_every_metric_is_tested_and_names_its_targets() -> None:
     own = {name for name, one in METRICS.items() if one.function.__module__ == "fedweave.metrics"}
     assert own == {*OF_CLASSES, *OF_VALUES}
     assert all(one.kinds and {*one.kinds} <= {*KINDS} for one in METRICS.values())
@@ -81,7 +81,7 @@ def test_two_classes_have_one_positive_class() -> None:
 
 
 @pytest.mark.parametrize("name", ["roc_auc", "f1"])
-def test_rows_of_one_class_leave_a_metric_undefined_whatever_a_model_says(name: str) -> None:
+def test_a_metric_is_undefined_on_rows_of_one_class(name: str) -> None:
     for answers in ([[0.9, 0.1]] * 4, [[0.1, 0.9]] * 4):
         assert np.isnan(METRICS[name].value("classes", np.zeros(4, dtype=int), np.array(answers)))
     assert np.isfinite(METRICS["log_loss"].value("classes", np.zeros(4, dtype=int), np.full((4, 2), 0.5)))
@@ -103,7 +103,7 @@ def test_a_metric_must_fit_the_targets() -> None:
         check_fit("roc_acu", "classes", "here")
 
 
-def test_a_metric_of_ones_own() -> None:
+def test_a_metric_of_the_user_is_used() -> None:
     @metric("share-of-zeros", kinds=("classes",), higher_is_better=False, unit="%")
     def zeros(targets: np.ndarray, outputs: np.ndarray) -> float:
         return 100 * float((outputs.argmax(1) == 0).mean())

@@ -1,4 +1,4 @@
-"""Nothing that was let in is run: no eval, no pickle of others, no open port, and pinned digests where a library
+"""No input is executed: no eval, no pickles of others, no open port, and pinned digests for files that a library
 unpickles.
 """
 
@@ -35,7 +35,7 @@ def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
 
 
 def dotted(node: ast.expr) -> str:
-    """ "a.b.c" of such an expression; "" of any other."""
+    """ "a.b.c" of such an expression, and "" of others."""
     if isinstance(node, ast.Attribute):
         return f"{dotted(node.value)}.{node.attr}"
     return node.id if isinstance(node, ast.Name) else ""
@@ -47,8 +47,8 @@ def keyword(call: ast.Call, name: str) -> object:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_nothing_that_is_read_is_run(path: Path) -> None:
-    """No eval and the like, no shell, and loaders told to take plain data only."""
+def test_no_input_is_executed(path: Path) -> None:
+    """No eval and similar functions, no shell, and loaders restricted to plain data."""
     for name, call in calls(path):
         assert name not in NEVER, f"{path}:{call.lineno}: {name}"
         assert keyword(call, "shell") is not True, f"{path}:{call.lineno}: a shell"
@@ -64,14 +64,14 @@ def test_nothing_that_is_read_is_run(path: Path) -> None:
 
 
 def test_one_file_unpickles_and_it_is_restricted() -> None:
-    """pickle is imported where it is tamed, and nowhere else."""
+    """Only the file that restricts pickle imports it."""
     users = [path.name for path in FILES if re.search(PICKLERS, path.read_text(), re.M)]
     assert users == ["unpickler.py"]
 
 
 @pytest.mark.parametrize("name", ["cora", "citeseer", "pubmed", "cifar10", "cifar100"])
-def test_what_libraries_unpickle_has_a_pinned_digest(name: str) -> None:
-    """torch-geometric and torchvision unpickle their own formats: of exactly these bytes, or not at all."""
+def test_files_that_libraries_unpickle_have_pinned_digests(name: str) -> None:
+    """torch-geometric and torchvision unpickle their own formats. They read only files with these digests."""
     for form in CATALOGUE[name]:
         assert [
             file.path for file in form.files if not re.fullmatch(r"sha256:[0-9a-f]{64}|md5:[0-9a-f]{32}", file.digest)
@@ -79,7 +79,7 @@ def test_what_libraries_unpickle_has_a_pinned_digest(name: str) -> None:
 
 
 def test_servers_listen_on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands bind to 127.0.0.1; containers, which have a network of their own, publish there only."""
+    """Commands bind to 127.0.0.1. Containers, which have their own network, publish only there."""
     for path in (ROOT / "pipelines").rglob("*.py"):
         assert "0.0.0.0" not in path.read_text(), path
     from fedweave.pipelines import ui
@@ -94,7 +94,7 @@ def test_servers_listen_on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(re.match(r"(\$\{\w+:-)?127\.0\.0\.1", port) for port in ports)
 
 
-def test_no_secret_is_kept_in_the_project() -> None:
-    """Nothing that looks like a password or a key stands in what is committed as settings."""
+def test_no_secret_is_in_the_project() -> None:
+    """The committed settings have no text that looks like a password or a key."""
     for name in (".env", "params.yaml", "prefect.yaml", "dvc.yaml", "studies/base.yaml"):
         assert not re.search(r"(?i)(password|secret|token|api_?key)\s*[:=]\s*[^\s$]", (ROOT / name).read_text()), name

@@ -1,4 +1,4 @@
-"""`make setup` and `make distclean`: the folder that they are given."""
+"""`make setup` and `make distclean` with a given folder."""
 
 import shutil
 import subprocess
@@ -15,7 +15,7 @@ class Started(Exception):
 
 
 @pytest.mark.parametrize(
-    ("files", "goes_on"),
+    ("files", "continues"),
     [
         ([], True),
         (["bin/pip", "lib/x.py"], True),
@@ -26,9 +26,9 @@ class Started(Exception):
     ids=["empty", "killed", "other-python", "files", "home"],
 )
 def test_only_an_environment_is_replaced(
-    files: list[str], goes_on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: list[str], continues: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that was not made to its end is removed; a folder of the user stays, and is named."""
+    """An incomplete environment is removed. A folder of the user is kept, and is named."""
     folder = tmp_path / "folder"
     for name in files:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -40,10 +40,10 @@ def test_only_an_environment_is_replaced(
     monkeypatch.setattr(setup.subprocess, "run", start)
     monkeypatch.setattr(sys, "argv", ["setup.py", str(folder)])
     with pytest.raises(
-        Started if goes_on else SystemExit, match="started" if goes_on else "is no virtual environment, as it"
+        Started if continues else SystemExit, match="started" if continues else "is no virtual environment, as it"
     ):
         setup.main()
-    assert all((folder / name).exists() != goes_on for name in files)
+    assert all((folder / name).exists() != continues for name in files)
 
 
 @pytest.mark.parametrize("environment", [True, False])

@@ -42,7 +42,7 @@ def numbers(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, dtype=torch.float64)
 
 
-# Small and quick constructor arguments; a method without an entry takes its defaults.
+# Small and quick constructor arguments; a method without an entry has its defaults.
 ARGUMENTS: dict[str, dict] = {
     "pfedhn": {"width": 16, "hidden": 1, "server_lr": 0.1},
     "ghn": {"width": 16, "hidden": 1, "channels": 6, "depth": 2, "server_lr": 0.02, "stage1_rounds": 2},
@@ -77,7 +77,7 @@ ARGUMENTS: dict[str, dict] = {
     "feddbe": {"kappa": 1.0, "momentum": 0.5},
     "fedem": {"components": 2},
 }
-# On images and nodes every client keeps its optimiser; on rows and series it is a new one every round.
+# On images and nodes every client keeps its optimiser; on rows and series it has a new one in every round.
 TRAINING = {
     "nodes": Training(batch_size=0, epochs=2, keep_optimizer=True),
     "images": Training(batch_size=4, epochs=2, keep_optimizer=True),
@@ -85,14 +85,14 @@ TRAINING = {
 
 SOLVERS: dict[str, Solver] = {"nodes": Adam(lr=0.02, weight_decay=5e-4), "images": SGD(lr=0.05, momentum=0.5)}
 
-# Rounds after which a method has learnt the toy, where it is not the default.
+# Rounds after which a method has learnt the toy, if not the default.
 ROUNDS_TO_LEARN: dict[str, int] = {"fedgta": 50, "fedpub": 50, "fedsheafhn": 30}
-# Methods whose server starts from draws per client, and the settings under which they are symmetric.
+# Methods whose server starts from draws per client, and the settings that make them symmetric.
 ASYMMETRIC: dict[str, dict] = {"fedsheafhn": {"dropout": 0.0}}
 
 
 def equivariant(name: str) -> bool:
-    """Whether relabelling clients may not change anything."""
+    """Whether a permutation of clients must change nothing."""
     return name not in ASYMMETRIC
 
 
@@ -109,7 +109,7 @@ def method(name: str, task: Task, kind: str, **overrides: object) -> Method:
     return METHODS[name](task=task, **settings)
 
 
-# One method of each family, for sweeps whose subject is the engine and not the method.
+# One method of each family, for tests of the engine on all methods.
 FAMILIES = {
     "central", "ditto", "fedaghn", "fedamp", "fedavg_ft", "fedper", "fedproto", "fedpub", "fedsheafhn", "ifca",
     "knn_per", "pfedgat", "pfedhn", "pfedla", "scaffold", "sfl", "shn",
@@ -117,10 +117,10 @@ FAMILIES = {
 
 
 def sweep(name: str) -> list[pytest.MarkDecorator]:
-    """The marks of a method in a sweep of which `make test` runs one method of each family, `make acceptance` all."""
+    """The marks of a method in such a test: `make test` runs one method of each family, and `make acceptance` all."""
     return [] if name in FAMILIES else [pytest.mark.acceptance]
 
 
 def suits(name: str, task: Task) -> bool:
-    """Whether a method makes sense on a task, by its own declaration."""
+    """Whether a method declares that it supports a task."""
     return METHODS[name].needs <= task.capabilities

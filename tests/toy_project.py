@@ -1,4 +1,4 @@
-"""A DVC project of four stages that take no time, with knobs: files that make a stage fail, refuse or hold."""
+"""A DVC project of four stages that take no time. Files, its knobs, make a stage fail, refuse or wait."""
 
 import sys
 from pathlib import Path
@@ -25,7 +25,7 @@ stages:
     deps: [step.py]
     outs: [aside.txt]
 """
-# `seen` gets a file per start: name, GPU, process.
+# The folder `seen` gets a file per start: name, GPU, process.
 STEP = """
 import os, pathlib, sys, time
 sys.path[:0] = [{src!r}, {root!r}]
@@ -44,13 +44,13 @@ pathlib.Path(sys.argv[1]).write_text(sys.argv[1] + pathlib.Path("params.yaml").r
 
 
 def make(folder: Path) -> None:
-    """Write the project into `folder`; it has run nothing."""
+    """Write the project into `folder`. No stage has run."""
     (folder / "params.yaml").write_text("names: [a, b]\nsize: 1\nstudy: toy\n")
     (folder / "dvc.yaml").write_text(DVC_YAML.replace("PYTHON", sys.executable))
     (folder / "step.py").write_text(STEP.format(src=str(ROOT / "src"), root=str(ROOT)))
     for name in ("pids", "seen"):
         (folder / name).mkdir()
-    for name in ("pipelines", "prefect.yaml"):  # for workers, who load flows from the folder they work in
+    for name in ("pipelines", "prefect.yaml"):  # for workers, which load flows from their current folder
         (folder / name).symlink_to(ROOT / name)
     Repo.init(str(folder), no_scm=True).close()
 

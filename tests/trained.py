@@ -1,4 +1,4 @@
-"""Small runs that are really trained, in the current folder: data/ and results/, as the stages leave them."""
+"""Small trained runs in the current folder: data/ and results/, as the stages write them."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ MODELS = {
 
 
 def dataset(kind: str) -> Dataset:
-    """Made-up data of 3 clients."""
+    """Generated data of three clients."""
     rng = np.random.default_rng(0)
     if kind == "images":
         return Dataset("blobs", "images", rng.uniform(size=(36, 1, 4, 4)).astype(np.float32), np.arange(36) % 3, 3)
@@ -55,7 +55,7 @@ def partition(kind: str) -> Partition:
 def train(
     kind: str, methods: Mapping[str, dict], seeds: Sequence[int] = (0, 1), normalize: str = "none", **evaluate: Any
 ) -> Path:
-    """Train `methods` for a few rounds and write results/toy; returns that folder."""
+    """Train `methods` for a few rounds and write results/toy. Returns that folder."""
     data.save_dataset(Path("data/features/blobs"), dataset(kind))
     data.save_partition(Path("data/partitions/blobs/partition.npz"), partition(kind))
     made = study(kind, methods, seeds, normalize, **evaluate)

@@ -1,4 +1,4 @@
-"""Made-up runs of twenty clients in groups, with graphs of known weights."""
+"""Generated runs of twenty clients in groups, with graphs of known weights."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ def write(
     seeds: tuple[int, ...] = (0, 1),
     **block: object,
 ) -> Path:
-    """A made-up run whose name is its label's."""
+    """A generated run whose name is its label's."""
     extra = {key: block.pop(key) for key in ("leaks", "cohorts", "spec") if key in block}
     path = write_run(folder, task, label, 0.0, block, seeds, CLIENTS, rounds, np.random.default_rng(0))
     info = json.loads((path / "run.json").read_text())
@@ -36,7 +36,7 @@ def write(
 
 
 def keep(path: Path, seed: int, rounds: list[int], offset: float = 0.0, group: np.ndarray | None = GROUP) -> np.ndarray:
-    """Graphs [R, L, N, N] with known weights: own, similar and other differ by round and layer."""
+    """Write graphs [R, L, N, N] with known weights: own, similar and other ones differ by round and layer."""
     weights = np.zeros((len(rounds), len(LAYERS), CLIENTS, CLIENTS), dtype=np.float32)
     same = GROUP[:, None] == GROUP
     for r, when in enumerate(rounds):
@@ -49,6 +49,6 @@ def keep(path: Path, seed: int, rounds: list[int], offset: float = 0.0, group: n
 
 
 def selected(folder: Path) -> dict[int, int]:
-    """Seed -> round that validation selects, of a study with one run."""
+    """The round that validation selects for each seed, of a study with one run."""
     table = results.clients(results.load_study(folder))
     return {int(seed): int(part["round"].iloc[0]) for seed, part in table.groupby("seed")}
