@@ -12,7 +12,9 @@ from fedweave.results.formats import format_difference
 from tests.fake_results import write_study
 
 
-@pytest.mark.parametrize(("value", "text"), [(1.0, "+1.00"), (0.0, "0.00"), (-1.0, "\N{MINUS SIGN}1.00")])
+@pytest.mark.parametrize(
+    ("value", "text"), [(1.0, "+1.00"), (0.0, "0.00"), (1e-9, "0.00"), (-1e-9, "0.00"), (-1.0, "\N{MINUS SIGN}1.00")]
+)
 def test_only_a_gain_has_a_plus_sign(value: float, text: str) -> None:
     assert format_difference(value, "accuracy") == text
 

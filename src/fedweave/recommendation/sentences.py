@@ -109,7 +109,7 @@ def _counts(answer: Answers, method: str) -> str:
         else "none loses significantly"
     )
     gains = (
-        f"{len(gaining)} of {format_count(total, 'client')} {'gains' if len(gaining) == 1 else 'gain'} "
+        f"{len(gaining)} of {format_count(total, 'client')} {'gains' if 1 in (len(gaining), total) else 'gain'} "
         "significantly over Local"
     )
     return f"With {_label(answer, method)} {gains}; {losers}."

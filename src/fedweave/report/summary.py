@@ -201,7 +201,7 @@ def _gain(task: str, board: pd.DataFrame) -> str:
     """How many methods are significantly better than Local, and how many clients the best one helps and hurts."""
     words = [word for word in board["vs_local"] if word]
     better = words.count("better")
-    methods, verb = format_count(len(words), "method"), "is" if better == 1 else "are"
+    methods, verb = format_count(len(words), "method"), "is" if 1 in (better, len(words)) else "are"
     counts = [f"{better} of {methods} {verb} significantly better than Local"]
     counts += [f"{words.count(word)} {word}" for word in ("worse", "undecided") if word in words]
     return f"{task}: {', '.join(counts)}{_client_counts(board[board['gain'].notna()])}."

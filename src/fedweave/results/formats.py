@@ -16,7 +16,7 @@ def format_score(value: float, spread: float, metric: str) -> str:
     if not np.isfinite(value):
         return EMPTY
     digits = 2 if unit(metric) else max(0, 3 - int(np.floor(np.log10(abs(value))))) if value else 4
-    return f"{value:.{digits}f}" + (f" ± {spread:.{digits}f}" if np.isfinite(spread) else "")
+    return f"{value:z.{digits}f}" + (f" ± {spread:.{digits}f}" if np.isfinite(spread) else "")
 
 
 def format_interval(low: float, high: float, metric: str) -> str:
@@ -30,7 +30,8 @@ def format_interval(low: float, high: float, metric: str) -> str:
 
 def format_difference(value: float, metric: str) -> str:
     """A difference of scores with its sign; a dash for NaN."""
-    return ("+" if value > 0 else "") + with_minus_sign(format_score(value, np.nan, metric))
+    text = format_score(value, np.nan, metric)
+    return ("+" if value > 0 and text.strip("0.") else "") + with_minus_sign(text)
 
 
 def format_difference_interval(low: float, high: float, metric: str) -> str:
