@@ -150,6 +150,19 @@ def test_separators_of_thousands_are_named() -> None:
         assert any(note.endswith(advice) for note in notes)
 
 
+def test_forecasts_of_rows_of_several_clients() -> None:
+    """The last rows of a table of all clients are no series of one."""
+    steps = TABLE.assign(day=np.arange(COUNT))
+    made = fw.Federation.from_pandas(steps, client="ward", label="days", time="day", window=4, horizon=1)
+    result = fw.fit("local", made, rounds=1, progress=False)
+    with pytest.raises(fw.BadInput, match=r"column 'ward' has rows of 3 clients, such as 'ward 0'; give the last rows"):
+        result.predict(steps, "ward 1")
+    own = steps[steps["ward"] == "ward 1"]
+    np.testing.assert_array_equal(result.predict(own, "ward 1"), result.predict(own.drop(columns="ward"), "ward 1"))
+    joined = result.join(own.assign(ward="ward 9"), client="ward", label="days", time="day", rounds=1)
+    assert joined.clients[-1] == "ward 9"
+
+
 def test_newcomers_have_the_kind_of_target_of_training() -> None:
     """More than 100 whole numbers are classes if they were in training."""
     x, y = DRAWS.normal(size=(480, 2)), np.arange(480) % 120

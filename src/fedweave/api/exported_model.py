@@ -100,7 +100,7 @@ def last_window(table: "pd.DataFrame", columns: Sequence[Mapping[str, Any]], len
     Raises:
         InputError: a column is missing, there are fewer rows, a value or a time is missing, or a time cannot be read.
     """
-    check_columns(table, [column["name"] for column in columns])
+    check_columns(table, [column["name"] for column in columns if column["role"] != "client"])
     time = next(column["name"] for column in columns if column["role"] == "time")
     if len(table) < length:
         raise InputError(f"table: {len(table)} rows, but the model reads the last {length}; give more")

@@ -158,7 +158,7 @@ def _read_rows(federation: Federation, newcomer_data: NewcomerData) -> Federatio
         raw, client, label = rows.text_table(raw, label, client), "client", "label"
     if preprocessing is None and not (channels and hasattr(raw, "columns")):
         return Federation(**rows.fields_from_arrays(raw, label, client, options))
-    names = [column["name"] for column in federation.dataset.columns if column.get("role") != "time"]
+    names = [column["name"] for column in federation.dataset.columns if column.get("role", "value") == "value"]
     columns = rows.TableOptions(names if preprocessing is not None else names[len(channels) :])
     return Federation(**rows.fields_from_table(raw, client, label, columns, options, preprocessing))
 

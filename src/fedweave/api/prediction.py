@@ -1,6 +1,6 @@
 """Predictions of clients' own models for new rows, which are scaled like the rows of training."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -96,6 +96,7 @@ class Predictor:
             if table is not None:
                 return arrays.as_images(table.encode(exported_model.as_table(x, stored), client))
             if stored and hasattr(x, "columns"):
+                _check_one_client(x, stored)
                 return arrays.as_images(exported_model.last_window(x, stored, self.about["shape"][0]))
         values = _as_array(x)
         shape = tuple(self.about["shape"])
@@ -221,6 +222,21 @@ def _read_project_inputs(run: Run) -> tuple[dict[str, Any], list[tuple[Tensor, T
 
 def _as_array(x: Any) -> np.ndarray:
     return as_array(x.to_numpy() if hasattr(x, "to_numpy") else x, "x", "give each row the same number of values")
+
+
+def _check_one_client(table: Any, columns: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse time steps of several clients: a forecast would go on from the last rows of all of them.
+
+    Args:
+        columns: names and roles; results of earlier versions do not name the client's column.
+    """
+    owner = next((column["name"] for column in columns if column["role"] == "client"), None)
+    clients = [] if owner is None or owner not in table else [*table[owner].dropna().unique()]
+    if len(clients) > 1:
+        raise BadInput(
+            f"table: column {owner!r} has rows of {format_count(len(clients), 'client')}, such as {clients[0]!r}; give "
+            "the last rows of the one whose model forecasts"
+        )
 
 
 def _as_floats(x: Any) -> np.ndarray:

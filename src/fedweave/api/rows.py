@@ -221,7 +221,7 @@ def _fields_from_series(
     fields = forecasts.fields_from_steps(values, other_values, column_values(table, client), options)
     roles = [{"name": name, "role": "value"} for name in (*labels, *others)]
     if "time" in option_columns:
-        roles.append({"name": option_columns["time"], "role": "time"})
+        roles += [{"name": option_columns["time"], "role": "time"}, {"name": client, "role": "client"}]
         fields["dataset"] = replace(fields["dataset"], columns=tuple(roles))
     return fields
 
