@@ -14,7 +14,7 @@ import yaml
 from rich.console import Console
 
 import fedweave as fw
-from fedweave.api.plan import GRAPH, ROWS
+from fedweave.api.plan import GRAPH, ROWS, plan
 from fedweave.api.reading import read_folder
 from fedweave.errors import BadInput, format_count
 from fedweave.files import write_atomic
@@ -78,7 +78,7 @@ def import_(
     """
     if not Path("dvc.yaml").is_file():
         raise BadInput("import: this folder is no project (it has no dvc.yaml); make one: fedweave init FOLDER")
-    name = name or file.name.split(".")[0].lower()
+    name = name or file.resolve().name.split(".")[0].lower()
     if not NAME.fullmatch(name):
         raise BadInput(f"--name: {name!r} must begin with a letter a-z, then letters a-z, digits, - and _, at most 50")
     options = opt.parse_options(
@@ -88,6 +88,7 @@ def import_(
     )  # fmt: skip
     federation, content, ending = _read(file, client, options)
     budget: dict[str, Any] = {"rounds": rounds, "seeds": seeds, "metric": metric, "methods": opt.split_words(methods)}
+    plan(federation, budget["methods"], seeds=seeds, metric=metric or None, title="import", train={"rounds": rounds})
     copy = FOLDER / f"{name}{ending}"
     plugin, study_file = _plugin_path(name), STUDIES / f"{name}.yaml"
     texts = {

@@ -117,6 +117,14 @@ def test_bad_input_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) ->
         importing.import_(Path("orders.csv"), client="shop", label="price", name="Or ders")
     with pytest.raises(fw.BadInput, match="no column 'shp'"):
         importing.import_(Path("orders.csv"), client="shp", label="price", name="orders")
+    for message, options in (
+        ("'ditoo' is unknown; did you mean 'ditto'", {"methods": "local,ditoo"}),
+        ("metric: 'acuracy' is unknown", {"metric": "acuracy"}),
+        ("rounds", {"rounds": 0}),
+        ("seeds: 0 must be at least 1", {"seeds": 0}),
+    ):
+        with pytest.raises(fw.BadInput, match=message):
+            importing.import_(Path("orders.csv"), client="shop", label="kind", name="orders", **options)
     Path("studies/orders.yaml").write_text("about: mine\n")
     with pytest.raises(fw.BadInput, match=r"studies/orders\.yaml: is there and says something else"):
         importing.import_(Path("orders.csv"), client="shop", label="price", name="orders")
