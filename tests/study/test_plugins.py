@@ -18,7 +18,7 @@ from fedweave.errors import BadInput
 from fedweave.federation.registry import METHODS
 from fedweave.models import MODELS, build
 from fedweave.runs import dependencies
-from fedweave.study import catalogue, plugins
+from fedweave.study import catalogue, plugins, spec
 from fedweave.study.code import PACKAGE, Root, find_dependencies
 
 FULL = """
@@ -281,6 +281,56 @@ def test_a_file_in_the_folder_of_a_loader_is_part_of_its_data(tmp_path: Path) ->
     files = {file.name for file in dependencies.of_dataset("lines") if not file.is_relative_to(PACKAGE)}
     assert files == {"own.py", "parts.py", "rows.csv", "shift.txt"}
     assert all(file.is_relative_to(PACKAGE) for file in dependencies.of_dataset("digits"))
+
+
+READS = '''
+from pathlib import Path
+
+@fw.model("weighted")
+class Weighted(Flat):
+    """Reads a file beside its code."""
+    prior = Path(__file__).with_name("prior.txt")
+
+@fw.partition("listed", kinds=("images",))
+def listed(dataset, clients, seed):
+    return Path(__file__).with_name("prior.txt")
+'''
+
+
+def test_a_file_beside_a_model_or_a_partition_that_reads_it_is_a_part_of_it(tmp_path: Path) -> None:
+    """Where the code finds its own place. Code that cannot, and code of fedweave, depends on no file but code."""
+    place = bench(tmp_path, "bench_prior")
+    (place / "prior.txt").write_text("1")
+    plugins.load([place])
+    (tmp_path / "own.yaml").write_text(FULL.replace("rounds: 1", "rounds: 1, lr: 0.1").format(uses="bench_prior/"))
+    content = catalogue.expand(str(tmp_path / "own.yaml"))
+    run = spec.parse(content).run("own-local")
+    assert not _data_names(dependencies.of_run(run))
+    assert not _data_names(dependencies.of_partition("halves"))
+    (place / "own.py").write_text((place / "own.py").read_text() + READS)
+    before = dependencies.run_digest(run)
+    assert _data_names(dependencies.of_run(run)) == {"prior.txt"}
+    assert _data_names(dependencies.of_partition("halves")) == {"prior.txt"}
+    assert not _data_names(dependencies.of_partition("iid"))
+    (place / "prior.txt").write_text("10")
+    assert dependencies.run_digest(run) != before
+
+
+def _data_names(files: tuple[Path, ...]) -> set[str]:
+    return {file.name for file in files if file.suffix != ".py"}
+
+
+def test_files_with_one_name_in_folders_with_one_name_all_count(tmp_path: Path) -> None:
+    """A list of digests has both, so that a change of either is seen."""
+    files = [tmp_path / part / "data" / "rows.csv" for part in ("north", "south")]
+    for file in files:
+        file.parent.mkdir(parents=True)
+        file.write_text("1")
+    before = dependencies.list_digests(files)
+    for file in files:
+        file.write_text("10")
+        assert dependencies.list_digests(files) != before
+        file.write_text("1")
 
 
 def test_other_installed_packages_are_not_plug_ins(tmp_path: Path) -> None:

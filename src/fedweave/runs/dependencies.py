@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,16 @@ TRAINING = ("runs/archive.py", "runs/assembly.py", "runs/repetition.py")  # behi
 TABLES = ("results/__init__.py", "runs/selection.py")
 STATISTICS = ("results/statistics.py", "runs/selection.py")
 PARTITION_FILES = ("dataset.json", "partition.npz")  # the first one has check sums of the features
+# Words of code that finds files beside it.
+OWN_PLACE = re.compile(r"\b(__file__|__path__|__spec__|resources|pkgutil)\b")
 PAGE = ("plots/__init__.py", "report/page.py", "report/__init__.py")
 
 
 def of_run(run: Run) -> tuple[Path, ...]:
     """The files behind the training of `run`: the engine, its method and its model, and what these import.
 
-    The code of its data set and partition is not included: a change of it shows in the arrays that a run reads.
+    Of a plug-in that may read files beside its code, these files too. The code of its data set and partition is not
+    included: a change of it shows in the arrays that a run reads.
     """
     model = run.task.model["name"]
     model_files = (
@@ -35,32 +39,43 @@ def of_run(run: Run) -> tuple[Path, ...]:
     metric = run.task.metric
     metric_files = files("metric", metric, METRICS[metric].function) if metric in METRICS else ()
     own_files = [*files("method", run.method, METHODS[run.method]), *model_files, *metric_files]
-    return find_dependencies([*_package_paths(TRAINING), *own_files], plugins.roots())
+    return _with_data_files(find_dependencies([*_package_paths(TRAINING), *own_files], plugins.roots()))
 
 
 def of_dataset(name: str) -> tuple[Path, ...]:
     """The files behind the arrays of a data set: its code, and data files in the folder of its plug-in."""
     own_files = files("dataset", name, DATASETS[name])
     code = find_dependencies([PACKAGE / "data" / "loading.py", *own_files], plugins.roots())
+    return (*code, *_data_files(own_files))
+
+
+def _with_data_files(code: tuple[Path, ...]) -> tuple[Path, ...]:
+    """`code`, and the data files of plug-ins whose code in it names its own place, from where it may read them."""
+    plug_ins = [file for file in code if not file.is_relative_to(PACKAGE)]
+    return (*code, *_data_files(file for file in plug_ins if OWN_PLACE.search(file.read_text("utf-8", "replace"))))
+
+
+def _data_files(code: Iterable[Path]) -> list[Path]:
+    """The data files in the folders of the plug-ins to which the files `code` belong."""
+    files_of_code = [*code]
     folders = [
         plug_in
         for plug_in in plugins.list_loaded()
-        if plug_in.is_dir() and any(file.is_relative_to(plug_in) for file in own_files)
+        if plug_in.is_dir() and any(file.is_relative_to(plug_in) for file in files_of_code)
     ]
-    return (*code, *sorted(file for folder in folders for file in folder.rglob("*") if _is_data(file, folder)))
+    return sorted(file for folder in folders for file in folder.rglob("*") if _is_data(file, folder))
 
 
 def _is_data(file: Path, folder: Path) -> bool:
-    """Whether a file of a plug-in may be what a loader reads: neither code, nor hidden, nor a text for people."""
+    """Whether a file of a plug-in may be what its code reads: neither code, nor hidden, nor a text for people."""
     hidden = any(part.startswith((".", "__pycache__")) for part in file.relative_to(folder).parts)
     return file.is_file() and not hidden and file.suffix not in (".py", ".pyc", ".pyo", ".md")
 
 
 def of_partition(name: str) -> tuple[Path, ...]:
-    """The files behind the rows that a partition rule gives to clients."""
-    return find_dependencies(
-        [PACKAGE / "data" / "summary.py", *files("partition", name, PARTITIONS[name])], plugins.roots()
-    )
+    """The files behind the rows that a partition rule gives to clients, with those of a plug-in as in `of_run`."""
+    own_files = files("partition", name, PARTITIONS[name])
+    return _with_data_files(find_dependencies([PACKAGE / "data" / "summary.py", *own_files], plugins.roots()))
 
 
 def of_tables() -> tuple[Path, ...]:
@@ -100,8 +115,11 @@ def inputs_digest(run: Run, root: Path | None = Path("data")) -> str:
 
 
 def list_digests(files: Iterable[Path]) -> Mapping[str, Any]:
-    """Digests of files, for a file on which stages depend."""
-    return {label(file): read_source(file).digest for file in sorted(files)}
+    """Digests of files by their labels, for a file on which stages depend; files of one label have one text."""
+    digests: dict[str, list[str]] = {}
+    for file in sorted(files):
+        digests.setdefault(label(file), []).append(read_source(file).digest)
+    return {name: " ".join(texts) for name, texts in digests.items()}
 
 
 def file_digest(path: Path) -> str:
