@@ -205,6 +205,99 @@ def test_weights_must_fit_the_models(weights: Any, given: str) -> None:
     )
 
 
+def test_weights_before_the_first_upload_are_finite() -> None:
+    """A softmax over the clients that have uploaded has no source yet; no rate of learning would help."""
+
+    def weights(self: Any, server: Any, ids: Tensor) -> Tensor:
+        logits = torch.zeros(len(self.task.layers), len(ids), len(server["seen"]), dtype=self.task.dtype)
+        return torch.softmax(logits.masked_fill(~server["seen"], -torch.inf), dim=-1)
+
+    cls = dataclass(frozen=True, kw_only=True)(
+        type("Mine", (SplitClient, ClientModels), {"weights": weights, "label": "Mine"})
+    )
+    assert_refused(cls, "Mine.weights: not finite before the first upload", "server['seen'] | ~server['seen'].any()")
+
+
+def test_a_method_that_mixes_needs_something_to_mix() -> None:
+    """Not if all parameters are private."""
+    hooks = {"weights": lambda self, server, ids: None, "private": property(lambda self: self.task.params)}
+    cls = dataclass(frozen=True, kw_only=True)(type("Mine", (SplitClient, ClientModels), {**hooks, "label": "Mine"}))
+    assert_refused(cls, "Mine.private: every parameter stays with the client")
+
+
+@pytest.mark.parametrize(
+    ("hooks", "words"),
+    [
+        (
+            {"init": lambda self, start: {"model": start.model, "rate": 0.5}},
+            "Mine.init: rate is a float; give a tensor",
+        ),
+        ({"init": lambda self, start: {"a": {"b": [np.ones(2)]}}}, "Mine.init: a.b.0 is a ndarray; give a tensor"),
+        ({"init": lambda self, start: None}, "Mine.init: returned a NoneType; return a dictionary of tensors"),
+        ({"join": lambda self, model: {"trust": 0.5}}, "Mine.join: trust is a float; give a tensor"),
+    ],
+)
+def test_states_are_tensors(hooks: dict[str, Any], words: str) -> None:
+    """They are stacked over clients, moved to a device, and saved."""
+    assert_refused(variant(**hooks), words)
+
+
+@pytest.mark.parametrize("executor", [Loop(), Batched()])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda update: tuple(update),
+            "Mine.client_update: returned a tuple; return Update(upload, client, model, loss)",
+        ),
+        (lambda update: update._replace(loss=0.5), "Mine.client_update: loss is a float; give a tensor"),
+        (lambda update: update._replace(upload={"model": None}), "Mine.client_update: upload.model is a NoneType"),
+        (lambda update: update._replace(client={}), "trust of the client's state is missing; keep the names"),
+        (
+            lambda update: update._replace(client={**update.client, "new": update.loss}),
+            "new of the client's state is new; keep the names and shapes of Mine.join",
+        ),
+        (
+            lambda update: update._replace(client={"trust": update.loss.expand(3)}),
+            "trust of the client's state has the shape [3], and before []",
+        ),
+    ],
+)
+def test_an_update_has_the_form_of_the_state_before(
+    change: Callable[[Any], Any], words: str, executor: Executor
+) -> None:
+    """In both executors, before the states of the clients are stacked."""
+
+    def client_update(self: Any, shared: Any, own: Any, client: Any, data: ClientData) -> Any:
+        update = Mine.client_update(self, shared, own, {}, data)
+        return change(update._replace(client={"trust": client["trust"] + 1}))
+
+    hooks = {"join": lambda self, model: {"trust": torch.tensor(0.5)}, "client_update": client_update}
+    personalize = {"personalize": lambda self, shared, own, client, data: shared}
+    assert_refused(variant(**hooks, **personalize), words, executor=executor)
+
+
+@pytest.mark.parametrize("read", [lambda loss: 1 if loss > 1 else 2, lambda loss: loss.item()])
+def test_values_of_stacked_clients_cannot_be_read(read: Callable[[Tensor], Any]) -> None:
+    """One at a time they can; the message names the line."""
+
+    def fit(self: Any, model: Any, received: Any, data: ClientData) -> Any:
+        result = self.descend(model, data)
+        read(result.loss)
+        return result
+
+    run_rounds(variant(fit=fit))
+    assert_refused(variant(fit=fit), "test_guards.py, line ", "reads the value of a tensor", executor=Batched())
+
+
+@pytest.mark.parametrize(
+    ("value", "given"), [(torch.ones(3), "[3] of torch.float32"), ("high", "a str"), (None, "a NoneType")]
+)
+def test_diagnostics_are_numbers(value: Any, given: str) -> None:
+    """One for each name."""
+    assert_refused(variant(diagnostics=lambda self, server: {"trust": value}), f"Mine.diagnostics: trust is {given}")
+
+
 @pytest.mark.parametrize(
     ("hook", "value", "words"),
     [

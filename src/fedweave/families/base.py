@@ -144,6 +144,8 @@ class ClientModels(Weaving):
         """The weights [L, P, N] of the mixtures: `weights`, or those of a control of the graph."""
         weights, layers = self.weights(server, ids), len(self.task.layers)
         guards.check_weights(type(self).__name__, weights, layers, len(ids), server["models"])
+        if not server["seen"].any():
+            guards.check_first_weights(type(self).__name__, weights)
         return self.controlled(weights, ids, usable_sources(server["seen"]))
 
     def begin(self, start: Start) -> Tree:

@@ -12,14 +12,14 @@ from torch import Tensor
 
 from fedweave.client import optimizers
 from fedweave.client.data import ClientData, remove_padding
-from fedweave.federation import guards, predictions, schedule, sent_downloads
+from fedweave.federation import guards, predictions, schedule, sent_downloads, state_guards
 from fedweave.federation.accounting import Accountant
 from fedweave.federation.collaboration import describe_graph, is_recordable
 from fedweave.federation.edge_values import edge_values
 from fedweave.federation.executors import Executor
 from fedweave.federation.federation import Cohort, Federation
 from fedweave.federation.graph_quality import MEANING, quality
-from fedweave.federation.protocol import ClientState, Method, Server
+from fedweave.federation.protocol import ClientState, Method, Server, Update
 from fedweave.federation.records import DownloadCache, Report, Settings, State
 from fedweave.federation.start import add_newcomers, begin, hand_over, initial_model
 from fedweave.federation.timeline import Timeline
@@ -70,6 +70,7 @@ def train(
     def update(own: Tree, client: ClientState, states: Tree, data: ClientData) -> Tree:
         with optimizers.optimizer_memory(states if method.training.keep_optimizer else None) as memory:
             result = method.client_update(shared, own, client, data)
+        state_guards.check_update(type(method).__name__, result, Update, client)
         return result, memory.states if memory else {}
 
     private = (own, trees.take(state.clients, ids), trees.take(state.optimizers, ids))
@@ -243,8 +244,8 @@ def diagnose(method: Method, server: Server, federation: Federation) -> dict[str
         weights = method.collaboration(server) if recordable else None
         if weights is not None:
             guards.check_graph(type(method).__name__, weights, len(method.task.layers), federation.clients)
-        diagnostics = method.diagnostics(server) | ({} if weights is None else describe_graph(weights))
-    numbers = {name: float(value) for name, value in diagnostics.items()}
+        numbers = guards.read_numbers(type(method).__name__, method.diagnostics(server))
+        numbers |= {} if weights is None else {name: float(value) for name, value in describe_graph(weights).items()}
     if weights is None:
         return numbers
     truth = (None if t is None else t.cpu().numpy() for t in (federation.group, federation.divergence))

@@ -17,6 +17,7 @@ from torch.func import vmap
 from fedweave.client.data import ClientData
 from fedweave.client.stacked_steps import ExecutionMode, use_mode
 from fedweave.errors import BadInput
+from fedweave.federation import guards
 from fedweave.federation.federation import Cohort
 from fedweave.models import parameter_count
 from fedweave.models.gcn import GraphConv
@@ -103,7 +104,8 @@ class Batched(Executor):
             data: ClientData = part.view(tensors, padded)
             return function(*args, data)
 
-        with use_mode(ExecutionMode(self.compiled, self.recorded)), use_products(part.federation.ids.device.type):
+        mode = ExecutionMode(self.compiled, self.recorded)
+        with use_mode(mode), use_products(part.federation.ids.device.type), guards.forbid_values():
             return vmap(run_client)(slices, part.client_tensors())
 
 

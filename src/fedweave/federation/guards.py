@@ -7,10 +7,12 @@ import ctypes
 import random
 import sys
 import threading
+import traceback
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from operator import is_
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -83,6 +85,29 @@ def forbid_unkeyed_draws(name: str) -> Iterator[None]:
     if _is_only_thread():
         raise BadInput(f"{name}: draws random numbers without a key; {KEYED}")
     warnings.warn(f"{name}, or another thread, draws random numbers without a key; {KEYED}", stacklevel=3)
+
+
+@contextmanager
+def forbid_values() -> Iterator[None]:
+    """Refuse code of a client that reads the value of a tensor, which stacked clients do not have one of.
+
+    Raises:
+        BadInput: naming the file and the line of the code.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if "data-dependent control flow" not in str(error) and "calling .item()" not in str(error):
+            raise
+        own = [
+            f
+            for f in traceback.extract_tb(error.__traceback__)
+            if Path(torch.__file__).parent not in Path(f.filename).parents
+        ]
+        raise BadInput(
+            f"{Path(own[-1].filename).name}, line {own[-1].lineno}: reads the value of a tensor, as `if` and .item() "
+            "do, which many clients at once do not have; use torch.where, or train with executor: loop"
+        ) from error
 
 
 def _is_only_thread() -> bool:
@@ -177,6 +202,18 @@ def check_trained(name: str, fit: object, expected: type) -> None:
         raise BadInput(f"{name}.fit: returned a {type(fit).__name__}; return what self.descend returns")
 
 
+def read_numbers(name: str, diagnostics: Mapping[str, Any]) -> dict[str, float]:
+    """The `diagnostics` of the method `name` as numbers.
+
+    Raises:
+        BadInput: an entry is no single number.
+    """
+    for key, value in diagnostics.items():
+        if not (value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, int | float)):
+            raise BadInput(f"{name}.diagnostics: {key} is {_describe(value)}; return one number, such as its mean")
+    return {key: float(value) for key, value in diagnostics.items()}
+
+
 def check_merged(name: str, old: Params, new: object) -> None:
     """Refuse what `merge` of the method `name` returned if it is no model like `old`.
 
@@ -206,14 +243,29 @@ def check_weights(name: str, weights: object, layers: int, clients: int, models:
         clients: learners, P.
 
     Raises:
-        BadInput: naming the shape or the type, and the right one.
+        BadInput: naming the shape or the type, and the right one; or there is nothing to mix.
     """
+    if not models:
+        raise BadInput(f"{name}.private: every parameter stays with the client, and the server has nothing to mix")
     model = next(iter(models.values()))
     expected = f"[{layers}, {clients}, {len(model)}] of {model.dtype}"
     if (given := _describe(weights)) != expected:
         raise BadInput(
             f"{name}.weights: {given}; return a tensor {expected}: layers, learners (ids), sources, in the type of "
             "server['models']"
+        )
+
+
+def check_first_weights(name: str, weights: Tensor) -> None:
+    """Refuse weights of the method `name` that are not finite although no client has trained yet.
+
+    Raises:
+        BadInput: naming the usual reason.
+    """
+    if not weights.isfinite().all():
+        raise BadInput(
+            f"{name}.weights: not finite before the first upload, when server['seen'] is false for all clients, as a "
+            "softmax over no source is; admit the sources server['seen'] | ~server['seen'].any()"
         )
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedweave.client import optimizers
 from fedweave.client.data import ClientData
+from fedweave.federation import state_guards
 from fedweave.federation.executors import Executor
 from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import ClientState, Enrolment, Method, Stage, Start
@@ -53,7 +54,9 @@ def begin(
 ) -> State:
     """The state before round 0."""
     start, clients, states = admission(method, federation, seed, executor, upload_path)
-    server = trees.tree_map(lambda t: t.to(federation.ids.device), method.init(start))
+    server = method.init(start)
+    state_guards.check_tensors(f"{type(method).__name__}.init", server)
+    server = trees.tree_map(lambda t: t.to(federation.ids.device), server)
     return State(0, server, clients, states)
 
 
@@ -100,7 +103,9 @@ def add_newcomers(
 
 def _private_states(method: Method, model: Params, enrolled: StackedEnrolments, clients: int) -> Tree:
     """Private states [clients, ...] on joining."""
-    states = trees.build_table(method.join(model), clients)
+    state = method.join(model)
+    state_guards.check_tensors(f"{type(method).__name__}.join", state)
+    states = trees.build_table(state, clients)
     return {**states, **enrolled.client} if enrolled.client else states
 
 
