@@ -11,7 +11,7 @@ from sklearn.metrics import adjusted_rand_score
 from benchmarks import recommend_truth as truth
 from fedweave import results
 from fedweave.errors import BadInput
-from fedweave.recommendation import answers, budget, page, race, result
+from fedweave.recommendation import answers, budget, page, race, result, sentences
 from fedweave.recommendation.candidates import Candidate, entries
 from fedweave.recommendation.costs import Costs, Schedule, fit_schedule
 from fedweave.recommendation.groups import groups, modularity, partition
@@ -313,3 +313,14 @@ def test_names_are_not_read_as_markup_in_a_notebook(tmp_path: Path) -> None:
 def test_a_candidate_that_diverged_is_shown_without_numbers() -> None:
     row = {"settings": "", "validation": math.nan, "seconds": math.nan, "mib": math.nan, "outcome": race.DIVERGED}
     assert "nan" not in " ".join(map(str, page._format_candidate(row, "accuracy").values()))
+
+
+def test_one_client_with_one_seed_has_no_interval() -> None:
+    """A dash in place of each end would say nothing."""
+    gain = {"share": [0.5], "gain": [1.5], "gain_low": [math.nan], "gain_high": [math.nan]}
+    text = sentences.more_data(pd.DataFrame(gain), "accuracy", True)
+    assert text.endswith("all training rows against half of them +1.50 points, no interval.")
+    gain |= {"gain_low": [-1.0], "gain_high": [4.0]}
+    assert ", 95 % interval \N{MINUS SIGN}1.00 points to +4.00 points." in sentences.more_data(
+        pd.DataFrame(gain), "accuracy", True
+    )

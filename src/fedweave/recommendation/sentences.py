@@ -75,7 +75,7 @@ def collaboration_benefit(answer: Answers, metric: str) -> str:
     )
     numbers = (
         f"{_label(answer, answer.leader)}{exception} against Local: {_format_difference(test.difference, metric)} "
-        f"(95 % interval {_format_interval(test.low, test.high, metric)}, p = {test.p:.2g})"
+        f"({_format_interval(test.low, test.high, metric)}, p = {test.p:.2g})"
     )
     if test.better == answer.leader:
         return f"Yes. {numbers}."
@@ -191,7 +191,7 @@ def more_rounds(slope: Sequence[float], metric: str, higher_is_better: bool) -> 
     mean, low, high = slope
     if not np.isfinite(mean):
         return "Too few evaluations say whether more rounds would help."
-    interval = f"95 % interval {_format_interval(low, high, metric)}"
+    interval = _format_interval(low, high, metric)
     change = f"{_format_difference(mean, metric)} per ten rounds in the last third, {interval}"
     helps = low > 0 if higher_is_better else high < 0
     return f"{'More rounds may help' if helps else 'No sign that more rounds would help'}: {change}."
@@ -204,7 +204,7 @@ def more_data(rows: pd.DataFrame, metric: str, higher_is_better: bool) -> str:
         return ""
     gain, low, high = (float(half[name].iloc[0]) for name in ("gain", "gain_low", "gain_high"))
     helps = low > 0 if higher_is_better else high < 0
-    interval = f"95 % interval {_format_interval(low, high, metric)}"
+    interval = _format_interval(low, high, metric)
     text = f"all training rows against half of them {_format_difference(gain, metric)}, {interval}"
     return f"{'More data would probably help' if helps else 'No sign that more data would help'}: {text}."
 
@@ -228,4 +228,7 @@ def _format_difference(value: float, metric: str) -> str:
 
 
 def _format_interval(low: float, high: float, metric: str) -> str:
-    return f"{_format_difference(low, metric)} to {_format_difference(high, metric)}"
+    """The interval with its name; one client with one seed has none."""
+    if not np.isfinite(low + high):
+        return "no interval"
+    return f"95 % interval {_format_difference(low, metric)} to {_format_difference(high, metric)}"
