@@ -98,6 +98,17 @@ def test_decimals_of_a_database_are_numbers(tmp_path: Path) -> None:
     np.testing.assert_array_equal(result.predict(decimals, "ward 1"), result.predict(TABLE, "ward 1"))
 
 
+@pytest.mark.parametrize(
+    "value", [pd.Timestamp("2024-01-01"), pd.Timestamp("2024-01-01", tz="UTC"), pd.Timedelta("1h")]
+)
+def test_times_where_training_had_numbers_are_refused(value: Any) -> None:
+    """They would be taken as nanoseconds."""
+    federation = fw.Federation.from_pandas(TABLE, **NAMES)
+    assert federation.preprocessing is not None
+    with pytest.raises(fw.BadInput, match="column 'age' held numbers in training, and now others"):
+        federation.preprocessing.encode(TABLE.assign(age=value))
+
+
 def test_codes_that_pandas_reads_as_fractions_stay_the_same(tmp_path: Path) -> None:
     """Without the "x", and with one missing value, pandas reads the code "1" as 1.0."""
     federation = fw.Federation.from_pandas(TABLE, **NAMES, features=["code"])

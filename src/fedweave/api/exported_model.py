@@ -41,11 +41,12 @@ def as_numbers(column: "pd.Series[Any]", name: str) -> np.ndarray:
     Raises:
         InputError: a value is no number.
     """
+    values = column.astype(object) if column.dtype.kind in "mM" else column  # times would become nanoseconds
     try:
-        return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
+        return np.asarray(values.to_numpy(dtype=np.float64, na_value=np.nan))
     except (ValueError, TypeError) as error:
         reason = str(error).splitlines()[0]
-        raise InputError(f"table: column {name!r} held numbers in training, and now texts ({reason})") from error
+        raise InputError(f"table: column {name!r} held numbers in training, and now others ({reason})") from error
 
 
 def encode_column(column: "pd.Series[Any]", about: Mapping[str, Any], numbers: Sequence[Any]) -> np.ndarray:
@@ -62,8 +63,7 @@ def encode_column(column: "pd.Series[Any]", about: Mapping[str, Any], numbers: S
         return count_words(column, about.get("words") or (), int(about.get("buckets") or 0))
     if about["levels"]:
         codes = level_codes(column, about["levels"])[:, None]
-        encoded = codes if about.get("coded") else codes == np.arange(1, len(about["levels"]) + 1)
-        return encoded.astype(np.float32)
+        return (codes if about.get("coded") else codes == np.arange(1, len(about["levels"]) + 1)).astype(np.float32)
     median, mean, std = numbers
     values = as_numbers(column, about["name"])
     values = np.where(np.isfinite(values), values, median)
