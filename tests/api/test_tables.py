@@ -278,7 +278,7 @@ def test_names_that_differ_only_in_spelling_are_reported() -> None:
     assert r"clients 'Zoe\u0308' and 'Zo\xeb' differ" in federation(accents).notes[0]
     late = table["late"].where(table.index % 4 > 0, table["late"].str.title())
     notes = federation(table.assign(late=late)).notes
-    assert notes[0].startswith("classes 'No' and 'no' differ only in spelling (and 1 more groups of names); ")
+    assert notes[0].startswith("classes 'No' and 'no' differ only in spelling (and 1 more group of names); ")
 
 
 def test_unknown_options_are_refused_before_the_file_is_read() -> None:
