@@ -149,7 +149,7 @@ def test_a_flow_submits_follows_and_commits(submit: Callable[[], Submission], mo
 
     monkeypatch.setattr(slurm_flow, "POLL", 0.2)
     Path("knobs/refuse-b").touch()
-    with pytest.raises(RuntimeError, match="1 stages did not succeed on the cluster: make@b: error: asked to refuse"):
+    with pytest.raises(RuntimeError, match="1 stage did not succeed on the cluster: make@b: error: asked to refuse"):
         reproduce(where="slurm")
     Path("knobs/refuse-b").unlink()
     submit()
@@ -163,7 +163,7 @@ def test_a_flow_submits_follows_and_commits(submit: Callable[[], Submission], mo
         return query(submission)
 
     monkeypatch.setattr(collection, "progress", answer_rarely)
-    assert reproduce(where="slurm").startswith("1 stages brought up to date, ")
+    assert reproduce(where="slurm").startswith("1 stage brought up to date, ")
     assert len(queries) > 2
     assert stale_stages() == []
 

@@ -94,7 +94,7 @@ MALFORMED = {
     "a column that is there twice": ("x,a,a\na,1,1\n", "the column 'a' is there twice"),
     "a row without column": (",a,b\na,1,1\nb,1,1\nc,1,1\n", "the row 'c' has no column of this name"),
     "a column without row": (",a,b\na,1,1\n", "the column 'b' has no row of this name"),
-    "a short row": (",a,b\na,1,1\nb,1\n", "the row 'b' has 1 weights for 2 columns"),
+    "a short row": (",a,b\na,1,1\nb,1\n", "the row 'b' has 1 of 2 weights"),
     "a word": (",a,b\na,1,x\nb,1,1\n", "row 'a', column 'b' is 'x', no number"),
     "an empty cell": (",b,a\na,1,1\nb,1,\n", "row 'b', column 'a' is '', no number"),
     "a negative weight": (",b,a\na,-1,1\nb,1,1\n", "row 'a', column 'b' is -1.0; weights are finite numbers"),

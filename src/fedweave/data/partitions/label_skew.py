@@ -63,7 +63,7 @@ def shards(class_sizes: ClassSizes, clients: int, rng: np.random.Generator, *, c
     per_class = classes * clients // total
     if per_class > class_sizes.counts.min():
         raise BadInput(
-            f"partition.clients: {per_class} shards a class, but the smallest has a size of {class_sizes.counts.min()}"
+            f"partition.clients: {per_class} shards a class, but the smallest has {class_sizes.counts.min()} rows"
         )
     shard_classes = rng.permutation(np.repeat(np.arange(total), per_class)).reshape(clients, classes)
     shard_counts = np.stack([np.bincount(row, minlength=total) for row in shard_classes])
