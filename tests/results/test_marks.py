@@ -1,5 +1,6 @@
 """Families of tests, marks, and measures of graphs, each compared with a count or a known result."""
 
+import json
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,6 +45,20 @@ def test_gain_and_loss_follow_the_direction_of_the_metric(higher: bool, gain: fl
     runs: Any = [SimpleNamespace(name=n, label=n, has_splits=False, higher_is_better=higher) for n in scores]
     assert count_gains(runs, table) == {"a": {"gain": gain, "loss": loss, "clients": 4.0}}
     assert count_gains(runs[1:], table) == {}
+
+
+def test_a_method_with_the_label_of_a_control_does_not_replace_it(tmp_path: Path) -> None:
+    """As a copy of local.py with another name and the old label has: tests look for a control by its label."""
+    folder = write_study(tmp_path / "results" / "own", methods={"Local": -6.0, "FedAvg": -9.0}, extras=False)
+    other = folder / "runs" / "blobs-mine"
+    (folder / "runs" / "blobs-fedavg").rename(other)
+    info = json.loads((other / "run.json").read_text())
+    (other / "run.json").write_text(json.dumps({**info, "run": other.name, "method": "mine", "label": "Local"}))
+    tables = results.compute_tables(results.load_study(folder))
+    assert sorted(tables.board["method"]) == ["Local", "Local [blobs-mine]"]
+    controls = tables.significance[tables.significance["family"] == "controls"]
+    assert controls[["method", "other"]].to_numpy().tolist() == [["Local [blobs-mine]", "Local"]]
+    assert tables.board.set_index("method")["clients"].to_dict()["Local [blobs-mine]"] == 12
 
 
 @pytest.mark.parametrize(("score", "mark"), [(80.0, "alone"), (np.nan, "diverged")])

@@ -16,6 +16,7 @@ import pandas as pd
 from fedweave.errors import BadInput, choose, format_count
 from fedweave.files import read, read_table
 from fedweave.results import published
+from fedweave.results.marks import REFERENCES, control_column
 from fedweave.runs import selection
 
 RETRAIN_HINT = "train the run again"  # the advice for every damaged file
@@ -58,6 +59,11 @@ class Run:
     def printed_label(self) -> str:
         """The method as the papers print it."""
         return str(self.info.get("label") or self.info["method"])
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether it is a control, such as Local, and not another method with the label by which tests look for it."""
+        return self.printed_label in REFERENCES and control_column(self.printed_label) == f"vs_{self.info['method']}"
 
     @property
     def higher_is_better(self) -> bool:
@@ -240,7 +246,10 @@ def load_study(folder: Path | str, only: Collection[str] | None = None) -> Study
         raise BadInput(f"{folder / 'runs'}: no finished run; train one first")
     runs = [load_run(path) for path in finished]
     labels = [(run.task, run.printed_label) for run in runs]
-    runs = [replace(run, shares_label=labels.count(key) > 1) for run, key in zip(runs, labels, strict=True)]
+    runs = [
+        replace(run, shares_label=labels.count(key) > 1 and not run.is_reference)
+        for run, key in zip(runs, labels, strict=True)
+    ]
     runs.sort(key=lambda run: (run.task, run.name))
     leaky, pooled = tuple(run for run in runs if run.leaks), tuple(run for run in runs if run.pools)
     comparable = tuple(run for run in runs if not (run.leaks or run.pools))
