@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fedweave.data import DATASETS, Dataset
+from fedweave.errors import BadInput
 from fedweave.families import ClientModels, GlobalModel, SplitClient
 from fedweave.families.weaving import Weaving
 from fedweave.methods import METHODS
 from fedweave.models import MODELS, ClientModel
+from fedweave.models.base import check_parameters
 from fedweave.testing import check_dataset, check_method, check_model, method_checks
 from fedweave.testing.federations import TASKS
 
@@ -255,6 +258,68 @@ def test_models_are_checked() -> None:
     normalised.norm = nn.BatchNorm1d(4)
     with pytest.raises(AssertionError, match=r"norm is a BatchNorm1d of PyTorch; use BatchNorm of fedweave\.models"):
         check_model(lambda *arguments: normalised)
+
+
+class Tied(Linear):
+    """Two layers with one matrix."""
+
+    def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
+        super().__init__(shape, outputs)
+        self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 64)
+        self.second.weight = self.first.weight
+
+    def features(self, x: Tensor, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        return self.second(self.first(x.flatten(1)))
+
+
+class Frozen(Linear):
+    """A layer that is not to be trained."""
+
+    def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
+        super().__init__(shape, outputs)
+        self.first = nn.Linear(64, 64).requires_grad_(False)
+
+    features = lambda self, x, *, key=None, mask=None: self.first(x.flatten(1))  # noqa: E731
+
+
+class Reused(Linear):
+    """One matrix in two places."""
+
+    def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
+        super().__init__(shape, outputs)
+        self.first = self.again = nn.Linear(64, 64)
+
+    def features(self, x: Tensor, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        return F.linear(self.again(self.first(x.flatten(1))), self.first.weight)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (Tied, "first.weight and second.weight are one parameter, and only the first would be trained"),
+        (Frozen, "first.weight is frozen"),
+    ],
+)
+def test_parameters_that_would_not_be_trained_as_written(model: type[ClientModel], words: str) -> None:
+    """The check and a run refuse them; one layer in two places is sound."""
+    with pytest.raises(AssertionError, match=f"{model.__name__}: {words}"):
+        check_model(model)
+    with pytest.raises(BadInput, match=f"model own: {words}"):
+        check_parameters(model((1, 8, 8), 3), "model own")
+    check_model(Reused)
+
+
+def test_training_is_checked_with_any_number_of_outputs() -> None:
+    """Not only with as many as the toy has classes."""
+
+    class Mixing(Linear):
+        def features(self, x: Tensor, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+            x = x.flatten(1)
+            return x if key is None else x - x.mean(0)
+
+    for outputs in (2, 3, 10):
+        with pytest.raises(AssertionError, match="Mixing: one client at a time, and all at once"):
+            check_model(Mixing, outputs=outputs)
 
 
 def test_data_sets_are_checked() -> None:

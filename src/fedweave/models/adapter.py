@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from fedweave.errors import BadInput
-from fedweave.models.base import ClientModel
+from fedweave.models.base import ClientModel, find_shared_parameter
 from fedweave.models.keyed_layers import FUNCTIONS, ForwardContext, KeyedFunctions, make_keyed
 from fedweave.models.source import source_of
 from fedweave.tensors.seeding import use_seed
@@ -212,12 +212,8 @@ def _check_parameters(module: nn.Module, name: str) -> None:
         raise BadInput(
             f"model: {name}: has no parameters to train; check that its layers are attributes, or in an nn.ModuleList"
         )
-    first_names: dict[int, str] = {}
-    for full_name, value in module.named_parameters(remove_duplicate=False):
-        first = first_names.setdefault(id(value), full_name)
-        owners = [module.get_submodule(p.rpartition(".")[0]) for p in (first, full_name)]
-        if first != full_name and owners[0] is not owners[1]:
-            raise BadInput(f"model: {name}: {first} and {full_name} are one parameter; give each layer its own")
+    if pair := find_shared_parameter(module):
+        raise BadInput(f"model: {name}: {pair[0]} and {pair[1]} are one parameter; give each layer its own")
 
 
 def _inspect(module: nn.Module, shape: tuple[int, ...], name: str, head: str | None) -> tuple[str, bool, bool]:

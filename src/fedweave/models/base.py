@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedweave.errors import BadInput
 from fedweave.tensors.trees import is_mapped
 
 Inputs = Any
@@ -114,6 +115,37 @@ def layers(model: nn.Module) -> dict[str, tuple[str, ...]]:
         layer = name.rpartition(".")[0]
         owned[layer] = (*owned.get(layer, ()), name)
     return owned
+
+
+def find_shared_parameter(model: nn.Module) -> tuple[str, str] | None:
+    """Two names of one parameter in two modules, of which only the first would be trained; None if there are none."""
+    first_names: dict[int, str] = {}
+    for name, value in model.named_parameters(remove_duplicate=False):
+        first = first_names.setdefault(id(value), name)
+        owners = [model.get_submodule(path.rpartition(".")[0]) for path in (first, name)]
+        if first != name and owners[0] is not owners[1]:
+            return first, name
+    return None
+
+
+def check_parameters(model: nn.Module, where: str) -> None:
+    """Refuse a client model whose parameters would not be trained as it says.
+
+    Raises:
+        BadInput: there are none, two layers share one, or one is frozen.
+    """
+    if not any(True for _ in model.parameters()):
+        raise BadInput(f"{where}: has no parameters to train; make a layer, such as torch.nn.Linear, an attribute")
+    if pair := find_shared_parameter(model):
+        raise BadInput(
+            f"{where}: {pair[0]} and {pair[1]} are one parameter, and only the first would be trained; use it by its "
+            f"first name in both places, such as F.linear(x, self.{pair[0]})"
+        )
+    if frozen := [name for name, value in model.named_parameters() if not value.requires_grad]:
+        raise BadInput(
+            f"{where}: {frozen[0]} is frozen (requires_grad is False), and would be trained all the same; make it a "
+            "buffer, by register_buffer"
+        )
 
 
 def parameter_count(model: nn.Module) -> int:

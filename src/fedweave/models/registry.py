@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from fedweave.errors import BadInput, choose
-from fedweave.models.base import ClientModel
+from fedweave.models.base import ClientModel, check_parameters
 from fedweave.registry import check_name, register
 from fedweave.settings import Setting, describe
 
@@ -62,8 +62,8 @@ def build(
         arguments: options of the model.
 
     Raises:
-        BadInput: for an unknown name or option, a shape or categories that the model cannot take, or a model without
-            parameters or with a wrong head.
+        BadInput: for an unknown name or option, a shape or categories that the model cannot take, or a model with wrong
+            parameters (`check_parameters`) or a wrong head.
     """
     choices = options(name)
     for option in arguments:
@@ -77,8 +77,7 @@ def build(
             f"use {alternatives}, or give categories one column per value (embed=False)"
         )
     network = MODELS[name](tuple(shape), outputs, *([tuple(categories)] if categories else []), **arguments)
-    if not any(True for _ in network.parameters()):
-        raise BadInput(f"model {name}: has no parameters to train; make a layer, such as torch.nn.Linear, an attribute")
+    check_parameters(network, f"model {name}")
     parts = [part for part, _ in network.named_children()]
     if isinstance(network.head, str) or not network.head or not {*network.head} <= {*parts}:
         raise BadInput(
