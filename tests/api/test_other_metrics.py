@@ -99,7 +99,7 @@ def test_page_and_terminal_by_another_metric(plain: fw.Comparison, capsys: pytes
     assert page.name == "report-roc_auc.html"
     text = page.read_text(encoding="utf-8")
     assert "Scores by roc_auc are at the rounds that accuracy chose on validation data." in text
-    assert "1 of 4 clients have no roc_auc" in text
+    assert "1 of 4 clients has no roc_auc" in text
     leaderboard.show(results.rescore(results.load_study(folder), "roc_auc"))
     printed = capsys.readouterr().out
     assert "people own, roc_auc" in printed
@@ -126,8 +126,8 @@ def test_a_client_of_one_class_has_no_area_and_is_named(ranked: fw.Comparison) -
     assert board.loc["local", "mean"] == pytest.approx(scores.drop("Dan").mean())
     study = ranked.study
     text = summary(study, results.compute_tables(study))[0].text
-    assert "1 of 4 clients have no roc_auc, which needs rows of at least two classes: Dan." in text
-    with pytest.warns(UserWarning, match="1 of 4 clients have no roc_auc"):
+    assert "1 of 4 clients has no roc_auc, which needs rows of at least two classes: Dan." in text
+    with pytest.warns(UserWarning, match="1 of 4 clients has no roc_auc"):
         fw.compare(people(), ["local"], seeds=1, metric="roc_auc", **QUIET)
 
 

@@ -132,7 +132,7 @@ def test_a_client_without_a_score_in_one_split_is_left_out_of_all(tmp_path: Path
     marks = tables.board.set_index("method")["mark"]
     assert marks["FedAvg-FT"] == "diverged"
     assert "diverged" not in marks.drop("FedAvg-FT").to_numpy()
-    assert "t: 1 of 8 clients have no roc_auc in some split, which needs rows of" in lines["Who leads"]
+    assert "t: 1 of 8 clients has no roc_auc in some split, which needs rows of" in lines["Who leads"]
     assert "two classes: client 3. No mean or test includes them." in lines["Who leads"]
     curves = tables.curves[(tables.curves["method"] != "FedAvg-FT") & (tables.curves["split"] == "test")]
     assert {*curves["seeds"]} == {3}
@@ -158,7 +158,7 @@ def test_only_clients_without_a_score_by_any_method_are_named(tmp_path: Path) ->
         edit(folder, run, remove_cells(client=2), higher_is_better=True)
     edit(folder, "t-ditto", lambda table: table.assign(value=np.nan))
     *_, lines = compute(folder)
-    assert "t: 1 of 8 clients have no roc_auc, which needs rows of" in lines["Who leads"]
+    assert "t: 1 of 8 clients has no roc_auc, which needs rows of" in lines["Who leads"]
     assert "two classes: client 2. No mean" in lines["Who leads"]
     edit(folder, "t-local", lambda table: table.assign(value=np.nan))
     *_, lines = compute(folder)
