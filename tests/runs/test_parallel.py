@@ -32,7 +32,8 @@ for keep in (True, False):
         if keep:
             parallel.keep_memory()
         faults(10)
-        print(faults(10) * resource.getpagesize() / 2**20, flush=True)
+        least = min(faults(10) for _ in range(3))  # the system may take memory away meanwhile
+        print(least * resource.getpagesize() / 2**20, flush=True)
         os._exit(0)
     assert not os.wait()[1]
 """
