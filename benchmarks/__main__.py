@@ -15,17 +15,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 WORKLOADS = ("cnn", "lenet16", "mlp", "tpt", "gcn", "gru")
 PEERED = {"cnn", "lenet16", "mlp"}  # workloads that the peers' simulators take unchanged
-STACKED = {
-    "mlp",
-    "tpt",
-    "gcn",
-    "gru",
-}  # convolutions are never stacked on a CPU: stacked ones take about twice the loop's time
+# Convolutions are never stacked on a CPU: stacked ones take about twice the loop's time.
+STACKED = {"mlp", "tpt", "gcn", "gru"}
 COMPILED = {"mlp", "tpt", "gru"}
 CONVOLUTIONAL = {"cnn", "lenet16"}  # `train.precision: bfloat16`, clients in sequence
 PEERS_PYTHON = Path(".peers/bin/python")
@@ -94,6 +90,12 @@ def compare(workload: str, repeats: int, rounds: int, threads: int) -> list[dict
     ]
 
 
+def check_workloads(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
+    """End the program with an error of `parser` if a name is none of a workload."""
+    if unknown := [name for name in names if name not in WORKLOADS]:
+        parser.error(f"{unknown[0]} is no workload; choices: {', '.join(WORKLOADS)}")
+
+
 def describe_machine(threads: int) -> str:
     """The processor, threads and version of PyTorch of the measurements."""
     import torch
@@ -116,8 +118,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    if unknown := [name for name in options.workloads if name not in WORKLOADS]:
-        parser.error(f"{unknown[0]} is no workload; choices: {', '.join(WORKLOADS)}")
+    check_workloads(parser, options.workloads)
     rows: list[dict] = []
     print(describe_machine(options.threads))
     print(f"{'workload':10} {'who':10} {'ms/round':>10} {'x raw':>7} {'first, s':>9}")

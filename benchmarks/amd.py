@@ -11,9 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.__main__ import describe_machine, measure
+from benchmarks.__main__ import STACKED, WORKLOADS, check_workloads, describe_machine, measure
 
-EXECUTORS = {"cnn": "loop", "lenet16": "loop", "mlp": "batched", "tpt": "batched", "gcn": "batched", "gru": "batched"}
 SOURCE = "int mkl_serv_intel_cpu_true(void) { return 1; }"
 COMPILER = ("cc", "-shared", "-fPIC", "-x", "c", "-o")
 
@@ -28,12 +27,11 @@ def build(folder: Path) -> Path:
 def main() -> None:
     """Print milliseconds for a round of each workload, and the ratio."""
     parser = argparse.ArgumentParser(description="A round with MKL's own choice of kernels and with Intel's.")
-    parser.add_argument("workloads", nargs="*", default=[*EXECUTORS], help=f"of {', '.join(EXECUTORS)}")
+    parser.add_argument("workloads", nargs="*", default=WORKLOADS, help=f"of {', '.join(WORKLOADS)}")
     parser.add_argument("--repeats", type=int, default=3, help="processes of each kind")
     parser.add_argument("--rounds", type=int, default=4, help="rounds of every process; the first one is not counted")
     options = parser.parse_args()
-    if unknown := [name for name in options.workloads if name not in EXECUTORS]:
-        parser.error(f"{unknown[0]} is no workload; choices: {', '.join(EXECUTORS)}")
+    check_workloads(parser, options.workloads)
     print(describe_machine(1))
     print(f"{'workload':10} {'own, ms':>10} {'Intel, ms':>10} {'ratio':>6}")
     with tempfile.TemporaryDirectory() as folder:
@@ -45,11 +43,12 @@ def main() -> None:
 
 def compare(workload: str, repeats: int, rounds: int, library: str, cache: str) -> tuple[float, float]:
     """Milliseconds per round without and with `library`."""
+    executor = "batched" if workload in STACKED else "loop"
     times: dict[str, list[float]] = {"": [], library: []}
     for _ in range(repeats):
         for preload, seconds in times.items():
             variables = {"LD_PRELOAD": preload}
-            result = measure(sys.executable, EXECUTORS[workload], workload, rounds, 1, cache, variables)
+            result = measure(sys.executable, executor, workload, rounds, 1, cache, variables)
             if isinstance(result, str):
                 sys.exit(f"{workload}: {result}")
             seconds += result["seconds"]

@@ -36,7 +36,7 @@ class Calls:
     """A channel to nodes in this process.
 
     Attributes:
-        nodes_: node -> the object that answers for it.
+        nodes_: node -> the object that sends its replies.
         change: a function that may change a reply.
         offline: nodes that are not connected.
         sent: all messages.

@@ -54,12 +54,20 @@ def units(study: Study, tables: Tables) -> Iterator[Unit]:
         yield _ablation_unit(study, str(name), table)
 
 
-def run_unit(run: Run, tables: Tables) -> Unit:
-    """A method on a task: the leaderboard's numbers, mean curves, and a child for every seed."""
+def run_unit(run: Run, tables: Tables, kind: str = "method", unranked: str = "") -> Unit:
+    """A method on a task: the leaderboard's numbers, mean curves, and a child for every seed.
+
+    Args:
+        run, tables: the run, and tables with a row of it.
+        kind: what MLflow calls the run.
+        unranked: the reason why the run may not be compared with others; empty where it may.
+    """
     files = sorted(file for file in run.folder.iterdir() if not file.name.startswith("models-"))
     values = headline(run, tables)
-    tags = _run_tags(run) | {"verdict": _verdicts(run, tables)[run.label]}
-    make = partial(_method_entry, run, tables, values, tags)
+    if unranked:
+        values = {name: value for name, value in values.items() if name not in RANKING}
+    tags = _run_tags(run) | {"verdict": unranked or _verdicts(run, tables)[run.label]}
+    make = partial(_method_entry, run, tables, values, tags, kind)
     return Unit(run.name, writer.source_digest(*files), make, partial(_log_artifacts, run), values, tags)
 
 
@@ -68,12 +76,7 @@ def _unranked_units(runs: tuple[Run, ...], study: Study, kind: str, verdict: str
     if not runs:
         return
     tables = results.compute_tables(study._replace(runs=runs, leaky=(), pooled=()))
-    for run in runs:
-        unit = run_unit(run, tables)
-        values = {name: value for name, value in unit.numbers.items() if name not in RANKING}
-        tags = {**unit.tags, "verdict": verdict}
-        make = partial(_method_entry, run, tables, values, tags, kind)
-        yield unit._replace(make=make, numbers=values, tags=tags)
+    yield from (run_unit(run, tables, kind, verdict) for run in runs)
 
 
 def _verdicts(run: Run, tables: Tables) -> dict[str, str]:
@@ -103,9 +106,7 @@ def _run_tags(run: Run) -> dict[str, str]:
     return {name: str(run.info[name]) for name in TAGS if run.info.get(name)}
 
 
-def _method_entry(
-    run: Run, tables: Tables, values: dict[str, float], tags: dict[str, str], kind: str = "method"
-) -> Entry:
+def _method_entry(run: Run, tables: Tables, values: dict[str, float], tags: dict[str, str], kind: str) -> Entry:
     end = int((run.folder / "run.json").stat().st_mtime * 1000)
     durations = (run.rounds.groupby("seed")["seconds"].sum() * 1000).astype(int)
     ends = end - int(durations.sum()) + durations.cumsum()

@@ -160,7 +160,7 @@ def find_similar_names(kind: str, names: Sequence[str]) -> tuple[str, ...]:
     similar = [group for group in groups.values() if len(group) > 1]
     if not similar:
         return ()
-    more = f" (and {len(similar) - 1} more group{'s' * (len(similar) > 2)} of names)" if len(similar) > 1 else ""
+    more = f" (and {format_count(len(similar) - 1, 'more group')} of names)" if len(similar) > 1 else ""
     # Two encodings of an accent look the same, so both are written in ASCII.
     spellings = " and ".join(map(repr if len({*map(_normalize_unicode, similar[0])}) > 1 else ascii, similar[0]))
     return (f"{kind} {spellings} differ only in spelling{more}; write them the same way if they are one",)

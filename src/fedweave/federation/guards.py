@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedweave.errors import BadInput, format_value, suggest
+from fedweave.errors import BadInput, format_count, format_value, suggest
 from fedweave.tensors.trees import Params, Tree
 
 MT19937_BYTES = 625 * 4  # 624 words and the position of the next one
@@ -279,5 +279,5 @@ def check_graph(name: str, weights: object, layers: int, clients: int) -> None:
     if isinstance(weights, Tensor) and [*weights.shape] == expected:
         return
     given = [*weights.shape] if isinstance(weights, Tensor) else f"a {type(weights).__name__}"
-    counts = f"{layers} layer{'s' * (layers > 1)} and {clients} client{'s' * (clients > 1)}"
+    counts = f"{format_count(layers, 'layer')} and {format_count(clients, 'client')}"
     raise BadInput(f"{name}.collaboration: {given}, but the model has {counts}; return a tensor {expected}")

@@ -103,11 +103,9 @@ def missing_score_note(task: str, runs: list[Run]) -> str:
 def sampling_note(task: str, runs: list[Run]) -> str:
     """A sentence if only a sample of the clients is evaluated; else empty."""
     count, total = len(runs[0].evaluated_clients), len(runs[0].client_names)
-    return (
-        ""
-        if count == total
-        else f"{task}: evaluated on {count} of {format_count(total, 'client')}, the same for all methods."
-    )
+    if count == total:
+        return ""
+    return f"{task}: evaluated on {count} of {format_count(total, 'client')}, the same for all methods."
 
 
 def control_rows(table: pd.DataFrame) -> Iterator[dict[str, str]]:
