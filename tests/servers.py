@@ -92,6 +92,15 @@ def running(words: str, folder: Path) -> list[int]:
     return pids
 
 
+def has_checkpoint(folder: Path, number: int) -> bool:
+    """Whether a repetition with seed 0 of the project in `folder` has a complete checkpoint of round `number` or later.
+
+    The log shows a round before its checkpoint is written.
+    """
+    files = (folder / ".fedweave" / "checkpoints").rglob("[!.]*-0-*.pt")
+    return any(int(path.stem.rpartition("-")[2]) >= number for path in files)
+
+
 @contextmanager
 def process(
     command: Sequence[str], folder: Path, env: Mapping[str, str], log: Path

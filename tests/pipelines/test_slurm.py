@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from servers import Project, running, until
+from servers import Project, has_checkpoint, running, until
 
 from fedweave.errors import BadInput
 from fedweave.pipelines.scheduling import resources, slurm, submissions
@@ -43,6 +43,7 @@ class Login:
 
     def __init__(self, project: Project, environment: dict[str, str]) -> None:
         self.project, self.environment = project, environment
+        self.jobs = project.folder / ".fedweave" / "cluster" / "small" / "project"  # the folder in which jobs run
         (project.folder / "cluster.yaml").write_text("default: {cpus: 2, memory: 1500M, time: 30}\n")
 
     def fedweave(self, *words: str, code: int = 0) -> str:
@@ -85,7 +86,7 @@ class Login:
 
     def training(self) -> list[int]:
         """The processes that train the longest run."""
-        return running(f"stages.train {RUN}", self.project.folder / ".fedweave" / "cluster" / "small" / "project")
+        return running(f"stages.train {RUN}", self.jobs)
 
     def use_both_nodes(self) -> bool:
         """Whether jobs run on both nodes. This is not always so at the same time, because short jobs end soon."""
@@ -102,6 +103,7 @@ class Login:
         acted. SLURM continues them when it ends their job.
         """
         assert until(lambda: "round 20/60" in self.log(), 240), self.log()
+        assert until(lambda: has_checkpoint(self.jobs, 20))
         for process in self.training():
             os.kill(process, signal.SIGSTOP)
         assert "round 60/60" not in self.log()
