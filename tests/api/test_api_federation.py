@@ -98,7 +98,7 @@ def test_given_splits_are_used() -> None:
     first = fw.Federation.from_arrays(X, Y, client=WHO, split=label)
     second = fw.Federation.from_arrays(X, Y, client=WHO, split={part: np.flatnonzero(label == part) for part in PARTS})
     assert rows(first) == rows(second)
-    assert first.dealt == second.dealt
+    assert first.partition_block == second.partition_block
     with_validation = fw.Federation.from_arrays(
         X, Y, client=WHO, split=np.where(label == "test", "test", "train"), val=0.25
     )
@@ -148,11 +148,11 @@ def test_outputs_that_are_not_finite_are_not_called_random() -> None:
 
 def test_the_digest_depends_on_the_data() -> None:
     """Other values, labels or rows are another federation. The order of the clients' names does not matter."""
-    one = fw.Federation.from_arrays(X, Y, client=WHO).dealt
-    assert one == fw.Federation.from_arrays(X.copy(), [*Y], client=np.array(WHO)).dealt
-    assert one != fw.Federation.from_arrays(X + 1, Y, client=WHO).dealt
-    assert one != fw.Federation.from_arrays(X, Y[::-1], client=WHO).dealt
-    assert one != fw.Federation.from_arrays(X, Y, client=WHO, seed=1).dealt
+    one = fw.Federation.from_arrays(X, Y, client=WHO).partition_block
+    assert one == fw.Federation.from_arrays(X.copy(), [*Y], client=np.array(WHO)).partition_block
+    assert one != fw.Federation.from_arrays(X + 1, Y, client=WHO).partition_block
+    assert one != fw.Federation.from_arrays(X, Y[::-1], client=WHO).partition_block
+    assert one != fw.Federation.from_arrays(X, Y, client=WHO, seed=1).partition_block
 
 
 def test_table_preprocessing_uses_training_rows_only() -> None:
@@ -208,7 +208,7 @@ def test_each_client_has_its_graph() -> None:
 
 def test_a_data_set_of_the_package_has_names_groups_and_a_partition() -> None:
     federation = fw.Federation.from_dataset("digits", {"name": "dirichlet", "beta": 0.3}, clients=4)
-    assert federation.dealt == {"seed": 0, "name": "dirichlet", "beta": 0.3, "clients": 4}
+    assert federation.partition_block == {"seed": 0, "name": "dirichlet", "beta": 0.3, "clients": 4}
     assert federation.table["train"].sum() + federation.table["val"].sum() + federation.table["test"].sum() == 1797
     with pytest.raises(fw.BadInput, match="'digit' is unknown; did you mean"):
         fw.Federation.from_dataset("digit", "dirichlet", clients=3)

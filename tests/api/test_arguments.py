@@ -22,7 +22,7 @@ def test_numbers_of_numpy_count_like_those_of_python() -> None:
     for options in ({"gap": 1}, {"window": 4, "horizon": 2, "stride": 2, "gap": 2}):
         numpy_options = {name: np.int64(value) for name, value in options.items()}
         one, other = (fw.Federation.from_arrays(X, X[:, 0], **hours, **given) for given in (options, numpy_options))
-        assert one.dealt == other.dealt
+        assert one.partition_block == other.partition_block
     few = fw.Federation.from_arrays(X, Y, client=WHO)
     numpy_options = {
         "rounds": np.int64(1),

@@ -19,7 +19,7 @@ def join(rows_of: dict[str, np.ndarray]) -> np.ndarray:
 
 def assert_same_federation(a: fw.Federation, b: fw.Federation) -> None:
     assert a.names == b.names
-    assert a.dealt == b.dealt  # a hash of rows, classes and parts
+    assert a.partition_block == b.partition_block  # a hash of rows, classes and parts
     np.testing.assert_array_equal(a.dataset.x, b.dataset.x)
 
 

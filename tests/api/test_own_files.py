@@ -34,7 +34,7 @@ NAMES: dict[str, Any] = {"client": "shop", "label": "late"}
 def same(first: fw.Federation, second: fw.Federation) -> None:
     """The data, clients and splits are equal."""
     np.testing.assert_array_equal(first.dataset.x, second.dataset.x)
-    assert first.dealt == second.dealt
+    assert first.partition_block == second.partition_block
     assert first.names == second.names
     assert first.classes == second.classes
 
@@ -203,7 +203,7 @@ def test_a_given_client_graph_is_used(tmp_path: Path) -> None:
     for relation in (pairs, tmp_path / "near.csv"):
         federation = fw.Federation.from_pandas(TABLE, **NAMES, relation=relation)
         np.testing.assert_array_equal(federation.partition.relation, [[0, 1, 1, 2], [1, 0, 2, 1]])
-    assert federation.dealt != fw.Federation.from_pandas(TABLE, **NAMES, relation=pairs[:1]).dealt
+    assert federation.partition_block != fw.Federation.from_pandas(TABLE, **NAMES, relation=pairs[:1]).partition_block
     with pytest.raises(fw.BadInput, match="relation: 'shop 9' is no client"):
         fw.Federation.from_pandas(TABLE, **NAMES, relation=[("shop 9", "shop 1")])
 

@@ -113,7 +113,7 @@ def test_a_sample_of_clients_counts_their_units() -> None:
 
 def test_units_belong_to_the_data(compared: fw.Comparison) -> None:
     """A folder has no runs with other units, so that one table never mixes two kinds of tests."""
-    assert make_arms().dealt != make_arms(unit=None, features=["x", "z"]).dealt
+    assert make_arms().partition_block != make_arms(unit=None, features=["x", "z"]).partition_block
     with pytest.raises(fw.BadInput, match="holds results of other data"):
         fw.fit("local", make_arms(unit=None, features=["x", "z"]), out=compared.study.folder, **BUDGET)
 

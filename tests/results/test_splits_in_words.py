@@ -23,7 +23,7 @@ SIGNED = "Wilcoxon's signed-rank test over clients"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One task of three splits, and one of a single split."""
-    base = tmp_path_factory.mktemp("splits") / "results" / "dealt"
+    base = tmp_path_factory.mktemp("splits") / "results" / "splits"
     return write_study(base, {"anew": {"splits": [1, 2, 3]}, "once": {}}, METHODS, rounds=6, extras=False)
 
 

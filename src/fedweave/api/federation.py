@@ -30,7 +30,7 @@ class Federation:
         dataset: the features and classes of all rows.
         partition: which client holds which rows.
         setting: name of the partition in tables.
-        dealt: the block of the partition as in params.yaml.
+        partition_block: the block of the partition as in params.yaml.
         normalize: how features are scaled, by statistics of training rows.
         shape: of one row as it was given.
         classes: names of the classes.
@@ -42,7 +42,7 @@ class Federation:
     dataset: Dataset
     partition: Partition
     setting: str
-    dealt: Mapping[str, Any]
+    partition_block: Mapping[str, Any]
     normalize: Any = "none"
     shape: tuple[int, ...] = ()
     classes: tuple[str, ...] = ()

@@ -74,7 +74,7 @@ def write_description(federation: Federation, folder: Path, figures: bool = True
     about = {
         "name": federation.name,
         "clients": [*federation.names],
-        "partition": dict(federation.dealt),
+        "partition": dict(federation.partition_block),
         "content": hash_content(federation.dataset, federation.partition),
         "majority": None if majority is None else majority.tolist(),
         **describe_inputs(federation.dataset, federation.partition, federation.normalize),

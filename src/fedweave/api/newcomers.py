@@ -92,7 +92,7 @@ def add_newcomers(federation: Federation, newcomer_data: NewcomerData) -> Federa
     partition = _extend_partition(federation, newcomers)
     dataset = _extend_dataset(federation, newcomers)
     return replace(
-        federation, dataset=dataset, partition=partition, dealt=arrays.partition_block(dataset, partition),
+        federation, dataset=dataset, partition=partition, partition_block=arrays.partition_block(dataset, partition),
         normalize=_freeze_scaling(federation), preprocessing=_preprocessing(dataset), notes=(),
     )  # fmt: skip
 
@@ -210,7 +210,7 @@ def join(
     extended = add_newcomers(federation, newcomer_data)
     run = serving.parse_run(dict(result.run.info))
     metric = result.run.info["metric"]
-    task = replace(run.task, metric=metric, partition=dict(extended.dealt), normalize=extended.normalize)
+    task = replace(run.task, metric=metric, partition=dict(extended.partition_block), normalize=extended.normalize)
     trained_rounds = result.run.info["spec"]["train"]["rounds"]
     newcomer_count = len(extended) - len(federation)
     train = replace(

@@ -155,7 +155,7 @@ def partition_fields(
         "dataset": dataset,
         "partition": partition,
         "setting": "own",
-        "dealt": arrays.partition_block(dataset, partition),
+        "partition_block": arrays.partition_block(dataset, partition),
         "normalize": options.normalize or "none",
         "shape": tuple(shape),
         "classes": arrangement.classes,

@@ -250,7 +250,7 @@ def _task_block(
         "dataset": federation.name,
         "setting": federation.setting,
         "normalize": federation.normalize,
-        "partition": dict(federation.dealt),
+        "partition": dict(federation.partition_block),
         "model": model,
         "train": {**defaults, **train},
         "evaluate": as_mapping(evaluate, "evaluate", "{'every': 5}"),

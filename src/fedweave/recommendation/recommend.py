@@ -113,7 +113,7 @@ def _check_arguments(arguments: Mapping[str, Any]) -> Request:
         raise BadInput(
             f"recommend(): {type(federation).__name__} is no federation; make one with Federation.from_arrays"
         )
-    if len(data.splits(federation.dealt)) > 1:
+    if len(data.splits(federation.partition_block)) > 1:
         raise BadInput("federation: it has several splits, and their clients differ; give `seed` in place of `seeds`")
     for name in ("rounds", "seeds", "settings"):
         if type(arguments[name]) is not int or arguments[name] < 1:

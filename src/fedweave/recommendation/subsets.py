@@ -43,5 +43,4 @@ def _subsample(rows: np.ndarray, share: float, client: int) -> np.ndarray:
 
 
 def _replace_partition(federation: Federation, partition: Partition) -> Federation:
-    dealt = partition_block(federation.dataset, partition)
-    return replace(federation, partition=partition, dealt=dealt)
+    return replace(federation, partition=partition, partition_block=partition_block(federation.dataset, partition))
