@@ -6,8 +6,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 
@@ -17,6 +19,7 @@ from tests.small_project import params
 pytestmark = [
     pytest.mark.acceptance,
     pytest.mark.xdist_group("pipeline"),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(sys.platform != "linux", reason="fork servers need Linux"),
 ]
 MARK = "FEDWEAVE_TEST_OF_SURVIVORS"
@@ -32,6 +35,18 @@ import torch
 assert threads() <= before, (threads(), before)
 assert not torch.cuda.is_initialized()
 """
+
+
+def oldest(commands: dict[int, str], words: str) -> int:
+    """The process with `words` in its command line that started first.
+
+    Its number need not be the smallest: the kernel begins again at small numbers.
+    """
+    started: dict[int, float] = {}
+    for process in (process for process, line in commands.items() if words in line):
+        with suppress(psutil.NoSuchProcess):
+            started[process] = psutil.Process(process).create_time()
+    return min(started, key=lambda process: started[process])
 
 
 def marked(mark: str) -> dict[int, str]:
@@ -166,11 +181,12 @@ def test_a_kill_of_any_process_ends_all_training(project: Project, victim: str) 
         ).read_text()
         lines = marked(mark)
         pattern = {"make": "make", "dvc": "dvc repro", "server": "forkserver"}[victim]
-        os.kill(min(process for process, line in lines.items() if pattern in line), signal.SIGKILL)
+        os.kill(oldest(lines, pattern), signal.SIGKILL)
         assert until(lambda: not marked(mark)), marked(mark)
     finally:
         for process in marked(mark):
-            os.kill(process, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(process, signal.SIGKILL)
         make.wait(PATIENCE)
         (project.folder / "params.yaml").write_text(params())
 
