@@ -31,6 +31,7 @@ from fedweave.pipelines.mlflow_records.synchronise import watch_results
 from fedweave.pipelines.processes import ChildProcesses, run_main
 
 START_TIMEOUT = 600.0  # seconds for a server to answer: on a busy machine its imports alone take minutes
+READ_TIMEOUT = 2.0  # seconds to read the last lines of a server that has ended; what it started may hold the pipe open
 MESSAGE_INTERVAL = 20.0  # seconds between two lines about a server that does not answer yet
 
 
@@ -85,17 +86,17 @@ def main() -> None:
             raise BadInput(f"port {server.port} is taken; choose another: {other}")
     with ExitStack() as stack:
         running = [stack.enter_context(ChildProcesses().start(server.command, server.env)) for server in own_servers]
-        outputs = [_drain(process) for process in running]
+        outputs = [_Output(process) for process in running]
         if store := external_store():
             print(f"{'MLflow':8} {store}", flush=True)
-        for server, process, lines in zip(own_servers, running, outputs, strict=True):
-            _wait_for(server, process, lines)
+        for server, process, output in zip(own_servers, running, outputs, strict=True):
+            _wait_for(server, process, output)
             print(f"{server.name:8} {url(server.port)}", flush=True)
         _print_summary("both" if len(own_servers) > 1 else "it")
         watch_results(Path("results"), threading.Event())
         while not (ended := [number for number, process in enumerate(running) if process.poll() is not None]):
             time.sleep(0.5)
-    reasons = (f"{own_servers[number].name} ended by itself: {_reason(outputs[number])}" for number in ended)
+    reasons = (f"{own_servers[number].name} ended by itself: {outputs[number].reason()}" for number in ended)
     raise BadInput(f"{'; '.join(reasons)}; start it again: {start_command('ui')}")
 
 
@@ -140,33 +141,35 @@ def _is_reachable(port: int) -> bool:
         return False
 
 
-def _drain(process: Popen[str]) -> list[str]:
-    """The last lines of `process` with text, which a thread reads on: a full pipe would block the process."""
-    lines: list[str] = []
+class _Output:
+    """The last lines of a process with text, which a thread reads on: a full pipe would block the process."""
 
-    def read() -> None:
-        assert process.stdout is not None
-        for line in filter(None, map(str.strip, process.stdout)):
-            lines[:-20] = []
-            lines.append(line)
+    def __init__(self, process: Popen[str]) -> None:
+        self._process, self._lines = process, list[str]()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
-    threading.Thread(target=read, daemon=True).start()
-    return lines
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in filter(None, map(str.strip, self._process.stdout)):
+            self._lines[:-20] = []
+            self._lines.append(line)
+
+    def reason(self) -> str:
+        """The last line with an error, else the last one; a server may say goodbye after its error."""
+        if self._process.poll() is not None:  # its last lines may still be in the pipe
+            self._reader.join(READ_TIMEOUT)
+        errors = [line for line in self._lines if "error" in line.lower()]
+        return (errors or self._lines or ["no word"])[-1]
 
 
-def _reason(lines: list[str]) -> str:
-    """The last of `lines` with an error, else the last one; a server may say goodbye after its error."""
-    errors = [line for line in lines if "error" in line.lower()]
-    return (errors or lines or ["no word"])[-1]
-
-
-def _wait_for(server: Server, process: Popen[str], lines: list[str]) -> None:
+def _wait_for(server: Server, process: Popen[str], output: _Output) -> None:
     """Wait until `server` answers on its port; every `MESSAGE_INTERVAL` seconds a line says that it is starting.
 
     Args:
         server: the server.
         process: its process.
-        lines: the last lines of its output, for error messages.
+        output: its output, for error messages.
 
     Raises:
         BadInput: it ended, or did not answer within `START_TIMEOUT` seconds.
@@ -175,10 +178,10 @@ def _wait_for(server: Server, process: Popen[str], lines: list[str]) -> None:
     while not _is_reachable(server.port):
         waited = time.monotonic() - start
         if process.poll() is not None:
-            raise BadInput(f"{server.name} did not start: {_reason(lines)}")
+            raise BadInput(f"{server.name} did not start: {output.reason()}")
         if waited > START_TIMEOUT:
             raise BadInput(
-                f"{server.name} does not answer on port {server.port} after {waited:.0f} s: {_reason(lines)}"
+                f"{server.name} does not answer on port {server.port} after {waited:.0f} s: {output.reason()}"
             )
         if waited > next_message:
             print(f"{server.name:8} is starting ({waited:.0f} s)", flush=True)
