@@ -9,7 +9,7 @@ from pathlib import Path
 import cluster_project
 import psutil
 import pytest
-from servers import ROOT, until
+from servers import ROOT, alive, until
 
 from fedweave.errors import BadInput
 from fedweave.pipelines.scheduling import batches, collection, resources, slurm, submissions
@@ -107,7 +107,7 @@ def test_a_cancelled_submission_keeps_finished_stages(submit: Callable[[], Submi
     assert until(lambda: "b" in cluster_project.starts(), 120)
     job = job_process(submission)
     assert submission.cancel() == [job.task.stage for job in submission.jobs]
-    assert until(lambda: not job.is_running())
+    assert until(lambda: not alive(job.pid))
     assert submission.cancel() == []
     before = {row.job.task.stage for row in collection.progress(submission) if row.state == "finished"}
     done = collection.collect(submission)

@@ -139,7 +139,7 @@ def test_the_dashboard_serves_the_searches_on_loopback(tmp_path: Path, monkeypat
         stdout=subprocess.DEVNULL,
     )
     try:
-        end = time.monotonic() + 60
+        end = time.monotonic() + 120
         while True:
             try:
                 with urlopen(f"http://{dashboard.HOST}:{port}/api/studies", timeout=5) as answer:
