@@ -141,8 +141,10 @@ def test_killed_at_any_moment(project: Path) -> None:
         time.sleep(generator.uniform(0.05, 0.8) * span)
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
-        killed += wait_for_exit(child) == -signal.SIGKILL
-        end = time.monotonic() + 5
+        was_killed = wait_for_exit(child) == -signal.SIGKILL
+        killed += was_killed
+        span *= 1.1 if was_killed else 0.7  # the machine may be faster or slower now than when the time was measured
+        end = time.monotonic() + 60
         while (left := orphans(child)) and time.monotonic() < end:
             time.sleep(0.01)
         assert left == []
