@@ -66,12 +66,17 @@ def answers(address: str) -> bool:
         return False
 
 
+def state(pid: int) -> str:
+    """The letter of a process's state, for example "Z" for a zombie or "T" if it is stopped. Empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):  # the second one if it ends between the opening and the reading
+        return ""
+
+
 def alive(pid: int) -> bool:
     """Whether a process runs (a zombie does not)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):  # the second one if it ends between the opening and the reading
-        return False
+    return state(pid) not in ("", "Z")
 
 
 def running(words: str, folder: Path) -> list[int]:
@@ -92,13 +97,13 @@ def running(words: str, folder: Path) -> list[int]:
     return pids
 
 
-def has_checkpoint(folder: Path, number: int) -> bool:
-    """Whether a repetition with seed 0 of the project in `folder` has a complete checkpoint of round `number` or later.
+def newest_checkpoint(folder: Path) -> int:
+    """The round of the newest checkpoint of a repetition with seed 0 of the project in `folder`; 0 if there is none.
 
     The log shows a round before its checkpoint is written.
     """
     files = (folder / ".fedweave" / "checkpoints").rglob("[!.]*-0-*.pt")
-    return any(int(path.stem.rpartition("-")[2]) >= number for path in files)
+    return max((int(path.stem.rpartition("-")[2]) for path in files), default=0)
 
 
 @contextmanager

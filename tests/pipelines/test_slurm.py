@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from servers import Project, has_checkpoint, running, until
+from servers import Project, newest_checkpoint, running, state, until
 
 from fedweave.errors import BadInput
 from fedweave.pipelines.scheduling import resources, slurm, submissions
@@ -103,10 +103,23 @@ class Login:
         acted. SLURM continues them when it ends their job.
         """
         assert until(lambda: "round 20/60" in self.log(), 240), self.log()
-        assert until(lambda: has_checkpoint(self.jobs, 20))
-        for process in self.training():
-            os.kill(process, signal.SIGSTOP)
+        assert until(self.stop_between_lines), self.log()
         assert "round 60/60" not in self.log()
+
+    def stop_between_lines(self) -> bool:
+        """Whether the longest run is stopped far from a round that the log shows. Otherwise it continues: the log would
+        show such a round twice if its checkpoint is not there yet.
+        """
+        processes = self.training()
+        for process in processes:
+            os.kill(process, signal.SIGSTOP)
+        assert until(lambda: all(state(process) == "T" for process in processes))
+        newest = newest_checkpoint(self.jobs)
+        if newest >= 20 and newest % 20 < 10:
+            return True
+        for process in processes:
+            os.kill(process, signal.SIGCONT)
+        return False
 
     def empty(self) -> bool:
         """Whether no job is left in the queue."""
