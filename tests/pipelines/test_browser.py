@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from html import escape, unescape
 from pathlib import Path
 from typing import NamedTuple
@@ -117,9 +118,16 @@ def is_listening(port: int) -> bool:
 
 
 def query_one(file: Path, question: str) -> str:
-    """The only cell of a database's answer."""
-    with sqlite3.connect(f"file:{file}?mode=ro", uri=True) as base:
-        return str(base.execute(question).fetchone()[0])
+    """The first cell of a database's answer, as soon as there is one: Prefect writes some records in the background."""
+    rows: list[tuple[object, ...]] = []
+
+    def ask() -> bool:
+        with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as base:
+            rows[:] = base.execute(question).fetchall()
+        return bool(rows)
+
+    assert until(ask), question
+    return str(rows[0][0])
 
 
 def artifact(site: Site, key: str) -> str:

@@ -178,7 +178,7 @@ def test_training_stages_take_turns_on_the_gpus(project: Path, monkeypatch: pyte
     Path("hold").touch()
 
     def release() -> None:
-        until(lambda: len(list(Path("pids").iterdir())) == 3)
+        until(lambda: len(list(Path("pids").iterdir())) == 3, 240)
         Path("hold").unlink()
 
     watcher = threading.Thread(target=release)

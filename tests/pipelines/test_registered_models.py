@@ -155,7 +155,7 @@ def serving(store: str, model: str) -> Iterator[Callable[..., tuple[int, Any]]]:
             return error.code, json.load(error)
 
     try:
-        assert until(lambda: answers(f"http://127.0.0.1:{port}/ping") or server.poll() is not None, 90)
+        assert until(lambda: answers(f"http://127.0.0.1:{port}/ping") or server.poll() is not None, 300)
         yield ask
     finally:
         os.killpg(server.pid, signal.SIGKILL)

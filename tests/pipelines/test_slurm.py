@@ -123,7 +123,7 @@ class Login:
 
     def empty(self) -> bool:
         """Whether no job is left in the queue."""
-        return until(lambda: not self.slurm("squeue", "--noheader").strip(), 240)
+        return until(lambda: not self.slurm("squeue", "--noheader").strip(), 400)
 
 
 @pytest.fixture
