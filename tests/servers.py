@@ -210,8 +210,8 @@ class Project:
             folder,
             {name: value.replace(str(self.folder), str(folder)) for name, value in self.env.items()},
         )
-        # The server of DVC's stages may be ending: its socket cannot be copied.
-        shutil.copytree(self.folder, folder, symlinks=True, ignore=shutil.ignore_patterns("*.sock"))
+        # The server of DVC's stages may be ending: it removes its files meanwhile.
+        shutil.copytree(self.folder, folder, symlinks=True, ignore=shutil.ignore_patterns("forkserver"))
         other.configure(remote)
         return other
 
