@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedweave.client.augmentation import shift
 from fedweave.client.data import ClientData
@@ -18,7 +18,7 @@ from fedweave.client.functional import copy_buffer, invoke
 from fedweave.client.solvers import Loss, masked_mean
 from fedweave.errors import BadInput
 from fedweave.metrics import METRICS, Metric
-from fedweave.models.base import ClientModel, Inputs, layers
+from fedweave.models.base import ClientModel, Inputs, find_norms, layers
 from fedweave.models.gcn import SparseMatrix
 from fedweave.tensors.seeding import use_seed
 from fedweave.tensors.trees import Params, is_mapped
@@ -99,10 +99,8 @@ class Task(ABC):
 
     @cached_property
     def norms(self) -> tuple[str, ...]:
-        """Parameter names of normalisation layers, by module type."""
-        kinds = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm)
-        layers = [name for name, module in self.template.named_modules() if isinstance(module, kinds)]
-        return tuple(name for layer in layers for name in self.layers.get(layer, ()))
+        """Parameter names of normalisation layers, found by their type or their buffers."""
+        return tuple(name for layer in find_norms(self.template) for name in self.layers.get(layer, ()))
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Parameter name -> shape."""

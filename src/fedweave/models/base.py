@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedweave.errors import BadInput
 from fedweave.tensors.trees import is_mapped
@@ -33,7 +34,10 @@ class ClientModel(nn.Module, ABC):
     """Whether it takes a third argument `categories`: how many codes each value of a vector has, 0 for a number."""
 
     has_batch_norm: ClassVar[bool] = False
-    """Whether there are BatchNorm layers; where `batch_norm` is an option, the option says so."""
+    """Whether there are BatchNorm layers; where `batch_norm` is an option, the option says so.
+
+    Settings are checked by it, before a model is made. Training looks for the layers themselves (`find_norms`).
+    """
 
     @abstractmethod
     def features(self, x: Inputs, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
@@ -115,6 +119,17 @@ def layers(model: nn.Module) -> dict[str, tuple[str, ...]]:
         layer = name.rpartition(".")[0]
         owned[layer] = (*owned.get(layer, ()), name)
     return owned
+
+
+def has_running_moments(layer: nn.Module) -> bool:
+    """Whether `layer` is batch normalisation: a class of PyTorch, or one of its own with the same buffers."""
+    return isinstance(layer, _BatchNorm) or {"running_mean", "running_var"} <= layer._buffers.keys()
+
+
+def find_norms(model: nn.Module) -> tuple[str, ...]:
+    """Names of the normalisation layers of `model`."""
+    kinds = (nn.LayerNorm, nn.GroupNorm)
+    return tuple(n for n, layer in model.named_modules() if isinstance(layer, kinds) or has_running_moments(layer))
 
 
 def find_shared_parameter(model: nn.Module) -> tuple[str, str] | None:

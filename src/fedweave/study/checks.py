@@ -14,6 +14,7 @@ from fedweave.federation.protocol import Method
 from fedweave.federation.uploads import UploadPath
 from fedweave.methods import METHODS
 from fedweave.models import MODELS, settings
+from fedweave.registry import users_file
 from fedweave.study.config import LARGEST_WHOLE, check_numbers, check_value, construct
 from fedweave.study.schema import TaskSpec
 from fedweave.study.spec import PARAMS, Run, Study, file_of
@@ -223,7 +224,9 @@ def _check_buffers(run: Run, method: Method, where: str, capabilities: frozenset
     With noise, a variance could become negative.
     """
     if "batch_norm" not in capabilities:
-        _refuse(f"{where}: model {run.task.model['name']} has no BatchNorm with its settings; leave it out")
+        _refuse(
+            f"{where}: model {run.task.model['name']} has no BatchNorm with its settings; leave it out{_declare(run)}"
+        )
     if not method.averages:
         _refuse(f"{where}: {run.method} takes no mean; use {_list_methods('averages')}")
     if run.train.privacy:
@@ -245,7 +248,16 @@ def check_needs(run: Run, where: str, capabilities: frozenset[str]) -> None:
         _refuse(
             f"{where}: {METHODS[run.method].label} needs {' and '.join(sorted(missing))}, which "
             f"{run.task.dataset} with model {run.task.model['name']} does not have; drop the run or change the task"
+            f"{_declare(run) if 'batch_norm' in missing else ''}"
         )
+
+
+def _declare(run: Run) -> str:
+    """How a user's model says that it has BatchNorm layers; empty for the models of the package."""
+    cls = MODELS.get(run.task.model["name"])
+    if cls is None or cls.has_batch_norm or users_file(cls) is None:
+        return ""
+    return f", or set has_batch_norm = True in {cls.__name__} if it has BatchNorm layers"
 
 
 def build_upload_path(run: Run, file: str = str(PARAMS)) -> UploadPath:

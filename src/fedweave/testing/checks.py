@@ -25,7 +25,7 @@ from fedweave.federation.executors import Batched, Loop
 from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import Method
 from fedweave.federation.schedule import Training
-from fedweave.models.base import ClientModel, check_parameters
+from fedweave.models.base import ClientModel, check_parameters, find_norms, has_running_moments
 from fedweave.testing import contract
 from fedweave.testing.federations import CLASSES, TASKS, rows_federation
 
@@ -173,13 +173,26 @@ def _check_head(model: ClientModel, name: str) -> None:
 
 
 def _check_normalisation(model: ClientModel, name: str) -> None:
-    """PyTorch's batch normalisation follows `training`, which fedweave does not set, and counts padded rows."""
+    """Refuse PyTorch's batch normalisation, and a `has_batch_norm` that the layers contradict.
+
+    The former follows `training`, which fedweave does not set, and counts padded rows.
+    """
     for path, module in model.named_modules():
         is_own = type(module).__module__.startswith("torch.") and isinstance(module, nn.modules.batchnorm._BatchNorm)
         assert not is_own, (
             f"{name}: {path} is a {type(module).__name__} of PyTorch; use BatchNorm of fedweave.models.base, and "
             "call it with key=key, mask=mask"
         )
+    if "batch_norm" in inspect.signature(type(model).__init__).parameters:  # the option says so
+        return
+    found = [path for path, module in model.named_modules() if has_running_moments(module)]
+    assert model.has_batch_norm or not found, (
+        f"{name}: {found[0]} is a BatchNorm layer; set has_batch_norm = True in the class, as FedBN and "
+        "train.bn_buffers need it"
+    )
+    assert find_norms(model) or not model.has_batch_norm, (
+        f"{name}: has_batch_norm is True, but no layer is batch normalisation; leave it out"
+    )
 
 
 def _check_training(build: Callable[..., ClientModel], shape: tuple[int, ...], outputs: int, name: str) -> None:
