@@ -19,6 +19,7 @@ from fedweave.client.solvers import SGD
 from fedweave.client.task import RowClassification
 from fedweave.errors import BadInput
 from fedweave.families import ClientModels, GlobalModel, SplitClient
+from fedweave.families.mixtures import LearnedMixtures
 from fedweave.federation import guards
 from fedweave.federation.engine import run
 from fedweave.federation.executors import Batched, Executor, Loop
@@ -434,3 +435,80 @@ def test_an_import_may_draw(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> N
         import drawing_module  # noqa: F401
     with pytest.raises(BadInput, match="Mine: draws random numbers"), guards.forbid_unkeyed_draws("Mine"):
         random.random()
+
+
+def mixing(weights: Callable[[int, int, int], Tensor], late: bool = False) -> type[Method]:
+    """A method whose `weights` are a function of the numbers of layers, learners and sources.
+
+    If `late`, they are uniform before the first upload.
+    """
+
+    def hook(self: Any, server: Any, ids: Tensor) -> Tensor:
+        counts = len(self.task.layers), len(ids), len(server["seen"])
+        if late and not server["seen"].any():
+            return torch.full(counts, 1 / counts[2], dtype=self.task.dtype)
+        return weights(*counts).to(self.task.dtype)
+
+    return dataclass(frozen=True, kw_only=True)(
+        type("Mine", (SplitClient, ClientModels), {"weights": hook, "label": "Mine"})
+    )
+
+
+def learning(weights: Callable[[int, int, int], Tensor]) -> type[Method]:
+    """The same for a method that learns its weights."""
+    hooks = {
+        "learnables": lambda self, start: {"row": torch.zeros(start.clients, dtype=self.task.dtype)},
+        "weights": lambda self, phi, fixed, ids: (
+            weights(len(self.task.layers), len(ids), len(phi["row"])).to(self.task.dtype) + 0 * phi["row"]
+        ),
+        "label": "Mine",
+    }
+    return dataclass(frozen=True, kw_only=True)(type("Mine", (LearnedMixtures,), hooks))
+
+
+NO_MIXTURES = [
+    (lambda *shape: torch.ones(shape), "row 0 of layer 0 has the sum 5"),
+    (lambda *shape: torch.full(shape, 0.1), "row 0 of layer 0 has the sum 0.5"),
+    (lambda *shape: torch.tensor([1.5, -0.5, 0, 0, 0]).expand(shape), "row 0 of layer 0 has the weight -0.5"),
+]
+
+
+@pytest.mark.parametrize(("weights", "words"), NO_MIXTURES)
+def test_rows_of_weights_are_mixtures(weights: Callable[[int, int, int], Tensor], words: str) -> None:
+    """Their weights are at least 0 and have the sum 1, in the first round and in later ones."""
+    for cls in (mixing(weights), mixing(weights, late=True), learning(weights)):
+        assert_refused(cls, f"Mine.weights: {words}; a row is a mixture of sources", "divide it by its sum")
+
+
+def test_weights_of_a_diverged_run_are_no_mistake_of_the_method() -> None:
+    """A rate of learning may be too high. Such rounds are recorded, and the run ends as usual."""
+    reports = run_rounds(mixing(lambda *shape: torch.full(shape, torch.nan), late=True))
+    assert len(reports) == 2
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [
+        (lambda *shape: torch.full(shape, torch.nan), "Mine.weights: not finite before the first upload"),
+        (lambda layers, learners, sources: torch.ones(learners, sources), "Mine.weights: [1, 5] of torch.float64"),
+    ],
+)
+def test_learned_weights_are_checked_before_round_0(weights: Callable[[int, int, int], Tensor], words: str) -> None:
+    """For one learner."""
+    assert_refused(learning(weights), words)
+
+
+@pytest.mark.parametrize(
+    ("portrait", "words"),
+    [
+        (torch.zeros(5), "[5] of torch.float32"),
+        (torch.zeros(3, 2), "[3, 2] of torch.float32"),
+        (torch.zeros(5, 2, dtype=torch.int64), "[5, 2] of torch.int64"),
+        ([0.0] * 5, "a list"),
+    ],
+)
+def test_a_portrait_has_a_vector_for_each_client(portrait: Any, words: str) -> None:
+    """Its shape is checked where a round is evaluated; None is no portrait."""
+    cls = variant(portrait=lambda self, server: portrait)
+    assert_refused(cls, f"Mine.portrait: {words}; return a tensor [5, D] of floats: one vector for each of 5 clients")
+    assert run_rounds(variant(portrait=lambda self, server: None))

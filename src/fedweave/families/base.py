@@ -15,7 +15,7 @@ from fedweave.client.data import ClientData
 from fedweave.client.local_training import Fit
 from fedweave.client.solvers import Solver
 from fedweave.families.weaving import Weaving, all_ids, split_ids, usable_sources
-from fedweave.federation import guards
+from fedweave.federation import graph_guards, guards
 from fedweave.federation.protocol import ClientState, Method, Server, Start, Update
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree
@@ -138,14 +138,18 @@ class ClientModels(Weaving):
 
     @abstractmethod
     def weights(self, server: Server, ids: Tensor) -> Tensor:
-        """Mixture weights [L, P, N]: row = participant, column = source."""
+        """Mixture weights [L, P, N]: row = participant, column = source.
+
+        Every row is a mixture: its weights are at least 0, and their sum is 1. This is checked before the first upload,
+        and again where a round is evaluated.
+        """
 
     def mixture(self, server: Server, ids: Tensor) -> Tensor:
         """The weights [L, P, N] of the mixtures: `weights`, or those of a control of the graph."""
         weights, layers = self.weights(server, ids), len(self.task.layers)
-        guards.check_weights(type(self).__name__, weights, layers, len(ids), server["models"])
+        graph_guards.check_weights(type(self).__name__, weights, layers, len(ids), server["models"])
         if not server["seen"].any():
-            guards.check_first_weights(type(self).__name__, weights)
+            graph_guards.check_first_weights(type(self).__name__, weights)
         return self.controlled(weights, ids, usable_sources(server["seen"]))
 
     def begin(self, start: Start) -> Tree:
@@ -197,4 +201,6 @@ class ClientModels(Weaving):
         return trees.grow(server, self.init(start))
 
     def collaboration(self, server: Server) -> Tensor | None:
-        return self.mixture(server, all_ids(server["seen"]))
+        weights = self.mixture(server, all_ids(server["seen"]))
+        graph_guards.check_mixtures(type(self).__name__, weights)
+        return weights

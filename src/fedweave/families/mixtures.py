@@ -14,6 +14,7 @@ from fedweave.families.base import SplitClient
 from fedweave.families.generated_models import GeneratedModels
 from fedweave.families.hypernetworks import draw_vectors
 from fedweave.families.weaving import Weaving, all_ids
+from fedweave.federation import graph_guards
 from fedweave.federation.collaboration import row_shares
 from fedweave.federation.protocol import Server, Start, init_parameters
 from fedweave.server_networks import Architecture, LayerWeights, architecture
@@ -41,7 +42,11 @@ class LearnedMixtures(Weaving, SplitClient, GeneratedModels):
 
     @abstractmethod
     def weights(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
-        """α [L, P, N] (or [1, P, N] for all layers alike) of clients `ids`, differentiable in φ."""
+        """α [L, P, N] (or [1, P, N] for all layers alike) of clients `ids`, differentiable in φ.
+
+        Every row is a mixture: its weights are at least 0, and their sum is 1. This is checked before round 0 for one
+        client, and where a round is evaluated for all.
+        """
 
     def retained_layers(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor | None:
         """Layers [P, L] of which clients `ids` keep their own instead of a mixture; by default none."""
@@ -62,14 +67,27 @@ class LearnedMixtures(Weaving, SplitClient, GeneratedModels):
 
     def alpha(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
         """α [L, P, N] of clients `ids`."""
-        layers = len(self.task.layers)
-        alpha = self.weights(phi, fixed, ids).expand(layers, -1, -1)
+        alpha = self._checked_weights(phi, fixed, ids).expand(len(self.task.layers), -1, -1)
         return mask_newcomers(self.controlled(alpha, ids, available_sources(fixed)), ids, fixed)
+
+    def _checked_weights(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
+        weights = self.weights(phi, fixed, ids)
+        layers = 1 if isinstance(weights, Tensor) and len(weights) == 1 else len(self.task.layers)
+        graph_guards.check_weights(type(self).__name__, weights, layers, len(ids), fixed["models"])
+        return weights
 
     def begin(self, start: Start) -> tuple[Tree, Tree]:
         return self.learnables(start), {
             "models": trees.build_table(trees.omit(start.model, self.local_names), start.clients)
         }
+
+    def init(self, start: Start) -> Server:
+        server = super().init(start)
+        ids = all_ids(start.ids)[:1]
+        phi, fixed = trees.tree_map(lambda t: t.to(ids.device), (server["phi"], server["fixed"]))
+        with torch.no_grad():
+            graph_guards.check_first_weights(type(self).__name__, self._checked_weights(phi, fixed, ids))
+        return server
 
     def generate(self, phi: Tree, fixed: Tree, ids: Tensor) -> Params:
         mixtures = self.mix_models(self.alpha(phi, fixed, ids), fixed["models"])
@@ -125,6 +143,7 @@ class LearnedMixtures(Weaving, SplitClient, GeneratedModels):
     def collaboration(self, server: Server) -> Tensor:
         ids = all_ids(next(iter(server["fixed"]["models"].values())))
         alpha = self.alpha(server["phi"], server["fixed"], ids)
+        graph_guards.check_mixtures(type(self).__name__, alpha)
         retained = self.retained_layers(server["phi"], server["fixed"], ids)
         if retained is None:
             return alpha

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedweave.client import optimizers
 from fedweave.client.data import ClientData, remove_padding
-from fedweave.federation import guards, predictions, schedule, sent_downloads, state_guards
+from fedweave.federation import graph_guards, guards, predictions, schedule, sent_downloads, state_guards
 from fedweave.federation.accounting import Accountant
 from fedweave.federation.collaboration import describe_graph, is_recordable
 from fedweave.federation.edge_values import edge_values
@@ -243,7 +243,9 @@ def diagnose(method: Method, server: Server, federation: Federation) -> dict[str
         recordable = is_recordable(len(method.task.layers), federation.clients)
         weights = method.collaboration(server) if recordable else None
         if weights is not None:
-            guards.check_graph(type(method).__name__, weights, len(method.task.layers), federation.clients)
+            graph_guards.check_graph(type(method).__name__, weights, len(method.task.layers), federation.clients)
+        if (vectors := method.portrait(server)) is not None:
+            graph_guards.check_portrait(type(method).__name__, vectors, federation.clients)
         numbers = guards.read_numbers(type(method).__name__, method.diagnostics(server))
         numbers |= {} if weights is None else {name: float(value) for name, value in describe_graph(weights).items()}
     if weights is None:

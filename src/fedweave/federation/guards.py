@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedweave.errors import BadInput, format_count, format_value, suggest
+from fedweave.errors import BadInput, format_value, suggest
 from fedweave.tensors.trees import Params, Tree
 
 MT19937_BYTES = 625 * 4  # 624 words and the position of the next one
@@ -210,7 +210,7 @@ def read_numbers(name: str, diagnostics: Mapping[str, Any]) -> dict[str, float]:
     """
     for key, value in diagnostics.items():
         if not (value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, int | float)):
-            raise BadInput(f"{name}.diagnostics: {key} is {_describe(value)}; return one number, such as its mean")
+            raise BadInput(f"{name}.diagnostics: {key} is {describe(value)}; return one number, such as its mean")
     return {key: float(value) for key, value in diagnostics.items()}
 
 
@@ -227,57 +227,10 @@ def check_merged(name: str, old: Params, new: object) -> None:
             f"{name}.merge: {'lacks' if names[0] in old else 'adds'} {names[0]}; return a tensor for each name of old"
         )
     for key, value in old.items():
-        if (given := _describe(new[key])) != (expected := _describe(value)):
+        if (given := describe(new[key])) != (expected := describe(value)):
             raise BadInput(f"{name}.merge: {key} is {given}, and before {expected}; keep shape and type")
 
 
-def _describe(value: object) -> str:
+def describe(value: object) -> str:
     """Shape and type of a tensor, or the type of what is none."""
     return f"{[*value.shape]} of {value.dtype}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
-
-
-def check_weights(name: str, weights: object, layers: int, clients: int, models: Params) -> None:
-    """Refuse mixture weights of the method `name` that do not fit the `models` of the sources [N, ...].
-
-    Args:
-        clients: learners, P.
-
-    Raises:
-        BadInput: naming the shape or the type, and the right one; or there is nothing to mix.
-    """
-    if not models:
-        raise BadInput(f"{name}.private: every parameter stays with the client, and the server has nothing to mix")
-    model = next(iter(models.values()))
-    expected = f"[{layers}, {clients}, {len(model)}] of {model.dtype}"
-    if (given := _describe(weights)) != expected:
-        raise BadInput(
-            f"{name}.weights: {given}; return a tensor {expected}: layers, learners (ids), sources, in the type of "
-            "server['models']"
-        )
-
-
-def check_first_weights(name: str, weights: Tensor) -> None:
-    """Refuse weights of the method `name` that are not finite although no client has trained yet.
-
-    Raises:
-        BadInput: naming the usual reason.
-    """
-    if not weights.isfinite().all():
-        raise BadInput(
-            f"{name}.weights: not finite before the first upload, when server['seen'] is false for all clients, as a "
-            "softmax over no source is; admit the sources server['seen'] | ~server['seen'].any()"
-        )
-
-
-def check_graph(name: str, weights: object, layers: int, clients: int) -> None:
-    """Refuse a collaboration graph of the method `name` that is not [layers, clients, clients].
-
-    Raises:
-        BadInput: naming its shape and the right one.
-    """
-    expected = [layers, clients, clients]
-    if isinstance(weights, Tensor) and [*weights.shape] == expected:
-        return
-    given = [*weights.shape] if isinstance(weights, Tensor) else f"a {type(weights).__name__}"
-    counts = f"{format_count(layers, 'layer')} and {format_count(clients, 'client')}"
-    raise BadInput(f"{name}.collaboration: {given}, but the model has {counts}; return a tensor {expected}")
