@@ -18,6 +18,7 @@ Client = Annotated[
 QUOTES = """a name with a comma in double quotes, as in CSV: '"a,b",c'"""
 Label = Annotated[str, typer.Option(help=f"column to predict; forecasts may have several, with commas; {QUOTES}")]
 Features = Annotated[str, typer.Option(help=f"columns that models see, with commas; {QUOTES}; default: all others")]
+Exclude = Annotated[str, typer.Option(help="columns that models do not see, in place of --features, with commas")]
 Split = Annotated[str, typer.Option(help="random, stratified, chronological, grouped, or a column of train, val, test")]
 Shares = Annotated[str, typer.Option(help="shares of train, val and test, such as 0.6,0.2,0.2")]
 Time = Annotated[str, typer.Option(help="column of times for a chronological split")]
@@ -54,15 +55,17 @@ def output_path(path: str) -> Path:
 
 
 def parse_options(
-    *, label: str, features: str, shares: str, text: str, val: float | None, embed: bool | None, **plain: Any
-) -> dict[str, Any]:
+    *, label: str, features: str, exclude: str, shares: str, text: str, val: float | None, embed: bool | None,
+    **plain: Any,
+) -> dict[str, Any]:  # fmt: skip
     """Arguments of `Federation.from_file`, without those that the user has left out.
 
     Raises:
         BadInput: shares that are no three numbers, a quote that does not close, or a vocabulary that is not there.
     """
     lists = {
-        "features": split_names(features, "--features"), "shares": _parse_shares(shares), "text": _parse_texts(text)
+        "features": split_names(features, "--features"), "exclude": split_names(exclude, "--exclude"),
+        "shares": _parse_shares(shares), "text": _parse_texts(text),
     }  # fmt: skip
     arguments = {key: value for key, value in {**plain, **lists}.items() if value}
     arguments |= {key: value for key, value in (("val", val), ("embed", embed)) if value is not None}

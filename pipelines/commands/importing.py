@@ -62,10 +62,11 @@ out = Console(markup=False, highlight=False)
 
 def import_(
     file: opt.File, client: opt.Client, label: opt.Label, name: opt.Name = "", features: opt.Features = "",
-    target: opt.Target = "", text: opt.Text = "", window: opt.Window = 0, horizon: opt.Horizon = 0,
-    stride: opt.Stride = 0, split: opt.Split = "", shares: opt.Shares = "", time: opt.Time = "", gap: opt.Gap = 0,
-    recording: opt.Recording = "", group: opt.Group = "", unit: opt.Unit = "", relation: opt.Relation = "",
-    val: opt.Val = None, normalize: opt.Normalize = "", preprocess: opt.Preprocess = "", embed: opt.Embed = None,
+    exclude: opt.Exclude = "", target: opt.Target = "", text: opt.Text = "", window: opt.Window = 0,
+    horizon: opt.Horizon = 0, stride: opt.Stride = 0, split: opt.Split = "", shares: opt.Shares = "",
+    time: opt.Time = "", gap: opt.Gap = 0, recording: opt.Recording = "", group: opt.Group = "", unit: opt.Unit = "",
+    relation: opt.Relation = "", val: opt.Val = None, normalize: opt.Normalize = "",
+    preprocess: opt.Preprocess = "", embed: opt.Embed = None,
     methods: Annotated[str, typer.Option(help="methods of the study, with commas")] = "local,fedavg,fedavg_ft,ditto",
     rounds: Annotated[int, typer.Option(help="rounds of a training")] = 50,
     seeds: Annotated[int, typer.Option(help="number of repetitions")] = 3,
@@ -82,8 +83,8 @@ def import_(
     if not NAME.fullmatch(name):
         raise BadInput(f"--name: {name!r} must begin with a letter a-z, then letters a-z, digits, - and _, at most 50")
     options = opt.parse_options(
-        label=label, features=features, target=target, text=text, window=window, horizon=horizon, stride=stride,
-        split=split, shares=shares, time=time, gap=gap, recording=recording, group=group, unit=unit,
+        label=label, features=features, exclude=exclude, target=target, text=text, window=window, horizon=horizon,
+        stride=stride, split=split, shares=shares, time=time, gap=gap, recording=recording, group=group, unit=unit,
         relation=_read_pairs(relation), val=val, normalize=normalize, preprocess=preprocess, embed=embed, name=name,
     )  # fmt: skip
     federation, content, ending = _read(file, client, options)

@@ -38,9 +38,9 @@ Settings = Annotated[
 @app.command()
 def compare(
     file: opt.File, client: opt.Client, label: opt.Label, out: Out,
-    methods: Methods = "local,fedavg,fedavg_ft,ditto", features: opt.Features = "", target: opt.Target = "",
-    text: opt.Text = "", window: opt.Window = 0, horizon: opt.Horizon = 0, stride: opt.Stride = 0,
-    split: opt.Split = "", shares: opt.Shares = "", time: opt.Time = "", gap: opt.Gap = 0,
+    methods: Methods = "local,fedavg,fedavg_ft,ditto", features: opt.Features = "", exclude: opt.Exclude = "",
+    target: opt.Target = "", text: opt.Text = "", window: opt.Window = 0, horizon: opt.Horizon = 0,
+    stride: opt.Stride = 0, split: opt.Split = "", shares: opt.Shares = "", time: opt.Time = "", gap: opt.Gap = 0,
     recording: opt.Recording = "", group: opt.Group = "", unit: opt.Unit = "", relation: opt.Relation = "",
     val: opt.Val = None, normalize: opt.Normalize = "", preprocess: opt.Preprocess = "", embed: opt.Embed = None,
     name: opt.Name = "", model: Model = "mlp",
@@ -59,8 +59,8 @@ def compare(
     _check_results_spare(file, out)
     plugins.load(plugins.resolve_paths(uses or [], "--uses").values())
     data = opt.parse_options(
-        label=label, features=features, target=target, text=text, window=window, horizon=horizon, stride=stride,
-        split=split, shares=shares, time=time, gap=gap, recording=recording, group=group, unit=unit,
+        label=label, features=features, exclude=exclude, target=target, text=text, window=window, horizon=horizon,
+        stride=stride, split=split, shares=shares, time=time, gap=gap, recording=recording, group=group, unit=unit,
         relation=relation, val=val, normalize=normalize, preprocess=preprocess, embed=embed, name=name,
     )  # fmt: skip
     chosen = split_settings(settings or [], metric)

@@ -186,12 +186,38 @@ def test_rows_in_both_training_and_test_are_reported() -> None:
     assert made.notes == ()  # as many equal rows as chance gives
 
 
+def test_columns_can_be_excluded(tmp_path: Path) -> None:
+    """One without any value is refused otherwise. The message says how; a file has the same option."""
+    table = shops(300).assign(remarks=np.nan, note="x")
+    with pytest.raises(fw.BadInput, match=r"no value in any training row; .* exclude=\['remarks'\] \(--exclude"):
+        fw.Federation.from_pandas(table, client="who", label="late")
+    made = fw.Federation.from_pandas(table, client="who", label="late", exclude=["remarks", "note"])
+    assert made.preprocessing is not None
+    names = [column.name for column in made.preprocessing.columns]
+    assert names == [name for name in table.columns if name not in ("who", "late", "remarks", "note")]
+    table.to_csv(tmp_path / "shops.csv", index=False)
+    same = fw.Federation.from_file(tmp_path / "shops.csv", client="who", label="late", exclude=["remarks", "note"])
+    assert np.array_equal(same.dataset.x, made.dataset.x)
+    np.savez(tmp_path / "shops.npz", x=np.ones((4, 2)), y=np.arange(4) % 2, who=np.arange(4) % 2)
+    with pytest.raises(fw.BadInput, match="exclude: is an option of tables, and this file holds arrays"):
+        fw.Federation.from_file(tmp_path / "shops.npz", client="who", label="y", exclude=["x"])
+
+
 REFUSED: dict[str, dict[str, Any]] = {
     "client: no column 'shop'": {"client": "shop"},
     "features: ['late'] must name columns other than 'who' and 'late'": {"features": ["late"]},
     "column 'empty' has no value in any training row": {"features": ["empty", "price"]},
     "time: cannot be read as times": {"time": "item"},
     "client 'Ann' has no row in 'test'": {"split": "part"},
+    "exclude: ['empty'] and features are both given; give one of them": {"exclude": ["empty"], "features": ["price"]},
+    "exclude: no column 'emty'; did you mean 'empty'?": {"exclude": ["emty"]},
+    "exclude: forecasts read the label and `features` alone; drop it": {
+        "exclude": ["empty"],
+        "window": 2,
+        "horizon": 1,
+        "time": "price",
+        "label": "price",
+    },
     "features: ['price', 'price'] names a column twice": {"features": ["price", "price"]},
     "column 'late' is missing in 3 rows": {"table": shops().assign(late=lambda t: t["late"].where(t.index > 2))},
     "column 'lists' holds lists": {"features": ["lists"]},

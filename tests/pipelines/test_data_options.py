@@ -10,7 +10,7 @@ import fedweave as fw
 from fedweave.pipelines.commands import data_options, own_data
 from fedweave.pipelines.commands.data_options import parse_options
 
-LEFT_OUT: dict[str, Any] = {"features": "", "shares": "", "text": "", "val": None, "embed": None}
+LEFT_OUT: dict[str, Any] = {"features": "", "exclude": "", "shares": "", "text": "", "val": None, "embed": None}
 NAMES = {
     "": [],
     "a": ["a"],

@@ -111,6 +111,17 @@ def test_names_with_quotes_and_backslashes_are_kept(project: Path) -> None:
     del DATASETS["quoted"], PARTITIONS["quoted-rows"]
 
 
+def test_columns_can_be_excluded(project: Path) -> None:
+    """One without any value is refused otherwise. The plug-in says which ones were left out."""
+    with_remarks = pd.read_csv("orders.csv").assign(remarks="", note=7)
+    with_remarks.to_csv("remarks.csv", index=False)
+    with pytest.raises(fw.BadInput, match=r"'remarks' has no value in any training row; .*--exclude"):
+        importing.import_(Path("remarks.csv"), client="shop", label="kind")
+    importing.import_(Path("remarks.csv"), client="shop", label="kind", exclude="remarks,note")
+    assert "'exclude': ['remarks', 'note']" in (project / "imports/own_remarks.py").read_text()
+    del DATASETS["remarks"], PARTITIONS["remarks-rows"]
+
+
 def test_bad_input_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line, and nothing is written."""
     with pytest.raises(fw.BadInput, match="--name: 'Or ders' must begin"):

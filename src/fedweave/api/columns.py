@@ -42,8 +42,9 @@ def feature_columns(
     features: Sequence[str] | None,
     option_columns: Mapping[str, str],
     least: int = 1,
+    exclude: Sequence[str] = (),
 ) -> list[str]:
-    """The columns that are features, at least `least`.
+    """The columns that are features, at least `least`; where `features` is None, all others but `exclude`.
 
     Raises:
         BadInput: a column is not there, is the client or the label, or has missing entries where there must be none.
@@ -59,7 +60,8 @@ def feature_columns(
                 f"table: column {column!r} is missing in "
                 f"{format_count(int(table[column].isna().sum()), 'row')}; drop them first"
             )
-    columns = [column for column in table.columns if column not in used] if features is None else features
+    excluded = _excluded_columns(table, features, exclude)
+    columns = [name for name in table.columns if name not in (*used, *excluded)] if features is None else features
     selected = as_names(columns, "features", 0)
     if len(selected) < least or {*selected} & {client, *labels}:
         others = " and ".join(map(repr, (client, *labels)))
@@ -69,6 +71,20 @@ def feature_columns(
     if len({*selected}) < len(selected):
         raise BadInput(f"features: {selected} names a column twice; name each once")
     return selected
+
+
+def _excluded_columns(table: "pd.DataFrame", features: Sequence[str] | None, exclude: Sequence[str]) -> list[str]:
+    """The columns that `exclude` names.
+
+    Raises:
+        BadInput: one is not there, or `features` says already what models see.
+    """
+    names = as_names(exclude, "exclude", 0)
+    if names and features is not None:
+        raise BadInput(f"exclude: {names} and features are both given; give one of them")
+    for name in names:
+        check_column(table, name, "exclude")
+    return names
 
 
 def check_roles(client: str, labels: Sequence[str], option_columns: Mapping[str, str]) -> None:

@@ -113,14 +113,14 @@ def find_misread_columns(table: "pd.DataFrame", columns: Iterable["Column"], row
         if re.fullmatch(UNNAMED, str(column.name)):
             lines.append(
                 f"column {column.name!r} has no name in its file, as the index that pandas writes beside the columns; "
-                "leave it out with features=, or write the file with index=False"
+                "leave it out with exclude=, or write the file with index=False"
             )
         if column.levels and rows >= MIN_ROWS:
             line = _texts_among_numbers(table[column.name], len(column.levels))
             if not line and len(column.levels) > rows / 2:
                 line = (
                     f"column {column.name!r} has {len(column.levels)} different values in {rows} training rows, so "
-                    "hardly anything can be learned from it; leave it out with features="
+                    "hardly anything can be learned from it; leave it out with exclude="
                 )
             lines.append(line)
     return tuple(filter(None, lines))

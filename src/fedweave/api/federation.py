@@ -106,7 +106,7 @@ class Federation:
     def from_pandas(
         cls, table: "pd.DataFrame", *, client: str, label: str | Sequence[str], features: Sequence[str] | None = None,
         embed: bool | None = None, preprocess: Literal["pooled", "client"] = "pooled",
-        text: Sequence[str] | Mapping[str, int | Sequence[str]] = (), **options: Any,
+        text: Sequence[str] | Mapping[str, int | Sequence[str]] = (), exclude: Sequence[str] = (), **options: Any,
     ) -> "Federation":  # fmt: skip
         """A federation from a table.
 
@@ -117,7 +117,7 @@ class Federation:
         Args:
             table: one row per example; for forecasts (`window`, `horizon`) one per time step.
             client, label: names of columns. Forecasts may have several labels, one a series.
-            features: names of columns; default: all others, and none for forecasts.
+            features, exclude: names of columns; default: all others but those of `exclude`, and none for forecasts.
             embed: whether categories are embedded, as the model "mlp" can; default: those of more than 100 values.
             preprocess: "pooled": the training rows of all clients scale a column. "client": the client's own scale it.
             text: columns whose words are counted in 256 hashes, or {column: number of hashes, or words}.
@@ -131,7 +131,7 @@ class Federation:
         >>> Federation.from_pandas(table, client="shop", label="late")
         Federation 'own-data': 2 clients, 20 rows of 1 value, 2 classes
         """
-        table_options = rows.TableOptions(features, embed, preprocess, text)
+        table_options = rows.TableOptions(features, embed, preprocess, text, exclude)
         return cls(**rows.fields_from_table(table, client, label, table_options, row_options(options, TABLE_OPTIONS)))
 
     @classmethod
@@ -203,7 +203,7 @@ class Federation:
     @classmethod
     def from_graphs(
         cls, graphs: Any, edges: Any = None, *, node: str = "node", client: str = "client", label: str = "label",
-        features: Sequence[str] | None = None, **options: Any,
+        features: Sequence[str] | None = None, exclude: Sequence[str] = (), **options: Any,
     ) -> "Federation":  # fmt: skip
         """A federation from one graph per client.
 
@@ -212,7 +212,7 @@ class Federation:
                 a table with a row per node, or its file.
             edges: a table of two columns, or its file: names of nodes. Edges between two clients are left out. All
                 edges are made to run in both directions.
-            node, client, label, features: names of columns of the table of nodes.
+            node, client, label, features, exclude: names of columns of the table of nodes, as in `from_pandas`.
             options: those of `from_arrays`; split, time, recording, group and unit may be names of columns. Of graphs
                 without `edges`, split may be one list of "train", "val" or "test" per client, a label per node.
 
@@ -222,7 +222,7 @@ class Federation:
         settings = row_options({"name": "own-graphs", **options})
         if edges is None:
             return cls(**subgraphs.fields_from_graphs(graphs, settings))
-        return cls(**subgraphs.fields_from_tables(graphs, edges, node, client, label, features, settings))
+        return cls(**subgraphs.fields_from_tables(graphs, edges, node, client, label, features, settings, exclude))
 
     @classmethod
     def from_dataset(

@@ -59,6 +59,7 @@ def fields_from_tables(
     label: str,
     features: Sequence[str] | None,
     options: RowOptions,
+    exclude: Sequence[str] = (),
     preprocessing: Preprocessing | None = None,
 ) -> dict[str, Any]:
     """The fields of a federation of a table of nodes and one of edges.
@@ -68,7 +69,7 @@ def fields_from_tables(
     """
     table = read_table(nodes)
     option_columns = named_columns(table, options)
-    selected = feature_columns(table, client, [label], features, {**option_columns, "node": node})
+    selected = feature_columns(table, client, [label], features, {**option_columns, "node": node}, exclude=exclude)
     if node in selected:
         raise BadInput(f"features: {node!r} is the node's own name, which says nothing of other nodes; leave it out")
     options = replace(options, **{key: column_values(table, column) for key, column in option_columns.items()})

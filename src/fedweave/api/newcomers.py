@@ -139,7 +139,10 @@ def _read_graphs(federation: Federation, newcomer_data: NewcomerData) -> Federat
     nodes, edges, node = newcomer_data.rows, newcomer_data.edges, newcomer_data.node
     client, label = newcomer_data.client or "client", newcomer_data.label or "label"
     features = [column.name for column in preprocessing.columns]
-    return Federation(**graphs.fields_from_tables(nodes, edges, node, client, label, features, options, preprocessing))
+    fields = graphs.fields_from_tables(
+        nodes, edges, node, client, label, features, options, preprocessing=preprocessing
+    )
+    return Federation(**fields)
 
 
 def _read_rows(federation: Federation, newcomer_data: NewcomerData) -> Federation:

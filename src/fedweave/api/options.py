@@ -55,7 +55,7 @@ class RowOptions:
         return SplitOptions(self.split, self.shares, time, self.gap, recording, self.val, self.seed)
 
 
-TABLE_OPTIONS = ("features", "embed", "preprocess", "text")
+TABLE_OPTIONS = ("features", "exclude", "embed", "preprocess", "text")
 INTERNAL = ("least_classes",)  # options that users do not give
 
 

@@ -46,6 +46,7 @@ class TableOptions:
     embed: bool | None = None
     preprocess: Literal["pooled", "client"] = "pooled"
     text: Sequence[str] | Words = ()
+    exclude: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.embed is not None:
@@ -144,7 +145,7 @@ def fields_from_table(
     if not isinstance(label, str) and len(as_names(label, "label")) > 1:
         raise BadInput(f"label: {[*label]} are several columns, which only forecasts have; give window and horizon")
     target = str(as_names(label, "label")[0])
-    selected = feature_columns(table, client, [target], columns.features, option_columns)
+    selected = feature_columns(table, client, [target], columns.features, option_columns, exclude=columns.exclude)
     options = replace(options, **{key: column_values(table, column) for key, column in option_columns.items()})
     arrangement = arrange(column_values(table, target), column_values(table, client), len(table), options)
     train = arrangement.rows["train"]
@@ -208,6 +209,8 @@ def _fields_from_series(
         raise BadInput(
             f"{'text' if columns.text else 'embed'}: does not fit forecasts, whose columns are numbers; drop it"
         )
+    if columns.exclude:
+        raise BadInput("exclude: forecasts read the label and `features` alone; drop it")
     labels = as_names(label, "label")
     others = feature_columns(
         table, client, labels, () if columns.features is None else columns.features, option_columns, least=0
@@ -236,7 +239,7 @@ def fields_from_named_arrays(
     """
     arguments = dict(options)
     features = arguments.pop("features", None)
-    table_only = next((key for key in ("embed", "preprocess", "text") if key in arguments), None)
+    table_only = next((key for key in ("exclude", "embed", "preprocess", "text") if key in arguments), None)
     if table_only:
         raise BadInput(f"{table_only}: is an option of tables, and this file holds arrays; leave it out")
     option_arrays = {key: arguments[key] for key in COLUMN_OPTIONS if isinstance(arguments.get(key), str)}

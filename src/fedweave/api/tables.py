@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 MAX_ONE_HOT_LEVELS = 100  # most values of a category that has one column per value
 HASHED = 256  # default number of values of a text column
+WITHOUT = "leave it out of features, or name it in exclude=['{}'] (--exclude)"
 MAX_EMBEDDED_LEVELS = 100_000  # most values of a category that is embedded: each client's model has a vector for each
 Numbers = tuple[float, float, float]
 
@@ -234,10 +235,10 @@ def _fit_column(column: "pd.Series[Any]", name: str, client: np.ndarray, embed: 
 
     missing = int(column.isna().sum())
     if missing == len(column):
-        raise BadInput(f"table: column {name!r} has no value in any training row; leave it out of features")
+        raise BadInput(f"table: column {name!r} has no value in any training row; {WITHOUT.format(name)}")
     if types.is_datetime64_any_dtype(column) or types.is_timedelta64_dtype(column):
         raise BadInput(
-            f"table: column {name!r} is a time; make numbers of it (such as the hour), or leave it out of features"
+            f"table: column {name!r} is a time; make numbers of it (such as the hour), or {WITHOUT.format(name)}"
         )
     if types.is_complex_dtype(column):
         raise BadInput(f"table: column {name!r} holds {KINDS['c']}; {COMPLEX_ADVICE}")
@@ -250,7 +251,7 @@ def _fit_number(values: np.ndarray, name: str, client: np.ndarray, pooled: bool)
     check_size(values, f"table: column {name!r}")
     finite = np.isfinite(values)
     if not finite.any():
-        raise BadInput(f"table: column {name!r} has no finite value in any training row; leave it out of features")
+        raise BadInput(f"table: column {name!r} has no finite value in any training row; {WITHOUT.format(name)}")
     median, mean, std = _moments(values, finite, None)
     parts = [] if pooled else np.split(np.arange(len(values)), np.flatnonzero(np.diff(client)) + 1)
     own = tuple(_moments(values[indices], finite[indices], (median, mean, std)) for indices in parts)
