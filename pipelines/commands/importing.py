@@ -14,6 +14,7 @@ import yaml
 from rich.console import Console
 
 import fedweave as fw
+from fedweave.api.columns import id_columns
 from fedweave.api.plan import GRAPH, ROWS, plan
 from fedweave.api.reading import read_folder
 from fedweave.errors import BadInput, format_count
@@ -110,7 +111,7 @@ def _read(file: Path, client: str, options: Mapping[str, Any]) -> tuple[fw.Feder
     if not file.is_dir():
         federation = fw.Federation.from_file(file, client=client, **options)
         return federation, file.read_bytes(), "".join(file.suffixes[-2:]).lower()
-    table = read_folder(file, client)
+    table = read_folder(file, client, id_columns(options))
     return fw.Federation.from_pandas(table, client=client, **options), _table_content(table), ".parquet"
 
 

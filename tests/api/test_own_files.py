@@ -150,6 +150,75 @@ def test_names_are_texts_if_one_of_a_long_file_is(tmp_path: Path) -> None:
     assert fw.Federation.from_file(tmp_path / "orders.csv", **NAMES).names == ("1", "2", "A7")
 
 
+CODES = {
+    "01 1 10": ("01", "1", "10"),
+    "007 008 010": ("007", "008", "010"),
+    "1.10 1.1 2.5": ("1.1", "1.10", "2.5"),
+    "1e2 100 7": ("100", "1e2", "7"),
+    "10 9 100": ("9", "10", "100"),  # numbers keep their order
+    "1.0 2.0 3.0": ("1.0", "2.0", "3.0"),
+    "-1 0 1": ("-1", "0", "1"),
+    "True False True": ("False", "True"),
+}
+
+
+def coded(codes: str) -> pd.DataFrame:
+    """A table of texts whose clients have these codes, and whose units are the same codes."""
+    table = pd.DataFrame({"site": np.repeat(codes.split(), 20), "size": [f"{i:02d}" for i in range(60)]})
+    return table.assign(late=[0, 1] * 30, person=table["site"])
+
+
+@pytest.mark.parametrize("codes", CODES)
+def test_codes_of_clients_stay_as_they_are_written(codes: str, tmp_path: Path) -> None:
+    """Also those of units. Features are numbers all the same."""
+    coded(codes).to_csv(tmp_path / "rows.csv", index=False)
+    for features in (["size"], None):
+        made = fw.Federation.from_file(
+            tmp_path / "rows.csv", client="site", label="late", features=features, unit="person"
+        )
+        assert made.names == CODES[codes]
+        assert {*made.partition.units} == {*CODES[codes]}
+        assert made.preprocessing is not None
+        assert [column.mean > 0 for column in made.preprocessing.columns] == [True]
+
+
+def test_codes_of_several_files_stay_as_they_are_written(tmp_path: Path) -> None:
+    """A file in which all are numbers has texts too where another one needs them."""
+    table = coded("01 1 10")
+    for name, part in (("a", table[:40]), ("b", table[20:])):
+        part.to_csv(tmp_path / f"{name}.csv", index=False)
+    made = fw.Federation.from_file(tmp_path, client="site", label="late")
+    assert made.names == ("01", "1", "10")
+    assert [len(rows) for rows in made.partition.train] == [12, 24, 12]
+
+
+def test_codes_of_pairs_stay_as_they_are_written(tmp_path: Path) -> None:
+    """In a graph of clients, and in the edges of a graph, of which some files have numbers alone."""
+    coded("01 1 10").to_csv(tmp_path / "rows.csv", index=False)
+    (tmp_path / "pairs.csv").write_text("a,b\n01,10\n1,10\n")
+    made = fw.Federation.from_file(tmp_path / "rows.csv", client="site", label="late", relation=tmp_path / "pairs.csv")
+    assert made.partition.relation is not None
+    assert {*map(tuple, made.partition.relation.T.tolist())} == {(0, 2), (2, 0), (1, 2), (2, 1)}
+    nodes = pd.DataFrame({"node": [f"{i:02d}" for i in range(40)], "client": ["01"] * 20 + ["1"] * 20})
+    nodes.assign(label=[0, 1] * 20, size=range(40)).to_csv(tmp_path / "nodes.csv", index=False)
+    (tmp_path / "edges.csv").write_text("a,b\n10,11\n12,30\n")
+    graph = fw.Federation.from_graphs(tmp_path / "nodes.csv", tmp_path / "edges.csv")
+    assert graph.names == ("01", "1")
+    assert [edges.shape[1] for edges in graph.partition.edges] == [2, 0]
+
+
+def test_names_of_image_files_stay_as_they_are_written(tmp_path: Path) -> None:
+    from PIL import Image
+
+    rows = []
+    for i in range(40):
+        Image.fromarray(np.full((4, 4, 3), i, np.uint8)).save(tmp_path / f"{i:03d}", format="png")
+        rows.append({"file": f"{i:03d}", "client": f"{i % 2:02d}", "label": i // 2 % 2})
+    pd.DataFrame(rows).to_csv(tmp_path / "table.csv", index=False)
+    made = fw.Federation.from_images(tmp_path, tmp_path / "table.csv")
+    assert made.names == ("00", "01")
+
+
 def test_a_file_with_another_separator_is_refused(tmp_path: Path) -> None:
     """The message shows the one column, and the separators that can be read."""
     (tmp_path / "orders.csv").write_text("shop\tsize\tlate\na\t1\tyes\n")

@@ -17,6 +17,7 @@ MOST_LISTED = 20  # most names of columns in a message
 ONE_COLUMN_ADVICE = "separate the fields of a CSV file by commas or semicolons, and those of a TSV file by tabs"
 COLUMN_OPTIONS = ("split", "time", "recording", "group", "unit")  # options that may be names of columns
 
+ID_OPTIONS = ("recording", "group", "unit")  # options that may be columns of names
 CLIENT_OPTIONS = ("group", "unit")  # options that describe a client, so that they may name its column
 
 
@@ -132,12 +133,24 @@ def read_used_columns(
 
     Of a folder, the tables of all its files.
     """
+    ids = id_columns(options, client)
     if Path(path).is_dir():
-        return read_folder(Path(path), client)
+        return read_folder(Path(path), client, ids)
     features, split = options.get("features"), options.get("split")
     if not features or not isinstance(client, str) or (isinstance(split, str) and split in RULES):
-        return read_table(path)
+        return read_table(path, ids=ids)
     column_names = [options[key] for key in COLUMN_OPTIONS if isinstance(options.get(key), str)]
     used = [*dict.fromkeys([client, *as_names(label, "label"), *as_names(features, "features"), *column_names])]
-    table = read_table(path, used)
-    return table if table.shape[1] >= len(used) else read_table(path)  # a message lists all names
+    table = read_table(path, used, ids)
+    return table if table.shape[1] >= len(used) else read_table(path, ids=ids)  # a message lists all names
+
+
+def read_named(source: Any, options: Mapping[str, Any], *names: Any) -> "pd.DataFrame":
+    """A table, or that of a file, where columns of names stay texts: `names`, and those that `options` name."""
+    return read_table(source, ids=id_columns(options, *names))
+
+
+def id_columns(options: Mapping[str, Any], *names: Any) -> tuple[str, ...]:
+    """The columns whose values are names: `names`, and those that `options` name."""
+    chosen = (*names, *(options.get(key) for key in ID_OPTIONS))
+    return tuple(name for name in chosen if isinstance(name, str))

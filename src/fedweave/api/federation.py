@@ -173,7 +173,7 @@ class Federation:
             BadInput: a file that is missing, damaged or of another size.
         """
         check_path(folder, "folder")
-        files = images.list_files(folder) if table is None else reading.read_table(table)
+        files = images.list_files(folder) if table is None else columns.read_named(table, options, file, client)
         return cls(**rows.fields_from_images(files, file, client, label, Path(folder), size, row_options(options)))
 
     @classmethod

@@ -2,14 +2,15 @@
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedweave.api import arrays
-from fedweave.api.columns import column_values, feature_columns, named_columns
+from fedweave.api.columns import column_values, feature_columns, named_columns, read_named
 from fedweave.api.options import Arrangement, RowOptions, arrange, client_fields, partition_fields
-from fedweave.api.reading import read_pairs, read_table
+from fedweave.api.reading import read_pairs
 from fedweave.api.tables import Preprocessing, fit_columns
 from fedweave.data import Dataset, Partition
 from fedweave.data.base import symmetrise_edges
@@ -67,7 +68,7 @@ def fields_from_tables(
     Args:
         preprocessing: of the columns; default: fitted on the training rows.
     """
-    table = read_table(nodes)
+    table = read_named(nodes, vars(options), node, client)
     option_columns = named_columns(table, options)
     selected = feature_columns(table, client, [label], features, {**option_columns, "node": node}, exclude=exclude)
     if node in selected:
@@ -98,6 +99,8 @@ def _positions(edges: Any, ids: Sequence[Any]) -> np.ndarray:
         duplicate = next(one for i, one in enumerate(ids) if position[one] != i)
         raise BadInput(f"nodes: {duplicate!r} is there twice; each node has one row")
     pairs = read_pairs(edges, "edges")
+    if isinstance(edges, str | Path) and all(isinstance(one, str) for one in ids):  # codes without zeros are numbers
+        pairs = [(str(first), str(second)) for first, second in pairs]
     unknown = [one for pair in pairs for one in pair if not isinstance(one, Hashable) or one not in position]
     if unknown:
         raise BadInput(f"edges: {unknown[0]!r} is no node; add its row, or drop its edges")

@@ -20,13 +20,15 @@ UNNAMED = r"Unnamed: \d+"  # what pandas calls a column without a name
 DECIMAL_COMMA = r"\s*[+-]?\d+(,\d+)?([eE][+-]?\d+)?\s*"
 
 
-def read_table(source: Any, columns: Sequence[str] | None = None) -> "pd.DataFrame":
+def read_table(source: Any, columns: Sequence[str] | None = None, ids: Collection[str] | None = ()) -> "pd.DataFrame":
     """A table: as it is, or read from a CSV, TSV or Parquet file (CSV also compressed, such as .csv.gz).
 
     A CSV file may have semicolons in place of commas, as spreadsheets write it where the decimal mark is a comma.
 
     Args:
         columns: the only ones to read, which saves memory; default: all. Names that the file lacks are ignored.
+        ids: columns of names, such as that of clients, which stay texts in a CSV file if as numbers they would be
+            written in another way: "01" is not 1. None: all columns.
 
     Raises:
         BadInput: the file is missing, damaged, empty or of another kind.
@@ -44,7 +46,7 @@ def read_table(source: Any, columns: Sequence[str] | None = None) -> "pd.DataFra
                 path, columns=columns and [*filter({*_parquet_columns(path)}.__contains__, columns)]
             )
         else:
-            table = _read_csv(path, "\t" if kind == ".tsv" else ",", columns)
+            table = _read_csv(path, "\t" if kind == ".tsv" else ",", columns, ids)
     except BadInput:
         raise
     except Exception as error:  # readers raise errors of many types for damaged files
@@ -61,7 +63,7 @@ def _table_kind(path: Path) -> str | None:
     return next((suffix for suffix in reversed(kinds) if suffix in TABLES), None)
 
 
-def _read_csv(path: Path, separator: str, columns: Sequence[str] | None) -> "pd.DataFrame":
+def _read_csv(path: Path, separator: str, columns: Sequence[str] | None, ids: Collection[str] | None) -> "pd.DataFrame":
     """A table of a text file; columns without a name and without any value are left out.
 
     Raises:
@@ -79,6 +81,7 @@ def _read_csv(path: Path, separator: str, columns: Sequence[str] | None) -> "pd.
     if not isinstance(table.index, pd.RangeIndex):
         advice = "name every column in the header, or remove the separator at the end of each line"
         raise BadInput(f"{path}: its lines have more fields than its header; {advice}")
+    table = table.assign(**_read_codes(path, separator, table, [*titles] if ids is None else ids))
     empty = [name for name in table if re.fullmatch(UNNAMED, name) and table[name].isna().all()]
     if has_semicolons:
         texts = [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]
@@ -88,6 +91,26 @@ def _read_csv(path: Path, separator: str, columns: Sequence[str] | None) -> "pd.
         pairs = zip(table.columns, titles, strict=True)
         table.columns = pd.Index([title if title in repeated else name for name, title in pairs])
     return table.drop(columns=empty)
+
+
+def _read_codes(path: Path, separator: str, table: "pd.DataFrame", ids: Collection[str]) -> dict[str, "pd.Series[Any]"]:
+    """Those columns `ids` of `table` as texts that are written in another way than their numbers, such as 01 and 1."""
+    import pandas as pd
+
+    names = [name for name in table if name in ids and table[name].dtype.kind in "iuf"]
+    if not names:
+        return {}
+    texts = pd.read_csv(path, sep=separator, usecols={*names}.__contains__, dtype=str)
+    return {name: texts[name].str.strip() for name in names if _loses_text(table[name], texts[name].str.strip())}
+
+
+def _loses_text(numbers: "pd.Series[Any]", texts: "pd.Series[Any]") -> bool:
+    """Whether a number would be written in another way than its text; 1.0 may be the text 1."""
+    import pandas as pd
+
+    pairs = pd.DataFrame({"number": numbers, "text": texts}).dropna().drop_duplicates()
+    rows = zip(pairs["number"].tolist(), pairs["text"].tolist(), strict=True)
+    return any(text not in (str(number), f"{number:.0f}") for number, text in rows)
 
 
 def _read_header(path: Path, separator: str) -> list[str]:
@@ -119,8 +142,8 @@ def read_arrays(source: Path | str) -> dict[str, np.ndarray]:
         raise BadInput(f"{path}: cannot be read as arrays ({reason}); save them with numpy.savez") from error
 
 
-def read_folder(folder: Path, client: str) -> "pd.DataFrame":
-    """The tables of all files in a folder, one below the other.
+def read_folder(folder: Path, client: str, ids: Collection[str] = ()) -> "pd.DataFrame":
+    """The tables of all files in a folder, one below the other; `ids` as in `read_table`, besides `client`.
 
     Where the files have no column `client`, each file is one client, with the file's name, and the column is added.
 
@@ -134,7 +157,7 @@ def read_folder(folder: Path, client: str) -> "pd.DataFrame":
         raise BadInput(
             f"{folder}: has no tables; give a file, or a folder of files with the ending {', '.join(TABLES)}"
         )
-    tables = {file: read_table(file) for file in files}
+    tables = {file: read_table(file, ids=(client, *ids)) for file in files}
     columns = [*map(str, tables[files[0]])]
     for file, table in tables.items():
         if different := sorted({*columns} ^ {*map(str, table)}):
@@ -144,7 +167,7 @@ def read_folder(folder: Path, client: str) -> "pd.DataFrame":
             raise BadInput(f"{file}: two columns have the name {twice!r}; rename one")
     if client not in columns:
         tables = _add_client(tables, client, columns)
-    return pd.concat(_align_codes([*tables.values()]), ignore_index=True)
+    return pd.concat(_align_ids(_align_codes([*tables.values()]), (client, *ids)), ignore_index=True)
 
 
 def _align_codes(tables: Sequence["pd.DataFrame"]) -> list["pd.DataFrame"]:
@@ -161,6 +184,19 @@ def _align_codes(tables: Sequence["pd.DataFrame"]) -> list["pd.DataFrame"]:
         table.assign(**{name: table[name].astype("Int64").astype(object) for name in texts if is_whole(table[name])})
         for table in tables
     ]
+
+
+def _align_ids(tables: list["pd.DataFrame"], ids: Iterable[str]) -> list["pd.DataFrame"]:
+    """The tables, with texts in the columns `ids` that are codes such as "01" in another table."""
+    import pandas as pd
+
+    def are_codes(column: "pd.Series[Any]") -> bool:
+        values = column.dropna()
+        is_text = pd.api.types.infer_dtype(values) == "string"
+        return is_text and bool(pd.to_numeric(values, errors="coerce").notna().all())
+
+    codes = [name for name in ids if any(name in table and are_codes(table[name]) for table in tables)]
+    return [table.assign(**{name: table[name].map(str, na_action="ignore") for name in codes}) for table in tables]
 
 
 def _add_client(
@@ -185,7 +221,7 @@ def read_pairs(source: Any, option: str) -> list[tuple[Any, Any]]:
         BadInput: it holds no pairs.
     """
     if isinstance(source, str | Path) or hasattr(source, "columns"):
-        table = read_table(source)
+        table = read_table(source, ids=None)
         if table.shape[1] < 2 or table.iloc[:, :2].isna().to_numpy().any():
             raise BadInput(f"{option}: needs two columns without missing entries, such as source and target")
         return [*zip(table.iloc[:, 0].tolist(), table.iloc[:, 1].tolist(), strict=True)]
