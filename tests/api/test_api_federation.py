@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 import fedweave as fw
+from fedweave.data.normalisation import normalise
 
 PARTS = ("train", "val", "test")
 X = np.random.default_rng(0).normal(size=(60, 4))
@@ -382,3 +383,20 @@ def test_unseen_classes_are_refused_and_small_clients_are_reported() -> None:
         fw.Federation.from_arrays(X, y, client=np.repeat(["a", "b"], 30), split=label)
     federation = fw.Federation.from_arrays(X, Y, client=WHO)
     assert "3 of 3 clients have fewer than 10 test rows" in str(federation.describe())
+
+
+@pytest.mark.parametrize("name", ["own-data", "cifar10", "fashion-mnist"])
+def test_own_rows_are_standardised_by_themselves(name: str) -> None:
+    """Published numbers are those of the known data set, whatever the user's data are called."""
+    draws = np.random.default_rng(0)
+    images, windows = draws.normal(5, 3, (60, 3, 4, 4)), draws.normal(5, 3, (60, 2))
+    owner, labels = ["a", "b", "c"] * 20, np.arange(60) // 3 % 2
+    series = fw.Federation.from_arrays(
+        windows, windows[:, 0], client=owner, time=np.arange(60) // 3, window=3, horizon=1, name=name
+    )
+    for made in (fw.Federation.from_arrays(images, labels, client=owner, normalize="standard", name=name), series):
+        scaled = normalise(made.dataset, made.partition, made.normalize)[np.concatenate(made.partition.train)]
+        np.testing.assert_allclose(scaled.mean((0, 2, 3)), 0, atol=1e-6)
+        np.testing.assert_allclose(scaled.std((0, 2, 3)), 1, atol=1e-6)
+    given = {"name": "standard", "mean": [0.0] * 3, "std": [1.0] * 3}
+    assert fw.Federation.from_arrays(images, labels, client=owner, normalize=given, name=name).normalize == given

@@ -12,6 +12,7 @@ from fedweave.api.reading import read_pairs
 from fedweave.api.splits import SplitOptions, split_rows
 from fedweave.api.targets import as_targets
 from fedweave.data import Dataset, Partition
+from fedweave.data.normalisation import scale_by_own_rows
 from fedweave.errors import choose
 
 
@@ -156,7 +157,7 @@ def partition_fields(
         "partition": partition,
         "setting": "own",
         "partition_block": arrays.partition_block(dataset, partition),
-        "normalize": options.normalize or "none",
+        "normalize": scale_by_own_rows(dataset, partition, options.normalize or "none"),
         "shape": tuple(shape),
         "classes": arrangement.classes,
         "notes": (*notes, *spelling_notes),

@@ -165,7 +165,7 @@ def standard(
     if (mean is None) != (std is None):
         raise BadInput("normalize: mean and std go together; give both or neither")
     if mean is None:
-        mean, std = PUBLISHED.get(dataset.name) or _moments(dataset, partition)
+        mean, std = PUBLISHED.get(dataset.name) or training_moments(dataset, partition)
     centre, scale = _float_array(mean), _float_array(std)
     channels = dataset.x.shape[1] if dataset.kind == "images" else 1
     if centre.shape != (channels,) or scale.shape != (channels,) or not (scale > 0).all():
@@ -174,7 +174,7 @@ def standard(
     return Scaling(centre.reshape(shape), scale.reshape(shape))
 
 
-def _moments(dataset: Dataset, partition: Partition) -> tuple[Sequence[float], Sequence[float]]:
+def training_moments(dataset: Dataset, partition: Partition) -> tuple[Sequence[float], Sequence[float]]:
     """Mean and standard deviation of the training part: of each channel of images (1 if constant), or of all series."""
     if dataset.kind == "series":
         values = to_float32(dataset.x)[_training_steps(dataset, partition)].astype(np.float64)
@@ -182,6 +182,16 @@ def _moments(dataset: Dataset, partition: Partition) -> tuple[Sequence[float], S
     pixels = to_float32(dataset.x[np.unique(np.concatenate(partition.train))]).astype(np.float64)
     scale = pixels.std((0, 2, 3))
     return pixels.mean((0, 2, 3)).tolist(), np.where(scale > 0, scale, 1.0).tolist()
+
+
+def scale_by_own_rows(dataset: Dataset, partition: Partition, name: Any) -> Any:
+    """The normalisation `name` of a user's rows: by their own numbers where a known data set has the same name."""
+    block = dict(name) if isinstance(name, Mapping) else {"name": name}
+    is_plain = block.get("name") == "standard" and not {"mean", "std"} & block.keys()
+    if dataset.name not in PUBLISHED or dataset.kind != "images" or not is_plain:
+        return name
+    mean, std = training_moments(dataset, partition)
+    return {**block, "mean": mean, "std": std}
 
 
 def standard_client(dataset: Dataset, partition: Partition) -> Scaling:
