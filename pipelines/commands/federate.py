@@ -81,7 +81,7 @@ def check_partition(run: "Run", dataset: "Dataset", partition: "Partition") -> N
         difference = f"{format_count(partition.clients, 'client')} with other rows than params.yaml asks for"
     else:
         difference = f"{format_count(partition.clients, 'client')}, but params.yaml asks for {expected.clients}"
-    raise BadInput(f"data/partitions/{run.name}: {difference}; deal it again: dvc repro partition@{run.name}")
+    raise BadInput(f"data/partitions/{run.name}: {difference}; make it again: dvc repro partition@{run.name}")
 
 
 @app.command()

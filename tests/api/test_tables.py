@@ -245,7 +245,7 @@ def test_bad_tables_are_refused(message: str) -> None:
 def test_a_prediction_refuses_texts_among_numbers() -> None:
     """The line names the column."""
     made = federation(shops(items=20))
-    with pytest.raises(fw.BadInput, match="column 'price' held numbers in training, and now others"):
+    with pytest.raises(fw.BadInput, match="column 'price' held numbers in training; give numbers"):
         made.preprocessing.encode(shops(items=20).assign(price="cheap"))
 
 

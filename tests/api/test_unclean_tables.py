@@ -105,7 +105,7 @@ def test_times_where_training_had_numbers_are_refused(value: Any) -> None:
     """They would be taken as nanoseconds."""
     federation = fw.Federation.from_pandas(TABLE, **NAMES)
     assert federation.preprocessing is not None
-    with pytest.raises(fw.BadInput, match="column 'age' held numbers in training, and now others"):
+    with pytest.raises(fw.BadInput, match="column 'age' held numbers in training; give numbers"):
         federation.preprocessing.encode(TABLE.assign(age=value))
 
 

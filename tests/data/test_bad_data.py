@@ -194,8 +194,8 @@ IMAGES = X[..., None, None]
 SHAPES: list[tuple[Callable[[], Dataset], str]] = [
     (lambda: Dataset("a", "images", IMAGES, Y + 2, 2), "labels y must be in 0"),
     (lambda: Dataset("a", "images", IMAGES, Y - 1, 2), "labels y must be in 0"),
-    (lambda: Dataset("a", "images", X[:0], Y[:0], 2), "hold nothing"),
-    (lambda: Dataset("a", "images", X[0], Y[:3], 2), "hold nothing"),
+    (lambda: Dataset("a", "images", X[:0], Y[:0], 2), "give at least one row"),
+    (lambda: Dataset("a", "images", X[0], Y[:3], 2), "give at least one row"),
     (lambda: Dataset("a", "films", X, Y, 2), "'films'"),
     (lambda: Dataset("a", "graph", X, Y, 2, edges=np.array([[0.0], [1.0]])), "edges must be"),
     (lambda: Dataset("a", "images", IMAGES, Y, 2, owner=Y[:2]), "owner must have shape"),

@@ -110,6 +110,12 @@ def test_partitions_are_read_unchanged_and_described(
     (tmp_path / "p.npz").write_bytes(first[1][:-100])
     with pytest.raises(BadInput, match="not a partition file"):
         data.load_partition(tmp_path / "p.npz")
+    (tmp_path / "p.npz").write_bytes(first[1])
+    with np.load(tmp_path / "p.npz") as stored:
+        arrays = dict(stored)
+    np.savez(tmp_path / "p.npz", **{**arrays, "train": arrays["train"][1:]})
+    with pytest.raises(BadInput, match=r"p\.npz: not a partition file \(the sizes of its clients do not add up\); run"):
+        data.load_partition(tmp_path / "p.npz")
 
 
 def test_inconsistent_arrays_are_refused() -> None:

@@ -115,7 +115,7 @@ def test_a_partition_of_other_settings_is_refused(run_federate, project):
     finally:
         file.write_bytes(partition)
     assert lines[0] == (
-        "data/partitions/digits: 3 clients, but params.yaml asks for 10; deal it again: dvc repro partition@digits"
+        "data/partitions/digits: 3 clients, but params.yaml asks for 10; make it again: dvc repro partition@digits"
     )
     assert "10 clients with other rows than params.yaml asks for" in lines[1]
     assert not (project / "x").exists()

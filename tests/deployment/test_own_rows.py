@@ -130,7 +130,9 @@ def test_a_newcomer_without_scaling_of_its_own_is_refused(tmp_path):
     hosts = Hosts(tmp_path, planned("fedavg", federation))
     offset = own_rows.of_table(hosts.spec, rows, "sales", 1).arrays["offset"]
     assert offset.tolist() == hosts.spec.scaling["offset"][1] != hosts.spec.scaling["offset"][0]
-    with pytest.raises(BadInput, match="client 2: each client's own rows scale its targets, so a newcomer has no"):
+    with pytest.raises(
+        BadInput, match="client 2: each client's own rows scale its targets, and the app has no numbers for a new"
+    ):
         own_rows.of_table(hosts.spec, rows, "sales", 2)
 
 

@@ -253,7 +253,7 @@ def as_graphs(graphs: Any) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray
         raise BadInput("graphs: two clients have the same name, such as 1 and '1'; give them one type")
     widths = sorted({x.shape[1] for x, _, _ in parts.values()})
     if len(widths) != 1:
-        raise BadInput(f"graphs: {len(parts)} of them, with {widths} features; give some, all with the same number")
+        raise BadInput(f"graphs: their numbers of features are {widths}; give at least one, all with the same number")
     return parts
 
 

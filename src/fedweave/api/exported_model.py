@@ -46,7 +46,7 @@ def as_numbers(column: "pd.Series[Any]", name: str) -> np.ndarray:
         return np.asarray(values.to_numpy(dtype=np.float64, na_value=np.nan))
     except (ValueError, TypeError) as error:
         reason = str(error).splitlines()[0]
-        raise InputError(f"table: column {name!r} held numbers in training, and now others ({reason})") from error
+        raise InputError(f"table: column {name!r} held numbers in training; give numbers ({reason})") from error
 
 
 def encode_column(column: "pd.Series[Any]", about: Mapping[str, Any], numbers: Sequence[Any]) -> np.ndarray:

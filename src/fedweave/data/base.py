@@ -52,7 +52,8 @@ class Dataset:
             array = getattr(self, key)
             is_array = array is None or isinstance(array, np.ndarray)
             require(is_array, f"{name}: {key} is a {type(array).__name__}; give a NumPy array")
-        require(self.x.ndim >= 2 and self.x.size > 0, f"{name}: features of shape {self.x.shape} hold nothing")
+        has_rows = self.x.ndim >= 2 and self.x.size > 0
+        require(has_rows, f"{name}: features x have the shape {list(self.x.shape)}; give at least one row [M, ...]")
         is_valid = self.kind != "images" or self.x.ndim == 4
         require(is_valid, f"{name}: images must be [M, C, H, W], not {list(self.x.shape)}; vectors go as [M, F, 1, 1]")
         is_integer = self.y is None or np.issubdtype(self.y.dtype, np.integer)

@@ -18,6 +18,7 @@ class PublishedSizes(NamedTuple):
     mean: float | None = None  # of all values, where the copies differ
 
 
+AGAIN = "download it again"
 FACTS = {
     "digits": PublishedSizes((1797, 1, 8, 8), 10),
     "digits-graph": PublishedSizes((1797, 64), 10, 12618),
@@ -47,7 +48,7 @@ def check_content(dataset: Dataset) -> Dataset:
     Raises:
         BadInput: naming what differs.
     """
-    check_finite(dataset.x, f"dataset {dataset.name}", "download it again")
+    check_finite(dataset.x, f"dataset {dataset.name}", AGAIN)
     facts = FACTS.get(dataset.name)
     if facts is None:
         return dataset
@@ -56,9 +57,9 @@ def check_content(dataset: Dataset) -> Dataset:
     for key, value in properties.items():
         expected = getattr(facts, key)
         if value != expected and not (key == "pairs" and not expected):
-            raise BadInput(f"dataset {dataset.name}: {key} is {value}, should be {expected}; download it again")
+            raise BadInput(f"dataset {dataset.name}: {key} is {value}, should be {expected}; {AGAIN}")
     if facts.mean is not None and abs(float(np.mean(dataset.x, dtype=np.float64)) - facts.mean) > 1e-3:
-        raise BadInput(f"dataset {dataset.name}: mean is {np.mean(dataset.x):.4f}, should be {facts.mean}")
+        raise BadInput(f"dataset {dataset.name}: mean is {np.mean(dataset.x):.4f}, should be {facts.mean}; {AGAIN}")
     return dataset
 
 

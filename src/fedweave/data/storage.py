@@ -108,5 +108,6 @@ def load_partition(path: Path | str) -> Partition:
 
 
 def _split_rows(flat: np.ndarray, sizes: np.ndarray) -> Rows:
-    require(int(sizes.sum()) == flat.shape[-1], "sizes do not add up")
+    if int(sizes.sum()) != flat.shape[-1]:
+        raise ValueError("the sizes of its clients do not add up")
     return tuple(np.split(flat, np.cumsum(sizes)[:-1], axis=-1))

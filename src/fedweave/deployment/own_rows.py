@@ -77,7 +77,7 @@ def of_table(
     preprocessing = Preprocessing.from_data(columns)
     position = client if client < len(spec.clients) else 0
     if client >= len(spec.clients) and any(column.own for column in preprocessing.columns):
-        raise BadInput(f"client {client}: each client's own rows scale its columns, so a newcomer has no numbers")
+        raise BadInput(_without_scaling(spec, client, "columns"))
     for name in (label, *([time] if time else [])):
         if name not in table:
             raise BadInput(f"table: no column {name!r}; it has {', '.join(map(str, table.columns))}")
@@ -135,13 +135,21 @@ def of_arrays(
     return ClientFile(client, arrays, _split_rows(len(x), time, shares, spec.seed, client))
 
 
+def _without_scaling(spec: AppSpec, client: int, what: str) -> str:
+    """Why a client that was not in the export cannot take part."""
+    return (
+        f"client {client}: each client's own rows scale its {what}, and the app has no numbers for a new client; "
+        f"give one from 0 to {len(spec.clients) - 1}, or export a run whose clients share the scaling"
+    )
+
+
 def _targets(spec: AppSpec, y: np.ndarray, client: int) -> dict[str, Any]:
     facts = spec.data
     if facts["targets"] is not None:
         values = _parse_numbers(y, facts["targets"])
         units = {name: np.asarray(spec.scaling[name], dtype=np.float32) for name in ("offset", "unit")}
         if client >= len(spec.clients) and any((numbers != numbers[0]).any() for numbers in units.values()):
-            raise BadInput(f"client {client}: each client's own rows scale its targets, so a newcomer has no numbers")
+            raise BadInput(_without_scaling(spec, client, "targets"))
         position = min(client, len(spec.clients) - 1)
         arrays = {"targets": values, **{name: numbers[position] for name, numbers in units.items()}}
         return {name: torch.from_numpy(array) for name, array in arrays.items()}

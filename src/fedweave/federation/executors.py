@@ -156,7 +156,9 @@ def set_precision(device: str, tf32: bool = False) -> None:
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = tf32
         torch.backends.cudnn.deterministic = True
     elif tf32:
-        raise BadInput("train.precision: 'tf32' is a GPU's, but train.device is the CPU; use bfloat16, or leave it out")
+        raise BadInput(
+            "train.precision: 'tf32' exists on GPUs only, and train.device is the CPU; use bfloat16, or leave it out"
+        )
 
 
 def describe(executor: Executor) -> str:

@@ -71,7 +71,7 @@ def check_value(value: object, hint: Any, key: str, most: float | None = None) -
         BadInput: naming `key`, the value and the type or the choices.
     """
     if get_origin(hint) is ClassVar:
-        raise BadInput(f"{key}: cannot be set")
+        raise BadInput(f"{key}: cannot be set; leave it out")
     if get_origin(hint) is Literal:
         _check_literal(value, get_args(hint), key)
         return

@@ -31,7 +31,9 @@ def allocate_rows(sizes: np.ndarray, weight: np.ndarray, size: int | None) -> np
     else:
         counts = _round_counts(sizes, weight, size)
     if counts is None:
-        raise BadInput(f"partition.size: {size} rows for each of {len(weight)} clients are not there; at most {limit}")
+        raise BadInput(
+            f"partition.size: {size} rows for each of {len(weight)} clients are too many; give at most {limit}"
+        )
     return counts
 
 
