@@ -10,15 +10,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedweave.client.solvers import SGD
+from fedweave.client.task import RowClassification
 from fedweave.data import DATASETS, Dataset
 from fedweave.errors import BadInput
 from fedweave.families import ClientModels, GlobalModel, SplitClient
 from fedweave.families.weaving import Weaving
+from fedweave.federation.engine import run
+from fedweave.federation.executors import Batched
+from fedweave.federation.records import Settings
+from fedweave.federation.schedule import Training
+from fedweave.federation.start import initial_model
 from fedweave.methods import METHODS
-from fedweave.models import MODELS, ClientModel
+from fedweave.models import MODELS, ClientModel, build
 from fedweave.models.base import check_parameters
 from fedweave.testing import check_dataset, check_method, check_model, method_checks
-from fedweave.testing.federations import TASKS
+from fedweave.testing.federations import TASKS, rows_federation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,20 +300,31 @@ class Reused(Linear):
         return F.linear(self.again(self.first(x.flatten(1))), self.first.weight)
 
 
-@pytest.mark.parametrize(
-    ("model", "words"),
-    [
-        (Tied, "first.weight and second.weight are one parameter, and only the first would be trained"),
-        (Frozen, "first.weight is frozen"),
-    ],
-)
-def test_parameters_that_would_not_be_trained_as_written(model: type[ClientModel], words: str) -> None:
-    """The check and a run refuse them; one layer in two places is sound."""
-    with pytest.raises(AssertionError, match=f"{model.__name__}: {words}"):
-        check_model(model)
+def test_a_parameter_of_two_layers_is_refused() -> None:
+    """By the check and by a run, as only the first layer would train it; one layer in two places is sound."""
+    words = "first.weight and second.weight are one parameter, and only the first would be trained"
+    with pytest.raises(AssertionError, match=f"Tied: {words}"):
+        check_model(Tied)
     with pytest.raises(BadInput, match=f"model own: {words}"):
-        check_parameters(model((1, 8, 8), 3), "model own")
+        check_parameters(Tied((1, 8, 8), 3), "model own")
     check_model(Reused)
+
+
+def test_frozen_parameters_are_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a model with a name, as those of a module that is given in Python. They stay as they were drawn."""
+    check_model(Frozen)
+    monkeypatch.setitem(MODELS, "partly-frozen", Frozen)
+    task = RowClassification(lambda: build("partly-frozen", (1, 8, 8), 3), torch.float64)
+    assert task.params == ("out.weight", "out.bias")
+    assert task.buffers == ("first.weight", "first.bias")
+    method = METHODS["fedavg"](task=task, solver=SGD(lr=0.1), training=Training(batch_size=4, epochs=1))
+    federation, settings = rows_federation((1, 8, 8)), Settings(rounds=2, seed=5)
+    *_, report = run(method, federation, settings, Batched())
+    initial = initial_model(method, federation, 5)
+    for name in task.buffers:
+        assert name not in report.state.server["model"]
+        assert all(torch.equal(value, initial[name]) for value in report.state.clients[name])
+    assert not torch.equal(report.state.server["model"]["out.weight"], initial["out.weight"])
 
 
 def test_training_is_checked_with_any_number_of_outputs() -> None:

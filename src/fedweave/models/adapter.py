@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from fedweave.errors import BadInput
-from fedweave.models.base import ClientModel, find_shared_parameter
+from fedweave.models.base import ClientModel, find_shared_parameter, make_frozen_buffers
 from fedweave.models.keyed_layers import FUNCTIONS, ForwardContext, KeyedFunctions, make_keyed
 from fedweave.models.source import source_of
 from fedweave.tensors.seeding import use_seed
@@ -199,11 +199,7 @@ def _prepare(module: nn.Module, shape: tuple[int, ...]) -> nn.Module:
     if any(isinstance(value, UninitializedParameter) for value in module.parameters()):
         with torch.no_grad():
             module.eval()(torch.zeros(2, *shape))
-    for layer in list(module.modules()):
-        for name, value in list(layer._parameters.items()):
-            if value is not None and not value.requires_grad:
-                del layer._parameters[name]
-                layer.register_buffer(name, value.detach())
+    make_frozen_buffers(module)
     return nn.Sequential(OrderedDict(model=module)) if module._parameters else module
 
 

@@ -143,11 +143,20 @@ def find_shared_parameter(model: nn.Module) -> tuple[str, str] | None:
     return None
 
 
+def make_frozen_buffers(model: nn.Module) -> None:
+    """Make buffers of the parameters that are frozen (`requires_grad` is false): they are never trained or sent."""
+    for layer in model.modules():
+        for name, value in list(layer._parameters.items()):
+            if value is not None and not value.requires_grad:
+                del layer._parameters[name]
+                layer.register_buffer(name, value.detach())
+
+
 def check_parameters(model: nn.Module, where: str) -> None:
     """Refuse a client model whose parameters would not be trained as it says.
 
     Raises:
-        BadInput: there are none, two layers share one, or one is frozen.
+        BadInput: there are none, or two layers share one.
     """
     if not any(True for _ in model.parameters()):
         raise BadInput(f"{where}: has no parameters to train; make a layer, such as torch.nn.Linear, an attribute")
@@ -155,11 +164,6 @@ def check_parameters(model: nn.Module, where: str) -> None:
         raise BadInput(
             f"{where}: {pair[0]} and {pair[1]} are one parameter, and only the first would be trained; use it by its "
             f"first name in both places, such as F.linear(x, self.{pair[0]})"
-        )
-    if frozen := [name for name, value in model.named_parameters() if not value.requires_grad]:
-        raise BadInput(
-            f"{where}: {frozen[0]} is frozen (requires_grad is False), and would be trained all the same; make it a "
-            "buffer, by register_buffer"
         )
 
 

@@ -25,7 +25,7 @@ from fedweave.federation.executors import Batched, Loop
 from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import Method
 from fedweave.federation.schedule import Training
-from fedweave.models.base import ClientModel, check_parameters, find_norms, has_running_moments
+from fedweave.models.base import ClientModel, check_parameters, find_norms, has_running_moments, make_frozen_buffers
 from fedweave.testing import contract
 from fedweave.testing.federations import CLASSES, TASKS, rows_federation
 
@@ -140,6 +140,7 @@ def check_model(build: Callable[..., ClientModel], shape: tuple[int, ...] = (1, 
     model, x = build(shape, outputs), torch.randn(4, *shape)
     name = type(model).__name__
     assert isinstance(model, ClientModel), f"{name}: derive it from fedweave.models.ClientModel"
+    make_frozen_buffers(model)
     try:
         check_parameters(model, name)
     except BadInput as error:
@@ -195,13 +196,20 @@ def _check_normalisation(model: ClientModel, name: str) -> None:
     )
 
 
+def _build_trainable(build: Callable[..., ClientModel], shape: tuple[int, ...], outputs: int) -> ClientModel:
+    """A model as runs make it, with its frozen parameters as buffers."""
+    model = build(shape, outputs)
+    make_frozen_buffers(model)
+    return model
+
+
 def _check_training(build: Callable[..., ClientModel], shape: tuple[int, ...], outputs: int, name: str) -> None:
     """Training one client at a time and all at once gives the same, on clients of different sizes."""
     from fedweave.families import GlobalModel, SplitClient
 
     outputs = max(outputs, CLASSES)  # the toy federation has CLASSES classes
     plain: type[Method] = type("Plain", (SplitClient, GlobalModel), {"label": "FedAvg", "point": "pre"})
-    task = RowClassification(partial(build, shape, outputs), torch.float64)
+    task = RowClassification(partial(_build_trainable, build, shape, outputs), torch.float64)
     method = plain(task=task, solver=SGD(lr=0.05), training=Training(batch_size=4, epochs=1))
     federation = rows_federation(shape)
     try:
