@@ -19,6 +19,7 @@ from mlflow.models import infer_signature
 from fedweave.api import packing
 from fedweave.methods import METHODS
 from fedweave.models import MODELS
+from fedweave.pipelines.mlflow_records.owner import PROJECT
 from fedweave.pipelines.mlflow_records.writer import Store
 from fedweave.results import Run, Study, Tables, verdicts
 from fedweave.runs import serving
@@ -107,10 +108,11 @@ def log_model(store: Store, run: Run, run_id: str) -> str | None:
 
 def register_best_models(
     store: Store, study: Study, tables: Tables, logged: Mapping[str, str], models: Mapping[str, str]
-) -> dict[str, str]:
-    """Let `<study>-<task>@best` refer to the models of each task's leader; returns name -> version.
+) -> list[str]:
+    """Let `<study>-<task>@best` refer to the models of each task's leader; returns why that of a task does not.
 
-    In a store that projects share, a name begins with that of the project: `<project>-<study>-<task>@best`.
+    In a store that projects share, a name begins with that of the project: `<project>-<study>-<task>@best`. A name that
+    belongs to another task or study, as "a-b-c" of the task "c" of "a-b" and of "a/b", is not taken from it.
 
     Args:
         store: MLflow's store.
@@ -118,7 +120,7 @@ def register_best_models(
         logged: run -> id of its MLflow run.
         models: run -> id of its copied model, as `log_models` returns them.
     """
-    versions = {}
+    refusals = []
     for task, board in tables.board.groupby("task", sort=False):
         leader = board.iloc[0]
         model = models.get(leader["run"])
@@ -127,8 +129,27 @@ def register_best_models(
                 board, verdicts.assign_marks(board, tables.significance[tables.significance["task"] == task])
             )
             name = "-".join(filter(None, (store.project, study.name, str(task)))).replace("/", "-").replace(":", "-")
-            versions[name] = _set_alias(store, name, model, logged[leader["run"]], str(leader["method"]), text)
-    return versions
+            if (owner := _other_owner(store, name, study.name, str(task))) is None:
+                _set_alias(store, name, model, logged[leader["run"]], str(leader["method"]), text)
+            else:
+                refusals.append(
+                    f"models:/{name}: is the model of {owner}, so that task {task!r} of study {study.name!r} has none; "
+                    "rename a study or a task, or delete that model in MLflow"
+                )
+    return refusals
+
+
+def _other_owner(store: Store, name: str, study: str, task: str) -> str | None:
+    """The task whose best models the registered model `name` has, unless it is `task` of `study` of this project."""
+    try:
+        run_id = store.client.get_model_version_by_alias(name, ALIAS).run_id
+        tags = store.client.get_run(str(run_id)).data.tags
+    except MlflowException:  # no such model, or its run was deleted
+        return None
+    owner = (tags.get(PROJECT, ""), tags.get("study"), tags.get("task"))
+    if owner == (store.project, study, task):
+        return None
+    return f"task {owner[2]!r} of study {owner[1]!r}" + (f" of project {owner[0]!r}" if owner[0] else "")
 
 
 def _find_model(store: Store, run_id: str) -> LoggedModel | None:
@@ -142,8 +163,8 @@ def _find_model(store: Store, run_id: str) -> LoggedModel | None:
     return ready
 
 
-def _set_alias(store: Store, name: str, model: str, run_id: str, method: str, description: str) -> str:
-    """Register `model` as a version of `name`, once, and set the alias to it; returns the version."""
+def _set_alias(store: Store, name: str, model: str, run_id: str, method: str, description: str) -> None:
+    """Register `model` as a version of `name`, once, and set the alias to it."""
     try:
         store.client.create_registered_model(name)
     except MlflowException as error:
@@ -159,4 +180,3 @@ def _set_alias(store: Store, name: str, model: str, run_id: str, method: str, de
         store.client.update_model_version(name, version.version, description)
     if ALIAS not in version.aliases:
         store.client.set_registered_model_alias(name, ALIAS, version.version)
-    return str(version.version)

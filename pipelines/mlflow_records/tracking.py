@@ -87,7 +87,8 @@ def log_study(folder: Path | str, uri: str | None = None, models: bool = False) 
         models: copy the models of all runs, not only those of the best method of each task.
 
     Raises:
-        BadInput: no finished run, or a broken one; or the folder is a copy of another study's.
+        BadInput: no finished run, or a broken one; or the folder is a copy of another study's; or, when all else is
+            done, the name of a registered model belongs to another study.
     """
     with _lock():
         digest, study = stamp.results_digest(Path(folder)), results.load_study(folder)
@@ -96,10 +97,12 @@ def log_study(folder: Path | str, uri: str | None = None, models: bool = False) 
         tables = results.load_tables(study)
         outcome = versions.synchronise(store, [*entries.units(study, tables)], whole=True)
         copies = registry.log_models(store, study, tables, outcome.ids, models)
-        registry.register_best_models(store, study, tables, outcome.ids, copies)
+        refusals = registry.register_best_models(store, study, tables, outcome.ids, copies)
         views.describe(store, study, tables.board)
         links = {task: views.link(store, task) for task in results.by_task(study)}
         stamp.write(digest, study.name, mlflow.get_tracking_uri(), links)
+    if refusals:
+        raise BadInput(refusals[0])
     ids = [outcome.ids[run.name] for run in study.runs]
     return StudyRecord(ids, len(copies), outcome.new, outcome.restored, outcome.superseded)
 

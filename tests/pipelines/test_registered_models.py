@@ -137,6 +137,23 @@ def test_the_alias_moves_with_the_leader(store: str, tmp_path: Path) -> None:
     assert len(client.search_model_versions("name = 'toy-blobs'")) == 2
 
 
+def test_a_name_of_another_study_is_not_taken(store: str) -> None:
+    """The task "c" of "a-b" would have the name of the model of "a/b". All else of the study is logged."""
+    made, folders = trained.train("images", {"local": {}}), [Path("results/a/b"), Path("results/a-b")]
+    for folder in folders:
+        shutil.copytree(made, folder)
+        file, study = folder / "runs" / "blobs-local" / "run.json", folder.relative_to("results").as_posix()
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"study": study}))
+    tracking.log_study(folders[0], store)
+    client = MlflowClient(store)
+    before = client.get_model_version_by_alias("a-b-blobs", "best")
+    with pytest.raises(BadInput, match=r"models:/a-b-blobs: is the model of task 'blobs' of study 'a/b', so"):
+        tracking.log_study(folders[1], store)
+    assert client.get_model_version_by_alias("a-b-blobs", "best").run_id == before.run_id
+    assert logged(store, "a-b")
+    tracking.log_study(folders[0], store)
+
+
 @contextmanager
 def serving(store: str, model: str) -> Iterator[Callable[..., tuple[int, Any]]]:
     """`mlflow models serve`. Yields a function from a request to the status and the answer."""
