@@ -13,7 +13,7 @@ from fedweave.errors import BadInput, choose, format_value
 from fedweave.federation.protocol import Method
 from fedweave.federation.uploads import UploadPath
 from fedweave.methods import METHODS
-from fedweave.models import MODELS, settings
+from fedweave.models import MODELS, options, settings
 from fedweave.registry import users_file
 from fedweave.study.config import LARGEST_WHOLE, check_numbers, check_value, construct
 from fedweave.study.schema import TaskSpec
@@ -253,9 +253,10 @@ def check_needs(run: Run, where: str, capabilities: frozenset[str]) -> None:
 
 
 def _declare(run: Run) -> str:
-    """How a user's model says that it has BatchNorm layers; empty for the models of the package."""
-    cls = MODELS.get(run.task.model["name"])
-    if cls is None or cls.has_batch_norm or users_file(cls) is None:
+    """How a user's model says that it has BatchNorm layers; empty for others, and where an option says it."""
+    name = run.task.model["name"]
+    cls = MODELS.get(name)
+    if cls is None or cls.has_batch_norm or users_file(cls) is None or "batch_norm" in options(name):
         return ""
     return f", or set has_batch_norm = True in {cls.__name__} if it has BatchNorm layers"
 
