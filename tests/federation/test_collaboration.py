@@ -118,6 +118,14 @@ def test_simplex_projection_is_the_nearest_point() -> None:
     assert collaboration.simplex_projection(huge).tolist() == [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]]
 
 
+def test_a_row_with_nan_has_no_projection() -> None:
+    """As the cosines of models that diverged. The run goes on and says so; an index out of range would end it."""
+    rows = torch.tensor([[0.2, torch.nan, 0.0], [torch.nan] * 3, [2.0, 0.0, 0.0]])
+    nearest = collaboration.simplex_projection(rows)
+    assert nearest[:2].isnan().all()
+    assert nearest[2].tolist() == [1.0, 0.0, 0.0]
+
+
 def test_metrics_of_weights() -> None:
     uniform = torch.full((2, N, N), 1.0 / N, dtype=torch.float64)
     torch.testing.assert_close(collaboration.row_entropy(uniform), torch.full((2,), math.log(N)).double())

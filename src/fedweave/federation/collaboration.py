@@ -127,14 +127,17 @@ def row_shares(weights: Tensor) -> Tensor:
 
 
 def simplex_projection(rows: Tensor) -> Tensor:
-    """Euclidean projection of every row of [..., N] onto the probability simplex (Duchi et al., 2008)."""
+    """Euclidean projection of every row of [..., N] onto the probability simplex (Duchi et al., 2008).
+
+    A row with NaN becomes NaN.
+    """
     # This does not change the projection. Without it, rounding would lose the 1 below beside values such as 10⁸.
     rows = rows - rows.amax(-1, keepdim=True)
     descending = rows.sort(-1, descending=True).values
     rank = torch.arange(1, rows.shape[-1] + 1, device=rows.device)
     shift = (descending.cumsum(-1) - 1.0) / rank
     size = (descending > shift).sum(-1, keepdim=True)
-    return (rows - shift.gather(-1, size - 1)).clamp(min=0)
+    return (rows - shift.gather(-1, size.clamp(min=1) - 1)).clamp(min=0)
 
 
 def edges_of(adjacency: Tensor) -> Tensor:
