@@ -28,10 +28,11 @@ PEERS_PYTHON = Path(".peers/bin/python")
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def contestants(workload: str) -> Iterator[tuple[str, str]]:
+def contestants(workload: str, threads: int = 1) -> Iterator[tuple[str, str]]:
     """(name, interpreter) of every contestant."""
     executors = {
         "loop": True,
+        "processes": threads > 1 and workload not in STACKED,
         "batched": workload in STACKED,
         "compiled": workload in COMPILED,
         "bfloat16": workload in CONVOLUTIONAL,
@@ -67,7 +68,7 @@ def compare(workload: str, repeats: int, rounds: int, threads: int) -> list[dict
     first: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as cache:
         for _ in range(repeats):
-            for name, python in contestants(workload):
+            for name, python in contestants(workload, threads):
                 result = measure(python, name, workload, rounds, threads, cache)
                 if isinstance(result, str):
                     print(f"{workload} {name}: {result}", file=sys.stderr)

@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.workloads import WORKLOADS, Workload
 from fedweave.federation.engine import evaluate, run_round
-from fedweave.federation.executors import Batched, Executor, Loop
+from fedweave.federation.executors import Batched, Executor, Loop, Processes
 from fedweave.federation.records import Settings
 from fedweave.federation.start import begin
 from fedweave.runs.parallel import keep_memory
@@ -69,7 +69,8 @@ def main() -> None:
 
         seconds = time_rounds(raw.make_round(name, workload), rounds)
     else:
-        seconds = time_rounds(make_round(EXECUTORS[who], workload), rounds)
+        executor = Processes(threads) if who == "processes" else EXECUTORS[who]
+        seconds = time_rounds(make_round(executor, workload), rounds)
     print(json.dumps({"first": seconds[0], "seconds": seconds[1:]}))
 
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from fedweave.pipelines.launching.freshness import imported_files, project_files, stamps
 from fedweave.pipelines.launching.inheritance import fixed_variables, inherit, initial_environment
-from fedweave.runs.parallel import die_with_parent
+from fedweave.processes import die_with_parent
 from fedweave.study.code import PACKAGE, digest, find_dependencies
 
 STAGES = (

@@ -112,7 +112,7 @@ def _is_dvc_busy() -> bool:
 
 
 if __name__ == "__main__":
-    from fedweave.runs.parallel import die_with_parent
+    from fedweave.processes import die_with_parent
 
     die_with_parent()  # the next synchronisation repairs one that was interrupted
     run_here(Path(sys.argv[1]), sys.argv[2])

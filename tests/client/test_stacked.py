@@ -33,7 +33,7 @@ from fedweave.federation.start import begin
 from fedweave.federation.subgraphs import stack_clients
 from fedweave.models import SparseMatrix, build
 from fedweave.models.gcn import add_column_order, project
-from fedweave.tensors import compilation, dropout_keys, trees
+from fedweave.tensors import compilation, dropout_keys, forks, trees
 from fedweave.tensors.closures import VOLATILE, capture
 from fedweave.tensors.trees import Params, Tree
 
@@ -342,8 +342,8 @@ def test_large_results_that_differ_in_form_are_stacked_like_small_ones() -> None
 
 
 def test_auto_selects_by_kind_size_and_length() -> None:
-    """On a CPU, convolutions and large dense models run in sequence. Small models are stacked, and compiled if that is
-    faster.
+    """On a CPU, convolutions and large dense models run one client per core, and very large models in sequence. Small
+    models are stacked, and compiled if that is faster.
 
     On a GPU all are stacked. They are recorded unless they are large or `batched` requests plain steps.
     """
@@ -352,7 +352,9 @@ def test_auto_selects_by_kind_size_and_length() -> None:
     def pick(model: Any, device: str = "cpu", **options: Any) -> str:
         return describe(choose_executor("auto", model, device, **options))
 
-    assert pick(build("lenet16", (3, 32, 32), 10)) == pick(large) == "loop"
+    per_core = "processes" if forks.can_train_in_forks() else "loop"
+    assert pick(build("lenet16", (3, 32, 32), 10)) == pick(large) == per_core
+    assert pick(build("resnet18", (3, 32, 32), 10)) == "loop"
     lenet = build("lenet16", (3, 32, 32), 10)
     assert pick(lenet, device="cuda") == "batched, CUDA graphs"
     assert describe(choose_executor("compiled", lenet, "cuda")) == "compiled, CUDA graphs"
@@ -363,7 +365,7 @@ def test_auto_selects_by_kind_size_and_length() -> None:
     assert pick(small, steps=10**6) == ("compiled" if compilation.has_compiler() else "batched")
     assert pick(build("gcn", (30,), 7), steps=10**6) == "batched"
     assert pick(build_method("fedsage", "nodes").network) == "batched"
-    assert pick(build_method("fedsage", "nodes", wide=20_000).network) == "loop"
+    assert pick(build_method("fedsage", "nodes", wide=20_000).network) == per_core
 
 
 def test_sparse_features_give_the_results_of_dense_ones() -> None:

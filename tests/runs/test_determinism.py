@@ -18,11 +18,11 @@ import torch
 
 from fedweave import data
 from fedweave.federation import records, start
-from fedweave.federation.executors import Loop
-from fedweave.runs import archive, assembly, federations, repetition, selection, tasks
+from fedweave.federation.executors import Loop, Processes
+from fedweave.runs import archive, assembly, federations, parallel, repetition, selection, tasks
 from fedweave.runs.repetition import History, PreparedRun
 from fedweave.study import spec
-from fedweave.tensors import compilation
+from fedweave.tensors import compilation, forks
 from fedweave.tensors.trees import tree_leaves
 from tests.study.test_spec import good
 
@@ -252,6 +252,40 @@ def test_executors_stay_within_the_tolerance(key: str) -> None:
         other = repetition.run_repetition(prepared(key, **batched), 0)
         actual, expected = (archive.select_scores(prepared_run, history) for history in (other, one))
         assert (np.abs(actual - expected) / 100 * rows).sum() < 1.5  # one test row of all clients
+
+
+@pytest.mark.skipif(not forks.can_train_in_forks(), reason="needs Linux without a GPU")
+@pytest.mark.parametrize("key", RUNS)
+def test_clients_in_processes_give_the_same_bits(key: str) -> None:
+    """The loop over clients is compared with two and with three processes."""
+    loop = digest(repetition.run_repetition(prepared(key, executor="loop"), 0))
+    for count in (2, 3):
+        processes = replace(prepared(key, executor="processes"), executor=Processes(count))
+        assert digest(repetition.run_repetition(processes, 0)) == loop
+
+
+@pytest.mark.skipif(not forks.can_train_in_forks(), reason="needs Linux without a GPU")
+@pytest.mark.parametrize(("available", "repetitions", "expected"), [(1, 1, 1), (4, 1, 4), (6, 2, 3), (2, 3, 1)])
+def test_repetitions_share_the_cores(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, available: int, repetitions: int, expected: int
+) -> None:
+    """CNNs train one client per core, whatever the number of threads; the partition of a later split does too."""
+    used: list[int] = []
+    run_jobs = forks.map_jobs
+
+    def record(job: Any, count: int, processes: int) -> Any:
+        used.append(processes)
+        return run_jobs(job, count, processes)
+
+    for module in (parallel, repetition):
+        monkeypatch.setattr(module, "cores", lambda: available)
+    monkeypatch.setattr(forks, "map_jobs", record)
+    monkeypatch.setattr(repetition, "run_processes", lambda *args, **options: None)  # so that all run here
+    run = prepared("digits-fedavg_ft")
+    run = replace(run, run=replace(run.run, seeds=(*range(repetitions),)))
+    run = replace(run, split=lambda seed, first=run: first)
+    repetition.run_repetitions(run, tmp_path)
+    assert set(used) == ({expected} if expected > 1 else set())
 
 
 PROGRAM = """

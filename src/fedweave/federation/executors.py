@@ -1,13 +1,14 @@
 """Executors map a one-client function over the clients of a cohort.
 
-`Loop` runs plain PyTorch, one client after the other. `Batched` runs `chunk` clients at once under `torch.func.vmap`.
-Both give the same stacked result. The chunk changes memory only, and is reduced where a GPU is too small.
+`Loop` runs plain PyTorch, one client after the other, and `Processes` a client on every core. `Batched` runs `chunk`
+clients at once under `torch.func.vmap`. All give the same stacked result. The chunk changes memory only, and is reduced
+where a GPU is too small.
 """
 
 import gc
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -21,12 +22,13 @@ from fedweave.federation import guards
 from fedweave.federation.federation import Cohort
 from fedweave.models import parameter_count
 from fedweave.models.gcn import GraphConv
-from fedweave.tensors import compilation, recordings, trees
+from fedweave.tensors import compilation, forks, recordings, trees
 from fedweave.tensors.convolutions import use_products
 from fedweave.tensors.trees import Tree
 
 LARGE = 100_000  # parameters
 RECORDED = 5_000_000  # parameters up to which steps are recorded on a GPU
+FORKED = 5_000_000  # parameters up to which a core computes one client, and not a part of all products
 # Local steps of a repetition from which on compilation saves time. It saves a millisecond per step, in each of three
 # repetitions, and takes 49 seconds, or 14 if the program is in the cache. The limit is the same in both cases, because
 # compiled steps round differently and a result must not depend on what ran before.
@@ -53,8 +55,30 @@ class Loop(Executor):
     """One client after the other, without padding."""
 
     def map(self, function: Callable[..., Tree], stacked: tuple[Tree, ...], cohort: Cohort) -> Tree:
-        results = (function(*(trees.at(t, i) for t in stacked), cohort.client_data(i)) for i in range(len(cohort)))
-        return trees.stack(trees.collect_for_stack(results, len(cohort)))
+        def run_client(i: int) -> Tree:
+            return function(*(trees.at(t, i) for t in stacked), cohort.client_data(i))
+
+        return trees.stack(trees.collect_for_stack(self._map_clients(run_client, len(cohort)), len(cohort)))
+
+    def _map_clients(self, run_client: Callable[[int], Tree], count: int) -> Iterator[Tree]:
+        return map(run_client, range(count))
+
+
+@dataclass(frozen=True)
+class Processes(Loop):
+    """As `Loop`, but with several clients at once: one thread for each, in a process of its own.
+
+    The results of two clients or more have the same bits for every number of processes.
+
+    Attributes:
+        count: the most processes.
+    """
+
+    count: int = 1
+
+    def _map_clients(self, run_client: Callable[[int], Tree], count: int) -> Iterator[Tree]:
+        processes = min(self.count, count)
+        return forks.map_jobs(run_client, count, processes) if processes > 1 else map(run_client, range(count))
 
 
 @dataclass(frozen=True)
@@ -137,11 +161,22 @@ def choose_executor(name: str, network: nn.Module, device: str, chunk: int = 0, 
     types = {type(module) for module in network.modules() if any(True for _ in module.parameters(recurse=False))}
     size, auto_on_cpu = parameter_count(network), name == "auto" and device == "cpu"
     slow_stacked = not types.isdisjoint(CONVOLUTIONS) or (GraphConv not in types and size > LARGE)
+    if name == "processes" or (auto_on_cpu and slow_stacked and size <= FORKED and forks.can_train_in_forks()):
+        return _processes(device)
     if name == "loop" or (auto_on_cpu and slow_stacked):
         return Loop()
     compiled = auto_on_cpu and types <= {nn.Linear} and steps >= LONG and compilation.has_compiler()
     recorded = device != "cpu" and name != "batched" and size <= RECORDED
     return Batched(chunk, name == "compiled" or compiled, recorded)
+
+
+def _processes(device: str) -> Processes:
+    if device != "cpu" or not forks.can_train_in_forks():
+        raise BadInput(
+            "train.executor: 'processes' needs Linux and no visible GPU; use auto, or hide the GPU with an empty "
+            "CUDA_VISIBLE_DEVICES"
+        )
+    return Processes()
 
 
 def set_precision(device: str, tf32: bool = False) -> None:
@@ -168,5 +203,7 @@ def describe(executor: Executor) -> str:
             size = min(fitted, default=chunk)
             words = ["compiled" if fused else "batched", "CUDA graphs" if recorded else ""]
             return ", ".join(filter(None, [*words, f"{size} clients at once" if size else ""]))
+        case Processes():
+            return "processes"
         case _:
             return "loop"

@@ -11,7 +11,7 @@ from fedweave.recommendation import race
 from fedweave.recommendation.candidates import CONTROLS, Candidate
 from fedweave.recommendation.finals import SHARES
 from fedweave.runs import repetition
-from fedweave.runs.parallel import allocate_workers
+from fedweave.runs.parallel import allocate_workers, cores
 
 TIMED_ROUNDS = 3  # that are measured for each method; the fastest one counts
 OVERHEAD = 0.4  # seconds of a run beside its rounds, for preparation, processes and files
@@ -90,7 +90,7 @@ class Costs:
 
 
 def measure(plan: Plan, entries: Mapping[str, Candidate]) -> Costs:
-    """Costs from a few rounds of every entry on one core; `plan` has a run for each."""
+    """Costs from a few rounds of every entry, on the cores of one repetition; `plan` has a run for each."""
     seconds, workers = dict[str, float](), 1
     with one_thread():
         for name in entries:
@@ -99,6 +99,7 @@ def measure(plan: Plan, entries: Mapping[str, Candidate]) -> Costs:
             workers, _ = allocate_workers(
                 prepared.method.network, len(race.SEEDS), prepared.device, prepared.federation.clients
             )
+            prepared = prepared.with_cores(cores() // workers)
             fastest = min(measure_rounds(prepared, race.SEEDS[0], TIMED_ROUNDS), default=0.0)
             seconds[name] = fastest * prepared.rounds / run.train.rounds
     return Costs(entries, seconds, workers)

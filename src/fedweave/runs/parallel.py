@@ -18,15 +18,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import psutil
 
+from fedweave.processes import block_interrupts, die_with_parent
+
 if TYPE_CHECKING:
     from torch import nn
 
 T = TypeVar("T")
-_PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
-# Loaded here, because a program with threads must not import anything between fork and exec.
-_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
-_PRCTL = _LIBC.prctl if _LIBC else None
 # Below this many parameters, a second thread makes training slower (measured on two cores, 8x8 to 32x32 images).
 SMALL = 200_000
 # Parts of the jobs of `gather` for each core: enough that no core waits long for the others at the end.
@@ -149,24 +147,11 @@ def _start_process(
     child: multiprocessing.process.BaseProcess = context.Process(
         target=_run_in_child, args=(job, item, os.getpid(), inbox, writer), daemon=True
     )
-    with _block_interrupts():
+    with block_interrupts():
         child.start()
     if writer:
         writer.close()  # the new process has its own copy
     return child
-
-
-@contextmanager
-def _block_interrupts() -> Iterator[None]:
-    """A process that is started in this block ignores Ctrl-C, so it prints no traceback; its parent ends it."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
@@ -187,7 +172,7 @@ def run_in_background(job: Callable[[], object], on_failure: Callable[[], object
             on_failure()
         return
     process = multiprocessing.get_context("fork").Process(target=_run_bound_to_parent, args=(job, os.getpid()))
-    with _block_interrupts():
+    with block_interrupts():
         process.start()
     try:
         yield
@@ -236,15 +221,9 @@ def keep_memory() -> None:
     By default, the C library returns every block above 32 MiB to the kernel, which has to clear all its pages for the
     next one: half the time of a server with a hundred CNNs.
     """
-    if mallopt := getattr(_LIBC, "mallopt", None):
+    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None:
         mallopt(_M_MMAP_MAX, 0)
         mallopt(_M_TRIM_THRESHOLD, -1)
-
-
-def die_with_parent(number: int = signal.SIGTERM) -> None:
-    """Ask the kernel to send this process signal `number` when its parent ends for any reason (Linux only)."""
-    if _PRCTL is not None:
-        _PRCTL(_PR_SET_PDEATHSIG, number)
 
 
 def _run_bound_to_parent(job: Callable[[], object], parent: int) -> None:

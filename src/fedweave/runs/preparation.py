@@ -16,7 +16,7 @@ from fedweave.data.normalisation import to_float32
 from fedweave.errors import BadInput
 from fedweave.families.base import check_local_names
 from fedweave.federation.collaboration import is_recordable
-from fedweave.federation.executors import Batched, Executor, set_precision
+from fedweave.federation.executors import Batched, Executor, Processes, set_precision
 from fedweave.federation.federation import Federation
 from fedweave.federation.graph_truth import jensen_shannon, target_shares
 from fedweave.federation.protocol import Method
@@ -67,6 +67,14 @@ class PreparedRun:
     def for_seed(self, seed: int) -> "PreparedRun":
         """The objects of the repetition `seed`."""
         return self if self.split is None else self.split(seed)
+
+    def with_cores(self, count: int) -> "PreparedRun":
+        """These objects, for repetitions that may use `count` cores each."""
+        split = self.split and (lambda seed: self.for_seed(seed).with_cores(count))
+        executor = (
+            replace(self.executor, count=max(1, count)) if isinstance(self.executor, Processes) else self.executor
+        )
+        return replace(self, executor=executor, split=split)
 
     @property
     def has_mapped_tables(self) -> bool:

@@ -16,7 +16,7 @@ from fedweave.federation.records import Report, State
 from fedweave.files import check_writable
 from fedweave.runs.checkpoints import open_storage, restore, save
 from fedweave.runs.history import History, record, select_rows
-from fedweave.runs.parallel import Inbox, allocate_workers, run_processes
+from fedweave.runs.parallel import Inbox, allocate_workers, cores, run_processes
 from fedweave.runs.preparation import PreparedRun, prepare
 from fedweave.study.spec import Run
 from fedweave.tensors.storage import Storage
@@ -115,6 +115,7 @@ def run_repetitions(
         prepared.method.network, len(prepared.run.seeds), prepared.device, prepared.federation.clients
     )
     torch.set_num_threads(min(threads, most_threads or threads) if workers > 1 else threads)
+    prepared = prepared.with_cores(cores() // workers)
     inbox = Inbox(receive)
 
     def run_seed(seed: int) -> History:

@@ -18,7 +18,7 @@ from fedweave.deployment.flower import keys
 from fedweave.deployment.flower.fork_server import SOCKET
 from fedweave.errors import BadInput
 from fedweave.files import write_atomic
-from fedweave.runs.parallel import die_with_parent
+from fedweave.processes import die_with_parent
 
 CONNECTION = "federation"
 CONFIG = """[superlink]

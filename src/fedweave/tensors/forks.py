@@ -1,0 +1,121 @@
+"""Jobs in forked processes, which read the memory of the process that forks them."""
+
+import os
+import signal
+import struct
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fedweave.processes import block_interrupts, die_with_parent
+from fedweave.tensors.trees import Tree, tree_map
+
+# Parts of the jobs of `map_jobs`: all of them fit into a pipe, and no process waits long for the others at the end.
+PARTS = 1000
+_PART = struct.Struct("i")
+
+
+@cache
+def can_train_in_forks() -> bool:
+    """Whether a fork may train: on Linux without a GPU. With a GPU, PyTorch starts threads that a fork lacks."""
+    return sys.platform == "linux" and not torch.accelerator.is_available()
+
+
+def map_jobs(job: Callable[[int], Tree], count: int, processes: int) -> Iterator[Tree]:
+    """job(0), ..., job(count - 1), computed in this process and in `processes - 1` forks of it.
+
+    Each process has one thread and takes the next jobs when it is free. What a fork did not finish, because a job
+    raised an exception or the fork was killed, is computed here, where the exception shows.
+    """
+    size = -(-count // PARTS)
+    parts = [range(start, min(start + size, count)) for start in range(0, count, size)]
+    with tempfile.TemporaryDirectory() as folder, _use_one_thread(), _open_queue(len(parts)) as queue:
+        files = [Path(folder, str(fork)) for fork in range(1, processes)]
+
+        def compute_parts() -> dict[int, list[Tree]]:
+            return {part: [job(i) for i in parts[part]] for part in iter(partial(_take_part, queue), None)}
+
+        with _run_forks([partial(_save_results, compute_parts, file) for file in files]):
+            results = compute_parts()
+        for file in filter(Path.exists, files):
+            results |= torch.load(file, mmap=True, weights_only=False)
+        for part, jobs in enumerate(parts):
+            yield from results.pop(part) if part in results else map(job, jobs)
+
+
+@contextmanager
+def _use_one_thread() -> Iterator[None]:
+    """With one thread here too, the results do not depend on which process computes a job."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def _open_queue(parts: int) -> Iterator[int]:
+    """A pipe that holds the numbers of all parts, for this process and its forks."""
+    reader, writer = os.pipe()
+    try:
+        os.write(writer, b"".join(map(_PART.pack, range(parts))))
+        os.close(writer)
+        yield reader
+    finally:
+        os.close(reader)
+
+
+def _take_part(queue: int) -> int | None:
+    """The next part of `queue`, or None at its end."""
+    content = os.read(queue, _PART.size)
+    return _PART.unpack(content)[0] if content else None
+
+
+def _save_results(compute: Callable[[], dict[int, list[Tree]]], file: Path) -> None:
+    results = tree_map(_separate_row, compute())
+    unfinished = file.with_suffix(".part")
+    torch.save(results, unfinished)
+    unfinished.rename(file)  # so that the name exists only for a complete file
+
+
+def _separate_row(tensor: Tensor) -> Tensor:
+    """`tensor` in memory of its own, because a view would be saved with all the memory that it is a part of."""
+    return tensor.clone() if tensor.untyped_storage().nbytes() > tensor.nbytes else tensor
+
+
+@contextmanager
+def _run_forks(jobs: Sequence[Callable[[], None]]) -> Iterator[None]:
+    """Run each job in a fork while the block runs, and wait for them at its end; an error in the block ends them."""
+    forks = list[int]()
+    try:
+        forks += map(_fork, jobs)
+        yield
+    except BaseException:
+        for fork in forks:
+            os.kill(fork, signal.SIGKILL)
+        raise
+    finally:
+        for fork in forks:
+            os.waitpid(fork, 0)
+
+
+def _fork(job: Callable[[], None]) -> int:
+    """The number of a fork that runs `job`; it prints nothing of an error, and ends with this process."""
+    parent = os.getpid()
+    with block_interrupts():
+        if fork := os.fork():
+            return fork
+        try:
+            die_with_parent(signal.SIGKILL)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            if os.getppid() == parent:
+                job()
+        finally:
+            os._exit(0)
