@@ -91,6 +91,17 @@ def test_jobs_of_a_killed_fork_are_computed_here() -> None:
     assert [int(i) for i in forks.map_jobs(job, 9, 3)] == [*range(9)]
 
 
+def test_without_forks_all_jobs_are_computed_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system refuses processes, such as those above the limit of a container."""
+
+    def refuse() -> int:
+        raise BlockingIOError("Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", refuse)
+    pids = [int(pid) for pid in forks.map_jobs(lambda i: torch.tensor(os.getpid()), 5, 3)]
+    assert pids == [os.getpid()] * 5
+
+
 def test_a_row_of_a_large_tensor_is_saved_alone(tmp_path: Path) -> None:
     large, file = torch.zeros(1000, 1000), tmp_path / "1"
     forks._save_results(lambda: {0: [large[0], {"a": large[1, :5]}]}, file)

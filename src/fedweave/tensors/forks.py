@@ -6,7 +6,7 @@ import struct
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 
@@ -95,7 +95,8 @@ def _run_forks(jobs: Sequence[Callable[[], None]]) -> Iterator[None]:
     """Run each job in a fork while the block runs, and wait for them at its end; an error in the block ends them."""
     forks = list[int]()
     try:
-        forks += map(_fork, jobs)
+        with suppress(OSError):  # too many processes, or too little memory: those that exist compute the rest
+            forks += map(_fork, jobs)
         yield
     except BaseException:
         for fork in forks:
