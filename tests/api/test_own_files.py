@@ -207,6 +207,17 @@ def test_codes_of_pairs_stay_as_they_are_written(tmp_path: Path) -> None:
     assert [edges.shape[1] for edges in graph.partition.edges] == [2, 0]
 
 
+def test_a_client_called_na_is_refused_with_the_reason(tmp_path: Path) -> None:
+    """Programs write NA where a value is missing, so a country's code NA (Namibia) cannot be told from it."""
+    rows = coded("NA ZA BW")
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    with pytest.raises(
+        fw.BadInput, match=r"column 'site' is missing in 20 rows; drop them first \(in a file, NA and null"
+    ):
+        fw.Federation.from_file(tmp_path / "rows.csv", client="site", label="late", unit="person")
+    assert fw.Federation.from_pandas(rows, client="site", label="late").names == ("BW", "NA", "ZA")
+
+
 def test_names_of_image_files_stay_as_they_are_written(tmp_path: Path) -> None:
     from PIL import Image
 

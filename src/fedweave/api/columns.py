@@ -59,7 +59,8 @@ def feature_columns(
         if table[column].isna().any():
             raise BadInput(
                 f"table: column {column!r} is missing in "
-                f"{format_count(int(table[column].isna().sum()), 'row')}; drop them first"
+                f"{format_count(int(table[column].isna().sum()), 'row')}; drop them first "
+                "(in a file, NA and null count as missing; rename what has such a name)"
             )
     excluded = _excluded_columns(table, features, exclude)
     columns = [name for name in table.columns if name not in (*used, *excluded)] if features is None else features
