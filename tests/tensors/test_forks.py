@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -20,6 +21,38 @@ pytestmark = pytest.mark.skipif(not forks.can_train_in_forks(), reason="needs Li
 def test_results_are_in_order(count: int, processes: int) -> None:
     results = forks.map_jobs(lambda i: {"i": torch.full((2,), i)}, count, processes)
     assert [int(result["i"][0]) for result in results] == [*range(count)]
+
+
+class Pair(NamedTuple):
+    """A result with names."""
+
+    first: object
+    second: object
+
+
+def test_results_keep_their_structure() -> None:
+    def job(i: int) -> Pair:
+        time.sleep(0.02)
+        return Pair({"b": torch.tensor(i), "a": (i, None)}, [torch.full((3,), 0.1 * i), {}])
+
+    for i, result in enumerate(forks.map_jobs(job, 8, 3)):
+        expected = job(i)
+        assert type(result) is Pair
+        assert result.first == expected.first
+        assert torch.equal(result.second[0], expected.second[0])
+        assert result.second[1] == {}
+
+
+def test_results_of_another_structure_are_not_mixed_up() -> None:
+    """Two jobs that give their entries in different orders."""
+
+    def job(i: int) -> dict[str, torch.Tensor]:
+        time.sleep(0.02)
+        names = ("a", "b") if i % 2 else ("b", "a")
+        return {name: torch.tensor(f"{name}{i}".encode()[0]) for name in names}
+
+    for result in forks.map_jobs(job, 8, 3):
+        assert {name: chr(int(value)) for name, value in result.items()} == {"a": "a", "b": "b"}
 
 
 def test_forks_share_the_jobs(tmp_path: Path) -> None:

@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_structure, tree_unflatten
 
 from fedweave.processes import block_interrupts, die_with_parent
-from fedweave.tensors.trees import Tree, tree_map
+from fedweave.tensors.trees import Tree
 
 # Parts of the jobs of `map_jobs`: all of them fit into a pipe, and no process waits long for the others at the end.
 PARTS = 1000
@@ -32,6 +34,9 @@ def map_jobs(job: Callable[[int], Tree], count: int, processes: int) -> Iterator
 
     Each process has one thread and takes the next jobs when it is free. What a fork did not finish, because a job
     raised an exception or the fork was killed, is computed here, where the exception shows.
+
+    Args:
+        job: its results are trees of tensors and numbers, all of one structure.
     """
     size = -(-count // PARTS)
     parts = [range(start, min(start + size, count)) for start in range(0, count, size)]
@@ -42,9 +47,9 @@ def map_jobs(job: Callable[[int], Tree], count: int, processes: int) -> Iterator
             return {part: [job(i) for i in parts[part]] for part in iter(partial(_take_part, queue), None)}
 
         with _run_forks([partial(_save_results, compute_parts, file) for file in files]):
-            results = compute_parts()
+            results = {0: [job(i) for i in parts[0]]} | compute_parts()
         for file in filter(Path.exists, files):
-            results |= torch.load(file, mmap=True, weights_only=False)
+            results |= _load_results(file, results[0][0])
         for part, jobs in enumerate(parts):
             yield from results.pop(part) if part in results else map(job, jobs)
 
@@ -62,10 +67,10 @@ def _use_one_thread() -> Iterator[None]:
 
 @contextmanager
 def _open_queue(parts: int) -> Iterator[int]:
-    """A pipe that holds the numbers of all parts, for this process and its forks."""
+    """A pipe that holds the numbers of all parts but the first one, for this process and its forks."""
     reader, writer = os.pipe()
     try:
-        os.write(writer, b"".join(map(_PART.pack, range(parts))))
+        os.write(writer, b"".join(map(_PART.pack, range(1, parts))))
         os.close(writer)
         yield reader
     finally:
@@ -79,10 +84,27 @@ def _take_part(queue: int) -> int | None:
 
 
 def _save_results(compute: Callable[[], dict[int, list[Tree]]], file: Path) -> None:
-    results = tree_map(_separate_row, compute())
+    packed = {part: [_pack(tree) for tree in trees] for part, trees in compute().items()}
     unfinished = file.with_suffix(".part")
-    torch.save(results, unfinished)
+    torch.save(packed, unfinished)
     unfinished.rename(file)  # so that the name exists only for a complete file
+
+
+def _pack(tree: Tree) -> tuple[str, list[Any]]:
+    """The structure of `tree` in words, and its leaves."""
+    leaves, structure = tree_flatten(tree)
+    return str(structure), [_separate_row(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+
+
+def _load_results(file: Path, example: Tree) -> dict[int, list[Tree]]:
+    """Part -> results, of the parts whose results have the structure of `example`; nothing in the file is run."""
+    structure = tree_structure(example)
+    packed = torch.load(file, mmap=True, weights_only=True)
+    return {
+        part: [tree_unflatten(leaves, structure) for _, leaves in trees]
+        for part, trees in packed.items()
+        if all(words == str(structure) for words, _ in trees)
+    }
 
 
 def _separate_row(tensor: Tensor) -> Tensor:
