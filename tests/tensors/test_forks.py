@@ -43,15 +43,27 @@ def test_results_keep_their_structure() -> None:
         assert result.second[1] == {}
 
 
-def test_results_of_another_structure_are_not_mixed_up() -> None:
-    """Two jobs that give their entries in different orders."""
+def wait_for(file: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not file.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def test_results_of_another_structure_are_not_mixed_up(tmp_path: Path) -> None:
+    """Jobs that give their entries in different orders. Job 0 waits until a fork has done another one."""
+    main = os.getpid()
 
     def job(i: int) -> dict[str, torch.Tensor]:
-        time.sleep(0.02)
-        names = ("a", "b") if i % 2 else ("b", "a")
-        return {name: torch.tensor(f"{name}{i}".encode()[0]) for name in names}
+        if os.getpid() == main:
+            wait_for(tmp_path / "done")
+        names = ("a", "b") if i else ("b", "a")
+        result = {name: torch.tensor(f"{name}{i}".encode()[0]) for name in names}
+        (tmp_path / "done").touch()
+        return result
 
-    for result in forks.map_jobs(job, 8, 3):
+    with pytest.warns(UserWarning, match="computed twice"):
+        results = [*forks.map_jobs(job, 8, 3)]
+    for result in results:
         assert {name: chr(int(value)) for name, value in result.items()} == {"a": "a", "b": "b"}
 
 
@@ -112,16 +124,19 @@ def test_an_exception_of_a_job_is_raised_here() -> None:
         os.waitpid(-1, os.WNOHANG)
 
 
-def test_jobs_of_a_killed_fork_are_computed_here() -> None:
+def test_jobs_of_a_killed_fork_are_computed_here(tmp_path: Path) -> None:
+    """The job of this process waits until a fork has one, and is killed."""
     main = os.getpid()
 
     def job(i: int) -> torch.Tensor:
-        time.sleep(0.02)
         if os.getpid() != main:
+            (tmp_path / "killed").touch()
             os.kill(os.getpid(), signal.SIGKILL)
+        wait_for(tmp_path / "killed")
         return torch.tensor(i)
 
-    assert [int(i) for i in forks.map_jobs(job, 9, 3)] == [*range(9)]
+    with pytest.warns(UserWarning, match="a forked process ended early"):
+        assert [int(i) for i in forks.map_jobs(job, 9, 3)] == [*range(9)]
 
 
 def test_without_forks_all_jobs_are_computed_here(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ import signal
 import struct
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, partial
@@ -20,6 +21,10 @@ from fedweave.tensors.trees import Tree
 
 # Parts of the jobs of `map_jobs`: all of them fit into a pipe, and no process waits long for the others at the end.
 PARTS = 1000
+UNFINISHED = (
+    "a forked process ended early (killed, or no room in {}?), so its clients were computed twice; "
+    "train.executor: loop works without forks"
+)
 _PART = struct.Struct("i")
 
 
@@ -50,8 +55,11 @@ def map_jobs(job: Callable[[int], Tree], count: int, processes: int) -> Iterator
             results = {0: [job(i) for i in parts[0]]} | compute_parts()
         for file in filter(Path.exists, files):
             results |= _load_results(file, results[0][0])
+        unfinished = {*range(len(parts))} - {*results}
         for part, jobs in enumerate(parts):
-            yield from results.pop(part) if part in results else map(job, jobs)
+            yield from map(job, jobs) if part in unfinished else results.pop(part)
+    if unfinished:  # and no exception of a job was the reason
+        warnings.warn(UNFINISHED.format(tempfile.gettempdir()), stacklevel=2)
 
 
 @contextmanager
