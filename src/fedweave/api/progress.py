@@ -2,12 +2,10 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from fedweave.errors import Diverged, format_count
 from fedweave.federation.records import Report
@@ -15,6 +13,7 @@ from fedweave.runs import repetition
 from fedweave.runs.parallel import allocate_workers, cores
 from fedweave.runs.selection import finite_mean
 from fedweave.study.spec import Study
+from fedweave.tensors.forks import one_thread
 
 TIMED_ROUNDS = 2  # rounds behind an estimate; the first one also warms up
 
@@ -106,17 +105,6 @@ def estimate(prepared: repetition.PreparedRun, study: Study) -> float:
     trials = study.tune.trials * study.tune.share * len(study.tune.seeds)
     last = seconds[-1] if seconds else float("nan")
     return last * prepared.rounds * len(study.runs) * (waves + trials)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """PyTorch computes with one thread, as repetitions that run at once do."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def measure_rounds(prepared: repetition.PreparedRun, seed: int, count: int) -> list[float]:

@@ -161,9 +161,11 @@ def choose_executor(name: str, network: nn.Module, device: str, chunk: int = 0, 
     types = {type(module) for module in network.modules() if any(True for _ in module.parameters(recurse=False))}
     size, auto_on_cpu = parameter_count(network), name == "auto" and device == "cpu"
     slow_stacked = not types.isdisjoint(CONVOLUTIONS) or (GraphConv not in types and size > LARGE)
-    if name == "processes" or (auto_on_cpu and slow_stacked and size <= FORKED and forks.can_train_in_forks()):
+    if name == "processes":
         return _processes(device)
-    if name == "loop" or (auto_on_cpu and slow_stacked):
+    if auto_on_cpu and slow_stacked:
+        return Processes() if size <= FORKED and forks.can_train_in_forks() else Loop()
+    if name == "loop":
         return Loop()
     compiled = auto_on_cpu and types <= {nn.Linear} and steps >= LONG and compilation.has_compiler()
     recorded = device != "cpu" and name != "batched" and size <= RECORDED

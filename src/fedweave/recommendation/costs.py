@@ -5,13 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fedweave.api.plan import Plan
-from fedweave.api.progress import measure_rounds, one_thread
+from fedweave.api.progress import measure_rounds
 from fedweave.errors import BadInput, format_count
 from fedweave.recommendation import race
 from fedweave.recommendation.candidates import CONTROLS, Candidate
 from fedweave.recommendation.finals import SHARES
 from fedweave.runs import repetition
 from fedweave.runs.parallel import allocate_workers, cores
+from fedweave.tensors.forks import one_thread
 
 TIMED_ROUNDS = 3  # that are measured for each method; the fastest one counts
 OVERHEAD = 0.4  # seconds of a run beside its rounds, for preparation, processes and files

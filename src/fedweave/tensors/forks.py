@@ -45,7 +45,7 @@ def map_jobs(job: Callable[[int], Tree], count: int, processes: int) -> Iterator
     """
     size = -(-count // PARTS)
     parts = [range(start, min(start + size, count)) for start in range(0, count, size)]
-    with tempfile.TemporaryDirectory() as folder, _use_one_thread(), _open_queue(len(parts)) as queue:
+    with tempfile.TemporaryDirectory() as folder, one_thread(), _open_queue(len(parts)) as queue:
         files = [Path(folder, str(fork)) for fork in range(1, processes)]
 
         def compute_parts() -> dict[int, list[Tree]]:
@@ -63,8 +63,8 @@ def map_jobs(job: Callable[[int], Tree], count: int, processes: int) -> Iterator
 
 
 @contextmanager
-def _use_one_thread() -> Iterator[None]:
-    """With one thread here too, the results do not depend on which process computes a job."""
+def one_thread() -> Iterator[None]:
+    """PyTorch computes with one thread in this block, so that no result depends on the number of threads."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
