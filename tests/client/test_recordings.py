@@ -1,5 +1,6 @@
 """Recorded steps on a CPU: like a CUDA graph, operations are recorded once and replayed on the same memory."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,6 +26,17 @@ CASES = [
 ]
 
 
+# Without bincount, which graph convolutions use on a CPU only.
+WAITS = {"_local_scalar_dense", "nonzero", "equal", "is_nonzero", "masked_select", "unique_consecutive"}
+
+
+def waits(func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether a GPU would wait for this operation, because Python needs its values or the shape of its result."""
+    name = func._schema.name.removeprefix("aten::")
+    indices = args[1] if name == "index" else ()
+    return name in WAITS or any(isinstance(i, Tensor) and i.dtype == torch.bool for i in indices)
+
+
 class Tape(TorchDispatchMode):
     """Records every operation with the tensors that it read and wrote."""
 
@@ -33,6 +45,7 @@ class Tape(TorchDispatchMode):
         self.calls: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert not waits(func, args), f"{func} cannot be recorded on a GPU"
         out = func(*args, **(kwargs or {}))
         self.calls.append((func, args, kwargs or {}, out))
         return out
@@ -149,3 +162,55 @@ def test_a_large_input_is_read_without_a_copy(monkeypatch: pytest.MonkeyPatch) -
     assert ends(two) == [24.0, 48.0]
     assert len(counts) == 2
     assert two.tolist() == [4.0, 8.0]
+
+
+def test_a_call_is_recorded_once_for_all_tensors_of_its_shape() -> None:
+    """The closure's tensors are its inputs; its results stay when it is called again."""
+
+    def product(factor: Tensor, number: int) -> dict[str, Tensor]:
+        return recordings.call(lambda: {"product": factor * number, "factor": factor})
+
+    factors = [torch.tensor([k, 1.0]) for k in (1.0, 2.0, 3.0)]
+    assert product(factors[0], 5)["product"].tolist() == [5.0, 5.0]
+    assert not recordings._RECORDINGS
+    with recordings.enable():
+        results = [product(factor, 5) for factor in factors]
+        assert len(recordings._RECORDINGS) == 1
+        assert product(factors[0], 7)["product"].tolist() == [7.0, 7.0]
+        assert product(factors[0][:1], 5)["product"].tolist() == [5.0]
+        assert len(recordings._RECORDINGS) == 3
+    for factor, result in zip(factors, results, strict=True):
+        assert torch.equal(result["product"], factor * 5)
+        assert torch.equal(result["factor"], factor)
+        assert result["factor"].data_ptr() != factor.data_ptr()
+
+
+def test_a_call_inside_of_a_derivative_is_not_recorded() -> None:
+    with recordings.enable():
+        value = torch.tensor(3.0, requires_grad=True)
+        recordings.call(lambda: value.square()).backward()
+    assert value.grad == 6.0
+    assert not recordings._RECORDINGS
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), torch.OutOfMemoryError("full")])
+def test_a_call_that_cannot_be_recorded_is_made_as_usual(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def refuse(step: Callable[[], None]) -> Callable[[], None]:
+        raise error
+
+    monkeypatch.setattr(recordings, "cuda_graph", refuse)
+    value = torch.tensor(3.0)
+    with recordings.enable(), warnings.catch_warnings(record=True) as messages:
+        assert [float(recordings.call(lambda: value + 1)) for _ in range(2)] == [4.0, 4.0]
+    assert len(messages) == isinstance(error, ValueError)
+
+
+@pytest.mark.parametrize("name", ["pfedhn", "ghn", "shn", "panacea"])
+def test_networks_of_a_server_are_recorded(name: str) -> None:
+    """The codes of all clients, and the derivative of the network in front of the heads: once in each stage."""
+    task, federation = (make() for make in tiny.TASKS["rows"])
+    *_, last = run(tiny.method(name, task, "rows"), federation, Settings(rounds=4, seed=4), Batched(recorded=True))
+    calls = [r for r in recordings._RECORDINGS.values() if isinstance(r, recordings.RecordedCall)]
+    assert len(calls) >= (1 if name == "pfedhn" else 3)
+    assert sum(call.runs for call in calls) > len(calls)
+    assert last.round == 4 if name == "pfedhn" else last.round > 4

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.func import functional_call, grad, stack_module_state, vmap
 
 from fedweave.errors import BadInput
-from fedweave.models import MODELS, build, gcn_norm, layers, parameter_count
+from fedweave.models import MODELS, build, gcn, gcn_norm, layers, parameter_count
 from fedweave.models.base import BatchNorm, ClientModel
 from fedweave.models.cnn import to_channels_last
 from fedweave.models.gcn import propagate
@@ -322,3 +322,22 @@ def test_bad_requests_are_named(name: str, shape: tuple[int, ...], options: dict
         build(name, shape, 3, **options)
     assert words in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("edges", [0, 40])
+@pytest.mark.parametrize("shape", [(1,), (4,), (3, 5)])
+def test_rows_by_index_are_sparse_products_on_a_gpu(edges: int, shape: tuple[int, ...]) -> None:
+    """The functions for a GPU give the values and gradients of indexing, for indices in any order."""
+    x = torch.randn(9, *shape, dtype=torch.float64, requires_grad=True)
+    rows = torch.randn(edges, *shape, dtype=torch.float64, requires_grad=True)
+    index, weight = torch.randint(8, (edges,)), torch.randn(9, *shape, dtype=torch.float64)
+    pairs = (
+        (gcn.sparse_select(x, index), x[index], rows.detach(), x),
+        (gcn.sparse_sum(rows, index, 9), torch.zeros_like(x).index_add(0, index, rows), weight, rows),
+        (gcn.add_rows(x, index, rows, -2.0), x - 2.0 * gcn.sparse_sum(rows, index, 9), weight, rows),
+        (gcn.select_rows(x, index), x[index], rows.detach(), x),
+    )
+    for actual, expected, cotangent, leaf in pairs:
+        torch.testing.assert_close(actual, expected)
+        slopes = [torch.autograd.grad(out, leaf, cotangent, retain_graph=True)[0] for out in (actual, expected)]
+        torch.testing.assert_close(*slopes)

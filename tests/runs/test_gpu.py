@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.workloads import Workload, images, sensors, subgraphs
+from fedweave.federation import collaboration
 from fedweave.federation.engine import evaluate, run, run_round
 from fedweave.federation.executors import Batched, Executor, Loop, set_precision
 from fedweave.federation.records import Settings
 from fedweave.federation.start import begin
+from fedweave.server_networks import SheafDiffusion
 from fedweave.tensors import recordings
 from fedweave.tensors.trees import tree_leaves
 
@@ -155,3 +157,34 @@ def test_a_gpu_with_too_little_memory_trains_fewer_clients_at_once(recorded: boo
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert executor.fitted[0] < 8
     close(actual, results[2], 1e-3)
+
+
+@pytest.mark.parametrize("name", ["pfedhn", "ghn", "shn", "panacea"])
+def test_recorded_server_networks_have_the_bits_of_plain_ones(name: str) -> None:
+    """Codes of the clients and the gradient of the server's networks are CUDA graphs too."""
+    task, federation = (make() for make in tiny.TASKS["rows"])
+    method, settings = tiny.method(name, task, "rows"), Settings(rounds=4, seed=4, participation=0.8)
+    recordings.clear()
+    results = []
+    for recorded in (False, True):
+        *_, report = run(method, federation.to(DEVICE), settings, Batched(recorded=recorded))
+        results.append([leaf for leaf in tree_leaves((report.state, report.scores)) if isinstance(leaf, Tensor)])
+    assert all(torch.equal(a.nan_to_num(-1), b.nan_to_num(-1)) for a, b in zip(*results, strict=True))
+    assert any(isinstance(recording, recordings.RecordedCall) for recording in recordings._RECORDINGS.values())
+    assert None not in recordings._RECORDINGS.values()
+
+
+def test_a_sheaf_on_a_gpu_has_the_numbers_of_a_cpu_and_the_same_bits_every_time() -> None:
+    """Sums over neighbours have a fixed order: PyTorch's own sums by index add in the order in which threads finish."""
+    torch.manual_seed(0)
+    network, x = SheafDiffusion(26, 26, depth=4), torch.randn(100, 26)
+    edges = collaboration.knn_graph(x, 16)
+
+    def slopes(device: str) -> list[Tensor]:
+        module = network.to(device)
+        loss = module(x.to(device), edges.to(device)).square().sum()
+        return [slope.cpu() for slope in torch.autograd.grad(loss, [*module.parameters()])]
+
+    expected, (first, *others) = slopes("cpu"), [slopes(DEVICE) for _ in range(5)]
+    assert all(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
+    close(first, expected, 1e-3)

@@ -279,10 +279,10 @@ def test_an_initial_deep_diffusion_grows_without_edge_weights_or_separate_channe
     assert growth(mixes=False) < 1.0
 
 
-def test_self_loops_are_ignored_and_one_way_edges_refused() -> None:
+def test_self_loops_and_one_way_edges_are_refused() -> None:
     module, x = network(), numbers(N, 3)
-    loops = torch.arange(N).expand(2, -1)
-    assert torch.equal(module(x, torch.cat([EDGES, loops], 1)), module(x, EDGES))
+    with pytest.raises(BadInput, match="edges: 2 -> 2 is a self loop; make the graph with"):
+        module(x, torch.cat([EDGES, torch.tensor([[2], [2]])], 1))
     with pytest.raises(BadInput, match="edges: 1 -> 0 has no edge back; make the graph with"):
         module(x, EDGES[:, 1:])
 

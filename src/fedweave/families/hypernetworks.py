@@ -7,7 +7,7 @@ Networks are plain modules with external state: `protocol.init_parameters` makes
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -22,7 +22,8 @@ from fedweave.families.server_solvers import network_solver
 from fedweave.families.weaving import Weaving, graph_values
 from fedweave.federation.collaboration import knn_graph, relation_graph, row_shares, smoothness, threshold_graph
 from fedweave.federation.protocol import Server, Stage, Start, init_parameters
-from fedweave.server_networks import Architecture, GCNEncoder, TargetHypernetwork, architecture, backpropagate_heads
+from fedweave.server_networks import Architecture, GCNEncoder, TargetHypernetwork, architecture
+from fedweave.server_networks.mlp import backpropagate_heads, head_gradients
 from fedweave.settings import (
     Between,
     Choices,
@@ -36,27 +37,29 @@ from fedweave.settings import (
     Share,
     Size,
 )
-from fedweave.tensors import dropout_keys, trees
+from fedweave.tensors import dropout_keys, recordings, trees
 from fedweave.tensors.gradients import pull_back
 from fedweave.tensors.random_streams import stream
 from fedweave.tensors.trees import Params, Tree
 
 
 def pull_back_heads(
-    hidden: Callable[[Tree], Tensor], phi: Tree, heads: Params, cotangents: Sequence[Tensor]
+    hidden: Callable[[Tree], Tensor],
+    phi: Tree,
+    heads: Params,
+    cotangents: Sequence[Tensor],
+    call: Callable[[Callable[[], Any]], Any] = lambda function: function(),
 ) -> tuple[Tree, Params]:
     """`pull_back` of models that linear `heads` make of hidden(φ) [P, D]: (gradient in φ, gradient in `heads`).
 
     The derivative of the heads needs no generated model. Autograd computes only the rest, which is small.
+
+    Args:
+        call: calls the function for the rest, or replays it, see `recordings.call`.
     """
-    head_gradients: Params = {}
-
-    def slope(out: Params) -> Params:
-        slopes, cotangent = backpropagate_heads(out["h"], heads, cotangents)
-        head_gradients.update(slopes)
-        return {"h": cotangent}
-
-    return pull_back(lambda phi: {"h": hidden(phi)}, phi, slope)[0], head_gradients
+    cotangent = backpropagate_heads(heads, cotangents)
+    gradient, out = call(lambda: pull_back(lambda phi: {"h": hidden(phi)}, phi, lambda _: {"h": cotangent}))
+    return gradient, head_gradients(out["h"], heads, cotangents)
 
 
 def draw_vectors(seed: int, ids: Tensor, size: int, like: Tensor) -> Tensor:
@@ -91,7 +94,10 @@ class Hypernetwork(SplitClient, GeneratedModels):
 
     @abstractmethod
     def codes(self, phi: Tree, fixed: Tree) -> Tensor:
-        """Codes of all clients [N, D], differentiable in φ."""
+        """Codes of all clients [N, D], differentiable in φ.
+
+        On a GPU its derivative is recorded, so it must not read values of tensors in Python.
+        """
 
     @property
     def server_solver(self) -> Solver:
@@ -118,10 +124,9 @@ class Hypernetwork(SplitClient, GeneratedModels):
             return self.hypernetwork(z.shape[1]).run(phi["hyper"], z, method="trunk")
 
         phi_without_heads = {**phi, "hyper": trees.omit(hyper, heads)}
-        gradient, head_gradients = pull_back_heads(
-            trunk, phi_without_heads, heads, [vector[name] for name in self.generated_shapes]
-        )
-        hyper_gradient = {**gradient["hyper"], **head_gradients}
+        cotangents = [vector[name] for name in self.generated_shapes]
+        gradient, of_heads = pull_back_heads(trunk, phi_without_heads, heads, cotangents, recordings.call)
+        hyper_gradient = {**gradient["hyper"], **of_heads}
         return {**gradient, "hyper": {name: hyper_gradient[name] for name in hyper}}, start
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
@@ -242,8 +247,9 @@ class GraphHypernetwork(Weaving, Hypernetwork):
         return threshold_graph(x, self.tau) if self.graph == "cosine" else knn_graph(x, self.k)
 
     def codes(self, phi: Tree, fixed: Tree) -> Tensor:
-        x = {**fixed, **phi}["x"]
-        return self.encoder(x.shape[1]).run(phi["encoder"], x, fixed["edges"], key=fixed.get("key"))
+        x, params = {**fixed, **phi}["x"], phi["encoder"]
+        encoder, edges, key = self.encoder(x.shape[1]), fixed["edges"], fixed.get("key")
+        return recordings.call(lambda: encoder.run(params, x, edges, key=key))
 
     def portrait(self, server: Server) -> Tensor:
         # Without its key, an encoder has no dropout: the portrait must not depend on the dropout of a round.

@@ -24,7 +24,7 @@ from fedweave.federation.records import DownloadCache, Report, Settings, State
 from fedweave.federation.start import add_newcomers, begin, hand_over, initial_model
 from fedweave.federation.timeline import Timeline
 from fedweave.federation.uploads import deliver, finite_rows, protect_uploads, reference
-from fedweave.tensors import trees
+from fedweave.tensors import recordings, trees
 from fedweave.tensors.storage import use_storage
 from fedweave.tensors.trees import Tree
 
@@ -276,13 +276,17 @@ def run(
         # The same object as in the evaluation before, as downloads are reused for the same method only.
         method = stage.method.at(settings.seed, state.round) if begins or current is None else current
         evaluates = timeline.evaluates(state.round)
-        with use_storage(settings.storage), guards.forbid_unkeyed_draws(type(method).__name__):
+        with (
+            use_storage(settings.storage),
+            recordings.enable(executor.recorded),
+            guards.forbid_unkeyed_draws(type(method).__name__),
+        ):
             state = hand_over(stage, state, founders, settings, executor) if begins else state
             state = add_newcomers(method, state, present, *join_settings) if timeline.joins(state.round) else state
             state, report, post = run_round(method, state, present, settings, executor, evaluates, downloads)
         method = current = stage.method.at(settings.seed, state.round)
         if evaluates:
-            with guards.forbid_unkeyed_draws(type(method).__name__):
+            with recordings.enable(executor.recorded), guards.forbid_unkeyed_draws(type(method).__name__):
                 scores, models = evaluate(method, state, present, settings, executor, post, downloads)
             numbers = diagnose(method, state.server, present) | accountant.privacy_loss(state.round)
             report = report._replace(scores=scores, models=models, diagnostics=numbers)

@@ -37,7 +37,13 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class Executor(ABC):
-    """Maps a function of ONE client over stacked arguments."""
+    """Maps a function of ONE client over stacked arguments.
+
+    Attributes:
+        recorded: on a GPU, replay steps of clients and of the server's networks as CUDA graphs.
+    """
+
+    recorded: bool = False
 
     @abstractmethod
     def map(self, function: Callable[..., Tree], stacked: tuple[Tree, ...], cohort: Cohort) -> Tree:

@@ -21,10 +21,16 @@ def gcn_norm(edges: Tensor, nodes: int, dtype: torch.dtype = torch.float32) -> t
     Every node has one self loop. `edges` [2, E] lists both directions of every edge (source row 0, target
     row 1); existing loops are not doubled.
     """
+    return add_loops(edges[:, edges[0] != edges[1]], nodes, dtype)
+
+
+def add_loops(edges: Tensor, nodes: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    """`gcn_norm` of edges [2, E] without self loops. A GPU does not wait."""
     loops = torch.arange(nodes, device=edges.device).expand(2, -1)
-    edges = torch.cat([edges[:, edges[0] != edges[1]], loops], dim=1)
+    edges = torch.cat([edges, loops], dim=1)
     edges = add_column_order(edges[:, torch.argsort(edges[1], stable=True)])
-    scale = torch.bincount(edges[1], minlength=nodes).to(dtype).rsqrt()
+    degree = torch.zeros(nodes, dtype=dtype, device=edges.device)
+    scale = degree.index_add_(0, edges[1], degree.new_ones(edges.shape[1])).rsqrt()
     return edges, scale[edges[0]] * scale[edges[1]]
 
 
@@ -105,6 +111,33 @@ def _multiply_transposed(grad: Tensor, places: Tensor, values: Tensor, size: int
     return _SparseProduct.apply(
         grad, torch.stack([places[1][order], places[0][order], torch.argsort(order)]), values[order], size
     )
+
+
+def select_rows(x: Tensor, index: Tensor) -> Tensor:
+    """Rows [E, ...] of x [V, ...] at `index` [E]. A GPU sums the gradient in a fixed order, unlike `index_select`."""
+    return sparse_select(x, index) if x.is_cuda else x.index_select(0, index)
+
+
+def add_rows(x: Tensor, index: Tensor, rows: Tensor, scale: float = 1.0) -> Tensor:
+    """x [V, ...] plus `scale` times `rows` [E, ...] at `index` [E]. A GPU sums in a fixed order, unlike `index_add`."""
+    return x + scale * sparse_sum(rows, index, len(x)) if x.is_cuda else x.index_add(0, index, rows, alpha=scale)
+
+
+def sparse_select(x: Tensor, index: Tensor) -> Tensor:
+    """`select_rows` as a product with a sparse matrix."""
+    return _multiply_indicator(x, index, torch.arange(len(index), device=index.device), len(index))
+
+
+def sparse_sum(rows: Tensor, index: Tensor, size: int) -> Tensor:
+    """Sums [size, ...] of `rows` [E, ...] by `index` [E], as a product with a sparse matrix."""
+    order = torch.argsort(index, stable=True)
+    return _multiply_indicator(rows, order, index[order], size)
+
+
+def _multiply_indicator(h: Tensor, columns: Tensor, rows: Tensor, size: int) -> Tensor:
+    """The product of h [V, ...] and a matrix [size, V] with ones at `columns` and sorted `rows`."""
+    places = add_column_order(torch.stack([columns, rows]))
+    return _SparseProduct.apply(h.flatten(1), places, h.new_ones(len(rows)), size).unflatten(1, h.shape[1:])
 
 
 def propagate(h: Tensor, edges: Tensor, weight: Tensor) -> Tensor:

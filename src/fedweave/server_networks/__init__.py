@@ -7,7 +7,7 @@ Encoders share one call, `(x [N, f_in], edges [2, E], *, key) -> [N, f_out]`.
 from fedweave.server_networks.architecture import Architecture, architecture
 from fedweave.server_networks.attention import ModelAttention, count_sketch, layer_norm
 from fedweave.server_networks.graph import GCNEncoder
-from fedweave.server_networks.mlp import LayerWeights, TargetHypernetwork, backpropagate_heads
+from fedweave.server_networks.mlp import LayerWeights, TargetHypernetwork
 from fedweave.server_networks.sheaf import SheafDiffusion
 
 __all__ = [
@@ -18,7 +18,6 @@ __all__ = [
     "SheafDiffusion",
     "TargetHypernetwork",
     "architecture",
-    "backpropagate_heads",
     "count_sketch",
     "layer_norm",
 ]

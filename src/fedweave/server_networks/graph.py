@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedweave.errors import BadInput
-from fedweave.models.gcn import GraphConv, gcn_norm
+from fedweave.models.gcn import GraphConv, add_loops
 from fedweave.server_networks.attention import AttentionHeads
 from fedweave.tensors import dropout_keys
 
@@ -35,7 +35,7 @@ class GCNEncoder(nn.Module):
 
     def forward(self, x: Tensor, edges: Tensor, *, key: Tensor | None = None) -> Tensor:
         """[N, f_in] -> [N, f_out]."""
-        looped, weight = gcn_norm(edges, len(x), x.dtype)
+        looped, weight = add_loops(edges, len(x), x.dtype)
         for depth, conv in enumerate(self.convs):
             x = x if depth == 0 else dropout_keys.dropout(F.elu(x), self.dropout, key, salt=depth)
             x = conv(x, looped, weight)

@@ -50,23 +50,28 @@ def apply_wide_head(h: Tensor, head: Any) -> Tensor:
     return torch.cat([F.linear(h, *piece) for piece in pieces], dim=1)
 
 
-def backpropagate_heads(h: Tensor, heads: Params, cotangents: Sequence[Tensor]) -> tuple[Params, Tensor]:
-    """The gradients of linear heads at their inputs h [P, D], without computing their outputs.
+def backpropagate_heads(heads: Params, cotangents: Sequence[Tensor]) -> Tensor:
+    """The gradient [P, D] with respect to the common input of linear heads; it does not depend on the input.
 
     Args:
         heads: weight [n, D] and bias [n] of every head in turn.
         cotangents: [P, ...] of every head's output.
-
-    Returns:
-        the gradients with respect to `heads` and to h [P, D].
     """
-    grads: Params = {}
-    names, input_grad = iter(heads), torch.zeros_like(h)
+    weights = [*heads.values()][::2]
+    gradient = weights[0].new_zeros(len(cotangents[0]), weights[0].shape[1])
+    for cotangent, weight in zip(cotangents, weights, strict=True):
+        gradient.addmm_(cotangent.flatten(1), weight)
+    return gradient
+
+
+def head_gradients(h: Tensor, heads: Params, cotangents: Sequence[Tensor]) -> Params:
+    """The gradients with respect to `heads`, see `backpropagate_heads`, at their inputs h [P, D]."""
+    gradients: Params = {}
+    names = iter(heads)
     for cotangent, weight, bias in zip(cotangents, names, names, strict=True):
         rows = cotangent.flatten(1)
-        grads |= {weight: rows.T @ h, bias: rows.sum(0)}
-        input_grad.addmm_(rows, heads[weight])
-    return grads, input_grad
+        gradients |= {weight: rows.T @ h, bias: rows.sum(0)}
+    return gradients
 
 
 class FlatHypernetwork(nn.Module):

@@ -11,13 +11,14 @@ Laplacian is stored as E blocks S x S and applied by one batched product and one
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Literal, NamedTuple, NoReturn
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedweave.errors import BadInput, choose
+from fedweave.models.gcn import add_rows, select_rows
 from fedweave.server_networks.maps import MAPS, inverse_root
 from fedweave.tensors import dropout_keys
 
@@ -52,8 +53,8 @@ class Sheaf(NamedTuple):
     def laplacian(self, x: Tensor) -> Tensor:
         """Delta x for x [N, S, F]."""
         y = _multiply(self.root, x)
-        received = _multiply(self.transport, y.index_select(0, self.edges[1]))
-        return _multiply(self.root, _multiply(self.degree, y).index_add(0, self.edges[0], received, alpha=-1))
+        received = _multiply(self.transport, select_rows(y, self.edges[1]))
+        return _multiply(self.root, add_rows(_multiply(self.degree, y), self.edges[0], received, -1.0))
 
     def energy(self, x: Tensor) -> Tensor:
         """Half the sum over edges of ||F_{v,e} y_v - F_{u,e} y_u||^2, with y = D^{-1/2} x, x [N, S, F]."""
@@ -64,19 +65,21 @@ def reverse_of(edges: Tensor, nodes: int) -> Tensor:
     """Position of u -> v for every edge v -> u of [2, E].
 
     Raises:
-        BadInput: an edge exists in one direction only.
+        BadInput: an edge is a self loop or exists in one direction only; checked on a CPU, because a GPU would wait.
     """
     forward, backward = edges[0] * nodes + edges[1], edges[1] * nodes + edges[0]
     first, second = torch.argsort(forward), torch.argsort(backward)
-    if not torch.equal(forward[first], backward[second]):
-        _refuse_one_way(edges.T.tolist())
+    if edges.device.type == "cpu":
+        _check_edges(edges.T.tolist())
     return torch.empty_like(first).scatter(0, second, first)
 
 
-def _refuse_one_way(pairs: list[list[int]]) -> NoReturn:
+def _check_edges(pairs: list[list[int]]) -> None:
     counts = Counter((v, u) for v, u in pairs)
-    v, u = next((v, u) for v, u in counts if counts[v, u] > counts[u, v])
-    raise BadInput(f"edges: {v} -> {u} has no edge back; make the graph with collaboration.relation_graph")
+    for v, u in counts:
+        if v == u or counts[v, u] > counts[u, v]:
+            fault = "is a self loop" if v == u else "has no edge back"
+            raise BadInput(f"edges: {v} -> {u} {fault}; make the graph with collaboration.relation_graph")
 
 
 def build_sheaf(
@@ -100,7 +103,7 @@ def build_sheaf(
     transport = _product(transposed, maps.index_select(0, reverse))
     scale = maps.new_ones(len(maps), 1) if weight is None else weight
     squares = scale.square() if orthogonal else _product(transposed, maps)
-    degree = squares.new_zeros(nodes, *squares.shape[1:]).index_add(0, edges[0], squares)
+    degree = add_rows(squares.new_zeros(nodes, *squares.shape[1:]), edges[0], squares)
     return Sheaf(edges, maps, transport, degree, _inverse_degree_root(degree, augmented))
 
 
@@ -146,7 +149,7 @@ class SheafLearner(nn.Module):
 def _edge_linear(linear: nn.Linear, x: Tensor, edges: Tensor) -> Tensor:
     """`linear` of [x_v || x_u] for every edge, computed once per node: [N, D] -> [E, n]."""
     own, other = linear.weight.chunk(2, dim=1)
-    return F.linear(x, own).index_select(0, edges[0]) + F.linear(x, other).index_select(0, edges[1])
+    return select_rows(F.linear(x, own), edges[0]) + select_rows(F.linear(x, other), edges[1])
 
 
 class SheafLayer(nn.Module):
@@ -204,7 +207,6 @@ class SheafDiffusion(nn.Module):
 
     def steps(self, x: Tensor, edges: Tensor, *, key: Tensor | None = None) -> Iterator[tuple[Sheaf, Tensor]]:
         """Yield the sheaf of every layer, and the features [N, S, F] after the layer."""
-        edges = edges[:, edges[0] != edges[1]]
         reverse = reverse_of(edges, len(x))
         h = dropout_keys.dropout(F.elu(self.lift(x)), self.dropout, key, salt=0).unflatten(1, (self.stalk, -1))
         sheaf = None
@@ -216,7 +218,7 @@ class SheafDiffusion(nn.Module):
             yield sheaf, h
 
     def forward(self, x: Tensor, edges: Tensor, *, key: Tensor | None = None) -> Tensor:
-        """Embeddings x [N, f_in] on edges [2, E] (both directions; self loops are ignored) -> [N, f_out]."""
+        """Embeddings x [N, f_in] on edges [2, E] (both directions, no self loops) -> [N, f_out]."""
         *_, (_, h) = self.steps(x, edges, key=key)
         return self.out(h.flatten(1))
 

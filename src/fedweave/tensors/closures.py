@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 from torch import Tensor
 
-TensorsById = dict[int, Tensor]
+TensorsById = dict[int, tuple[int, Tensor]]  # id -> (position, tensor)
 Rebuild = Callable[[Sequence[Tensor]], Any]
 VOLATILE = {"volatile": True}
 """Metadata of a dataclass field that a loss must not read: its value is no tensor and changes from round to round."""
@@ -66,14 +66,13 @@ def capture(value: Any) -> Capture:
     """
     captured: TensorsById = {}
     form, rebuild = _walk(value, captured)
-    return Capture([*captured.values()], form, rebuild or (lambda tensors: value))
+    return Capture([tensor for _, tensor in captured.values()], form, rebuild or (lambda tensors: value))
 
 
 def _walk(value: Any, captured: TensorsById) -> tuple[Hashable, Rebuild | None]:
     """The form of `value`, and the function that rebuilds it; None if it has no tensor and stays unchanged."""
     if isinstance(value, Tensor):
-        captured.setdefault(id(value), value)
-        position = [*captured].index(id(value))
+        position, _ = captured.setdefault(id(value), (len(captured), value))
         return position, lambda tensors: tensors[position]
     if isinstance(value, dict):
         names = tuple(value)

@@ -1,4 +1,4 @@
-"""Recorded steps: the kernels of one step as a CUDA graph, which replays them for every other step of its shape.
+"""Recorded steps and calls: their kernels as a CUDA graph, which replays them for all others of their shape.
 
 A step of a small model is hundreds of kernels of a few microseconds, and Python needs more time to start them than a
 GPU to run them. A replay starts all of them with one call. They are the kernels of the plain step, so the result has
@@ -8,11 +8,17 @@ the same bits.
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from fedweave.tensors import closures
 
 Leaves = list[Tensor]
 # (variant, state, inputs, this step's slices of the tables) -> (new state, value); it may write to the state.
@@ -22,9 +28,10 @@ Capture = Callable[[Callable[[], None]], Callable[[], None]]
 LIMIT = 16  # recordings of a process at a time
 LARGE = 2**26  # bytes from which on an input is read without a copy, such as the features of a data set
 WARM_UP = 2  # steps before recording, in which libraries choose kernels and allocate memory
-_RECORDINGS: "OrderedDict[Hashable, Recording | None]" = OrderedDict()  # in the order of their last use
+_RECORDINGS: "OrderedDict[Hashable, Recording | RecordedCall | None]" = OrderedDict()  # in the order of their last use
 _UNUSED: list[Hashable] = []  # consecutive recordings that were dropped after one run
-_LOCK = threading.Lock()  # a recording's tensors serve one training at a time
+_LOCK = threading.RLock()  # a recording's tensors serve one training at a time
+_ENABLED: ContextVar[bool] = ContextVar("enabled", default=False)
 
 
 class Recording:
@@ -97,6 +104,67 @@ class Recording:
         self._counter.add_(1).clamp_(max=len(self._tables[0]) - 1)
 
 
+class RecordedCall:
+    """A function of tensors at fixed addresses: each call first copies its tensors there.
+
+    Args:
+        function: maps tensors to a tree of tensors, without waiting for the GPU.
+        capture: as of `Recording`.
+        inputs: examples.
+    """
+
+    def __init__(self, function: Callable[[Leaves], Any], capture: Capture, inputs: Leaves) -> None:
+        self._function, self._inputs = function, [_copy(t) for t in inputs]
+        self._outputs: tuple[Leaves, Any] = [], None
+        self._replay = capture(self._compute)
+        self.runs = 0
+
+    def __call__(self, inputs: Leaves) -> Any:
+        """The function of `inputs`, as copies."""
+        for target, source in zip(self._inputs, inputs, strict=True):
+            target.copy_(source)
+        self._replay()
+        self.runs += 1
+        leaves, spec = self._outputs
+        return tree_unflatten([_copy(t) for t in leaves], spec)
+
+    def _compute(self) -> None:
+        self._outputs = tree_flatten(self._function(self._inputs))
+
+
+@contextmanager
+def enable(enabled: bool = True) -> Iterator[None]:
+    """Record the functions given to `call` inside this block."""
+    token = _ENABLED.set(enabled)
+    try:
+        yield
+    finally:
+        _ENABLED.reset(token)
+
+
+def call(function: Callable[[], Any]) -> Any:
+    """`function()`, a tree of tensors; in a block of `enable`, by a recording.
+
+    The function is recorded with the tensors of its closure as inputs, see `closures.capture`. It draws no random
+    numbers. Inside of a computation whose derivative is taken, and where it cannot be recorded, it is called as usual.
+    """
+    if not _ENABLED.get():
+        return function()
+    tensors, form, rebuild = closures.capture(function)
+    if len({t.device for t in tensors}) != 1 or any(t.requires_grad for t in tensors):
+        return function()
+    signature = ("call", form, _describe(tensors))
+
+    def make() -> RecordedCall:
+        return RecordedCall(lambda inputs: rebuild(inputs)(), cuda_graph, tensors)
+
+    try:
+        outputs = _serve(signature, make, lambda recording: recording(tensors))
+    except torch.OutOfMemoryError:
+        outputs = None
+    return function() if outputs is None else outputs
+
+
 def run(
     key: Hashable, step: Step, variants: Callable[[Recording], None], state: Leaves, inputs: Leaves, tables: Leaves
 ) -> Advanced | None:
@@ -109,19 +177,31 @@ def run(
     Raises:
         OutOfMemoryError: the GPU has no room for a second copy of a step's tensors; all recordings are dropped.
     """
-    signature = (key, *(tuple((t.shape, t.dtype, t.device) for t in leaves) for leaves in (state, inputs, tables)))
+    signature = (key, *map(_describe, (state, inputs, tables)))
+
+    def use(recording: Recording) -> Advanced:
+        recording.load(state, inputs, tables)
+        variants(recording)
+        return recording.results()
+
+    return _serve(signature, lambda: Recording(step, cuda_graph, state, inputs, tables), use)
+
+
+def _describe(leaves: Leaves) -> Hashable:
+    return tuple((t.shape, t.dtype, t.device) for t in leaves)
+
+
+def _serve(signature: Hashable, make: Callable[[], Recording | RecordedCall], use: Callable[[Any], Any]) -> Any | None:
+    """`use(recording)` with the recording of this signature; None where there is none or `use` fails."""
     with _LOCK:
         try:
-            if (recording := _find_recording(signature, step, state, inputs, tables)) is None:
-                return None
-            recording.load(state, inputs, tables)
-            variants(recording)
-            return recording.results()
+            recording = _find_recording(signature, make)
+            return None if recording is None else use(recording)
         except torch.OutOfMemoryError:
             clear()
             raise
         except Exception as error:
-            warnings.warn(f"a step is not recorded: {type(error).__name__}: {str(error).splitlines()[0]}", stacklevel=2)
+            warnings.warn(f"a step is not recorded: {type(error).__name__}: {str(error).splitlines()[0]}", stacklevel=3)
             _RECORDINGS[signature] = None
             return None
 
@@ -133,7 +213,9 @@ def clear() -> None:
     _pool_owner.cache_clear()
 
 
-def _find_recording(signature: Hashable, step: Step, state: Leaves, inputs: Leaves, tables: Leaves) -> Recording | None:
+def _find_recording(
+    signature: Hashable, make: Callable[[], Recording | RecordedCall]
+) -> Recording | RecordedCall | None:
     """The recording of this shape; a new one replaces the least recently used one where there are too many.
 
     None if shapes always change, so that no recording serves two runs.
@@ -143,7 +225,7 @@ def _find_recording(signature: Hashable, step: Step, state: Leaves, inputs: Leav
             return None
         if len(_RECORDINGS) >= LIMIT:
             _drop_oldest()
-        _RECORDINGS[signature] = Recording(step, cuda_graph, state, inputs, tables)
+        _RECORDINGS[signature] = make()
     _RECORDINGS.move_to_end(signature)
     return _RECORDINGS[signature]
 
