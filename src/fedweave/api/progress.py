@@ -10,7 +10,6 @@ import numpy as np
 from fedweave.errors import Diverged, format_count
 from fedweave.federation.records import Report
 from fedweave.runs import repetition
-from fedweave.runs.parallel import allocate_workers, cores
 from fedweave.runs.selection import finite_mean
 from fedweave.study.spec import Study
 from fedweave.tensors.forks import one_thread
@@ -96,11 +95,9 @@ def estimate(prepared: repetition.PreparedRun, study: Study) -> float:
 
     Methods differ in cost, so this is only the order of magnitude.
     """
-    workers, _ = allocate_workers(
-        prepared.method.network, len(study.seeds), prepared.device, prepared.federation.clients
-    )
+    prepared, workers, _ = prepared.share_cores(len(study.seeds))
     with one_thread():
-        seconds = measure_rounds(prepared.with_cores(cores() // workers), prepared.run.seeds[0], TIMED_ROUNDS)
+        seconds = measure_rounds(prepared, prepared.run.seeds[0], TIMED_ROUNDS)
     waves = -(-len(study.seeds) // workers)
     trials = study.tune.trials * study.tune.share * len(study.tune.seeds)
     last = seconds[-1] if seconds else float("nan")

@@ -11,7 +11,6 @@ from fedweave.recommendation import race
 from fedweave.recommendation.candidates import CONTROLS, Candidate
 from fedweave.recommendation.finals import SHARES
 from fedweave.runs import repetition
-from fedweave.runs.parallel import allocate_workers, cores
 from fedweave.tensors.forks import one_thread
 
 TIMED_ROUNDS = 3  # that are measured for each method; the fastest one counts
@@ -96,11 +95,7 @@ def measure(plan: Plan, entries: Mapping[str, Candidate]) -> Costs:
     with one_thread():
         for name in entries:
             run = plan.study.run(f"{plan.federation.name}-{name}")
-            prepared = repetition.prepare(run, *plan.inputs)
-            workers, _ = allocate_workers(
-                prepared.method.network, len(race.SEEDS), prepared.device, prepared.federation.clients
-            )
-            prepared = prepared.with_cores(cores() // workers)
+            prepared, workers, _ = repetition.prepare(run, *plan.inputs).share_cores(len(race.SEEDS))
             fastest = min(measure_rounds(prepared, race.SEEDS[0], TIMED_ROUNDS), default=0.0)
             seconds[name] = fastest * prepared.rounds / run.train.rounds
     return Costs(entries, seconds, workers)

@@ -26,7 +26,7 @@ from fedweave.models import MODELS, ClientModel, parameter_count
 from fedweave.registry import users_file
 from fedweave.runs import assembly, federations, graph_controls, tasks
 from fedweave.runs.dependent_clients import check_equal_units
-from fedweave.runs.parallel import keep_memory
+from fedweave.runs.parallel import allocate_workers, cores, keep_memory
 from fedweave.study.spec import Run
 
 CHECKED_ROWS = 8  # on which a user's model is checked
@@ -67,6 +67,11 @@ class PreparedRun:
     def for_seed(self, seed: int) -> "PreparedRun":
         """The objects of the repetition `seed`."""
         return self if self.split is None else self.split(seed)
+
+    def share_cores(self, repetitions: int) -> tuple["PreparedRun", int, int]:
+        """(these objects, processes, threads of each) for `repetitions` that share the cores of this machine."""
+        workers, threads = allocate_workers(self.method.network, repetitions, self.device, self.federation.clients)
+        return self.with_cores(cores() // workers), workers, threads
 
     def with_cores(self, count: int) -> "PreparedRun":
         """These objects, for repetitions that may use `count` cores each."""

@@ -16,7 +16,7 @@ from fedweave.federation.records import Report, State
 from fedweave.files import check_writable
 from fedweave.runs.checkpoints import open_storage, restore, save
 from fedweave.runs.history import History, record, select_rows
-from fedweave.runs.parallel import Inbox, allocate_workers, cores, run_processes
+from fedweave.runs.parallel import Inbox, run_processes
 from fedweave.runs.preparation import PreparedRun, prepare
 from fedweave.study.spec import Run
 from fedweave.tensors.storage import Storage
@@ -111,11 +111,8 @@ def run_repetitions(
             only while it has used one thread itself.
     """
     check_writable(checkpoints)
-    workers, threads = allocate_workers(
-        prepared.method.network, len(prepared.run.seeds), prepared.device, prepared.federation.clients
-    )
+    prepared, workers, threads = prepared.share_cores(len(prepared.run.seeds))
     torch.set_num_threads(min(threads, most_threads or threads) if workers > 1 else threads)
-    prepared = prepared.with_cores(cores() // workers)
     inbox = Inbox(receive)
 
     def run_seed(seed: int) -> History:
