@@ -19,7 +19,7 @@ import torch
 from fedweave import data
 from fedweave.federation import records, start
 from fedweave.federation.executors import Loop, Processes
-from fedweave.runs import archive, assembly, federations, parallel, repetition, selection, tasks
+from fedweave.runs import archive, assembly, federations, parallel, preparation, repetition, selection, tasks
 from fedweave.runs.repetition import History, PreparedRun
 from fedweave.study import spec
 from fedweave.tensors import compilation, forks
@@ -277,7 +277,7 @@ def test_repetitions_share_the_cores(
         used.append(processes)
         return run_jobs(job, count, processes)
 
-    for module in (parallel, repetition):
+    for module in (parallel, preparation):
         monkeypatch.setattr(module, "cores", lambda: available)
     monkeypatch.setattr(forks, "map_jobs", record)
     monkeypatch.setattr(repetition, "run_processes", lambda *args, **options: None)  # so that all run here
