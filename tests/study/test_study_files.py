@@ -59,3 +59,17 @@ def test_a_wrong_study_file_is_refused_in_one_line(
     message = str(caught.value)
     assert message.startswith("x.yaml: ")
     assert [word for word in words if word not in message] == []
+
+
+@pytest.mark.parametrize(("block", "expected"), [("seeds: [1, 2]", {"seeds": [1, 2]}), ("seed: 7", {"seed": 7})])
+def test_seeds_of_a_partition_take_the_place_of_the_inherited_seed(
+    tmp_path: Path, block: str, expected: dict[str, object]
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        f"seeds: [0, 1]\ntasks:\n  digits: {{partition: {{{block}}}, methods: [fedavg]}}\n"
+        f"  other: {{base: digits, partition: {{{block}, clients: 6}}, methods: [fedavg]}}\n"
+    )
+    tasks = catalogue.expand(str(file))["tasks"]
+    for task in tasks.values():
+        assert {name: task["partition"][name] for name in ("seed", "seeds") if name in task["partition"]} == expected

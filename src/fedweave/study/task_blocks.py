@@ -49,7 +49,7 @@ def resolve_task(
         BadInput: the task is neither.
     """
     own_settings = {name: value for name, value in block.items() if name not in ADDED}
-    own_settings = merge({name: value for name, value in protocol.items() if name != "methods"}, own_settings)
+    own_settings = _merge_settings({name: value for name, value in protocol.items() if name != "methods"}, own_settings)
     if "base" not in block and key not in base and "dataset" in own_settings:
         rule = _mapping(own_settings, "partition").get("name")
         return {"dataset": own_settings["dataset"], "setting": rule or key, "normalize": "none", **own_settings}
@@ -60,13 +60,22 @@ def resolve_task(
         )
         raise BadInput(f"{file}: tasks.{key}: is no task of base.yaml and names no dataset{way_out}")
     base_task = base[choose(block.get("base", key), base, f"{file}: tasks.{key}.base")]
-    task = merge(_drop_partition_options(base_task, own_settings), own_settings)
+    task = _merge_settings(_drop_partition_options(base_task, own_settings), own_settings)
     if "dataset" not in task:
         name = block.get("base", key)
         raise BadInput(
             f"{file}: tasks.{key}.dataset: missing, and {name!r} of base.yaml has none; write such as digits"
         )
     return task
+
+
+def _merge_settings(base: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """`merge`, where `seeds` of a partition takes the place of the base's `seed`, and the other way round."""
+    old, new = (_mapping(block, "partition") for block in (base, settings))
+    replaced = {"seed" if name == "seeds" else "seeds" for name in new if name in ("seed", "seeds")} - {*new}
+    if replaced & {*old}:
+        base = {**base, "partition": {name: value for name, value in old.items() if name not in replaced}}
+    return merge(base, settings)
 
 
 def _drop_partition_options(base_task: Mapping[str, Any], settings: Mapping[str, Any]) -> Mapping[str, Any]:
