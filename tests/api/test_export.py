@@ -51,10 +51,11 @@ def same_draws() -> None:
 
 def load_alone(folder: Path) -> ModuleType:
     """The module of an export, loaded by a process without fedweave."""
-    spec = importlib.util.spec_from_file_location("exported", folder / "code" / "fedweave_export.py")
+    spec = importlib.util.spec_from_file_location("exported", folder / "code" / "fedweave_export" / "__init__.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules["exported"] = module  # its files import each other
     spec.loader.exec_module(module)
     return module
 

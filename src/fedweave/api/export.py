@@ -86,7 +86,8 @@ def _export(result: "MethodResult", target: Path, predictor: Predictor, client: 
             f"export: PyTorch cannot export {result.name}, whose model has no name; enter it with @fedweave.model"
         )
     check_writable(target)
-    for file in (exported_model.ABOUT, exported_model.PROGRAM, exported_model.WEIGHTS):
+    one_file = f"{CODE}/{MODULE}.py"  # the code of earlier versions
+    for file in (exported_model.ABOUT, exported_model.PROGRAM, exported_model.WEIGHTS, one_file):
         (target / file).unlink(missing_ok=True)
     save_file(weights, target / exported_model.WEIGHTS)
     if program is None:
@@ -134,6 +135,7 @@ def _describe_inputs(predictor: Predictor, client: int) -> dict[str, Any]:
         "nodes": nodes,
         "classes": [*about["classes"]],
         "targets": about.get("targets", "forecasts" if about["kind"] == "series" else "classes"),
+        "pixels": about.get("pixels"),
         "columns": about["columns"] if columns is None else columns.of_client(client).as_data(),
         "scaling": {"subtracted": subtracted.tolist(), "divisor": divisor.tolist(), "rows": scaling.rows},
         **units,
@@ -188,8 +190,9 @@ def _versions(about: dict[str, Any]) -> dict[str, str]:
 
 def _write_files(target: Path, about: dict[str, Any]) -> None:
     """Code, README, and what MLflow reads."""
-    (target / CODE).mkdir(exist_ok=True)
-    shutil.copyfile(exported_model.__file__, target / CODE / f"{MODULE}.py")
+    (target / CODE / MODULE).mkdir(parents=True, exist_ok=True)
+    for file in Path(exported_model.__file__).parent.glob("*.py"):
+        shutil.copyfile(file, target / CODE / MODULE / file.name)
     versions = about["versions"]
     packages = [name for name in versions if name != "python" and (name != "fedweave" or not about["program"])]
     pins = [f"{name}=={versions[name]}" for name in packages]

@@ -180,7 +180,8 @@ class MethodResult:
         """Probability of each class (columns) for new rows; arguments and errors as of `predict`."""
         predictor = self._load_predictor(model)
         classes, outputs = predictor.classes(), predictor.outputs(x, client, seed)
-        return pd.DataFrame(probabilities(outputs), columns=classes, index=getattr(x, "index", None))
+        index = x.index if isinstance(x, pd.DataFrame | pd.Series) else None  # a list has a method of this name
+        return pd.DataFrame(probabilities(outputs), columns=classes, index=index)
 
     def export(self, folder: Path | str, client: Any, *, seed: int | None = None, model: Any = None) -> Path:
         """Write the model of a client, of the round that validation chose, to a folder that needs no fedweave.
