@@ -5,10 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import PIL
 import pytest
+from PIL import Image
 
 import fedweave as fw
-from fedweave.api import exported_model
+from fedweave.api import exported_model, packing
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 BYTES = np.random.default_rng(0).integers(256, size=(60, 1, 6, 5), dtype=np.uint8)
@@ -143,3 +146,73 @@ def test_newcomers_have_images_on_the_scale_of_training(tmp_path: Path) -> None:
     for new, words in ((x / 255, "fractions"), (x / 2, "join: images have fractions")):
         with pytest.raises(fw.BadInput, match=words):
             bytes_result.join(new, client=names, label=y, rounds=1)
+
+
+def photos(folder: Path) -> list[str]:
+    """Files CLIENT/CLASS/FILE of coloured images of 7 x 5 pixels; dogs are darker."""
+    draws, files = np.random.default_rng(1), []
+    for client in "ab":
+        for label, factor in (("cat", 1), ("dog", 2)):
+            (folder / client / label).mkdir(parents=True)
+            for k in range(12):
+                files.append(f"{client}/{label}/{k:02d}.png")
+                x = draws.integers(256, size=(7, 5, 3), dtype=np.uint8) // factor
+                Image.fromarray(x).save(folder / files[-1])
+    return files
+
+
+@pytest.mark.parametrize("size", [None, (4, 6)])
+def test_files_are_predicted_as_they_were_imported(size: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paths, a table of them, bytes and images of PIL, also after loading; with the size and colours of training."""
+    files = photos(tmp_path / "photos")
+    ours = fw.Federation.from_images(tmp_path / "photos", size=size)
+    fw.fit("local", ours, **QUIET, out=tmp_path / "out")
+    result = fw.load(tmp_path / "out")["local"]
+    expected = result.predict_proba(ours.dataset.x, "a").to_numpy()
+    paths = [tmp_path / "photos" / file for file in files]
+    for x in (
+        paths,
+        [*map(str, paths)],
+        np.array([*map(str, paths)]),
+        pd.Series([*map(str, paths)]),
+        pd.DataFrame({"file": [*map(str, paths)]}),
+        [path.read_bytes() for path in paths],
+        [Image.open(path) for path in paths],
+    ):
+        np.testing.assert_allclose(result.predict_proba(x, "a"), expected, atol=1e-6)
+    monkeypatch.chdir(tmp_path / "photos")  # relative paths are below the current folder
+    np.testing.assert_allclose(result.predict_proba(files, "a"), expected, atol=1e-6)
+    Image.fromarray(np.zeros((9, 9), np.uint8)).save(tmp_path / "grey.png")
+    if size is None:
+        with pytest.raises(fw.BadInput, match=r"grey\.png: is of 9 x 9 pixels, those of training of 7 x 5"):
+            result.predict([tmp_path / "grey.png"], "a")
+    else:
+        assert {*result.predict([tmp_path / "grey.png"], "a")} <= {"cat", "dog"}
+    for x, words in (
+        (["none.png"], r"none\.png: cannot be read as an image \(FileNotFoundError"),
+        (pd.DataFrame({"path": files}), "table: no column 'file' of images; it has path"),
+    ):
+        with pytest.raises(fw.BadInput, match=words):
+            result.predict(x, "a")
+
+
+def test_an_exported_folder_says_how_files_become_arrays(tmp_path: Path) -> None:
+    """In one line, whose expression reads a file as training did. Nor does a model of arrays open files."""
+    files = photos(tmp_path / "photos")
+    ours = fw.Federation.from_images(tmp_path / "photos", size=(4, 6))
+    result = fw.fit("local", ours, **QUIET)
+    exported = exported_model.load(result.export(tmp_path / "export", "a"))
+    file = tmp_path / "photos" / files[0]
+    with pytest.raises(exported_model.InputError, match=r"reads arrays \[M, 3, 4, 6\]; read a file by np") as caught:
+        exported.predict([str(file)])
+    x = eval(str(caught.value).split("read a file by ")[1], {"np": np, "PIL": PIL, "file": file})
+    np.testing.assert_allclose(exported.predict_proba(x), result.predict_proba([file], "a"), atol=1e-6)
+    of_arrays = fw.fit("local", federation(BYTES), **QUIET)
+    with pytest.raises(fw.BadInput, match=r"x: holds 'a\.png', but this model reads arrays; give \[M, 1, 6, 5\]"):
+        of_arrays.predict(["a.png"], "a")
+    line = "rows = ...  # an array [M, 3, 4, 6] of numbers from 0 to 255"
+    assert line in (tmp_path / "export" / "README.md").read_text()
+    (tmp_path / "packed").mkdir()
+    packing.pack(result.run, tmp_path / "packed")
+    with pytest.raises(fw.BadInput, match="this model reads arrays"):  # a server opens no files that a request names
+        packing.unpack(tmp_path / "packed").outputs([str(file)], "a", None)

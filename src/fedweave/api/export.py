@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from fedweave.api import exported_model, packing
+from fedweave.api import exported_model, images, packing
 from fedweave.api import folder as results_folder
 from fedweave.api.prediction import Predictor
 from fedweave.errors import BadInput
@@ -118,7 +118,7 @@ def flatten(model: Tree) -> tuple[dict[str, Tensor], Any]:
 def _describe_inputs(predictor: Predictor, client: int) -> dict[str, Any]:
     """How raw rows of one client become inputs, and what outputs are."""
     about = predictor.about
-    scaling, columns = results_folder.scaling(about), results_folder.columns(about)
+    scaling = results_folder.scaling(about)
     subtracted, divisor = scaling.numbers(client)
     units: dict[str, Any] = {"offset": [], "unit": []}
     if about.get("offset"):
@@ -136,10 +136,19 @@ def _describe_inputs(predictor: Predictor, client: int) -> dict[str, Any]:
         "classes": [*about["classes"]],
         "targets": about.get("targets", "forecasts" if about["kind"] == "series" else "classes"),
         "pixels": about.get("pixels"),
-        "columns": about["columns"] if columns is None else columns.of_client(client).as_data(),
+        "columns": _describe_columns(predictor, client),
         "scaling": {"subtracted": subtracted.tolist(), "divisor": divisor.tolist(), "rows": scaling.rows},
         **units,
     }
+
+
+def _describe_columns(predictor: Predictor, client: int) -> Any:
+    """How a table becomes inputs; None for arrays, and for files of images, of which a folder reads arrays."""
+    columns = results_folder.columns(predictor.about)
+    if columns is not None:
+        return columns.of_client(client).as_data()
+    stored = predictor.about["columns"]
+    return None if images.are_images(stored) else stored
 
 
 def _export_program(
@@ -180,6 +189,13 @@ def run_weights(folder: Path) -> Any:
     return run
 
 
+def _describe_array(about: dict[str, Any]) -> str:
+    """Shape and scale of an array of rows."""
+    pixels = about["pixels"]
+    scale = f" of numbers from {pixels['low']:g} to {pixels['high']:g}" if pixels else ""
+    return f"an array [M, {', '.join(map(str, about['shape']))}]{scale}"
+
+
 def _versions(about: dict[str, Any]) -> dict[str, str]:
     """Versions of the packages that the folder needs, and of fedweave and Python."""
     texts = any(column.get("buckets") or column.get("words") for column in about["columns"] or ())
@@ -196,8 +212,7 @@ def _write_files(target: Path, about: dict[str, Any]) -> None:
     versions = about["versions"]
     packages = [name for name in versions if name != "python" and (name != "fedweave" or not about["program"])]
     pins = [f"{name}=={versions[name]}" for name in packages]
-    shape = ", ".join(map(str, about["shape"]))
-    rows = 'pd.read_csv("new.csv")' if about["columns"] else f"...  # an array [M, {shape}]"
+    rows = 'pd.read_csv("new.csv")' if about["columns"] else f"...  # {_describe_array(about)}"
     fields = {"label": about["method"], "client": about["client"], "data": about["data"], "rows": rows}
     listed = "".join(f"  - {pin}\n" for pin in pins)
     nested = "".join(f"      - {pin}\n" for pin in pins)

@@ -158,8 +158,9 @@ class MethodResult:
 
         Args:
             x: rows [M, ...] as they were given to the federation. Of `from_pandas`: a table with its columns, of which
-                forecasts read the last rows. Of graphs: the features of all nodes of the client's graph [V, F]. Of
-                series: values and hours [M, window + horizon, 2], where values of the horizon are ignored.
+                forecasts read the last rows. Of `from_images`: paths of files too. Of graphs: the features [V, F], or a
+                table, of all nodes of the client's graph. Of series: values and hours [M, window + horizon, 2], where
+                values of the horizon are ignored.
             client: name of the client.
             seed: which repetition; default: the first.
             model: as it was given to `fit`, where it has no name and the results were loaded from a folder.

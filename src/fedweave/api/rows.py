@@ -279,4 +279,5 @@ def fields_from_images(
     feature_columns(table, client, [label], [image], option_columns)
     options = replace(options, **{key: column_values(table, column) for key, column in option_columns.items()})
     x = images.load(table[image].tolist(), root, size)
-    return fields_from_arrays(x, column_values(table, label), column_values(table, client), options)
+    fields = fields_from_arrays(x, column_values(table, label), column_values(table, client), options)
+    return {**fields, "dataset": replace(fields["dataset"], columns=(images.describe(image, size),))}

@@ -9,7 +9,7 @@ import numpy as np
 
 from .columns import as_images, as_table, check_columns, encode_column, last_window
 from .errors import InputError
-from .pixels import scale_pixels
+from .pixels import refuse_files, scale_pixels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,17 +82,7 @@ class Model:
     def inputs(self, rows: Any) -> np.ndarray:
         """Rows as the network takes them, float32 [M, ...]."""
         columns, kind, nodes = self.about["columns"], self.about["kind"], self.about["nodes"]
-        if columns:
-            return self._encode_table(as_table(rows, columns), columns)
-        try:
-            x = np.asarray(rows.to_numpy() if hasattr(rows, "to_numpy") else rows)
-            x = x if x.ndim == 4 and x.dtype.kind in "biuf" else x.astype(np.float32)
-        except (ValueError, TypeError) as error:
-            raise InputError(f"x: cannot be read as rows of numbers ({error})") from error
-        if [*x.shape[1:]] != self.about["shape"]:
-            raise InputError(f"x: shape {[*x.shape]}, but the model reads [M, {str(self.about['shape'])[1:]}")
-        if x.ndim == 4:
-            x = scale_pixels(x, self.about.get("pixels"))  # folders of earlier versions do not say it
+        x = self._encode_table(as_table(rows, columns), columns) if columns else self._as_array(rows)
         if kind == "graph" and len(x) != nodes:
             raise InputError(f"x: {len(x)} rows, but the client's graph has {nodes} nodes; give one for each")
         inputs = self._scale_series(x) if kind == "series" else self._scale(as_images(x) if kind == "images" else x)
@@ -100,12 +90,29 @@ class Model:
             raise InputError("x: a value is missing or infinite; drop its row, or fill it in")
         return inputs
 
+    def _as_array(self, rows: Any) -> np.ndarray:
+        """An array of rows, of the shape and the scale of the training's."""
+        shape = self.about["shape"]
+        try:
+            x = np.asarray(rows.to_numpy() if hasattr(rows, "to_numpy") else rows)
+            refuse_files(x, shape)
+            x = x if x.ndim == 4 and x.dtype.kind in "biuf" else x.astype(np.float32)
+        except InputError:
+            raise
+        except (ValueError, TypeError) as error:
+            raise InputError(f"x: cannot be read as rows of numbers ({error})") from error
+        if [*x.shape[1:]] != shape:
+            raise InputError(f"x: shape {[*x.shape]}, but the model reads [M, {str(shape)[1:]}")
+        # Folders of earlier versions do not state the scale.
+        return scale_pixels(x, self.about.get("pixels")) if x.ndim == 4 else x
+
     def _encode_table(self, table: "pd.DataFrame", columns: Sequence[Mapping[str, Any]]) -> np.ndarray:
+        """The rows of a table as vectors [M, F], or its last rows as a window [1, T, C]."""
         if "role" in columns[0]:
-            return self._scale(as_images(last_window(table, columns, self.about["shape"][0])))
+            return last_window(table, columns, self.about["shape"][0])
         check_columns(table, [column["name"] for column in columns])
         parts = [encode_column(table[c["name"]], c, [c[n] for n in ("median", "mean", "std")]) for c in columns]
-        return self._scale(as_images(np.concatenate(parts, axis=1)))
+        return np.concatenate(parts, axis=1)
 
     def _scale_series(self, x: np.ndarray) -> np.ndarray:
         window = self.about["window"]

@@ -4,7 +4,7 @@ Training images of whole numbers from 0 to 255 are divided by 255; others are ta
 training images says what new ones must be, so that no image is predicted on another scale.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,22 @@ def scale_pixels(x: np.ndarray, pixels: Mapping[str, Any] | None) -> np.ndarray:
         scale = f"training had images with values from {pixels['low']:g} to {pixels['high']:g}"
         raise InputError(f"x: has values up to {largest:g}, but {scale}; give images on that scale")
     return x.astype(np.float32)
+
+
+def refuse_files(x: np.ndarray, shape: Sequence[int]) -> None:
+    """Refuse texts and objects in place of images of `shape` [C, H, W]: an exported model opens no files.
+
+    Raises:
+        InputError: with the expression that reads a file.
+    """
+    if x.dtype.kind not in "OUS" or len(shape) != 3:
+        return
+    channels, height, width = shape
+    way = "give such arrays"
+    if channels in (1, 3):
+        mode, axes = ("L", "[None, None]") if channels == 1 else ("RGB", ".transpose(2, 0, 1)[None]")
+        way = f"read a file by np.asarray(PIL.Image.open(file).convert('{mode}').resize(({width}, {height}))){axes}"
+    raise InputError(f"x: holds texts or objects, but the model reads arrays [M, {channels}, {height}, {width}]; {way}")
 
 
 def _as_bytes(x: np.ndarray) -> np.ndarray:
