@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from PIL import Image
 
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"(?P<mark><!-- excerpt -->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -113,6 +114,10 @@ def _write_data(folder: Path) -> None:
     nodes.assign(year=rng.integers(1990, 2020, size=90), topic=rng.choice(["sheaf", "graph"], 90)).to_csv(
         folder / "nodes.csv", index=False
     )
+    for i in range(80):  # client, class and number of an image
+        image = folder / "photos" / ("Ann", "Bob")[i % 2] / ("cat", "dog")[i // 2 % 2] / f"{i // 4}.png"
+        image.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(256, size=(40, 36, 3), dtype=np.uint8)).save(image)
     activity = np.repeat(rng.integers(3, size=(5, 60)), 20, axis=1)
     np.save(folder / "activity.npy", activity)
     np.save(folder / "recordings.npy", activity[:, :, None] + rng.normal(size=(5, 1200, 2)))

@@ -51,10 +51,11 @@ def same_draws() -> None:
 
 def load_alone(folder: Path) -> ModuleType:
     """The module of an export, loaded by a process without fedweave."""
-    spec = importlib.util.spec_from_file_location("exported", folder / "code" / "fedweave_export.py")
+    spec = importlib.util.spec_from_file_location("exported", folder / "code" / "fedweave_export" / "__init__.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules["exported"] = module  # its files import each other
     spec.loader.exec_module(module)
     return module
 
@@ -151,6 +152,11 @@ def make_rows(kind: str) -> tuple[fw.Federation, Any, dict[str, Any]]:
         x = DRAWS.normal(size=(20, 3)).astype(np.float32)
         graphs = {name: (x, DRAWS.integers(20, size=(2, 40)), np.arange(20) % 2) for name in ("a", "b", "c")}
         return fw.Federation.from_graphs(graphs), x, {"lr": 0.01}
+    if kind == "graph of tables":
+        nodes = pd.DataFrame({"node": range(60), "client": names[:60], "size": 40 + 9 * DRAWS.normal(size=60)})
+        nodes["label"] = np.arange(60) // 3 % 2
+        federation = fw.Federation.from_graphs(nodes, pd.DataFrame(DRAWS.integers(60, size=(90, 2))))
+        return federation, nodes[nodes["client"] == "a"], {"lr": 0.01}
     if kind == "forecast":
         steps = pd.DataFrame({"who": names, "day": np.arange(120) // 3, "sold": 50 + DRAWS.normal(size=120) * 9})
         federation = fw.Federation.from_pandas(steps, client="who", label="sold", time="day", window=6, horizon=2)
@@ -163,7 +169,8 @@ def make_rows(kind: str) -> tuple[fw.Federation, Any, dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("kind", "method"),
-    [("numbers", "fedrep"), ("forecast", "fedavg_ft"), ("graph", "fedavg"), ("own", "local"), ("rows", "knn_per"),
+    [("numbers", "fedrep"), ("forecast", "fedavg_ft"), ("graph", "fedavg"), ("graph of tables", "local"),
+     ("own", "local"), ("rows", "knn_per"),
      ("rows", "fedrod")],
 )  # fmt: skip
 def test_every_kind_of_model_is_exported(
@@ -185,4 +192,6 @@ def test_every_kind_of_model_is_exported(
     else:
         assert answers.tolist() == expected.tolist()
         np.testing.assert_allclose(model.predict_proba(rows), result.predict_proba(rows, "a"), atol=1e-6)
-    assert bool(model.about["program"]) == (kind != "graph" and method != "knn_per")  # these need the code of fedweave
+    assert bool(model.about["program"]) == (
+        "graph" not in kind and method != "knn_per"
+    )  # these need the code of fedweave

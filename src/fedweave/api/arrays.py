@@ -15,31 +15,10 @@ import numpy as np
 from fedweave import data
 from fedweave.api.arguments import as_array, check_kind, check_missing, check_size
 from fedweave.api.exported_model import DATE
-from fedweave.api.exported_model import as_images as as_images
 from fedweave.data import Dataset, Partition
 from fedweave.data.base import symmetrise_edges
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput, format_count, format_value
-
-MOST_CHANNELS = 4  # of images as files have them
-
-
-def as_features(x: Any, name: str) -> np.ndarray:
-    """Finite numbers: vectors [M, F], windows [M, T, C] or images [M, C, H, W]."""
-    values = as_array(x, "x", "give each row the same number of values")
-    if values.dtype.kind not in "biuf" or values.ndim not in (2, 3, 4) or not values.size:
-        raise BadInput(
-            f"x: shape {list(values.shape)}; give vectors [M, F], windows [M, T, C] or images [M, C, H, W] of numbers"
-        )
-    if values.ndim == 4 and values.shape[3] <= MOST_CHANNELS < min(values.shape[1:3]):
-        raise BadInput(
-            f"x: shape {list(values.shape)} has the channels of images last; give [M, C, H, W]: x.transpose(0, 3, 1, 2)"
-        )
-    check_size(values, "x")
-    if values.dtype != np.uint8 or values.ndim != 4:
-        values = values.astype(np.float32)
-    data.check_finite(values, f"x of {name}", "drop these rows, or fill them in")
-    return values
 
 
 def as_column(values: Any, name: str, count: int) -> np.ndarray:

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from fedweave.api import exported_model, packing
+from fedweave.api import exported_model, images, packing
 from fedweave.api import folder as results_folder
 from fedweave.api.prediction import Predictor
 from fedweave.errors import BadInput
@@ -86,7 +86,8 @@ def _export(result: "MethodResult", target: Path, predictor: Predictor, client: 
             f"export: PyTorch cannot export {result.name}, whose model has no name; enter it with @fedweave.model"
         )
     check_writable(target)
-    for file in (exported_model.ABOUT, exported_model.PROGRAM, exported_model.WEIGHTS):
+    one_file = f"{CODE}/{MODULE}.py"  # the code of earlier versions
+    for file in (exported_model.ABOUT, exported_model.PROGRAM, exported_model.WEIGHTS, one_file):
         (target / file).unlink(missing_ok=True)
     save_file(weights, target / exported_model.WEIGHTS)
     if program is None:
@@ -117,7 +118,7 @@ def flatten(model: Tree) -> tuple[dict[str, Tensor], Any]:
 def _describe_inputs(predictor: Predictor, client: int) -> dict[str, Any]:
     """How raw rows of one client become inputs, and what outputs are."""
     about = predictor.about
-    scaling, columns = results_folder.scaling(about), results_folder.columns(about)
+    scaling = results_folder.scaling(about)
     subtracted, divisor = scaling.numbers(client)
     units: dict[str, Any] = {"offset": [], "unit": []}
     if about.get("offset"):
@@ -134,10 +135,20 @@ def _describe_inputs(predictor: Predictor, client: int) -> dict[str, Any]:
         "nodes": nodes,
         "classes": [*about["classes"]],
         "targets": about.get("targets", "forecasts" if about["kind"] == "series" else "classes"),
-        "columns": about["columns"] if columns is None else columns.of_client(client).as_data(),
+        "pixels": about.get("pixels"),
+        "columns": _describe_columns(predictor, client),
         "scaling": {"subtracted": subtracted.tolist(), "divisor": divisor.tolist(), "rows": scaling.rows},
         **units,
     }
+
+
+def _describe_columns(predictor: Predictor, client: int) -> Any:
+    """How a table becomes inputs; None for arrays, and for files of images, of which a folder reads arrays."""
+    columns = results_folder.columns(predictor.about)
+    if columns is not None:
+        return columns.of_client(client).as_data()
+    stored = predictor.about["columns"]
+    return None if images.are_images(stored) else stored
 
 
 def _export_program(
@@ -178,6 +189,13 @@ def run_weights(folder: Path) -> Any:
     return run
 
 
+def _describe_array(about: dict[str, Any]) -> str:
+    """Shape and scale of an array of rows."""
+    pixels = about["pixels"]
+    scale = f" of numbers from {pixels['low']:g} to {pixels['high']:g}" if pixels else ""
+    return f"an array [M, {', '.join(map(str, about['shape']))}]{scale}"
+
+
 def _versions(about: dict[str, Any]) -> dict[str, str]:
     """Versions of the packages that the folder needs, and of fedweave and Python."""
     texts = any(column.get("buckets") or column.get("words") for column in about["columns"] or ())
@@ -188,13 +206,13 @@ def _versions(about: dict[str, Any]) -> dict[str, str]:
 
 def _write_files(target: Path, about: dict[str, Any]) -> None:
     """Code, README, and what MLflow reads."""
-    (target / CODE).mkdir(exist_ok=True)
-    shutil.copyfile(exported_model.__file__, target / CODE / f"{MODULE}.py")
+    (target / CODE / MODULE).mkdir(parents=True, exist_ok=True)
+    for file in Path(exported_model.__file__).parent.glob("*.py"):
+        shutil.copyfile(file, target / CODE / MODULE / file.name)
     versions = about["versions"]
     packages = [name for name in versions if name != "python" and (name != "fedweave" or not about["program"])]
     pins = [f"{name}=={versions[name]}" for name in packages]
-    shape = ", ".join(map(str, about["shape"]))
-    rows = 'pd.read_csv("new.csv")' if about["columns"] else f"...  # an array [M, {shape}]"
+    rows = 'pd.read_csv("new.csv")' if about["columns"] else f"...  # {_describe_array(about)}"
     fields = {"label": about["method"], "client": about["client"], "data": about["data"], "rows": rows}
     listed = "".join(f"  - {pin}\n" for pin in pins)
     nested = "".join(f"      - {pin}\n" for pin in pins)

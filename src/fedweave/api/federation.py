@@ -286,8 +286,7 @@ class Federation:
 
     def describe(self) -> Text:
         """The content of the federation and the preprocessing of its features, as a text."""
-        scaling = self.dataset.note or (f"scaling: {self.normalize}" if self.preprocessing is None else "")
-        lines = [repr(self), *filter(None, [scaling]), *self.notes, *self.small_clients()]
+        lines = [repr(self), *overview.scaling(self), *self.notes, *self.small_clients()]
         columns = [] if self.preprocessing is None else ["columns, fitted on training rows:", str(self.preprocessing)]
         return Text("\n".join([*lines, *columns, self.table.to_string(index=False)]))
 

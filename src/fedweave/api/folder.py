@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedweave import data
+from fedweave.api import features
 from fedweave.api.arguments import check_folder
 from fedweave.api.arrays import digest
 from fedweave.api.federation import Federation
@@ -83,7 +84,8 @@ def write_description(federation: Federation, folder: Path, figures: bool = True
     }
     text = json.dumps({**about, "notes": notes(federation)}, indent=1, default=str) + "\n"
     before, now = read_description(folder, federation.name), json.loads(text)
-    if before and {**before, "notes": now["notes"]} != now:
+    # An earlier version may have described less; the hash of the content covers what it left out.
+    if before and {**now, **before, "notes": now["notes"]} != now:
         raise BadInput(
             f"{target / ABOUT}: holds results of other data of the name {federation.name!r}; choose another folder "
             "(out=, on the command line --out or --output), or give the data another name"
@@ -188,6 +190,7 @@ def describe_inputs(dataset: Dataset, partition: Partition, normalize: Any) -> d
             "rows": scaling.rows,
         },
         "columns": [*dataset.columns] or None,
+        "pixels": features.describe_pixels(dataset, partition),
         **(numeric if dataset.targets is not None else {}),
         **({"categories": [*dataset.categories]} if dataset.categories else {}),
     }

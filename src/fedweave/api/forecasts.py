@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedweave.api import arrays
+from fedweave.api import arrays, exported_model
 from fedweave.api.arguments import as_array, check_size
 from fedweave.api.options import Arrangement, RowOptions, federation_fields
 from fedweave.api.splits import split_rows
@@ -69,7 +69,7 @@ def fields_from_steps(values: Any, others: Any, client: Any, options: RowOptions
     normalize = options.normalize or "standard"
     scope = "each client alone" if normalize == "standard_client" else "all clients together"
     dataset = Dataset(
-        options.name, "images", arrays.as_images(windows.x), None, 0, targets=windows.targets,
+        options.name, "images", exported_model.as_images(windows.x), None, 0, targets=windows.targets,
         channels=tuple(range(width)), note=NOTE.format(scope) if normalize != "none" else "",
     )  # fmt: skip
     dropped = (

@@ -50,22 +50,87 @@ def load(images: Iterable[Any], root: Path, size: tuple[int, int] | None) -> np.
     """
     _check_size(size)
     arrays: list[np.ndarray] = []
-    mode = ""
     for i, image in enumerate(images):
-        original, label = _open_image(image, root, i)
-        if original.mode in DEEP_MODES:
-            _as_bytes(original, label)  # a conversion by PIL would cut larger values off
-        mode = mode or ("L" if original.mode in ("1", "L", *DEEP_MODES) else "RGB")
-        converted = original.convert(mode)
-        if size is not None:
-            converted = converted.resize((size[1], size[0]))
-        values = np.asarray(converted)
-        values = values[None] if mode == "L" else values.transpose(2, 0, 1)
+        values, label = _read_image(image, root, i, size, len(arrays[0]) if arrays else None)
         if arrays and values.shape != arrays[0].shape:
-            shapes = [" x ".join(map(str, one.shape[1:])) for one in (values, arrays[0])]
-            raise BadInput(f"{label}: is of {shapes[0]} pixels, the first image of {shapes[1]}; give size=(32, 32)")
+            sizes = _sizes(values.shape, arrays[0].shape)
+            raise BadInput(f"{label}: is of {sizes[0]} pixels, the first image of {sizes[1]}; give size=(32, 32)")
         arrays.append(values)
     return np.stack(arrays)
+
+
+def describe(column: str, size: tuple[int, int] | None) -> dict[str, Any]:
+    """How images of files became features, as plain data; for `load_like`."""
+    return {"name": column, "role": "image", "resize": size is not None}
+
+
+def are_images(columns: Sequence[Mapping[str, Any]] | None) -> bool:
+    """Whether `columns` of a data set hold what `describe` returns."""
+    return bool(columns) and (columns or ())[0].get("role") == "image"
+
+
+def load_like(rows: Any, columns: Sequence[Mapping[str, Any]] | None, shape: Sequence[int]) -> Any:
+    """Images [M, C, H, W] of new rows, in the colours and the size of the training's; arrays as they are.
+
+    Args:
+        rows: a list of files (below the current folder, if they are relative), encoded files or PIL images, or a table
+            with the column of the training's.
+        columns: of the data set.
+        shape: [C, H, W] of the training's images.
+
+    Raises:
+        BadInput: as `load`; no such column; or files, where arrays are read.
+    """
+    if are_images(columns) and hasattr(rows, "columns"):
+        name = (columns or ())[0]["name"]
+        if name not in rows:
+            raise BadInput(f"table: no column {name!r} of images; it has {', '.join(map(str, rows.columns))}")
+        rows = rows[name]
+    kind = getattr(getattr(rows, "dtype", None), "kind", "")
+    cells = rows.tolist() if kind in ("O", "U", "S", "T") else rows
+    if not isinstance(cells, list | tuple) or not cells or not _is_file(cells[0]):
+        return rows
+    if not are_images(columns):
+        raise BadInput(
+            f"x: holds {format_value(cells[0])}, but this model reads arrays; give [M, {', '.join(map(str, shape))}]"
+        )
+    resize = (shape[1], shape[2]) if (columns or ())[0]["resize"] else None
+    arrays = []
+    for i, image in enumerate(cells):
+        values, label = _read_image(image, Path(), i, resize, shape[0])
+        if values.shape != tuple(shape):
+            sizes = _sizes(values.shape, shape)
+            raise BadInput(
+                f"{label}: is of {sizes[0]} pixels, those of training of {sizes[1]}; give images of that size"
+            )
+        arrays.append(values)
+    return np.stack(arrays)
+
+
+def _is_file(cell: Any) -> bool:
+    """Whether a cell is an image in another form than an array."""
+    from PIL import Image
+
+    return isinstance(cell, str | bytes | Path | Mapping | Image.Image)
+
+
+def _sizes(*shapes: Sequence[int]) -> list[str]:
+    return [" x ".join(map(str, shape[1:])) for shape in shapes]
+
+
+def _read_image(
+    image: Any, root: Path, row: int, size: tuple[int, int] | None, channels: int | None
+) -> tuple[np.ndarray, str]:
+    """(bytes [C, H, W], the image's name in messages); grey or of three colours, as it is without `channels`."""
+    original, label = _open_image(image, root, row)
+    if original.mode in DEEP_MODES:
+        _as_bytes(original, label)  # a conversion by PIL would cut larger values off
+    is_grey = original.mode in ("1", "L", *DEEP_MODES) if channels is None else channels == 1
+    converted = original.convert("L" if is_grey else "RGB")
+    if size is not None:
+        converted = converted.resize((size[1], size[0]))
+    values = np.asarray(converted)
+    return values[None] if is_grey else values.transpose(2, 0, 1), label
 
 
 def _check_size(size: Any) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fedweave import data, results
-from fedweave.api import arrays, graphs, rows
+from fedweave.api import arrays, features, graphs, rows
 from fedweave.api.arguments import as_python, check_flag
 from fedweave.api.federation import Federation
 from fedweave.api.folder import results_folder, write_description
@@ -173,7 +173,7 @@ def _extend_dataset(federation: Federation, newcomers: Federation) -> Dataset:
             f"join: rows of shape {[*new.x.shape[1:]]} with {new.targets_are}, but training had {[*old.x.shape[1:]]} "
             f"with {old.targets_are}"
         )
-    x = np.concatenate([old.x, new.x])
+    x = np.concatenate([old.x, features.as_stored(new.x, old, federation.partition)])
     columns = old.columns if newcomers.preprocessing is None else tuple(newcomers.preprocessing.as_data())
     if old.targets is not None and new.targets is not None:
         return replace(old, x=x, targets=np.concatenate([old.targets, new.targets]), columns=columns)

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedweave.api import features
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import format_count
 
@@ -28,6 +29,12 @@ def summary(federation: "Federation") -> str:
         content = f", forecasts of {format_count(horizon, 'step')}" if dataset.channels else ", numbers"
     clients = format_count(len(federation), "client")
     return f"Federation {federation.name!r}: {clients}, {count} {rows} of {size} {unit}{content}"
+
+
+def scaling(federation: "Federation") -> list[str]:
+    """How features are scaled, one line each."""
+    note = federation.dataset.note or (f"scaling: {federation.normalize}" if federation.preprocessing is None else "")
+    return [*filter(None, [features.state_scale(federation.dataset, federation.partition), note])]
 
 
 def table(federation: "Federation") -> "pd.DataFrame":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedweave.api import folder as results_folder
-from fedweave.api import prediction
+from fedweave.api import images, prediction
 from fedweave.api.prediction import Predictor, RunData
 from fedweave.api.tables import Preprocessing
 from fedweave.errors import BadInput
@@ -33,6 +33,8 @@ def pack(run: Run, folder: Path) -> "np.ndarray | pd.DataFrame | None":
         about, _, run_data = prediction.read_inputs(run)
     except BadInput:
         return None
+    if images.are_images(about["columns"]):  # a server shall not open files that a request names
+        about["columns"] = None
     for file in (run.folder / RUN, *models):
         shutil.copy(file, folder)
     (folder / ABOUT).write_text(json.dumps(about, default=str), encoding="utf-8")

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from fedweave import data
-from fedweave.api import arrays, exported_model, folder
+from fedweave.api import exported_model, features, folder, images
 from fedweave.api.arguments import as_array
 from fedweave.api.tables import convert_input_errors
 from fedweave.errors import BadInput, choose, format_count
@@ -92,16 +92,18 @@ class Predictor:
     def _encode_rows(self, x: Any, client: int) -> np.ndarray:
         """Rows as they were given, or a table with the columns of the training's, as images [M, C, H, W]."""
         table, stored = folder.columns(self.about), self.about["columns"]
+        if images.are_images(stored) or (not stored and len(self.about["shape"]) == 3):
+            x, stored = images.load_like(x, stored, self.about["shape"]), None
         with convert_input_errors():
             if table is not None:
-                return arrays.as_images(table.encode(exported_model.as_table(x, stored), client))
+                return exported_model.as_images(table.encode(exported_model.as_table(x, stored), client))
             if stored and hasattr(x, "columns"):
                 _check_one_client(x, stored)
-                return arrays.as_images(exported_model.last_window(x, stored, self.about["shape"][0]))
+                return exported_model.as_images(exported_model.last_window(x, stored, self.about["shape"][0]))
         values = _as_array(x)
         shape = tuple(self.about["shape"])
         _check_shape(values, shape, self.about["name"])
-        return arrays.as_images(arrays.as_features(values, "predict"))
+        return exported_model.as_images(features.as_features(features.as_training(values, self.about), "predict"))
 
     def _encode_nodes(self, x: Any, client: int) -> np.ndarray:
         """Features of all nodes of the client's subgraph [V, F]."""

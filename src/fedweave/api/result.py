@@ -158,8 +158,9 @@ class MethodResult:
 
         Args:
             x: rows [M, ...] as they were given to the federation. Of `from_pandas`: a table with its columns, of which
-                forecasts read the last rows. Of graphs: the features of all nodes of the client's graph [V, F]. Of
-                series: values and hours [M, window + horizon, 2], where values of the horizon are ignored.
+                forecasts read the last rows. Of `from_images`: paths of files too. Of graphs: the features [V, F], or a
+                table, of all nodes of the client's graph. Of series: values and hours [M, window + horizon, 2], where
+                values of the horizon are ignored.
             client: name of the client.
             seed: which repetition; default: the first.
             model: as it was given to `fit`, where it has no name and the results were loaded from a folder.
@@ -180,7 +181,8 @@ class MethodResult:
         """Probability of each class (columns) for new rows; arguments and errors as of `predict`."""
         predictor = self._load_predictor(model)
         classes, outputs = predictor.classes(), predictor.outputs(x, client, seed)
-        return pd.DataFrame(probabilities(outputs), columns=classes, index=getattr(x, "index", None))
+        index = x.index if isinstance(x, pd.DataFrame | pd.Series) else None  # a list has a method of this name
+        return pd.DataFrame(probabilities(outputs), columns=classes, index=index)
 
     def export(self, folder: Path | str, client: Any, *, seed: int | None = None, model: Any = None) -> Path:
         """Write the model of a client, of the round that validation chose, to a folder that needs no fedweave.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from fedweave.api import arrays, data_checks, forecasts, images
+from fedweave.api import arrays, data_checks, exported_model, forecasts, images
 from fedweave.api.arguments import as_names, check_flag
 from fedweave.api.client_arrays import join_clients
 from fedweave.api.columns import (
@@ -18,6 +18,7 @@ from fedweave.api.columns import (
     feature_columns,
     named_columns,
 )
+from fedweave.api.features import as_features, find_unscaled
 from fedweave.api.options import Arrangement, RowOptions, arrange, federation_fields
 from fedweave.api.tables import HASHED, Preprocessing, fit_columns
 from fedweave.data import Dataset
@@ -84,15 +85,15 @@ def fields_from_arrays(x: Any, y: Any, client: Any, options: RowOptions) -> dict
     if are_texts(x):
         columns = TableOptions([TEXT_COLUMN], text=[TEXT_COLUMN])
         return fields_from_table(text_table(x, y, client), "client", "label", columns, options)
-    values = arrays.as_features(x, options.name)
+    values = as_features(x, options.name)
     arrangement = arrange(y, client, len(values), options)
     scaling = options.normalize.get("name") if isinstance(options.normalize, Mapping) else options.normalize
     scope = "client" if scaling == "standard_client" else "pooled"
     note = [SCALING_NOTES.get(str(scaling), ""), *([TARGET_NOTES[scope]] if arrangement.numbers is not None else [])]
-    dataset = _build_dataset(arrays.as_images(values), arrangement, options, " ".join(filter(None, note)))
+    dataset = _build_dataset(exported_model.as_images(values), arrangement, options, " ".join(filter(None, note)))
     if arrangement.numbers is not None and scope == "client":
         options = replace(options, normalize={"name": scaling, "targets": scope})
-    notes = data_checks.find_duplicates(dataset, arrangement.rows)
+    notes = data_checks.find_duplicates(dataset, arrangement.rows) + find_unscaled(dataset.x, bool(note[0]))
     return federation_fields(dataset, arrangement, options, values.shape[1:], notes)
 
 
@@ -160,7 +161,7 @@ def fields_from_table(
     has_numbers = any(not (column.levels or column.is_text) for column in preprocessing.columns)
     sentences = [SCALING_NOTES[scaled]] * has_numbers + [TARGET_NOTES[columns.preprocess]] * (numbers is not None)
     dataset = _build_dataset(
-        arrays.as_images(encoded), arrangement, options, " ".join(sentences),
+        exported_model.as_images(encoded), arrangement, options, " ".join(sentences),
         categories=preprocessing.categories, columns=tuple(preprocessing.as_data()),
     )  # fmt: skip
     if numbers is not None and not columns.is_pooled:
@@ -278,4 +279,5 @@ def fields_from_images(
     feature_columns(table, client, [label], [image], option_columns)
     options = replace(options, **{key: column_values(table, column) for key, column in option_columns.items()})
     x = images.load(table[image].tolist(), root, size)
-    return fields_from_arrays(x, column_values(table, label), column_values(table, client), options)
+    fields = fields_from_arrays(x, column_values(table, label), column_values(table, client), options)
+    return {**fields, "dataset": replace(fields["dataset"], columns=(images.describe(image, size),))}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fedweave.api import exported_model
+from fedweave.api import exported_model, features
 from fedweave.api import folder as results_folder
 from fedweave.api.arrays import as_times
 from fedweave.api.tables import Preprocessing
@@ -117,7 +117,9 @@ def of_arrays(
     facts = spec.data
     if facts["kind"] != "images":
         raise BadInput(f"{spec.run.key}: its clients hold a {facts['kind']}; take client-N.pt of: {EXPORT_COMMAND}")
-    x = exported_model.as_images(np.asarray(x, dtype=np.float32))
+    x = np.asarray(x)
+    has_pixels = bool(spec.scaling.get("pixels"))
+    x = features.as_training(x, spec.scaling) if has_pixels else exported_model.as_images(x.astype(np.float32))
     if [*x.shape[1:]] != facts["shape"] or len(x) != len(y):
         raise BadInput(
             f"x: shape {[*x.shape]} with {format_count(len(y), 'label')}, but rows of the federation "

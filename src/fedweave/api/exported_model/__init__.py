@@ -1,0 +1,16 @@
+"""Raw rows as inputs of a model, and a model that was exported: this package works without the rest of fedweave.
+
+`export` copies it into its folder under another name, so its files import each other by relative names. So rows become
+inputs in the same way there as in training.
+"""
+
+from .columns import DATE, as_images, as_numbers, as_table, check_columns, encode_column, last_window, unique_texts
+from .errors import InputError
+from .model import ABOUT, MAX_ROWS, PROGRAM, WEIGHTS, Model, PyfuncModel, _load_pyfunc, load, probabilities
+from .pixels import WHITE, scale_pixels
+
+__all__ = [
+    "ABOUT", "DATE", "MAX_ROWS", "PROGRAM", "WEIGHTS", "WHITE", "InputError", "Model", "PyfuncModel", "_load_pyfunc",
+    "as_images", "as_numbers", "as_table", "check_columns", "encode_column", "last_window", "load", "probabilities",
+    "scale_pixels", "unique_texts",
+]  # fmt: skip
