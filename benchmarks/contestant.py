@@ -13,7 +13,8 @@ from dataclasses import replace
 import torch
 
 from benchmarks.workloads import WORKLOADS, Workload
-from fedweave.federation.engine import evaluate, run_round
+from fedweave.federation.engine import run_round
+from fedweave.federation.evaluation import evaluate
 from fedweave.federation.executors import Batched, Executor, Loop, Processes
 from fedweave.federation.records import Settings
 from fedweave.federation.start import begin

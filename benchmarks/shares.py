@@ -23,7 +23,7 @@ import torch
 from benchmarks.load import prepare
 from benchmarks.workloads import WORKLOADS, Workload, images, subgraphs
 from fedweave.client import local_training, stacked_steps
-from fedweave.federation import engine, schedule
+from fedweave.federation import engine, evaluation, schedule
 from fedweave.federation.executors import Batched, Executor, Loop
 from fedweave.federation.protocol import Method
 from fedweave.federation.records import DownloadCache, Settings
@@ -171,8 +171,8 @@ def last_round(method: Method, work: Workload, executor: Executor) -> tuple[floa
     downloads(method, state.server, federation.ids)  # like the previous evaluation
     with time_phases({"server": server_functions(method)}) as clock:
         state, _, models = engine.run_round(method, state, federation, settings, executor, True, downloads)
-        engine.evaluate(method, state, federation, settings, executor, models, downloads)
-        engine.diagnose(method, state.server, federation)
+        evaluation.evaluate(method, state, federation, settings, executor, models, downloads)
+        evaluation.diagnose(method, state.server, federation)
     return sum(clock.seconds.values()), clock.seconds["server"]
 
 

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fedweave.client.task import RowClassification, Task
 from fedweave.errors import BadInput
-from fedweave.federation.engine import evaluate, run_round
+from fedweave.federation.engine import run_round
+from fedweave.federation.evaluation import evaluate
 from fedweave.federation.executors import Batched, Executor, Loop, describe
 from fedweave.federation.records import Settings
 from fedweave.federation.schedule import evaluation_cohort

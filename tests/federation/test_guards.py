@@ -68,45 +68,6 @@ def variant(**hooks: Any) -> type[Method]:
     return dataclass(frozen=True, kw_only=True)(type("Mine", (Mine,), hooks))
 
 
-def put_model(self: Any, server: Any, ids: Tensor, uploads: Any, weights: Tensor) -> Any:
-    """Puts a new model into the given dictionary."""
-    server.update(GlobalModel.aggregate(self, server, ids, uploads, weights))
-    return server
-
-
-def put_tensor(self: Any, server: Any, ids: Tensor, uploads: Any, weights: Tensor) -> Any:
-    """Puts a new tensor into a dictionary in the dictionary."""
-    mean = trees.weighted_mean(uploads["model"], weights)
-    server["model"]["fc1.weight"] = mean["fc1.weight"]
-    return dict(server)
-
-
-def write_tensors(self: Any, server: Any, ids: Tensor, uploads: Any, weights: Tensor) -> Any:
-    """Writes into the tensors."""
-    for name, value in trees.weighted_mean(uploads["model"], weights).items():
-        server["model"][name].copy_(value)
-    return {**server}
-
-
-def add_entry(self: Any, server: Any, ids: Tensor, uploads: Any, weights: Tensor) -> Any:
-    """Adds an entry."""
-    server["rounds"] = torch.ones(())
-    return GlobalModel.aggregate(self, server, ids, uploads, weights)
-
-
-@pytest.mark.parametrize("aggregate", [put_model, put_tensor, write_tensors, add_entry])
-def test_a_changed_state_is_refused(aggregate: Callable[..., Any]) -> None:
-    """Downloads are made once for the same state."""
-    assert_refused(
-        variant(aggregate=aggregate), "Mine.aggregate: changed the state", "return a new dictionary with new"
-    )
-
-
-def test_an_unchanged_state_is_accepted() -> None:
-    """A server that learns nothing is not an error."""
-    assert len(run_rounds(variant(aggregate=lambda self, server, ids, uploads, weights: server))) == 2
-
-
 def training_method(*names: Any, **options: Any) -> type[Method]:
     """`Mine` with other arguments of `descend`."""
     return variant(fit=lambda self, model, received, data: self.descend(model, data, *names, **options))

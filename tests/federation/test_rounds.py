@@ -11,7 +11,8 @@ from torch import Tensor
 from fedweave.client.data import ClientData
 from fedweave.client.solvers import SGD
 from fedweave.families import GlobalModel, SplitClient
-from fedweave.federation.engine import evaluate, run, run_round
+from fedweave.federation.engine import run, run_round
+from fedweave.federation.evaluation import evaluate
 from fedweave.federation.executors import Loop
 from fedweave.federation.protocol import Method, Server, Stage, Start, Update
 from fedweave.federation.records import Report, Settings

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from fedweave.client.solvers import SGD
 from fedweave.errors import BadInput
-from fedweave.federation.engine import evaluate, run, run_round, train
+from fedweave.federation.engine import run, run_round, train
+from fedweave.federation.evaluation import evaluate
 from fedweave.federation.executors import Batched, Loop
 from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import Method

@@ -8,7 +8,8 @@ import tiny
 import torch
 
 from fedweave.client.solvers import SGD
-from fedweave.federation.engine import evaluate, run, run_round
+from fedweave.federation.engine import run, run_round
+from fedweave.federation.evaluation import evaluate
 from fedweave.federation.executors import Loop
 from fedweave.federation.records import Settings
 from fedweave.federation.schedule import Training

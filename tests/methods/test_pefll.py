@@ -9,7 +9,8 @@ from naive import FED, SEED, batches, build_method, ce, network
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedweave.federation.engine import evaluate, run_round
+from fedweave.federation.engine import run_round
+from fedweave.federation.evaluation import evaluate
 from fedweave.federation.executors import Loop
 from fedweave.federation.protocol import Method, Server
 from fedweave.federation.records import Settings

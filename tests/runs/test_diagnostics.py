@@ -21,7 +21,8 @@ from fedweave.federation.collaboration import (
     relation_graph,
     smoothness,
 )
-from fedweave.federation.engine import diagnose, run
+from fedweave.federation.engine import run
+from fedweave.federation.evaluation import diagnose
 from fedweave.federation.executors import Loop
 from fedweave.federation.graph_quality import MEANING, SIMILARITY, VARIATION
 from fedweave.federation.records import Settings

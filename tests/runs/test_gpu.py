@@ -12,7 +12,8 @@ from torch import Tensor
 
 from benchmarks.workloads import Workload, images, sensors, subgraphs
 from fedweave.federation import collaboration
-from fedweave.federation.engine import evaluate, run, run_round
+from fedweave.federation.engine import run, run_round
+from fedweave.federation.evaluation import evaluate
 from fedweave.federation.executors import Batched, Executor, Loop, set_precision
 from fedweave.federation.records import Settings
 from fedweave.federation.start import begin

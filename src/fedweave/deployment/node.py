@@ -16,7 +16,7 @@ from fedweave.deployment.messages import Reply, Request
 from fedweave.deployment.spec import AppSpec
 from fedweave.deployment.store import MODEL, Store
 from fedweave.errors import BadInput
-from fedweave.federation import engine
+from fedweave.federation import engine, evaluation
 from fedweave.federation.executors import Loop, set_precision
 from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import Method
@@ -136,7 +136,7 @@ class Node:
         post = self.store.load(state.round, "post")
         post = None if post is None else to_device(post, self.device)
         settings = self.spec.settings
-        scores, models = engine.evaluate(
+        scores, models = evaluation.evaluate(
             method,
             state,
             self.federation,

@@ -14,7 +14,7 @@ from fedweave.deployment.checkpoint import Session
 from fedweave.deployment.messages import Reply
 from fedweave.deployment.spec import AppSpec
 from fedweave.federation.accounting import Accountant
-from fedweave.federation.engine import diagnose
+from fedweave.federation.evaluation import diagnose
 from fedweave.federation.executors import Loop
 from fedweave.federation.records import Report, State
 from fedweave.runs import archive, assembly

@@ -13,6 +13,7 @@ from fedweave.client.solvers import Solver
 from fedweave.families.weaving import split_ids
 from fedweave.federation import sent_downloads
 from fedweave.federation.protocol import Method, Server, Start
+from fedweave.federation.write_guards import forbid_writes
 from fedweave.tensors import trees
 from fedweave.tensors.gradients import pull_back
 from fedweave.tensors.trees import Params, Tree
@@ -118,8 +119,10 @@ class GeneratedModels(Method):
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         with torch.no_grad():
-            parts = split_ids(ids, self.values_per_client(server["fixed"]), self.rowwise)
-            models = trees.concat([self.generate(server["phi"], server["fixed"], part) for part in parts])
+            phi, fixed = server["phi"], server["fixed"]
+            parts = split_ids(ids, self.values_per_client(fixed), self.rowwise)
+            with forbid_writes(self, "generate", phi=phi, fixed=fixed, ids=ids):
+                models = trees.concat([self.generate(phi, fixed, part) for part in parts])
             return {}, {**models, **self.attach(server, ids)}
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:

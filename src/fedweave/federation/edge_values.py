@@ -11,8 +11,9 @@ from fedweave.federation.executors import Executor
 from fedweave.federation.federation import Federation
 from fedweave.federation.graph_controls import GraphControl
 from fedweave.federation.protocol import ClientState, Method
-from fedweave.federation.records import EdgeValue, State
+from fedweave.federation.records import DownloadCache, EdgeValue, State
 from fedweave.federation.schedule import evaluation_cohort
+from fedweave.federation.write_guards import data_of, forbid_writes
 from fedweave.tensors import dropout_keys, trees
 from fedweave.tensors.trees import Tree
 
@@ -53,7 +54,7 @@ def edge_values(
 
 def _measure(method: Method, state: State, federation: Federation, seed: int, executor: Executor) -> _Measurement:
     ids = federation.sample.to(federation.ids.device)
-    shared, own = method.download(state.server, ids)
+    shared, own = DownloadCache()(method, state.server, ids)
 
     def loss(own: Tree, client: ClientState, data: ClientData) -> Tensor:
         rows = remove_padding(data.val)
@@ -61,8 +62,10 @@ def _measure(method: Method, state: State, federation: Federation, seed: int, ex
         return method.task.mean_loss(method.predict(model, data, rows), data, rows)
 
     cohort = evaluation_cohort(federation, seed, state.round, positions=federation.sample)
-    with torch.no_grad():
+    clients = trees.take(state.clients, ids)
+    given = {"shared": shared, "own": own, "client": clients, "data": data_of(cohort)}
+    with torch.no_grad(), forbid_writes(method, "mixture_model", **given):
         weights = method.collaboration(state.server)
-        losses = executor.map(loss, (own, trees.take(state.clients, ids)), cohort)
+        losses = executor.map(loss, (own, clients), cohort)
     assert weights is not None  # a method that mixes has a graph
     return _Measurement(losses, weights[:, ids])

@@ -1,4 +1,4 @@
-"""The loop that runs every method: one round, its evaluation, and a generator of reports.
+"""The loop that runs every method: one round, and a generator of reports.
 
 It knows the protocol, the executors and the schedule, never a method.
 """
@@ -11,19 +11,19 @@ import torch
 from torch import Tensor
 
 from fedweave.client import optimizers
-from fedweave.client.data import ClientData, remove_padding
-from fedweave.federation import graph_guards, guards, predictions, schedule, sent_downloads, state_guards
+from fedweave.client.data import ClientData
+from fedweave.federation import guards, schedule, sent_downloads, state_guards
 from fedweave.federation.accounting import Accountant
-from fedweave.federation.collaboration import describe_graph, is_recordable
 from fedweave.federation.edge_values import edge_values
+from fedweave.federation.evaluation import diagnose, evaluate
 from fedweave.federation.executors import Executor
 from fedweave.federation.federation import Cohort, Federation
-from fedweave.federation.graph_quality import MEANING, quality
 from fedweave.federation.protocol import ClientState, Method, Server, Update
 from fedweave.federation.records import DownloadCache, Report, Settings, State
 from fedweave.federation.start import add_newcomers, begin, hand_over, initial_model
 from fedweave.federation.timeline import Timeline
-from fedweave.federation.uploads import deliver, finite_rows, protect_uploads, reference
+from fedweave.federation.uploads import deliver, protect_uploads, reference
+from fedweave.federation.write_guards import data_of, forbid_writes
 from fedweave.tensors import recordings, trees
 from fedweave.tensors.storage import use_storage
 from fedweave.tensors.trees import Tree
@@ -73,8 +73,9 @@ def train(
         state_guards.check_update(type(method).__name__, result, Update, client)
         return result, memory.states if memory else {}
 
-    private = (own, trees.take(state.clients, ids), trees.take(state.optimizers, ids))
-    return LocalRound(shared, own, *executor.map(update, private, cohort))
+    clients, states = trees.take(state.clients, ids), trees.take(state.optimizers, ids)
+    with forbid_writes(method, "client_update", shared=shared, own=own, client=clients, data=data_of(cohort)):
+        return LocalRound(shared, own, *executor.map(update, (own, clients, states), cohort))
 
 
 def run_round(
@@ -158,7 +159,8 @@ def _aggregate(
 ) -> Server:
     """The server's state after the `uploads` of `senders`; `sent` are the own downloads of the round, by client."""
     weights = torch.ones_like(sizes) if method.training.uniform_mean else sizes
-    with sent_downloads.store(server, *sent), guards.forbid_changes(server, type(method).__name__):
+    given = {"server": server, "ids": senders, "uploads": uploads, "weights": weights, "downloads": sent[1]}
+    with sent_downloads.store(server, *sent), forbid_writes(method, "aggregate", **given):
         return method.aggregate(server, senders, uploads, weights)
 
 
@@ -178,81 +180,6 @@ def _add_absent_models(
     absent_cohort = _training_cohort(method, cohort.federation, absent, settings.seed, state.round)
     absent_models = train(method, state, absent_cohort, executor).updates.model
     return trees.take(trees.concat([models, absent_models]), torch.argsort(torch.cat([positions, absent])))
-
-
-def evaluate(
-    method: Method,
-    state: State,
-    federation: Federation,
-    settings: Settings,
-    executor: Executor,
-    post: Tree | None = None,
-    downloads: DownloadCache | None = None,
-) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tree]]:
-    """Scores and models of the evaluated clients [K]: "pre" as deployed from `state`, "post" after local training.
-
-    Args:
-        post: models [K, ...] after local training, if they are evaluated too.
-        downloads: what was sent last, if this is one of several rounds.
-    """
-    cohort = schedule.evaluation_cohort(federation, settings.seed, state.round, positions=federation.sample)
-    ids = federation.sample.to(federation.ids.device)
-    shared, own = (downloads or DownloadCache())(method, state.server, ids)
-    pre = executor.map(
-        lambda own, client, data: method.personalize(shared, own, client, data),
-        (own, trees.take(state.clients, ids)),
-        cohort,
-    )
-    models = {"pre": pre} if post is None else {"pre": pre, "post": _replace_nonfinite(post, pre)}
-
-    def scores(model: Tree) -> dict[str, Tensor]:
-        if method.task.scoring is not None:
-            return predictions.scores(method, model, executor, cohort)
-        return executor.map(score, (model,), cohort)
-
-    def score(model: Tree, data: ClientData) -> dict[str, Tensor]:
-        val, test = remove_padding(data.val), method.task.scored_rows(data, remove_padding(data.test))
-        outputs = method.predict(model, data, torch.cat([val, test]))
-        return {
-            "val": method.task.score(outputs[: len(val)], data, val),
-            "test": method.task.score(outputs[len(val) :], data, test, shared_test=True),
-        }
-
-    pre_scores = scores(models["pre"])
-    if post is None:
-        return {"pre": pre_scores}, models
-    # Models are often equal, such as those of a method that trains nothing: then they are scored once.
-    post_scores = pre_scores if trees.equal(models["post"], pre) else scores(models["post"])
-    return {"pre": pre_scores, "post": post_scores}, models
-
-
-def _replace_nonfinite(post: Tree, pre: Tree) -> Tree:
-    """`post` [K, ...]; a client whose trained model is not finite gets its model in `pre` instead."""
-    is_finite = finite_rows(post)
-    if is_finite is None:
-        return post
-    return trees.tree_map(lambda new, old: torch.where(trees.column(is_finite, new), new, old), post, pre)
-
-
-def diagnose(method: Method, server: Server, federation: Federation) -> dict[str, float]:
-    """The method's own diagnostics, and the quality of its collaboration graph between the clients of `federation`.
-
-    A graph of very many clients is not computed.
-    """
-    with torch.no_grad():
-        recordable = is_recordable(len(method.task.layers), federation.clients)
-        weights = method.collaboration(server) if recordable else None
-        if weights is not None:
-            graph_guards.check_graph(type(method).__name__, weights, len(method.task.layers), federation.clients)
-        if (vectors := method.portrait(server)) is not None:
-            graph_guards.check_portrait(type(method).__name__, vectors, federation.clients)
-        numbers = guards.read_numbers(type(method).__name__, method.diagnostics(server))
-        numbers |= {} if weights is None else {name: float(value) for name, value in describe_graph(weights).items()}
-    if weights is None:
-        return numbers
-    truth = (None if t is None else t.cpu().numpy() for t in (federation.group, federation.divergence))
-    qualities = quality(weights.detach().cpu().numpy(), *truth)
-    return numbers | {MEANING[name]: value for name, value in qualities.items()}
 
 
 def run(

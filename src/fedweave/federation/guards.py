@@ -11,7 +11,6 @@ import traceback
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from operator import is_
 from pathlib import Path
 from typing import Any
 
@@ -20,47 +19,13 @@ import torch
 from torch import Tensor
 
 from fedweave.errors import BadInput, format_value, suggest
-from fedweave.tensors.trees import Params, Tree
+from fedweave.tensors.trees import Params
 
 MT19937_BYTES = 625 * 4  # 624 words and the position of the next one
 KEYED = (
     "take them from data.key with fedweave.tensors.dropout_keys.uniform (in a model: dropout_keys.dropout with its "
     "key), and those of the server's start from fedweave.tensors.seeding.use_seed(start.seed), so that seeds decide"
 )
-
-
-@contextmanager
-def forbid_changes(server: Tree, name: str) -> Iterator[None]:
-    """Refuse a step of the method `name` that changes the state `server` in place.
-
-    The state before a round is still needed after it: downloads are made from it, and a run can continue from it.
-
-    Raises:
-        BadInput: the state was changed.
-    """
-    before = _snapshot(server, [], [])
-    yield
-    after = _snapshot(server, [], [])
-    if before[1] != after[1] or not all(map(is_, before[0], after[0])):
-        raise BadInput(
-            f"{name}.aggregate: changed the state that it was given; return a new dictionary with new tensors"
-        )
-
-
-def _snapshot(tree: Tree, leaves: list[Any], notes: list[Any]) -> tuple[list[Any], list[Any]]:
-    """The leaves of `tree`, and notes: the names of every part, and how often every leaf was written to."""
-    if isinstance(tree, dict):
-        notes.append(tuple(tree))
-        for part in tree.values():
-            _snapshot(part, leaves, notes)
-    elif isinstance(tree, tuple | list):
-        notes.append(len(tree))
-        for part in tree:
-            _snapshot(part, leaves, notes)
-    else:
-        leaves.append(tree)
-        notes.append(getattr(tree, "_version", None))
-    return leaves, notes
 
 
 @contextmanager

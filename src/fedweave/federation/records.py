@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedweave.federation.protocol import ClientState, Method, Server
 from fedweave.federation.uploads import PLAIN, UploadPath
+from fedweave.federation.write_guards import forbid_writes
 from fedweave.tensors.storage import Storage
 from fedweave.tensors.trees import Tree
 
@@ -121,6 +122,7 @@ class DownloadCache:
             or not torch.equal(ids, self.arguments[2])
         ):
             self.arguments, self.downloads = None, ({}, {})  # so that two downloads are never in memory at once
-            self.downloads = method.download(server, ids)
+            with forbid_writes(method, "download", server=server, ids=ids):
+                self.downloads = method.download(server, ids)
             self.arguments = (method, server, ids)
         return self.downloads

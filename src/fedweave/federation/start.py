@@ -15,6 +15,7 @@ from fedweave.federation.protocol import ClientState, Enrolment, Method, Stage, 
 from fedweave.federation.records import Settings, State
 from fedweave.federation.schedule import INITIAL, SERVER, cohort
 from fedweave.federation.uploads import PLAIN, UploadPath, deliver_enrolment
+from fedweave.federation.write_guards import data_of, forbid_writes
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree
 
@@ -54,7 +55,8 @@ def begin(
 ) -> State:
     """The state before round 0."""
     start, clients, states = admission(method, federation, seed, executor, upload_path)
-    server = method.init(start)
+    with forbid_writes(method, "init", start=start):
+        server = method.init(start)
     state_guards.check_tensors(f"{type(method).__name__}.init", server)
     server = trees.tree_map(lambda t: t.to(federation.ids.device), server)
     return State(0, server, clients, states)
@@ -73,7 +75,8 @@ def hand_over(stage: Stage, state: State, federation: Federation, settings: Sett
     if stage.handover is None:
         return state
     start, _ = _enrol_all(stage.method, federation, settings.seed, executor, settings.upload_path, state.round)
-    server = trees.tree_map(lambda t: t.to(federation.ids.device), stage.handover(state.server, start))
+    with forbid_writes(stage.method, "stages", server=state.server, start=start):
+        server = trees.tree_map(lambda t: t.to(federation.ids.device), stage.handover(state.server, start))
     return state._replace(server=server)
 
 
@@ -93,9 +96,11 @@ def add_newcomers(
     start = _start(model, enrolled, federation, seed)
     clients = _private_states(method, model, enrolled, newcomers)
     moments = optimizers.add_newcomers(state.optimizers, newcomers)
+    with forbid_writes(method, "admit", server=state.server, enrolled=enrolled.upload, start=start):
+        server = method.admit(state.server, enrolled.upload, newcomers, start)
     return State(
         state.round,
-        method.admit(state.server, enrolled.upload, newcomers, start),
+        server,
         trees.concat([state.clients, clients]),
         optimizers.put(moments, torch.arange(n - newcomers, n, device=federation.ids.device), enrolled.optimizers, n),
     )
@@ -103,7 +108,8 @@ def add_newcomers(
 
 def _private_states(method: Method, model: Params, enrolled: StackedEnrolments, clients: int) -> Tree:
     """Private states [clients, ...] on joining."""
-    state = method.join(model)
+    with forbid_writes(method, "join", model=model):
+        state = method.join(model)
     state_guards.check_tensors(f"{type(method).__name__}.join", state)
     states = trees.build_table(state, clients)
     return {**states, **enrolled.client} if enrolled.client else states
@@ -129,6 +135,7 @@ def _enrol(
             return enrolment, {}, {}
         return enrolment.upload, enrolment.client, memory.states if memory else {}
 
-    upload, client, states = executor.map(enrol_client, (), participants)
+    with forbid_writes(method, "enrol", model=model, data=data_of(participants)):
+        upload, client, states = executor.map(enrol_client, (), participants)
     senders = replace(participants, round=ENROLMENT - round)
     return StackedEnrolments(deliver_enrolment(upload, senders, seed, upload_path, method.public), client, states)

@@ -1,13 +1,10 @@
-"""The checks that users call."""
+"""The checks of models and data sets that users call."""
 
-import ast
-import difflib
 import inspect
 import tempfile
-import textwrap
 from collections.abc import Callable
 from dataclasses import fields
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,114 +12,17 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedweave.client.solvers import SGD, Adam
+from fedweave.client.solvers import SGD
 from fedweave.client.task import RowClassification
 from fedweave.data.base import Dataset
 from fedweave.data.facts import check_finite
 from fedweave.errors import BadInput
-from fedweave.families.weaving import Weaving
 from fedweave.federation.executors import Batched, Loop
-from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import Method
 from fedweave.federation.schedule import Training
 from fedweave.models.base import ClientModel, check_parameters, find_norms, has_running_moments, make_frozen_buffers
 from fedweave.testing import contract
-from fedweave.testing.federations import CLASSES, TASKS, rows_federation
-
-Check = Callable[[], object]
-
-
-def check_method(cls: type[Method], **settings: Any) -> None:
-    """Check the promises of every method, on all toy tasks that have what the method needs.
-
-    Args:
-        cls: the class, decorated with `dataclass(frozen=True, kw_only=True)`.
-        settings: values for its fields that make it quick.
-
-    Raises:
-        AssertionError: naming the task and what is broken.
-    """
-    for check in method_checks(cls, **settings):
-        check()
-
-
-def method_checks(cls: type[Method], **settings: Any) -> list[Check]:
-    """The checks of `check_method` one by one, for `pytest.mark.parametrize`.
-
-    Raises:
-        AssertionError: the class is no complete method, misspells the name of a hook, or fits no task.
-    """
-    is_method = isinstance(cls, type) and issubclass(cls, Method)
-    assert is_method, f"{cls!r}: derive it from fedweave.federation.protocol.Method"
-    assert not cls.__abstractmethods__, f"{cls.__name__}: define {', '.join(sorted(cls.__abstractmethods__))}"
-    frozen = getattr(getattr(cls, "__dataclass_params__", None), "frozen", False)
-    assert frozen, f"{cls.__name__}: decorate it with @dataclass(frozen=True, kw_only=True)"
-    _check_names(cls)
-    kinds = [kind for kind, (task, _) in TASKS.items() if cls.needs <= task().capabilities]
-    assert kinds, f"{cls.__name__}: needs {sorted(cls.needs)}, which no task has"
-    return [check for kind in kinds for check in _method_checks(cls, kind, settings)]
-
-
-def _check_names(cls: type[Method]) -> None:
-    """Refuse an unused function whose name is similar to that of a hook: the default hook would run in its place."""
-    bases = [base for base in cls.__mro__ if issubclass(base, Method)]
-    try:
-        used = frozenset().union(*map(_used_attributes, bases))
-    except OSError:  # a class without a file cannot be read
-        return
-    for base in (base for base in bases if base is cls or not base.__module__.startswith("fedweave.")):
-        hooks = {name for parent in base.__mro__[1:] for name in vars(parent) if not name.startswith("_")}
-        functions = {name for name, value in vars(base).items() if callable(value) or isinstance(value, property)}
-        for name in sorted(functions - hooks - used):
-            near = difflib.get_close_matches(name, hooks, 1, 0.8)
-            assert not near, f"{base.__name__}: nothing calls {name}; name it {near[0]}, or _{name} if it is no hook"
-
-
-@cache
-def _used_attributes(cls: type) -> frozenset[str]:
-    """Names of the attributes in the source of a class."""
-    nodes = ast.walk(ast.parse(textwrap.dedent(inspect.getsource(cls))))
-    return frozenset(node.attr for node in nodes if isinstance(node, ast.Attribute))
-
-
-def _method_checks(cls: type[Method], kind: str, settings: dict[str, Any]) -> list[Check]:
-    @cache
-    def build_objects() -> tuple[Method, Federation]:
-        make_task, make_federation = TASKS[kind]
-        task, federation = make_task(), make_federation()
-        solver = Adam(lr=0.02, weight_decay=5e-4) if kind == "nodes" else SGD(lr=0.1)
-        # Clients keep their optimisers on the task whose solver has moments.
-        rows = Training(batch_size=4, epochs=2)
-        training = Training(batch_size=0, epochs=2, keep_optimizer=True) if kind == "nodes" else rows
-        return cls(**{"task": task, "solver": solver, "training": training, **settings}), federation
-
-    @cache
-    def expected_rounds() -> list[Any]:
-        return contract.run_rounds(*build_objects())
-
-    def build_check(check: Callable[..., object], compared: bool, alone: bool = False) -> Check:
-        def perform() -> None:
-            arguments = () if alone else build_objects()
-            try:
-                check(*arguments, *([expected_rounds()] if compared else []))
-            except Exception as error:  # whatever the code of a user raises
-                message = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
-                raise AssertionError(f"{cls.__name__} on {kind}: {check.__doc__} {message}") from error
-
-        perform.__name__ = f"{cls.__name__}-{kind}-{check.__name__}"
-        return perform
-
-    weaving = [build_check(contract.controls_reach_the_graph, False)] if issubclass(cls, Weaving) else []
-    return [
-        build_check(contract.names_are_known, False),
-        build_check(contract.executors_agree, True),
-        build_check(contract.absent_clients_keep_their_bits, False),
-        build_check(contract.resumed_equals_uninterrupted, True),
-        build_check(contract.state_is_plain_tensors, True, alone=True),
-        build_check(contract.training_ignores_test_rows, True),
-        build_check(contract.newcomers_join, False),
-        *weaving,
-    ]
+from fedweave.testing.federations import CLASSES, rows_federation
 
 
 def check_model(build: Callable[..., ClientModel], shape: tuple[int, ...] = (1, 8, 8), outputs: int = CLASSES) -> None:

@@ -12,7 +12,8 @@ from torch import Tensor
 from fedweave.client.regression import Forecast
 from fedweave.client.task import Task
 from fedweave.families.base import check_local_names
-from fedweave.federation.engine import evaluate, run, run_round
+from fedweave.federation.engine import run, run_round
+from fedweave.federation.evaluation import evaluate
 from fedweave.federation.executors import Batched, Executor, Loop
 from fedweave.federation.federation import Federation
 from fedweave.federation.graph_controls import GraphControl
@@ -20,6 +21,7 @@ from fedweave.federation.protocol import Method
 from fedweave.federation.records import Report, Settings, State
 from fedweave.federation.schedule import participants
 from fedweave.federation.start import add_newcomers, begin
+from fedweave.federation.write_guards import compare_values
 from fedweave.tensors.trees import Tree, tree_leaves
 
 SOME = Settings(rounds=3, participation=0.6, seed=1, every=3)
@@ -28,8 +30,13 @@ CLOSE = 1e-8  # relative and absolute, in double precision
 
 
 def run_rounds(method: Method, federation: Federation) -> list[Report]:
-    """The rounds of a run with partial participation, one client after the other: what the checks compare with."""
-    return list(run(method, federation, SOME, Loop()))
+    """The rounds of a run with partial participation, one client after the other: what the checks compare with.
+
+    Raises:
+        BadInput: a hook writes into what it was given, in whatever way.
+    """
+    with compare_values():
+        return list(run(method, federation, SOME, Loop()))
 
 
 def run_to_end(

@@ -1,0 +1,106 @@
+"""The checks of methods that users call."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from fedweave.client.solvers import SGD, Adam
+from fedweave.errors import BadInput
+from fedweave.families.weaving import Weaving
+from fedweave.federation.federation import Federation
+from fedweave.federation.protocol import Method
+from fedweave.federation.schedule import Training
+from fedweave.testing import contract
+from fedweave.testing.federations import TASKS
+from fedweave.testing.hook_names import check_names
+
+Check = Callable[[], object]
+
+
+def check_method(cls: type[Method], **settings: Any) -> None:
+    """Check the promises of every method, on all toy tasks that have what the method needs.
+
+    Args:
+        cls: the class, decorated with `dataclass(frozen=True, kw_only=True)`.
+        settings: values for its fields that make it quick.
+
+    Raises:
+        AssertionError: naming the task and what is broken.
+    """
+    for check in method_checks(cls, **settings):
+        check()
+
+
+def method_checks(cls: type[Method], **settings: Any) -> list[Check]:
+    """The checks of `check_method` one by one, for `pytest.mark.parametrize`.
+
+    Raises:
+        AssertionError: the class is no complete method, misspells the name of a hook, or fits no task.
+    """
+    is_method = isinstance(cls, type) and issubclass(cls, Method)
+    assert is_method, f"{cls!r}: derive it from fedweave.federation.protocol.Method"
+    assert not cls.__abstractmethods__, f"{cls.__name__}: define {', '.join(sorted(cls.__abstractmethods__))}"
+    frozen = getattr(getattr(cls, "__dataclass_params__", None), "frozen", False)
+    assert frozen, f"{cls.__name__}: decorate it with @dataclass(frozen=True, kw_only=True)"
+    check_names(cls)
+    kinds = [kind for kind, (task, _) in TASKS.items() if cls.needs <= task().capabilities]
+    assert kinds, f"{cls.__name__}: needs {sorted(cls.needs)}, which no task has"
+    return [check for kind in kinds for check in _method_checks(cls, kind, settings)]
+
+
+def _method_checks(cls: type[Method], kind: str, settings: dict[str, Any]) -> list[Check]:
+    @cache
+    def build_objects() -> tuple[Method, Federation]:
+        make_task, make_federation = TASKS[kind]
+        task, federation = make_task(), make_federation()
+        solver = Adam(lr=0.02, weight_decay=5e-4) if kind == "nodes" else SGD(lr=0.1)
+        # Clients keep their optimisers on the task whose solver has moments.
+        rows = Training(batch_size=4, epochs=2)
+        training = Training(batch_size=0, epochs=2, keep_optimizer=True) if kind == "nodes" else rows
+        return cls(**{"task": task, "solver": solver, "training": training, **settings}), federation
+
+    @cache
+    def expected_rounds() -> list[Any]:
+        return contract.run_rounds(*build_objects())
+
+    def build_check(check: Callable[..., object], compared: bool, alone: bool = False) -> Check:
+        def perform() -> None:
+            arguments = () if alone else build_objects()
+            check(*arguments, *([expected_rounds()] if compared else []))
+
+        return _report(perform, check, f"{cls.__name__}-{kind}")
+
+    weaving = [build_check(contract.controls_reach_the_graph, False)] if issubclass(cls, Weaving) else []
+    return [
+        build_check(contract.names_are_known, False),
+        build_check(contract.executors_agree, True),
+        build_check(contract.absent_clients_keep_their_bits, False),
+        build_check(contract.resumed_equals_uninterrupted, True),
+        build_check(contract.state_is_plain_tensors, True, alone=True),
+        build_check(contract.training_ignores_test_rows, True),
+        build_check(contract.newcomers_join, False),
+        *weaving,
+    ]
+
+
+def _report(perform: Check, check: Callable[..., object], subject: str) -> Check:
+    """`perform` as a test of its own; whatever the code of a user raises becomes an AssertionError.
+
+    Args:
+        check: whose name and promise (the first line of its docstring) the test has.
+        subject: the class and the toy task, joined by a hyphen.
+    """
+    promise, where = str(check.__doc__).splitlines()[0], subject.replace("-", " on ")
+
+    def report() -> None:
+        try:
+            perform()
+        except BadInput as error:  # its line says what is wrong, whichever promise was checked
+            raise AssertionError(f"{where}: {error}") from error
+        except AssertionError as error:
+            raise AssertionError(f"{where}: {promise} {error}") from error
+        except Exception as error:
+            raise AssertionError(f"{where}: {promise} {type(error).__name__}: {error}") from error
+
+    report.__name__ = f"{subject}-{check.__name__}"
+    return report
