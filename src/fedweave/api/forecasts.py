@@ -78,7 +78,7 @@ def fields_from_steps(values: Any, others: Any, client: Any, options: RowOptions
     )
     notes = (dropped,) if windows.dropped else ()
     options = replace(options, group=group, unit=unit, normalize=normalize)
-    return {**federation_fields(dataset, arrangement, options, windows.x.shape[1:], notes), "stride": options.stride}
+    return federation_fields(dataset, arrangement, options, windows.x.shape[1:], notes)
 
 
 def _select_windows(values: Any, name: str, first: np.ndarray, steps: int) -> Any:
