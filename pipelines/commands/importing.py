@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from pprint import pformat
@@ -15,12 +16,15 @@ from rich.console import Console
 
 import fedweave as fw
 from fedweave.api.columns import id_columns
+from fedweave.api.folder import notes
 from fedweave.api.plan import GRAPH, ROWS, plan
 from fedweave.api.reading import read_folder
 from fedweave.errors import BadInput, format_count
 from fedweave.files import write_atomic
 from fedweave.pipelines.commands import data_options as opt
 from fedweave.pipelines.commands import studies
+from fedweave.registry import definition
+from fedweave.study import plugins
 from fedweave.study.catalogue import STUDIES
 
 if TYPE_CHECKING:
@@ -83,6 +87,7 @@ def import_(
     name = name or file.resolve().name.split(".")[0].lower()
     if not NAME.fullmatch(name):
         raise BadInput(f"--name: {name!r} must begin with a letter a-z, then letters a-z, digits, - and _, at most 50")
+    _check_not_taken(name)
     options = opt.parse_options(
         label=label, features=features, exclude=exclude, target=target, text=text, window=window, horizon=horizon,
         stride=stride, split=split, shares=shares, time=time, gap=gap, recording=recording, group=group, unit=unit,
@@ -99,11 +104,47 @@ def import_(
     }
     for path, text in texts.items():
         _check_unchanged(path, text, force)
-    FOLDER.mkdir(exist_ok=True)
-    for path, new in {copy: content, **{path: text.encode() for path, text in texts.items()}}.items():
-        _write_changed(path, new)
-    studies.use(name, force=force)
+    _add_to_project(name, {copy: content, **{path: text.encode() for path, text in texts.items()}}, force)
+    for line in notes(federation):
+        out.print(f"warning: {line}", soft_wrap=True)
     out.print(f"{federation!r}; {plugin} and {study_file} say how; next: dvc repro", soft_wrap=True)
+
+
+def _check_not_taken(name: str) -> None:
+    """Refuse the name of a data set that is not from an earlier import of this name.
+
+    Raises:
+        BadInput: naming the file with the other data set.
+    """
+    from fedweave.data import DATASETS, PARTITIONS
+
+    plugins.load_if_missing(name, DATASETS)
+    for kind, key, table in (("data set", name, DATASETS), ("partition", f"{name}-rows", PARTITIONS)):
+        if key in table and (place := Path(definition(table[key])[0])) != _plugin_path(name).resolve():
+            raise BadInput(f"--name: the {kind} {key!r} is there already, in {place}; give another --name")
+
+
+def _add_to_project(name: str, contents: Mapping[Path, bytes], force: bool) -> None:
+    """Write the files of a data set and make its study the current one; if that is refused, leave nothing.
+
+    Raises:
+        BadInput: as `studies.use`.
+    """
+    before, is_first = {path: path.read_bytes() if path.is_file() else None for path in contents}, not FOLDER.exists()
+    FOLDER.mkdir(exist_ok=True)
+    try:
+        for path, content in contents.items():
+            _write_changed(path, content)
+        studies.use(name, force=force)
+    except BadInput:
+        for path, old in before.items():
+            if old is None:
+                path.unlink(missing_ok=True)
+            else:
+                _write_changed(path, old)
+        if is_first:
+            shutil.rmtree(FOLDER)  # it may have compiled code
+        raise
 
 
 def _read(file: Path, client: str, options: Mapping[str, Any]) -> tuple[fw.Federation, bytes, str]:

@@ -212,6 +212,31 @@ def test_bad_newcomers_are_refused(federation: fw.Federation) -> None:
             run.join(rows, **NAMES, **more)
 
 
+def split_of_newcomer(initial: fw.Federation, **options: Any) -> list[list[int]]:
+    """The rows of "site 3" in each part, counted from its first one."""
+    extended = add_newcomers(initial, NewcomerData(NEW, "who", "late", options))
+    parts = (getattr(extended.partition, part)[3] for part in ("train", "val", "test"))
+    return [(rows - len(OLD)).tolist() for rows in parts]
+
+
+def test_newcomers_follow_the_rule_of_the_split() -> None:
+    """By time, their last rows test. Without what the rule needs, one line says so, and another rule may be named."""
+    with_day = OLD.assign(day=range(len(OLD)))
+    by_time = fw.Federation.from_pandas(with_day, **NAMES, time="day")
+    for options in ({}, {"shares": {"train": 0.5, "val": 0.2, "test": 0.3}}, {"split": {"train": 0.7, "test": 0.3}}):
+        with pytest.raises(fw.BadInput, match=r"join: .* rule 'chronological', so newcomers' rows need time= too"):
+            split_of_newcomer(by_time, **options)
+    backwards = np.arange(len(NEW))[::-1]
+    train, val, test = split_of_newcomer(by_time, time=backwards)
+    assert max(test) < min(val) <= max(val) < min(train)
+    at_random = split_of_newcomer(by_time, split="random")
+    assert at_random == split_of_newcomer(fw.Federation.from_pandas(OLD, **NAMES, split="random"))
+    assert at_random != split_of_newcomer(fw.Federation.from_pandas(OLD, **NAMES))
+    in_sessions = fw.Federation.from_pandas(with_day, **NAMES, recording="day")
+    with pytest.raises(fw.BadInput, match=r"the rule 'grouped', so newcomers' rows need recording= too"):
+        split_of_newcomer(in_sessions)
+
+
 def test_newcomers_of_several_splits_are_refused() -> None:
     """The test rows of the first split trained models in the others."""
     federation = fw.Federation.from_dataset("digits", "iid", clients=3, seeds=[1, 2])

@@ -120,6 +120,35 @@ def test_several_series_with_missing_values_are_forecast() -> None:
     fw.fit("fedavg", federation, rounds=1, **QUIET)
 
 
+def gap_lines(table: pd.DataFrame, **options: Any) -> list[str]:
+    """The warnings about gaps of a federation that forecasts."""
+    federation = fw.Federation.from_pandas(table, **{**SALES, "window": 4, "horizon": 2, **options})
+    return [line for line in federation.notes if "a gap in time" in line]
+
+
+def test_windows_across_gaps_in_time_are_counted() -> None:
+    """Of 80 days of a town, one is missing. Five windows have rows before and after it: those of six rows."""
+    assert not gap_lines(HOUSES)
+    assert not gap_lines(HOUSES.assign(day=HOUSES["day"] / 24))  # rounding is no gap
+    missing = HOUSES[(HOUSES["town"] != "town 1") | (HOUSES["day"] != 40)]
+    row = np.flatnonzero((missing["town"] == "town 1") & (missing["day"] == 39))[0]
+    for table in (missing, missing.assign(day=pd.Timestamp("2024-01-01") + pd.to_timedelta(missing["day"], "h"))):
+        (line,) = gap_lines(table)
+        assert line.startswith("5 of 224 windows cross a gap in time")
+        assert "the series have 1 gap of more than 1.5 times the usual step" in line
+        assert f"the first of client 'town 1' after row {row};" in line
+    later = missing.assign(day=missing["day"] + 1000 * (missing["day"] >= 70))
+    assert gap_lines(later)[0].startswith("20 of 224 windows cross")
+    assert "have 4 gaps" in gap_lines(later)[0]
+
+
+def test_recordings_cut_a_series_at_its_gaps() -> None:
+    """The way out of the warning works: no window has rows of two recordings."""
+    table = HOUSES.assign(day=HOUSES["day"] + 9 * (HOUSES["day"] >= 40), part=(HOUSES["day"] >= 40).astype(int))
+    assert len(gap_lines(table)) == 1
+    assert not gap_lines(table, recording="part")
+
+
 def test_ambiguous_dates_do_not_select_the_last_rows() -> None:
     """With the month first, 04.03. would be the latest date. The few rows of a prediction do not show the order of
     training.

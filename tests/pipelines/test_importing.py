@@ -10,7 +10,7 @@ import pytest
 import fedweave as fw
 from fedweave.api.reading import read_folder
 from fedweave.data import DATASETS, PARTITIONS, load_dataset, load_partition
-from fedweave.pipelines.commands import importing, projects
+from fedweave.pipelines.commands import importing, projects, studies
 from fedweave.pipelines.stages import download, partition, train, tune
 from fedweave.runs import assembly
 
@@ -120,6 +120,48 @@ def test_columns_can_be_excluded(project: Path) -> None:
     importing.import_(Path("remarks.csv"), client="shop", label="kind", exclude="remarks,note")
     assert "'exclude': ['remarks', 'note']" in (project / "imports/own_remarks.py").read_text()
     del DATASETS["remarks"], PARTITIONS["remarks-rows"]
+
+
+def test_warnings_about_the_data_are_printed(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are those of `fw.compare` on the same file: few test rows, and names that differ in capitals alone."""
+    TABLE[:45].replace({"shop": {"shop 0": "Shop 1"}}).to_csv("warned.csv", index=False)
+    importing.import_(Path("warned.csv"), client="shop", label="price")
+    printed = [line.removeprefix("warning: ") for line in capsys.readouterr().out.splitlines() if "warning: " in line]
+    federation = fw.Federation.from_file("warned.csv", client="shop", label="price")
+    with pytest.warns(UserWarning, match="fewer than 10 test rows") as caught:
+        fw.compare(federation, ["local", "fedavg"], rounds=1, seeds=1, progress=False)
+    assert len(printed) == 2
+    assert printed[0].startswith("clients 'Shop 1' and 'shop 1' differ only in spelling")
+    assert printed[1].startswith("3 of 3 clients have fewer than 10 test rows")
+    assert {*printed} <= {str(warning.message) for warning in caught}
+    del DATASETS["warned"], PARTITIONS["warned-rows"]
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Path -> content of every file, except of compiled modules, which Python writes at an import."""
+    paths = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+def test_the_name_of_another_data_set_is_refused(project: Path) -> None:
+    """Before the file is read: nothing is written."""
+    before = files_of(project)
+    with pytest.raises(fw.BadInput, match=r"--name: the data set 'digits' is there already, in .*give another --name"):
+        importing.import_(Path("orders.csv"), client="shop", label="kind", name="digits")
+    assert files_of(project) == before
+
+
+def test_a_refused_study_leaves_nothing(project: Path) -> None:
+    """The current study was changed by hand. An earlier import stays as it was."""
+    studies.use("first")
+    params = Path("params.yaml")
+    params.write_text(params.read_text(encoding="utf-8").replace("study: first", "study: mine"), encoding="utf-8")
+    before = files_of(project)
+    with pytest.raises(fw.BadInput, match=r"params\.yaml: has changes made by hand"):
+        importing.import_(Path("orders.csv"), client="shop", label="kind", name="kept")
+    assert files_of(project) == before
+    assert not Path("imports").exists()
+    del DATASETS["kept"], PARTITIONS["kept-rows"]
 
 
 def test_bad_input_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from fedweave.api.folder import results_folder, write_description
 from fedweave.api.plan import Methods, Plan
 from fedweave.api.plan import plan as make_plan
 from fedweave.api.progress import Callback, ProgressBar, build_reporter, estimate, heading
+from fedweave.api.reuse import check_kept_runs
 from fedweave.api.tuning import tune_runs
 from fedweave.errors import BadInput, Diverged
 from fedweave.federation.protocol import Method
@@ -69,7 +70,10 @@ def compare(
         central: also train one model on the training rows of all clients together, where rows can be pooled: a control
             that is not federated. `Comparison.controls` has its score; it has no rank and no test.
         out: folder for the results; default: one that goes with the returned object, see `Comparison.save`.
-        resume: take finished runs from `out` where the settings and the code are the same.
+            Other methods that are there must have been trained on the same terms: data, model, rounds, seeds, search
+            and other settings of the training and the evaluation.
+        resume: take finished runs from `out` where the settings and the code are the same. Runs of `methods` with other
+            settings are replaced.
         progress: show a bar and an estimate.
         callbacks: called with a `Progress` after every evaluated round.
         name: of the study in tables.
@@ -99,13 +103,20 @@ def compare(
         name=name,
         train={"rounds": rounds, **train},
     )
-    check_methods(plan.study)
+    _check_comparison(plan, out)
     folder, messages, temporary = _perform_in_folder(plan, out, resume, progress, callbacks)
     study = results.load_study(folder, plan.study.runs)
     comparison = Comparison(study, tuple(messages), temporary, plan.inputs.model, federation)
     for line in comparison.warnings:
         warnings.warn(line, stacklevel=2)
     return comparison
+
+
+def _check_comparison(plan: Plan, out: Path | str | None) -> None:
+    """Refuse what one method may do but a comparison may not: pooled rows alone, and runs on other terms in `out`."""
+    check_methods(plan.study)
+    if out is not None:
+        check_kept_runs(plan, out)
 
 
 def fit(

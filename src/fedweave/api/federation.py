@@ -36,7 +36,7 @@ class Federation:
         classes: names of the classes.
         preprocessing: how the rows of a table became vectors, or None.
         notes: warnings about the data.
-        stride: of forecasts, steps between two windows.
+        rules: `split` and `stride` by which rows became parts and windows: newcomers' rows follow them.
     """
 
     dataset: Dataset
@@ -48,7 +48,7 @@ class Federation:
     classes: tuple[str, ...] = ()
     preprocessing: Preprocessing | None = None
     notes: tuple[str, ...] = field(default=())
-    stride: int = 1
+    rules: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def from_arrays(

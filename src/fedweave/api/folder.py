@@ -71,6 +71,19 @@ def write_description(federation: Federation, folder: Path, figures: bool = True
         BadInput: the folder holds runs of other data under this name.
     """
     target = partition_folder(folder, federation.name)
+    write_atomic(target / ABOUT, check_description(federation, folder))
+    if federation.partition.nodes is not None:
+        serving.write_graphs(target / serving.GRAPHS, federation.partition)
+    if figures:
+        data.describe(target, federation.dataset, federation.partition)
+
+
+def check_description(federation: Federation, folder: Path) -> str:
+    """The text of the description of a federation, which fits the one that `folder` may have.
+
+    Raises:
+        BadInput: the folder holds runs of other data under this name.
+    """
     majority = federation.majority()
     about = {
         "name": federation.name,
@@ -86,15 +99,13 @@ def write_description(federation: Federation, folder: Path, figures: bool = True
     before, now = read_description(folder, federation.name), json.loads(text)
     # An earlier version may have described less; the hash of the content covers what it left out.
     if before and {**now, **before, "notes": now["notes"]} != now:
+        differing = [name for name in now if name != "notes" and name in before and before[name] != now[name]]
         raise BadInput(
-            f"{target / ABOUT}: holds results of other data of the name {federation.name!r}; choose another folder "
-            "(out=, on the command line --out or --output), or give the data another name"
+            f"{partition_folder(folder, federation.name) / ABOUT}: holds results of other data of the name "
+            f"{federation.name!r} (other {', '.join(differing) or 'entries'}); choose another folder (out=, on the "
+            "command line --out or --output), or give the data another name"
         )
-    write_atomic(target / ABOUT, text)
-    if federation.partition.nodes is not None:
-        serving.write_graphs(target / serving.GRAPHS, federation.partition)
-    if figures:
-        data.describe(target, federation.dataset, federation.partition)
+    return text
 
 
 def notes(federation: Federation) -> list[str]:

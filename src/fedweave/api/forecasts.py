@@ -13,6 +13,7 @@ from fedweave.api.splits import split_rows
 from fedweave.data import Dataset
 from fedweave.errors import BadInput, format_count
 
+GAP = 1.5  # times the usual step between two rows: where one row is missing, they are two steps apart
 NOTE = "Series are scaled by training rows of {}; scores are in the unit of the series."
 
 
@@ -76,9 +77,9 @@ def fields_from_steps(values: Any, others: Any, client: Any, options: RowOptions
         f"{format_count(windows.dropped, 'window')} with a missing value "
         f"{'is' if windows.dropped == 1 else 'are'} left out"
     )
-    notes = (dropped,) if windows.dropped else ()
+    notes = (*((dropped,) if windows.dropped else ()), *_find_gaps(windows.first, series, time, owner, names, options))
     options = replace(options, group=group, unit=unit, normalize=normalize)
-    return {**federation_fields(dataset, arrangement, options, windows.x.shape[1:], notes), "stride": options.stride}
+    return federation_fields(dataset, arrangement, options, windows.x.shape[1:], notes)
 
 
 def _select_windows(values: Any, name: str, first: np.ndarray, steps: int) -> Any:
@@ -172,6 +173,43 @@ def _cut_windows(
     parts = [*zip(*pieces, strict=True)]
     x, y, first, start = (np.concatenate(part) for part in parts[:4])
     return Windows(x, np.ascontiguousarray(y), first, start, sum(parts[4]))
+
+
+def _find_gaps(
+    first: np.ndarray,
+    series: np.ndarray,
+    time: np.ndarray,
+    owner: np.ndarray,
+    names: Sequence[str],
+    options: RowOptions,
+) -> tuple[str, ...]:
+    """A line if windows cross gaps: two rows in sequence that are further apart than `GAP` times the usual step.
+
+    The usual step is the median of the series. Windows are not cut there, as weekends of a series of working days would
+    leave no window.
+
+    Args:
+        first: row of the first step of each window.
+        series, time, owner: of each row [M].
+    """
+    order = np.lexsort((time, series))
+    numbers, is_gap = series[order], np.zeros(len(order), dtype=bool)  # between a row and the next one
+    for rows in np.split(np.arange(len(order)), np.flatnonzero(np.diff(numbers)) + 1):
+        steps = np.diff(time[order[rows]].astype(np.float64))
+        is_gap[rows[:-1]] = steps > GAP * np.median(steps)
+    gaps_before, position = np.cumsum(is_gap) - is_gap, np.empty(len(order), dtype=np.int64)
+    position[order] = np.arange(len(order))
+    last = position[first] + (options.window or 1) + (options.horizon or 1) - 1
+    crossing = int((gaps_before[last] > gaps_before[position[first]]).sum())
+    if not crossing:
+        return ()
+    row, count = order[int(is_gap.argmax())], format_count(int(is_gap.sum()), "gap")
+    verb = "crosses" if crossing == 1 else "cross"
+    return (
+        f"{crossing} of {format_count(len(first), 'window')} {verb} a gap in time, as if its steps were adjacent: the "
+        f"series have {count} of more than {GAP:g} times the usual step, the first of client {names[owner[row]]!r} "
+        f"after row {int(row)}; give recording= a number for each stretch without a gap, or add rows for missing steps",
+    )
 
 
 def _split_windows(

@@ -13,7 +13,7 @@ from fedweave.api import arrays, features, graphs, rows
 from fedweave.api.arguments import as_python, check_flag
 from fedweave.api.federation import Federation
 from fedweave.api.folder import results_folder, write_description
-from fedweave.api.options import RowOptions, row_options
+from fedweave.api.options import RowOptions, follow_rule, row_options
 from fedweave.api.tables import Preprocessing
 from fedweave.data import Dataset, Partition
 from fedweave.data.partitions.splits import PARTS
@@ -124,7 +124,8 @@ def _units(federation: Federation, newcomers: Federation) -> tuple[str, ...]:
 
 def _options(federation: Federation, newcomer_data: NewcomerData) -> RowOptions:
     """How the newcomers' rows are read and split; they need not have every class."""
-    return replace(row_options(newcomer_data.options), name=federation.name, least_classes=1)
+    options = replace(row_options(newcomer_data.options), name=federation.name, least_classes=1)
+    return follow_rule(options, str(federation.rules.get("split", "")))
 
 
 def _read_graphs(federation: Federation, newcomer_data: NewcomerData) -> Federation:
@@ -154,7 +155,7 @@ def _read_rows(federation: Federation, newcomer_data: NewcomerData) -> Federatio
     task: dict[str, Any] = {} if channels else {"target": federation.dataset.targets_are}
     if channels:
         task = {"window": federation.shape[0], "horizon": federation.dataset.outputs // len(channels)}
-        task |= {} if "stride" in newcomer_data.options else {"stride": federation.stride}
+        task |= {} if "stride" in newcomer_data.options else {"stride": federation.rules["stride"]}
     options = replace(_options(federation, newcomer_data), **task)
     preprocessing = federation.preprocessing
     if preprocessing is not None and rows.are_texts(raw):

@@ -1,7 +1,7 @@
 """Options of all federations of one's own data, and rows with their clients, targets and parts."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -9,11 +9,11 @@ import numpy as np
 from fedweave.api import arrays, data_checks
 from fedweave.api.arguments import as_python, check_seed, check_text
 from fedweave.api.reading import read_pairs
-from fedweave.api.splits import SplitOptions, split_rows
+from fedweave.api.splits import RULES, SplitOptions, split_rows
 from fedweave.api.targets import as_targets
 from fedweave.data import Dataset, Partition
 from fedweave.data.normalisation import scale_by_own_rows
-from fedweave.errors import choose
+from fedweave.errors import BadInput, choose
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,13 @@ class RowOptions:
         """Whether rows are time steps, of which windows are cut."""
         return self.window is not None or self.horizon is not None
 
+    @property
+    def rule(self) -> str:
+        """The rule of the split that these options name or imply; empty for the default and for given parts."""
+        if self.time is not None or self.recording is not None:
+            return "grouped" if self.time is None else "chronological"
+        return self.split if isinstance(self.split, str) and self.split in RULES else ""
+
     def build_split_options(self, count: int) -> SplitOptions:
         """The checked options of a split of `count` rows."""
         time = None if self.time is None else arrays.as_times(self.time, count)
@@ -57,6 +64,7 @@ class RowOptions:
 
 
 TABLE_OPTIONS = ("features", "exclude", "embed", "preprocess", "text")
+NEEDED = {"chronological": "time", "grouped": "recording"}  # rule of a split -> what it needs of each row
 INTERNAL = ("least_classes",)  # options that users do not give
 
 
@@ -79,6 +87,28 @@ def row_options(options: Mapping[str, Any], others: Iterable[str] = ()) -> RowOp
     """
     check_names(options, others)
     return RowOptions(**options)
+
+
+def follow_rule(options: RowOptions, rule: str) -> RowOptions:
+    """The options of newcomers' rows with the rule by which the rows of training were split, unless they name another.
+
+    Raises:
+        BadInput: the rule needs a time or a recording of each row, which is not given.
+    """
+    if options.rule or not (options.split is None or _are_shares(options.split)):
+        return options
+    if needed := NEEDED.get(rule):
+        raise BadInput(
+            f"join: the rows of {options.name} are split by the rule {rule!r}, so newcomers' rows need {needed}= too; "
+            "or name another rule, such as split='random'"
+        )
+    if rule and options.split is not None:
+        return replace(options, split=rule, shares=options.split)
+    return replace(options, split=rule or options.split)
+
+
+def _are_shares(split: Any) -> bool:
+    return isinstance(split, Mapping) and all(isinstance(share, int | float) for share in split.values())
 
 
 @dataclass(frozen=True)
@@ -161,4 +191,5 @@ def partition_fields(
         "shape": tuple(shape),
         "classes": arrangement.classes,
         "notes": (*notes, *spelling_notes),
+        "rules": {"split": options.rule, "stride": options.stride},
     }

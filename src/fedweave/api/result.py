@@ -221,7 +221,8 @@ class MethodResult:
             freeze: the server does not learn any more: newcomers fine-tune what it sends, and the others do not change.
             federation: that of the training, where the results were loaded from a folder.
             out: folder for the results; default: one that goes with the returned object.
-            options: of the newcomers' split: split, shares, time, gap, recording, val and seed.
+            options: of the newcomers' split: split, shares, time, gap, recording, val and seed. The rule is that of the
+                training, unless `split` names another.
 
         Returns:
             the result of all clients, with the newcomers behind the others: `scores`, `predict`, `export`.
