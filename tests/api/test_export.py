@@ -14,6 +14,8 @@ from torch import nn
 
 import fedweave as fw
 from fedweave.api import exported_model
+from fedweave.models import MODELS
+from fedweave.models.cnn import ConvNet
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 QUIET: dict[str, Any] = {"progress": False, "rounds": 2, "seed": 0, "lr": 0.2}
@@ -170,8 +172,7 @@ def make_rows(kind: str) -> tuple[fw.Federation, Any, dict[str, Any]]:
 @pytest.mark.parametrize(
     ("kind", "method"),
     [("numbers", "fedrep"), ("forecast", "fedavg_ft"), ("graph", "fedavg"), ("graph of tables", "local"),
-     ("own", "local"), ("rows", "knn_per"),
-     ("rows", "fedrod")],
+     ("own", "local"), ("rows", "knn_per"), ("rows", "fedrod")],
 )  # fmt: skip
 def test_every_kind_of_model_is_exported(
     kind: str, method: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -192,6 +193,19 @@ def test_every_kind_of_model_is_exported(
     else:
         assert answers.tolist() == expected.tolist()
         np.testing.assert_allclose(model.predict_proba(rows), result.predict_proba(rows, "a"), atol=1e-6)
-    assert bool(model.about["program"]) == (
-        "graph" not in kind and method != "knn_per"
-    )  # these need the code of fedweave
+    needs_fedweave = "graph" in kind or method == "knn_per"
+    assert bool(model.about["program"]) != needs_fedweave
+    note = "PyTorch could make no program of this model, so fedweave 0" in (tmp_path / "out" / "README.md").read_text()
+    assert note == bool(model.about["no_program"]) == needs_fedweave
+
+
+@pytest.mark.parametrize("name", [*(name for name, model in MODELS.items() if issubclass(model, ConvNet)), "resnet18"])
+def test_models_of_images_have_a_program(name: str, tmp_path: Path) -> None:
+    """With batch normalisation too. It takes any number of images."""
+    x = DRAWS.integers(256, size=(24, 3, 32, 32), dtype=np.uint8)
+    federation = fw.Federation.from_arrays(x, np.arange(24) % 2, client=["a", "b"] * 12)
+    result = fw.fit("local", federation, model=name, **{**QUIET, "rounds": 1, "batch_size": 8})
+    model = exported_model.load(result.export(tmp_path / "out", "a"))
+    assert model.about["program"]
+    for count in (1, 2, 24):
+        np.testing.assert_allclose(model.predict_proba(x[:count]), result.predict_proba(x[:count], "a"), atol=1e-5)

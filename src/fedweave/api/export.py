@@ -27,6 +27,7 @@ from fedweave.tensors.trees import Tree
 if TYPE_CHECKING:
     from fedweave.api.result import MethodResult
 
+MAX_REASON = 200  # characters of an error of PyTorch
 CODE, MODULE, RUN = "code", "fedweave_export", "run"
 MLMODEL = """flavors:
   python_function:
@@ -46,6 +47,9 @@ README = """# {label} of {client}, trained on {data}
 
 `mlflow models serve --env-manager local --model-uri {folder}` serves it. `export.json` says which rows it takes and
 how they are scaled; `requirements.txt` has the versions that it was made with.
+{needs}"""
+NEEDS = """
+PyTorch could make no program of this model, so fedweave {fedweave} must be installed. PyTorch's reason: {reason}
 """
 
 
@@ -80,10 +84,11 @@ def _export(result: "MethodResult", target: Path, predictor: Predictor, client: 
     model = predictor.models.select_model(seed, position)
     weights, spec = flatten(model)
     about = {**_describe_inputs(predictor, position), "client": name, "position": position, "seed": seed}
-    program = _export_program(predictor, spec, weights, position, about)
+    program, reason = _export_program(predictor, spec, weights, position, about)
     if program is None and "code" in result.run.info["spec"]["task"]["model"]:
         raise BadInput(
-            f"export: PyTorch cannot export {result.name}, whose model has no name; enter it with @fedweave.model"
+            f"export: PyTorch can make no program of {result.name} ({reason}), and its model has no name, by which "
+            "fedweave could run it; enter it with @fedweave.model"
         )
     check_writable(target)
     one_file = f"{CODE}/{MODULE}.py"  # the code of earlier versions
@@ -95,7 +100,7 @@ def _export(result: "MethodResult", target: Path, predictor: Predictor, client: 
         packing.pack(result.run, target / RUN)
     else:
         torch.export.save(program, target / exported_model.PROGRAM)
-    about |= {"program": program is not None, "versions": _versions(about)}
+    about |= {"program": program is not None, "no_program": reason, "versions": _versions(about)}
     about |= {"method": result.run.label, "metric": result.run.info["metric"], "data": result.run.info["dataset"]}
     _write_files(target, about)
     # The last file: its presence marks a complete export.
@@ -153,8 +158,8 @@ def _describe_columns(predictor: Predictor, client: int) -> Any:
 
 def _export_program(
     predictor: Predictor, spec: Any, weights: dict[str, Tensor], client: int, about: dict[str, Any]
-) -> torch.export.ExportedProgram | None:
-    """The model as a program of PyTorch; None where PyTorch cannot make one with the same outputs."""
+) -> tuple[torch.export.ExportedProgram | None, str]:
+    """The model as a program of PyTorch; None, and why, where PyTorch cannot make one with the same outputs."""
     module = Program(predictor.models, spec, [*weights], client)
     count = about["nodes"] or 3
     shape = about["shape"] if about["kind"] == "series" else predictor.about["stored"]
@@ -169,9 +174,9 @@ def _export_program(
             )
             large_batch = x if rows is None else torch.zeros(exported_model.MAX_ROWS, *shape)
             agrees = torch.allclose(program.module()(weights, large_batch), module(weights, large_batch), atol=1e-6)
-    except Exception:  # models that PyTorch cannot trace raise errors of any type
-        return None
-    return program if agrees else None
+    except Exception as error:  # models that PyTorch cannot trace raise errors of any type
+        return None, " ".join(f"{type(error).__name__}: {error}".split("Suggested fixes")[0].split())[:MAX_REASON]
+    return (program, "") if agrees else (None, "its outputs differ from the model's")
 
 
 def run_weights(folder: Path) -> Any:
@@ -213,7 +218,8 @@ def _write_files(target: Path, about: dict[str, Any]) -> None:
     packages = [name for name in versions if name != "python" and (name != "fedweave" or not about["program"])]
     pins = [f"{name}=={versions[name]}" for name in packages]
     rows = 'pd.read_csv("new.csv")' if about["columns"] else f"...  # {_describe_array(about)}"
-    fields = {"label": about["method"], "client": about["client"], "data": about["data"], "rows": rows}
+    needs = "" if about["program"] else NEEDS.format(fedweave=versions["fedweave"], reason=about["no_program"])
+    fields = {key: about[key] for key in ("client", "data")} | {"label": about["method"], "rows": rows, "needs": needs}
     listed = "".join(f"  - {pin}\n" for pin in pins)
     nested = "".join(f"      - {pin}\n" for pin in pins)
     texts = {
