@@ -110,9 +110,25 @@ def test_rows_that_do_not_fit_are_refused(table: tuple[fw.MethodResult, Path], t
         result.export(tmp_path, "site 1")
     with pytest.raises(fw.BadInput, match="client: 'site 9'"):
         result.export(tmp_path / "new", "site 9")
-    assert result.export(folder, "site 2") == folder  # an earlier export is replaced
-    assert exported_model.load(folder).about["client"] == "site 2"
-    result.export(folder, "site 1")
+
+
+def test_another_model_is_not_overwritten(table: tuple[fw.MethodResult, Path], tmp_path: Path) -> None:
+    """That of another client, method or data. An export of the same model is replaced."""
+    result, folder = table
+    before = {path: path.read_bytes() for path in folder.rglob("*.*") if path.is_file()}
+    line = r"site holds the model of 'site 1' \(Ditto on own-data\); choose an empty folder"
+    others = (
+        fw.fit("local", result.comparison.federation, **QUIET),
+        fw.fit("ditto", fw.Federation.from_pandas(TABLE, client="who", label="late", name="mine"), **QUIET),
+    )
+    for other, client in ((result, "site 2"), *((other, "site 1") for other in others)):
+        with pytest.raises(fw.BadInput, match=line):
+            other.export(folder, client)
+    assert {path: path.read_bytes() for path in folder.rglob("*.*") if path.is_file()} == before
+    assert result.export(folder, "site 1") == folder
+    (tmp_path / exported_model.ABOUT).write_text("{", encoding="utf-8")
+    with pytest.raises(fw.BadInput, match=r"export\.json"):
+        result.export(tmp_path, "site 1")
 
 
 def test_rows_are_read_as_in_training(tmp_path: Path) -> None:

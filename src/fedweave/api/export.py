@@ -6,6 +6,7 @@ import json
 import platform
 import shutil
 import warnings
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from fedweave.api import exported_model, images, packing
 from fedweave.api import folder as results_folder
 from fedweave.api.prediction import Predictor
 from fedweave.errors import BadInput
-from fedweave.files import check_writable, user_errors, write_atomic
+from fedweave.files import check_writable, read, user_errors, write_atomic
 from fedweave.runs.serving import DeployedModels
 from fedweave.tensors.trees import Tree
 
@@ -79,8 +80,8 @@ def export(result: "MethodResult", target: Path, predictor: Predictor, client: A
 def _export(result: "MethodResult", target: Path, predictor: Predictor, client: Any, seed: int | None) -> Path:
     position = predictor.position(client)
     name, seed = predictor.names[position], predictor.models.select_seed(seed)
-    if target.exists() and any(target.iterdir()) and not (target / exported_model.ABOUT).is_file():
-        raise BadInput(f"export: {target} holds something else; choose an empty folder")
+    identity = {"method": result.run.label, "data": result.run.info["dataset"], "client": name}
+    _check_target(target, identity)
     model = predictor.models.select_model(seed, position)
     weights, spec = flatten(model)
     about = {**_describe_inputs(predictor, position), "client": name, "position": position, "seed": seed}
@@ -101,11 +102,28 @@ def _export(result: "MethodResult", target: Path, predictor: Predictor, client: 
     else:
         torch.export.save(program, target / exported_model.PROGRAM)
     about |= {"program": program is not None, "no_program": reason, "versions": _versions(about)}
-    about |= {"method": result.run.label, "metric": result.run.info["metric"], "data": result.run.info["dataset"]}
+    about |= {**identity, "metric": result.run.info["metric"]}
     _write_files(target, about)
     # The last file: its presence marks a complete export.
     write_atomic(target / exported_model.ABOUT, json.dumps(about, indent=1, default=str) + "\n")
     return target
+
+
+def _check_target(target: Path, identity: Mapping[str, str]) -> None:
+    """Refuse a folder with other content than an export of the same method, data and client, which is replaced.
+
+    Raises:
+        BadInput: naming what it holds.
+    """
+    if not target.exists() or not any(target.iterdir()):
+        return
+    about = target / exported_model.ABOUT
+    if not about.is_file():
+        raise BadInput(f"export: {target} holds something else; choose an empty folder")
+    stored = read(about, lambda file: dict(json.loads(file.read_text(encoding="utf-8"))), "choose an empty folder")
+    if any(stored.get(key) != value for key, value in identity.items()):
+        label, data, client = (stored.get(key) for key in ("method", "data", "client"))
+        raise BadInput(f"export: {target} holds the model of {client!r} ({label} on {data}); choose an empty folder")
 
 
 def flatten(model: Tree) -> tuple[dict[str, Tensor], Any]:

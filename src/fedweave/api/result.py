@@ -191,7 +191,7 @@ class MethodResult:
         become inputs, and the files that `mlflow models serve` reads. Its README has the lines that load it.
 
         Args:
-            folder: new, empty, or of an earlier export.
+            folder: new, empty, or with an earlier export of the same method, data and client.
             client: name of the client.
             seed, model: as in `predict`.
 
