@@ -108,6 +108,18 @@ def test_a_users_model_predicts(tmp_path: Path) -> None:
         loaded.predict(x, "Bob", model=Linear(4, 2))
 
 
+def test_a_module_in_place_of_a_function_is_known_by_its_values(tmp_path: Path) -> None:
+    """In another process it has others. The message says what to give."""
+    x, y = blobs()
+    federation = fw.Federation.from_arrays(x, y, client=OWNER, normalize="standard")
+    module = Net(4, 2)
+    expected = fw.fit("fedavg", federation, model=module, out=tmp_path, lr=0.1, **QUIET).predict(x, "Bob")
+    loaded = fw.load(tmp_path)["fedavg"]
+    np.testing.assert_array_equal(loaded.predict(x, "Bob", model=module), expected)
+    with pytest.raises(fw.BadInput, match=r"not the one .* give the function or class that made it, .* model=Net$"):
+        loaded.predict(x, "Bob", model=Net(4, 2))
+
+
 def test_graphs_give_predictions_for_all_nodes(tmp_path: Path) -> None:
     """The nodes are those of the client's own graph."""
     draws = np.random.default_rng(1)

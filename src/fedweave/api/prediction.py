@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedweave import data
 from fedweave.api import exported_model, features, folder, images
@@ -187,9 +187,13 @@ def _build_adapter(info: Mapping[str, Any], about: Mapping[str, Any], model: Any
     outputs = len(about["offset"][0]) if about.get("offset") else len(about["classes"])
     adapter = adapt(model, shape, outputs, block["head"], len(shape) == 2)
     if adapter.code != block["code"]:
-        raise BadInput(
-            f"predict: model {adapter.name!r} is not the one that was trained; give that one, or train again"
-        )
+        way = "; give that one, or train again"
+        if isinstance(model, nn.Module):
+            way = (
+                ": a module is known by the values that it starts with, which another process draws anew; give the "
+                f"function or class that made it, or train again with one, such as model={adapter.name}"
+            )
+        raise BadInput(f"predict: model {adapter.name!r} is not the one that was trained{way}")
     return adapter
 
 
