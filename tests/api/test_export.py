@@ -97,6 +97,26 @@ def test_mlflow_reads_the_folder(table: tuple[fw.MethodResult, Path]) -> None:
     np.testing.assert_allclose(answers[["no", "yes"]], result.predict_proba(rows, "site 1"), atol=1e-6)
 
 
+def test_mlflow_answers_a_bad_request_with_one_line(table: tuple[fw.MethodResult, Path]) -> None:
+    """Its server returns the reason in place of a trace. Whoever loads the model gets the same line."""
+    from fastapi.testclient import TestClient
+    from mlflow import pyfunc
+    from mlflow.exceptions import MlflowException
+    from mlflow.pyfunc import scoring_server
+
+    model = pyfunc.load_model(str(table[1]))
+    line = "table: no column 'kind'; it has size, note"
+    client = TestClient(scoring_server.init(model))
+    answer = client.post("/invocations", json={"dataframe_records": [{"size": 1.0, "note": "late"}]})
+    assert answer.status_code == 400
+    assert answer.json()["message"] == line
+    assert "Traceback" not in answer.text
+    for kind in (MlflowException, ValueError):
+        with pytest.raises(kind) as caught:
+            model.predict(TABLE[["size", "note"]])
+        assert str(caught.value) == line
+
+
 def test_rows_that_do_not_fit_are_refused(table: tuple[fw.MethodResult, Path], tmp_path: Path) -> None:
     """One line each, from the export too. A folder with other content is unchanged."""
     result, folder = table

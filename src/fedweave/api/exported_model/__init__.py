@@ -6,8 +6,9 @@ inputs in the same way there as in training.
 
 from .columns import DATE, as_images, as_numbers, as_table, check_columns, encode_column, last_window, unique_texts
 from .errors import InputError
-from .model import ABOUT, MAX_ROWS, PROGRAM, WEIGHTS, Model, PyfuncModel, _load_pyfunc, load, probabilities
+from .model import ABOUT, MAX_ROWS, PROGRAM, WEIGHTS, Model, load, probabilities
 from .pixels import WHITE, scale_pixels
+from .serving import PyfuncModel, _load_pyfunc
 
 __all__ = [
     "ABOUT", "DATE", "MAX_ROWS", "PROGRAM", "WEIGHTS", "WHITE", "InputError", "Model", "PyfuncModel", "_load_pyfunc",

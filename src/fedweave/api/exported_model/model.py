@@ -149,29 +149,3 @@ def _load_without_program(folder: Path, about: Mapping[str, Any]) -> Any:
 def load(folder: Path | str) -> Model:
     """The model that `export` has written."""
     return Model(folder)
-
-
-class PyfuncModel:
-    """A model as MLflow serves it."""
-
-    def __init__(self, model: Model) -> None:
-        self.model = model
-
-    def predict(self, model_input: Any, params: Any = None) -> "pd.DataFrame":
-        """One row each: the prediction, and the probability of each class or the steps of the forecast."""
-        import pandas as pd
-
-        del params
-        outputs, classes = self.model.outputs(model_input), self.model.about["classes"]
-        if classes:
-            table = pd.DataFrame(probabilities(outputs), columns=classes)
-            table.insert(0, "prediction", np.array(classes)[outputs.argmax(1)], allow_duplicates=True)
-            return table
-        if self.model.about["targets"] == "numbers":
-            return pd.DataFrame({"prediction": outputs[:, 0]})
-        return pd.DataFrame(outputs, columns=[f"step {i + 1}" for i in range(outputs.shape[1])])
-
-
-def _load_pyfunc(path: str) -> PyfuncModel:
-    """The entry point of `mlflow models serve`."""
-    return PyfuncModel(Model(path))
