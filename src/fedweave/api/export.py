@@ -160,6 +160,7 @@ def _describe_inputs(predictor: Predictor, client: int) -> dict[str, Any]:
         "targets": about.get("targets", "forecasts" if about["kind"] == "series" else "classes"),
         "pixels": about.get("pixels"),
         "columns": _describe_columns(predictor, client),
+        "client_column": about.get("client_column", ""),
         "scaling": {"subtracted": subtracted.tolist(), "divisor": divisor.tolist(), "rows": scaling.rows},
         **units,
     }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .columns import as_images, as_table, check_columns, encode_column, last_window
+from .columns import as_images, as_table, check_client, check_columns, encode_column, last_window
 from .errors import InputError
 from .pixels import refuse_files, scale_pixels
 
@@ -82,6 +82,7 @@ class Model:
     def inputs(self, rows: Any) -> np.ndarray:
         """Rows as the network takes them, float32 [M, ...]."""
         columns, kind, nodes = self.about["columns"], self.about["kind"], self.about["nodes"]
+        check_client(rows, self.about.get("client_column", ""), self.about["client"])
         x = self._encode_table(as_table(rows, columns), columns) if columns else self._as_array(rows)
         if kind == "graph" and len(x) != nodes:
             raise InputError(f"x: {len(x)} rows, but the client's graph has {nodes} nodes; give one for each")
