@@ -107,7 +107,7 @@ def _write_data(folder: Path) -> None:
     flights = flights.assign(origin="JFK", carrier=rng.choice(["B6", "UA"], count), distance=distance)
     flights = flights.assign(humid=rng.random(count), precip=0.0, visib=10.0, late=late)
     flights.to_csv(folder / "flights.csv", index=False)
-    flights.drop(columns="late").head(3).to_csv(folder / "new.csv", index=False)
+    flights[flights["dest"] == "BOS"].drop(columns="late").head(3).to_csv(folder / "new.csv", index=False)
     ends = rng.integers(90, size=(200, 2))
     pd.DataFrame(ends, columns=["from", "to"]).to_csv(folder / "edges.csv", index=False)
     nodes = pd.DataFrame({"paper": np.arange(90), "library": [f"library {i % 3}" for i in range(90)]})

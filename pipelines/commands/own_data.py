@@ -91,11 +91,12 @@ def predict(
 ) -> None:
     """Predict new rows with the model of one client: one line per row, with the probability of each class.
 
-    A forecast reads the last rows of the file.
+    A forecast reads the last rows of the file. Of a file with the clients' column, the rows of this client count alone.
 
     Example: fedweave predict flights/ new.csv --client BOS
     """
     from fedweave.api import reading
+    from fedweave.api.prediction import select_own_rows
     from fedweave.files import write_atomic
 
     if output is not None and output.resolve() == file.resolve():
@@ -108,8 +109,10 @@ def predict(
         rows: Any = stored[choose(features, stored, "--features")]
     else:
         rows = reading.read_table(file)
-    text = _prediction_table(result, rows, client, seed).to_csv(index=False, float_format="%.6g")
-    print(f"{result.name} of {client}", file=sys.stderr)
+    own_rows = select_own_rows(result.run, rows, client)
+    left_out = f", {len(own_rows)} of {len(rows)} rows: the others are of other clients"
+    text = _prediction_table(result, own_rows, client, seed).to_csv(index=False, float_format="%.6g")
+    print(f"{result.name} of {client}{left_out if len(own_rows) < len(rows) else ''}", file=sys.stderr)
     if output is None:
         sys.stdout.write(text)
     else:

@@ -14,6 +14,8 @@ from torch import nn
 
 import fedweave as fw
 from fedweave.api import exported_model
+from fedweave.models import MODELS
+from fedweave.models.cnn import ConvNet
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 QUIET: dict[str, Any] = {"progress": False, "rounds": 2, "seed": 0, "lr": 0.2}
@@ -95,6 +97,26 @@ def test_mlflow_reads_the_folder(table: tuple[fw.MethodResult, Path]) -> None:
     np.testing.assert_allclose(answers[["no", "yes"]], result.predict_proba(rows, "site 1"), atol=1e-6)
 
 
+def test_mlflow_answers_a_bad_request_with_one_line(table: tuple[fw.MethodResult, Path]) -> None:
+    """Its server returns the reason in place of a trace. Whoever loads the model gets the same line."""
+    from fastapi.testclient import TestClient
+    from mlflow import pyfunc
+    from mlflow.exceptions import MlflowException
+    from mlflow.pyfunc import scoring_server
+
+    model = pyfunc.load_model(str(table[1]))
+    line = "table: no column 'kind'; it has size, note"
+    client = TestClient(scoring_server.init(model))
+    answer = client.post("/invocations", json={"dataframe_records": [{"size": 1.0, "note": "late"}]})
+    assert answer.status_code == 400
+    assert answer.json()["message"] == line
+    assert "Traceback" not in answer.text
+    for kind in (MlflowException, ValueError):
+        with pytest.raises(kind) as caught:
+            model.predict(TABLE[["size", "note"]])
+        assert str(caught.value) == line
+
+
 def test_rows_that_do_not_fit_are_refused(table: tuple[fw.MethodResult, Path], tmp_path: Path) -> None:
     """One line each, from the export too. A folder with other content is unchanged."""
     result, folder = table
@@ -108,9 +130,25 @@ def test_rows_that_do_not_fit_are_refused(table: tuple[fw.MethodResult, Path], t
         result.export(tmp_path, "site 1")
     with pytest.raises(fw.BadInput, match="client: 'site 9'"):
         result.export(tmp_path / "new", "site 9")
-    assert result.export(folder, "site 2") == folder  # an earlier export is replaced
-    assert exported_model.load(folder).about["client"] == "site 2"
-    result.export(folder, "site 1")
+
+
+def test_another_model_is_not_overwritten(table: tuple[fw.MethodResult, Path], tmp_path: Path) -> None:
+    """That of another client, method or data. An export of the same model is replaced."""
+    result, folder = table
+    before = {path: path.read_bytes() for path in folder.rglob("*.*") if path.is_file()}
+    line = r"site holds the model of 'site 1' \(Ditto on own-data\); choose an empty folder"
+    others = (
+        fw.fit("local", result.comparison.federation, **QUIET),
+        fw.fit("ditto", fw.Federation.from_pandas(TABLE, client="who", label="late", name="mine"), **QUIET),
+    )
+    for other, client in ((result, "site 2"), *((other, "site 1") for other in others)):
+        with pytest.raises(fw.BadInput, match=line):
+            other.export(folder, client)
+    assert {path: path.read_bytes() for path in folder.rglob("*.*") if path.is_file()} == before
+    assert result.export(folder, "site 1") == folder
+    (tmp_path / exported_model.ABOUT).write_text("{", encoding="utf-8")
+    with pytest.raises(fw.BadInput, match=r"export\.json"):
+        result.export(tmp_path, "site 1")
 
 
 def test_rows_are_read_as_in_training(tmp_path: Path) -> None:
@@ -170,8 +208,7 @@ def make_rows(kind: str) -> tuple[fw.Federation, Any, dict[str, Any]]:
 @pytest.mark.parametrize(
     ("kind", "method"),
     [("numbers", "fedrep"), ("forecast", "fedavg_ft"), ("graph", "fedavg"), ("graph of tables", "local"),
-     ("own", "local"), ("rows", "knn_per"),
-     ("rows", "fedrod")],
+     ("own", "local"), ("rows", "knn_per"), ("rows", "fedrod")],
 )  # fmt: skip
 def test_every_kind_of_model_is_exported(
     kind: str, method: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -192,6 +229,19 @@ def test_every_kind_of_model_is_exported(
     else:
         assert answers.tolist() == expected.tolist()
         np.testing.assert_allclose(model.predict_proba(rows), result.predict_proba(rows, "a"), atol=1e-6)
-    assert bool(model.about["program"]) == (
-        "graph" not in kind and method != "knn_per"
-    )  # these need the code of fedweave
+    needs_fedweave = "graph" in kind or method == "knn_per"
+    assert bool(model.about["program"]) != needs_fedweave
+    note = "PyTorch could make no program of this model, so fedweave 0" in (tmp_path / "out" / "README.md").read_text()
+    assert note == bool(model.about["no_program"]) == needs_fedweave
+
+
+@pytest.mark.parametrize("name", [*(name for name, model in MODELS.items() if issubclass(model, ConvNet)), "resnet18"])
+def test_models_of_images_have_a_program(name: str, tmp_path: Path) -> None:
+    """With batch normalisation too. It takes any number of images."""
+    x = DRAWS.integers(256, size=(24, 3, 32, 32), dtype=np.uint8)
+    federation = fw.Federation.from_arrays(x, np.arange(24) % 2, client=["a", "b"] * 12)
+    result = fw.fit("local", federation, model=name, **{**QUIET, "rounds": 1, "batch_size": 8})
+    model = exported_model.load(result.export(tmp_path / "out", "a"))
+    assert model.about["program"]
+    for count in (1, 2, 24):
+        np.testing.assert_allclose(model.predict_proba(x[:count]), result.predict_proba(x[:count], "a"), atol=1e-5)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import fedweave as fw
+from fedweave.api import exported_model
 from tests import trained
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -108,6 +109,18 @@ def test_a_users_model_predicts(tmp_path: Path) -> None:
         loaded.predict(x, "Bob", model=Linear(4, 2))
 
 
+def test_a_module_in_place_of_a_function_is_known_by_its_values(tmp_path: Path) -> None:
+    """In another process it has others. The message says what to give."""
+    x, y = blobs()
+    federation = fw.Federation.from_arrays(x, y, client=OWNER, normalize="standard")
+    module = Net(4, 2)
+    expected = fw.fit("fedavg", federation, model=module, out=tmp_path, lr=0.1, **QUIET).predict(x, "Bob")
+    loaded = fw.load(tmp_path)["fedavg"]
+    np.testing.assert_array_equal(loaded.predict(x, "Bob", model=module), expected)
+    with pytest.raises(fw.BadInput, match=r"not the one .* give the function or class that made it, .* model=Net$"):
+        loaded.predict(x, "Bob", model=Net(4, 2))
+
+
 def test_graphs_give_predictions_for_all_nodes(tmp_path: Path) -> None:
     """The nodes are those of the client's own graph."""
     draws = np.random.default_rng(1)
@@ -182,3 +195,22 @@ def test_missing_models_are_refused() -> None:
     for ask in (lambda: run.predict(x, "Ann"), run.models):
         with pytest.raises(fw.BadInput, match=r"train again with evaluate=\{'models': True\}, which is the default"):
             ask()
+
+
+def test_rows_of_other_clients_are_refused(tmp_path: Path) -> None:
+    """By the clients' column, after loading and by an exported model. A table without it is taken as it is."""
+    x, y = blobs()
+    table = pd.DataFrame({"who": [int(name == "Ann") for name in OWNER], "a": x[:, 0], "b": x[:, 1], "late": y})
+    federation = fw.Federation.from_pandas(table, client="who", label="late")
+    fw.fit("local", federation, out=tmp_path / "out", lr=0.2, **QUIET)
+    result = fw.load(tmp_path / "out")["local"]
+    exported = exported_model.load(result.export(tmp_path / "export", 1))
+    own = table[table["who"] == 1]
+    expected = result.predict(own.drop(columns="who"), 1)
+    missing = own.assign(who=own["who"].where(own["a"] > 0))  # numbers with fractions, as pandas has them
+    for model in (lambda rows: result.predict(rows, 1), exported.predict):
+        for rows in (own, missing, own.astype({"who": str})):
+            np.testing.assert_array_equal(model(rows), expected)
+        line = "^table: column 'who' has rows of other clients, such as '0'; give the rows of '1' alone, or leave the"
+        with pytest.raises(ValueError, match=line):
+            model(table)

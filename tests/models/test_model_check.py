@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from tiny import CLASSES
 from torch import nn
 
-from fedweave.client.model_check import check_model
+from fedweave.client.model_check import check_model, find_softmax
 from fedweave.client.task import RowClassification
 from fedweave.errors import BadInput
 from fedweave.models.adapter import adapt
@@ -152,3 +152,46 @@ def test_a_head_that_is_not_the_last_layer_is_refused_by_methods_that_split() ->
         BadInput, match="head: 'nowhere' is no layer of Functional with parameters; choices: first, second"
     ):
         adapt(Functional, (6,), CLASSES, head="nowhere")
+
+
+def test_lazy_layers_of_a_module_are_initialised() -> None:
+    """Of an object, which has no values yet, and of a function. An error is one line."""
+    for lazy in (
+        nn.Sequential(nn.LazyLinear(5), nn.Linear(5, CLASSES)),
+        lambda: nn.Sequential(nn.LazyLinear(5), nn.LazyBatchNorm1d(affine=False), nn.Linear(5, CLASSES)),
+    ):
+        assert next(adapt(lazy, (6,), CLASSES)().parameters()).shape == (5, 6)
+    with pytest.raises(BadInput, match=r"^model: Sequential: fails on inputs of shape \[2, 6\] .*\[B, 6\]$"):
+        adapt(nn.Sequential(nn.LazyLinear(5), nn.Linear(4, CLASSES)), (6,), CLASSES)
+
+
+class FunctionalSoftmax(Functional):
+    """A softmax that is no layer."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).softmax(-1)
+
+
+class Gate(Functional):
+    """A softmax inside."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x).softmax(-1))
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (lambda: nn.Sequential(nn.Linear(6, CLASSES), nn.Softmax(1)), "model: net: layer '1', a softmax, makes its"),
+        (FunctionalSoftmax, "model: net: its outputs are probabilities, but the loss applies log-softmax"),
+        (lambda: nn.Sequential(nn.Linear(6, CLASSES), nn.LogSoftmax(1)), ""),
+        (lambda: nn.Sequential(nn.Linear(6, 4), nn.Softmax(1), nn.Linear(4, CLASSES)), ""),
+        (Gate, ""),
+        (Functional, ""),
+    ],
+)
+def test_a_softmax_at_the_end_is_named(model: object, words: str) -> None:
+    """One inside may be meant, and the loss does not change logarithms of probabilities."""
+    line = find_softmax(RowClassification(adapt(model, (6,), CLASSES)), torch.randn(8, 6), "net")
+    assert line.startswith(words) if words else not line
+    assert "\n" not in line

@@ -56,7 +56,10 @@ def test_a_file_through_the_stages(project: Path, capsys: pytest.CaptureFixture[
     result = fw.load("results/orders")["fedavg"]
     alone = fw.fit("fedavg", federation, rounds=2, metric="rmse", progress=False)
     pd.testing.assert_series_equal(result.scores, alone.scores)
-    np.testing.assert_array_equal(result.predict(TABLE.head(4), "shop 1"), alone.predict(TABLE.head(4), "shop 1"))
+    own = TABLE[TABLE["shop"] == "shop 1"]
+    np.testing.assert_array_equal(result.predict(own, "shop 1"), alone.predict(own, "shop 1"))
+    with pytest.raises(fw.BadInput, match="column 'shop' has rows of other clients"):
+        result.predict(TABLE, "shop 1")
     importing.import_(Path("orders.csv"), **arguments, methods="local,fedavg", rounds=2, seeds=1, metric="rmse")
     with pytest.raises(fw.BadInput, match=r"own_orders\.py: is there and says something else; .*--force"):
         importing.import_(Path("orders.csv"), client="shop", label="kind", name="orders")

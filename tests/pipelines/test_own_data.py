@@ -82,6 +82,24 @@ def test_compare_prints_the_leaderboard_sentences_and_warnings(
         assert text in printed
 
 
+def test_rows_of_the_client_are_predicted_alone(
+    folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Of a file with the clients' column. The number of rows is said. Without a row of the client: one line."""
+    new = flights(40).drop(columns=["late", "time_hour"])
+    new.to_csv(tmp_path / "new.csv", index=False)
+    own = new[new["dest"] == "BOS"]
+    assert 0 < len(own) < len(new)
+    own_data.predict(folder / "out", tmp_path / "new.csv", client="BOS", method="ditto")
+    printed = capsys.readouterr()
+    answers = pd.read_csv(io.StringIO(printed.out))["prediction"].tolist()
+    assert answers == fw.load(folder / "out")["ditto"].predict(own.drop(columns="dest"), "BOS").tolist()
+    assert printed.err == f"ditto of BOS, {len(own)} of {len(new)} rows: the others are of other clients\n"
+    new[new["dest"] != "BOS"].to_csv(tmp_path / "new.csv", index=False)
+    with pytest.raises(fw.BadInput, match="column 'dest' has no row of 'BOS', but of such as"):
+        own_data.predict(folder / "out", tmp_path / "new.csv", client="BOS", method="ditto")
+
+
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_predictions_of_raw_rows(ending: str, folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """One line per row with the probabilities of the classes. Rows have no label, and some have new values."""

@@ -6,6 +6,7 @@ import json
 import platform
 import shutil
 import warnings
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,13 +21,14 @@ from fedweave.api import exported_model, images, packing
 from fedweave.api import folder as results_folder
 from fedweave.api.prediction import Predictor
 from fedweave.errors import BadInput
-from fedweave.files import check_writable, user_errors, write_atomic
+from fedweave.files import check_writable, read, user_errors, write_atomic
 from fedweave.runs.serving import DeployedModels
 from fedweave.tensors.trees import Tree
 
 if TYPE_CHECKING:
     from fedweave.api.result import MethodResult
 
+MAX_REASON = 200  # characters of an error of PyTorch
 CODE, MODULE, RUN = "code", "fedweave_export", "run"
 MLMODEL = """flavors:
   python_function:
@@ -46,6 +48,9 @@ README = """# {label} of {client}, trained on {data}
 
 `mlflow models serve --env-manager local --model-uri {folder}` serves it. `export.json` says which rows it takes and
 how they are scaled; `requirements.txt` has the versions that it was made with.
+{needs}"""
+NEEDS = """
+PyTorch could make no program of this model, so fedweave {fedweave} must be installed. PyTorch's reason: {reason}
 """
 
 
@@ -75,15 +80,16 @@ def export(result: "MethodResult", target: Path, predictor: Predictor, client: A
 def _export(result: "MethodResult", target: Path, predictor: Predictor, client: Any, seed: int | None) -> Path:
     position = predictor.position(client)
     name, seed = predictor.names[position], predictor.models.select_seed(seed)
-    if target.exists() and any(target.iterdir()) and not (target / exported_model.ABOUT).is_file():
-        raise BadInput(f"export: {target} holds something else; choose an empty folder")
+    identity = {"method": result.run.label, "data": result.run.info["dataset"], "client": name}
+    _check_target(target, identity)
     model = predictor.models.select_model(seed, position)
     weights, spec = flatten(model)
     about = {**_describe_inputs(predictor, position), "client": name, "position": position, "seed": seed}
-    program = _export_program(predictor, spec, weights, position, about)
+    program, reason = _export_program(predictor, spec, weights, position, about)
     if program is None and "code" in result.run.info["spec"]["task"]["model"]:
         raise BadInput(
-            f"export: PyTorch cannot export {result.name}, whose model has no name; enter it with @fedweave.model"
+            f"export: PyTorch can make no program of {result.name} ({reason}), and its model has no name, by which "
+            "fedweave could run it; enter it with @fedweave.model"
         )
     check_writable(target)
     one_file = f"{CODE}/{MODULE}.py"  # the code of earlier versions
@@ -95,12 +101,29 @@ def _export(result: "MethodResult", target: Path, predictor: Predictor, client: 
         packing.pack(result.run, target / RUN)
     else:
         torch.export.save(program, target / exported_model.PROGRAM)
-    about |= {"program": program is not None, "versions": _versions(about)}
-    about |= {"method": result.run.label, "metric": result.run.info["metric"], "data": result.run.info["dataset"]}
+    about |= {"program": program is not None, "no_program": reason, "versions": _versions(about)}
+    about |= {**identity, "metric": result.run.info["metric"]}
     _write_files(target, about)
     # The last file: its presence marks a complete export.
     write_atomic(target / exported_model.ABOUT, json.dumps(about, indent=1, default=str) + "\n")
     return target
+
+
+def _check_target(target: Path, identity: Mapping[str, str]) -> None:
+    """Refuse a folder with other content than an export of the same method, data and client, which is replaced.
+
+    Raises:
+        BadInput: naming what it holds.
+    """
+    if not target.exists() or not any(target.iterdir()):
+        return
+    about = target / exported_model.ABOUT
+    if not about.is_file():
+        raise BadInput(f"export: {target} holds something else; choose an empty folder")
+    stored = read(about, lambda file: dict(json.loads(file.read_text(encoding="utf-8"))), "choose an empty folder")
+    if any(stored.get(key) != value for key, value in identity.items()):
+        label, data, client = (stored.get(key) for key in ("method", "data", "client"))
+        raise BadInput(f"export: {target} holds the model of {client!r} ({label} on {data}); choose an empty folder")
 
 
 def flatten(model: Tree) -> tuple[dict[str, Tensor], Any]:
@@ -137,6 +160,7 @@ def _describe_inputs(predictor: Predictor, client: int) -> dict[str, Any]:
         "targets": about.get("targets", "forecasts" if about["kind"] == "series" else "classes"),
         "pixels": about.get("pixels"),
         "columns": _describe_columns(predictor, client),
+        "client_column": about.get("client_column", ""),
         "scaling": {"subtracted": subtracted.tolist(), "divisor": divisor.tolist(), "rows": scaling.rows},
         **units,
     }
@@ -153,8 +177,8 @@ def _describe_columns(predictor: Predictor, client: int) -> Any:
 
 def _export_program(
     predictor: Predictor, spec: Any, weights: dict[str, Tensor], client: int, about: dict[str, Any]
-) -> torch.export.ExportedProgram | None:
-    """The model as a program of PyTorch; None where PyTorch cannot make one with the same outputs."""
+) -> tuple[torch.export.ExportedProgram | None, str]:
+    """The model as a program of PyTorch; None, and why, where PyTorch cannot make one with the same outputs."""
     module = Program(predictor.models, spec, [*weights], client)
     count = about["nodes"] or 3
     shape = about["shape"] if about["kind"] == "series" else predictor.about["stored"]
@@ -169,9 +193,9 @@ def _export_program(
             )
             large_batch = x if rows is None else torch.zeros(exported_model.MAX_ROWS, *shape)
             agrees = torch.allclose(program.module()(weights, large_batch), module(weights, large_batch), atol=1e-6)
-    except Exception:  # models that PyTorch cannot trace raise errors of any type
-        return None
-    return program if agrees else None
+    except Exception as error:  # models that PyTorch cannot trace raise errors of any type
+        return None, " ".join(f"{type(error).__name__}: {error}".split("Suggested fixes")[0].split())[:MAX_REASON]
+    return (program, "") if agrees else (None, "its outputs differ from the model's")
 
 
 def run_weights(folder: Path) -> Any:
@@ -213,7 +237,8 @@ def _write_files(target: Path, about: dict[str, Any]) -> None:
     packages = [name for name in versions if name != "python" and (name != "fedweave" or not about["program"])]
     pins = [f"{name}=={versions[name]}" for name in packages]
     rows = 'pd.read_csv("new.csv")' if about["columns"] else f"...  # {_describe_array(about)}"
-    fields = {"label": about["method"], "client": about["client"], "data": about["data"], "rows": rows}
+    needs = "" if about["program"] else NEEDS.format(fedweave=versions["fedweave"], reason=about["no_program"])
+    fields = {key: about[key] for key in ("client", "data")} | {"label": about["method"], "rows": rows, "needs": needs}
     listed = "".join(f"  - {pin}\n" for pin in pins)
     nested = "".join(f"      - {pin}\n" for pin in pins)
     texts = {

@@ -204,6 +204,7 @@ def describe_inputs(dataset: Dataset, partition: Partition, normalize: Any) -> d
         "pixels": features.describe_pixels(dataset, partition),
         **(numeric if dataset.targets is not None else {}),
         **({"categories": [*dataset.categories]} if dataset.categories else {}),
+        **({"client_column": dataset.client_column} if dataset.client_column != "" else {}),
     }
 
 

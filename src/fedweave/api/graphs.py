@@ -85,7 +85,8 @@ def fields_from_tables(
     fields = _fields(
         x, symmetrise_edges(pairs[:, within], len(table)), arrangement, options, notes, tuple(preprocessing.as_data())
     )
-    return {**fields, "preprocessing": preprocessing}
+    dataset = replace(fields["dataset"], client_column=client)
+    return {**fields, "dataset": dataset, "preprocessing": preprocessing}
 
 
 def _positions(edges: Any, ids: Sequence[Any]) -> np.ndarray:

@@ -1,12 +1,12 @@
 """Predictions of clients' own models for new rows, which are scaled like the rows of training."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedweave import data
 from fedweave.api import exported_model, features, folder, images
@@ -46,9 +46,11 @@ class Predictor:
         """Scores [M, C] of classes, or numbers and forecasts [M, K] in the unit of the targets.
 
         Raises:
-            BadInput: an unknown client or seed, or rows of another shape.
+            BadInput: an unknown client or seed, rows of another shape, or a table with rows of other clients.
         """
         i = self.position(client)
+        with convert_input_errors():
+            exported_model.check_client(x, _client_column(self.about), self.names[i])
         scaling = folder.scaling(self.about)
         if self.about["kind"] == "series":
             return scaling.undo(self.models.answer(self._encode_windows(x, scaling, i), i, seed), i)
@@ -98,7 +100,6 @@ class Predictor:
             if table is not None:
                 return exported_model.as_images(table.encode(exported_model.as_table(x, stored), client))
             if stored and hasattr(x, "columns"):
-                _check_one_client(x, stored)
                 return exported_model.as_images(exported_model.last_window(x, stored, self.about["shape"][0]))
         values = _as_array(x)
         shape = tuple(self.about["shape"])
@@ -187,9 +188,13 @@ def _build_adapter(info: Mapping[str, Any], about: Mapping[str, Any], model: Any
     outputs = len(about["offset"][0]) if about.get("offset") else len(about["classes"])
     adapter = adapt(model, shape, outputs, block["head"], len(shape) == 2)
     if adapter.code != block["code"]:
-        raise BadInput(
-            f"predict: model {adapter.name!r} is not the one that was trained; give that one, or train again"
-        )
+        way = "; give that one, or train again"
+        if isinstance(model, nn.Module):
+            way = (
+                ": a module is known by the values that it starts with, which another process draws anew; give the "
+                f"function or class that made it, or train again with one, such as model={adapter.name}"
+            )
+        raise BadInput(f"predict: model {adapter.name!r} is not the one that was trained{way}")
     return adapter
 
 
@@ -226,19 +231,31 @@ def _as_array(x: Any) -> np.ndarray:
     return as_array(x.to_numpy() if hasattr(x, "to_numpy") else x, "x", "give each row the same number of values")
 
 
-def _check_one_client(table: Any, columns: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse time steps of several clients: a forecast would go on from the last rows of all of them.
+def _client_column(about: Mapping[str, Any]) -> Any:
+    """The column of the client's names in the table of the training, or ""; earlier versions named it as a role."""
+    roles = (column["name"] for column in about["columns"] or () if column.get("role") == "client")
+    return about.get("client_column", next(roles, ""))
 
-    Args:
-        columns: names and roles; results of earlier versions do not name the client's column.
+
+def select_own_rows(run: Run, rows: Any, client: str) -> Any:
+    """The rows of `client` in a table with the clients' column of the training; other rows as they are.
+
+    So are those for an unknown client, which `Predictor.outputs` refuses.
+
+    Raises:
+        BadInput: the table has no row of this client.
     """
-    owner = next((column["name"] for column in columns if column["role"] == "client"), None)
-    clients = [] if owner is None or owner not in table else [*table[owner].dropna().unique()]
-    if len(clients) > 1:
+    column = _client_column(read_inputs(run)[0])
+    is_known = client in client_names(run.info)
+    if column == "" or not is_known or not hasattr(rows, "columns") or column not in rows:
+        return rows
+    own = rows[~exported_model.other_clients(rows[column], client)]
+    if not len(own):
         raise BadInput(
-            f"table: column {owner!r} has rows of {format_count(len(clients), 'client')}, such as {clients[0]!r}; give "
-            "the last rows of the one whose model forecasts"
+            f"table: column {column!r} has no row of {client!r}, but of such as {str(rows[column].iloc[0])!r}; "
+            "leave the column out, and the model predicts all rows"
         )
+    return own
 
 
 def _as_floats(x: Any) -> np.ndarray:

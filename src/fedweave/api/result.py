@@ -169,7 +169,8 @@ class MethodResult:
             names of classes [M], numbers [M], or forecasts [M, horizon]: numbers in the unit of the targets.
 
         Raises:
-            BadInput: an unknown client or seed, rows of another shape, or no models were stored.
+            BadInput: an unknown client or seed, rows of another shape or, by the clients' column, of another client, or
+                no models were stored.
         """
         predictor = self._load_predictor(model)
         outputs = predictor.outputs(x, client, seed)
@@ -191,7 +192,7 @@ class MethodResult:
         become inputs, and the files that `mlflow models serve` reads. Its README has the lines that load it.
 
         Args:
-            folder: new, empty, or of an earlier export.
+            folder: new, empty, or with an earlier export of the same method, data and client.
             client: name of the client.
             seed, model: as in `predict`.
 

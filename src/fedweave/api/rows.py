@@ -162,7 +162,7 @@ def fields_from_table(
     sentences = [SCALING_NOTES[scaled]] * has_numbers + [TARGET_NOTES[columns.preprocess]] * (numbers is not None)
     dataset = _build_dataset(
         exported_model.as_images(encoded), arrangement, options, " ".join(sentences),
-        categories=preprocessing.categories, columns=tuple(preprocessing.as_data()),
+        categories=preprocessing.categories, columns=tuple(preprocessing.as_data()), client_column=client,
     )  # fmt: skip
     if numbers is not None and not columns.is_pooled:
         options = replace(options, normalize={"name": "none", "targets": "client"})
@@ -223,6 +223,7 @@ def _fields_from_series(
     values = np.concatenate(channels[: len(labels)], axis=1)
     other_values = np.concatenate(channels[len(labels) :], axis=1) if others else None
     fields = forecasts.fields_from_steps(values, other_values, column_values(table, client), options)
+    fields["dataset"] = replace(fields["dataset"], client_column=client)
     roles = [{"name": name, "role": "value"} for name in (*labels, *others)]
     if "time" in option_columns:
         roles += [{"name": option_columns["time"], "role": "time"}, {"name": client, "role": "client"}]
@@ -280,4 +281,7 @@ def fields_from_images(
     options = replace(options, **{key: column_values(table, column) for key, column in option_columns.items()})
     x = images.load(table[image].tolist(), root, size)
     fields = fields_from_arrays(x, column_values(table, label), column_values(table, client), options)
-    return {**fields, "dataset": replace(fields["dataset"], columns=(images.describe(image, size),))}
+    return {
+        **fields,
+        "dataset": replace(fields["dataset"], columns=(images.describe(image, size),), client_column=client),
+    }

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import vmap
 
 from fedweave.client.task import Task
@@ -14,6 +14,7 @@ from fedweave.tensors.seeding import use_seed
 from fedweave.tensors.trees import Params
 
 ROWS = 4  # rows of a batch
+SOFTMAX = (nn.Softmax, nn.Softmax2d)
 TOLERANCE = 1e-3  # relative error of float32 sums in another order
 
 
@@ -39,6 +40,34 @@ def check_model(task: Task, x: Tensor, outputs: int, name: str, stacked: bool = 
     check.check_padding()
     if stacked:
         check.check_stacking()
+
+
+def find_softmax(task: Task, x: Tensor, name: str) -> str:
+    """A line if the outputs of a client model of classes are probabilities, which the loss does not expect; else "".
+
+    The loss takes the logarithm of the softmax of the outputs; of logarithms of probabilities that changes nothing.
+
+    Args:
+        x: rows [M, ...] that the model takes.
+    """
+    ends: list[tuple[str, Tensor]] = []
+    layers = [(layer_name, layer) for layer_name, layer in task.template.named_modules() if isinstance(layer, SOFTMAX)]
+    handles = [one.register_forward_hook(lambda *args, n=n: ends.append((n, args[2]))) for n, one in layers]
+    try:
+        with torch.no_grad():
+            outputs = task.call({key: value.clone() for key, value in task.init(0).items()}, x.to(task.dtype))
+    finally:
+        for handle in handles:
+            handle.remove()
+    sums = outputs.sum(-1)
+    if outputs.shape[-1] < 2 or outputs.min() < 0 or not torch.allclose(sums, torch.ones_like(sums), atol=TOLERANCE):
+        return ""
+    layer = next((repr(n) for n, end in reversed(ends) if end.shape == outputs.shape and torch.equal(end, outputs)), "")
+    source = f"layer {layer}, a softmax, makes its outputs" if layer else "its outputs are"
+    return (
+        f"model: {name}: {source} probabilities, but the loss applies log-softmax itself, so that it learns slowly; "
+        "return the numbers before the softmax"
+    )
 
 
 class _ModelCheck:

@@ -43,6 +43,7 @@ class Dataset:
     channels: tuple[int, ...] = ()  # channels of windows [M, C, 1, T] that the targets continue, in turn; none: numbers
     class_names: tuple[str, ...] = ()  # C or none
     columns: tuple[Mapping[str, Any], ...] = ()  # how the columns of a table became x, as plain data
+    client_column: str = ""  # of the table that x was made from: the column of the client's names
     units: tuple[str, ...] = ()  # person or hospital of each natural client; tests take the clients of a unit as one
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedParameter
+from torch.nn.parameter import is_lazy
 
 from fedweave.errors import BadInput
 from fedweave.models.base import ClientModel, find_shared_parameter, make_frozen_buffers
@@ -131,7 +131,7 @@ class Adapter:
 
     def __call__(self) -> ClientModel:
         """A client model."""
-        return AdaptedModel(_prepare(self.make(), self.shape), self)
+        return AdaptedModel(_prepare(self.make(), self.shape, self.name), self)
 
     def reshape_rows(self, x: Tensor) -> Tensor:
         """Stored rows [B, ...] in the shape of the module's inputs, [B, *shape]."""
@@ -155,7 +155,7 @@ def adapt(model: Any, shape: tuple[int, ...], outputs: int, head: str | None = N
         module = _build_module(make, name)
         if isinstance(module, ClientModel):
             raise BadInput(f"model: {name}: is a client model already; give its name or the class in MODELS")
-        module = _prepare(module, shape)
+        module = _prepare(module, shape, name)
         _check_parameters(module, name)
         code = _hash(module, model if isinstance(model, nn.Module) else None)
         make_keyed(module, name)
@@ -194,11 +194,11 @@ def _build_module(make: Callable[[], nn.Module], name: str) -> nn.Module:
     return module
 
 
-def _prepare(module: nn.Module, shape: tuple[int, ...]) -> nn.Module:
+def _prepare(module: nn.Module, shape: tuple[int, ...], name: str) -> nn.Module:
     """`module` with initialised parameters in named layers; frozen ones become buffers, never trained or sent."""
-    if any(isinstance(value, UninitializedParameter) for value in module.parameters()):
+    if any(map(is_lazy, (*module.parameters(), *module.buffers()))):
         with torch.no_grad():
-            module.eval()(torch.zeros(2, *shape))
+            _run(module, torch.zeros(2, *shape), name)
     make_frozen_buffers(module)
     return nn.Sequential(OrderedDict(model=module)) if module._parameters else module
 
@@ -269,11 +269,16 @@ def _first_line(error: Exception) -> str:
 
 
 def _hash(module: nn.Module, values: nn.Module | None) -> str:
-    """A hash of the structure of the model, the source of its classes, and `values`, if the user gave an instance."""
+    """A hash of the structure of the model, the source of its classes, and `values`, if the user gave an instance.
+
+    Lazy layers of an instance have no values yet: each repetition draws them.
+    """
     content = hashlib.sha256(repr(module).encode())
     for kind in dict.fromkeys(type(layer) for layer in module.modules()):
         if not kind.__module__.startswith("torch."):
             content.update(source_of(kind).encode())
     for name, value in values.state_dict().items() if values is not None else ():
+        if is_lazy(value):
+            continue
         content.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
     return content.hexdigest()[:16]

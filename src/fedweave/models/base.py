@@ -74,7 +74,7 @@ class BatchNorm(nn.BatchNorm2d):
         x = x.to(self.weight.dtype)  # half precision is too coarse for statistics
         if key is not None and mask is not None:
             return self._normalise_masked(x, mask.to(x.dtype))
-        if len(x) == 1 and is_mapped():
+        if is_mapped() and len(x) == 1:  # in this order: `len` would fix the number of rows of an exported program
             x = x.contiguous()  # PyTorch's mapped gradient of one image is wrong where channels are last in memory
         mean, var = self.running_mean, self.running_var
         return F.batch_norm(x, mean, var, self.weight, self.bias, key is not None, self.momentum, self.eps)

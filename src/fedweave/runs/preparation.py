@@ -1,6 +1,7 @@
 """The objects of a run, built once: method, data, executor, settings and device. All other code receives them."""
 
 import os
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 
 from fedweave import data
-from fedweave.client.model_check import check_model
+from fedweave.client.model_check import check_model, find_softmax
 from fedweave.client.task import Task
 from fedweave.data import Dataset, Partition
 from fedweave.data.normalisation import to_float32
@@ -219,3 +220,5 @@ def try_model(task: Task, dataset: Dataset, partition: Partition, name: str, exe
     """
     rows = torch.from_numpy(to_float32(dataset.x[partition.train[0][:CHECKED_ROWS]]))
     check_model(task, rows, dataset.outputs, name, isinstance(executor, Batched))
+    if dataset.classes and (line := find_softmax(task, rows, name)):
+        warnings.warn(line, stacklevel=2)

@@ -118,6 +118,31 @@ def check_columns(table: "pd.DataFrame", names: Sequence[str]) -> None:
         raise InputError(f"table: two columns have the name {repeated[0]!r}; rename one")
 
 
+def check_client(rows: Any, column: str, client: str) -> None:
+    """Refuse a table with rows of other clients than the one whose model predicts.
+
+    Args:
+        column: with the names of clients in training; "" if there was none. A table without it is taken as it is.
+
+    Raises:
+        InputError: naming the column and another client.
+    """
+    if column == "" or not hasattr(rows, "columns") or column not in rows:
+        return
+    others = other_clients(rows[column], client)
+    if others.any():
+        raise InputError(
+            f"table: column {column!r} has rows of other clients, such as {str(rows[column][others].iloc[0])!r}; give "
+            f"the rows of {client!r} alone, or leave the column out"
+        )
+
+
+def other_clients(column: "pd.Series[Any]", client: str) -> "pd.Series[Any]":
+    """Whether each row is of another client [M]; a row without a name is not."""
+    names = column.map(str)
+    return column.notna() & (names != client) & (names.str.removesuffix(".0") != client)
+
+
 def as_images(values: np.ndarray) -> np.ndarray:
     """Rows as images [M, C, H, W]: vectors [F, 1, 1], windows [C, 1, T]."""
     if values.ndim == 2:

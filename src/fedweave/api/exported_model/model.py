@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .columns import as_images, as_table, check_columns, encode_column, last_window
+from .columns import as_images, as_table, check_client, check_columns, encode_column, last_window
 from .errors import InputError
 from .pixels import refuse_files, scale_pixels
 
@@ -82,6 +82,7 @@ class Model:
     def inputs(self, rows: Any) -> np.ndarray:
         """Rows as the network takes them, float32 [M, ...]."""
         columns, kind, nodes = self.about["columns"], self.about["kind"], self.about["nodes"]
+        check_client(rows, self.about.get("client_column", ""), self.about["client"])
         x = self._encode_table(as_table(rows, columns), columns) if columns else self._as_array(rows)
         if kind == "graph" and len(x) != nodes:
             raise InputError(f"x: {len(x)} rows, but the client's graph has {nodes} nodes; give one for each")
@@ -149,29 +150,3 @@ def _load_without_program(folder: Path, about: Mapping[str, Any]) -> Any:
 def load(folder: Path | str) -> Model:
     """The model that `export` has written."""
     return Model(folder)
-
-
-class PyfuncModel:
-    """A model as MLflow serves it."""
-
-    def __init__(self, model: Model) -> None:
-        self.model = model
-
-    def predict(self, model_input: Any, params: Any = None) -> "pd.DataFrame":
-        """One row each: the prediction, and the probability of each class or the steps of the forecast."""
-        import pandas as pd
-
-        del params
-        outputs, classes = self.model.outputs(model_input), self.model.about["classes"]
-        if classes:
-            table = pd.DataFrame(probabilities(outputs), columns=classes)
-            table.insert(0, "prediction", np.array(classes)[outputs.argmax(1)], allow_duplicates=True)
-            return table
-        if self.model.about["targets"] == "numbers":
-            return pd.DataFrame({"prediction": outputs[:, 0]})
-        return pd.DataFrame(outputs, columns=[f"step {i + 1}" for i in range(outputs.shape[1])])
-
-
-def _load_pyfunc(path: str) -> PyfuncModel:
-    """The entry point of `mlflow models serve`."""
-    return PyfuncModel(Model(path))
