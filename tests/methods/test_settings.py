@@ -309,9 +309,7 @@ def test_a_setting_has_a_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "METHODS", {})
     hooks = {"label": "Mine", "__annotations__": {"step": float}}
     cls = dataclass(frozen=True, kw_only=True)(type("Mine", (METHODS["fedavg"],), hooks))
-    with pytest.raises(
-        BadInput, match=r"'mine': Mine: the setting step has no default, .*; write step: TYPE = DEFAULT"
-    ):
+    with pytest.raises(BadInput, match=r"'mine': Mine: the setting step has no default, .*write step: TYPE = "):
         method("mine")(cls)
 
 
