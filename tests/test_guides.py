@@ -1,14 +1,24 @@
 """The guides, as users follow them: their code and their commands, in an empty folder, with public names only."""
 
 import ast
+import importlib.util
 import re
+import sys
+import warnings
+from dataclasses import make_dataclass
 from itertools import permutations
 from pathlib import Path
+from typing import Annotated, Any, Literal, get_origin
 
 import pytest
 
 import fedweave as fw
-from tools.guides import follow, guide, outputs
+from fedweave import settings
+from fedweave.errors import BadInput
+from fedweave.federation import registry
+from fedweave.study.config import construct
+from fedweave.testing import check_method
+from tools.guides import ROOT, follow, guide, outputs
 
 EXAMPLES = ("docs/guides/flights.md", "docs/guides/shoulder.md", "docs/guides/graph.md")
 PARTS = ("docs/add-method.md", "docs/add-model.md")
@@ -132,6 +142,57 @@ def test_users_import_public_names_only(page: str) -> None:
     assert [name for text in texts for name in internal(text)] == []
 
 
+METHOD_FILES = [name for name in guide("docs/add-method.md").files if name.startswith("mybench/")]
+
+
+@pytest.mark.parametrize("name", METHOD_FILES)
+def test_methods_of_the_page_keep_all_promises(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page says how to check a method. Its own methods pass, without a warning."""
+    monkeypatch.setattr(registry, "METHODS", {})
+    file = tmp_path / Path(name).name
+    file.write_text(guide("docs/add-method.md").files[name])
+    load_module(file, monkeypatch)
+    (cls,) = registry.METHODS.values()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_method(cls)
+
+
+def load_module(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run `file` as a module."""
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, file.stem, module)  # a dataclass reads it
+    spec.loader.exec_module(module)
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "wrong"),
+    [
+        (float, 2, "x"),
+        (int, 3, 0.5),
+        (bool, True, 1),
+        (str, "word", 1),
+        (Literal["a", 2], 2, "b"),
+        (tuple[int, ...], [1, 2], [1, 0.5]),
+        (float | None, None, "x"),
+    ],
+)
+def test_settings_have_the_types_of_the_page(type_: Any, value: Any, wrong: Any) -> None:
+    """A study gives a value of each. Types with bounds are all on the page."""
+    cls = make_dataclass("Mine", [("step", type_)], frozen=True, kw_only=True)
+    assert construct(cls, {"step": value}, "mine").step == (tuple(value) if isinstance(value, list) else value)
+    with pytest.raises(BadInput):
+        construct(cls, {"step": wrong}, "mine")
+    page = (ROOT / "docs/add-method.md").read_text(encoding="utf-8")
+    bounded = [name for name, value in vars(settings).items() if get_origin(value) is Annotated]
+    spaces = [cls.__name__ for cls in (*settings.Interval.__subclasses__(), settings.Choices, settings.NotSearched)]
+    assert [name for name in bounded if f"`{name}`" not in page] == []
+    assert [name for name in spaces if f"`{name}(" not in page] == []
+
+
 def test_internal_imports_are_found() -> None:
     """The check covers every form of import."""
     text = "import fedweave as fw\nimport fedweave.federation\nfrom fedweave.settings import Share\n"
@@ -141,9 +202,10 @@ def test_internal_imports_are_found() -> None:
 
 def test_files_code_and_commands_of_guides_are_found() -> None:
     assert {*guide("docs/add-method.md").files} == {
-        "mybench/damped.py", "mybench/nearest.py", "my.yaml", "test_damped.py",
+        "mybench/damped.py", "mybench/nearest.py", "mybench/smoothed.py", "mybench/hyper.py", "my.yaml",
+        "test_damped.py",
     }  # fmt: skip
-    assert len(guide("docs/add-method.md").commands) == 4
+    assert len(guide("docs/add-method.md").commands) == 6
     assert {*guide("docs/add-model.md").files} == {
         "mybench/gated.py", "test_gated.py", "mybench/blocks.py", "test_blocks.py", "my.yaml",
     }  # fmt: skip

@@ -61,6 +61,18 @@ def test_executors_agree(name: str, kind: str) -> None:
     contract.executors_agree(*objects(name, kind), reference(name, kind))
 
 
+@pytest.mark.parametrize(("name", "kind"), MARKED)
+def test_rows_are_those_of_ids(name: str, kind: str) -> None:
+    """Downloads, weights and generated models follow the order of the clients that are asked for."""
+    contract.rows_are_those_of_ids(*objects(name, kind), reference(name, kind))
+
+
+@pytest.mark.parametrize(("name", "kind"), MARKED)
+def test_all_parameters_learn(name: str, kind: str) -> None:
+    """Every parameter of a server that generates models has a gradient."""
+    contract.all_parameters_learn(*objects(name, kind), reference(name, kind))
+
+
 @pytest.mark.parametrize("name", ["fedah", "fedala", "fedavg", "perfedavg"])
 def test_executors_agree_on_averaged_statistics(name: str) -> None:
     """A client writes to a copy of the BatchNorm statistics that all clients received, also before local training."""

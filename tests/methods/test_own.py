@@ -1,8 +1,9 @@
 """The checks for users: a valid part passes within seconds, and an invalid one is named."""
 
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from fedweave.client.solvers import SGD
 from fedweave.client.task import RowClassification
 from fedweave.data import DATASETS, Dataset
 from fedweave.errors import BadInput
-from fedweave.families import ClientModels, GlobalModel, SplitClient
+from fedweave.families import ClientModels, GeneratedModels, GlobalModel, SplitClient
 from fedweave.families.weaving import Weaving
 from fedweave.federation.engine import run
 from fedweave.federation.executors import Batched
@@ -24,6 +25,7 @@ from fedweave.federation.start import initial_model
 from fedweave.methods import METHODS
 from fedweave.models import MODELS, ClientModel, build
 from fedweave.models.base import check_parameters
+from fedweave.tensors import trees
 from fedweave.testing import check_dataset, check_method, check_model, method_checks
 from fedweave.testing.federations import TASKS, rows_federation
 
@@ -215,6 +217,151 @@ def test_a_control_reaches_the_graph() -> None:
     assert not [check for check in method_checks(Sound) if "controls" in check.__name__]
 
 
+@dataclass(frozen=True, kw_only=True)
+class FirstRows(Woven):
+    """Its weights are those of the first clients, and not of `ids`."""
+
+    def weights(self, server: Any, ids: Tensor) -> Tensor:
+        distances = torch.cdist(*[server["models"][self.task.params[0]].flatten(1)] * 2)
+        return torch.softmax(-distances, dim=1)[: len(ids)].expand(len(self.task.layers), -1, -1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generated(SplitClient, GeneratedModels):
+    """A model for each client, as it is trained."""
+
+    label = "Generated"
+
+    @property
+    def server_solver(self) -> SGD:
+        return SGD(lr=0.5)
+
+    def begin(self, start: Any) -> Any:
+        model = trees.omit(start.model, self.local_names)
+        return {name: torch.ones(start.clients, dtype=value.dtype) for name, value in model.items()}, {"model": model}
+
+    def generate(self, phi: Any, fixed: Any, ids: Tensor) -> Any:
+        return {name: trees.column(phi[name][ids], value[None]) * value for name, value in fixed["model"].items()}
+
+    def add_rows(self, phi: Any, fixed: Any, enrolled: Any, newcomers: int, start: Any) -> Any:
+        return {name: torch.cat([value, torch.ones(newcomers).to(value)]) for name, value in phi.items()}, fixed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detached(Generated):
+    """Its φ is never trained."""
+
+    def generate(self, phi: Any, fixed: Any, ids: Tensor) -> Any:
+        return super().generate({name: value.detach() for name, value in phi.items()}, fixed, ids)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unread(Generated):
+    """It does not read a part of φ."""
+
+    def begin(self, start: Any) -> Any:
+        phi, fixed = super().begin(start)
+        return {**phi, "bias": {"shift": torch.ones(1)}}, fixed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Positional(Generated):
+    """It reads the first rows of φ."""
+
+    def generate(self, phi: Any, fixed: Any, ids: Tensor) -> Any:
+        return super().generate(phi, fixed, torch.arange(len(ids)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shrinking(Woven):
+    """Its table has a row for each participant, not for each client."""
+
+    def aggregate(self, server: Any, ids: Tensor, uploads: Any, weights: Tensor) -> Any:
+        return {**super().aggregate(server, ids, uploads, weights), "models": uploads["model"]}
+
+
+def test_rows_belong_to_the_ids_that_are_asked_for() -> None:
+    """In `weights`, `generate` and `download`."""
+    assert_broken(FirstRows, "rows_are_those_of_ids", "weights: the rows of clients 4, 0, 3, .*use its argument `ids`")
+    assert_broken(Positional, "rows_are_those_of_ids", "generate: the rows of clients 4, 0, 3")
+    assert_broken(Generated, "rows_are_those_of_ids", "", ())
+
+
+def test_generated_models_have_a_gradient() -> None:
+    """In all parameters of the server."""
+    assert_broken(Detached, "all_parameters_learn", "generate: the models have no gradient in φ")
+    assert_broken(Unread, "all_parameters_learn", "the models do not depend on bias/shift of φ")
+    assert_broken(Generated, "all_parameters_learn", "", ())
+    assert not [check for check in method_checks(Sound) if "learn" in check.__name__]
+
+
+def test_tables_keep_their_length() -> None:
+    """Partial participation shows it."""
+    with pytest.raises(
+        AssertionError, match=r"Shrinking on rows: Shrinking.aggregate: models\.\S+ of the server's state "
+    ):
+        check_method(Shrinking)
+
+
+def with_attributes(**attributes: Any) -> type[Any]:
+    """`Sound` with further attributes in its body."""
+    return dataclass(frozen=True, kw_only=True)(type("Mine", (Sound,), {**attributes, "__module__": __name__}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stepped(Sound):
+    """A setting and constants."""
+
+    step: float = 0.5
+    kind: ClassVar[str] = "constant"
+
+    label = "Stepped"
+    RATE = 3.0
+    _rate = 2.0
+
+
+def test_a_setting_has_a_type() -> None:
+    """A value without one is no setting; a base's setting would keep its default."""
+    method_checks(Stepped)
+    words = r"Mine: sharpness = 5\.0 has no type, so that it is no setting; write sharpness: float = 5\.0, or sh"
+    with pytest.raises(AssertionError, match=words):
+        method_checks(with_attributes(sharpness=5.0))
+    changed = dataclass(frozen=True, kw_only=True)(type("Mine", (Stepped,), {"step": 0.9, "__module__": __name__}))
+    assert changed().step == 0.5
+    with pytest.raises(
+        AssertionError, match=r"Mine: step = 0\.9 has no type, so that the setting keeps its default 0\.5"
+    ):
+        method_checks(changed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Late(Sound):
+    """It has a function that nothing calls, and one that another part of this file calls."""
+
+    def after_round(self, server: Any) -> Any:
+        return server
+
+    def read_elsewhere(self) -> int:
+        return 1
+
+
+def read_late(method: Late) -> int:
+    """A caller outside of the class."""
+    return method.read_elsewhere()
+
+
+def test_a_function_that_nothing_calls_gives_a_warning() -> None:
+    """It may be for callers elsewhere. Those that the class or its file calls give none."""
+    with pytest.warns(UserWarning, match="Late: nothing calls after_round, which is no hook; the hook with") as caught:
+        method_checks(Late)
+    assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        method_checks(Helped)
+        for cls in METHODS.values():
+            method_checks(cls)
+
+
 def test_names_that_stay_are_those_of_the_model() -> None:
     """Other names would be ignored."""
     with pytest.raises(AssertionError, match=r"Keeping\.private: 'fc' is no parameter of the model"):
@@ -234,7 +381,7 @@ def test_each_promise_is_a_test_of_its_own() -> None:
     """Each has a name. It passes if the promise is kept, and raises an error otherwise."""
     promises = {
         "executors_agree", "absent_clients_keep_their_bits", "resumed_equals_uninterrupted", "state_is_plain_tensors",
-        "training_ignores_test_rows", "newcomers_join", "names_are_known",
+        "training_ignores_test_rows", "newcomers_join", "names_are_known", "rows_are_those_of_ids",
     }  # fmt: skip
     names = [check.__name__ for check in method_checks(METHODS["local"])]
     assert {*names} == {f"Local-{kind}-{promise}" for kind in TASKS for promise in promises}

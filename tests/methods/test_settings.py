@@ -1,9 +1,12 @@
 """Every setting is described once, at its field: the description is true, and everything else is generated from it."""
 
+import copy
 import importlib.util
 import re
+import subprocess
 import sys
-from dataclasses import dataclass
+import textwrap
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -14,6 +17,7 @@ import tiny
 import yaml
 
 from fedweave.errors import BadInput
+from fedweave.federation import registry
 from fedweave.federation.registry import method, register
 from fedweave.methods import METHODS
 from fedweave.pipelines.commands import main
@@ -256,6 +260,57 @@ def test_a_name_has_one_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert METHODS["mine"] is again.Mine
     with pytest.raises(BadInput, match=r"'ditto' is defined twice, in .*methods/ditto\.py and in .*one\.py"):
         register(METHODS, "method", "ditto", again.Mine)
+
+
+def test_the_name_of_a_built_in_method_is_taken(tmp_path: Path) -> None:
+    """Also in a process that has not imported the built-in methods yet: there, their import would fail later."""
+    code = """
+        from dataclasses import dataclass
+        import fedweave as fw
+
+        @fw.method("fedavg")
+        @dataclass(frozen=True, kw_only=True)
+        class Mine(fw.families.SplitClient, fw.families.GlobalModel):
+            label = "Mine"
+    """
+    file = tmp_path / "mine.py"
+    file.write_text(textwrap.dedent(code))
+    result = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, check=False)
+    last = result.stderr.splitlines()[-1]
+    assert "method 'fedavg' is defined twice, in " in last
+    assert last.endswith(f"methods/fedavg.py and in {file}; rename yours")
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "words"),
+    [
+        ("ditto", {"lambd": 1}, "Ditto: lambd=1: unknown setting; did you mean 'lam'? its settings: Ditto(lam=..."),
+        ("fedavg", {"graph": "uniform"}, "FedAvg: graph='uniform': unknown setting; it has no settings"),
+        ("fedfomo", {"grap": "self"}, "FedFomo: grap='self': unknown setting; did you mean 'graph'?"),
+    ],
+)
+def test_an_unknown_setting_is_named(name: str, given: dict[str, Any], words: str) -> None:
+    """With the closest one, and all that the method has."""
+    with pytest.raises(BadInput) as caught:
+        METHODS[name](**given)
+    assert str(caught.value).startswith(words)
+
+
+def test_a_setting_is_given_by_name() -> None:
+    """Python's own error counts arguments."""
+    with pytest.raises(BadInput, match=r"Ditto: 0\.5 has no name; its settings: Ditto\(lam=\.\.\., personal_epochs="):
+        METHODS["ditto"](0.5)
+    changed = replace(METHODS["ditto"](lam=0.5), lam=0.25)
+    assert copy.deepcopy(changed).lam == 0.25
+
+
+def test_a_setting_has_a_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A comparison starts from it."""
+    monkeypatch.setattr(registry, "METHODS", {})
+    hooks = {"label": "Mine", "__annotations__": {"step": float}}
+    cls = dataclass(frozen=True, kw_only=True)(type("Mine", (METHODS["fedavg"],), hooks))
+    with pytest.raises(BadInput, match=r"'mine': Mine: the setting step has no default, .*write step: TYPE = "):
+        method("mine")(cls)
 
 
 def test_an_object_that_is_not_a_method_is_refused() -> None:

@@ -334,7 +334,7 @@ def test_rows_by_index_are_sparse_products_on_a_gpu(edges: int, shape: tuple[int
     pairs = (
         (gcn.sparse_select(x, index), x[index], rows.detach(), x),
         (gcn.sparse_sum(rows, index, 9), torch.zeros_like(x).index_add(0, index, rows), weight, rows),
-        (gcn.add_rows(x, index, rows, -2.0), x - 2.0 * gcn.sparse_sum(rows, index, 9), weight, rows),
+        (gcn.add_at(x, index, rows, -2.0), x - 2.0 * gcn.sparse_sum(rows, index, 9), weight, rows),
         (gcn.select_rows(x, index), x[index], rows.detach(), x),
     )
     for actual, expected, cotangent, leaf in pairs:

@@ -99,3 +99,18 @@ def test_the_drawing_follows_from_the_declaration(tmp_path: Path) -> None:
         False,
     ]
     assert ">without p<" in plots.ablation(parts["attention"])
+
+
+def test_the_page_of_settings_describes_ablations(tmp_path: Path) -> None:
+    """Its example is a part of a study that is accepted, with a run for each of the variants that it explains."""
+    page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8").split("## ablate\n")[1]
+    example = page.split("```yaml\n")[1].split("```")[0]
+    file = tmp_path / "own.yaml"
+    file.write_text("tasks:\n  digits:\n    methods: [fedaghn]\n" + example, encoding="utf-8")
+    study = assembly.check(spec.parse(catalogue.expand(str(file), ROOT / "studies")))
+    counts = {name: len(block["variants"]) for name, block in study.ablate.items()}
+    assert counts == {"fedaghn-parts": 2, "fedaghn-budget": 4}
+    for block in study.ablate.values():
+        for settings in block["variants"].values():
+            assembly.check_run(assembly.build_variant(study, block["run"], {}, settings), "own.yaml")
+    assert f"at most {variants.MOST_VARIANTS} combinations" in page

@@ -1,7 +1,12 @@
-"""Families of methods: abstract classes that methods combine, one for the server's state, one for the client's."""
+"""Families of methods: abstract classes that methods combine, one for the server's state, one for the client's.
 
+`Update` is what `client_update` returns. `SGD` and `Adam` are optimisers, for a server that learns too.
+"""
+
+from fedweave.client.solvers import SGD, Adam
 from fedweave.families.base import ClientModels, GlobalModel, SplitClient
 from fedweave.families.generated_models import GeneratedModels
 from fedweave.families.weaving import Weaving
+from fedweave.federation.protocol import Update
 
-__all__ = ["ClientModels", "GeneratedModels", "GlobalModel", "SplitClient", "Weaving"]
+__all__ = ["SGD", "Adam", "ClientModels", "GeneratedModels", "GlobalModel", "SplitClient", "Update", "Weaving"]

@@ -16,8 +16,8 @@ from fedweave.client.local_training import Fit
 from fedweave.client.solvers import Solver
 from fedweave.families.weaving import Weaving, all_ids, split_ids, usable_sources
 from fedweave.federation import graph_guards, guards
+from fedweave.federation.hook_guards import guard_call
 from fedweave.federation.protocol import ClientState, Method, Server, Start, Update
-from fedweave.federation.write_guards import forbid_writes
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree
 
@@ -110,8 +110,9 @@ class GlobalModel(Method):
         return server["model"], {}
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
-        with forbid_writes(self, "merge", old=server["model"]):
-            mean = self.merge(server["model"], trees.weighted_mean(uploads["model"], weights))
+        mean = trees.weighted_mean(uploads["model"], weights)
+        with guard_call(self, "merge", old=server["model"]):
+            mean = self.merge(server["model"], mean)
         guards.check_merged(type(self).__name__, server["model"], mean)
         solver = self.server_solver
         if solver is None:
@@ -148,7 +149,7 @@ class ClientModels(Weaving):
 
     def mixture(self, server: Server, ids: Tensor) -> Tensor:
         """The weights [L, P, N] of the mixtures: `weights`, or those of a control of the graph."""
-        with forbid_writes(self, "weights", server=server, ids=ids):
+        with guard_call(self, "weights", server=server, ids=ids):
             weights, layers = self.weights(server, ids), len(self.task.layers)
         graph_guards.check_weights(type(self).__name__, weights, layers, len(ids), server["models"])
         if not server["seen"].any():

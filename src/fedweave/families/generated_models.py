@@ -11,9 +11,9 @@ from torch import Tensor
 from fedweave.client.out_of_place_steps import step_out_of_place
 from fedweave.client.solvers import Solver
 from fedweave.families.weaving import split_ids
-from fedweave.federation import sent_downloads
+from fedweave.federation import sent_downloads, state_guards
+from fedweave.federation.hook_guards import guard_call
 from fedweave.federation.protocol import Method, Server, Start
-from fedweave.federation.write_guards import forbid_writes
 from fedweave.tensors import trees
 from fedweave.tensors.gradients import pull_back
 from fedweave.tensors.trees import Params, Tree
@@ -107,7 +107,9 @@ class GeneratedModels(Method):
         return {"phi": phi, "optimizer": self.server_solver.init(trees.flatten_paths(phi)), "fixed": fixed}
 
     def init(self, start: Start) -> Server:
-        return self.assemble(*self.begin(start))
+        begun = self.begin(start)
+        state_guards.check_pair(f"{type(self).__name__}.begin", begun, "(φ, fixed state)")
+        return self.assemble(*begun)
 
     def admit(self, server: Server, enrolled: Tree, newcomers: int, start: Start) -> Server:
         fresh = self.assemble(*self.add_rows(server["phi"], server["fixed"], enrolled, newcomers, start))
@@ -121,9 +123,11 @@ class GeneratedModels(Method):
         with torch.no_grad():
             phi, fixed = server["phi"], server["fixed"]
             parts = split_ids(ids, self.values_per_client(fixed), self.rowwise)
-            with forbid_writes(self, "generate", phi=phi, fixed=fixed, ids=ids):
-                models = trees.concat([self.generate(phi, fixed, part) for part in parts])
-            return {}, {**models, **self.attach(server, ids)}
+            with guard_call(self, "generate", phi=phi, fixed=fixed, ids=ids):
+                models = [self.generate(phi, fixed, part) for part in parts]
+            for made, part in zip(models, parts, strict=True):
+                state_guards.check_generated(type(self).__name__, made, len(part), self.generated_shapes)
+            return {}, {**trees.concat(models), **self.attach(server, ids)}
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
         fixed = server["fixed"]

@@ -16,8 +16,8 @@ from fedweave.families.hypernetworks import draw_vectors
 from fedweave.families.weaving import Weaving, all_ids
 from fedweave.federation import graph_guards
 from fedweave.federation.collaboration import row_shares
+from fedweave.federation.hook_guards import guard_call
 from fedweave.federation.protocol import Server, Start, init_parameters
-from fedweave.federation.write_guards import forbid_writes
 from fedweave.server_networks import Architecture, LayerWeights, architecture
 from fedweave.settings import LogSpace, Rate, Size
 from fedweave.tensors import trees
@@ -72,7 +72,7 @@ class LearnedMixtures(Weaving, SplitClient, GeneratedModels):
         return mask_newcomers(self.controlled(alpha, ids, available_sources(fixed)), ids, fixed)
 
     def _checked_weights(self, phi: Tree, fixed: Tree, ids: Tensor) -> Tensor:
-        with forbid_writes(self, "weights", phi=phi, fixed=fixed, ids=ids):
+        with guard_call(self, "weights", phi=phi, fixed=fixed, ids=ids):
             weights = self.weights(phi, fixed, ids)
         layers = 1 if isinstance(weights, Tensor) and len(weights) == 1 else len(self.task.layers)
         graph_guards.check_weights(type(self).__name__, weights, layers, len(ids), fixed["models"])

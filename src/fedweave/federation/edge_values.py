@@ -10,10 +10,10 @@ from fedweave.client.data import ClientData, remove_padding
 from fedweave.federation.executors import Executor
 from fedweave.federation.federation import Federation
 from fedweave.federation.graph_controls import GraphControl
+from fedweave.federation.hook_guards import data_of, guard_call
 from fedweave.federation.protocol import ClientState, Method
 from fedweave.federation.records import DownloadCache, EdgeValue, State
 from fedweave.federation.schedule import evaluation_cohort
-from fedweave.federation.write_guards import data_of, forbid_writes
 from fedweave.tensors import dropout_keys, trees
 from fedweave.tensors.trees import Tree
 
@@ -64,7 +64,7 @@ def _measure(method: Method, state: State, federation: Federation, seed: int, ex
     cohort = evaluation_cohort(federation, seed, state.round, positions=federation.sample)
     clients = trees.take(state.clients, ids)
     given = {"shared": shared, "own": own, "client": clients, "data": data_of(cohort)}
-    with torch.no_grad(), forbid_writes(method, "mixture_model", **given):
+    with torch.no_grad(), guard_call(method, "mixture_model", **given):
         weights = method.collaboration(state.server)
         losses = executor.map(loss, (own, clients), cohort)
     assert weights is not None  # a method that mixes has a graph

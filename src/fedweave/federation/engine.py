@@ -18,12 +18,12 @@ from fedweave.federation.edge_values import edge_values
 from fedweave.federation.evaluation import diagnose, evaluate
 from fedweave.federation.executors import Executor
 from fedweave.federation.federation import Cohort, Federation
+from fedweave.federation.hook_guards import data_of, guard_call
 from fedweave.federation.protocol import ClientState, Method, Server, Update
 from fedweave.federation.records import DownloadCache, Report, Settings, State
 from fedweave.federation.start import add_newcomers, begin, hand_over, initial_model
 from fedweave.federation.timeline import Timeline
 from fedweave.federation.uploads import deliver, protect_uploads, reference
-from fedweave.federation.write_guards import data_of, forbid_writes
 from fedweave.tensors import recordings, trees
 from fedweave.tensors.storage import use_storage
 from fedweave.tensors.trees import Tree
@@ -74,7 +74,7 @@ def train(
         return result, memory.states if memory else {}
 
     clients, states = trees.take(state.clients, ids), trees.take(state.optimizers, ids)
-    with forbid_writes(method, "client_update", shared=shared, own=own, client=clients, data=data_of(cohort)):
+    with guard_call(method, "client_update", shared=shared, own=own, client=clients, data=data_of(cohort)):
         return LocalRound(shared, own, *executor.map(update, (own, clients, states), cohort))
 
 
@@ -160,8 +160,10 @@ def _aggregate(
     """The server's state after the `uploads` of `senders`; `sent` are the own downloads of the round, by client."""
     weights = torch.ones_like(sizes) if method.training.uniform_mean else sizes
     given = {"server": server, "ids": senders, "uploads": uploads, "weights": weights, "downloads": sent[1]}
-    with sent_downloads.store(server, *sent), forbid_writes(method, "aggregate", **given):
-        return method.aggregate(server, senders, uploads, weights)
+    with sent_downloads.store(server, *sent), guard_call(method, "aggregate", **given):
+        new_server = method.aggregate(server, senders, uploads, weights)
+    state_guards.check_server(type(method).__name__, server, new_server)
+    return new_server
 
 
 def _add_absent_models(

@@ -4,15 +4,15 @@ import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData, remove_padding
-from fedweave.federation import graph_guards, guards, predictions, schedule
+from fedweave.federation import graph_guards, guards, predictions, schedule, state_guards
 from fedweave.federation.collaboration import describe_graph, is_recordable
 from fedweave.federation.executors import Executor
-from fedweave.federation.federation import Federation
+from fedweave.federation.federation import Cohort, Federation
 from fedweave.federation.graph_quality import MEANING, quality
-from fedweave.federation.protocol import Method, Server
+from fedweave.federation.hook_guards import data_of, guard_call
+from fedweave.federation.protocol import ClientState, Method, Server
 from fedweave.federation.records import DownloadCache, Settings, State
 from fedweave.federation.uploads import finite_rows
-from fedweave.federation.write_guards import data_of, forbid_writes
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Tree
 
@@ -35,18 +35,28 @@ def evaluate(
     cohort = schedule.evaluation_cohort(federation, settings.seed, state.round, positions=federation.sample)
     ids = federation.sample.to(federation.ids.device)
     shared, own = (downloads or DownloadCache())(method, state.server, ids)
+
+    def personalize(own: Tree, client: ClientState, data: ClientData) -> Tree:
+        model = method.personalize(shared, own, client, data)
+        state_guards.check_tensors(f"{type(method).__name__}.personalize", model)
+        return model
+
     clients = trees.take(state.clients, ids)
-    with forbid_writes(method, "personalize", shared=shared, own=own, client=clients, data=data_of(cohort)):
-        pre = executor.map(
-            lambda own, client, data: method.personalize(shared, own, client, data), (own, clients), cohort
-        )
+    with guard_call(method, "personalize", shared=shared, own=own, client=clients, data=data_of(cohort)):
+        pre = executor.map(personalize, (own, clients), cohort)
     models = {"pre": pre} if post is None else {"pre": pre, "post": _replace_nonfinite(post, pre)}
 
-    def scores(model: Tree) -> dict[str, Tensor]:
-        with forbid_writes(method, "predict", model=model, data=data_of(cohort)):
-            if method.task.scoring is not None:
-                return predictions.scores(method, model, executor, cohort)
-            return executor.map(score, (model,), cohort)
+    pre_scores = _scores(method, pre, executor, cohort)
+    if post is None:
+        return {"pre": pre_scores}, models
+    # Models are often equal, such as those of a method that trains nothing: then they are scored once.
+    is_same = trees.equal(models["post"], pre)
+    post_scores = pre_scores if is_same else _scores(method, models["post"], executor, cohort)
+    return {"pre": pre_scores, "post": post_scores}, models
+
+
+def _scores(method: Method, models: Tree, executor: Executor, cohort: Cohort) -> dict[str, Tensor]:
+    """ "val" and "test" -> the score [K] of `models` [K, ...] for each client of `cohort`."""
 
     def score(model: Tree, data: ClientData) -> dict[str, Tensor]:
         val, test = remove_padding(data.val), method.task.scored_rows(data, remove_padding(data.test))
@@ -56,12 +66,10 @@ def evaluate(
             "test": method.task.score(outputs[len(val) :], data, test, shared_test=True),
         }
 
-    pre_scores = scores(models["pre"])
-    if post is None:
-        return {"pre": pre_scores}, models
-    # Models are often equal, such as those of a method that trains nothing: then they are scored once.
-    post_scores = pre_scores if trees.equal(models["post"], pre) else scores(models["post"])
-    return {"pre": pre_scores, "post": post_scores}, models
+    with guard_call(method, "predict", model=models, data=data_of(cohort)):
+        if method.task.scoring is not None:
+            return predictions.scores(method, models, executor, cohort)
+        return executor.map(score, (models,), cohort)
 
 
 def _replace_nonfinite(post: Tree, pre: Tree) -> Tree:
@@ -79,15 +87,15 @@ def diagnose(method: Method, server: Server, federation: Federation) -> dict[str
     """
     with torch.no_grad():
         recordable = is_recordable(len(method.task.layers), federation.clients)
-        with forbid_writes(method, "collaboration", server=server):
+        with guard_call(method, "collaboration", server=server):
             weights = method.collaboration(server) if recordable else None
         if weights is not None:
             graph_guards.check_graph(type(method).__name__, weights, len(method.task.layers), federation.clients)
-        with forbid_writes(method, "portrait", server=server):
+        with guard_call(method, "portrait", server=server):
             vectors = method.portrait(server)
         if vectors is not None:
             graph_guards.check_portrait(type(method).__name__, vectors, federation.clients)
-        with forbid_writes(method, "diagnostics", server=server):
+        with guard_call(method, "diagnostics", server=server):
             numbers = guards.read_numbers(type(method).__name__, method.diagnostics(server))
         numbers |= {} if weights is None else {name: float(value) for name, value in describe_graph(weights).items()}
     if weights is None:

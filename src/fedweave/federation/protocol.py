@@ -7,7 +7,7 @@ dictionaries of tensors. Only `enrol`, `client_update`, `personalize` and `predi
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, NamedTuple, NoReturn, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -17,9 +17,9 @@ from fedweave.client.data import ClientData
 from fedweave.client.local_training import Fit, descend
 from fedweave.client.solvers import Loss, Solver
 from fedweave.client.task import Task
-from fedweave.errors import BadInput
 from fedweave.federation import guards
 from fedweave.federation.graph_controls import GraphControl
+from fedweave.federation.own_settings import UNBOUND, NamedSettings
 from fedweave.federation.schedule import Training
 from fedweave.settings import Setting, describe
 from fedweave.tensors import trees
@@ -87,20 +87,8 @@ class Stage(NamedTuple):
     handover: Callable[[Server, Start], Server] | None = None
 
 
-class Placeholder:
-    """Stands for what a method gets when a run is built, such as its task. Before that it has only its settings."""
-
-    def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise BadInput(f"a method that is no part of a run has no {name}; pass it to fedweave.compare or fedweave.fit")
-
-
-UNBOUND: Any = Placeholder()
-
-
 @dataclass(frozen=True, kw_only=True)
-class Method(ABC):
+class Method(NamedSettings, ABC):
     """A personalized federated learning method: its settings, and what it gets when a run is built.
 
     Attributes:

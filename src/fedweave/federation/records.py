@@ -6,9 +6,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedweave.federation import state_guards
+from fedweave.federation.hook_guards import guard_call
 from fedweave.federation.protocol import ClientState, Method, Server
 from fedweave.federation.uploads import PLAIN, UploadPath
-from fedweave.federation.write_guards import forbid_writes
 from fedweave.tensors.storage import Storage
 from fedweave.tensors.trees import Tree
 
@@ -122,7 +123,9 @@ class DownloadCache:
             or not torch.equal(ids, self.arguments[2])
         ):
             self.arguments, self.downloads = None, ({}, {})  # so that two downloads are never in memory at once
-            with forbid_writes(method, "download", server=server, ids=ids):
-                self.downloads = method.download(server, ids)
+            with guard_call(method, "download", server=server, ids=ids):
+                downloads = method.download(server, ids)
+            state_guards.check_downloads(type(method).__name__, downloads, len(ids))
+            self.downloads = downloads
             self.arguments = (method, server, ids)
         return self.downloads

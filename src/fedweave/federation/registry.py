@@ -2,14 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 from typing import TypeVar
 
 from fedweave.errors import BadInput, format_value
 from fedweave.federation.protocol import Method
-from fedweave.registry import check_name, register
-from fedweave.settings import describe
+from fedweave.registry import check_name, definition, register
+from fedweave.settings import REQUIRED, describe
 
 M = TypeVar("M", bound=Method)
+
+BUILT_IN = Path(__file__).resolve().parent.parent / "methods"  # the folder with a file for each built-in method
 
 METHODS: dict[str, type[Method]] = {}
 
@@ -21,6 +24,7 @@ def method(name: str) -> Callable[[type[M]], type[M]]:
         BadInput: the class is no `Method`, not complete or no frozen dataclass, or the name belongs to another class.
     """
     check_name("method", name)
+    own_file = BUILT_IN / f"{name}.py"
 
     def enter(cls: type[M]) -> type[M]:
         if not (isinstance(cls, type) and issubclass(cls, Method)):
@@ -30,6 +34,9 @@ def method(name: str) -> Callable[[type[M]], type[M]]:
         if not isinstance(getattr(cls, "label", None), str):
             raise BadInput(f'method {name!r}: {cls.__name__} has no label; add what tables call it: label = "{name}"')
         _check_fields(cls, f"method {name!r}: {cls.__name__}")
+        # The built-in methods may be imported later. Their files tell their names.
+        if own_file.is_file() and (file := definition(cls)[0]) != str(own_file):
+            raise BadInput(f"method {name!r} is defined twice, in {own_file} and in {file}; rename yours")
         register(METHODS, "method", name, cls)
         return cls
 
@@ -46,5 +53,10 @@ def _check_fields(cls: type[Method], where: str) -> None:
     if cls.point not in ("pre", "post"):
         raise BadInput(f"{where}: point is {format_value(cls.point)}; choose 'pre' or 'post'")
     for setting in describe(cls):
+        if setting.default is REQUIRED:
+            raise BadInput(
+                f"{where}: the setting {setting.name} has no default, from which a comparison starts; "
+                f"write {setting.name}: TYPE = DEFAULT"
+            )
         if setting.name in annotations:
             setting.check_bounds(setting.default, f"{where}: the default of {setting.name}")

@@ -11,11 +11,11 @@ from fedweave.client.data import ClientData
 from fedweave.federation import state_guards
 from fedweave.federation.executors import Executor
 from fedweave.federation.federation import Federation
+from fedweave.federation.hook_guards import data_of, guard_call
 from fedweave.federation.protocol import ClientState, Enrolment, Method, Stage, Start
 from fedweave.federation.records import Settings, State
 from fedweave.federation.schedule import INITIAL, SERVER, cohort
 from fedweave.federation.uploads import PLAIN, UploadPath, deliver_enrolment
-from fedweave.federation.write_guards import data_of, forbid_writes
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree
 
@@ -55,7 +55,7 @@ def begin(
 ) -> State:
     """The state before round 0."""
     start, clients, states = admission(method, federation, seed, executor, upload_path)
-    with forbid_writes(method, "init", start=start):
+    with guard_call(method, "init", start=start):
         server = method.init(start)
     state_guards.check_tensors(f"{type(method).__name__}.init", server)
     server = trees.tree_map(lambda t: t.to(federation.ids.device), server)
@@ -75,7 +75,7 @@ def hand_over(stage: Stage, state: State, federation: Federation, settings: Sett
     if stage.handover is None:
         return state
     start, _ = _enrol_all(stage.method, federation, settings.seed, executor, settings.upload_path, state.round)
-    with forbid_writes(stage.method, "stages", server=state.server, start=start):
+    with guard_call(stage.method, "stages", server=state.server, start=start):
         server = trees.tree_map(lambda t: t.to(federation.ids.device), stage.handover(state.server, start))
     return state._replace(server=server)
 
@@ -96,7 +96,7 @@ def add_newcomers(
     start = _start(model, enrolled, federation, seed)
     clients = _private_states(method, model, enrolled, newcomers)
     moments = optimizers.add_newcomers(state.optimizers, newcomers)
-    with forbid_writes(method, "admit", server=state.server, enrolled=enrolled.upload, start=start):
+    with guard_call(method, "admit", server=state.server, enrolled=enrolled.upload, start=start):
         server = method.admit(state.server, enrolled.upload, newcomers, start)
     return State(
         state.round,
@@ -108,7 +108,7 @@ def add_newcomers(
 
 def _private_states(method: Method, model: Params, enrolled: StackedEnrolments, clients: int) -> Tree:
     """Private states [clients, ...] on joining."""
-    with forbid_writes(method, "join", model=model):
+    with guard_call(method, "join", model=model):
         state = method.join(model)
     state_guards.check_tensors(f"{type(method).__name__}.join", state)
     states = trees.build_table(state, clients)
@@ -131,11 +131,12 @@ def _enrol(
     def enrol_client(data: ClientData) -> Tree:
         with optimizers.optimizer_memory({} if method.training.keep_optimizer else None) as memory:
             enrolment = method.enrol(model, data)
+        state_guards.check_tensors(f"{type(method).__name__}.enrol", enrolment)
         if not isinstance(enrolment, Enrolment):
             return enrolment, {}, {}
         return enrolment.upload, enrolment.client, memory.states if memory else {}
 
-    with forbid_writes(method, "enrol", model=model, data=data_of(participants)):
+    with guard_call(method, "enrol", model=model, data=data_of(participants)):
         upload, client, states = executor.map(enrol_client, (), participants)
     senders = replace(participants, round=ENROLMENT - round)
     return StackedEnrolments(deliver_enrolment(upload, senders, seed, upload_path, method.public), client, states)

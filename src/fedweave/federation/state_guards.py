@@ -3,11 +3,12 @@
 Each raises one line of `BadInput`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, format_count
 from fedweave.tensors.trees import Tree
 
 
@@ -37,12 +38,100 @@ def check_update(name: str, update: object, expected: type, client: Tree) -> Non
         fields = ", ".join(getattr(expected, "_fields", ()))
         raise BadInput(f"{hook}: returned a {type(update).__name__}; return {expected.__name__}({fields})")
     check_tensors(hook, update._asdict())  # type: ignore[attr-defined]
-    old, new = _shapes(client), _shapes(update.client)  # type: ignore[attr-defined]
+    _check_form(f"{hook}: {{}} of the client's state", client, update.client, f"{name}.join")  # type: ignore[attr-defined]
+
+
+def check_server(name: str, before: Tree, after: object) -> None:
+    """Refuse a state of the server that `aggregate` of the method `name` returned if the one `before` has another form.
+
+    A run can continue from any state, and newcomers add rows to its tables, which needs one form in all rounds.
+
+    Raises:
+        BadInput: an entry is no tensor, is missing, is new, or has another shape.
+    """
+    if _form(after) != _form(before):
+        check_tensors(f"{name}.aggregate", after)
+        _check_form(f"{name}.aggregate: {{}} of the server's state", before, after, f"{name}.init")
+
+
+def _form(tree: Tree) -> Any:
+    """Names and shapes; entries may be in any order."""
+    if isinstance(tree, dict):
+        return {name: _form(part) for name, part in tree.items()}
+    return [*map(_form, tree)] if isinstance(tree, tuple | list) else getattr(tree, "shape", None)
+
+
+def _check_form(entry: str, before: Tree, after: Tree, origin: str) -> None:
+    """Refuse a state of other names or shapes than `before`.
+
+    Args:
+        entry: begin of the message, with a place for the name.
+        origin: the hook that made the first state.
+    """
+    old, new = _shapes(before), _shapes(after)
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key):
             change = f"has the shape {new.get(key)}, and before {old.get(key)}"
             change = change if key in old and key in new else "is missing" if key in old else "is new"
-            raise BadInput(f"{hook}: {key} of the client's state {change}; keep the names and shapes of {name}.join")
+            raise BadInput(f"{entry.format(key)} {change}; keep the names and shapes of {origin}")
+
+
+def check_downloads(name: str, downloads: object, clients: int) -> None:
+    """Refuse what `download` of the method `name` returned for a number of `clients` if it is no pair of trees.
+
+    Raises:
+        BadInput: naming the type, or the entry of the second tree that has no row for each client.
+    """
+    hook = f"{name}.download"
+    check_pair(hook, downloads, "(what all clients receive, what each receives alone [P, ...])")
+    check_tensors(hook, downloads[0])  # type: ignore[index]
+    check_tensors(hook, downloads[1])  # type: ignore[index]
+    for path, shape in _shapes(downloads[1]).items():  # type: ignore[index]
+        check_rows(hook, path, shape, clients)
+
+
+def check_rows(hook: str, entry: str, shape: Sequence[int], clients: int) -> None:
+    """Refuse an `entry` of what `hook` returned without a row for each of the `clients` that it was asked for.
+
+    Raises:
+        BadInput: naming the entry and its shape.
+    """
+    if [*shape[:1]] != [clients]:
+        raise BadInput(
+            f"{hook}: {entry} is {[*shape]} for {format_count(clients, 'client')}; return a row for each client of "
+            f"ids, [{clients}, ...]"
+        )
+
+
+def check_pair(hook: str, value: object, meaning: str) -> None:
+    """Refuse what `hook` returned if it is no pair of dictionaries with this `meaning`.
+
+    Raises:
+        BadInput: naming the type.
+    """
+    if not (isinstance(value, tuple) and len(value) == 2):
+        raise BadInput(f"{hook}: returned a {type(value).__name__}; return two dictionaries, {meaning}")
+
+
+def check_generated(name: str, models: object, clients: int, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse what `generate` of the method `name` returned if these are not models of a number of `clients`.
+
+    Args:
+        shapes: of the parameters of one model.
+
+    Raises:
+        BadInput: naming the entry that is missing, that has no row for each client, or that has another shape.
+    """
+    hook = f"{name}.generate"
+    check_tensors(hook, models)
+    if not isinstance(models, Mapping):
+        raise BadInput(f"{hook}: returned a {type(models).__name__}; return a dictionary of tensors")
+    for entry, shape in shapes.items():
+        if entry not in models:
+            raise BadInput(f"{hook}: lacks {entry}; return every parameter of self.generated_shapes")
+        check_rows(hook, entry, models[entry].shape, clients)
+        if models[entry].shape[1:] != shape:
+            raise BadInput(f"{hook}: {entry} is {[*models[entry].shape]}, and should be {[clients, *shape]}")
 
 
 def _shapes(tree: Tree, path: str = "") -> dict[str, list[int]]:

@@ -118,7 +118,7 @@ def select_rows(x: Tensor, index: Tensor) -> Tensor:
     return sparse_select(x, index) if x.is_cuda else x.index_select(0, index)
 
 
-def add_rows(x: Tensor, index: Tensor, rows: Tensor, scale: float = 1.0) -> Tensor:
+def add_at(x: Tensor, index: Tensor, rows: Tensor, scale: float = 1.0) -> Tensor:
     """x [V, ...] plus `scale` times `rows` [E, ...] at `index` [E]. A GPU sums in a fixed order, unlike `index_add`."""
     return x + scale * sparse_sum(rows, index, len(x)) if x.is_cuda else x.index_add(0, index, rows, alpha=scale)
 

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedweave.errors import BadInput, choose
-from fedweave.models.gcn import add_rows, select_rows
+from fedweave.models.gcn import add_at, select_rows
 from fedweave.server_networks.maps import MAPS, inverse_root
 from fedweave.tensors import dropout_keys
 
@@ -54,7 +54,7 @@ class Sheaf(NamedTuple):
         """Delta x for x [N, S, F]."""
         y = _multiply(self.root, x)
         received = _multiply(self.transport, select_rows(y, self.edges[1]))
-        return _multiply(self.root, add_rows(_multiply(self.degree, y), self.edges[0], received, -1.0))
+        return _multiply(self.root, add_at(_multiply(self.degree, y), self.edges[0], received, -1.0))
 
     def energy(self, x: Tensor) -> Tensor:
         """Half the sum over edges of ||F_{v,e} y_v - F_{u,e} y_u||^2, with y = D^{-1/2} x, x [N, S, F]."""
@@ -103,7 +103,7 @@ def build_sheaf(
     transport = _product(transposed, maps.index_select(0, reverse))
     scale = maps.new_ones(len(maps), 1) if weight is None else weight
     squares = scale.square() if orthogonal else _product(transposed, maps)
-    degree = add_rows(squares.new_zeros(nodes, *squares.shape[1:]), edges[0], squares)
+    degree = add_at(squares.new_zeros(nodes, *squares.shape[1:]), edges[0], squares)
     return Sheaf(edges, maps, transport, degree, _inverse_degree_root(degree, augmented))
 
 

@@ -2,7 +2,7 @@
 
 import io
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,18 +11,20 @@ from torch import Tensor
 
 from fedweave.client.regression import Forecast
 from fedweave.client.task import Task
+from fedweave.families import ClientModels, GeneratedModels
 from fedweave.families.base import check_local_names
+from fedweave.families.weaving import all_ids
 from fedweave.federation.engine import run, run_round
 from fedweave.federation.evaluation import evaluate
 from fedweave.federation.executors import Batched, Executor, Loop
 from fedweave.federation.federation import Federation
 from fedweave.federation.graph_controls import GraphControl
+from fedweave.federation.hook_guards import compare_values
 from fedweave.federation.protocol import Method
 from fedweave.federation.records import Report, Settings, State
 from fedweave.federation.schedule import participants
 from fedweave.federation.start import add_newcomers, begin
-from fedweave.federation.write_guards import compare_values
-from fedweave.tensors.trees import Tree, tree_leaves
+from fedweave.tensors.trees import Tree, flatten_paths, tree_leaves, tree_map, unflatten_paths
 
 SOME = Settings(rounds=3, participation=0.6, seed=1, every=3)
 EVERYBODY = Settings(rounds=3, seed=1, every=3)
@@ -149,6 +151,58 @@ def names_are_known(method: Method, federation: Federation) -> None:
     """Names that stay with the client are those of the model."""
     for stage in method.stages(SOME.rounds):
         check_local_names(stage.method)
+
+
+def rows_are_those_of_ids(method: Method, federation: Federation, expected: Sequence[Report]) -> None:
+    """What a client receives depends on who it is, and not on its place among the clients that are asked for."""
+    report, device = expected[-1], federation.ids.device
+    method, server = report.method, report.state.server
+    order = torch.tensor([2, 0, 1], device=device)
+    some, everybody = torch.arange(len(federation.ids), device=device)[[0, 3, 4]], all_ids(federation.ids)
+    for hook, rows_of in _row_hooks(method, server).items():
+        with torch.no_grad():
+            sorted_rows = rows_of(some)
+            assert all(len(leaf) == len(some) for leaf in tree_leaves(sorted_rows)), (
+                f"{hook}: has not one row for each of {len(some)} clients; return the rows of `ids`"
+            )
+            what = f"{hook}: the rows of clients 4, 0, 3, and of the same clients in order; use its argument `ids`"
+            assert_close(rows_of(some[order]), tree_map(lambda leaf: leaf[order], sorted_rows), CLOSE, what)
+            if getattr(method, "rowwise", False):
+                what = f"{hook}: the rows of three clients, and of them among all clients, though the class is rowwise"
+                assert_close(sorted_rows, tree_map(lambda leaf: leaf[some], rows_of(everybody)), CLOSE, what)
+
+
+def _row_hooks(method: Method, server: Tree) -> dict[str, Callable[[Tensor], Tree]]:
+    """The hooks that have a row for each client, the innermost first, as functions of ids."""
+    hooks: dict[str, Callable[[Tensor], Tree]] = {}
+    if isinstance(method, ClientModels):
+        hooks["weights"] = lambda ids: method.weights(server, ids).transpose(0, 1)
+    if isinstance(method, GeneratedModels):
+        hooks["generate"] = lambda ids: method.generate(server["phi"], server["fixed"], ids)
+    return {**hooks, "download": lambda ids: method.download(server, ids)[1]}
+
+
+def all_parameters_learn(method: Method, federation: Federation, expected: Sequence[Report]) -> None:
+    """Generated models depend on all of φ, so that every server parameter is trained."""
+    method, server = expected[-1].method, expected[-1].state.server
+    if not isinstance(method, GeneratedModels) or not type(method).gradient.__module__.startswith("fedweave.families"):
+        return  # a gradient of its own need not go through `generate`
+    penalised = flatten_paths(method.regularise(server["phi"], server["fixed"]))
+    phi = {name: leaf.detach() for name, leaf in flatten_paths(server["phi"]).items()}
+    learned = {name: leaf.requires_grad_() for name, leaf in phi.items() if leaf.is_floating_point()}
+    with torch.enable_grad():
+        models = method.generate(unflatten_paths(phi), server["fixed"], all_ids(federation.ids))
+        sums = [model.sum() for model in models.values() if model.requires_grad]
+        assert sums or not learned, (
+            "generate: the models have no gradient in φ, which would never be trained; leave out detach, no_grad, "
+            ".data and numbers of Python"
+        )
+        slopes = torch.autograd.grad(sums, [*learned.values()], allow_unused=True) if sums else ()
+    unused = [name for name, slope in zip(learned, slopes, strict=True) if slope is None and name not in penalised]
+    assert not unused, (
+        f"generate: the models do not depend on {unused[0]} of φ, which would never be trained; move it to the fixed "
+        "state if it is a constant"
+    )
 
 
 def newcomers_join(method: Method, federation: Federation) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from fedweave.client.solvers import SGD, Adam
 from fedweave.errors import BadInput
+from fedweave.families.generated_models import GeneratedModels
 from fedweave.families.weaving import Weaving
 from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import Method
@@ -35,7 +36,8 @@ def method_checks(cls: type[Method], **settings: Any) -> list[Check]:
     """The checks of `check_method` one by one, for `pytest.mark.parametrize`.
 
     Raises:
-        AssertionError: the class is no complete method, misspells the name of a hook, or fits no task.
+        AssertionError: the class is no complete method, misspells the name of a hook, has a setting without a type, or
+            fits no task.
     """
     is_method = isinstance(cls, type) and issubclass(cls, Method)
     assert is_method, f"{cls!r}: derive it from fedweave.federation.protocol.Method"
@@ -70,6 +72,7 @@ def _method_checks(cls: type[Method], kind: str, settings: dict[str, Any]) -> li
 
         return _report(perform, check, f"{cls.__name__}-{kind}")
 
+    learning = [build_check(contract.all_parameters_learn, True)] if issubclass(cls, GeneratedModels) else []
     weaving = [build_check(contract.controls_reach_the_graph, False)] if issubclass(cls, Weaving) else []
     return [
         build_check(contract.names_are_known, False),
@@ -79,6 +82,8 @@ def _method_checks(cls: type[Method], kind: str, settings: dict[str, Any]) -> li
         build_check(contract.state_is_plain_tensors, True, alone=True),
         build_check(contract.training_ignores_test_rows, True),
         build_check(contract.newcomers_join, False),
+        build_check(contract.rows_are_those_of_ids, True),
+        *learning,
         *weaving,
     ]
 

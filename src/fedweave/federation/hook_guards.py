@@ -1,9 +1,10 @@
-"""Refusal of writes into what a hook of a method was given, because it is used after the call.
+"""What stands around every call of a method's hook: refusal of writes into what it was given, and of missing entries.
 
-Downloads are made from the state before a round, the next round starts from the private states that an evaluation has
-read, and data belong to all clients. The check compares version counters, which PyTorch increases at every write, so
-that it takes microseconds per call. It stands around the call for all clients: in `torch.func.vmap`, a client's tensors
-have counters of their own, but a write reaches the stacked tensor that they are parts of.
+What a hook was given is used after the call: downloads are made from the state before a round, the next round starts
+from the private states that an evaluation has read, and data belong to all clients. The check compares version
+counters, which PyTorch increases at every write, so that it takes microseconds per call. It stands around the call for
+all clients: in `torch.func.vmap`, a client's tensors have counters of their own, but a write reaches the stacked
+tensor that they are parts of.
 """
 
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from fedweave.errors import BadInput
 from fedweave.federation.federation import Cohort
+from fedweave.registry import error_line, users_file
 from fedweave.tensors.trees import Tree
 
 COPY = "write into a copy, x.clone(), or use an operation that returns a new tensor, such as x + y in place of x += y"
@@ -27,6 +29,7 @@ IMPOSSIBLE = (
     "written-to tensor refers to a single memory location",
     "accessing `data`",
 )
+MOST_NAMES = 8  # of a dictionary in a message
 _compares: ContextVar[bool] = ContextVar("compares", default=False)
 
 
@@ -47,16 +50,20 @@ class _Snapshot(NamedTuple):
 
 
 @contextmanager
-def forbid_writes(method: object, hook: str, **given: Tree) -> Iterator[None]:
+def guard_call(method: object, hook: str, **given: Tree) -> Iterator[None]:
     """Refuse a call of `hook` in this block that writes into what it was `given`, by the names of its arguments.
 
     Raises:
-        BadInput: a tensor was written to, or a dictionary has other entries; it names the method, the hook and the
-            entry.
+        BadInput: a tensor was written to, a dictionary has other entries, or a user's method reads an entry that is not
+            there; it names the method, the hook and the entry.
     """
     name, before = f"{type(method).__name__}.{hook}", _snapshot(given)
     try:
         yield
+    except KeyError as error:
+        if users_file(type(method)) is None:
+            raise
+        raise BadInput(_describe_missing(type(method), name, error, given)) from error
     except RuntimeError as error:
         if not any(words in str(error) for words in IMPOSSIBLE):
             raise
@@ -64,6 +71,23 @@ def forbid_writes(method: object, hook: str, **given: Tree) -> Iterator[None]:
         raise BadInput(f"{name}, or a function that it calls, writes into a tensor: {reason}; {COPY}") from error
     if change := _find_change(before, given):
         raise BadInput(f"{name}, or a function that it calls, {change}")
+
+
+def _describe_missing(cls: type, name: str, error: KeyError, given: dict[str, Tree]) -> str:
+    """The entry that is not there, the line that reads it, and the entries that the hook `name` was given."""
+    line, file = error_line(cls, error), users_file(cls)
+    place = f" ({file.name}, line {line})" if file and line else ""
+    trees = {argument: tree for argument, tree in given.items() if isinstance(tree, dict) and argument != "data"}
+    entries = "; ".join(f"{argument}: {_list_names(tree)}" for argument, tree in trees.items())
+    return (
+        f"{name}, or a function that it calls{place}, reads the entry {error}, which is not there; it was given "
+        f"{entries or 'no dictionary'}"
+    )
+
+
+def _list_names(tree: dict[Any, Any]) -> str:
+    names = [*map(str, tree)]
+    return ", ".join([*names[:MOST_NAMES], *(["..."] if len(names) > MOST_NAMES else [])]) or "nothing"
 
 
 def data_of(cohort: Cohort) -> Tree:
@@ -75,7 +99,7 @@ def data_of(cohort: Cohort) -> Tree:
 
 @contextmanager
 def compare_values() -> Iterator[None]:
-    """In this block, `forbid_writes` also compares values, for writes without a counter: by NumPy, or to `x.data`.
+    """In this block, `guard_call` also compares values, for writes without a counter: by NumPy, or to `x.data`.
 
     All that a hook is given is copied for it.
     """

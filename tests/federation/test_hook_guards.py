@@ -1,4 +1,4 @@
-"""A hook that writes into what it was given is refused by a line that names the hook and the tensor."""
+"""A hook that writes into what it was given, reads what is not there or returns what does not fit gets one line."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,10 +16,11 @@ from fedweave.errors import BadInput
 from fedweave.families import ClientModels, GeneratedModels, GlobalModel, SplitClient
 from fedweave.federation.engine import run
 from fedweave.federation.executors import Batched, Executor, Loop, Processes
+from fedweave.federation.hook_guards import compare_values, guard_call
 from fedweave.federation.protocol import Method
 from fedweave.federation.records import Settings
 from fedweave.federation.schedule import Training
-from fedweave.federation.write_guards import compare_values, forbid_writes
+from fedweave.methods import METHODS
 from fedweave.tensors import trees
 from fedweave.testing import check_method, method_checks
 from tests.federation.test_guards import assert_refused, run_rounds, variant
@@ -231,19 +232,124 @@ def test_generated_models_do_not_write() -> None:
     assert_refused(cls, "Mine.generate, or a function that it calls, writes into fixed.count, which is used after")
 
 
+def kept(self: Any, shared: Any, own: Any, client: Any, data: ClientData) -> Any:
+    """A round that reads the state of the client."""
+    update = self.split_update(self.descend({**shared}, data))
+    return update._replace(client={"trust": client["trust"] + 1})
+
+
+def without_model(self: Any, shared: Any, own: Any, client: Any, data: ClientData) -> Any:
+    """A round without upload."""
+    return self.split_update(self.descend({**shared}, data))._replace(upload={})
+
+
+@EXECUTORS
+def test_a_missing_entry_is_named(executor: Executor) -> None:
+    """With the entries that there are, and the line of the user's file that reads it."""
+    words = "Mine.client_update, or a function that it calls (test_hook_guards.py, line "
+    entries = "reads the entry 'trust', which is not there; it was given shared: fc1.weight, fc1.bias, fc.weight, fc."
+    assert_refused(variant(client_update=kept), entries, "; client: nothing", executor=executor)
+    assert_refused(hooked(SplitClient, GlobalModel, client_update=kept, __module__=__name__), words, executor=executor)
+    words = "Mine.aggregate, or a function that it calls, reads the entry 'model', which is not there; it was given"
+    assert_refused(variant(client_update=without_model), words, executor=executor)
+
+
+def test_an_error_of_fedweave_is_no_missing_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A built-in method with a missing entry is a defect, which needs its traceback."""
+    monkeypatch.setattr(METHODS["fedavg"], "client_update", kept)
+    with pytest.raises(KeyError, match="trust"):
+        run_rounds(METHODS["fedavg"])
+
+
+def aggregated(change: Callable[[Any], Any]) -> type[Method]:
+    """FedAvg, whose server changes its new state."""
+    return variant(aggregate=lambda self, *arguments: change(GlobalModel.aggregate(self, *arguments)))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda server: {**server, "round": torch.ones(())}, "round of the server's state is new; keep the names and"),
+        (lambda server: {"model": without(server["model"], "fc.bias")}, "model.fc.bias of the server's state is miss"),
+        (lambda server: {"model": {n: v[:1] for n, v in server["model"].items()}}, "has the shape [1], and before [3]"),
+        (lambda server: {**server, "model": None}, "Mine.aggregate: model is a NoneType; give a tensor"),
+        (lambda server: None, "Mine.aggregate: returned a NoneType; return a dictionary of tensors"),
+    ],
+)
+def test_a_server_keeps_the_form_of_its_state(change: Callable[[Any], Any], words: str) -> None:
+    """In all rounds: a checkpoint, and tables that newcomers enlarge, need it. The order of entries is free."""
+    assert_refused(aggregated(change), "Mine.aggregate: ", words)
+    assert run_rounds(aggregated(lambda server: {"model": dict(reversed(server["model"].items()))}))
+
+
+def without(tree: Any, name: str) -> Any:
+    """`tree` without an entry."""
+    return {key: value for key, value in tree.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    ("generate", "words"),
+    [
+        (lambda phi, ids: phi, "fc1.weight is [5, 5, 6] for 2 clients; return a row for each client of ids, [2, ...]"),
+        (lambda phi, ids: {n: v[0] for n, v in phi.items()}, "fc1.weight is [5, 6] for 2 clients"),
+        (lambda phi, ids: {n: v[ids][..., :1] for n, v in phi.items()}, "fc1.weight is [2, 5, 1], and should be [2, 5"),
+        (lambda phi, ids: without({n: v[ids] for n, v in phi.items()}, "fc.bias"), "lacks fc.bias; return every param"),
+        (lambda phi, ids: None, "returned a NoneType; return a dictionary of tensors"),
+        (lambda phi, ids: phi["fc.bias"], "returned a Tensor; return a dictionary of tensors"),
+    ],
+)
+def test_generated_models_are_those_of_the_asked_clients(generate: Callable[..., Any], words: str) -> None:
+    """Each parameter with a row for each client."""
+    cls = hooked(
+        SplitClient,
+        GeneratedModels,
+        server_solver=property(lambda self: SGD(lr=1.0)),
+        begin=lambda self, start: (trees.broadcast(start.model, start.clients), {}),
+        generate=lambda self, phi, fixed, ids: generate(phi, ids),
+    )
+    method = cls(task=tiny.rows_task(), solver=SGD(lr=0.1), training=Training(batch_size=4, epochs=1))
+    with pytest.raises(BadInput) as caught:
+        [*run(method, tiny.rows_federation(), Settings(rounds=1, participation=2), Loop())]
+    assert str(caught.value).startswith("Mine.generate: ")
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("hooks", "words"),
+    [
+        ({"download": lambda self, server, ids: server["model"]}, "Mine.download: returned a dict; return two dict"),
+        ({"download": lambda self, server, ids: (server["model"], {"a": ids[:1]})}, "Mine.download: a is [1] for 5 cl"),
+        ({"download": lambda self, server, ids: (server["model"], {"a": 1.0})}, "Mine.download: a is a float; give"),
+        ({"enrol": lambda self, model, data: {"a": 1.0}}, "Mine.enrol: a is a float; give a tensor"),
+        ({"enrol": lambda self, model, data: None}, "Mine.enrol: returned a NoneType; return a dictionary"),
+    ],
+)
+@EXECUTORS
+def test_downloads_and_enrolments_have_their_form(hooks: dict[str, Any], words: str, executor: Executor) -> None:
+    """Before a client reads them."""
+    assert_refused(variant(**hooks), words, executor=executor)
+
+
+@EXECUTORS
+def test_a_personalized_model_is_a_dictionary(executor: Executor) -> None:
+    """Also where local training does not use it."""
+    words = "Mine.personalize: returned a NoneType; return a dictionary of tensors"
+    assert_refused(counting(personalize=lambda self, *arguments: None), words, executor=executor)
+
+
 def test_values_are_compared_on_demand() -> None:
     """A write by NumPy has no counter; NaN is no difference."""
     state = {"a": torch.tensor([1.0, torch.nan]), "b": torch.zeros(2, dtype=torch.int64), "c": torch.ones(1) > 0}
     method = object()
-    with forbid_writes(method, "hook", state=state):
+    with guard_call(method, "hook", state=state):
         state["b"].numpy()[0] += 1
-    with compare_values(), forbid_writes(method, "hook", state=state):
+    with compare_values(), guard_call(method, "hook", state=state):
         pass
     for write in (lambda: np.add(state["a"].numpy(), 1, out=state["a"].numpy()), lambda: state["b"].data.add_(1)):
         with (
             pytest.raises(BadInput, match=r"object\.hook, .* writes into state\.[ab], which"),
             compare_values(),
-            forbid_writes(method, "hook", state=state),
+            guard_call(method, "hook", state=state),
         ):
             write()
 
