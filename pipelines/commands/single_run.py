@@ -62,11 +62,14 @@ def run(
         root=RAW,
     )  # fmt: skip
     reports: list[fw.Progress] = []
-    result = fw.fit(
-        METHODS[method](**chosen.options), federation, model=chosen.task.model, seed=seed,
-        evaluate=asdict(chosen.evaluate), out=output, resume=resume, callbacks=[reports.append], name=chosen.study,
-        **asdict(chosen.train),
-    )  # fmt: skip
+    try:
+        result = fw.fit(
+            METHODS[method](**chosen.options), federation, model=chosen.task.model, seed=seed,
+            evaluate=asdict(chosen.evaluate), out=output, resume=resume, callbacks=[reports.append], name=chosen.study,
+            **asdict(chosen.train),
+        )  # fmt: skip
+    except fw.Diverged as error:
+        raise error.__cause__ or error from None  # which names settings as --set takes them, such as train.lr
     _show(result, seed)
     if not reports:
         out.print("it was trained before, with the same settings and code; --no-resume trains it again", soft_wrap=True)

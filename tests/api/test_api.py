@@ -402,6 +402,8 @@ def test_a_diverged_method_does_not_stop_the_others(tmp_path: Path) -> None:
     assert any("training diverged" in line for line in compared.warnings)
     with pytest.raises(fw.Diverged, match="training diverged"):
         fw.compare(people(), {"bad": methods["bad"]}, **settings)
+    with pytest.raises(fw.Diverged, match=r"^people-bad: seed 0, round 1: .*; lower lr \(0\.05\) or set clip$"):
+        fw.compare(people(), {"bad": methods["bad"]}, **settings)
     # An older result of that name has other settings, and is removed.
     fw.compare(people(), {"good": "fedavg", "bad": "fedavg_ft"}, **settings, out=tmp_path)
     assert fw.compare(people(), methods, **settings, out=tmp_path).methods == ("good",)

@@ -102,6 +102,16 @@ def test_a_message_names_the_option_to_type(options: dict[str, Any], message: st
         single_run.run("fedavg", **options)
 
 
+def test_a_training_that_diverges_names_the_options_of_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--set train.lr=...`, where `fw.fit` has `lr`."""
+    monkeypatch.chdir(tmp_path)
+    settings = ["train.lr=1000", "train.momentum=0.99", "train.epochs=5"]
+    with pytest.raises(fw.Diverged, match=r"; lower train\.lr \(1000\.0\) or set train\.clip$"):
+        single_run.run("fedavg", rounds=2, settings=settings)
+
+
 def test_a_data_set_of_a_plug_in_needs_a_partition_in_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
