@@ -93,6 +93,8 @@ def test_other_clients_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch
     [
         ({"settings": ["lr=0.1"]}, r"--set lr: is no setting of fedavg; did you mean 'train\.lr'"),
         ({"settings": ["every=2"]}, r"--set every: is no setting of fedavg; did you mean 'evaluate\.every'"),
+        ({"settings": ["partition.client=4"]}, r"^--set partition: 'client' is unknown; did you mean 'clients'"),
+        ({"settings": ["partition.clients=5000"]}, r"^--set partition\.clients: 5000 must be an integer, between 1"),
         ({"rounds": -1}, "^--rounds: -1 is out of range"),
         ({"seed": -1}, "^--seed: -1 is out of range"),
     ],

@@ -252,6 +252,7 @@ def _train_run(plan: Plan, run: Run, folder: Path, bar: ProgressBar) -> None:
         return build_progress(seed, report)
 
     histories = repetition.run_repetitions(prepared, checkpoints, report_round, bar.receive, most_threads=1)
+    bar.end_method(prepared.rounds, run.seeds)
     (run_folder / "run.json").unlink(missing_ok=True)
     write_atomic(run_folder / "code.json", json.dumps({"code": code}) + "\n")
     archive.write(run_folder, prepared, histories, others=newcomers.find_stored_states(checkpoints, run))

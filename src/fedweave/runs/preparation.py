@@ -143,8 +143,8 @@ def check_validation(run: Run, method: Method, federation: Federation) -> None:
     if not has_val[federation.sample].any() and run.evaluate.select != "last":
         which = "evaluated client" if run.evaluate.clients else "client"
         raise BadInput(
-            f"runs.{run.key}: evaluate.select: {run.evaluate.select} needs validation rows, but no {which} has any; "
-            "use last, or give val a share in partition.split"
+            f"runs.{run.key}: evaluate.select: {run.evaluate.select} needs validation rows, but no {which} has any in "
+            f"the partition {run.task.partition.get('name')!r}; use last, or give val a share in partition.split"
         )
 
 
