@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 import fedweave as fw
-from fedweave.errors import BadInput, choose
+from fedweave.errors import MAX_SUGGESTIONS, BadInput, choose, suggest
 from fedweave.federation.protocol import Method
 from fedweave.methods import METHODS
 from fedweave.pipelines.commands import data_options as opt
@@ -226,9 +226,24 @@ def split_settings(settings: list[str], metric: str = "") -> SplitSettings:
         elif block in METHODS:
             split.methods.setdefault(block, {})[name] = value
         else:
-            blocks = [*METHODS, *SplitSettings._fields[:-1]]
-            getattr(split, choose(block, blocks, f"--set {key}", "fedweave list methods"))[name] = value
+            getattr(split, _choose_block(block, key))[name] = value
     return split
+
+
+def _choose_block(block: str, key: str) -> str:
+    """`block`, which must be one of the settings of the training, the model or the evaluation.
+
+    Raises:
+        BadInput: naming the blocks, and the methods that are spelled like it.
+    """
+    blocks = SplitSettings._fields[:-1]
+    if block not in blocks:
+        hint = suggest(block, [*METHODS, *blocks], MAX_SUGGESTIONS)
+        raise BadInput(
+            f"--set {key}: {block!r} is unknown; {hint}choices: {', '.join(blocks)}, and a method, of which all "
+            f"{len(METHODS)} are listed by: fedweave list methods"
+        )
+    return block
 
 
 def build_methods(names: list[str], settings: Mapping[str, Mapping[str, Any]]) -> list[str | Method]:

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 import fedweave as fw
-from fedweave.errors import BadInput, choose, format_value
+from fedweave.errors import BadInput, choose, format_value, prefix_errors
 from fedweave.metrics import unit
 from fedweave.pipelines import template
 from fedweave.pipelines.commands.data_options import output_path
@@ -57,16 +57,20 @@ def run(
     plugins.load(plugins.resolve_paths(uses or [], "--uses").values())
     chosen = build_run(method, dataset, rounds, seed, settings or [])
     _download(chosen.task.dataset)
-    federation = fw.Federation.from_dataset(
-        chosen.task.dataset, chosen.task.partition, normalize=chosen.task.normalize, setting=chosen.task.setting,
-        root=RAW,
-    )  # fmt: skip
+    with prefix_errors("--set ", "partition."):
+        federation = fw.Federation.from_dataset(
+            chosen.task.dataset, chosen.task.partition, normalize=chosen.task.normalize, setting=chosen.task.setting,
+            root=RAW,
+        )  # fmt: skip
     reports: list[fw.Progress] = []
-    result = fw.fit(
-        METHODS[method](**chosen.options), federation, model=chosen.task.model, seed=seed,
-        evaluate=asdict(chosen.evaluate), out=output, resume=resume, callbacks=[reports.append], name=chosen.study,
-        **asdict(chosen.train),
-    )  # fmt: skip
+    try:
+        result = fw.fit(
+            METHODS[method](**chosen.options), federation, model=chosen.task.model, seed=seed,
+            evaluate=asdict(chosen.evaluate), out=output, resume=resume, callbacks=[reports.append], name=chosen.study,
+            **asdict(chosen.train),
+        )  # fmt: skip
+    except fw.Diverged as error:
+        raise error.__cause__ or error from None  # which names settings as --set takes them, such as train.lr
     _show(result, seed)
     if not reports:
         out.print("it was trained before, with the same settings and code; --no-resume trains it again", soft_wrap=True)

@@ -4,7 +4,7 @@ import hashlib
 import json
 
 from fedweave import data
-from fedweave.errors import choose, format_count
+from fedweave.errors import choose, format_count, prefix_errors
 from fedweave.files import write_atomic
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import run_main
@@ -30,7 +30,8 @@ def main(name: str) -> None:
     features, folder = paths.FEATURES / task.dataset, paths.PARTITIONS / name
     dataset = data.load_dataset(features)
     first, *other_splits = data.splits(task.partition)
-    partition_ = data.partition(dataset, **first)
+    with prefix_errors(f"params.yaml: tasks.{name}.", "partition."):
+        partition_ = data.partition(dataset, **first)
     data.save_partition(folder / "partition.npz", partition_)
     summary = data.describe(folder, dataset, partition_)
     # Training depends on this file instead of the arrays, so that DVC notices new features with the same split.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedweave.data import Dataset, Partition
-from fedweave.errors import BadInput, Diverged, choose
+from fedweave.errors import BadInput, Diverged, choose, prefix_errors
 from fedweave.federation.records import Report
 from fedweave.files import check_regular, check_writable
 from fedweave.pipelines import machine, paths
@@ -62,7 +62,8 @@ def train(
         title: name of the run in the log.
         partition_code: the code that makes the partition, if the partition is not read from a file.
     """
-    prepared = repetition.prepare(run, *inputs)
+    with prefix_errors("params.yaml: ", "runs.", "tasks."):
+        prepared = repetition.prepare(run, *inputs)
     parts = [run_digest(run), inputs_digest(run), *([digest(partition_code)] if partition_code else [])]
     checkpoints = paths.STATE / "checkpoints" / "-".join(parts)
     return TrainingResult(

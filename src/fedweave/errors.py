@@ -1,7 +1,8 @@
 """The exceptions that users see."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 MAX_SUGGESTIONS = 4  # names that a message suggests
 MAX_MESSAGE_LENGTH = 4000  # characters of a message
@@ -43,6 +44,17 @@ def format_count(number: int, noun: str) -> str:
 def _shorten(text: str, longest: int) -> str:
     half = longest // 2
     return text if len(text) <= longest else f"{text[:half]} ... {text[-half:]}"
+
+
+@contextmanager
+def prefix_errors(prefix: str, *starts: str) -> Iterator[None]:
+    """Context in which messages of `BadInput` that begin with one of `starts` get a `prefix`, such as their file."""
+    try:
+        yield
+    except BadInput as error:
+        if str(error).startswith(starts):
+            raise BadInput(f"{prefix}{error}") from error
+        raise
 
 
 class Diverged(RuntimeError):

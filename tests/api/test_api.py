@@ -402,9 +402,37 @@ def test_a_diverged_method_does_not_stop_the_others(tmp_path: Path) -> None:
     assert any("training diverged" in line for line in compared.warnings)
     with pytest.raises(fw.Diverged, match="training diverged"):
         fw.compare(people(), {"bad": methods["bad"]}, **settings)
+    with pytest.raises(fw.Diverged, match=r"^people-bad: seed 0, round 1: .*; lower lr \(0\.05\) or set clip$"):
+        fw.compare(people(), {"bad": methods["bad"]}, **settings)
     # An older result of that name has other settings, and is removed.
     fw.compare(people(), {"good": "fedavg", "bad": "fedavg_ft"}, **settings, out=tmp_path)
     assert fw.compare(people(), methods, **settings, out=tmp_path).methods == ("good",)
+
+
+class Killed(Exception):
+    """Ends a training."""
+
+
+def test_the_bar_of_a_resumed_training_begins_at_its_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first repetition was finished. The second goes on after round 4, from its checkpoint."""
+
+    def kill(progress: fw.Progress) -> None:
+        if (progress.seed, progress.round) == (1, 5):
+            raise Killed
+
+    call: dict[str, Any] = {"rounds": 6, "seeds": 2, "checkpoint": 2, "central": False, "out": tmp_path}
+    monkeypatch.setattr("fedweave.runs.parallel.cores", lambda: 1)  # one repetition after the other
+    with pytest.raises(Killed):
+        fw.compare(people(), ["fedavg"], **call, callbacks=[kill], **QUIET)
+    capsys.readouterr()
+    calls: list[fw.Progress] = []
+    fw.compare(people(), ["fedavg"], **call, callbacks=[calls.append])
+    shown = [int(count) for count in re.findall(r"(\d+)/12 ", capsys.readouterr().err)]
+    assert [(progress.seed, progress.round) for progress in calls] == [(1, 5), (1, 6)]
+    assert shown[-1] == 12
+    assert not {1, 2, 3, 4} & {*shown}
 
 
 REFUSED = {

@@ -131,6 +131,38 @@ def test_a_client_of_one_class_has_no_area_and_is_named(ranked: fw.Comparison) -
         fw.compare(people(), ["local"], seeds=1, metric="roc_auc", **QUIET)
 
 
+def test_a_metric_that_no_client_defines_is_refused_before_training(tmp_path: Path) -> None:
+    """Every client has one class. So would every method be without a score, as if it had diverged."""
+    draws = np.random.default_rng(0)
+    owner = np.arange(120) % 3
+    names = [f"client {i}" for i in owner]
+    one_class = fw.Federation.from_arrays(draws.normal(size=(120, 2)), owner % 2, client=names)
+    no_number = "is no number for the test rows of any client"
+    with pytest.raises(fw.BadInput, match=f"^metric: roc_auc {no_number}, as it needs rows of at least two classes"):
+        fw.compare(one_class, ["local"], metric="roc_auc", out=tmp_path / "out", **QUIET)
+    with pytest.raises(fw.BadInput, match=f"metric: never {no_number}; choose another"):
+        fw.compare(people(), ["local"], metric=fw.Metric("never", lambda targets, outputs: np.nan), **QUIET)
+    del METRICS["never"]
+    assert not (tmp_path / "out" / "runs").exists()
+    same = fw.Federation.from_arrays(draws.normal(size=(120, 2)), 0.5 + owner, client=names)
+    with pytest.raises(fw.BadInput, match=f"r2 {no_number}, as it needs targets that differ"):
+        fw.fit("local", same, metric="r2", **QUIET)
+
+
+def test_validation_rows_must_define_a_metric_that_chooses_the_round() -> None:
+    """The last round needs no validation rows."""
+    draws = np.random.default_rng(0)
+    part = np.resize(["train", "train", "val", "test"], 120)
+    labels = np.where(part == "val", 0, np.arange(120) // 4 % 2)
+    federation = fw.Federation.from_arrays(
+        draws.normal(size=(120, 2)), labels, client=np.repeat(["a", "b", "c"], 40), split=part
+    )
+    with pytest.raises(fw.BadInput, match="roc_auc is no number for the val rows of any client"):
+        fw.fit("local", federation, metric="roc_auc", **QUIET)
+    run = fw.fit("local", federation, metric="roc_auc", evaluate={"select": "last"}, **QUIET)
+    assert run.scores.notna().all()
+
+
 def test_the_pooled_value_is_over_all_rows(ranked: fw.Comparison) -> None:
     whole = []
     for seed in (0, 1):

@@ -82,7 +82,7 @@ def test_two_differences_are_both_named(earlier: Path) -> None:
 def test_other_data_are_refused_with_what_differs(earlier: Path) -> None:
     """Another split of the same rows has other scaling and content."""
     before = record_files(earlier)
-    with pytest.raises(fw.BadInput, match=r"holds results of other data of the name 'people' \(other .*content"):
+    with pytest.raises(fw.BadInput, match=r"holds results of other data .*; what differs: .*content"):
         fw.compare(people(seed=1), ["ditto"], out=earlier, **TERMS)
     assert record_files(earlier) == before
 

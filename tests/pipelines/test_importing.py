@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 import fedweave as fw
 from fedweave.api.reading import read_folder
@@ -68,6 +69,28 @@ def test_a_file_through_the_stages(project: Path, capsys: pytest.CaptureFixture[
     with pytest.raises(fw.BadInput, match=r"imports/orders\.csv: was changed after its import.*--name orders --force"):
         download.main("orders")
     del DATASETS["orders"], PARTITIONS["orders-rows"]
+
+
+def test_refused_partitions_name_the_file_and_the_task(project: Path) -> None:
+    """More clients than rows, and a rule that gives no validation rows."""
+    names = {"client": "shop", "label": "kind", "name": "sold"}
+    importing.import_(Path("orders.csv"), **names, methods="local,fedavg", rounds=2, seeds=1)
+    download.main("sold")
+    params = Path("params.yaml")
+    content = yaml.safe_load(params.read_text(encoding="utf-8"))
+    block = {"name": "iid", "clients": 5000, "seed": 0}
+    content["tasks"]["sold"]["partition"] = block
+    params.write_text(yaml.safe_dump(content), encoding="utf-8")
+    with pytest.raises(fw.BadInput, match=r"^params\.yaml: tasks\.sold\.partition\.clients: 5000 must be an integer"):
+        partition.main("sold")
+    block |= {"clients": 3, "split": {"train": 0.8, "val": 0, "test": 0.2}}
+    params.write_text(yaml.safe_dump(content), encoding="utf-8")
+    partition.main("sold")
+    tune.main("sold")
+    no_rows = r"^params\.yaml: runs\.sold-fedavg: evaluate\.select: .* no client has any in the partition 'iid'"
+    with pytest.raises(fw.BadInput, match=no_rows):
+        train.main("sold-fedavg")
+    del DATASETS["sold"], PARTITIONS["sold-rows"]
 
 
 def test_a_folder_becomes_one_file(project: Path) -> None:

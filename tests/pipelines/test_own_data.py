@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import fedweave as fw
-from fedweave.pipelines.commands import own_data, recommend
+from fedweave.pipelines.commands import listing, own_data, recommend
 
 SETTINGS: dict[str, Any] = {"client": "dest", "label": "late", "methods": "local,ditto", "rounds": 3, "seeds": 2}
 
@@ -178,6 +178,13 @@ def test_bad_input_is_refused(message: str, folder: Path, tmp_path: Path, monkey
     assert not (tmp_path / "none").exists()
     with pytest.raises(fw.BadInput, match="client: 'JFK' is unknown"):
         own_data.predict(folder / "out", folder / "flights.csv", client="JFK", method="ditto")
+
+
+def test_the_count_of_methods_is_that_of_the_list() -> None:
+    """The list has a header, and a row for each method."""
+    with pytest.raises(fw.BadInput, match="choices: train, model, evaluate, and a method, of which all") as caught:
+        own_data.split_settings(["dito.lam=1"])
+    assert f"all {len(listing.methods()) - 1} are listed by: fedweave list methods" in str(caught.value)
 
 
 def test_options_of_set_change_the_block_that_they_name() -> None:

@@ -93,6 +93,8 @@ def test_other_clients_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch
     [
         ({"settings": ["lr=0.1"]}, r"--set lr: is no setting of fedavg; did you mean 'train\.lr'"),
         ({"settings": ["every=2"]}, r"--set every: is no setting of fedavg; did you mean 'evaluate\.every'"),
+        ({"settings": ["partition.client=4"]}, r"^--set partition: 'client' is unknown; did you mean 'clients'"),
+        ({"settings": ["partition.clients=5000"]}, r"^--set partition\.clients: 5000 must be an integer, between 1"),
         ({"rounds": -1}, "^--rounds: -1 is out of range"),
         ({"seed": -1}, "^--seed: -1 is out of range"),
     ],
@@ -100,6 +102,16 @@ def test_other_clients_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_message_names_the_option_to_type(options: dict[str, Any], message: str) -> None:
     with pytest.raises(fw.BadInput, match=message):
         single_run.run("fedavg", **options)
+
+
+def test_a_training_that_diverges_names_the_options_of_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--set train.lr=...`, where `fw.fit` has `lr`."""
+    monkeypatch.chdir(tmp_path)
+    settings = ["train.lr=1000", "train.momentum=0.99", "train.epochs=5"]
+    with pytest.raises(fw.Diverged, match=r"; lower train\.lr \(1000\.0\) or set train\.clip$"):
+        single_run.run("fedavg", rounds=2, settings=settings)
 
 
 def test_a_data_set_of_a_plug_in_needs_a_partition_in_the_command(

@@ -13,6 +13,16 @@ from fedweave.study.spec import MOST_SEEDS
 KINDS = {"c": "complex numbers", "M": "dates", "m": "durations"}  # kinds of arrays that cannot be features or targets
 COMPLEX_ADVICE = "give the real and the imaginary part as two columns"
 TIME_ADVICE = "give numbers, such as days or hours since the first"
+# Arguments that calls do not have -> what to give in their place.
+PLACES = {
+    "loss": "is no setting: the label decides it, cross-entropy for classes and the squared error for numbers and "
+            "forecasts; a method of your own may have another loss, see 'A loss of your own' in docs/add-method.md",
+    "seed": "is the argument of fit(), which trains once; here it is seeds, such as seeds=3 for three repetitions",
+}  # fmt: skip
+PLACES_OF_FIT = {
+    "seeds": "fit() trains once and has seed=0; fw.compare(federation, [method], seeds=3) has repetitions",
+    "tune": "fit() has no search; fw.compare(federation, [method], tune=10) has one",
+}
 # The square of a number above this one is more than float32 can hold.
 LARGEST = 1.8e19
 
@@ -46,6 +56,21 @@ def as_python(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [as_python(entry) for entry in value]
     return value.item() if isinstance(value, np.generic) else value
+
+
+def check_train_names(names: Iterable[str], title: str) -> None:
+    """Refuse names of settings that are no settings of the training, but have another place.
+
+    Args:
+        title: of the call, such as "fit()".
+
+    Raises:
+        BadInput: saying where the setting is.
+    """
+    hints = {**PLACES, **(PLACES_OF_FIT if title == "fit()" else {})}
+    for name in names:
+        if name in hints:
+            raise BadInput(f"{title}: {name}: {hints[name]}")
 
 
 def check_flag(value: Any, name: str) -> None:

@@ -204,24 +204,6 @@ def as_relation(pairs: list[tuple[Any, Any]], names: tuple[str, ...]) -> np.ndar
     return symmetrise_edges(np.array([[position[str(one)] for one in pair] for pair in pairs]).T, len(names))
 
 
-def check_classes(labels: np.ndarray, rows: Mapping[str, Any], classes: tuple[str, ...]) -> None:
-    """Refuse test rows of a class that no training row has: no model can learn it.
-
-    Raises:
-        BadInput: naming such a class.
-    """
-    test, train = (
-        np.bincount(labels[np.concatenate(rows[part])], minlength=len(classes)) for part in ("test", "train")
-    )
-    untrained = np.flatnonzero((test > 0) & (train == 0))
-    if len(untrained):
-        examples = ", ".join(repr(classes[c]) for c in untrained[:3]) + (", ..." if len(untrained) > 3 else "")
-        raise BadInput(
-            f"y: test rows have labels that no training row has: {examples}; give these more training rows, "
-            "or leave their rows out"
-        )
-
-
 def as_graphs(graphs: Any) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Name of the client -> features [V, F], edges [2, E] in both directions and classes [V]."""
     if not isinstance(graphs, Iterable):

@@ -208,10 +208,10 @@ def perform(
     keys = [key for key in plan.study.runs if not (resume and is_finished(plan, key, folder))]
     if not resume:
         _remove_partial_results(plan, folder)
-    messages: list[str] = []
+    lost: list[Diverged] = []
     remaining = {key for key, item in plan.study.runs.items() if not METHODS[item.method].pools} or {*plan.study.runs}
     if not keys:
-        return messages
+        return []
     total_rounds = sum(plan.study.run(key).train.rounds for key in keys) * len(plan.study.seeds)
     bar, threads = ProgressBar(progress, total_rounds, callbacks), torch.get_num_threads()
     try:
@@ -225,13 +225,15 @@ def perform(
             except Diverged as error:
                 # An earlier result of this name has other settings: it must not be taken for this one.
                 (folder / "runs" / key / "run.json").unlink(missing_ok=True)
-                messages.append(str(error))
+                lost.append(error)
                 remaining.discard(key)
     finally:
         bar.close()
         torch.set_num_threads(threads)
+    # Here, settings of the training are arguments and have no prefix.
+    messages = [str(error).removeprefix("runs.").replace("train.", "") for error in lost]
     if not remaining:
-        raise Diverged(messages[0])
+        raise Diverged(messages[0]) from lost[0]
     return messages
 
 
@@ -250,6 +252,7 @@ def _train_run(plan: Plan, run: Run, folder: Path, bar: ProgressBar) -> None:
         return build_progress(seed, report)
 
     histories = repetition.run_repetitions(prepared, checkpoints, report_round, bar.receive, most_threads=1)
+    bar.end_method(prepared.rounds, run.seeds)
     (run_folder / "run.json").unlink(missing_ok=True)
     write_atomic(run_folder / "code.json", json.dumps({"code": code}) + "\n")
     archive.write(run_folder, prepared, histories, others=newcomers.find_stored_states(checkpoints, run))

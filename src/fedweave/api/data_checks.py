@@ -27,6 +27,7 @@ SAMPLE = 2000  # rows of which the chance of equal rows is estimated
 MIN_NUMBER_SHARE = 0.8  # a column of texts with a larger share of numbers should have numbers alone
 THOUSANDS = r"[+-]?\d{1,3}([,' ]\d{3})+(\.\d+)?"  # a number with marks of thousands
 MAX_CODES = 10  # up to so many different numbers may be codes of categories
+MANY_CLASSES = 20  # more whole numbers as labels may be amounts
 DUPLICATE_FACTOR = 3  # so many times more equal rows than by chance are duplicates
 
 
@@ -164,6 +165,16 @@ def find_similar_names(kind: str, names: Sequence[str]) -> tuple[str, ...]:
     # Two encodings of an accent look the same, so both are written in ASCII.
     spellings = " and ".join(map(repr if len({*map(_normalize_unicode, similar[0])}) > 1 else ascii, similar[0]))
     return (f"{kind} {spellings} differ only in spelling{more}; write them the same way if they are one",)
+
+
+def find_number_classes(classes: Sequence[str]) -> tuple[str, ...]:
+    """A line if there are many classes and all are whole numbers, which may be meant as numbers to predict."""
+    if len(classes) <= MANY_CLASSES or not all(re.fullmatch(r"-?\d+", name) for name in classes):
+        return ()
+    return (
+        f"the label has {len(classes)} different whole numbers, which are taken as classes; to predict numbers, give "
+        "target='numbers' (--target numbers), and target='classes' if they are classes",
+    )
 
 
 def _normalize_unicode(name: str) -> str:

@@ -102,8 +102,8 @@ def check_description(federation: Federation, folder: Path) -> str:
         differing = [name for name in now if name != "notes" and name in before and before[name] != now[name]]
         raise BadInput(
             f"{partition_folder(folder, federation.name) / ABOUT}: holds results of other data of the name "
-            f"{federation.name!r} (other {', '.join(differing) or 'entries'}); choose another folder (out=, on the "
-            "command line --out or --output), or give the data another name"
+            f"{federation.name!r}; choose another folder (out=, on the command line --out or --output), or give the "
+            f"data another name; what differs: {', '.join(differing) or 'entries of the file'}"
         )
     return text
 

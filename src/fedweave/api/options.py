@@ -10,7 +10,7 @@ from fedweave.api import arrays, data_checks
 from fedweave.api.arguments import as_python, check_seed, check_text
 from fedweave.api.reading import read_pairs
 from fedweave.api.splits import RULES, SplitOptions, split_rows
-from fedweave.api.targets import as_targets
+from fedweave.api.targets import as_targets, check_classes
 from fedweave.data import Dataset, Partition
 from fedweave.data.normalisation import scale_by_own_rows
 from fedweave.errors import BadInput, choose
@@ -145,12 +145,13 @@ def arrange(y: Any, client: Any, count: int, options: RowOptions, names: tuple[s
     owner, names = (client, names) if names else arrays.as_clients(client, count)
     rows = split_rows(owner, labels, names, options.build_split_options(count))
     if labels is not None:
-        arrays.check_classes(labels, rows, classes)
+        check_classes(labels, rows, classes)
     return Arrangement(owner, names, labels, classes, rows, numbers)
 
 
 def client_fields(arrangement: Arrangement, options: RowOptions) -> dict[str, Any]:
     """The fields of a partition about its clients: names, groups, units and the given client graph."""
+    _check_names(arrangement.names)
     members, groups = arrays.as_groups(options.group, arrangement.owner, arrangement.names)
     pairs = None if options.relation is None else read_pairs(options.relation, "relation")
     relation = None if pairs is None else arrays.as_relation(pairs, arrangement.names)
@@ -158,6 +159,20 @@ def client_fields(arrangement: Arrangement, options: RowOptions) -> dict[str, An
     return {
         "names": arrangement.names, "group": members, "group_names": groups, "relation": relation, "units": units
     }  # fmt: skip
+
+
+def _check_names(names: tuple[str, ...]) -> None:
+    """Refuse a client without a name: results and messages could not name it.
+
+    Raises:
+        BadInput: naming the client before it, if there is one.
+    """
+    empty = next((i for i, name in enumerate(names) if not name.strip()), None)
+    if empty is not None:
+        raise BadInput(
+            f"client: {names[empty]!r} is no name of a client; give these rows a name, or leave them out (the others: "
+            f"{', '.join([*names[:empty], *names[empty + 1 :]][:3])})"
+        )
 
 
 def federation_fields(
@@ -181,6 +196,7 @@ def partition_fields(
     spelling_notes = (
         *data_checks.find_similar_names("clients", arrangement.names),
         *data_checks.find_similar_names("classes", arrangement.classes),
+        *(data_checks.find_number_classes(arrangement.classes) if options.target is None else ()),
     )
     return {
         "dataset": dataset,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from fedweave.api.arguments import as_mapping, as_python, as_seeds, check_text
+from fedweave.api.arguments import as_mapping, as_python, as_seeds, check_text, check_train_names
 from fedweave.api.central_control import add_control, check_units
 from fedweave.api.federation import Federation
 from fedweave.api.scorers import register_metric
@@ -133,6 +133,7 @@ def plan(
 def _resolve_entries(methods: Methods, train: Mapping[str, Any], title: str) -> dict[str, tuple[str, dict[str, Any]]]:
     """As `resolve_methods`; a setting of a method among those of the training is refused, too."""
     entries = resolve_methods(methods)
+    check_train_names(train, title)
     for name in train.keys() - {field.name for field in fields(TrainSpec)}:
         for method, cls in ((method, METHODS[method]) for method, _ in entries.values()):
             if name in {setting.name for setting in cls.settings()}:
@@ -148,7 +149,7 @@ def _resolve_entries(methods: Methods, train: Mapping[str, Any], title: str) -> 
 def _run_blocks(federation: Federation, entries: Mapping[str, tuple[str, dict[str, Any]]]) -> dict[str, Any]:
     """The blocks `runs` and `methods` of a study."""
     runs = {
-        _key(federation, n): {"task": federation.name, "method": m, "set": options}
+        f"{federation.name}-{n}": {"task": federation.name, "method": m, "set": options}
         for n, (m, options) in entries.items()
     }
     return {"runs": runs, "methods": {method: {} for method, _ in entries.values()}}
@@ -232,10 +233,6 @@ def _register_method(cls: type[Method]) -> str:
         raise BadInput(f"methods: {cls.__name__} has the name of {other.__module__}.{other.__name__}; rename the class")
     METHODS[name] = cls
     return name
-
-
-def _key(federation: Federation, name: str) -> str:
-    return f"{federation.name}-{name}"
 
 
 def _task_block(

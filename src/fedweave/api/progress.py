@@ -50,6 +50,7 @@ class ProgressBar:
         self.callbacks = tuple(callbacks)
         self.bar = tqdm(total=total, unit="round", disable=not visible, dynamic_ncols=True, mininterval=0.5)
         self.visible = visible
+        self.last_rounds: dict[int, int] = {}  # seed -> last round of a repetition of the current method
 
     def write(self, line: str) -> None:
         """Print a line above the bar."""
@@ -64,9 +65,26 @@ class ProgressBar:
         """The next method starts; it takes `extra` rounds more than planned."""
         self.bar.set_description(method)
         self.bar.total += extra
+        self.last_rounds = {}
+
+    def end_method(self, rounds: int, seeds: Sequence[int]) -> None:
+        """All repetitions of the method have ended; those that an earlier call finished have reported nothing."""
+        self._skip(sum(rounds - self.last_rounds.get(seed, 0) for seed in seeds))
+
+    def _skip(self, rounds: int) -> None:
+        """Count rounds of an earlier call, which took no time in this one."""
+        if self.visible:  # else the bar has no such numbers
+            self.bar.n += rounds
+            self.bar.initial += rounds
+            self.bar.last_print_n += rounds
 
     def receive(self, progress: Progress) -> None:
-        """Count a round that has ended, and pass it on to the callbacks."""
+        """Count a round that has ended, and pass it on to the callbacks.
+
+        A repetition that goes on from a checkpoint begins with a later round.
+        """
+        self._skip(progress.round - self.last_rounds.get(progress.seed, 0) - 1)
+        self.last_rounds[progress.seed] = progress.round
         self.bar.update()
         if progress.val is not None:
             if math.isfinite(value := finite_mean(progress.val)):

@@ -215,13 +215,18 @@ def _add_client(
 
 
 def read_pairs(source: Any, option: str) -> list[tuple[Any, Any]]:
-    """Pairs of a list, of the first two columns of a table, or of those of a file.
+    """Pairs of a list, of a table of two columns, or of its file.
 
     Raises:
-        BadInput: it holds no pairs.
+        BadInput: it holds no pairs, or more than these.
     """
     if isinstance(source, str | Path) or hasattr(source, "columns"):
         table = read_table(source, ids=None)
+        if table.shape[1] > 2:
+            raise BadInput(
+                f"{option}: has the columns {', '.join(map(str, table.columns[:5]))}, and pairs have no weights or "
+                "other values; give two columns, such as source and target"
+            )
         if table.shape[1] < 2 or table.iloc[:, :2].isna().to_numpy().any():
             raise BadInput(f"{option}: needs two columns without missing entries, such as source and target")
         return [*zip(table.iloc[:, 0].tolist(), table.iloc[:, 1].tolist(), strict=True)]

@@ -1,6 +1,7 @@
 """The targets of a prediction: classes, or numbers."""
 
 import re
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -82,6 +83,26 @@ def _refuse_numbers(labels: np.ndarray, classes: tuple[str, ...]) -> None:
         raise BadInput(
             f"y: the labels are texts, and most of them are numbers, such as {numbers[0]!r}{but}; make numbers of all, "
             "without marks of thousands, or say target='classes'"
+        )
+
+
+def check_classes(labels: np.ndarray, rows: Mapping[str, Any], classes: tuple[str, ...]) -> None:
+    """Refuse test rows of a class that no training row has: no model can learn it.
+
+    Raises:
+        BadInput: naming such a class.
+    """
+    test, train = (
+        np.bincount(labels[np.concatenate(rows[part])], minlength=len(classes)) for part in ("test", "train")
+    )
+    untrained = np.flatnonzero((test > 0) & (train == 0))
+    if len(untrained):
+        examples = ", ".join(repr(classes[c]) for c in untrained[:3]) + (", ..." if len(untrained) > 3 else "")
+        are_numbers = all(re.fullmatch(r"-?\d+", name) for name in classes)
+        advice = "; if the label is a number to predict, give target='numbers'" if are_numbers else ""
+        raise BadInput(
+            f"y: test rows have labels that no training row has: {examples}; give these more training rows, "
+            f"or leave their rows out{advice}"
         )
 
 

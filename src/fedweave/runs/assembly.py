@@ -27,6 +27,7 @@ from fedweave.models import MODELS, build
 from fedweave.models.registry import capabilities as model_capabilities
 from fedweave.runs import graph_controls, tasks
 from fedweave.runs.inputs import Inputs
+from fedweave.runs.metric_check import check_metric
 from fedweave.study import checks, search_spaces, spec
 from fedweave.study.config import construct
 from fedweave.study.schema import TaskSpec, TrainSpec
@@ -143,6 +144,8 @@ def check_run(run: Run, where: str, inputs: Inputs | None = None) -> Method:
         expected = run.task.targets or ("classes" if "classes" in capabilities else "forecasts")
         targets = task.targets_are if inputs else expected
         check_fit(run.task.metric, targets, f"{where}: tasks.{run.name}.metric")
+    if inputs:
+        check_metric(run, inputs.dataset, inputs.partition)
     checks.check_uploads(run, method, prefix, capabilities)
     checks.check_needs(run, prefix, capabilities)
     return method

@@ -27,6 +27,7 @@ from fedweave.models import MODELS, ClientModel, parameter_count
 from fedweave.registry import users_file
 from fedweave.runs import assembly, federations, graph_controls, tasks
 from fedweave.runs.dependent_clients import check_equal_units
+from fedweave.runs.metric_check import check_metric
 from fedweave.runs.parallel import allocate_workers, cores, keep_memory
 from fedweave.study.spec import Run
 
@@ -143,8 +144,8 @@ def check_validation(run: Run, method: Method, federation: Federation) -> None:
     if not has_val[federation.sample].any() and run.evaluate.select != "last":
         which = "evaluated client" if run.evaluate.clients else "client"
         raise BadInput(
-            f"runs.{run.key}: evaluate.select: {run.evaluate.select} needs validation rows, but no {which} has any; "
-            "use last, or give val a share in partition.split"
+            f"runs.{run.key}: evaluate.select: {run.evaluate.select} needs validation rows, but no {which} has any in "
+            f"the partition {run.task.partition.get('name')!r}; use last, or give val a share in partition.split"
         )
 
 
@@ -183,6 +184,7 @@ def _prepare_split(
     federation = replace(federation, evaluated=evaluation_sample(sample, federation.ids, run.evaluate.clients))
     method = assembly.build_method(run, task)
     check_local_names(method)
+    check_metric(run, dataset, partition)
     check_validation(run, method, federation)
     if is_recordable(1, federation.clients):
         divergence = torch.from_numpy(jensen_shannon(target_shares(task, federation)))

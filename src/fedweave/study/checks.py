@@ -18,6 +18,7 @@ from fedweave.registry import users_file
 from fedweave.study.config import LARGEST_WHOLE, check_numbers, check_value, construct
 from fedweave.study.schema import TaskSpec
 from fedweave.study.spec import PARAMS, Run, Study, file_of
+from fedweave.study.task_blocks import EVERY_RULE
 from fedweave.threats.attacks import ON_EMBEDDINGS, AttackSpec
 from fedweave.threats.privacy import Privacy
 from fedweave.threats.robust import Robust
@@ -114,10 +115,11 @@ def _check_model(model: Mapping[str, Any], where: str) -> None:
 
 def _check_partition(partition: Mapping[str, Any], where: str) -> None:
     options = {setting.name: setting for setting in partitions.settings(partition["name"])}
+    common = dict.fromkeys(EVERY_RULE)
     for name, value in partition.items():
-        if name not in ("name", "clients", "seed", "seeds"):
+        if name not in EVERY_RULE:
             check_numbers(value, f"{where}.{name}")
-            check_option(options[choose(name, options, where)], value, f"{where}.{name}")
+            check_option(options[choose(name, {**options, **common}, where)], value, f"{where}.{name}")
         if name == "split" and value is not None:
             check_shares(value, f"{where}.{name}")
     _check_integer(partition.get("clients"), 1, MOST_CLIENTS, f"{where}.clients")

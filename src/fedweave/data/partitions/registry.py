@@ -76,14 +76,16 @@ def partition(
             that returned what is no partition of it.
     """
     function = PARTITIONS[choose(name, PARTITIONS, "partition.name")]
+    known = {setting.name: setting for setting in settings(name)}
+    for key in options:
+        choose(key, [*known, *PARAMETERS[1:]], "partition")
     clients = check_integer("clients", clients, 1, None if TRAITS[name].owners else len(dataset.x))
     seed = check_integer("seed", seed, 0)
     if not TRAITS[name].fits(dataset):
         fitting = ", ".join(key for key in PARTITIONS if TRAITS[key].fits(dataset))
         raise BadInput(f"partition.name: {name} does not fit {dataset.name} ({dataset.kind}); choices: {fitting}")
-    known = {setting.name: setting for setting in settings(name)}
     for key, value in options.items():
-        check_option(known[choose(key, known, "partition")], value, f"partition.{key}")
+        check_option(known[key], value, f"partition.{key}")
     missing = [key for key, setting in known.items() if setting.default is REQUIRED and key not in options]
     if missing:
         raise BadInput(f"partition.{missing[0]}: missing; {name} needs a value")
