@@ -1,5 +1,9 @@
 """Arguments of calls: numbers of NumPy count like Python's, and a value of another kind is refused by its name."""
 
+import gc
+import tempfile
+import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -87,3 +91,22 @@ def test_one_is_singular_in_messages_and_reports() -> None:
     assert repr(run.comparison) == "Comparison of 1 method on 'own-data': 1 client, 1 seed"
     with pytest.raises(fw.BadInput, match="column 'y' is missing in 1 row; drop them"):
         fw.Federation.from_pandas(table.assign(y=[None, *table["y"][1:]]), client="who", label="y")
+
+
+def test_the_temporary_folder_of_results_is_removed_without_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the last object that needs it, and at once if training fails."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    federation = fw.Federation.from_arrays(X, Y, client=WHO)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = fw.fit("local", federation, rounds=1, progress=False)
+        assert result.comparison.study.folder in [*tmp_path.glob("fedweave-*")]
+        del result
+        gc.collect()
+        assert not [*tmp_path.glob("fedweave-*")]
+        with pytest.raises(ZeroDivisionError):
+            fw.fit("local", federation, rounds=1, progress=False, callbacks=[lambda progress: 1 / 0])
+        assert not [*tmp_path.glob("fedweave-*")]
+    assert [str(one.message) for one in caught if issubclass(one.category, ResourceWarning)] == []

@@ -181,3 +181,21 @@ def test_newcomers_have_the_kind_of_target_of_training() -> None:
     federation = fw.Federation.from_arrays(x, y, client=["a", "b"] * 240, target="classes")
     whole = add_newcomers(federation, NewcomerData(x, ["c"] * 480, y, {}))
     assert whole.classes == federation.classes
+
+
+def test_infinite_numbers_are_named_and_count_as_missing() -> None:
+    """In a table of rows and in one of nodes; the preprocessing is that of missing values."""
+    ages = TABLE["age"].astype(float)
+    infinite, missing = (TABLE.assign(age=ages.where(np.arange(COUNT) % 7 > 0, value)) for value in (-np.inf, np.nan))
+    ours, theirs = (fw.Federation.from_pandas(table, **NAMES) for table in (infinite, missing))
+    count = -(-COUNT // 7)
+    line = f"column 'age': {count} values are infinite and count as missing; look for a division by 0"
+    assert [note for note in ours.notes if note.startswith(line)]
+    assert not [note for note in theirs.notes if "infinite" in note]
+    np.testing.assert_array_equal(ours.dataset.x, theirs.dataset.x)
+    nodes = infinite.assign(node=range(COUNT))
+    graph = fw.Federation.from_graphs(nodes, pd.DataFrame([[0, 3]]), **NAMES)
+    assert [note for note in graph.notes if note.startswith(line)]
+    one = TABLE.assign(age=ages.where(np.arange(COUNT) > 0, np.inf))
+    line = "column 'age': 1 value is infinite and counts as missing"
+    assert [note for note in fw.Federation.from_pandas(one, **NAMES).notes if note.startswith(line)]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedweave.api import exported_model
 from fedweave.api.reading import UNNAMED
 from fedweave.data import Dataset
 from fedweave.errors import format_count
@@ -125,6 +126,22 @@ def find_misread_columns(table: "pd.DataFrame", columns: Iterable["Column"], row
                 )
             lines.append(line)
     return tuple(filter(None, lines))
+
+
+def find_infinite(table: "pd.DataFrame", columns: Iterable["Column"]) -> tuple[str, ...]:
+    """A line for each column of numbers with infinite values, which are filled in as missing ones are."""
+    lines = []
+    for column in columns:
+        if column.levels or column.is_text:
+            continue
+        count = int(np.isinf(exported_model.as_numbers(table[column.name], column.name)).sum())
+        if count:
+            verb = "is infinite and counts" if count == 1 else "are infinite and count"
+            lines.append(
+                f"column {column.name!r}: {format_count(count, 'value')} {verb} as missing; look for a division by 0, "
+                "or leave the value empty"
+            )
+    return tuple(lines)
 
 
 def _texts_among_numbers(column: "pd.Series[Any]", levels: int) -> str:

@@ -3,6 +3,7 @@
 import json
 import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,22 +33,36 @@ RESULTS = (
 )  # fmt: skip
 
 
+class TemporaryFolder:
+    """A folder that is removed with this object, or when Python ends."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="fedweave-"))
+        # TemporaryDirectory of the library warns if it is not closed before its object is gone.
+        self.remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
 @contextmanager
-def results_folder(out: Any) -> Iterator[tuple[Path, Any]]:
+def results_folder(out: Any) -> Iterator[tuple[Path, TemporaryFolder | None]]:
     """Context of a call that writes results: (folder, temporary folder or None).
 
-    The folder is `out`. Without `out` it is a temporary one, which is removed with the second object.
+    The folder is `out`. Without `out` it is a temporary one, which is removed with the second object, or by an error.
 
     Raises:
         BadInput: `out` is no path or cannot be written, before any work; or the disk is full.
     """
     if out is not None:
         check_folder(out, "out")
-    temporary = tempfile.TemporaryDirectory(prefix="fedweave-") if out is None else None
-    folder = Path(temporary.name if temporary else str(out))
     with user_errors():
-        check_writable(folder)
-        yield folder, temporary
+        temporary = TemporaryFolder() if out is None else None
+        folder = temporary.path if temporary else Path(out)
+        try:
+            check_writable(folder)
+            yield folder, temporary
+        except BaseException:
+            if temporary:
+                temporary.remove()
+            raise
 
 
 def partition_folder(folder: Path, task: str) -> Path:

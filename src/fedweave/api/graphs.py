@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedweave.api import arrays
+from fedweave.api import arrays, data_checks
 from fedweave.api.columns import column_values, feature_columns, named_columns, read_named
 from fedweave.api.options import Arrangement, RowOptions, arrange, client_fields, partition_fields
 from fedweave.api.reading import read_pairs
@@ -80,7 +80,8 @@ def fields_from_tables(
     within = arrangement.owner[pairs[0]] == arrangement.owner[pairs[1]]
     dropped = int((~within).sum())
     verbs = "joins nodes of two clients and is" if dropped == 1 else "join nodes of two clients and are"
-    notes = (f"{dropped} of {len(within)} edges {verbs} left out",) if dropped else ()
+    edge_notes = [f"{dropped} of {len(within)} edges {verbs} left out"] if dropped else []
+    notes = (*edge_notes, *data_checks.find_infinite(table, preprocessing.columns))
     x = preprocessing.encode(table)
     fields = _fields(
         x, symmetrise_edges(pairs[:, within], len(table)), arrangement, options, notes, tuple(preprocessing.as_data())

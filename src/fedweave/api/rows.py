@@ -194,6 +194,7 @@ def _warnings(
         *data_checks.find_label_leakage(table, features, arrangement, train),
         *data_checks.find_duplicates(dataset, arrangement.rows, whole_rows),
         *data_checks.find_misread_columns(table, preprocessing.columns, len(train)),
+        *data_checks.find_infinite(table, preprocessing.columns),
     )
 
 
