@@ -46,6 +46,35 @@ def test_a_control_has_columns_only_if_it_was_compared(tmp_path: Path) -> None:
     assert {*board["method"]} == {*several.methods}
 
 
+WORDS = {
+    "behind": "is significantly better",
+    "tied": "not significantly different",
+    "undecided": "undecided: only one of the interval and the test finds a difference",
+}
+
+
+def test_a_test_of_two_methods_has_the_verdict_of_the_leaderboard(tmp_path: Path) -> None:
+    """With two methods there is one test, so that the correction changes nothing. Every verdict occurs."""
+    draws, found = np.random.default_rng(0), set()
+    folder = write_results(tmp_path, methods={"FedAMP": -5.0, "FedAGHN": 0.0})
+    for spread, gain in [(0.0, 3.0), (0.1, 0.0), (4.0, 4.0), *((spread, 1.5) for spread in np.linspace(0.2, 3, 12))]:
+        compared = fw.load(folder)
+        table = compared.selected_scores.copy()
+        shape = (table["seed"].nunique(), table["client"].nunique())
+        base = draws.normal(70, 8, size=shape)
+        shifts = gain + spread * draws.normal(size=(shape[0], 1)) + 0.1 * draws.normal(size=shape)
+        for run, values in zip(compared.runs.values(), (base, base + shifts), strict=True):
+            rows = table["run"] == run.name
+            seeds, clients = (table.loc[rows, name].rank(method="dense").astype(int) - 1 for name in ("seed", "client"))
+            table.loc[rows, "value"] = values[seeds, clients]
+        vars(compared)["selected_scores"] = table
+        leader, other = compared.leaderboard()["verdict"]
+        text = str(compared.test(*compared.methods))
+        found.add(other)
+        assert WORDS[other] in text, (leader, other, text)
+    assert found == {"behind", "tied", "undecided"}
+
+
 def test_the_board_agrees_with_the_tables(done: fw.Comparison) -> None:
     """Scores, both points, verdicts, and the interval of the method's difference from each control."""
     tables = results.compute_tables(done.study)

@@ -98,6 +98,37 @@ def test_equal_means_of_seeds_do_not_differ() -> None:
     assert t_test_over_seeds(np.ones((3, 4)), np.ones((3, 4))) == 1.0
 
 
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 87.53, 1e6])
+def test_a_spread_of_rounding_gives_no_p_over_seeds(scale: float) -> None:
+    """Two methods that ignore the seed have the same difference with every seed, but for the last digits. Rounding in
+    float32 is as little information. A difference of that size is none at all.
+    """
+    scores = scale * np.array([[0.7, 0.1, 0.9, 0.3]] * 3)
+    noise = scale * 2.0**-24 * np.array([1.0, -1.0, 0.0])[:, None]
+    for second in (scores - 0.11 * scale, scores - 0.11 * scale + noise, scores.astype(np.float32) - 0.11 * scale):
+        assert np.isnan(t_test_over_seeds(scores, second))
+    assert np.isnan(mixed_model_test(scores, scores - 0.11 * scale))
+    assert t_test_over_seeds(scores, scores + noise) == 1.0
+    assert mixed_model_test(scores, scores + noise) == 1.0
+
+
+@pytest.mark.parametrize("spread", [1e-5, 1e-3, 0.1])
+def test_a_spread_above_rounding_is_that_of_students_test(spread: float) -> None:
+    first = np.array([[0.7, 0.1, 0.9, 0.3]] * 3)
+    second = first - 0.11 + spread * np.array([1.0, -1.0, 0.5])[:, None]
+    expected = ttest_1samp(first.mean(1) - second.mean(1), 0).pvalue
+    assert t_test_over_seeds(first, second) == pytest.approx(expected, rel=1e-6)
+
+
+def test_pairs_without_a_p_over_seeds_do_not_change_the_correction_of_others(rng: np.random.Generator) -> None:
+    base = rng.normal(70, 8, size=(3, 8))
+    values = {"a": base, "b": base + 2, "c": base + np.array([1.0, 4.0, 2.0])[:, None]}
+    by_pair = {(c.method, c.other): c for c in statistics.compare_all_pairs(values, True)}
+    assert np.isnan(by_pair["a", "b"].p_seeds_adjusted)
+    two = [by_pair["a", "c"], by_pair["b", "c"]]
+    np.testing.assert_array_equal([c.p_seeds_adjusted for c in two], statistics.holm([c.p_seeds for c in two]))
+
+
 def test_the_error_of_a_mean_by_sums_over_cells(rng: np.random.Generator) -> None:
     """Satterthwaite's degrees of freedom. If a component is negative, only the larger of the two variances counts."""
     seen = set()

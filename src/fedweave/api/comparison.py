@@ -16,52 +16,11 @@ from fedweave.api.federation import Federation
 from fedweave.api.figures import ComparisonPlots
 from fedweave.api.folder import copy, find_partitions, read_description
 from fedweave.api.leaderboard import format_html, format_text, rank_methods, rename_methods
+from fedweave.api.paired_test import PairedTest
 from fedweave.api.result import MethodResult, client_names
 from fedweave.api.scorers import register_metric
 from fedweave.errors import BadInput, choose, format_count
 from fedweave.results import Run, Study, parts, statistics
-
-
-@dataclass(frozen=True)
-class PairedTest:
-    """A paired comparison of two methods over the same clients.
-
-    Attributes:
-        method, other: their names.
-        difference: mean of `method` minus mean of `other`.
-        low, high: 95 % interval of it, over seeds and clients.
-        p: of Wilcoxon's signed-rank test over clients, each averaged over its seeds; with several splits, of a mixed
-            model over splits and clients.
-        p_seeds: of the paired t test over seeds; NaN for one seed.
-        better: the name of the better one, if p is below 0.05 and the interval leaves out zero; else empty.
-        clients, seeds, splits: how many; with several splits, clients of each.
-        counted: which clients count as one, and how many they are; empty where each counts alone.
-    """
-
-    method: str
-    other: str
-    difference: float
-    low: float
-    high: float
-    p: float
-    p_seeds: float
-    better: str
-    clients: int
-    seeds: int
-    splits: int = 1
-    counted: str = ""
-
-    __test__ = False  # no test of pytest
-
-    def __str__(self) -> str:
-        verdict = f"{self.better} is significantly better" if self.better else "not significantly different"
-        # Where every split assigns rows to clients anew, the test is over splits.
-        over = format_count(self.clients, "client") if self.splits == 1 else f"{self.splits} splits"
-        return (
-            f"{self.method} - {self.other}: {self.difference:+.4g} "
-            f"(95 % interval {self.low:+.4g} to {self.high:+.4g}), p = {self.p:.3g} over {over}: {verdict}"
-            + (f"; {self.counted}" if self.counted else "")
-        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -240,7 +199,9 @@ class Comparison:
         return None if values is None else float(np.nanmean(np.asarray(values)[run.evaluated_clients]))
 
     def test(self, method: str, other: str) -> PairedTest:
-        """Is one method better than another? For many pairs use the corrected tests of `report`.
+        """Is one method better than another? By the rule of the leaderboard, but for this pair alone.
+
+        For many pairs use the tests of the leaderboard and of `report`, which are corrected for all pairs.
 
         Raises:
             BadInput: an unknown method, or methods of two tasks.
@@ -255,8 +216,9 @@ class Comparison:
         numbers = (test.difference, test.low, test.high, test.p, test.p_seeds)
         splits = len(pair[0].info.get("splits") or [None])
         return PairedTest(
-            method, other, *numbers, test.better, clients, seeds, splits, parts.describe(pair, self.selected_scores)
-        )
+            method, other, *numbers, test.better, clients, seeds, splits, parts.describe(pair, self.selected_scores),
+            test.undecided,
+        )  # fmt: skip
 
     @property
     def plot(self) -> ComparisonPlots:
