@@ -26,7 +26,9 @@ from scipy.stats import wilcoxon
 
 from fedweave import data
 from fedweave.data import Dataset
+from fedweave.errors import BadInput
 from fedweave.federation.records import Report
+from fedweave.federation.schedule import evaluation_sample
 from fedweave.pipelines import paths
 from fedweave.pipelines.commands import records
 from fedweave.pipelines.searching import dashboard, search, trials
@@ -453,13 +455,21 @@ def test_the_stage_writes_the_best_values_and_the_trials_to_separate_files(proje
 
 
 def test_training_reports_that_no_client_has_a_finite_score(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An area under the ROC curve needs two classes. A warning of NumPy would be an error here."""
-    task = {**STUDY["tasks"]["toy"], "metric": "roc_auc", "evaluate": {"select": "last"}}
+    """An area under the ROC curve needs two classes, which two clients have. The evaluated one has a single class."""
+    task = {**STUDY["tasks"]["toy"], "metric": "roc_auc", "evaluate": {"select": "last", "clients": 1}}
     task["partition"] = {"name": "classes", "clients": 4, "classes": 1, "seed": 0}
     Path("params.yaml").write_text(yaml.safe_dump({**STUDY, "tasks": {"toy": task}, "tune": {"trials": 0}}))
-    partition = data.partition(data.load_dataset(paths.FEATURES / "digits"), **task["partition"])
-    data.save_partition(paths.PARTITIONS / "toy" / "partition.npz", partition)
+    one_class = data.partition(data.load_dataset(paths.FEATURES / "digits"), **task["partition"])
+    data.save_partition(paths.PARTITIONS / "toy" / "partition.npz", one_class)
     tune.main("toy")
+    with pytest.raises(BadInput, match=r"tasks\.toy\.metric: roc_auc is no number for the test rows of any client"):
+        train.main(RUN)
+    evaluated = evaluation_sample(0, torch.arange(4), 1)
+    assert evaluated is not None
+    first, second, *_ = (~evaluated).nonzero().flatten().tolist()
+    test = [*one_class.test]
+    test[first], test[second] = (np.concatenate([test[first][i::2], test[second][i::2]]) for i in (0, 1))
+    data.save_partition(paths.PARTITIONS / "toy" / "partition.npz", replace(one_class, test=tuple(test)))
     train.main(RUN)
     assert capsys.readouterr().out.endswith(f"{RUN}, seed 0: no client has a finite test roc_auc\n")
 
