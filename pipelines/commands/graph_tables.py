@@ -31,8 +31,11 @@ PAGE = Path("docs/graphs.md")
 BLOCK = re.compile(r"(<!-- graphs: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)  # task
 AUC_THRESHOLD = 0.9  # smallest AUC at which a graph counts as showing the true groups
 CONTROLS = ("uniform", "shuffled", "oracle")
-COLUMNS = ("method", "score", "AUC", "round", "rows differ", "weight ~ gain", *(f"minus {word}" for word in CONTROLS))
-MEASURES = {"group_auc": ".2f", "row_variation": ".2f", "edge_value_correlation": "+.2f"}
+MEASURES = {"group_auc": ".2f", "group_mass": ".2f", "row_variation": ".2f", "edge_value_correlation": "+.2f"}
+COLUMNS = (
+    *("method", "score", "AUC", "round", "on group", "rows differ", "weight ~ gain"),
+    *(f"minus {word}" for word in CONTROLS),
+)
 SIGNIFICANCE_MARKS = {True: " **(!)**", False: ""}
 
 
@@ -120,9 +123,9 @@ def _cells(row: Mapping[str, Any], tests: pd.DataFrame, curves: pd.DataFrame) ->
         next((_difference(test) for other, test in method_tests.iterrows() if str(other).endswith(f"-{word}]")), "–")
         for word in CONTROLS
     ]
-    area, variation, gain = (_number(row[key], spec) for key, spec in MEASURES.items())
+    area, *others = (_number(row[key], spec) for key, spec in MEASURES.items())
     curve = curves[curves["method"] == row["method"]]
-    return str(row["method"]), f"{row['mean']:.1f}", area, first_stable_round(curve), variation, gain, *differences
+    return str(row["method"]), f"{row['mean']:.1f}", area, first_stable_round(curve), *others, *differences
 
 
 def first_stable_round(curve: pd.DataFrame) -> str:

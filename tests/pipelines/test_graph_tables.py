@@ -44,6 +44,17 @@ def test_differences_are_those_of_the_tests() -> None:
         assert sum("**(!)**" in cell for cell in cells) == (part["p_adjusted"] < 0.05).sum()
 
 
+def test_the_weight_of_chance_is_that_of_uniform_controls() -> None:
+    rows = pd.read_csv(boards.FOLDER / "graphs.csv")
+    uniform = rows[rows["method"].str.endswith("-uniform]")].groupby("task")["group_mass"].median()
+    shares = {task: f"{uniform[task]:.2f}" for task in uniform.index}
+    assert shares["digits-grouped"] == shares["cifar100-grouped"]
+    sentence = "is {} on `shoulder`, {} on the grouped tasks, 0.04 on superclasses and {} on Cora"
+    assert sentence.format(shares["shoulder"], shares["cifar100-grouped"], shares["cora-overlap"]) in _text()
+    clients, group = 100, 5  # of superclasses, which have no uniform control
+    assert f"{(group - 1) / (clients - 1):.2f}" == "0.04"
+
+
 def test_sentences_count_the_tests() -> None:
     """How often a learned graph is significantly better or worse than a control, and the numbers about its rows."""
     text, tests = _text(), pd.read_csv(boards.FOLDER / "graphs.tests.csv")
