@@ -49,14 +49,7 @@ def load(images: Iterable[Any], root: Path, size: tuple[int, int] | None) -> np.
         BadInput: an image cannot be read, has another size, or has values that are no bytes.
     """
     _check_size(size)
-    arrays: list[np.ndarray] = []
-    for i, image in enumerate(images):
-        values, label = _read_image(image, root, i, size, len(arrays[0]) if arrays else None)
-        if arrays and values.shape != arrays[0].shape:
-            sizes = _sizes(values.shape, arrays[0].shape)
-            raise BadInput(f"{label}: is of {sizes[0]} pixels, the first image of {sizes[1]}; give size=(32, 32)")
-        arrays.append(values)
-    return np.stack(arrays)
+    return _read_images(images, root, size, None, "the first image of {}; give size=(32, 32)")
 
 
 def describe(column: str, size: tuple[int, int] | None) -> dict[str, Any]:
@@ -95,16 +88,7 @@ def load_like(rows: Any, columns: Sequence[Mapping[str, Any]] | None, shape: Seq
             f"x: holds {format_value(cells[0])}, but this model reads arrays; give [M, {', '.join(map(str, shape))}]"
         )
     resize = (shape[1], shape[2]) if (columns or ())[0]["resize"] else None
-    arrays = []
-    for i, image in enumerate(cells):
-        values, label = _read_image(image, Path(), i, resize, shape[0])
-        if values.shape != tuple(shape):
-            sizes = _sizes(values.shape, shape)
-            raise BadInput(
-                f"{label}: is of {sizes[0]} pixels, those of training of {sizes[1]}; give images of that size"
-            )
-        arrays.append(values)
-    return np.stack(arrays)
+    return _read_images(cells, Path(), resize, tuple(shape), "those of training of {}; give images of that size")
 
 
 def _is_file(cell: Any) -> bool:
@@ -114,8 +98,26 @@ def _is_file(cell: Any) -> bool:
     return isinstance(cell, str | bytes | Path | Mapping | Image.Image)
 
 
-def _sizes(*shapes: Sequence[int]) -> list[str]:
-    return [" x ".join(map(str, shape[1:])) for shape in shapes]
+def _read_images(
+    images: Iterable[Any], root: Path, size: tuple[int, int] | None, shape: tuple[int, ...] | None, expected: str
+) -> np.ndarray:
+    """Bytes [M, C, H, W]; all have the colours and the size of `shape`, or of the first image.
+
+    Args:
+        expected: end of the message about another size, with a place for the one of `shape`.
+    """
+    arrays: list[np.ndarray] = []
+    for i, image in enumerate(images):
+        values, label = _read_image(image, root, i, size, shape[0] if shape else None)
+        shape = shape or values.shape
+        if values.shape != shape:
+            raise BadInput(f"{label}: is of {_pixels(values.shape)} pixels, {expected.format(_pixels(shape))}")
+        arrays.append(values)
+    return np.stack(arrays)
+
+
+def _pixels(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape[1:]))
 
 
 def _read_image(

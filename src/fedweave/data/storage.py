@@ -15,14 +15,8 @@ from fedweave.readers.arrays import map_npy, read_npz
 _DENSE = ("relation", "test_weight", "group")
 _TEXTS = ("names", "group_names", "units")
 _TUPLES = (*_TEXTS, "categories", "channels", "class_names", "columns")
-_OPTIONAL = (
-    "categories",
-    "channels",
-    "class_names",
-    "columns",
-    "client_column",
-    "units",
-)  # written to meta.json only if not empty
+# Written to meta.json only if not empty.
+_OPTIONAL = ("categories", "channels", "class_names", "columns", "client_column", "units")
 
 
 def save_dataset(folder: Path | str, dataset: Dataset) -> None:

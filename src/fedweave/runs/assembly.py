@@ -32,6 +32,7 @@ from fedweave.study import checks, search_spaces, spec
 from fedweave.study.config import construct
 from fedweave.study.schema import TaskSpec, TrainSpec
 from fedweave.study.spec import PARAMS, Run, Study, nest
+from fedweave.study.task_blocks import drop_replaced_seed
 
 EXAMPLES = {"partition": "iid", "model": "mlp"}
 
@@ -111,8 +112,8 @@ def build_variant(study: Study, key: str, tuned: Mapping[str, Any], settings: Ma
         old = getattr(run.task, block)
         if "name" in changes:
             old = {name: value for name, value in old.items() if name in ("clients", "seed", "seeds")}
-        if block == "partition" and not {"seed", "seeds"}.isdisjoint(changes):
-            old = {name: value for name, value in old.items() if name not in ("seed", "seeds")}
+        if block == "partition":
+            old = drop_replaced_seed(old, changes)
         merged: dict[str, Any] = {block: {**old, **changes}}
         run = replace(run, task=replace(run.task, **merged))
     return run

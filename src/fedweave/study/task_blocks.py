@@ -72,10 +72,13 @@ def resolve_task(
 def _merge_settings(base: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """`merge`, where `seeds` of a partition takes the place of the base's `seed`, and the other way round."""
     old, new = (_mapping(block, "partition") for block in (base, settings))
-    replaced = {"seed" if name == "seeds" else "seeds" for name in new if name in ("seed", "seeds")} - {*new}
-    if replaced & {*old}:
-        base = {**base, "partition": {name: value for name, value in old.items() if name not in replaced}}
-    return merge(base, settings)
+    return merge({**base, "partition": drop_replaced_seed(old, new)} if old else base, settings)
+
+
+def drop_replaced_seed(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """The options `old` of a partition without `seed` if `new` has `seeds` in its place, and the other way round."""
+    replaced = {"seed": "seeds", "seeds": "seed"}
+    return {name: value for name, value in old.items() if name in new or replaced.get(name) not in new}
 
 
 def _drop_partition_options(base_task: Mapping[str, Any], settings: Mapping[str, Any]) -> Mapping[str, Any]:
