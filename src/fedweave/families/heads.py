@@ -111,11 +111,13 @@ def head_weights(variance: Tensor, h: Tensor, smallest: float = 1e-3) -> Tensor:
 
     Shares below `smallest` count as 0 and the others are scaled to sum 1, unless all are below, as with very many
     clients.
-    Non-negative least squares on ‖A x‖² + (1ᵀx − 1)² has its minimum on the ray through that α.
+    Non-negative least squares on ‖A x‖² + (1ᵀx − 1)² has its minimum on the ray through that α. Norms of differences
+    of h are those of the columns of R in hᵀ = Q R, which has at most P rows in place of C·D.
     """
     from scipy.optimize import nnls
 
-    v, flat = variance.double().cpu().clamp(min=0).sqrt().diag(), h.double().cpu().flatten(1)
+    v = variance.double().cpu().clamp(min=0).sqrt().diag()
+    flat = torch.linalg.qr(h.double().cpu().flatten(1).T, mode="r").R.T
     ones = torch.ones(1, len(v), dtype=torch.float64)
     target = torch.zeros(len(v) + flat.shape[1] + 1, dtype=torch.float64)
     target[-1] = 1.0
