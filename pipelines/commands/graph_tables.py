@@ -18,7 +18,7 @@ import pandas as pd
 
 from fedweave import results
 from fedweave.errors import BadInput
-from fedweave.federation.graph_quality import group_auc
+from fedweave.federation.graph_quality import AUC, quality
 from fedweave.federation.graph_settings import is_control
 from fedweave.files import read_table, write_atomic
 from fedweave.pipelines import paths
@@ -87,8 +87,7 @@ def _curves(study: results.Study) -> Iterator[dict[str, Any]]:
 
 def _mean_auc(graphs: results.Graphs, i: int) -> float:
     """The AUC of the `i`-th graph, averaged over layers; NaN where no groups are known."""
-    group = graphs.group
-    return float("nan") if group is None else float(np.mean([group_auc(layer, group) for layer in graphs.weights[i]]))
+    return quality(graphs.weights[i], graphs.group, None).get(AUC, float("nan"))
 
 
 def fill_blocks(page: str) -> str:

@@ -287,6 +287,16 @@ def test_a_layer_without_a_value_is_not_in_the_mean() -> None:
     assert both == pytest.approx(among | {name: (2 * among[name] + value) / 3 for name, value in chance.items()})
 
 
+def test_a_layer_that_all_clients_share_does_not_count() -> None:
+    """The mean is over the layers whose rows differ, as FedPAC's heads; with none of them, over all layers."""
+    g, group = np.random.default_rng(0), np.repeat([0, 1, 2], 4)
+    mixed, divergence = g.random((1, 12, 12)), jensen_shannon(np.eye(3)[group] * 0.7 + 0.1)
+    shared = np.broadcast_to(g.random((2, 1, 12)), (2, 12, 12))
+    alone = graph_quality.quality(mixed, group, divergence)
+    assert graph_quality.quality(np.concatenate([shared, mixed, shared]), group, divergence) == alone
+    assert graph_quality.quality(shared, group, None)["row_variation"] == pytest.approx(0, abs=1e-12)
+
+
 def test_similarity_correlation_is_spearmans() -> None:
     """SciPy's value, averaged over rows, with ties. Rows without differences are omitted."""
     g = np.random.default_rng(1)

@@ -13,6 +13,9 @@ from fedweave.pipelines.commands import boards, graph_tables
 from tests.fake_results import ARMS, write_study
 
 TASKS = ("shoulder", "digits-grouped", "cifar100-grouped", "cluster-cifar100", "cora-overlap")
+DIGITS = "digits-grouped"
+CIFAR100 = ("cifar100-grouped", "cluster-cifar100")
+PAIR = ("pFedGraph", "FedFomo")
 
 
 def test_tables_show_the_files() -> None:
@@ -49,12 +52,9 @@ def test_the_weight_of_chance_is_that_of_uniform_controls() -> None:
     uniform = rows[rows["method"].str.endswith("-uniform]")].groupby("task")["group_mass"].median()
     shares = {task: f"{uniform[task]:.2f}" for task in uniform.index}
     assert shares["digits-grouped"] == shares["cifar100-grouped"]
-    clients, group = 100, 5  # of superclasses, which have no uniform control
-    sentence = "is {} on `shoulder`, {} on the grouped tasks, {:.2f} on superclasses and {} on Cora"
-    superclasses = (group - 1) / (clients - 1)
-    assert (
-        sentence.format(shares["shoulder"], shares["cifar100-grouped"], superclasses, shares["cora-overlap"]) in _text()
-    )
+    sentence = "is {} on `shoulder`, {} on the grouped tasks, {} on superclasses and {} on Cora"
+    order = ("shoulder", "cifar100-grouped", "cluster-cifar100", "cora-overlap")
+    assert sentence.format(*(shares[task] for task in order)) in _text()
 
 
 def test_sentences_count_the_tests() -> None:
@@ -70,7 +70,7 @@ def test_sentences_count_the_tests() -> None:
         assert f"{better} {are}better" in sentence
         assert f"{worse} {are}worse" in sentence
     uniform = tests[tests["other"].str.endswith("-uniform]")]
-    assert set(uniform.loc[uniform["better"] == uniform["method"], "task"]) == {"cifar100-grouped"}
+    assert set(uniform.loc[uniform["better"] == uniform["method"], "task"]) == set(CIFAR100)
     rows = pd.read_csv(boards.FOLDER / "graphs.csv")
     own = rows[~rows["method"].str.endswith("]")]
     gain = own["edge_value_correlation"].dropna()
@@ -83,29 +83,90 @@ def test_sentences_count_the_tests() -> None:
     assert f"for {most} of the {len(rows)} runs" in text
 
 
-def test_a_correct_graph_with_contrast_helps_on_cifar100() -> None:
-    """Three methods find the groups and gain, three give them hardly more weight than others and gain nothing."""
-    text = _text()
-    rows = pd.read_csv(boards.FOLDER / "graphs.csv").query("task == 'cifar100-grouped'").set_index("method")
-    tests = pd.read_csv(boards.FOLDER / "graphs.tests.csv").query("task == 'cifar100-grouped'")
-    own = rows[~rows.index.str.endswith("]")]
-    right = own[own["group_auc"] > graph_tables.AUC_THRESHOLD]
-    sharp = right[right["group_mass"] > 0.9]
-    gain = {label: row["mean"] - _twin(rows, label, "uniform") for label, row in right.iterrows()}
-    assert set(sharp.index) == {"pFedGraph", "FedFomo", "Direct matrix"}
-    low, high = min(gain[label] for label in sharp.index), max(gain[label] for label in sharp.index)
-    assert f"they are {low:.1f} to {high:.1f} points above the same method with uniform weights" in text
-    flat = right[right["group_mass"] < 0.2]
-    assert set(flat.index) == {"FedAGHN", "HeurFedAMP", "FedAMP"}
-    shares = [round(100 * share) for share in (flat["group_mass"].min(), flat["group_mass"].max())]
-    assert "their groups get {} to {} % of the weight on others".format(*shares) in text
-    assert max(abs(gain[label]) for label in flat.index) < 0.25
-    missed = {label: _twin(rows, label, "oracle") - rows.loc[label, "mean"] for label in ("FedAGHN", "HeurFedAMP")}
-    assert f"FedAGHN has {missed['FedAGHN']:.1f} points more and HeurFedAMP {missed['HeurFedAMP']:.1f}" in text
-    oracle = tests[tests["other"].str.endswith("-oracle]")]
-    worse = oracle[oracle["better"] == oracle["other"]]
-    span = f"by {-worse['difference'].max():.1f} to {-worse['difference'].min():.1f} points"
-    assert f"{len(worse)} of {len(oracle)} methods are significantly better than with their own graph, {span}" in text
+def test_weight_on_the_group_helps_on_cifar100() -> None:
+    """Methods that give the group most of the weight on others gain on both tasks, significantly."""
+    text, boards_of, tests = _text(), *_cifar100()
+    sharp = {"pFedGraph", "FedFomo", "CFL", "Direct matrix"}
+    gains = {
+        word: {task: _differences(tests[task], sharp, word) for task in CIFAR100} for word in ("uniform", "shuffled")
+    }
+    for task in CIFAR100:
+        own = boards_of[task]
+        assert set(own.index[own["group_mass"] > 0.5]) == sharp | {"FedPAC"}
+        for word in gains:
+            assert (gains[word][task]["better"] == gains[word][task]["method"]).all()
+    (a, b), (c, d) = (_span(gains["uniform"][task]["difference"]) for task in CIFAR100)
+    assert (
+        f"{a} to {b} points above the same method with uniform weights on the grouped task, and {c} to {d} on" in text
+    )
+    low, high = _span(pd.concat([gains["shuffled"][task]["difference"] for task in CIFAR100]))
+    assert f"They are {low} to {high} points above shuffled weights" in text
+    heads = _differences(tests["cifar100-grouped"], {"FedPAC"}, "uniform")
+    assert f"gains {heads['difference'].item():.1f} points on the grouped task" in text
+
+
+def test_two_graphs_are_better_than_local_training_on_cifar100() -> None:
+    text, boards_of, _ = _text(), *_cifar100()
+    better = [set(own.index[own["vs_local"] == "better"]) for own in boards_of.values()]
+    assert set.intersection(*better) == {"pFedGraph", "FedFomo"}
+    lead = [f"{own.loc[name, 'mean'] - own.loc['Local', 'mean']:.1f}" for own in boards_of.values() for name in PAIR]
+    assert "by {} and {} points, and on superclasses by {} and {}.".format(*lead) in text
+    own, uniform = boards_of["cluster-cifar100"], _twin(_board("cluster-cifar100"), "pFedGraph", "uniform")
+    local, (pre, post) = own.loc["Local", "mean"], own.loc["pFedGraph", ["pre", "post"]]
+    assert f"pFedGraph has {pre:.1f} on superclasses, {pre - post:.1f} more than after local training" in text
+    assert uniform < local
+
+
+def test_a_correct_order_without_contrast_does_not_help_on_cifar100() -> None:
+    text, boards_of, tests = _text(), *_cifar100()
+    flat = {"FedAGHN", "HeurFedAMP", "FedAMP"}
+    shares = []
+    for task, own in boards_of.items():
+        assert set(own.index[(own["group_auc"] > graph_tables.AUC_THRESHOLD) & (own["group_mass"] < 0.2)]) == flat
+        assert _differences(tests[task], flat, "uniform")["difference"].abs().max() < 0.55
+        shares += [round(100 * share) for share in _extremes(own.loc[sorted(flat), "group_mass"])]
+    assert "get {} to {} % of the weight on others, and {} to {} % on superclasses".format(*shares) in text
+    missed = [
+        f"{-_differences(tests[task], {label}, 'oracle')['difference'].item():.1f}"
+        for label in ("FedAGHN", "HeurFedAMP")
+        for task in CIFAR100
+    ]
+    assert "FedAGHN has {} and {} points more, and HeurFedAMP {} and {}.".format(*missed) in text
+
+
+def test_the_true_groups_are_better_than_most_graphs_on_cifar100() -> None:
+    text, boards_of, tests = _text(), *_cifar100()
+    for task, sentence in (
+        ("cifar100-grouped", "{} of {} methods are significantly better than with their own graph on the grouped task"),
+        ("cluster-cifar100", "and {} of {} on superclasses"),
+    ):
+        oracle = tests[task][tests[task]["other"].str.endswith("-oracle]")]
+        worse = oracle[oracle["better"] == oracle["other"]]
+        low, high = _span(-worse["difference"])
+        assert f"{sentence.format(len(worse), len(oracle))}, by {low} to {high}" in text
+    board = _board("cluster-cifar100")
+    best = _twin(board, "pFedLA", "oracle")
+    assert best == board["mean"].max()
+    assert f"the true groups ({best:.1f})" in text
+    assert boards_of["cluster-cifar100"]["mean"].rank()["pFedLA"] == 2
+
+
+def test_the_readme_has_the_largest_gains_and_losses() -> None:
+    """Of graphs that show the groups, with differing rows, beside uniform weights."""
+    readme = " ".join(Path("README.md").read_text(encoding="utf-8").split())
+    rows, tests = (pd.read_csv(boards.FOLDER / f"graphs{ending}.csv") for ending in ("", ".tests"))
+    rows = rows[~rows["method"].str.endswith("]") & (rows["group_auc"] > graph_tables.AUC_THRESHOLD)]
+    right = set(zip(rows["task"], rows["method"], strict=True))
+    uniform = tests[tests["other"].str.endswith("-uniform]")]
+    gains = uniform[[key in right for key in zip(uniform["task"], uniform["method"], strict=True)]]
+    most = gains.groupby("task")["difference"].max()
+    assert (
+        f"up to {most[[*CIFAR100]].max():.0f} points higher on CIFAR-100 and up to {most['cora-overlap']:.0f}" in readme
+    )
+    assert f"up to {-gains.query('task == @DIGITS')['difference'].min():.0f} points lower on grouped digits" in readme
+    board = _board("cifar100-grouped")
+    methods = board["group_auc"].notna() & ~board.index.str.endswith("]")
+    assert f"Two of {methods.sum()} methods with a graph are better than local training there, on both tasks" in readme
 
 
 def test_ghn_depends_on_its_graph_and_shn_does_not() -> None:
@@ -124,11 +185,11 @@ def test_ghn_depends_on_its_graph_and_shn_does_not() -> None:
 
 
 def test_a_correct_graph_may_lower_the_mean() -> None:
-    """On grouped digits five methods find the groups, and all have lower means than with a uniform graph."""
+    """On grouped digits six methods find the groups, and all have lower means than with a uniform graph."""
     means = pd.read_csv(boards.FOLDER / "graphs.csv").query("task == 'digits-grouped'").set_index("method")
     own = means[~means.index.str.endswith("]")]
     right = own[(own["group_auc"] > graph_tables.AUC_THRESHOLD) & (own["row_variation"] > 0.01)]
-    assert set(right.index) == {"Direct matrix", "FedAGHN", "FedFomo", "HeurFedAMP", "pFedGraph"}
+    assert set(right.index) == {"Direct matrix", "FedAGHN", "FedFomo", "FedPAC", "HeurFedAMP", "pFedGraph"}
     loss = {label: _twin(means, label, "uniform") - right.loc[label, "mean"] for label in right.index}
     assert min(loss.values()) > 0
     text = _text()
@@ -156,6 +217,33 @@ def test_a_correct_graph_helps_on_cora() -> None:
 def _text() -> str:
     """The page, with one space between words."""
     return " ".join(graph_tables.PAGE.read_text(encoding="utf-8").split())
+
+
+def _board(task: str) -> pd.DataFrame:
+    return pd.read_csv(boards.FOLDER / "graphs.csv").query("task == @task").set_index("method")
+
+
+def _cifar100() -> tuple[dict[str, pd.DataFrame], dict[str, pd.DataFrame]]:
+    """Of both tasks of CIFAR-100: the methods with their own graph, and the tests."""
+    means = {task: _board(task) for task in CIFAR100}
+    tests = pd.read_csv(boards.FOLDER / "graphs.tests.csv")
+    own = {task: board[~board.index.str.endswith("]")] for task, board in means.items()}
+    return own, {task: tests[tests["task"] == task] for task in CIFAR100}
+
+
+def _differences(tests: pd.DataFrame, labels: set[str], word: str) -> pd.DataFrame:
+    """The tests of methods against the control `word` of the graph."""
+    part = tests[tests["method"].isin(labels) & tests["other"].str.endswith(f"-{word}]")]
+    assert len(part) == len(labels)
+    return part
+
+
+def _extremes(values: pd.Series) -> tuple[float, float]:
+    return float(values.min()), float(values.max())
+
+
+def _span(values: pd.Series) -> list[str]:
+    return [f"{value:.1f}" for value in _extremes(values)]
 
 
 def _twin(means: pd.DataFrame, label: str, word: str) -> float:

@@ -25,13 +25,15 @@ MEANING: Mapping[str, str] = {
 def quality(weights: np.ndarray, group: np.ndarray | None, divergence: np.ndarray | None) -> dict[str, float]:
     """Quantity -> value of graphs [L, N, N]: the mean over the layers that have one; only quantities with a value.
 
-    A layer that no client shares has no weight between clients. It has `AUC` and `PRECISION` only, those of chance.
+    A layer that all clients share as one mixture, such as the averaged body of FedPAC, is no graph and does not count,
+    unless all layers are such. A layer that no client shares has no weight between clients. It has `AUC` and
+    `PRECISION` only, those of chance.
 
     Args:
         group: [N] the true group of each client, or None.
         divergence: [N, N] how much the targets of two clients differ, or None.
     """
-    layers = weights[:1] if (weights == weights[:1]).all() else weights
+    layers = _graph_layers(weights[:1] if (weights == weights[:1]).all() else weights)
     rules: dict[str, Callable[[np.ndarray], float]] = {VARIATION: row_variation}
     if group is not None:
         rules |= {
@@ -101,6 +103,12 @@ def row_variation(weights: np.ndarray) -> float:
     if len(weights) < 3 or not np.isfinite(columns).all() or not columns.mean():
         return float("nan")
     return float(columns.std(1).mean() / abs(columns.mean()))
+
+
+def _graph_layers(weights: np.ndarray) -> np.ndarray:
+    """The layers [K, N, N] of [L, N, N] whose rows differ; all L if there is none."""
+    is_graph = (weights != weights[:, :1]).any((1, 2))
+    return weights[is_graph] if is_graph.any() else weights
 
 
 def _off_diagonal(matrix: np.ndarray) -> np.ndarray:
