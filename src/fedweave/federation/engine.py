@@ -15,7 +15,7 @@ from fedweave.client.data import ClientData
 from fedweave.federation import guards, schedule, sent_downloads, state_guards
 from fedweave.federation.accounting import Accountant
 from fedweave.federation.edge_values import edge_values
-from fedweave.federation.evaluation import diagnose, evaluate
+from fedweave.federation.evaluation import diagnose, evaluate, portray
 from fedweave.federation.executors import Executor
 from fedweave.federation.federation import Cohort, Federation
 from fedweave.federation.hook_guards import data_of, guard_call
@@ -218,7 +218,8 @@ def run(
             with recordings.enable(executor.recorded), guards.forbid_unkeyed_draws(type(method).__name__):
                 scores, models = evaluate(method, state, present, settings, executor, post, downloads)
             numbers = diagnose(method, state.server, present) | accountant.privacy_loss(state.round)
-            report = report._replace(scores=scores, models=models, diagnostics=numbers)
+            vectors = portray(method, state.server, present)
+            report = report._replace(scores=scores, models=models, diagnostics=numbers, portrait=vectors)
         if settings.edges and state.round == timeline.rounds:
             values = edge_values(method, state, present, settings.seed, executor, settings.edges)
             report = report._replace(edges=values)

@@ -91,6 +91,7 @@ class Report(NamedTuple):
         state: the state after the round.
         method: the method of this stage.
         edges: values of sampled edges, after the last round of a run that asks for them.
+        portrait: the method's vectors of the clients [N, D]; None between evaluations and if it has none.
     """
 
     round: int
@@ -105,6 +106,7 @@ class Report(NamedTuple):
     state: State
     method: Method
     edges: tuple[EdgeValue, ...] = ()
+    portrait: Tensor | None = None
 
 
 class DownloadCache:
