@@ -3,6 +3,7 @@
 import importlib.util
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import nn
 
 import fedweave as fw
 from fedweave.errors import BadInput
+from fedweave.methods import METHODS
 from fedweave.recommendation import costs, recommend
 from fedweave.recommendation.candidates import Candidate
 from fedweave.recommendation.finals import compare_finalists
@@ -161,3 +163,14 @@ def test_finalists_of_a_smaller_budget_are_removed(tmp_path: Path) -> None:
     loaded = fw.load(tmp_path)
     assert {*loaded.methods} == {"local", "fedavg", "ditto"}
     assert {run.trained_rounds for run in loaded.study.all_runs} == {2}
+
+
+def test_a_method_without_a_default_takes_its_value(tmp_path: Path) -> None:
+    """A setting that an unregistered class gives no default is given with the method."""
+    hooks = {"label": "Mine", "point": "pre", "__annotations__": {"step": float}}
+    method = dataclass(frozen=True, kw_only=True)(type("Mine", (METHODS["fedavg"],), hooks))
+    try:
+        request = build_recommender(tmp_path, methods=[method(step=0.5)]).request
+    finally:
+        METHODS.pop("mine", None)
+    assert request.entries["mine"].settings == {"step": 0.5}
