@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedweave.client import optimizers
 from fedweave.client.data import ClientData
-from fedweave.federation import guards, schedule, sent_downloads, state_guards
+from fedweave.federation import guards, schedule, sent_downloads, server_hooks, state_guards
 from fedweave.federation.accounting import Accountant
 from fedweave.federation.edge_values import edge_values
 from fedweave.federation.evaluation import diagnose, evaluate, portray
@@ -159,11 +159,8 @@ def _aggregate(
 ) -> Server:
     """The server's state after the `uploads` of `senders`; `sent` are the own downloads of the round, by client."""
     weights = torch.ones_like(sizes) if method.training.uniform_mean else sizes
-    given = {"server": server, "ids": senders, "uploads": uploads, "weights": weights, "downloads": sent[1]}
-    with sent_downloads.store(server, *sent), guard_call(method, "aggregate", **given):
-        new_server = method.aggregate(server, senders, uploads, weights)
-    state_guards.check_server(type(method).__name__, server, new_server)
-    return new_server
+    with sent_downloads.store(server, *sent):
+        return server_hooks.aggregate(method, server, senders, uploads, weights, sent[1])
 
 
 def _add_absent_models(

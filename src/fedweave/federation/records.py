@@ -6,8 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedweave.federation import state_guards
-from fedweave.federation.hook_guards import guard_call
+from fedweave.federation import server_hooks
 from fedweave.federation.protocol import ClientState, Method, Server
 from fedweave.federation.uploads import PLAIN, UploadPath
 from fedweave.tensors.storage import Storage
@@ -125,9 +124,6 @@ class DownloadCache:
             or not torch.equal(ids, self.arguments[2])
         ):
             self.arguments, self.downloads = None, ({}, {})  # so that two downloads are never in memory at once
-            with guard_call(method, "download", server=server, ids=ids):
-                downloads = method.download(server, ids)
-            state_guards.check_downloads(type(method).__name__, downloads, len(ids))
-            self.downloads = downloads
+            self.downloads = server_hooks.download(method, server, ids)
             self.arguments = (method, server, ids)
         return self.downloads
