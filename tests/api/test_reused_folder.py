@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import fedweave as fw
+from fedweave.api import folder
+from fedweave.data import Dataset, Partition
 from fedweave.pipelines.commands import own_data
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -161,3 +163,17 @@ def test_the_command_refuses_other_terms(tmp_path: Path) -> None:
         own_data.compare(tmp_path / "rows.csv", methods="fedavg", rounds=3, **call)
     own_data.compare(tmp_path / "rows.csv", methods="fedavg", rounds=2, **call)
     assert fw.load(tmp_path / "out").methods == ("fedavg", "local")
+
+
+def test_the_data_are_hashed_once(earlier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the comparison with those of the folder, and for their description."""
+    place, hashed = Path(shutil.copytree(earlier, tmp_path / "out")), []
+    compute = folder.hash_content
+
+    def count(dataset: Dataset, partition: Partition) -> str:
+        hashed.append(dataset.name)
+        return compute(dataset, partition)
+
+    monkeypatch.setattr(folder, "hash_content", count)
+    fw.compare(people(), ["ditto"], central=False, out=place, **TERMS)
+    assert hashed == ["people"]
