@@ -173,6 +173,7 @@ def last_round(method: Method, work: Workload, executor: Executor) -> tuple[floa
         state, _, models = engine.run_round(method, state, federation, settings, executor, True, downloads)
         evaluation.evaluate(method, state, federation, settings, executor, models, downloads)
         evaluation.diagnose(method, state.server, federation)
+        evaluation.portray(method, state.server, federation)
     return sum(clock.seconds.values()), clock.seconds["server"]
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import fedweave as fw
 from fedweave import results
+from fedweave.results import statistics
 from fedweave.results.marks import control_tests, outcome
 from tests.fake_results import write_study
 
@@ -133,3 +134,43 @@ def test_printed_comparison_has_the_scores_in_a_terminal(tmp_path: Path) -> None
             numbers = [f"{row[name]:.2f}" for name in ("mean", "low", "high", "pre", "post")]
             assert [word for word in line.split() if word in numbers] == numbers
         assert [line for line in lines if "[control]" in line] == lines[len(board) :]
+
+
+def draw_scores(folder: Path, draws: np.random.Generator) -> fw.Comparison:
+    """The comparison in `folder` with drawn scores: every method has a gain of its own."""
+    compared = fw.load(folder)
+    table = compared.selected_scores.copy()
+    for run in compared.runs.values():
+        rows = table["run"] == run.name
+        table.loc[rows, "value"] = 70 + 3 * draws.random() + draws.normal(0, 2.5, size=rows.sum())
+    vars(compared)["selected_scores"] = table
+    return compared
+
+
+def test_a_test_of_many_methods_has_the_correction_of_the_leaderboard(tmp_path: Path) -> None:
+    """It says what the leaderboard says, also where the test of the pair alone would say something else."""
+    labels = ("Local", "FedAvg-FT", *(f"M{i}" for i in range(6)))
+    folder = write_results(tmp_path, methods=dict.fromkeys(labels, 0.0))
+    draws, differs, found = np.random.default_rng(1), 0, set()
+    for _ in range(8):
+        compared = draw_scores(folder, draws)
+        board = compared.leaderboard().set_index("method")
+        leader, *others = board.index.drop(["local", "fedavg-ft"])
+        for name in (leader, *others):
+            control = compared.test(name, "local")
+            word = "better" if control.better == name else "worse" if control.better else None
+            assert (word or ("undecided" if control.undecided else "same")) == board["vs_local"][name]
+            assert str(control).split(": ")[1].endswith(f", {control.p_adjusted:.3g} corrected for 13 tests")
+            assert control.difference == -compared.test("local", name).difference
+        if leader != board.index[0]:
+            continue
+        for name in others:
+            test = compared.test(leader, name)
+            assert WORDS[board["verdict"][name]].replace("the test", "the corrected test") in str(test)
+            scores = {m: results.score_matrix(compared.selected_scores, compared.runs[m].name) for m in (leader, name)}
+            (alone,) = statistics.compare_pairs({m: s.to_numpy() for m, s in scores.items()}, [(leader, name)], True)
+            assert (test.tests, test.p, test.low, test.high) == (28, alone.p, alone.low, alone.high)
+            differs += alone.better != test.better
+            found.add(board["verdict"][name])
+    assert differs
+    assert found == {"behind", "tied", "undecided"}

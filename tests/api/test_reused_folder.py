@@ -1,4 +1,4 @@
-"""A folder with results of earlier calls of `fw.compare`: equal terms for all runs, or one line and no work."""
+"""A folder with results of earlier calls: equal terms for all runs, or one line and no work."""
 
 import json
 import shutil
@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import fedweave as fw
+from fedweave.api import folder
+from fedweave.data import Dataset, Partition
 from fedweave.pipelines.commands import own_data
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -68,10 +70,28 @@ def test_other_terms_are_refused_before_any_work(earlier: Path, difference: str)
     message = str(caught.value)
     assert message.startswith(f"{earlier}: its run 'people-central' (and 2 other runs) was made with other settings")
     assert f" than this call: {difference}; all runs" in message
-    assert "choose another folder (out=, on the command line --out)" in message
+    assert "choose another folder (out=, on the command line --out or --output)" in message
     assert message.endswith(f"or remove {earlier / 'runs' / 'people-central'}")
     assert "\n" not in message
     assert record_files(earlier) == before
+
+
+@pytest.mark.parametrize(("difference", "terms"), [("rounds: 2 there, 3 here", {"rounds": 3}), ("", {"seed": 1})])
+def test_one_run_on_other_terms_is_refused(earlier: Path, difference: str, terms: dict[str, Any]) -> None:
+    """`fw.fit` trains one seed, so that the two of the folder are another term."""
+    before = record_files(earlier)
+    call = {"rounds": 2, "seed": 0, "lr": 0.1, **terms}
+    with pytest.raises(fw.BadInput, match=r"its run 'people-central' \(and 2 other runs\) was made") as caught:
+        fw.fit("ditto", people(), out=earlier, progress=False, **call)
+    assert difference in str(caught.value)
+    assert f"seeds: [0, 1] there, [{call['seed']}] here" in str(caught.value)
+    assert record_files(earlier) == before
+
+
+def test_one_run_joins_those_of_equal_terms(tmp_path: Path) -> None:
+    for method in ("local", "ditto"):
+        fw.fit(method, people(), rounds=2, seed=3, lr=0.1, out=tmp_path, progress=False)
+    assert {*fw.load(tmp_path).methods} == {"local", "ditto"}
 
 
 def test_two_differences_are_both_named(earlier: Path) -> None:
@@ -143,3 +163,17 @@ def test_the_command_refuses_other_terms(tmp_path: Path) -> None:
         own_data.compare(tmp_path / "rows.csv", methods="fedavg", rounds=3, **call)
     own_data.compare(tmp_path / "rows.csv", methods="fedavg", rounds=2, **call)
     assert fw.load(tmp_path / "out").methods == ("fedavg", "local")
+
+
+def test_the_data_are_hashed_once(earlier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the comparison with those of the folder, and for their description."""
+    place, hashed = Path(shutil.copytree(earlier, tmp_path / "out")), []
+    compute = folder.hash_content
+
+    def count(dataset: Dataset, partition: Partition) -> str:
+        hashed.append(dataset.name)
+        return compute(dataset, partition)
+
+    monkeypatch.setattr(folder, "hash_content", count)
+    fw.compare(people(), ["ditto"], central=False, out=place, **TERMS)
+    assert hashed == ["people"]

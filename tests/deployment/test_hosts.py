@@ -21,6 +21,7 @@ from fedweave.deployment.store import Store
 from fedweave.errors import BadInput
 from fedweave.files import load_tensors, save_tensors
 from fedweave.methods import METHODS
+from fedweave.tensors import trees
 
 # One method of every family; settings that are quick on a toy.
 SMALL = {"width": 8, "hidden": 1}
@@ -53,6 +54,35 @@ def rows() -> fw.Federation:
 def test_a_federation_has_the_bits_of_the_simulation(name, rows, tmp_path):
     hosts = Hosts(tmp_path, planned(METHODS[name](**ROWS[name]), rows))
     assert same(hosts.run().history, hosts.simulation())
+
+
+SERVER_WRITES = [
+    ("init", 0, lambda start: trees.tree_leaves(start.model)[0].add_(1), "start.model."),
+    ("download", 0, lambda server: trees.tree_leaves(server["model"])[0].mul_(2), "server.model."),
+    ("aggregate", 2, lambda uploads: trees.tree_leaves(uploads)[0].mul_(2), "uploads."),
+    ("aggregate", 3, lambda weights: weights.div_(weights.sum()), "weights, "),
+    ("admit", 0, lambda server: trees.tree_leaves(server["model"])[0].mul_(2), "server.model."),
+]
+
+
+@pytest.mark.parametrize(("hook", "index", "write", "entry"), SERVER_WRITES)
+def test_the_servers_hooks_do_not_write(hook, index, write, entry, rows, tmp_path, monkeypatch):
+    """What they were given is used after the call, as in the simulation, and the same line refuses the write."""
+    hosts = Hosts(tmp_path, planned("fedavg", rows))
+    original = getattr(METHODS["fedavg"], hook)
+
+    def writing(self, *arguments):
+        write(arguments[index])
+        return original(self, *arguments)
+
+    monkeypatch.setattr(METHODS["fedavg"], hook, writing)
+    calls = hosts.calls()
+    if hook == "admit":
+        hosts.run(calls, until=1)
+        replace(client_data.read(tmp_path / "data" / "client-0.pt"), client=7).save(tmp_path / "data" / "client-7.pt")
+        calls.nodes_[950] = hosts.node(7)
+    with pytest.raises(BadInput, match=rf"^FedAvg\.{hook}, or a function that it calls, writes into {entry}"):
+        hosts.run(calls)
 
 
 @pytest.mark.parametrize("method", [pytest.param("fedaghn"), pytest.param("fedper", marks=pytest.mark.acceptance)])

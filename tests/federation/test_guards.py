@@ -459,6 +459,14 @@ def test_learned_weights_are_checked_before_round_0(weights: Callable[[int, int,
     assert_refused(learning(weights), words)
 
 
+@pytest.mark.parametrize("hook", ["personalize", "received", "feedback"])
+def test_a_hook_without_a_result_is_named(hook: str) -> None:
+    """A client's model, its part from the server, and its further uploads are dictionaries of tensors."""
+    cls = variant(**{hook: lambda self, *given: None})
+    for executor in (Loop(), Batched()):
+        assert_refused(cls, f"Mine.{hook}: returned a NoneType; return a dictionary of tensors", executor=executor)
+
+
 @pytest.mark.parametrize(
     ("portrait", "words"),
     [

@@ -41,6 +41,7 @@ from fedweave.settings import (
 )
 from fedweave.study import catalogue, search_spaces, spec
 from fedweave.study.config import check_value, construct
+from fedweave.testing import check_method
 from tools import method_tables
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -302,6 +303,18 @@ def test_a_setting_is_given_by_name() -> None:
         METHODS["ditto"](0.5)
     changed = replace(METHODS["ditto"](lam=0.5), lam=0.25)
     assert copy.deepcopy(changed).lam == 0.25
+
+
+def test_a_missing_setting_is_named() -> None:
+    """Of a class that is not registered and has a setting without a default. Copies need no value."""
+    method = dataclass(frozen=True, kw_only=True)(
+        type("Mine", (METHODS["fedavg"],), {"label": "Mine", "__annotations__": {"step": float}})
+    )
+    with pytest.raises(BadInput, match=r"^Mine: step: missing, and it has no default; its settings: Mine\(step="):
+        method()
+    with pytest.raises(AssertionError, match=r"^Mine on rows: Mine: step: missing, and it has no default"):
+        check_method(method)
+    assert copy.deepcopy(method(step=0.5)).step == replace(method(step=1.0), step=0.5).step == 0.5
 
 
 def test_a_setting_has_a_default(monkeypatch: pytest.MonkeyPatch) -> None:

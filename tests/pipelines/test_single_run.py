@@ -24,8 +24,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         single_run.run("fedavg", rounds=2)
-        single_run.run("ditto", rounds=2, settings=["lam=0.5", "train.lr=0.1"])
-        single_run.run("fedavg", dataset="us-income", rounds=2)
+        single_run.run("ditto", rounds=2, settings=["lam=0.5"])
+        single_run.run("fedavg", dataset="us-income", rounds=2, settings=["train.lr=0.1"])
     return place
 
 
@@ -34,8 +34,8 @@ def test_the_folder_has_the_format_of_the_api(folder: Path, monkeypatch: pytest.
     monkeypatch.chdir(folder)
     loaded = fw.load(OUT)
     assert {*loaded.methods} == {"digits-fedavg", "digits-ditto", "us-income-fedavg"}
-    spec = loaded["digits-ditto"].settings
-    assert (spec["method"]["lam"], spec["train"]["lr"]) == (0.5, 0.1)
+    assert loaded["digits-ditto"].settings["method"]["lam"] == 0.5
+    assert loaded["us-income-fedavg"].settings["train"]["lr"] == 0.1
     images = load_digits().images[:4, None] / 16
     assert loaded["digits-ditto"].predict(images, "client 3").shape == (4,)
     assert loaded.majority() > 10
@@ -86,6 +86,18 @@ def test_other_clients_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(folder)
     with pytest.raises(fw.BadInput, match="holds results of other data of the name 'digits'; choose another folder"):
         single_run.run("fedavg", rounds=2, settings=["partition.clients=4"])
+
+
+def test_other_terms_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of one data set in one folder have equal terms; each data set has its own."""
+    monkeypatch.chdir(folder)
+    for options, difference in (
+        ({"rounds": 3}, "rounds: 2 there, 3 here"),
+        ({"seed": 1}, r"seeds: \[0\] there, \[1\] here"),
+        ({"settings": ["train.lr=0.1"]}, "lr: 0.05 there, 0.1 here"),
+    ):
+        with pytest.raises(fw.BadInput, match=rf"its run 'digits-ditto' .* other settings .*: {difference};.*--output"):
+            single_run.run("fedavg", **{"rounds": 2, **options})
 
 
 @pytest.mark.parametrize(

@@ -101,8 +101,8 @@ def test_clients_are_not_counted_over_splits(study_and_tables: tuple[results.Stu
 def test_a_test_by_the_api_is_over_splits(folder: Path) -> None:
     done = fw.load(folder)
     anew, once = (done.test(f"{task}-fedaghn", f"{task}-local") for task in ("anew", "once"))
-    assert re.search(r"p = \S+ over 3 splits: ", str(anew))
-    assert re.search(r"p = \S+ over 12 clients: ", str(once))
+    assert re.search(r"p = \S+ over 3 splits, \S+ corrected for 3 tests: ", str(anew))
+    assert re.search(r"p = \S+ over 12 clients, \S+ corrected for 3 tests: ", str(once))
     assert (anew.splits, anew.clients, once.splits) == (3, 12, 1)
 
 

@@ -5,6 +5,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from fedweave.federation.engine import run
 from fedweave.federation.evaluation import diagnose
 from fedweave.federation.executors import Loop
 from fedweave.federation.graph_quality import MEANING, SIMILARITY, VARIATION
+from fedweave.federation.protocol import Server
 from fedweave.federation.records import Settings
 from fedweave.runs import archive, federations, repetition
 from fedweave.runs import history as histories
@@ -203,6 +205,22 @@ def test_a_run_stores_diagnostics_graphs_groups_and_portrait(tmp_path: Path) -> 
     with np.load(tmp_path / "portrait-0.npz") as stored:
         assert (int(stored["round"]), len(stored["vectors"])) == (5, 5)
     assert not json.loads((tmp_path / "run.json").read_text())["leaks"]
+
+
+def test_a_portrait_is_computed_once_in_an_evaluated_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the engine, in its checks; the history takes it from there."""
+    prepared_run = prepare_run("pfedhn", {"name": "grouped", "groups": 5})
+    method, servers = type(prepared_run.method), []
+    compute = method.portrait
+
+    def count(self: Any, server: Server) -> Any:
+        servers.append(server)
+        return compute(self, server)
+
+    monkeypatch.setattr(method, "portrait", count)
+    history = repetition.run_repetition(prepared_run, 0)
+    assert len(servers) == len(history.rounds) > 1
+    assert torch.equal(history.portrait[1], compute(prepared_run.method, servers[-1]).detach())
 
 
 def test_large_graphs_are_stored_less_often(monkeypatch: pytest.MonkeyPatch) -> None:

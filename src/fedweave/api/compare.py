@@ -15,11 +15,11 @@ from fedweave.api.arguments import check_callbacks, check_folder
 from fedweave.api.central_control import check_methods
 from fedweave.api.comparison import Comparison, MethodResult
 from fedweave.api.federation import Federation
-from fedweave.api.folder import results_folder, write_description
+from fedweave.api.folder import results_folder
 from fedweave.api.plan import Methods, Plan
 from fedweave.api.plan import plan as make_plan
 from fedweave.api.progress import Callback, ProgressBar, build_reporter, estimate, heading
-from fedweave.api.reuse import check_kept_runs
+from fedweave.api.reuse import describe_data
 from fedweave.api.tuning import tune_runs
 from fedweave.errors import BadInput, Diverged
 from fedweave.federation.protocol import Method
@@ -103,20 +103,13 @@ def compare(
         name=name,
         train={"rounds": rounds, **train},
     )
-    _check_comparison(plan, out)
+    check_methods(plan.study)
     folder, messages, temporary = _perform_in_folder(plan, out, resume, progress, callbacks)
     study = results.load_study(folder, plan.study.runs)
     comparison = Comparison(study, tuple(messages), temporary, plan.inputs.model, federation)
     for line in comparison.warnings:
         warnings.warn(line, stacklevel=2)
     return comparison
-
-
-def _check_comparison(plan: Plan, out: Path | str | None) -> None:
-    """Refuse what one method may do but a comparison may not: pooled rows alone, and runs on other terms in `out`."""
-    check_methods(plan.study)
-    if out is not None:
-        check_kept_runs(plan, out)
 
 
 def fit(
@@ -185,7 +178,7 @@ def _perform_in_folder(
     """(folder with the results of a plan, messages for the user, the temporary folder or None)."""
     check_callbacks(callbacks)
     with results_folder(out) as (folder, temporary):
-        return folder, perform(plan, folder, resume, progress, callbacks), temporary
+        return folder, perform(plan, folder, resume, progress, callbacks, equal_terms=True), temporary
 
 
 def perform(
@@ -195,16 +188,19 @@ def perform(
     progress: bool = True,
     callbacks: Sequence[Callback] = (),
     figures: bool = True,
+    equal_terms: bool = False,
 ) -> list[str]:
     """Finish every run of a plan in `folder`; returns a message for each run that diverged.
 
     Args:
         figures: whether figures of the data are written too.
+        equal_terms: whether other runs in `folder` must have been made on the terms of the plan.
 
     Raises:
+        BadInput: the folder has runs of other data or terms.
         Diverged: every run diverged.
     """
-    write_description(plan.federation, folder, figures)
+    describe_data(plan, folder, figures, equal_terms)
     keys = [key for key in plan.study.runs if not (resume and is_finished(plan, key, folder))]
     if not resume:
         _remove_partial_results(plan, folder)

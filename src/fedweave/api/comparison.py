@@ -1,7 +1,7 @@
 """Results as objects: tidy tables with the names of clients, tests, figures."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ from fedweave.api.paired_test import PairedTest
 from fedweave.api.result import MethodResult, client_names
 from fedweave.api.scorers import register_metric
 from fedweave.errors import BadInput, choose, format_count
-from fedweave.results import Run, Study, parts, statistics
+from fedweave.results import Run, Study, parts
+from fedweave.results.marks import find_test
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -117,13 +118,17 @@ class Comparison:
         )
 
     @cached_property
-    def _leaderboard(self) -> pd.DataFrame:
-        tests = (
+    def _tests(self) -> pd.DataFrame:
+        """The tests between the methods: the table of `results.significance`."""
+        return (
             results.significance(self.study, self.selected_scores)
             if self._stored_tables is None
             else self._stored_tables.significance
         )
-        return rank_methods(self.board, tests, self.runs)
+
+    @cached_property
+    def _leaderboard(self) -> pd.DataFrame:
+        return rank_methods(self.board, self._tests, self.runs)
 
     def with_metric(self, metric: Any) -> "Comparison":
         """The same runs with scores by another metric, from stored predictions; nothing is trained.
@@ -199,9 +204,11 @@ class Comparison:
         return None if values is None else float(np.nanmean(np.asarray(values)[run.evaluated_clients]))
 
     def test(self, method: str, other: str) -> PairedTest:
-        """Is one method better than another? By the rule of the leaderboard, but for this pair alone.
+        """Is one method better than another? The test of the leaderboard, with its correction.
 
-        For many pairs use the tests of the leaderboard and of `report`, which are corrected for all pairs.
+        Against Local and FedAvg-FT it is corrected for the tests of all methods against these two, as in `vs_local` and
+        `vs_fedavg_ft`; else for the tests of all pairs, as in `verdict`. `p` is without the correction: it counts if
+        you chose these two methods before you saw any scores, and test no other pair.
 
         Raises:
             BadInput: an unknown method, or methods of two tasks.
@@ -209,16 +216,18 @@ class Comparison:
         pair = [self[name].run for name in (method, other)]
         if pair[0].task != pair[1].task or method == other:
             raise BadInput(f"test: {method!r} and {other!r} must be two methods of one task")
-        values = results.scores_by_method(pair, self.selected_scores)
-        scores_of = {name: values[run.label] for name, run in zip((method, other), pair, strict=True)}
-        test = statistics.compare_pairs(scores_of, [(method, other)], pair[0].higher_is_better, pair[0].has_splits)[0]
-        seeds, clients = len(scores_of[method]), len(parts.common_clients(pair, self.selected_scores))
-        numbers = (test.difference, test.low, test.high, test.p, test.p_seeds)
-        splits = len(pair[0].info.get("splits") or [None])
+        runs = [run for run in self.study.runs if run.task == pair[0].task]
+        tests = self._tests[self._tests["task"] == pair[0].task]
+        test, count = find_test(tests, *(run.label for run in pair))
+        names = {pair[0].label: method, pair[1].label: other, "": ""}
         return PairedTest(
-            method, other, *numbers, test.better, clients, seeds, splits, parts.describe(pair, self.selected_scores),
-            test.undecided,
-        )  # fmt: skip
+            **{**asdict(test), "method": method, "other": other, "better": names[test.better]},
+            tests=count,
+            clients=len(parts.common_clients(runs, self.selected_scores)),
+            seeds=len(pair[0].seeds),
+            splits=len(pair[0].info.get("splits") or [None]),
+            counted=parts.describe(runs, self.selected_scores),
+        )
 
     @property
     def plot(self) -> ComparisonPlots:

@@ -79,14 +79,15 @@ def find_partitions(folder: Path) -> Path | None:
     return partitions if partitions.is_dir() else None
 
 
-def write_description(federation: Federation, folder: Path, figures: bool = True) -> None:
-    """Describe a federation in `folder`, which may have runs on other data too; with its figures if `figures`.
+def write_description(federation: Federation, folder: Path, description: str, figures: bool = True) -> None:
+    """Describe a federation in `folder`, which may have runs on other data too.
 
-    Raises:
-        BadInput: the folder holds runs of other data under this name.
+    Args:
+        description: from `check_description`.
+        figures: whether figures of the data are written too.
     """
     target = partition_folder(folder, federation.name)
-    write_atomic(target / ABOUT, check_description(federation, folder))
+    write_atomic(target / ABOUT, description)
     if federation.partition.nodes is not None:
         serving.write_graphs(target / serving.GRAPHS, federation.partition)
     if figures:

@@ -12,7 +12,7 @@ from fedweave import data, results
 from fedweave.api import arrays, features, graphs, rows
 from fedweave.api.arguments import as_python, check_flag
 from fedweave.api.federation import Federation
-from fedweave.api.folder import results_folder, write_description
+from fedweave.api.folder import check_description, results_folder, write_description
 from fedweave.api.options import RowOptions, follow_rule, row_options
 from fedweave.api.tables import Preprocessing
 from fedweave.data import Dataset, Partition
@@ -225,10 +225,10 @@ def join(
     )
     prepared = replace(prepared, federation=_set_evaluated_clients(prepared.federation, result.run, newcomer_count))
     with results_folder(out) as (folder, temporary):
+        write_description(extended, folder, check_description(extended, folder))
         histories = {
             seed: _continue_training(prepared, seed, _load_state(result, seed, prepared, rounds)) for seed in run.seeds
         }
-        write_description(extended, folder)
         archive.write(folder / "runs" / run.key, prepared, histories)
     study = results.Study(run.study, folder, (results.load_run(folder / "runs" / run.key),), ())
     comparison = Comparison(study, (), temporary, result.comparison.model, extended)

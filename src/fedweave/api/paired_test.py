@@ -6,13 +6,14 @@ import numpy as np
 
 from fedweave.errors import format_count
 from fedweave.results.marks import MEANING
+from fedweave.results.statistics import Comparison
 
-# Of one pair of methods, whose test needs no correction.
-VERDICTS = {"same": MEANING["same"], "undecided": "undecided: only one of the interval and the test finds a difference"}
+# Of two methods alone, whose test needs no correction.
+ALONE = {**MEANING, "undecided": MEANING["undecided"].replace("corrected ", "")}
 
 
-@dataclass(frozen=True)
-class PairedTest:
+@dataclass(frozen=True, kw_only=True)
+class PairedTest(Comparison):
     """A paired comparison of two methods over the same clients.
 
     Attributes:
@@ -22,35 +23,30 @@ class PairedTest:
         p: of Wilcoxon's signed-rank test over clients, each averaged over its seeds; with several splits, of a mixed
             model over splits and clients.
         p_seeds: of the paired t test over seeds; NaN for one seed, and without a spread over seeds.
-        better: the name of the better one, if p is below 0.05 and the interval leaves out zero; else empty.
-        undecided: whether only one of p and the interval finds a difference.
+        p_adjusted, p_seeds_adjusted: the same, corrected for the tests of the leaderboard.
+        better: the name of the better one, if `p_adjusted` is below 0.05 and the interval leaves out zero; else empty.
+        undecided: whether only one of `p_adjusted` and the interval finds a difference.
+        tests: how many tests the correction is for; 1 if two methods alone were compared.
         clients, seeds, splits: how many; with several splits, clients of each.
         counted: which clients count as one, and how many they are; empty where each counts alone.
     """
 
-    method: str
-    other: str
-    difference: float
-    low: float
-    high: float
-    p: float
-    p_seeds: float
-    better: str
+    tests: int
     clients: int
     seeds: int
     splits: int = 1
     counted: str = ""
-    undecided: bool = False
 
     __test__ = False  # no test of pytest
 
     def __str__(self) -> str:
         # Where every split assigns rows to clients anew, the test is over splits.
         over = format_count(self.clients, "client") if self.splits == 1 else f"{self.splits} splits"
+        corrected = f", {self.p_adjusted:.3g} corrected for {self.tests} tests" if self.tests > 1 else ""
         return (
             f"{self.method} - {self.other}: {self.difference:+.4g} "
-            f"(95 % interval {self.low:+.4g} to {self.high:+.4g}), p = {self.p:.3g} over {over}: {self._verdict}"
-            + (f"; {self.counted}" if self.counted else "")
+            f"(95 % interval {self.low:+.4g} to {self.high:+.4g}), "
+            f"p = {self.p:.3g} over {over}{corrected}: {self._verdict}" + (f"; {self.counted}" if self.counted else "")
         )
 
     @property
@@ -60,4 +56,4 @@ class PairedTest:
             return f"{self.better} is significantly better"
         if np.isnan(self.p):
             return "undecided: no test was possible"
-        return VERDICTS["undecided" if self.undecided else "same"]
+        return (MEANING if self.tests > 1 else ALONE)["undecided" if self.undecided else "same"]

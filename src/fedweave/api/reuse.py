@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedweave.api.arguments import check_folder
-from fedweave.api.folder import check_description
+from fedweave.api.folder import check_description, write_description
 from fedweave.api.plan import Plan
 from fedweave.errors import BadInput, format_count, format_value
 from fedweave.files import read
@@ -17,21 +16,29 @@ ABSENT = "its default"
 REMEDY = "remove the folder of this run"
 
 
-def check_kept_runs(plan: Plan, out: Any) -> None:
-    """Refuse the folder `out` if other methods that are there were trained on other terms than those of `plan`.
+def describe_data(plan: Plan, folder: Path, figures: bool, equal_terms: bool) -> None:
+    """Describe the federation of a plan in a folder that fits it; arguments as in `compare.perform`.
+
+    Raises:
+        BadInput: the folder has runs of other data or terms; nothing is written.
+    """
+    description = check_description(plan.federation, folder)
+    if equal_terms:
+        check_kept_runs(plan, folder)
+    write_description(plan.federation, folder, description, figures)
+
+
+def check_kept_runs(plan: Plan, folder: Path) -> None:
+    """Refuse a folder if other methods that are there were trained on other settings than those of `plan`.
 
     The runs of the plan itself do not count: they are reused where they are the same, and else replaced. A method's own
     settings may differ, and so may values that searches of the same budget chose.
+    `folder.check_description` refuses other data.
 
     Raises:
-        BadInput: naming the folder, a run, what it was made with, and what this call has; or `out` is no path.
+        BadInput: naming the folder, a run, what it was made with, and what this call has.
     """
-    check_folder(out, "out")
-    folder = Path(out)
-    if not (kept_runs := _read_kept_runs(plan, folder)):
-        return
-    check_description(plan.federation, folder)
-    found = {key: [*_differences(plan, folder, key, info)] for key, info in kept_runs.items()}
+    found = {key: [*_differences(plan, folder, key, info)] for key, info in read_kept_runs(plan, folder).items()}
     differing = {key: differences for key, differences in found.items() if differences}
     if not differing:
         return
@@ -40,12 +47,12 @@ def check_kept_runs(plan: Plan, out: Any) -> None:
     raise BadInput(
         f"{folder}: its run {first!r}{others} was made with other settings than this call: "
         f"{'; '.join(differences[:MOST_DIFFERENCES])}; all runs of a folder are compared on equal terms: choose "
-        "another folder (out=, on the command line --out), give the same settings, or remove "
+        "another folder (out=, on the command line --out or --output), give the same settings, or remove "
         f"{folder / 'runs' / first}"
     )
 
 
-def _read_kept_runs(plan: Plan, folder: Path) -> dict[str, dict[str, Any]]:
+def read_kept_runs(plan: Plan, folder: Path) -> dict[str, dict[str, Any]]:
     """Key -> record of each finished run of the same task that the plan does not have."""
     files = {file.parent.name: file for file in sorted((folder / "runs").glob("*/run.json"))}
     records = {key: read(file, _parse, REMEDY) for key, file in files.items() if key not in plan.study.runs}

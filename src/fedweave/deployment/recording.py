@@ -14,7 +14,7 @@ from fedweave.deployment.checkpoint import Session
 from fedweave.deployment.messages import Reply
 from fedweave.deployment.spec import AppSpec
 from fedweave.federation.accounting import Accountant
-from fedweave.federation.evaluation import diagnose
+from fedweave.federation.evaluation import diagnose, portray
 from fedweave.federation.executors import Loop
 from fedweave.federation.records import Report, State
 from fedweave.runs import archive, assembly
@@ -60,15 +60,16 @@ class RunRecorder:
         if not last:
             return session
         stage, _ = self.spec.timeline.stage(session.round - 1)
-        numbers, scores = {}, {}
+        numbers, scores, vectors = {}, {}, None
         if last["due"]:
             placeholder = members.placeholder_federation(self.spec, session.members)
             scores = _scores(session, replies, placeholder.sample.tolist())
             numbers = diagnose(stage.method, session.server, placeholder)
+            vectors = portray(stage.method, session.server, placeholder)
             numbers |= Accountant(self.spec.timeline).privacy_loss(session.round)
         state = State(session.round, session.server, {})
         report = Report(session.round, last["bytes_down"], last["bytes_up"], last["seconds"], last["loss"],
-                        tuple(last["dropped"]), scores, {}, numbers, state, stage.method)  # fmt: skip
+                        tuple(last["dropped"]), scores, {}, numbers, state, stage.method, portrait=vectors)  # fmt: skip
         return replace(session, history=record(session.history, report, self._run_without_models(session)), last={})
 
     def selected_round(self, session: Session, position: int) -> int:

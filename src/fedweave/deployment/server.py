@@ -21,6 +21,7 @@ from fedweave.deployment.node_registry import NodeRegistry
 from fedweave.deployment.recording import RunRecorder
 from fedweave.deployment.spec import AppSpec
 from fedweave.errors import BadInput
+from fedweave.federation import server_hooks
 from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import Method
 from fedweave.federation.schedule import participants
@@ -80,7 +81,7 @@ class Coordinator:
         session = enrolment.add_members(self.spec, Session(), replies)
         method = self.spec.timeline.stages[0].method
         start = enrolment.build_start(self.spec, method, session.members, replies)
-        return replace(session, server=method.init(start))
+        return replace(session, server=server_hooks.init(method, start))
 
     def _hand_over(self, session: Session, log: MessageLog) -> Session:
         """`session` with the server's state of the stage that opens now, if one does."""
@@ -89,7 +90,7 @@ class Coordinator:
             return session
         replies = enrolment.enrol_members(self.registry, session, log)
         start = enrolment.build_start(self.spec, stage.method, session.members, replies)
-        return replace(session, server=stage.handover(session.server, start))
+        return replace(session, server=server_hooks.hand_over(stage, session.server, start))
 
     def _admit(self, session: Session, log: MessageLog, recorder: RunRecorder) -> Session:
         """`session` with the clients that join now. The last round is evaluated first, without them."""
@@ -101,7 +102,8 @@ class Coordinator:
         extended = enrolment.add_members(self.spec, session, replies)
         start = enrolment.build_start(self.spec, method, extended.members, replies)
         uploads = enrolment.stack_enrolments(replies)
-        return replace(extended, server=method.admit(session.server, uploads, len(replies), start))
+        server = server_hooks.admit(method, session.server, uploads, len(replies), start)
+        return replace(extended, server=server)
 
     def _run_round(self, session: Session, log: MessageLog, recorder: RunRecorder) -> Session:
         start, settings = time.perf_counter(), self.spec.settings
@@ -109,7 +111,7 @@ class Coordinator:
         placeholder = members.placeholder_federation(self.spec, session.members)
         chosen = participants(settings.seed, session.round, placeholder.ids, settings.participation)
         due = self.spec.timeline.evaluates(session.round)
-        downloads = method.download(session.server, chosen)
+        downloads = server_hooks.download(method, session.server, chosen)
         requests = self._requests(session, method, RoundDownloads(chosen, downloads, due), recorder)
         replies = self.registry.exchange(session, requests, log)
         session = recorder.record_round(session, replies)
@@ -126,7 +128,7 @@ class Coordinator:
         others = sample[~torch.isin(sample, chosen)]
         to_train = {int(position): (downloads, row) for row, position in enumerate(chosen.tolist())}
         if due and len(others):
-            copies = method.download(session.server, others)
+            copies = server_hooks.download(method, session.server, others)
             to_train |= {int(position): (copies, row) for row, position in enumerate(others.tolist())}
         to_evaluate, evaluated = None, set[int]()
         if session.last.get("due"):
@@ -160,7 +162,7 @@ class Coordinator:
     def _evaluation_downloads(self, session: Session, everybody: Tensor) -> tuple[Tree, Tree]:
         """The downloads with which all clients evaluate the last round."""
         stage, _ = self.spec.timeline.stage(session.round - 1)
-        return stage.method.download(session.server, everybody)
+        return server_hooks.download(stage.method, session.server, everybody)
 
     def _evaluate_last_round(self, session: Session, log: MessageLog, recorder: RunRecorder) -> Session:
         """`session` with the last round recorded, by messages that only evaluate."""
@@ -198,10 +200,9 @@ class Coordinator:
             stacked = trees.stack(uploads)
             delivered = accept(stacked, stacked, torch.stack(losses), len(answered))
             accepted = rows[delivered.rows].tolist()
-            content = self._apply_robust_rule(
-                method, delivered.uploads, shared, trees.take(own, rows[delivered.rows]), placeholder
-            )
-            server = self._update_server(method, session, chosen[rows[delivered.rows]], content)
+            sent = trees.take(own, rows[delivered.rows])
+            content = self._apply_robust_rule(method, delivered.uploads, shared, sent, placeholder)
+            server = self._update_server(method, session, chosen[rows[delivered.rows]], content, own)
             loss = float(torch.stack(losses)[delivered.rows].mean()) if accepted else loss
             down, up = method.traffic(shared, own, stacked, len(chosen))
         dropped = sorted(session.members[int(chosen[row])] for row in {*range(len(chosen))} - {*accepted})
@@ -217,12 +218,13 @@ class Coordinator:
         base = reference(method, uploads, shared, own, lambda: initial_model(method, placeholder, self.spec.seed))
         return robust.apply(uploads, base, method.robust_part)
 
-    def _update_server(self, method: Method, session: Session, senders: Tensor, uploads: Tree) -> Tree:
+    def _update_server(self, method: Method, session: Session, senders: Tensor, uploads: Tree, own: Tree) -> Tree:
         settings = self.spec.timeline.settings
         frozen = settings.freeze and session.round >= settings.join_round
         if not len(senders) or frozen:
             return session.server
-        return method.aggregate(session.server, senders, uploads, self._weights(method, session)[senders])
+        weights = self._weights(method, session)[senders]
+        return server_hooks.aggregate(method, session.server, senders, uploads, weights, own)
 
     def _weights(self, method: Method, session: Session) -> Tensor:
         """Weight of each member's upload in a mean, [N]."""

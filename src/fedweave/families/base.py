@@ -15,7 +15,7 @@ from fedweave.client.data import ClientData
 from fedweave.client.local_training import Fit
 from fedweave.client.solvers import Solver
 from fedweave.families.weaving import Weaving, all_ids, split_ids, usable_sources
-from fedweave.federation import graph_guards, guards
+from fedweave.federation import graph_guards, guards, state_guards
 from fedweave.federation.hook_guards import guard_call
 from fedweave.federation.protocol import ClientState, Method, Server, Start, Update
 from fedweave.tensors import trees
@@ -55,13 +55,18 @@ class SplitClient(Method):
         return {**common, **own}
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
-        model = self.personalize(shared, own, client, data)
+        name, model = type(self).__name__, self.personalize(shared, own, client, data)
+        state_guards.check_tensors(f"{name}.personalize", model)
         fit = self.fit(model, trees.omit(model, self.local_names), data)
-        guards.check_trained(type(self).__name__, fit, Fit)
-        return self.split_update(fit, **self.feedback(model, own, data))
+        guards.check_trained(name, fit, Fit)
+        feedback = self.feedback(model, own, data)
+        state_guards.check_tensors(f"{name}.feedback", feedback)
+        return self.split_update(fit, **feedback)
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
-        return {**self.received(shared, own), **client}
+        received = self.received(shared, own)
+        state_guards.check_tensors(f"{type(self).__name__}.received", received)
+        return {**received, **client}
 
 
 def check_local_names(method: Method) -> None:

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from fedweave.client import optimizers
 from fedweave.client.data import ClientData
-from fedweave.federation import guards, schedule, sent_downloads, state_guards
+from fedweave.federation import guards, schedule, sent_downloads, server_hooks, state_guards
 from fedweave.federation.accounting import Accountant
 from fedweave.federation.edge_values import edge_values
-from fedweave.federation.evaluation import diagnose, evaluate
+from fedweave.federation.evaluation import diagnose, evaluate, portray
 from fedweave.federation.executors import Executor
 from fedweave.federation.federation import Cohort, Federation
 from fedweave.federation.hook_guards import data_of, guard_call
@@ -159,11 +159,8 @@ def _aggregate(
 ) -> Server:
     """The server's state after the `uploads` of `senders`; `sent` are the own downloads of the round, by client."""
     weights = torch.ones_like(sizes) if method.training.uniform_mean else sizes
-    given = {"server": server, "ids": senders, "uploads": uploads, "weights": weights, "downloads": sent[1]}
-    with sent_downloads.store(server, *sent), guard_call(method, "aggregate", **given):
-        new_server = method.aggregate(server, senders, uploads, weights)
-    state_guards.check_server(type(method).__name__, server, new_server)
-    return new_server
+    with sent_downloads.store(server, *sent):
+        return server_hooks.aggregate(method, server, senders, uploads, weights, sent[1])
 
 
 def _add_absent_models(
@@ -218,7 +215,8 @@ def run(
             with recordings.enable(executor.recorded), guards.forbid_unkeyed_draws(type(method).__name__):
                 scores, models = evaluate(method, state, present, settings, executor, post, downloads)
             numbers = diagnose(method, state.server, present) | accountant.privacy_loss(state.round)
-            report = report._replace(scores=scores, models=models, diagnostics=numbers)
+            vectors = portray(method, state.server, present)
+            report = report._replace(scores=scores, models=models, diagnostics=numbers, portrait=vectors)
         if settings.edges and state.round == timeline.rounds:
             values = edge_values(method, state, present, settings.seed, executor, settings.edges)
             report = report._replace(edges=values)

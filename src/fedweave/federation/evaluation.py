@@ -80,6 +80,15 @@ def _replace_nonfinite(post: Tree, pre: Tree) -> Tree:
     return trees.tree_map(lambda new, old: torch.where(trees.column(is_finite, new), new, old), post, pre)
 
 
+def portray(method: Method, server: Server, federation: Federation) -> Tensor | None:
+    """The method's vectors of the clients of `federation` [N, D]; None if it has none."""
+    with torch.no_grad(), guard_call(method, "portrait", server=server):
+        vectors = method.portrait(server)
+    if vectors is not None:
+        graph_guards.check_portrait(type(method).__name__, vectors, federation.clients)
+    return vectors
+
+
 def diagnose(method: Method, server: Server, federation: Federation) -> dict[str, float]:
     """The method's own diagnostics, and the quality of its collaboration graph between the clients of `federation`.
 
@@ -91,10 +100,6 @@ def diagnose(method: Method, server: Server, federation: Federation) -> dict[str
             weights = method.collaboration(server) if recordable else None
         if weights is not None:
             graph_guards.check_graph(type(method).__name__, weights, len(method.task.layers), federation.clients)
-        with guard_call(method, "portrait", server=server):
-            vectors = method.portrait(server)
-        if vectors is not None:
-            graph_guards.check_portrait(type(method).__name__, vectors, federation.clients)
         with guard_call(method, "diagnostics", server=server):
             numbers = guards.read_numbers(type(method).__name__, method.diagnostics(server))
         numbers |= {} if weights is None else {name: float(value) for name, value in describe_graph(weights).items()}

@@ -1,6 +1,6 @@
 """The settings of a method's class: what users may give, and what stands for the rest before a run is built."""
 
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any, NoReturn, Self
 
 from fedweave.errors import BadInput, format_value, suggest
@@ -20,10 +20,10 @@ UNBOUND: Any = Placeholder()
 
 
 class NamedSettings:
-    """A dataclass that refuses unknown settings by a line with its own, where Python says only that they are unknown.
+    """A dataclass that refuses unknown and missing settings by a line with its own, where Python says only their names.
 
     Raises:
-        BadInput: a setting has no name, or a name that is not one of the class's fields.
+        BadInput: a setting has no name, a name that is not one of the class's fields, or neither a value nor a default.
     """
 
     def __new__(cls, *values: object, **given: object) -> Self:
@@ -38,7 +38,19 @@ class NamedSettings:
                 f"{cls.__name__}: {unknown[0]}={format_value(given[unknown[0]])}: unknown setting; "
                 f"{suggest(unknown[0], own)}{cls._own_names()}"
             )
+        if missing := [name for name in cls.required_settings() if name not in given]:
+            raise BadInput(f"{cls.__name__}: {missing[0]}: missing, and it has no default; {cls._own_names()}")
         return super().__new__(cls)
+
+    def __getnewargs_ex__(self) -> tuple[tuple[()], dict[str, Any]]:
+        """What a copy of the instance gives to `__new__`."""
+        return (), {name: getattr(self, name) for name in self.required_settings()}
+
+    @classmethod
+    def required_settings(cls) -> list[str]:
+        """Names of the settings without a default."""
+        own = [field for field in fields(cls) if field.init]  # type: ignore[arg-type]
+        return [field.name for field in own if field.default is MISSING and field.default_factory is MISSING]
 
     @classmethod
     def settings(cls) -> tuple[Setting, ...]:

@@ -6,8 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedweave.federation import state_guards
-from fedweave.federation.hook_guards import guard_call
+from fedweave.federation import server_hooks
 from fedweave.federation.protocol import ClientState, Method, Server
 from fedweave.federation.uploads import PLAIN, UploadPath
 from fedweave.tensors.storage import Storage
@@ -91,6 +90,7 @@ class Report(NamedTuple):
         state: the state after the round.
         method: the method of this stage.
         edges: values of sampled edges, after the last round of a run that asks for them.
+        portrait: the method's vectors of the clients [N, D]; None between evaluations and if it has none.
     """
 
     round: int
@@ -105,6 +105,7 @@ class Report(NamedTuple):
     state: State
     method: Method
     edges: tuple[EdgeValue, ...] = ()
+    portrait: Tensor | None = None
 
 
 class DownloadCache:
@@ -123,9 +124,6 @@ class DownloadCache:
             or not torch.equal(ids, self.arguments[2])
         ):
             self.arguments, self.downloads = None, ({}, {})  # so that two downloads are never in memory at once
-            with guard_call(method, "download", server=server, ids=ids):
-                downloads = method.download(server, ids)
-            state_guards.check_downloads(type(method).__name__, downloads, len(ids))
-            self.downloads = downloads
+            self.downloads = server_hooks.download(method, server, ids)
             self.arguments = (method, server, ids)
         return self.downloads

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedweave.client import optimizers
 from fedweave.client.data import ClientData
-from fedweave.federation import state_guards
+from fedweave.federation import server_hooks, state_guards
 from fedweave.federation.executors import Executor
 from fedweave.federation.federation import Federation
 from fedweave.federation.hook_guards import data_of, guard_call
@@ -55,10 +55,7 @@ def begin(
 ) -> State:
     """The state before round 0."""
     start, clients, states = admission(method, federation, seed, executor, upload_path)
-    with guard_call(method, "init", start=start):
-        server = method.init(start)
-    state_guards.check_tensors(f"{type(method).__name__}.init", server)
-    server = trees.tree_map(lambda t: t.to(federation.ids.device), server)
+    server = trees.tree_map(lambda t: t.to(federation.ids.device), server_hooks.init(method, start))
     return State(0, server, clients, states)
 
 
@@ -75,8 +72,8 @@ def hand_over(stage: Stage, state: State, federation: Federation, settings: Sett
     if stage.handover is None:
         return state
     start, _ = _enrol_all(stage.method, federation, settings.seed, executor, settings.upload_path, state.round)
-    with guard_call(stage.method, "stages", server=state.server, start=start):
-        server = trees.tree_map(lambda t: t.to(federation.ids.device), stage.handover(state.server, start))
+    server = server_hooks.hand_over(stage, state.server, start)
+    server = trees.tree_map(lambda t: t.to(federation.ids.device), server)
     return state._replace(server=server)
 
 
@@ -96,8 +93,7 @@ def add_newcomers(
     start = _start(model, enrolled, federation, seed)
     clients = _private_states(method, model, enrolled, newcomers)
     moments = optimizers.add_newcomers(state.optimizers, newcomers)
-    with guard_call(method, "admit", server=state.server, enrolled=enrolled.upload, start=start):
-        server = method.admit(state.server, enrolled.upload, newcomers, start)
+    server = server_hooks.admit(method, state.server, enrolled.upload, newcomers, start)
     return State(
         state.round,
         server,

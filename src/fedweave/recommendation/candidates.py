@@ -7,6 +7,7 @@ from typing import Any
 from fedweave.api.federation import Federation
 from fedweave.api.plan import Methods, Plan, plan, resolve_methods
 from fedweave.errors import BadInput
+from fedweave.federation.protocol import Method
 from fedweave.methods import METHODS
 from fedweave.runs import assembly
 from fedweave.study.spec import RunEntry, nest
@@ -76,13 +77,19 @@ def build_plan(
     Raises:
         BadInput: as `plan`.
     """
-    methods: Methods = {candidate.name: candidate.method for candidate in candidates}
+    methods: Methods = {candidate.name: _build_method(candidate) for candidate in candidates}
     declared = plan(federation, methods, title="recommend()", central=central, **options)
     settings = {f"{federation.name}-{candidate.name}": candidate.settings for candidate in candidates}
     runs = {key: _add_settings(item, settings.get(key, {})) for key, item in declared.study.runs.items()}
     study = replace(declared.study, runs=runs)
     assembly.check(study, declared.title, declared.inputs)
     return replace(declared, study=study)
+
+
+def _build_method(candidate: Candidate) -> Method:
+    """The method with those of its settings that have no default; `build_plan` adds the others."""
+    cls = METHODS[candidate.method]
+    return cls(**{name: candidate.settings[name] for name in cls.required_settings() if name in candidate.settings})
 
 
 def _add_settings(item: RunEntry, settings: Mapping[str, Any]) -> RunEntry:

@@ -1,5 +1,6 @@
 """The end of a recommendation: one comparison of finalists and controls on test rows, and a learning curve."""
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +14,10 @@ from fedweave.api.compare import perform
 from fedweave.api.federation import Federation
 from fedweave.api.plan import Plan
 from fedweave.api.progress import Callback
+from fedweave.api.reuse import check_kept_runs, read_kept_runs
 from fedweave.federation.start import begin
 from fedweave.metrics import clip
-from fedweave.recommendation.candidates import Candidate, build_plan
+from fedweave.recommendation.candidates import Candidate, build_plan, graph_controls
 from fedweave.recommendation.subsets import subsample_training
 from fedweave.results import Run, Study, statistics
 from fedweave.runs import repetition
@@ -45,6 +47,22 @@ class FinalComparison:
         return {run.name.removeprefix(f"{run.task}-"): run for run in self.study.runs}
 
 
+def check_folder(
+    federation: Federation, entries: Sequence[Candidate], options: Mapping[str, Any], folder: Path
+) -> None:
+    """Refuse a folder with runs that the last comparison would not replace and that were made on other terms.
+
+    Args:
+        entries: the methods of the race, each of which may become a finalist.
+        options: as of `compare_finalists`.
+
+    Raises:
+        BadInput: naming a run, what it was made with, and what the last comparison has.
+    """
+    candidates = [*entries, *(control for entry in entries for control in graph_controls(entry))]
+    check_kept_runs(_build_plan(federation, candidates, options), folder)
+
+
 def compare_finalists(
     federation: Federation,
     candidates: Sequence[Candidate],
@@ -55,14 +73,26 @@ def compare_finalists(
 ) -> FinalComparison:
     """Train the finalists and the controls with seeds that the race did not use, and evaluate them on test rows.
 
+    Finalists of an earlier call, which had a smaller budget, are removed.
+
     Raises:
         Diverged: all of them diverged.
     """
-    every = max(1, options["train"]["rounds"] // EVALUATIONS)
-    evaluation = {**options.get("evaluate", {}), "every": every}
-    plan = build_plan(federation, candidates, {**options, "evaluate": evaluation}, central=True)
+    plan = _build_plan(federation, candidates, options)
     perform(plan, folder, True, progress, callbacks)
+    for key, info in read_kept_runs(plan, folder).items():
+        if info.get("study") == plan.study.name:
+            shutil.rmtree(folder / "runs" / key)
     return FinalComparison(plan, results.load_study(folder, plan.study.runs))
+
+
+def _build_plan(federation: Federation, candidates: Sequence[Candidate], options: Mapping[str, Any]) -> Plan:
+    return build_plan(federation, candidates, {**options, "evaluate": _evaluation(options)}, central=True)
+
+
+def _evaluation(options: Mapping[str, Any]) -> dict[str, Any]:
+    every = max(1, options["train"]["rounds"] // EVALUATIONS)
+    return {**options.get("evaluate", {}), "every": every}
 
 
 def memory(comparison: FinalComparison) -> dict[str, tuple[float, float]]:
@@ -95,8 +125,7 @@ def learning_curve(
         federation: without its test rows.
         full_run: the final run, with all rows.
     """
-    evaluation = {**options.get("evaluate", {}), "every": max(1, options["train"]["rounds"] // EVALUATIONS)}
-    evaluation |= {"models": False, "predictions": False}
+    evaluation = {**_evaluation(options), "models": False, "predictions": False}
     scores = {1.0: results.validation_scores(full_run)}
     for share in SHARES:
         plan = build_plan(subsample_training(federation, share), [candidate], {**options, "evaluate": evaluation})

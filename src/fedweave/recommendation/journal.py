@@ -3,7 +3,9 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,15 @@ class Journal:
     def spent_seconds(self) -> float:
         """Seconds of all calls so far."""
         return float(self._content().get("spent", 0.0))
+
+    @contextmanager
+    def add_duration(self) -> Iterator[None]:
+        """Add the seconds of the block of this context, also if it fails."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add_seconds(time.perf_counter() - start)
 
     def add_seconds(self, seconds: float) -> None:
         """Add the seconds of a part of a call."""

@@ -1,8 +1,7 @@
 """From a federation to a recommendation in one call: a race on validation rows, the last comparison, the answers."""
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pandas as pd
 from fedweave import data, results
 from fedweave.api.arguments import check_callbacks
 from fedweave.api.federation import Federation
-from fedweave.api.folder import hash_content, results_folder
+from fedweave.api.folder import check_description, results_folder
 from fedweave.api.plan import Methods
 from fedweave.api.progress import Callback, format_duration
 from fedweave.errors import BadInput, format_count
@@ -61,7 +60,8 @@ def recommend(
         seeds: repetitions of the last comparison.
         settings: candidates of each method: its declared settings, and others that Optuna draws.
         out: folder for the results; default: one that goes with the returned object. A second call with the same folder
-            and arguments trains nothing again.
+            and arguments trains nothing again. Runs of other calls that are there must have been trained on the terms
+            of the last comparison, as in `compare`.
         progress: show what is going on, with estimates.
         callbacks: as in `compare`.
 
@@ -153,12 +153,13 @@ class Recommender:
         race_federation, work = drop_test_rows(self.federation), self.folder / results_of.FOLDER
         journal = Journal.open(work, self._identity())
         notes = [*self.request.notes]
+        self._check_folder(journal.schedule or self.request.schedule)
         schedule = self._decide_schedule(race_federation, journal, notes)
-        train = {**self.request.train, "rounds": schedule.rounds}
-        options = {**self.request.options, "seeds": schedule.seeds, "train": train}
-        with _add_duration(journal):
-            finalists, table = self._run_race(race_federation, journal, schedule, train)
-        with _add_duration(journal):
+        self._check_folder(schedule)  # again, as a budget may have changed the number of rounds
+        options = self._final_options(schedule)
+        with journal.add_duration():
+            finalists, table = self._run_race(race_federation, journal, schedule, options["train"])
+        with journal.add_duration():
             graph_controls = next(filter(None, map(candidates.graph_controls, finalists)), [])
             trained = [*finalists, *graph_controls]
             self._print_line(
@@ -180,10 +181,24 @@ class Recommender:
         """The entry that is local training."""
         return next(name for name, candidate in self.request.entries.items() if candidate.method == CONTROLS[0])
 
+    def _final_options(self, schedule: Schedule) -> dict[str, Any]:
+        """Arguments of `plan` for the last comparison."""
+        train = {**self.request.train, "rounds": schedule.rounds}
+        return {**self.request.options, "seeds": schedule.seeds, "train": train}
+
+    def _check_folder(self, schedule: Schedule) -> None:
+        """Refuse a folder that has runs on other terms than those of the last comparison."""
+        entries = [*self.request.entries.values()]
+        finals.check_folder(self.federation, entries, self._final_options(schedule), self.folder)
+
     def _identity(self) -> dict[str, Any]:
-        """What the results depend on, without the budget of time, which may grow from call to call."""
-        request, data_hash = self.request, hash_content(self.federation.dataset, self.federation.partition)
-        options = {**request.options, "seeds": request.schedule.seeds, "train": request.train}
+        """What the results depend on, without the budget of time, which may grow from call to call.
+
+        Raises:
+            BadInput: the folder holds runs of other data under this name.
+        """
+        request, data_hash = self.request, json.loads(check_description(self.federation, self.folder))["content"]
+        options = self._final_options(request.schedule)
         plan = candidates.build_plan(self.federation, [*request.entries.values()], options)
         runs = {key: [plan.study.run(key).fingerprint(), plan.hash_code(key)] for key in plan.study.runs}
         return {"data": data_hash, "runs": runs, "bytes": request.bytes, "schedule": asdict(request.schedule)}
@@ -216,7 +231,7 @@ class Recommender:
     def _estimate_schedule(self, race_federation: Federation, journal: Journal) -> tuple[Schedule, float]:
         """What the budget allows, from a few rounds of every method, and the seconds that it will take."""
         options = {**self.request.options, "seeds": race.SEEDS, "train": self.request.train}
-        with _add_duration(journal):
+        with journal.add_duration():
             plan = candidates.build_plan(race_federation, [*self.request.entries.values()], options)
             measured = costs.measure(plan, self.request.entries)
         schedule = costs.fit_schedule(measured, self.request.schedule, self.request.seconds)
@@ -278,13 +293,3 @@ class Recommender:
             from tqdm import tqdm
 
             tqdm.write(line)
-
-
-@contextmanager
-def _add_duration(journal: Journal) -> Iterator[None]:
-    """Add the seconds of this block to the journal."""
-    start = time.perf_counter()
-    try:
-        yield
-    finally:
-        journal.add_seconds(time.perf_counter() - start)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -171,7 +171,7 @@ def write(
     ]
     content = {
         "answer": answer.kind, "method": answer.method, "leader": answer.leader, "alone": answer.local_name,
-        "equal": equal_methods, "pays": None if answer.pays is None else answer.pays._asdict(), "rival": answer.leader,
+        "equal": equal_methods, "pays": None if answer.pays is None else asdict(answer.pays), "rival": answer.leader,
         "woven": answer.graph_method, "groups": _members(answer), "graph_tests": [*answer.tests],
         "own": {**answer.local_clients}, **facts, "lines": [[*line] for line in lines],
     }  # fmt: skip

@@ -5,6 +5,8 @@ from typing import Any
 
 import pandas as pd
 
+from fedweave.results import statistics
+
 # Every method is tested against each of them: local training, and one global model with local fine-tuning.
 CONTROLS = ("Local", "FedAvg-FT")
 REFERENCES = ("Local", "FedAvg", "FedAvg-FT")  # labels of runs that are controls and not methods to compare
@@ -62,6 +64,22 @@ def control_tests(significance: pd.DataFrame, control: str) -> dict[str, dict[st
                 "high": -test["low"],
             }
     return rows
+
+
+def find_test(significance: pd.DataFrame, method: str, other: str) -> tuple[statistics.Comparison, int]:
+    """(the test of two methods, from the side of `method`, the number of tests that it is corrected for).
+
+    Against a control it is the one behind the column of the control, else the one behind the mark of the leader.
+
+    Args:
+        significance: the tests of the task of both methods.
+    """
+    family = "controls" if {method, other} & {*CONTROLS} else "pairs"
+    tests = significance[significance["family"] == family]
+    pair = tests[tests["method"].isin([method, other]) & tests["other"].isin([method, other])]
+    row = pair.drop(columns=["task", "family"]).to_dict("records")[0]
+    test = statistics.Comparison(**{str(name): value for name, value in row.items()})
+    return test if test.method == method else test.swap(), int(tests["p"].notna().sum())
 
 
 def control_column(control: str) -> str:

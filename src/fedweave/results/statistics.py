@@ -6,6 +6,7 @@ Holm, "A Simple Sequentially Rejective Multiple Test Procedure" (1979), for the 
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
 from typing import NamedTuple
@@ -24,7 +25,8 @@ MOST_ENUMERATED = 13  # up to so many pairs, all sign flips are used
 RANDOM_FLIPS = 10_000  # random sign flips for more pairs, the observed signs among them
 
 
-class Comparison(NamedTuple):
+@dataclass(frozen=True)
+class Comparison:
     """`method` against `other` on one task; `difference` is mean(method) - mean(other), [low, high] its 95 % interval.
 
     The interval is over seeds and clients (`repetitions.interval`).
@@ -44,6 +46,12 @@ class Comparison(NamedTuple):
     p_seeds: float
     p_seeds_adjusted: float
     undecided: bool = False
+
+    def swap(self) -> "Comparison":
+        """The same test from the side of `other`."""
+        return replace(
+            self, method=self.other, other=self.method, difference=-self.difference, low=-self.high, high=-self.low
+        )
 
 
 class Ranking(NamedTuple):
@@ -175,8 +183,8 @@ def _add_p_values(c: Comparison, p: float, adjusted: float, seeds: float, seeds_
     excludes_zero = c.low * c.high > 0
     better = c.better if adjusted < ALPHA and excludes_zero else ""
     undecided = (excludes_zero or adjusted < ALPHA) and not better and adjusted == adjusted
-    return Comparison(
-        c.method, c.other, c.difference, c.low, c.high, p, adjusted, better, seeds, seeds_adjusted, undecided
+    return replace(
+        c, p=p, p_adjusted=adjusted, p_seeds=seeds, p_seeds_adjusted=seeds_adjusted, better=better, undecided=undecided
     )
 
 
@@ -233,11 +241,7 @@ def leader_comparisons(pairs: Sequence[Comparison], best: str | None) -> list[Co
     The leader is chosen by the same scores. Corrected over the M - 1 tests of the leader alone, the best of sixteen
     equal methods would be called better than one of them in every sixth study.
     """
-    return [c if c.method == best else _swap_methods(c) for c in pairs if best in (c.method, c.other)]
-
-
-def _swap_methods(c: Comparison) -> Comparison:
-    return c._replace(method=c.other, other=c.method, difference=-c.difference, low=-c.high, high=-c.low)
+    return [c if c.method == best else c.swap() for c in pairs if best in (c.method, c.other)]
 
 
 def ranks(scores: np.ndarray, higher_is_better: Sequence[bool]) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -142,8 +143,8 @@ def significance(study: Study, table: pd.DataFrame) -> pd.DataFrame:
             "graph": statistics.compare_pairs(scores, graph_pairs, higher, splits) if graph_pairs else [],
             "pairs": pairs,
         }
-        rows += [{"task": task, "family": family, **c._asdict()} for family, part in families.items() for c in part]
-    return pd.DataFrame(rows, columns=["task", "family", *statistics.Comparison._fields])
+        rows += [{"task": task, "family": family, **asdict(c)} for family, part in families.items() for c in part]
+    return pd.DataFrame(rows, columns=["task", "family", *(f.name for f in fields(statistics.Comparison))])
 
 
 def _leader(runs: Sequence[Run], table: pd.DataFrame) -> str | None:

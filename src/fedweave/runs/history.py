@@ -109,8 +109,7 @@ def record(history: History, report: Report, prepared: PreparedRun) -> History:
     scores = {name: [*history.scores[name], values[name]] for name in values}
     numbers = [Diagnostic(report.round, name, value) for name, value in report.diagnostics.items()]
     diagnostics = [*history.diagnostics, *numbers]
-    vectors = report.method.portrait(report.state.server)
-    portrait = [] if vectors is None else [report.round, vectors.detach().float().cpu()]
+    portrait = [] if report.portrait is None else [report.round, report.portrait.detach().float().cpu()]
     rounds = [*history.rounds, report.round]
     history = replace(history, rounds=rounds, scores=scores, diagnostics=diagnostics, portrait=portrait)
     evaluate = prepared.run.evaluate
