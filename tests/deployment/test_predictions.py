@@ -7,6 +7,7 @@ from hosts import Hosts, planned
 
 import fedweave as fw
 from fedweave.deployment.__main__ import main
+from fedweave.errors import BadInput
 
 
 def table(count: int, seed: int) -> pd.DataFrame:
@@ -57,3 +58,15 @@ def test_wrong_input_is_one_line(tmp_path, capsys):
     assert main(["predict", f"{tmp_path}/less.csv", *node]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "no column 'hour'" in line
+
+
+def test_results_of_a_federation_say_where_the_models_are(tmp_path):
+    federation = fw.Federation.from_pandas(
+        table(90, 0).drop(columns="sales"), client="shop", label="late", name="shops"
+    )
+    hosts = Hosts(tmp_path, planned("fedavg", federation))
+    hosts.run()
+    (run,) = (tmp_path / "server").rglob("run.json")
+    comparison = fw.load(run.parents[2])
+    with pytest.raises(BadInput, match=r"models stay on the nodes; predict there: python -m fedweave\.dep"):
+        comparison["fedavg"].predict(table(3, 1), "A")
