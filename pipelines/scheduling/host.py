@@ -16,7 +16,6 @@ from fedweave.errors import BadInput
 from fedweave.pipelines.processes import ChildProcesses
 from fedweave.pipelines.scheduling.gpus import acquire_gpu
 
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
