@@ -95,9 +95,11 @@ def check_prefect(api: str, alternative: str = "") -> str:
         alternative: end of the error message, with what the user can do instead of starting a server.
 
     Raises:
-        BadInput: nobody answers there.
+        BadInput: it is no address of the web, or nobody answers there.
     """
     address = api.rstrip("/")
+    if not address.startswith(("http://", "https://")):
+        raise BadInput(f"PREFECT_API_URL: {format_value(api)} must begin with http:// or https://, as {prefect_api()}")
     if reason := connection_error(address):
         hint = "" if address.endswith("/api") else "the address of a server ends in /api; "
         raise BadInput(
@@ -145,6 +147,11 @@ def check_store(uri: str, study: str = "") -> None:
         BadInput: naming the server or the file, the reason and the way out.
     """
     log_command = f"fedweave log {study}".strip()
+    if ":" not in uri and not uri.startswith("databricks"):
+        raise BadInput(
+            f"MLFLOW_TRACKING_URI: {format_value(uri)} is a folder, where MLflow stores no records any more; name a "
+            "database (sqlite:///mlflow.db) or the address of a server"
+        )
     if not is_reachable(uri):
         raise BadInput(f"MLFLOW_TRACKING_URI: no server answers at {uri}; start it, or log later: {log_command}")
     if uri.startswith(SQLITE) and file_of(uri).exists():

@@ -36,6 +36,9 @@ def search(task: Annotated[str, typer.Argument(help="a task of params.yaml")]) -
     from fedweave.pipelines.stages import tune
 
     keys = tune.run_searches(task)
+    if not keys:
+        print(f"{task}: this study has no search for it (tune.trials in params.yaml, settings to search); nothing ran")
+        return
     print(f"{task}: {len(keys)} searches are complete; next: dvc repro")
 
 

@@ -2,9 +2,12 @@
 
 import os
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 import typer
+
+from fedweave.errors import BadInput
 
 app = typer.Typer()
 PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
@@ -16,6 +19,10 @@ def ui() -> None:
 
     MLFLOW_PORT and PREFECT_PORT are their ports.
     """
+    if not Path("dvc.yaml").is_file():
+        raise BadInput(
+            "ui: this folder is no project (it has no dvc.yaml); go to one, or make one: fedweave init FOLDER"
+        )
     _exec_module("fedweave.pipelines.ui")
 
 

@@ -133,6 +133,7 @@ def select_study(
         BadInput: an unknown study, task or method, or nothing is left.
     """
     if not name.endswith((".yaml", ".yml")):
+        catalogue.check_folder(name)
         choose(name, catalogue.studies(), "study", "fedweave list studies")
     from fedweave.pipelines.stages.graphs import graph_paths
 

@@ -17,6 +17,9 @@ SINGLE = 5  # stages that every study has once: names, code of fedweave, sources
 MAX_WIDTH = 120
 MESSAGE_INTERVAL = 60.0  # seconds between two lines about a running stage, where the output is no terminal
 
+INTERRUPTED = "exited with 130"  # DVC's words about a stage that Ctrl-C has ended
+FAILURES = ("failed", "stopped")
+
 
 def count_stages(params: str) -> int:
     """How many stages the study of params.yaml has, without a YAML library: exact for files that fedweave wrote."""
@@ -51,6 +54,7 @@ class ProgressView:
         self._is_terminal = output.isatty()  # where one line is overwritten again and again
         self._stage, self._stage_start, self._count, self._outcome = "", 0.0, 0, "ran"
         self._message = ""  # the last line of the stage
+        self._was_interrupted = False  # by Ctrl-C
         self._start = self._last_print = time.monotonic()
         self._counts = dict.fromkeys(("ran", "restored", "unchanged"), 0)
 
@@ -76,6 +80,7 @@ class ProgressView:
 
     def show_error(self, line: str) -> None:
         """Print a line of the errors of DVC or of a stage as it is."""
+        self._was_interrupted |= INTERRUPTED in line
         if line.strip():
             self._clear()
             print(line, file=self._errors, flush=True)
@@ -83,7 +88,8 @@ class ProgressView:
     def end(self, status: int) -> None:
         """Print the summary, after DVC has ended with the exit code `status`."""
         if self._stage:
-            self._finish_stage("failed" if status else self._outcome)
+            failure = "stopped" if self._was_interrupted else "failed"
+            self._finish_stage(failure if status else self._outcome)
         self._clear()
         counts = ", ".join(f"{number} {word}" for word, number in self._counts.items() if number)
         duration = format_duration(time.monotonic() - self._start)
@@ -106,9 +112,8 @@ class ProgressView:
         duration = format_duration(time.monotonic() - self._stage_start) if outcome != "restored" else "restored"
         self._counts[outcome] = self._counts.get(outcome, 0) + 1
         self._clear()
-        self._print(
-            f"{self._counter()} {self._stage:44} {'failed after ' if outcome == 'failed' else ''}{duration}".rstrip()
-        )
+        prefix = f"{outcome} after " if outcome in FAILURES else ""
+        self._print(f"{self._counter()} {self._stage:44} {prefix}{duration}".rstrip())
         self._stage = ""
 
     def _counter(self) -> str:

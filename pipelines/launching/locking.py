@@ -52,6 +52,11 @@ def pass_to_child(handle: int) -> dict[str, str]:
     return {**os.environ, HANDLE_VARIABLE: str(handle)}
 
 
+def busy_line() -> str:
+    """The message where DVC runs a stage in this folder, with the number of its process."""
+    return BUSY.format(next(iter(_dvc_processes()), "unknown"))
+
+
 def _inherited_handle() -> int | None:
     """The handle that the parent has passed; its variable is removed, so that children do not get the handle too."""
     with suppress(KeyError, ValueError, OSError):

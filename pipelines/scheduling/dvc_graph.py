@@ -9,6 +9,7 @@ import networkx
 
 from fedweave.errors import BadInput, choose, format_count
 from fedweave.federation import graph_settings
+from fedweave.pipelines.launching import locking
 from fedweave.pipelines.project import repository
 from fedweave.study.spec import PARAMS, load, read_yaml
 
@@ -49,8 +50,8 @@ def plan(targets: Sequence[str] = ()) -> Plan:
         targets: only these stages, or groups such as `train`, and what they depend on; default: the whole graph.
 
     Raises:
-        BadInput: DVC cannot read the project, a target is not a stage of dvc.yaml, or a run replays one that is not
-            trained before it.
+        BadInput: DVC cannot read the project, another run is active in it, a target is not a stage of dvc.yaml, or a
+            run replays one that is not trained before it.
     """
     with repository(wait=True) as repo, _readable():
         graph = networkx.relabel_nodes(repo.index.graph, lambda stage: stage.addressing)
@@ -89,9 +90,12 @@ def check() -> None:
 def _readable() -> Iterator[None]:
     """Turn DVC's errors about its files into a one-line BadInput."""
     from dvc.exceptions import DvcException
+    from dvc.lock import LockError
 
     try:
         yield
+    except LockError as error:  # a stage runs, which has a lock of its own, besides that of the project
+        raise BadInput(locking.busy_line()) from error
     except DvcException as error:
         files = "params.yaml (write it again: fedweave study use NAME --force), dvc.yaml or dvc.lock"
         raise BadInput(f"{Path.cwd()}: DVC cannot read the project: {error}; correct {files}") from error

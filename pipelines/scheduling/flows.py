@@ -16,7 +16,7 @@ from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture, as_completed
 from prefect.settings import temporary_settings
-from prefect.states import Completed, Failed
+from prefect.states import Completed
 from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
 
@@ -38,7 +38,7 @@ from fedweave.pipelines.scheduling import (
 from fedweave.pipelines.scheduling.artifacts import ProgressBar, RoundProgress, publish
 from fedweave.pipelines.scheduling.dvc_graph import StaleStage
 from fedweave.pipelines.scheduling.gpus import visible_devices
-from fedweave.pipelines.scheduling.host import FailedStages, PermanentFailure
+from fedweave.pipelines.scheduling.host import FailedStages, PermanentFailure, StageError, fail_in_one_line
 from fedweave.pipelines.scheduling.pool import (
     Place,
     WorkerLostError,
@@ -80,14 +80,14 @@ def _run_command(command: Sequence[str], env: Mapping[str, str], rounds: RoundPr
     if code and children.has_ended:
         raise PermanentFailure("ended with its flow")
     if code:
-        reason = next((line for line in last_lines if "error" in line.lower()), "no error line")
+        error = StageError(code, next((line for line in last_lines if "error" in line.lower()), ""))
         is_permanent = code in (2, 3) or any(map(PERMANENT_EXIT.search, last_lines))
-        raise (PermanentFailure if is_permanent else RuntimeError)(f"exit code {code}: {reason}")
+        raise PermanentFailure(str(error)) if is_permanent else error
     return list(last_lines)
 
 
 def _should_retry(_task: Task[..., Any], _run: Any, state: State[Any]) -> bool:
-    return not isinstance(state.result(raise_on_failure=False), PermanentFailure | InterruptedError)
+    return not host.is_permanent(state.result(raise_on_failure=False))
 
 
 def _was_lost(_task: Task[..., Any], _run: Any, state: State[Any]) -> bool:
@@ -101,6 +101,7 @@ def _was_lost(_task: Task[..., Any], _run: Any, state: State[Any]) -> bool:
     retry_delay_seconds=RETRY_DELAY,
     retry_condition_fn=_should_retry,
 )
+@fail_in_one_line
 def run_stage(stage: str, gpu: bool = False, command: Sequence[str] = ()) -> State[None]:
     """Bring one DVC stage up to date. DVC's locks make this safe with other stages on the same host."""
     with host.current_resources().assign_gpu(gpu) as env:
@@ -125,6 +126,7 @@ def run_on_worker(stage: str, retries: int = 0) -> None:
     retry_delay_seconds=RETRY_DELAY,
     retry_condition_fn=_should_retry,
 )
+@fail_in_one_line
 def run_on_ray(stage: str, share: float = 0.0, retries: int = 0) -> None:
     """Let Ray run one stage on a part of a GPU, and commit its outputs. Ray sends it again if its host was lost."""
     logger, rounds = get_run_logger(), _round_progress(stage)
@@ -133,14 +135,11 @@ def run_on_ray(stage: str, share: float = 0.0, retries: int = 0) -> None:
         logger.info("%s", line)
         rounds.update(line)
 
-    try:
-        ray_cluster.run_remotely(stage, share, retries, host.current_resources().children.pause, show)
-    except (host.StageError, BadInput) as error:
-        is_permanent = isinstance(error, BadInput) or error.code in (2, 3)
-        raise (PermanentFailure if is_permanent else RuntimeError)(str(error)) from error
+    ray_cluster.run_remotely(stage, share, retries, host.current_resources().children.pause, show)
 
 
 @task(task_run_name="study use {study}", cache_policy=NO_CACHE, persist_result=False)
+@fail_in_one_line
 def use_study(study: str) -> None:
     """Write a study of the catalogue into params.yaml."""
     _run_command([sys.executable, "-m", "fedweave.pipelines.commands.main", "study", "use", study], {})
@@ -209,6 +208,7 @@ def _run_name() -> str:
 
 
 @flow(name="reproduce", flow_run_name=_run_name)
+@fail_in_one_line
 def reproduce(
     study: str = "",
     targets: list[str] | None = None,
@@ -217,7 +217,7 @@ def reproduce(
     retries: Annotated[int, Field(ge=0)] = 1,
     gpus: list[str] | None = None,
     share: Annotated[float, Field(gt=0, le=1)] = 1.0,
-) -> str | State[Any]:
+) -> str:
     """Bring a study up to date: every stale stage of its DVC graph, as a task.
 
     Args:
@@ -247,14 +247,14 @@ def reproduce(
     synchronise.run_in_subprocess(RESULTS / finished, finished)
     publish(finished)
     if failed or not_run:
-        line = f"{len(failed)} of {len(stages)} stages failed, {not_run} did not run: {' | '.join(failed)}"
-        return Failed(message=line, data=FailedStages(line))  # a state, because Prefect shows a traceback of an error
+        raise FailedStages(f"{len(failed)} of {len(stages)} stages failed, {not_run} did not run: {' | '.join(failed)}")
     summary, board = plan.summary(on_cluster + len(stages)), RESULTS / finished / "leaderboard.txt"
     get_run_logger().info("%s", f"{summary}; leaderboard: {board}" if board.is_file() else summary)
     return summary
 
 
 @flow(name="stage", flow_run_name="{work_order.stage}")
+@fail_in_one_line
 def perform(work_order: remote_stages.WorkOrder, retries: Annotated[int, Field(ge=0)] = 0) -> None:
     """Run one stage for a flow on another host, which sends the work order and commits the outputs.
 

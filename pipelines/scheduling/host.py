@@ -3,13 +3,21 @@
 The errors by which stages and flows fail are here too.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NamedTuple
+from functools import wraps
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
+from prefect import State
+from prefect.states import Failed
+
+from fedweave.errors import BadInput
 from fedweave.pipelines.processes import ChildProcesses
 from fedweave.pipelines.scheduling.gpus import acquire_gpu
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class StageError(RuntimeError):
@@ -29,6 +37,28 @@ class PermanentFailure(RuntimeError):
 
 class FailedStages(RuntimeError):
     """Stages of a flow failed; the message says how many, and why."""
+
+
+def is_permanent(error: object) -> bool:
+    """Whether a stage that ended with `error` would end with it again, or shall not run again."""
+    has_refused = isinstance(error, StageError) and error.code in (2, 3)
+    return has_refused or isinstance(error, BadInput | PermanentFailure | InterruptedError)
+
+
+def fail_in_one_line(function: Callable[P, R]) -> Callable[P, R | State[Any]]:
+    """`function` of a flow or task, whose expected errors become failed states: Prefect logs a traceback of errors.
+
+    The state has the error as its data, so that who asks for the result gets it raised.
+    """
+
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R | State[Any]:
+        try:
+            return function(*args, **kwargs)
+        except (BadInput, StageError, PermanentFailure, FailedStages) as error:
+            return Failed(message=str(error), data=error)
+
+    return run
 
 
 class HostResources(NamedTuple):

@@ -1,6 +1,7 @@
 """Stage `download`: the files of a data set, and its arrays in the common form of all data sets."""
 
 from fedweave import data
+from fedweave.errors import format_count
 from fedweave.pipelines import paths, project
 from fedweave.pipelines.processes import run_main
 
@@ -11,7 +12,14 @@ def main(name: str) -> None:
     data.download(name, paths.RAW, progress=DownloadProgress().show)
     dataset = data.load(name, paths.RAW)
     data.save_dataset(paths.FEATURES / name, dataset)
-    print(f"{name}: {dataset.kind}, features {' x '.join(map(str, dataset.x.shape))} {dataset.note}".rstrip())
+    print(" ".join([f"{name}: {describe(dataset)}.", dataset.note]).rstrip())
+
+
+def describe(dataset: data.Dataset) -> str:
+    """The kind and the size of a data set; rows of a table are stored as images of one pixel."""
+    if dataset.kind == "images" and dataset.x.shape[2:] == (1, 1):
+        return f"{format_count(len(dataset.x), 'row')} of {format_count(dataset.x.shape[1], 'value')}"
+    return f"{dataset.kind}, features {' x '.join(map(str, dataset.x.shape))}"
 
 
 class DownloadProgress:

@@ -97,7 +97,8 @@ def progress_printer(key: str, rounds: int) -> Callable[[int, Report], None]:
             dropped = (
                 f", dropped the uploads of clients {', '.join(map(str, report.dropped))}" if report.dropped else ""
             )
-            print(f"{key}, seed {seed}: round {report.round}/{rounds}, loss {report.loss:.4g}{dropped}", flush=True)
+            line = f"{key}, seed {seed}: round {report.round}/{rounds}, loss {report.loss:.4g}{dropped}\n"
+            print(line, end="", flush=True)  # in one write: processes of other seeds write to the same log
 
     return show
 

@@ -84,3 +84,32 @@ def test_a_flow_uses_a_temporary_server_where_none_is_named(monkeypatch: pytest.
         assert pool.server_settings() == {}
         monkeypatch.setattr(addresses, "connection_error", lambda _: "")
         assert pool.server_settings() == {PREFECT_API_URL: addresses.prefect_api()}
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:4200/api", "localhost:4200", "ftp://host/api"])
+def test_an_address_without_http_is_refused(address: str) -> None:
+    with pytest.raises(BadInput, match=f"^PREFECT_API_URL: '{address}' must begin with http:// or https://, as http:"):
+        addresses.check_prefect(address)
+
+
+@pytest.mark.parametrize("folder", ["mlruns", "./records", "/data/mlruns"])
+def test_a_folder_of_records_is_refused_in_one_line(folder: str) -> None:
+    """MLflow's own message has six sentences."""
+    with pytest.raises(BadInput, match=f"^MLFLOW_TRACKING_URI: '{folder}' is a folder, where .*sqlite:///mlflow.db"):
+        addresses.check_store(folder)
+
+
+@pytest.mark.parametrize("words", [["ui"], ["study", "run", "first"], ["study", "show", "first"]])
+def test_a_folder_that_is_no_project_is_refused(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ui` would start servers there, and write their records into it."""
+    monkeypatch.chdir(tmp_path)
+    command = [sys.executable, "-m", "fedweave.pipelines.commands.main", *words]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "MLFLOW_PORT": "1", "PREFECT_PORT": "1"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "this folder is no project" in line
+    assert line.endswith("go to one, or make one: fedweave init FOLDER")
+    assert not [*tmp_path.iterdir()]

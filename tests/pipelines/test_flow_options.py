@@ -74,5 +74,7 @@ def test_a_flow_with_a_study_needs_no_params_file(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(flows, "get_run_logger", logging.getLogger)
     host.set_resources(())
-    with pytest.raises(flows.PermanentFailure, match="exit code 2: error: study: 'nosuch' is unknown"):
-        flows.use_study.fn("nosuch")
+    state = flows.use_study.fn("nosuch")
+    assert state.is_failed()
+    assert isinstance(state.data, flows.PermanentFailure)
+    assert state.message.startswith("exit code 2: error: study: 'nosuch' is unknown")

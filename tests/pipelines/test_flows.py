@@ -167,6 +167,48 @@ def test_refused_input_is_not_tried_again(project: Path, monkeypatch: pytest.Mon
     assert [name for name, _ in toy_project.seen()] == ["made-b.txt"]
 
 
+def run_flow(folder: Path, server: str, *options: str) -> "subprocess.CompletedProcess[str]":
+    """The flow as the command of a terminal; its log is on stderr."""
+    environment = {**os.environ, "PREFECT_API_URL": server, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    command = [sys.executable, "-m", "fedweave.pipelines.scheduling.flows", *options]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "line"),
+    [
+        ("make@b", 1, "1 of 1 stages failed, 0 did not run: exit code 255: error: asked to fail"),
+        ("mak", 2, "targets: 'mak' is unknown; did you mean 'make'"),
+    ],
+)
+def test_the_log_of_a_failed_flow_has_its_line_and_no_traceback(
+    project: Path, reporting: str, target: str, code: int, line: str
+) -> None:
+    Path("fail").touch()
+    done = run_flow(project, reporting, "--targets", target, "--retries", "0")
+    assert done.returncode == code
+    assert f"error: {line}" in done.stderr
+    assert "Finished in state Failed" in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_flow_is_refused_while_another_runs_stages(project: Path, reporting: str) -> None:
+    """DVC says which path is busy; the files that it read are not wrong."""
+    Path("hold").touch()
+    environment = {"PREFECT_API_URL": reporting, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    command = [sys.executable, "-m", "fedweave.pipelines.scheduling.flows", "--parallel", "2"]
+    with process(command, project, environment, project / "flow.log") as flow:
+        assert until(lambda: len(list(Path("pids").iterdir())) == 2, 120), Path("flow.log").read_text()[-3000:]
+        done = run_flow(project, reporting)
+        flow.send_signal(signal.SIGTERM)
+        flow.wait(60)
+    assert done.returncode == 2
+    *_, line = done.stderr.strip().splitlines()
+    assert line.startswith("error: another run is active in this folder (process ")
+    assert "correct params.yaml" not in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
 @pytest.mark.usefixtures("reporting")
 def test_training_stages_take_turns_on_the_gpus(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each stage has a GPU to itself. The other stages see the same devices as before."""

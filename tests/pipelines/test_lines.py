@@ -2,7 +2,10 @@
 
 import io
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import yaml
@@ -100,3 +103,26 @@ def test_a_terminal_shows_the_last_line_of_a_stage(monkeypatch: pytest.MonkeyPat
     for line in DVC_OUTPUT.splitlines()[:4]:
         view.show_output(line)
     assert output.getvalue().rpartition("\r")[2] == " 2/12 train@digits-ditto: digits-ditto seed 0: round 1/2\x1b[K"
+
+
+def test_a_stage_that_ctrl_c_has_ended_has_not_failed() -> None:
+    output = io.StringIO()
+    view = lines.ProgressView(output, io.StringIO(), 3)
+    view.show_output("Running stage 'train@a':")
+    view.show_error("ERROR: failed to reproduce 'train@a': failed to run: exec python a.py, exited with 130")
+    view.end(255)
+    stage, end = output.getvalue().splitlines()
+    assert re.fullmatch(r"1/3 train@a +stopped after \d\.\d s", stage)
+    assert "(1 stopped)" in end
+
+
+def test_a_line_of_progress_is_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seeds train in processes that share a log: a separate write of the end of a line would mix two lines."""
+    from fedweave.federation.records import Report
+    from fedweave.pipelines.stages.train import progress_printer
+
+    writes: list[str] = []
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(write=writes.append, flush=lambda: None))
+    report = cast(Report, SimpleNamespace(round=3, loss=0.5, dropped=()))
+    progress_printer("digits-ditto", 3)(1, report)
+    assert [text for text in writes if text] == ["digits-ditto, seed 1: round 3/3, loss 0.5\n"]

@@ -146,6 +146,11 @@ def load_predictor(run: Run, names: tuple[str, ...], model: Any = None) -> Predi
     Raises:
         BadInput: no models were stored, or what they need is missing.
     """
+    if run.info.get("federation"):
+        raise BadInput(
+            f"{run.folder}: is of a federation, whose models stay on the nodes; predict there: "
+            "python -m fedweave.deployment predict"
+        )
     if not any(run.folder.glob(serving.MODELS)):
         raise BadInput(
             f"{run.folder}: no models were kept; train again with evaluate={{'models': True}}, which is the default"

@@ -12,7 +12,7 @@ from fedweave.deployment import spec as specification
 from fedweave.deployment.export import PACKAGE
 from fedweave.deployment.folders import lock_folder
 from fedweave.errors import BadInput, format_count
-from fedweave.files import check_writable, user_errors
+from fedweave.files import check_writable, user_errors, write_atomic
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -41,6 +41,7 @@ def _parser() -> argparse.ArgumentParser:
         _add_roster(add(name, command), name)
     add("roster", show_roster).add_argument("--roster", type=Path, default=roster.DEFAULT_PATH, help="its file")
     _add_rows(add("rows", write_rows))
+    _add_prediction(add("predict", predict))
     _add_node(add("node", run_node))
     simulation = add("simulate", simulate)
     simulation.add_argument("app", type=Path, help="folder of `fedweave federate export`")
@@ -73,6 +74,14 @@ def _add_rows(rows: argparse.ArgumentParser) -> None:
     rows.add_argument("--time", default="", help="column of times: the first rows train, the last ones test")
     rows.add_argument("--shares", default="0.6,0.2,0.2", help="of train, val and test")
     rows.add_argument("--out", type=Path, required=True, help="file of the client's data")
+
+
+def _add_prediction(prediction: argparse.ArgumentParser) -> None:
+    prediction.add_argument("file", type=Path, help="CSV, TSV or Parquet with the columns of the run's table")
+    for name, text in (("app", "folder of the exported app"), ("data", "file of the client's data"),
+                       ("state", "folder of the client's state")):  # fmt: skip
+        prediction.add_argument(f"--{name}", type=Path, required=True, help=text)
+    prediction.add_argument("--out", type=Path, help="CSV to write; default: the terminal")
 
 
 def _add_node(node: argparse.ArgumentParser) -> None:
@@ -145,6 +154,19 @@ def write_rows(options: argparse.Namespace) -> None:
     file.save(options.out)
     counts = ", ".join(f"{len(rows)} {part}" for part, rows in file.parts.items())
     print(f"{options.out}: client {options.client}, rows: {counts}; it stays on this host")
+
+
+def predict(options: argparse.Namespace) -> None:
+    """Predict new rows with the model that a node keeps of an ended federation."""
+    from fedweave.api.reading import read_table
+    from fedweave.deployment import predictions
+
+    answer = predictions.of_table(app_spec(options.app), read_table(options.file), options.data, options.state)
+    text = answer.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    if options.out:
+        write_atomic(options.out, text)
+    else:
+        print(text, end="")
 
 
 def run_node(options: argparse.Namespace) -> None:

@@ -71,6 +71,24 @@ def of_table(
         BadInput: the run was not made from such a table, or a column or a class is not what it was.
     """
     check_client(client)
+    x = _encode(spec, table, client)
+    for name in (label, *([time] if time else [])):
+        if name not in table:
+            raise BadInput(f"table: no column {name!r}; it has {', '.join(map(str, table.columns))}")
+    return of_arrays(spec, x, table[label].to_numpy(), client, table[time].to_numpy() if time else None, shares)
+
+
+def features_of_table(spec: AppSpec, table: "pd.DataFrame", client: int) -> np.ndarray:
+    """Rows [M, ...] of a table as the models take them: encoded and scaled as those of the run.
+
+    Raises:
+        BadInput: as of `of_table`.
+    """
+    return _scale(spec, _encode(spec, table, client), client)
+
+
+def _encode(spec: AppSpec, table: "pd.DataFrame", client: int) -> np.ndarray:
+    """The columns of the run's table as numbers [M, ...], before scaling."""
     columns = spec.scaling.get("columns")
     if not columns or "role" in columns[0]:
         raise BadInput(f"{spec.run.key}: was not made from rows of a table; take client-N.pt of: {EXPORT_COMMAND}")
@@ -78,11 +96,20 @@ def of_table(
     position = client if client < len(spec.clients) else 0
     if client >= len(spec.clients) and any(column.own for column in preprocessing.columns):
         raise BadInput(_without_scaling(spec, client, "columns"))
-    for name in (label, *([time] if time else [])):
-        if name not in table:
-            raise BadInput(f"table: no column {name!r}; it has {', '.join(map(str, table.columns))}")
-    x = exported_model.as_images(preprocessing.encode(table, position))
-    return of_arrays(spec, x, table[label].to_numpy(), client, table[time].to_numpy() if time else None, shares)
+    return exported_model.as_images(preprocessing.encode(table, position))
+
+
+def _scale(spec: AppSpec, x: np.ndarray, client: int) -> np.ndarray:
+    """Rows [M, ...] scaled as those of the run."""
+    if "scaling" not in spec.scaling:
+        raise BadInput(
+            f"{spec.run.key}: each client's own rows scale its features, and these numbers are not in the app; "
+            f"take client-N.pt of: {EXPORT_COMMAND}"
+        )
+    x = results_folder.scaling(spec.scaling).apply_to_client(x, client)
+    if not np.isfinite(x).all():
+        raise BadInput("x: a value is not finite; leave its row out")
+    return x
 
 
 def _parse_times(column: np.ndarray) -> np.ndarray:
@@ -125,14 +152,7 @@ def of_arrays(
             f"x: shape {[*x.shape]} with {format_count(len(y), 'label')}, but rows of the federation "
             f"are {facts['shape']}"
         )
-    if "scaling" not in spec.scaling:
-        raise BadInput(
-            f"{spec.run.key}: each client's own rows scale its features, and these numbers are not in the app; "
-            f"take client-N.pt of: {EXPORT_COMMAND}"
-        )
-    x = results_folder.scaling(spec.scaling).apply_to_client(x, client)
-    if not np.isfinite(x).all():
-        raise BadInput("x: a value is not finite; leave its row out")
+    x = _scale(spec, x, client)
     arrays = {"x": torch.from_numpy(np.ascontiguousarray(x)), **_targets(spec, y, client)}
     return ClientFile(client, arrays, _split_rows(len(x), time, shares, spec.seed, client))
 

@@ -40,6 +40,7 @@ def find_file(name: str, folder: Path = STUDIES, named_by: str = "") -> Path:
     if not name.endswith((".yaml", ".yml")):
         if name.lower().endswith((".yaml", ".yml")):
             raise BadInput(f"{name}: a study file ends in .yaml or .yml, in small letters; rename it")
+        check_folder(name, folder)
         entries = studies(folder)
         return entries[choose(name, entries, f"{named_by}: like" if named_by else "study")]
     file = Path(named_by).parent / name
@@ -47,6 +48,15 @@ def find_file(name: str, folder: Path = STUDIES, named_by: str = "") -> Path:
     if not file.is_file():
         raise BadInput(f"{file}: not found; name a study file, or a study from: fedweave list studies")
     return file
+
+
+def check_folder(name: str, folder: Path = STUDIES) -> None:
+    """Refuse to look for the study `name` outside of a project."""
+    if not folder.is_dir():
+        raise BadInput(
+            f"study: {name!r} is unknown, because this folder is no project (it has no {folder}/); go to one, or make "
+            "one: fedweave init FOLDER"
+        )
 
 
 def title(name: str) -> str:

@@ -1,0 +1,72 @@
+"""The command `predict` of a node: the answers of the simulation, without its files, and errors in one line."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hosts import Hosts, planned
+
+import fedweave as fw
+from fedweave.deployment.__main__ import main
+from fedweave.errors import BadInput
+
+
+def table(count: int, seed: int) -> pd.DataFrame:
+    draws = np.random.default_rng(seed)
+    hour = draws.integers(24, size=count).astype(float)
+    shops, kinds = np.resize(["A", "B", "C"], count), draws.choice(["x", "y"], count)
+    sales, late = hour / 3 + draws.normal(size=count), np.where(hour > 12, "yes", "no")
+    return pd.DataFrame({"shop": shops, "hour": hour, "kind": kinds, "late": late, "sales": sales})
+
+
+@pytest.mark.parametrize("method", ["fedavg_ft", "knn_per", "fedrep"])
+@pytest.mark.parametrize("label", ["late", "sales"])
+def test_a_node_predicts_what_the_simulation_predicts(method, label, tmp_path):
+    """`fw.compare` trains the same run with the same seed; new rows have a missing value and no label."""
+    if (method, label) == ("knn_per", "sales"):
+        pytest.skip("kNN-Per is for classes")
+    rows, new = table(90, 0), table(12, 1).drop(columns=["late", "sales"])
+    new.loc[2, "hour"] = np.nan
+    data = rows.drop(columns="sales" if label == "late" else "late")
+    federation = fw.Federation.from_pandas(data, client="shop", label=label, name="shops")
+    hosts = Hosts(tmp_path, planned(method, federation))
+    hosts.run()
+    new.to_csv(tmp_path / "new.csv", index=False)
+    node = ["--app", f"{tmp_path}/app", "--data", f"{tmp_path}/data/client-1.pt", "--state", f"{tmp_path}/nodes/1"]
+    assert not main(["predict", f"{tmp_path}/new.csv", *node, "--out", f"{tmp_path}/out.csv"])
+    answer = pd.read_csv(tmp_path / "out.csv")
+    same = fw.compare(federation, [method], rounds=2, lr=0.1, seeds=[3], executor="loop")[method]
+    features = new.drop(columns="shop")
+    if label == "sales":
+        np.testing.assert_allclose(answer["prediction"], same.predict(features, "B"), rtol=1e-4)
+        return
+    assert [*answer["prediction"]] == [*same.predict(features, "B")]
+    np.testing.assert_allclose(answer[["no", "yes"]], same.predict_proba(features, "B"), rtol=1e-4, atol=1e-6)
+
+
+def test_wrong_input_is_one_line(tmp_path, capsys):
+    federation = fw.Federation.from_pandas(
+        table(90, 0).drop(columns="sales"), client="shop", label="late", name="shops"
+    )
+    hosts = Hosts(tmp_path, planned("fedavg", federation))
+    table(6, 1).to_csv(tmp_path / "new.csv", index=False)
+    table(6, 1).drop(columns="hour").to_csv(tmp_path / "less.csv", index=False)
+    node = ["--app", f"{tmp_path}/app", "--data", f"{tmp_path}/data/client-1.pt", "--state", f"{tmp_path}/nodes/1"]
+    assert main(["predict", f"{tmp_path}/new.csv", *node]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("model.pt: no model yet; the node keeps it when the federation has ended")
+    hosts.run()
+    assert main(["predict", f"{tmp_path}/less.csv", *node]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no column 'hour'" in line
+
+
+def test_results_of_a_federation_say_where_the_models_are(tmp_path):
+    federation = fw.Federation.from_pandas(
+        table(90, 0).drop(columns="sales"), client="shop", label="late", name="shops"
+    )
+    hosts = Hosts(tmp_path, planned("fedavg", federation))
+    hosts.run()
+    (run,) = (tmp_path / "server").rglob("run.json")
+    comparison = fw.load(run.parents[2])
+    with pytest.raises(BadInput, match=r"models stay on the nodes; predict there: python -m fedweave\.dep"):
+        comparison["fedavg"].predict(table(3, 1), "A")
