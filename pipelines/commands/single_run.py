@@ -27,6 +27,7 @@ SELECTION_RULES = {
     "last": "the last one",
 }
 EVALUATION_POINTS = {"pre": "as received, before local training", "post": "after local training"}
+SINGLE = Path("results/single")
 out = Console(markup=False)  # labels have [brackets]
 
 
@@ -44,7 +45,15 @@ def run(
             help="a setting, name=value: of the method (lam=0.5), train.lr=0.1, model.hidden=32, partition.clients=5",
         ),
     ] = None,
-    output: Annotated[Path, typer.Option(parser=output_path, help="folder for the results")] = Path("results/single"),
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            parser=output_path,
+            help="folder for the results; runs of one data set in one folder need equal terms (default: results/single/"
+            "DATASET-METHOD, where a run replaces the one before)",
+            show_default=False,
+        ),
+    ] = None,
     resume: Annotated[bool, typer.Option(help="reuse a finished run with the same settings and code")] = True,
     uses: Uses = None,
 ) -> None:
@@ -66,8 +75,8 @@ def run(
     try:
         result = fw.fit(
             METHODS[method](**chosen.options), federation, model=chosen.task.model, seed=seed,
-            evaluate=asdict(chosen.evaluate), out=output, resume=resume, callbacks=[reports.append], name=chosen.study,
-            **asdict(chosen.train),
+            evaluate=asdict(chosen.evaluate), out=output or SINGLE / chosen.key, resume=resume,
+            callbacks=[reports.append], name=chosen.study, **asdict(chosen.train),
         )  # fmt: skip
     except fw.Diverged as error:
         raise error.__cause__ or error from None  # which names settings as --set takes them, such as train.lr

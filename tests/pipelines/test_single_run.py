@@ -14,7 +14,7 @@ from fedweave import results
 from fedweave.data import DATASETS
 from fedweave.pipelines.commands import records, single_run
 
-OUT = Path("results/single")
+OUT = Path("results/mine")
 
 
 @pytest.fixture(scope="module")
@@ -23,9 +23,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("single")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
-        single_run.run("fedavg", rounds=2)
-        single_run.run("ditto", rounds=2, settings=["lam=0.5"])
-        single_run.run("fedavg", dataset="us-income", rounds=2, settings=["train.lr=0.1"])
+        single_run.run("fedavg", rounds=2, output=OUT)
+        single_run.run("ditto", rounds=2, settings=["lam=0.5"], output=OUT)
+        single_run.run("fedavg", dataset="us-income", rounds=2, settings=["train.lr=0.1"], output=OUT)
     return place
 
 
@@ -61,12 +61,12 @@ def test_a_finished_run_is_reused_unless_training_is_requested(
     monkeypatch.chdir(folder)
     file = OUT / "runs" / "digits-fedavg" / "run.json"
     before = file.stat().st_mtime_ns
-    single_run.run("fedavg", rounds=2)
+    single_run.run("fedavg", rounds=2, output=OUT)
     assert file.stat().st_mtime_ns == before
     output = capsys.readouterr().out
     assert "--no-resume trains it again" in output
     assert re.search(r"^round [12], chosen by validation; scored as received, before local training; ", output, re.M)
-    single_run.run("fedavg", rounds=2, resume=False)
+    single_run.run("fedavg", rounds=2, resume=False, output=OUT)
     assert file.stat().st_mtime_ns > before
 
 
@@ -75,7 +75,7 @@ def test_the_report_shows_the_runs(
 ) -> None:
     """It has tables, a page and a leaderboard, as for a study."""
     monkeypatch.chdir(folder)
-    records.report("single")
+    records.report("mine")
     assert "Ditto" in capsys.readouterr().out
     assert "us-income" in (OUT / "report.html").read_text(encoding="utf-8")
     assert len(pd.read_csv(OUT / "leaderboard.csv")) == 3
@@ -85,7 +85,7 @@ def test_other_clients_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch
     """The same folder has runs of the same data set with another partition."""
     monkeypatch.chdir(folder)
     with pytest.raises(fw.BadInput, match="holds results of other data of the name 'digits'; choose another folder"):
-        single_run.run("fedavg", rounds=2, settings=["partition.clients=4"])
+        single_run.run("fedavg", rounds=2, settings=["partition.clients=4"], output=OUT)
 
 
 def test_other_terms_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,21 @@ def test_other_terms_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) 
         ({"settings": ["train.lr=0.1"]}, "lr: 0.05 there, 0.1 here"),
     ):
         with pytest.raises(fw.BadInput, match=rf"its run 'digits-ditto' .* other settings .*: {difference};.*--output"):
-            single_run.run("fedavg", **{"rounds": 2, **options})
+            single_run.run("fedavg", **{"rounds": 2, "output": OUT, **options})
+
+
+def test_each_run_has_a_folder_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of different terms do not meet, and a run replaces the one before of the same method and data set."""
+    monkeypatch.chdir(tmp_path)
+    for method, rounds in (("fedavg", 2), ("local", 3), ("fedavg", 1)):
+        single_run.run(method, rounds=rounds)
+    rounds_of = {
+        folder.name: fw.load(folder)[folder.name.removeprefix("digits-")].rounds["round"].max()
+        for folder in Path("results/single").iterdir()
+    }
+    assert rounds_of == {"digits-fedavg": 1, "digits-local": 3}
+    records.report("single/digits-local")
+    assert Path("results/single/digits-local/report.html").is_file()
 
 
 @pytest.mark.parametrize(
