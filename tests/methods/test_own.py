@@ -320,6 +320,22 @@ class Stepped(Sound):
     _rate = 2.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Float32(Sound):
+    """Its step is of float32, whatever the type of the model."""
+
+    def merge(self, old: Any, mean: Any) -> Any:
+        ones = torch.eye(len(old["fc.bias"]))
+        return {**mean, "fc.bias": ones @ mean["fc.bias"]}
+
+
+def test_another_type_than_that_of_the_model_is_named() -> None:
+    """With the line of the user's file, and the way out."""
+    words = r"RuntimeError \(test_own.py, line \d+\): .*; the checks train in float64, so give your tensors the type of"
+    with pytest.raises(AssertionError, match=words):
+        check_method(Float32)
+
+
 def test_a_setting_has_a_type() -> None:
     """A value without one is no setting; a base's setting would keep its default."""
     method_checks(Stepped)
