@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from fedweave.errors import BadInput, choose, format_count
+from fedweave.errors import BadInput, choose, format_count, format_value
 from fedweave.files import write_atomic
 from fedweave.pipelines import addresses, processes, signed_files
 from fedweave.pipelines.commands import projects
@@ -133,7 +133,13 @@ def select_study(
         BadInput: an unknown study, task or method, or nothing is left.
     """
     if not name.endswith((".yaml", ".yml")):
-        choose(name, catalogue.studies(), "study", "fedweave list studies")
+        entries = catalogue.studies()
+        if not entries:
+            raise BadInput(
+                f"study: {format_value(name)} is unknown, as this folder has no studies; go to a project, such as one "
+                "made by: fedweave init FOLDER"
+            )
+        choose(name, entries, "study", "fedweave list studies")
     from fedweave.pipelines.stages.graphs import graph_paths
 
     content = catalogue.expand(name, uses=uses or ())
