@@ -320,6 +320,16 @@ class Stepped(Sound):
     _rate = 2.0
 
 
+def test_a_refused_data_set_says_what_is_wrong() -> None:
+    """Without the type of the error, as its line is written for users."""
+
+    def vectors(root: Path) -> Dataset:
+        return Dataset("toy", "images", np.zeros((4, 3), dtype=np.float32), np.array([0, 1, 0, 1]), classes=2)
+
+    with pytest.raises(AssertionError, match=r"^vectors: dataset toy: images must be \[M, C, H, W\]"):
+        check_dataset(vectors)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Float32(Sound):
     """Its step is of float32, whatever the type of the model."""
