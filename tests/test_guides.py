@@ -206,8 +206,8 @@ def test_internal_imports_are_found() -> None:
 
 def test_files_code_and_commands_of_guides_are_found() -> None:
     assert {*guide("docs/add-method.md").files} == {
-        "mybench/damped.py", "mybench/nearest.py", "mybench/smoothed.py", "mybench/hyper.py", "my.yaml",
-        "test_damped.py",
+        "mybench/damped.py", "mybench/nearest.py", "mybench/smoothed.py", "mybench/hyper.py",
+        "mybench/attentive.py", "my.yaml", "test_damped.py",
     }  # fmt: skip
     assert len(guide("docs/add-method.md").commands) == 6
     assert {*guide("docs/add-model.md").files} == {

@@ -1,5 +1,6 @@
 """The command line `fedweave`: its commands, and how errors end them."""
 
+import re
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -64,6 +65,9 @@ def options(
     """Options of the program itself."""
 
 
+CALL = re.compile(r"^(compare|fit)\(\): ")  # before messages about arguments in Python, which nobody called here
+
+
 def main() -> None:
     """Entry point: bad input is one line on stderr and exit code 2."""
     run_command(app)
@@ -75,7 +79,7 @@ def run_command(command: Callable[[], Any]) -> None:
         with user_errors():
             command()
     except BadInput as error:
-        sys.exit(_print_error(str(error), 2))
+        sys.exit(_print_error(CALL.sub("", str(error)), 2))
     except Diverged as error:
         sys.exit(_print_error(str(error), 3))
 

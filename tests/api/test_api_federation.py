@@ -231,6 +231,21 @@ REFUSED = {
     ),
     "client: 3 ids, but x has 60 rows": lambda: fw.Federation.from_arrays(["a text"] * 60, Y, client=["a", "b", "c"]),
     "y: shape [4], but x has 60 rows; give one": lambda: fw.Federation.from_arrays(["a text"] * 60, Y[:4], client=WHO),
+    "y: shape [60, 2] has 2 values for each row; give one, such as y[:, 0]; several labels are for fore": lambda: (
+        fw.Federation.from_arrays(X, X[:, :2], client=WHO)
+    ),
+    "group: shape [60, 2] has 2 values for each row; give one": lambda: fw.Federation.from_arrays(
+        X, Y, client=WHO, group=[["g", "h"]] * 60
+    ),
+    "x of own-data: nan at [3, 0] is not finite; drop": lambda: fw.Federation.from_arrays(
+        np.where(np.arange(60)[:, None] == 3, np.nan, X[:, :1]), Y, client=WHO
+    ),
+    "x of own-data: nan at [3, 0], and 1 more value is not finite; drop": lambda: fw.Federation.from_arrays(
+        np.where(np.isin(np.arange(60), [3, 5])[:, None], np.nan, X[:, :1]), Y, client=WHO
+    ),
+    "table: no column is left as a feature; it has who, y alone": lambda: fw.Federation.from_pandas(
+        TABLE[["who", "y"]], client="who", label="y"
+    ),
     "y: only one class, '0'": lambda: fw.Federation.from_arrays(X, Y * 0, client=WHO),
     "y: holds numbers that are no classes": lambda: fw.Federation.from_arrays(X, Y + 0.5, client=WHO, target="classes"),
     "two ids have the same name": lambda: fw.Federation.from_arrays(X, Y, client=[1, "1", "a"] * 20),
@@ -254,7 +269,9 @@ REFUSED = {
     "too few for train, val and test, in 3 of 3 clients ('Ann', 'Bob', 'Cy')": lambda: fw.Federation.from_arrays(
         X[:6], Y[:6], client=WHO[:6]
     ),
-    "group: a client is in two groups": lambda: fw.Federation.from_arrays(X, Y, client=WHO, group=[*"ab"] * 30),
+    "group: client 'Ann' is in two groups, 'a' and 'b'; give all rows": lambda: fw.Federation.from_arrays(
+        X, Y, client=WHO, group=[*"ab"] * 30
+    ),
     "group: client 'Bob' has none": lambda: fw.Federation.from_arrays(X, Y, client=WHO, group={"Ann": 1}),
     "seed: -1 is no seed": lambda: fw.Federation.from_arrays(X, Y, client=WHO, seed=-1),
     "name: 3 is no name": lambda: fw.Federation.from_arrays(X, Y, client=WHO, name=3),

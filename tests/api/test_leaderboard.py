@@ -1,5 +1,6 @@
 """The leaderboard in Python: the documented columns, the numbers of the tables, and no unnecessary computation."""
 
+import json
 import re
 from pathlib import Path
 
@@ -45,6 +46,25 @@ def test_a_control_has_columns_only_if_it_was_compared(tmp_path: Path) -> None:
     assert [*board] == ["task", *(name for name in list_documented_columns() if "fedavg_ft" not in name)]
     assert board["rank"].tolist() == [1, 2, 3, 1, 2, 3]
     assert {*board["method"]} == {*several.methods}
+
+
+def test_a_control_with_a_name_of_its_own_is_the_control(tmp_path: Path) -> None:
+    """Tests and gains find it. Where the plain one is there too, or trains in another way, it stays a variant."""
+    draws = np.random.default_rng(0)
+    x, y = draws.normal(size=(90, 3)), np.arange(90) % 2
+    federation = fw.Federation.from_arrays(x, y, client=np.arange(90) % 3)
+    methods = {"alone": "local", "tuned": "fedavg_ft", "near": fw.methods.Ditto(lam=0.1)}
+    named = fw.compare(federation, methods, model="linear", rounds=1, seeds=2, progress=False, out=tmp_path / "named")
+    plain = fw.compare(federation, [*methods.values()], model="linear", rounds=1, seeds=2, progress=False)
+    board, expected = (made.leaderboard().drop(columns=["method", "seconds"]) for made in (named, plain))
+    pd.testing.assert_frame_equal(board, expected)
+    assert {"vs_local", "vs_fedavg_ft"} < {*board}
+    assert {*named.methods} == {*methods}
+    file = tmp_path / "named" / "runs" / "own-data-alone" / "run.json"
+    info = json.loads(file.read_text(encoding="utf-8"))
+    info["spec"]["train"]["lr"] = 0.5
+    file.write_text(json.dumps(info), encoding="utf-8")
+    assert "vs_local" not in fw.load(tmp_path / "named").leaderboard()
 
 
 WORDS = {

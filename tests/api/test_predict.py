@@ -214,3 +214,25 @@ def test_rows_of_other_clients_are_refused(tmp_path: Path) -> None:
         line = "^table: column 'who' has rows of other clients, such as '0'; give the rows of '1' alone, or leave the"
         with pytest.raises(ValueError, match=line):
             model(table)
+
+
+class Words(nn.Module):
+    """A sequence of codes: their vectors, and a layer on the mean."""
+
+    def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
+        super().__init__()
+        self.vectors, self.out = nn.Embedding(9, 4), nn.Linear(4, outputs)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.vectors(x.long()).mean(1))
+
+
+def test_a_code_that_an_embedding_does_not_have_is_refused() -> None:
+    """A model of the user's own reads sequences of codes, as they are."""
+    draws = np.random.default_rng(0)
+    x = draws.integers(0, 9, size=(60, 5))
+    federation = fw.Federation.from_arrays(x, np.arange(60) // 3 % 2, client=["Ann", "Bob", "Cy"] * 20)
+    result = fw.fit("fedavg_ft", federation, model=Words, **QUIET)
+    assert len(result.predict(x[:3], "Bob")) == 3
+    with pytest.raises(fw.BadInput, match=r"x: the model has no entry for a value of these rows .*; give codes as in"):
+        result.predict(x[:3] + 9, "Bob")

@@ -58,6 +58,17 @@ def test_a_column_of_many_values_is_embedded() -> None:
     assert "item: category" in str(made.describe())
 
 
+def test_a_column_is_described_in_one_line_whatever_its_name() -> None:
+    """A name with a line break, and one of spaces, are visible."""
+    draws = np.random.default_rng(0)
+    names = ["two\nlines", " ", "größe (cm)"]
+    table = pd.DataFrame({name: draws.normal(size=60) for name in names})
+    table = table.assign(who=[*"abc"] * 20, late=np.arange(60) // 3 % 2)
+    lines = fw.Federation.from_pandas(table, client="who", label="late").describe().splitlines()
+    for name in ("'two\\nlines'", "' '", "größe (cm)"):
+        assert len([line for line in lines if line.startswith(f"{name}: number, minus ")]) == 1
+
+
 def test_embeddings_and_one_column_per_value_learn_the_same(tmp_path: Path) -> None:
     """Both solve the task, in every executor. The model of a folder predicts raw rows with the scores of the run."""
     table = shops(1500, items=40)

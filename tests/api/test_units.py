@@ -60,7 +60,7 @@ def test_every_way_to_give_units_is_equivalent(tmp_path: Path) -> None:
 
 BAD = {
     "unit: no column 'persn'; did you mean 'person'": "persn",
-    "unit: a client is in two units; give all rows of a client the same": [f"row {i}" for i in range(len(TABLE))],
+    "unit: client 'arm 00' is in two units, 'row .*' and 'row .*'; give": [f"row {i}" for i in range(len(TABLE))],
     "unit: client 'arm 11' has none": {f"arm {i:02}": "a" for i in range(11)},
     r"unit: shape \[3\], but x has 360 rows; give one value for each": ["a", "b", "c"],
     "unit: 60 of 360 entries are missing; give a client alone its own name there": TABLE["person"].mask(OWNER < 2),

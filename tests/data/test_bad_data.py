@@ -60,7 +60,7 @@ PARTITIONS: list[tuple[str, str, dict[str, Any], list[str]]] = [
     ("digits-graph", "metis", {"clients": 1500}, ["partition.clients"]),
     ("sines", "natural", {"clients": 3, "window": 60, "horizon": 2}, ["partition.window", "60"]),
     ("sines", "natural", {"clients": 3, "window": 39, "horizon": 1}, ["sines", "too few"]),
-    ("sines", "natural", {"clients": 3, "window": 4}, ["partition.horizon", "None"]),
+    ("sines", "natural", {"clients": 3, "window": 4}, ["partition.horizon", "missing"]),
     ("sines", "natural", {"clients": 3, "window": 4, "horizon": 2, "stride": 0}, ["partition.stride", "0"]),
     ("sines", "natural", {"clients": 4, "window": 4, "horizon": 2}, ["partition.clients", "4", "3 natural"]),
 ]

@@ -339,7 +339,7 @@ BAD = [
     ("toy", "iid", 0, {}, "partition.clients: 0"),
     ("toy", "iid", 10**6, {}, "partition.clients: 1000000"),
     ("toy", "iid", 2.5, {}, "partition.clients: 2.5"),
-    ("toy", "iid", None, {}, "partition.clients: None must be an integer"),
+    ("toy", "iid", None, {}, "partition.clients: missing; give an integer, between 1 and"),
     ("toy", "iid", 700, {}, "use fewer clients"),
     ("toy", "shards", 7, {"classes": 2}, "partition.clients: 7 x 2 shards"),
     ("toy", "clusters", 7, {"classes": 2}, "must be a multiple of 5"),
@@ -361,7 +361,7 @@ BAD = [
     ("digits-graph", "metis_overlap", 7, {}, "not a multiple of copies"),
     ("digits-graph", "metis", 1000, {}, "use fewer clients"),
     ("series", "natural", 5, {"window": 12, "horizon": 12}, "has 3 natural clients"),
-    ("series", "natural", 3, {}, "partition.window: None"),
+    ("series", "natural", 3, {}, "partition.window: missing; give an integer"),
     ("series", "natural", 3, {"window": 30, "horizon": 20}, "too few"),
 ]
 

@@ -312,9 +312,8 @@ DRAWS = {"torch": lambda: torch.randn(1), "numpy": lambda: np.random.rand(), "py
 def test_draws_without_a_key_are_refused(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Draws from a global generator are refused. With other threads, which may draw, there is a warning."""
     monkeypatch.setattr(guards, "_is_only_thread", lambda: True)
-    assert_refused(
-        drawing_method(DRAWS[source]), "Mine: draws random numbers without a key", "data.key", "dropout_keys.uniform"
-    )
+    words = "Mine: draws random numbers without a key (in round 1)"
+    assert_refused(drawing_method(DRAWS[source]), words, "data.key", "dropout_keys.uniform")
     monkeypatch.setattr(guards, "_is_only_thread", lambda: False)
     with pytest.warns(UserWarning, match="Mine, or another thread, draws random numbers"):
         run_rounds(drawing_method(DRAWS[source]))
@@ -338,8 +337,9 @@ def test_draws_of_a_start_and_of_an_evaluation_are_refused(monkeypatch: pytest.M
     def init(self: Any, start: Any) -> Any:
         return {"model": trees.tree_map(torch.randn_like, start.model)}
 
-    assert_refused(variant(personalize=personalize), "Mine: draws random numbers without a key")
-    assert_refused(variant(init=init), "Mine: draws random numbers without a key", "seeding.use_seed(start.seed)")
+    words, way_out = "Mine: draws random numbers without a key", "seeding.use_seed(start.seed)"
+    assert_refused(variant(personalize=personalize), f"{words} (in the evaluation after round 1)")
+    assert_refused(variant(init=init), f"{words} (before round 1)", way_out)
 
 
 class Dropping(MLP):

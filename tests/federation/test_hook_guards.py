@@ -254,6 +254,35 @@ def test_a_missing_entry_is_named(executor: Executor) -> None:
     assert_refused(variant(client_update=without_model), words, executor=executor)
 
 
+def test_a_missing_row_is_named() -> None:
+    """With the line of the user's file. Ids of clients that joined later have no row in a table that did not grow."""
+    cls = hooked(
+        SplitClient,
+        GeneratedModels,
+        server_solver=property(lambda self: SGD(lr=1.0)),
+        begin=lambda self, start: (trees.broadcast(start.model, start.clients), {}),
+        generate=lambda self, phi, fixed, ids: {name: value[ids] for name, value in phi.items()},
+        __module__=__name__,
+    )
+    method = cls(task=tiny.rows_task(), solver=SGD(lr=0.1), training=Training(batch_size=4, epochs=1))
+    words = r"Mine.generate, .* \(test_hook_guards.py, line \d+\), reads a row that is not there: .*; .*add_rows"
+    with pytest.raises(BadInput, match=words):
+        list(run(method, tiny.rows_federation(), Settings(rounds=2, newcomers=2, join_round=1), Loop()))
+
+
+def test_a_server_has_something_to_generate() -> None:
+    """Not if clients keep every parameter, such as the head of a linear model."""
+    cls = hooked(
+        SplitClient,
+        GeneratedModels,
+        server_solver=property(lambda self: SGD(lr=1.0)),
+        private=property(lambda self: self.task.params),
+        begin=lambda self, start: next(iter(self.generated_shapes)),
+        generate=lambda self, phi, fixed, ids: phi,
+    )
+    assert_refused(cls, "Mine.private: every parameter stays with the client", "keep fewer names")
+
+
 def test_an_error_of_fedweave_is_no_missing_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     """A built-in method with a missing entry is a defect, which needs its traceback."""
     monkeypatch.setattr(METHODS["fedavg"], "client_update", kept)

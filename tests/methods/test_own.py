@@ -320,6 +320,32 @@ class Stepped(Sound):
     _rate = 2.0
 
 
+def test_a_refused_data_set_says_what_is_wrong() -> None:
+    """Without the type of the error, as its line is written for users."""
+
+    def vectors(root: Path) -> Dataset:
+        return Dataset("toy", "images", np.zeros((4, 3), dtype=np.float32), np.array([0, 1, 0, 1]), classes=2)
+
+    with pytest.raises(AssertionError, match=r"^vectors: dataset toy: images must be \[M, C, H, W\]"):
+        check_dataset(vectors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Float32(Sound):
+    """Its step is of float32, whatever the type of the model."""
+
+    def merge(self, old: Any, mean: Any) -> Any:
+        ones = torch.eye(len(old["fc.bias"]))
+        return {**mean, "fc.bias": ones @ mean["fc.bias"]}
+
+
+def test_another_type_than_that_of_the_model_is_named() -> None:
+    """With the line of the user's file, and the way out."""
+    words = r"RuntimeError \(test_own.py, line \d+\): .*; the checks train in float64, so give your tensors the type of"
+    with pytest.raises(AssertionError, match=words):
+        check_method(Float32)
+
+
 def test_a_setting_has_a_type() -> None:
     """A value without one is no setting; a base's setting would keep its default."""
     method_checks(Stepped)

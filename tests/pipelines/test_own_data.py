@@ -1,6 +1,7 @@
 """`fedweave compare` and `fedweave predict` give the same as the API, from files, in one folder."""
 
 import io
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pandas as pd
 import pytest
 
 import fedweave as fw
-from fedweave.pipelines.commands import listing, own_data, recommend
+from fedweave.pipelines.commands import listing, main, own_data, recommend, studies
 
 SETTINGS: dict[str, Any] = {"client": "dest", "label": "late", "methods": "local,ditto", "rounds": 3, "seeds": 2}
 
@@ -163,6 +164,24 @@ REFUSED: dict[str, dict[str, Any]] = {
     "--set: 'lr' is not name=value": {"settings": ["lr"]},
     "'mpl' is unknown; did you mean": {"model": "mpl"},
 }
+
+
+def test_a_command_names_no_call_of_python(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its user has called no `compare()`."""
+    monkeypatch.chdir(tmp_path)
+    wrong = {**SETTINGS, "out": tmp_path / "none", "settings": ["ditto.lam=much"]}
+    with pytest.raises(SystemExit, match="2"):
+        main.run_command(partial(own_data.compare, folder / "flights.csv", **wrong))
+    assert capfd.readouterr().err == "error: ditto.lam: 'much' is not a finite number\n"
+
+
+def test_a_study_is_looked_for_in_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In another folder there are no studies to choose from."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(fw.BadInput, match=r"^study: 'quick' is unknown, as this folder has no studies; .* init"):
+        studies.select_study("quick", None, None)
 
 
 @pytest.mark.parametrize("message", REFUSED)

@@ -1,5 +1,6 @@
 """Parts of the page and its figures that readers may misread: marks, methods without all tasks, axes, names on maps."""
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -113,3 +114,11 @@ def test_the_page_explains_two_marks_of_one_pair(tmp_path: Path, control: bool) 
     assert "seconds of all seeds" in text
     assert "Costs are of one seed" in text
     assert text.count("How the numbers are made</") == 2
+
+
+def test_names_in_any_script_are_texts_of_a_figure() -> None:
+    """The browser has fonts for them. The font that measures them here does not, which is no warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        svg = plots.collaboration(np.full((1, 2, 2, 2), 0.5), [1], ["北京", "Zürich"])
+    assert "北京" in svg

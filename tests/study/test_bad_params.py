@@ -102,7 +102,7 @@ BAD: list[tuple[str, Any, list[str]]] = [
     (f"{DIGITS}/partition/clients", 0, ["partition.clients", "0", "at least 1"]),
     (f"{DIGITS}/partition/clients", 2.5, ["partition.clients", "2.5"]),
     (f"{DIGITS}/partition/clients", True, ["partition.clients", "True"]),
-    (f"{DIGITS}/partition", {"name": "iid", "clients": 3}, ["partition.seed", "None", "whole number"]),
+    (f"{DIGITS}/partition", {"name": "iid", "clients": 3}, ["partition.seed", "missing", "whole number"]),
     (f"{DIGITS}/partition/seed", -1, ["partition.seed", "-1"]),
     (f"{DIGITS}/partition/seeds", [1, 2], ["partition: seed 666", "seeds [1, 2]", "one of them"]),
     (f"{DIGITS}/partition", {**IID, "seeds": []}, ["partition.seeds", "[]", "one per split"]),

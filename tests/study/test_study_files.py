@@ -27,6 +27,11 @@ WRONG = {
     "shares": (DIGITS % ", partition: {split: {train: 0.5, test: 0.2}}", ["digits.partition.split:", "0.7, not to 1"]),
     "split": (DIGITS % ", partition: {split: 0.8}", ["tasks.digits.partition.split: 0.8 must map train, val, test"]),
     "text as a seed": (ROWS % "seeds: [a, 2, 3]", ["x.yaml: tasks.own.partition.seeds: 'a' must be an integer"]),
+    "no seed": (ROWS % "split: null", ["tasks.own.partition.seed: missing; give a whole number, at least 0"]),
+    "no clients": (
+        ROWS.replace("clients: 3, ", "") % "seed: 1", ["tasks.own.partition.clients: missing; give a whole number"]),
+    "model by its name": (DIGITS % ", model: mlp", ["digits.model: 'mlp' is not a mapping; write model: {name: mlp}"]),
+    "number in quotes": (DIGITS % ", train: {lr: '0.1'}", ["train.lr: '0.1' is not a finite number; leave the quotes"]),
     "normalize": (DIGITS % ", normalize: {}", ["tasks.digits.normalize.name: missing; choices: none"]),
     "methods as a list": (DIGITS % "" + "methods: {ditto: []}", ["methods.ditto: [] is not a block of settings"]),
     "methods as a text": (DIGITS % "" + "methods: {ditto: ''}", ["methods.ditto: '' is not a block of settings"]),

@@ -27,6 +27,10 @@ def as_column(values: Any, name: str, count: int) -> np.ndarray:
         column = np.asarray(values)
     except ValueError as error:
         raise BadInput(f"{name}: the entries have different lengths; give one value for each row") from error
+    if column.ndim > 1 and len(column) == count and column.size > count:
+        several = "; several labels are for forecasts, with window and horizon" if name == "y" else ""
+        values = f"shape {list(column.shape)} has {column.size // count} values for each row"
+        raise BadInput(f"{name}: {values}; give one, such as {name}[:, 0]{several}")
     if column.shape != (count,):
         raise BadInput(
             f"{name}: shape {list(column.shape)}, but x has {format_count(count, 'row')}; give one value for each"
@@ -186,7 +190,11 @@ def _names_by_client(values: Any, option: str, owner: np.ndarray, names: tuple[s
         pairs = {(names[i], str(value)) for i, value in zip(owner, column, strict=True)}
         name_of = dict(pairs)
         if len(pairs) > len(name_of):
-            raise BadInput(f"{option}: a client is in two {option}s; give all rows of a client the same")
+            client = min(name for name, value in pairs if name_of[name] != value)
+            two = " and ".join(repr(value) for value in sorted(value for name, value in pairs if name == client)[:2])
+            raise BadInput(
+                f"{option}: client {client!r} is in two {option}s, {two}; give all rows of a client the same"
+            )
     missing = [name for name in names if name not in name_of]
     if missing:
         raise BadInput(f"{option}: client {missing[0]!r} has none; name one for each client")

@@ -65,6 +65,8 @@ def feature_columns(
     excluded = _excluded_columns(table, features, exclude)
     columns = [name for name in table.columns if name not in (*used, *excluded)] if features is None else features
     selected = as_names(columns, "features", 0)
+    if features is None and len(selected) < least:
+        raise BadInput(f"table: no column is left as a feature; it has {', '.join(map(str, table.columns))} alone")
     if len(selected) < least or {*selected} & {client, *labels}:
         others = " and ".join(map(repr, (client, *labels)))
         raise BadInput(f"features: {selected} must name columns other than {others}, at least {least}")

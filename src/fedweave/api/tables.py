@@ -103,20 +103,21 @@ class Column:
         return replace(self, median=median, mean=mean, std=std, own=())
 
     def __str__(self) -> str:
+        name = self.name if self.name.strip() and self.name.isprintable() else repr(self.name)
         filled = f"; {self.missing} missing in training" if self.missing else ""
         values, words = (format_count(len(part), noun) for part, noun in ((self.levels, "value"), (self.words, "word")))
         if self.is_text:
             method = f"a vocabulary of {words}" if self.words else f"{self.buckets} hashes"
-            return f"{self.name}: text, counts of words by {method}{filled}"
+            return f"{name}: text, counts of words by {method}{filled}"
         if self.coded:
-            return f"{self.name}: category, {values}, embedded (others: one vector){filled}"
+            return f"{name}: category, {values}, embedded (others: one vector){filled}"
         if self.levels:
-            return f"{self.name}: category, {values}, one column each (others: zeros){filled}"
+            return f"{name}: category, {values}, one column each (others: zeros){filled}"
         if self.own:
             fill = ", missing values become the client's median" if self.missing else ""
-            return f"{self.name}: number, by each client's own mean and standard deviation{fill}{filled}"
+            return f"{name}: number, by each client's own mean and standard deviation{fill}{filled}"
         fill = f", missing values become the median {self.median:.4g}" if self.missing else ""
-        return f"{self.name}: number, minus {self.mean:.4g}, divided by {self.std:.4g}{fill}{filled}"
+        return f"{name}: number, minus {self.mean:.4g}, divided by {self.std:.4g}{fill}{filled}"
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedweave.data.base import Dataset, Partition, find_repeated_row
 from fedweave.data.partitions.splits import PARTS
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, format_count
 
 
 class PublishedSizes(NamedTuple):
@@ -72,9 +72,9 @@ def check_finite(x: np.ndarray, what: str, way: str) -> None:
     if np.issubdtype(x.dtype, np.floating) and not np.isfinite(np.sum(x, dtype=np.float64)):
         bad = np.argwhere(~np.isfinite(x))
         if len(bad):
-            raise BadInput(
-                f"{what}: {x[tuple(bad[0])]} at {bad[0].tolist()}, and {len(bad) - 1} more values are not finite; {way}"
-            )
+            rest = f", and {format_count(len(bad) - 1, 'more value')}" if len(bad) > 1 else ""
+            verb = "are" if len(bad) > 2 else "is"
+            raise BadInput(f"{what}: {x[tuple(bad[0])]} at {bad[0].tolist()}{rest} {verb} not finite; {way}")
 
 
 def check_fits(dataset: Dataset, partition: Partition) -> None:

@@ -107,6 +107,7 @@ class GeneratedModels(Method):
         return {"phi": phi, "optimizer": self.server_solver.init(trees.flatten_paths(phi)), "fixed": fixed}
 
     def init(self, start: Start) -> Server:
+        state_guards.check_shared(type(self).__name__, self.generated_shapes)
         begun = self.begin(start)
         state_guards.check_pair(f"{type(self).__name__}.begin", begun, "(φ, fixed state)")
         return self.assemble(*begun)

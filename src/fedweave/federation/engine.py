@@ -193,7 +193,7 @@ def run(
     settings = timeline.settings
     join_settings = (settings.newcomers, settings.seed, executor, settings.upload_path)
     first_method, founders = timeline.stages[0].method, timeline.founders
-    with use_storage(settings.storage), guards.forbid_unkeyed_draws(type(first_method).__name__):
+    with use_storage(settings.storage), guards.forbid_unkeyed_draws(type(first_method).__name__, "before round 1"):
         state = resume or begin(first_method, founders, settings.seed, executor, settings.upload_path)
     downloads, accountant = DownloadCache(), Accountant(timeline)
     current: Method | None = None
@@ -205,14 +205,15 @@ def run(
         with (
             use_storage(settings.storage),
             recordings.enable(executor.recorded),
-            guards.forbid_unkeyed_draws(type(method).__name__),
+            guards.forbid_unkeyed_draws(type(method).__name__, f"in round {state.round + 1}"),
         ):
             state = hand_over(stage, state, founders, settings, executor) if begins else state
             state = add_newcomers(method, state, present, *join_settings) if timeline.joins(state.round) else state
             state, report, post = run_round(method, state, present, settings, executor, evaluates, downloads)
         method = current = stage.method.at(settings.seed, state.round)
         if evaluates:
-            with recordings.enable(executor.recorded), guards.forbid_unkeyed_draws(type(method).__name__):
+            when = f"in the evaluation after round {state.round}"
+            with recordings.enable(executor.recorded), guards.forbid_unkeyed_draws(type(method).__name__, when):
                 scores, models = evaluate(method, state, present, settings, executor, post, downloads)
             numbers = diagnose(method, state.server, present) | accountant.privacy_loss(state.round)
             vectors = portray(method, state.server, present)

@@ -24,32 +24,37 @@ from fedweave.tensors.trees import Params
 MT19937_BYTES = 625 * 4  # 624 words and the position of the next one
 KEYED = (
     "take them from data.key with fedweave.tensors.dropout_keys.uniform (in a model: dropout_keys.dropout with its "
-    "key), and those of the server's start from fedweave.tensors.seeding.use_seed(start.seed), so that seeds decide"
+    "key), and those of the server's start from fedweave.tensors.seeding.use_seed(start.seed), so that seeds decide; a "
+    "network of PyTorch draws wherever it is built: keep it as fedweave.families.architecture(Net, ...), and run that"
 )
 
 
 @contextmanager
-def forbid_unkeyed_draws(name: str) -> Iterator[None]:
+def forbid_unkeyed_draws(name: str, when: str = "") -> Iterator[None]:
     """Refuse a method `name` that draws from the global generators of PyTorch, NumPy or Python inside this block.
 
     If the process has other threads, these may have drawn, so it is a warning only. A module that is imported in this
     block may draw too, as those of scikit-learn do. Then nothing is reported in this round; the next round shows it.
 
+    Args:
+        when: the part of the run that the block is, for the message.
+
     Raises:
         BadInput: a generator has changed.
     """
     before, modules = _generators(), len(sys.modules)
+    message = f"draws random numbers without a key{when and f' ({when})'}; {KEYED}"
     try:
         yield
     except RuntimeError as error:
         if "randomness error mode" not in str(error):  # of torch.func.vmap
             raise
-        raise BadInput(f"{name}: draws random numbers without a key; {KEYED}") from error
+        raise BadInput(f"{name}: {message}") from error
     if _generators() == before or len(sys.modules) != modules:
         return
     if _is_only_thread():
-        raise BadInput(f"{name}: draws random numbers without a key; {KEYED}")
-    warnings.warn(f"{name}, or another thread, draws random numbers without a key; {KEYED}", stacklevel=3)
+        raise BadInput(f"{name}: {message}")
+    warnings.warn(f"{name}, or another thread, {message}", stacklevel=3)
 
 
 @contextmanager

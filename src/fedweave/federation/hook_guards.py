@@ -54,8 +54,8 @@ def guard_call(method: object, hook: str, **given: Tree) -> Iterator[None]:
     """Refuse a call of `hook` in this block that writes into what it was `given`, by the names of its arguments.
 
     Raises:
-        BadInput: a tensor was written to, a dictionary has other entries, or a user's method reads an entry that is not
-            there; it names the method, the hook and the entry.
+        BadInput: a tensor was written to, a dictionary has other entries, or a user's method reads an entry or a row
+            that is not there; it names the method, the hook and the entry.
     """
     name, before = f"{type(method).__name__}.{hook}", _snapshot(given)
     try:
@@ -64,6 +64,10 @@ def guard_call(method: object, hook: str, **given: Tree) -> Iterator[None]:
         if users_file(type(method)) is None:
             raise
         raise BadInput(_describe_missing(type(method), name, error, given)) from error
+    except IndexError as error:
+        if users_file(type(method)) is None:
+            raise
+        raise BadInput(_describe_range(type(method), name, error)) from error
     except RuntimeError as error:
         if not any(words in str(error) for words in IMPOSSIBLE):
             raise
@@ -75,14 +79,28 @@ def guard_call(method: object, hook: str, **given: Tree) -> Iterator[None]:
 
 def _describe_missing(cls: type, name: str, error: KeyError, given: dict[str, Tree]) -> str:
     """The entry that is not there, the line that reads it, and the entries that the hook `name` was given."""
-    line, file = error_line(cls, error), users_file(cls)
-    place = f" ({file.name}, line {line})" if file and line else ""
+    place = _describe_place(cls, error)
     trees = {argument: tree for argument, tree in given.items() if isinstance(tree, dict) and argument != "data"}
     entries = "; ".join(f"{argument}: {_list_names(tree)}" for argument, tree in trees.items())
     return (
         f"{name}, or a function that it calls{place}, reads the entry {error}, which is not there; it was given "
         f"{entries or 'no dictionary'}"
     )
+
+
+def _describe_range(cls: type, name: str, error: IndexError) -> str:
+    """The row that is not there, and the line that reads it."""
+    reason = str(error).splitlines()[0].rstrip(".")
+    return (
+        f"{name}, or a function that it calls{_describe_place(cls, error)}, reads a row that is not there: {reason}; "
+        "a table of clients needs a row for each client, and for those that join later too (add_rows or admit)"
+    )
+
+
+def _describe_place(cls: type, error: Exception) -> str:
+    """The file and the line of the user who wrote `cls`; empty for an error from elsewhere."""
+    line, file = error_line(cls, error), users_file(cls)
+    return f" ({file.name}, line {line})" if file and line else ""
 
 
 def _list_names(tree: dict[Any, Any]) -> str:

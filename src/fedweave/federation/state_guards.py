@@ -40,6 +40,19 @@ def check_update(name: str, update: object, expected: type, client: Tree) -> Non
     _check_form(f"{hook}: {{}} of the client's state", client, update.client, f"{name}.join")  # type: ignore[attr-defined]
 
 
+def check_shared(name: str, shapes: Mapping[str, object]) -> None:
+    """Refuse a method `name` whose clients keep the whole model, so that no parameter is left in `shapes`.
+
+    Raises:
+        BadInput: naming the way out.
+    """
+    if not shapes:
+        raise BadInput(
+            f"{name}.private: every parameter stays with the client, and the server has nothing to generate; keep "
+            "fewer names, or take a model that has a layer below its head"
+        )
+
+
 def check_server(name: str, before: Tree, after: object) -> None:
     """Refuse a state of the server that `aggregate` of the method `name` returned if the one `before` has another form.
 

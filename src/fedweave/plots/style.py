@@ -7,6 +7,7 @@ dashes.
 
 import io
 import re
+import warnings
 import zlib
 from collections.abc import Callable, Collection, Sequence
 from contextvars import ContextVar
@@ -125,7 +126,9 @@ def to_svg(figure: "Figure", salt: str) -> str:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     buffer = io.StringIO()
-    with mpl.rc_context({"svg.hashsalt": salt}):
+    with mpl.rc_context({"svg.hashsalt": salt}), warnings.catch_warnings():
+        # Texts stay texts, which the browser draws in fonts of its own.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
         FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})  # `savefig` would draw everything twice
     text = buffer.getvalue()
     text = text[text.index("<svg") :]

@@ -4,7 +4,7 @@ A run without `run.json` is unfinished.
 """
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ import pandas as pd
 from fedweave.errors import BadInput, choose, format_count
 from fedweave.files import read, read_table
 from fedweave.results import published
-from fedweave.results.marks import REFERENCES, control_column
+from fedweave.results.marks import CONTROLS, REFERENCES, control_column
 from fedweave.runs import selection
 
 RETRAIN_HINT = "train the run again"  # the advice for every damaged file
@@ -231,6 +231,18 @@ def _read_optional(file: Path, columns: tuple[str, ...]) -> pd.DataFrame:
     return read_table(file, columns, RETRAIN_HINT) if file.is_file() else pd.DataFrame(columns=list(columns))
 
 
+def _as_control(run: Run, peers: Sequence[Run]) -> Run:
+    """`run` by the label of a control if it is the only run of that method among its `peers`, the runs of its task.
+
+    Tests and gains look for controls by their labels. So a name of the user's own, such as {"alone": "local"}, must not
+    hide one. A run that trains in another way than its peers keeps its name.
+    """
+    label = next((label for label in CONTROLS if control_column(label) == f"vs_{run.info['method']}"), "")
+    alone = [peer.info["method"] for peer in peers].count(run.info["method"]) == 1
+    ways = [(peer.info.get("spec") or {}).get("train") for peer in peers]
+    return replace(run, info={**run.info, "label": label}) if label and alone and ways == ways[:1] * len(ways) else run
+
+
 def load_study(folder: Path | str, only: Collection[str] | None = None) -> Study:
     """Read every finished run under `folder`/runs, or those named in `only`, in the order of their names.
 
@@ -245,6 +257,7 @@ def load_study(folder: Path | str, only: Collection[str] | None = None) -> Study
     if not finished:
         raise BadInput(f"{folder / 'runs'}: no finished run; train one first")
     runs = [load_run(path) for path in finished]
+    runs = [_as_control(run, [other for other in runs if other.task == run.task]) for run in runs]
     labels = [(run.task, run.printed_label) for run in runs]
     runs = [
         replace(run, shares_label=labels.count(key) > 1 and not run.is_reference)

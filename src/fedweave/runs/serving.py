@@ -58,12 +58,18 @@ class DeployedModels:
             scores [B, C] or [V, C], or forecasts [B, horizon], or numbers as the models learn them.
 
         Raises:
-            BadInput: an unknown client or seed.
+            BadInput: an unknown client or seed, or a value that a model of the user's own looks up in vain.
         """
         seed = self.select_seed(seed)
         inputs = torch.from_numpy(np.asarray(x, dtype=np.float32))
-        with torch.no_grad():
-            return self.outputs(self.select_model(seed, client), inputs, client).numpy()
+        try:
+            with torch.no_grad():
+                return self.outputs(self.select_model(seed, client), inputs, client).numpy()
+        except IndexError as error:  # of an embedding
+            raise BadInput(
+                f"x: the model has no entry for a value of these rows ({error}), such as a code that an embedding was "
+                "not made for; give codes as in training"
+            ) from error
 
     def select_model(self, seed: int, client: int) -> Tree:
         """The model of `client` in one repetition.

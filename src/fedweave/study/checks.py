@@ -128,6 +128,8 @@ def _check_partition(partition: Mapping[str, Any], where: str) -> None:
 
 
 def _check_integer(value: object, low: int, high: int, where: str) -> None:
+    if value is None:
+        _refuse(f"{where}: missing; give a whole number, at least {low} and at most {high}")
     if type(value) is not int or not low <= value <= high:
         _refuse(f"{where}: {format_value(value)} must be a whole number, at least {low} and at most {high}")
 

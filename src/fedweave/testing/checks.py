@@ -135,6 +135,8 @@ def check_dataset(loader: Callable[[Path], Dataset], root: Path | str | None = N
         folder = Path(root or empty)
         try:
             first, second = loader(folder), loader(folder)
+        except BadInput as error:  # its line says what is wrong
+            raise AssertionError(f"{_loader_name(loader)}: {error}") from error
         except Exception as error:  # whatever the code of a user raises
             raise AssertionError(f"{_loader_name(loader)}: {type(error).__name__}: {error}") from error
     assert isinstance(first, Dataset), (

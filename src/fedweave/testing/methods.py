@@ -11,11 +11,15 @@ from fedweave.families.weaving import Weaving
 from fedweave.federation.federation import Federation
 from fedweave.federation.protocol import Method
 from fedweave.federation.schedule import Training
+from fedweave.registry import error_line, users_file
 from fedweave.testing import contract
 from fedweave.testing.federations import TASKS
 from fedweave.testing.hook_names import check_names
 
 Check = Callable[[], object]
+# Parts of PyTorch's messages about tensors of two types.
+OTHER_TYPES = ("same dtype", "found dtype", "but found Double", "but found Float", "expected scalar type")
+MODEL_TYPE = "x.to(like), with `like` one of its parameters, or fedweave.families.init_parameters for a network"
 
 
 def check_method(cls: type[Method], **settings: Any) -> None:
@@ -70,7 +74,7 @@ def _method_checks(cls: type[Method], kind: str, settings: dict[str, Any]) -> li
             arguments = () if alone else build_objects()
             check(*arguments, *([expected_rounds()] if compared else []))
 
-        return _report(perform, check, f"{cls.__name__}-{kind}")
+        return _report(perform, check, cls, kind)
 
     learning = [build_check(contract.all_parameters_learn, True)] if issubclass(cls, GeneratedModels) else []
     weaving = [build_check(contract.controls_reach_the_graph, False)] if issubclass(cls, Weaving) else []
@@ -88,14 +92,14 @@ def _method_checks(cls: type[Method], kind: str, settings: dict[str, Any]) -> li
     ]
 
 
-def _report(perform: Check, check: Callable[..., object], subject: str) -> Check:
+def _report(perform: Check, check: Callable[..., object], cls: type[Method], kind: str) -> Check:
     """`perform` as a test of its own; whatever the code of a user raises becomes an AssertionError.
 
     Args:
         check: whose name and promise (the first line of its docstring) the test has.
-        subject: the class and the toy task, joined by a hyphen.
+        kind: of the toy task.
     """
-    promise, where = str(check.__doc__).splitlines()[0], subject.replace("-", " on ")
+    promise, where = str(check.__doc__).splitlines()[0], f"{cls.__name__} on {kind}"
 
     def report() -> None:
         try:
@@ -105,7 +109,19 @@ def _report(perform: Check, check: Callable[..., object], subject: str) -> Check
         except AssertionError as error:
             raise AssertionError(f"{where}: {promise} {error}") from error
         except Exception as error:
-            raise AssertionError(f"{where}: {promise} {type(error).__name__}: {error}") from error
+            raise AssertionError(f"{where}: {promise} {_describe_error(cls, error)}") from error
 
-    report.__name__ = f"{subject}-{check.__name__}"
+    report.__name__ = f"{cls.__name__}-{kind}-{check.__name__}"
     return report
+
+
+def _describe_error(cls: type[Method], error: Exception) -> str:
+    """An error with the line of the user's file that raised it, and the way out where the types of tensors differ."""
+    file, line = users_file(cls), error_line(cls, error)
+    place = f" ({file.name}, line {line})" if file and line else ""
+    hint = (
+        f"; the checks train in float64, so give your tensors the type of the model: {MODEL_TYPE}"
+        if any(words in str(error) for words in OTHER_TYPES)
+        else ""
+    )
+    return f"{type(error).__name__}{place}: {error}{hint}"

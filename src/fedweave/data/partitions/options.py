@@ -18,6 +18,8 @@ def check_integer(key: str, value: Any, low: int, high: int | None = None, block
     if whole and value >= low and (high is None or value <= high):
         return int(value)
     bound = f"{low} or more" if high is None else f"between {low} and {high}"
+    if value is None:
+        raise BadInput(f"{block}.{key}: missing; give an integer, {bound}")
     raise BadInput(f"{block}.{key}: {format_value(value)} must be an integer, {bound}")
 
 
