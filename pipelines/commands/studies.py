@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from fedweave.errors import BadInput, choose, format_count, format_value
+from fedweave.errors import BadInput, choose, format_count
 from fedweave.files import write_atomic
 from fedweave.pipelines import addresses, processes, signed_files
 from fedweave.pipelines.commands import projects

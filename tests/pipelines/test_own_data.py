@@ -180,7 +180,7 @@ def test_a_command_names_no_call_of_python(
 def test_a_study_is_looked_for_in_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In another folder there are no studies to choose from."""
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(fw.BadInput, match=r"^study: 'quick' is unknown, as this folder has no studies; .* init"):
+    with pytest.raises(fw.BadInput, match=r"^study: 'quick' is unknown, because this folder is no project .* init"):
         studies.select_study("quick", None, None)
 
 
