@@ -28,6 +28,15 @@ SELECTION_RULES = {
 }
 EVALUATION_POINTS = {"pre": "as received, before local training", "post": "after local training"}
 SINGLE = Path("results/single")
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        parser=output_path,
+        help="folder for the results; runs of one data set in one folder need equal terms (default: results/single/"
+        "DATASET-METHOD, where a run replaces the one before)",
+        show_default=False,
+    ),
+]
 out = Console(markup=False)  # labels have [brackets]
 
 
@@ -45,15 +54,7 @@ def run(
             help="a setting, name=value: of the method (lam=0.5), train.lr=0.1, model.hidden=32, partition.clients=5",
         ),
     ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            parser=output_path,
-            help="folder for the results; runs of one data set in one folder need equal terms (default: results/single/"
-            "DATASET-METHOD, where a run replaces the one before)",
-            show_default=False,
-        ),
-    ] = None,
+    output: Output = None,
     resume: Annotated[bool, typer.Option(help="reuse a finished run with the same settings and code")] = True,
     uses: Uses = None,
 ) -> None:
