@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path("imports")
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,49}")
+NAME_RULE = "must begin with a letter a-z, then letters a-z, digits, - and _, at most 50"
 CODE = '''"""The data set {name}, written by `fedweave import`: change the options here, or import the file again."""
 
 from pathlib import Path
@@ -84,9 +85,9 @@ def import_(
     """
     if not Path("dvc.yaml").is_file():
         raise BadInput("import: this folder is no project (it has no dvc.yaml); make one: fedweave init FOLDER")
-    name = name or file.resolve().name.split(".")[0].lower()
+    name = name or _name_of(file)
     if not NAME.fullmatch(name):
-        raise BadInput(f"--name: {name!r} must begin with a letter a-z, then letters a-z, digits, - and _, at most 50")
+        raise BadInput(f"--name: {name!r} {NAME_RULE}")
     _check_not_taken(name)
     options = opt.parse_options(
         label=label, features=features, exclude=exclude, target=target, text=text, window=window, horizon=horizon,
@@ -108,6 +109,19 @@ def import_(
     for line in notes(federation):
         out.print(f"warning: {line}", soft_wrap=True)
     out.print(f"{federation!r}; {plugin} and {study_file} say how; next: dvc repro", soft_wrap=True)
+
+
+def _name_of(file: Path) -> str:
+    """The name of a data set that the user has not named.
+
+    Raises:
+        BadInput: the name of the file does not do as one.
+    """
+    name = file.resolve().name.split(".")[0].lower()
+    if not NAME.fullmatch(name):
+        proposal = re.sub("[^a-z0-9_-]+", "-", re.sub("^[^a-z]+", "", name))[:50].strip("-") or "mine"
+        raise BadInput(f"{file}: its name, {name!r}, names the data set, and {NAME_RULE}; add --name {proposal}")
+    return name
 
 
 def _check_not_taken(name: str) -> None:

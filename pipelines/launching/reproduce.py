@@ -47,7 +47,8 @@ def main(study: str = "") -> NoReturn:
             sys.exit(os.waitstatus_to_exitcode(status))
     _check_package()
     if not os.path.isfile(PARAMS):
-        print(f"error: {PARAMS}: not found; write it with: fedweave study use quick", file=sys.stderr)
+        known = (name for name in ("quick", "first") if os.path.isfile(f"studies/{name}.yaml"))
+        print(f"error: {PARAMS}: not found; write it with: fedweave study use {next(known, 'NAME')}", file=sys.stderr)
         sys.exit(2)
     start = time.time()
     status = _follow(*_start([sys.executable, "-m", "dvc", "repro"]))

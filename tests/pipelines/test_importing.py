@@ -192,6 +192,11 @@ def test_a_refused_study_leaves_nothing(project: Path) -> None:
 
 def test_bad_input_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line, and nothing is written."""
+    Path("orders.csv").with_name("2 Orders of 2024.csv").write_bytes(Path("orders.csv").read_bytes())
+    with pytest.raises(
+        fw.BadInput, match=r"^2 Orders of 2024\.csv: its name, '2 orders of 2024', .*--name orders-of-2024$"
+    ):
+        importing.import_(Path("2 Orders of 2024.csv"), client="shop", label="price")
     with pytest.raises(fw.BadInput, match="--name: 'Or ders' must begin"):
         importing.import_(Path("orders.csv"), client="shop", label="price", name="Or ders")
     with pytest.raises(fw.BadInput, match="no column 'shp'"):
