@@ -18,7 +18,7 @@ import fedweave as fw
 from fedweave.api.columns import id_columns
 from fedweave.api.folder import notes
 from fedweave.api.plan import GRAPH, ROWS, plan
-from fedweave.api.reading import read_folder
+from fedweave.api.reading import check_encoding, read_folder
 from fedweave.errors import BadInput, format_count
 from fedweave.files import write_atomic
 from fedweave.pipelines.commands import data_options as opt
@@ -72,7 +72,7 @@ def import_(
     horizon: opt.Horizon = 0, stride: opt.Stride = 0, split: opt.Split = "", shares: opt.Shares = "",
     time: opt.Time = "", gap: opt.Gap = 0, recording: opt.Recording = "", group: opt.Group = "", unit: opt.Unit = "",
     relation: opt.Relation = "", val: opt.Val = None, normalize: opt.Normalize = "",
-    preprocess: opt.Preprocess = "", embed: opt.Embed = None,
+    preprocess: opt.Preprocess = "", embed: opt.Embed = None, encoding: opt.Encoding = "",
     methods: Annotated[str, typer.Option(help="methods of the study, with commas")] = "local,fedavg,fedavg_ft,ditto",
     rounds: Annotated[int, typer.Option(help="rounds of a training")] = 50,
     seeds: Annotated[int, typer.Option(help="number of repetitions")] = 3,
@@ -93,8 +93,9 @@ def import_(
         label=label, features=features, exclude=exclude, target=target, text=text, window=window, horizon=horizon,
         stride=stride, split=split, shares=shares, time=time, gap=gap, recording=recording, group=group, unit=unit,
         relation=_read_pairs(relation), val=val, normalize=normalize, preprocess=preprocess, embed=embed, name=name,
+        encoding="" if file.is_dir() else encoding,  # the copy of a folder is a Parquet file
     )  # fmt: skip
-    federation, content, ending = _read(file, client, options)
+    federation, content, ending = _read(file, client, options, encoding)
     budget: dict[str, Any] = {"rounds": rounds, "seeds": seeds, "metric": metric, "methods": opt.split_words(methods)}
     plan(federation, budget["methods"], seeds=seeds, metric=metric or None, title="import", train={"rounds": rounds})
     copy = FOLDER / f"{name}{ending}"
@@ -161,12 +162,13 @@ def _add_to_project(name: str, contents: Mapping[Path, bytes], force: bool) -> N
         raise
 
 
-def _read(file: Path, client: str, options: Mapping[str, Any]) -> tuple[fw.Federation, bytes, str]:
+def _read(file: Path, client: str, options: Mapping[str, Any], encoding: str) -> tuple[fw.Federation, bytes, str]:
     """The federation of a file or folder, and the content and the ending of the copy in the project."""
     if not file.is_dir():
         federation = fw.Federation.from_file(file, client=client, **options)
         return federation, file.read_bytes(), "".join(file.suffixes[-2:]).lower()
-    table = read_folder(file, client, id_columns(options))
+    check_encoding(file, encoding)
+    table = read_folder(file, client, id_columns(options), encoding)
     return fw.Federation.from_pandas(table, client=client, **options), _table_content(table), ".parquet"
 
 
