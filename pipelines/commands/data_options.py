@@ -15,6 +15,9 @@ File = Annotated[Path, typer.Argument(help="CSV, TSV or Parquet with one row per
 Client = Annotated[
     str, typer.Option(help="column with the client of a row; in a folder, a file without this column is one client")
 ]
+Encoding = Annotated[
+    str, typer.Option(help="encoding of CSV and TSV files, such as cp1252 or latin1, as Excel writes; default: UTF-8")
+]
 QUOTES = """a name with a comma in double quotes, as in CSV: '"a,b",c'"""
 Label = Annotated[str, typer.Option(help=f"column to predict; forecasts may have several, with commas; {QUOTES}")]
 Features = Annotated[str, typer.Option(help=f"columns that models see, with commas; {QUOTES}; default: all others")]

@@ -18,7 +18,7 @@ import fedweave as fw
 from fedweave.api.columns import id_columns
 from fedweave.api.folder import notes
 from fedweave.api.plan import GRAPH, ROWS, plan
-from fedweave.api.reading import read_folder
+from fedweave.api.reading import check_encoding, read_folder
 from fedweave.errors import BadInput, format_count
 from fedweave.files import write_atomic
 from fedweave.pipelines.commands import data_options as opt
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path("imports")
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,49}")
+NAME_RULE = "must begin with a letter a-z, then letters a-z, digits, - and _, at most 50"
 CODE = '''"""The data set {name}, written by `fedweave import`: change the options here, or import the file again."""
 
 from pathlib import Path
@@ -71,7 +72,7 @@ def import_(
     horizon: opt.Horizon = 0, stride: opt.Stride = 0, split: opt.Split = "", shares: opt.Shares = "",
     time: opt.Time = "", gap: opt.Gap = 0, recording: opt.Recording = "", group: opt.Group = "", unit: opt.Unit = "",
     relation: opt.Relation = "", val: opt.Val = None, normalize: opt.Normalize = "",
-    preprocess: opt.Preprocess = "", embed: opt.Embed = None,
+    preprocess: opt.Preprocess = "", embed: opt.Embed = None, encoding: opt.Encoding = "",
     methods: Annotated[str, typer.Option(help="methods of the study, with commas")] = "local,fedavg,fedavg_ft,ditto",
     rounds: Annotated[int, typer.Option(help="rounds of a training")] = 50,
     seeds: Annotated[int, typer.Option(help="number of repetitions")] = 3,
@@ -84,16 +85,17 @@ def import_(
     """
     if not Path("dvc.yaml").is_file():
         raise BadInput("import: this folder is no project (it has no dvc.yaml); make one: fedweave init FOLDER")
-    name = name or file.resolve().name.split(".")[0].lower()
+    name = name or _name_of(file)
     if not NAME.fullmatch(name):
-        raise BadInput(f"--name: {name!r} must begin with a letter a-z, then letters a-z, digits, - and _, at most 50")
+        raise BadInput(f"--name: {name!r} {NAME_RULE}")
     _check_not_taken(name)
     options = opt.parse_options(
         label=label, features=features, exclude=exclude, target=target, text=text, window=window, horizon=horizon,
         stride=stride, split=split, shares=shares, time=time, gap=gap, recording=recording, group=group, unit=unit,
         relation=_read_pairs(relation), val=val, normalize=normalize, preprocess=preprocess, embed=embed, name=name,
+        encoding="" if file.is_dir() else encoding,  # the copy of a folder is a Parquet file
     )  # fmt: skip
-    federation, content, ending = _read(file, client, options)
+    federation, content, ending = _read(file, client, options, encoding)
     budget: dict[str, Any] = {"rounds": rounds, "seeds": seeds, "metric": metric, "methods": opt.split_words(methods)}
     plan(federation, budget["methods"], seeds=seeds, metric=metric or None, title="import", train={"rounds": rounds})
     copy = FOLDER / f"{name}{ending}"
@@ -108,6 +110,19 @@ def import_(
     for line in notes(federation):
         out.print(f"warning: {line}", soft_wrap=True)
     out.print(f"{federation!r}; {plugin} and {study_file} say how; next: dvc repro", soft_wrap=True)
+
+
+def _name_of(file: Path) -> str:
+    """The name of a data set that the user has not named.
+
+    Raises:
+        BadInput: the name of the file does not do as one.
+    """
+    name = file.resolve().name.split(".")[0].lower()
+    if not NAME.fullmatch(name):
+        proposal = re.sub("[^a-z0-9_-]+", "-", re.sub("^[^a-z]+", "", name))[:50].strip("-") or "mine"
+        raise BadInput(f"{file}: its name, {name!r}, names the data set, and {NAME_RULE}; add --name {proposal}")
+    return name
 
 
 def _check_not_taken(name: str) -> None:
@@ -147,12 +162,13 @@ def _add_to_project(name: str, contents: Mapping[Path, bytes], force: bool) -> N
         raise
 
 
-def _read(file: Path, client: str, options: Mapping[str, Any]) -> tuple[fw.Federation, bytes, str]:
+def _read(file: Path, client: str, options: Mapping[str, Any], encoding: str) -> tuple[fw.Federation, bytes, str]:
     """The federation of a file or folder, and the content and the ending of the copy in the project."""
     if not file.is_dir():
         federation = fw.Federation.from_file(file, client=client, **options)
         return federation, file.read_bytes(), "".join(file.suffixes[-2:]).lower()
-    table = read_folder(file, client, id_columns(options))
+    check_encoding(file, encoding)
+    table = read_folder(file, client, id_columns(options), encoding)
     return fw.Federation.from_pandas(table, client=client, **options), _table_content(table), ".parquet"
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fedweave import __version__
-from fedweave.errors import BadInput, Diverged, choose
+from fedweave.errors import BadInput, Diverged, choose, exit_code
 from fedweave.files import user_errors
 from fedweave.pipelines.commands import (
     cluster,
@@ -69,17 +69,17 @@ CALL = re.compile(r"^(compare|fit)\(\): ")  # before messages about arguments in
 
 
 def main() -> None:
-    """Entry point: bad input is one line on stderr and exit code 2."""
+    """Entry point: bad input is one line on stderr and exit code 2, another active run 1."""
     run_command(app)
 
 
 def run_command(command: Callable[[], Any]) -> None:
-    """Run `command`; a `BadInput` becomes one line on stderr and exit code 2, a diverged training 3."""
+    """Run `command`; a `BadInput` becomes one line on stderr and exit code 2 (`Busy`: 1), a diverged training 3."""
     try:
         with user_errors():
             command()
     except BadInput as error:
-        sys.exit(_print_error(CALL.sub("", str(error)), 2))
+        sys.exit(_print_error(CALL.sub("", str(error)), exit_code(error)))
     except Diverged as error:
         sys.exit(_print_error(str(error), 3))
 

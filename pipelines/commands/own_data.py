@@ -43,7 +43,7 @@ def compare(
     stride: opt.Stride = 0, split: opt.Split = "", shares: opt.Shares = "", time: opt.Time = "", gap: opt.Gap = 0,
     recording: opt.Recording = "", group: opt.Group = "", unit: opt.Unit = "", relation: opt.Relation = "",
     val: opt.Val = None, normalize: opt.Normalize = "", preprocess: opt.Preprocess = "", embed: opt.Embed = None,
-    name: opt.Name = "", model: Model = "mlp",
+    encoding: opt.Encoding = "", name: opt.Name = "", model: Model = "mlp",
     rounds: Annotated[int, typer.Option(help="rounds of a training")] = 50,
     seeds: Annotated[int, typer.Option(help="number of repetitions")] = 3,
     tune: Annotated[int, typer.Option(help="trials of the search for each method's settings; 0: no search")] = 0,
@@ -62,6 +62,7 @@ def compare(
         label=label, features=features, exclude=exclude, target=target, text=text, window=window, horizon=horizon,
         stride=stride, split=split, shares=shares, time=time, gap=gap, recording=recording, group=group, unit=unit,
         relation=relation, val=val, normalize=normalize, preprocess=preprocess, embed=embed, name=name,
+        encoding=encoding,
     )  # fmt: skip
     chosen = split_settings(settings or [], metric)
     listed = build_methods(opt.split_words(methods), chosen.methods)

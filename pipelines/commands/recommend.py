@@ -31,7 +31,7 @@ def recommend(
     shares: opt.Shares = "", time: opt.Time = "", gap: opt.Gap = 0, recording: opt.Recording = "",
     group: opt.Group = "", unit: opt.Unit = "", relation: opt.Relation = "", val: opt.Val = None,
     normalize: opt.Normalize = "", preprocess: opt.Preprocess = "", embed: opt.Embed = None, name: opt.Name = "",
-    model: own_data.Model = "mlp",
+    encoding: opt.Encoding = "", model: own_data.Model = "mlp",
     rounds: Annotated[int, typer.Option(help="rounds of a full training")] = 50,
     seeds: Annotated[int, typer.Option(help="repetitions in the last comparison")] = 3,
     points: Annotated[int, typer.Option("--settings", help="number of settings of each method to race")] = 3,
@@ -48,6 +48,7 @@ def recommend(
         label=label, features=features, exclude=exclude, target=target, text=text, window=window, horizon=horizon,
         stride=stride, split=split, shares=shares, time=time, gap=gap, recording=recording, group=group, unit=unit,
         relation=relation, val=val, normalize=normalize, preprocess=preprocess, embed=embed, name=name,
+        encoding=encoding,
     )  # fmt: skip
     chosen = own_data.split_settings(settings or [], metric)
     if chosen.evaluate:

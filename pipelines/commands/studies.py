@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from fedweave.errors import BadInput, choose, format_count
+from fedweave.errors import BadInput, Busy, choose, format_count
 from fedweave.files import write_atomic
 from fedweave.pipelines import addresses, processes, signed_files
 from fedweave.pipelines.commands import projects
@@ -81,13 +81,14 @@ def switch_study(
     """Write params.yaml; gives its content and the handle of the folder's lock, which is held during the block.
 
     Raises:
-        BadInput: the study is not valid, another run is active here, or params.yaml has changes that would be lost.
+        BadInput: the study is not valid, or params.yaml has changes that would be lost.
+        Busy: another run is active here.
     """
     content = check_study(name, tasks, methods, uses)
     try:
         lock = locking.acquire()
     except locking.LockError as error:
-        raise BadInput(f"params.yaml: {error}") from error
+        raise Busy(f"params.yaml: {error}") from error
     try:
         _write(content, force)
         yield content, lock

@@ -17,7 +17,8 @@ SINGLE = 5  # stages that every study has once: names, code of fedweave, sources
 MAX_WIDTH = 120
 MESSAGE_INTERVAL = 60.0  # seconds between two lines about a running stage, where the output is no terminal
 
-INTERRUPTED = "exited with 130"  # DVC's words about a stage that Ctrl-C has ended
+# DVC's words about a stage that Ctrl-C has ended, at work or during its start, and about its own end by Ctrl-C
+INTERRUPTED = ("exited with 130", "exited with -2", "interrupted by the user")
 FAILURES = ("failed", "stopped")
 
 
@@ -54,7 +55,7 @@ class ProgressView:
         self._is_terminal = output.isatty()  # where one line is overwritten again and again
         self._stage, self._stage_start, self._count, self._outcome = "", 0.0, 0, "ran"
         self._message = ""  # the last line of the stage
-        self._was_interrupted = False  # by Ctrl-C
+        self.was_interrupted = False  # by Ctrl-C
         self._start = self._last_print = time.monotonic()
         self._counts = dict.fromkeys(("ran", "restored", "unchanged"), 0)
 
@@ -80,7 +81,7 @@ class ProgressView:
 
     def show_error(self, line: str) -> None:
         """Print a line of the errors of DVC or of a stage as it is."""
-        self._was_interrupted |= INTERRUPTED in line
+        self.was_interrupted |= any(words in line for words in INTERRUPTED)
         if line.strip():
             self._clear()
             print(line, file=self._errors, flush=True)
@@ -88,7 +89,7 @@ class ProgressView:
     def end(self, status: int) -> None:
         """Print the summary, after DVC has ended with the exit code `status`."""
         if self._stage:
-            failure = "stopped" if self._was_interrupted else "failed"
+            failure = "stopped" if self.was_interrupted else "failed"
             self._finish_stage(failure if status else self._outcome)
         self._clear()
         counts = ", ".join(f"{number} {word}" for word, number in self._counts.items() if number)

@@ -47,7 +47,8 @@ def main(study: str = "") -> NoReturn:
             sys.exit(os.waitstatus_to_exitcode(status))
     _check_package()
     if not os.path.isfile(PARAMS):
-        print(f"error: {PARAMS}: not found; write it with: fedweave study use quick", file=sys.stderr)
+        known = (name for name in ("quick", "first") if os.path.isfile(f"studies/{name}.yaml"))
+        print(f"error: {PARAMS}: not found; write it with: fedweave study use {next(known, 'NAME')}", file=sys.stderr)
         sys.exit(2)
     start = time.time()
     status = _follow(*_start([sys.executable, "-m", "dvc", "repro"]))
@@ -90,7 +91,10 @@ def _start(command: list[str]) -> tuple[int, int, int]:  # noqa: RET503  # what 
 
 
 def _follow(child: int, output: int, errors: int) -> int:
-    """Show and log the output of `child` until it ends; returns its exit code, below zero for a signal."""
+    """Show and log the output of `child` until it ends; returns its exit code, below zero for a signal.
+
+    After Ctrl-C, the code is 130, for which DVC has others.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all: this one ends after DVC
     with open(PARAMS, encoding="utf-8", errors="replace") as file:  # a stage refuses what is no text
         view = lines.ProgressView(sys.stdout, sys.stderr, lines.count_stages(file.read()))
@@ -111,7 +115,7 @@ def _follow(child: int, output: int, errors: int) -> int:
                     selector.unregister(key.fd)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     view.end(status)
-    return status
+    return 128 + signal.SIGINT if status and view.was_interrupted else status
 
 
 def _end_with_parent() -> None:

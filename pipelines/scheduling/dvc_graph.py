@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import networkx
 
-from fedweave.errors import BadInput, choose, format_count
+from fedweave.errors import BadInput, Busy, choose, format_count
 from fedweave.federation import graph_settings
 from fedweave.pipelines.launching import locking
 from fedweave.pipelines.project import repository
@@ -50,8 +50,9 @@ def plan(targets: Sequence[str] = ()) -> Plan:
         targets: only these stages, or groups such as `train`, and what they depend on; default: the whole graph.
 
     Raises:
-        BadInput: DVC cannot read the project, another run is active in it, a target is not a stage of dvc.yaml, or a
-            run replays one that is not trained before it.
+        BadInput: DVC cannot read the project, a target is not a stage of dvc.yaml, or a run replays one that is not
+            trained before it.
+        Busy: another run is active in the project.
     """
     with repository(wait=True) as repo, _readable():
         graph = networkx.relabel_nodes(repo.index.graph, lambda stage: stage.addressing)
@@ -95,7 +96,7 @@ def _readable() -> Iterator[None]:
     try:
         yield
     except LockError as error:  # a stage runs, which has a lock of its own, besides that of the project
-        raise BadInput(locking.busy_line()) from error
+        raise Busy(locking.busy_line()) from error
     except DvcException as error:
         files = "params.yaml (write it again: fedweave study use NAME --force), dvc.yaml or dvc.lock"
         raise BadInput(f"{Path.cwd()}: DVC cannot read the project: {error}; correct {files}") from error

@@ -20,7 +20,7 @@ from prefect.states import Completed
 from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
 
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, exit_code
 from fedweave.files import user_errors
 from fedweave.pipelines import addresses
 from fedweave.pipelines.mlflow_records import synchronise
@@ -281,7 +281,7 @@ def main() -> None:
             _run(options)
     except (BadInput, FailedStages) as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(2 if isinstance(error, BadInput) else 1)
+        sys.exit(exit_code(error) if isinstance(error, BadInput) else 1)
 
 
 def _run(options: dict[str, Any]) -> None:

@@ -109,7 +109,8 @@ def _report(names: list[str], pool: str, slots: int, notifies: bool) -> None:
         print(f"a message to the webhook when a flow has ended: block webhook/{block} in Prefect's UI")
     option = "" if pool == pool_names.DEFAULT else f" --pool {pool}"
     print(f"next: fedweave worker{option}; on every other host: fedweave worker --role stages{option}")
-    print(f"then: prefect deployment run reproduce/{pool_names.deployment('reproduce', pool)}")
+    command = f"prefect deployment run reproduce/{pool_names.deployment('reproduce', pool)}"
+    print(f"then: PREFECT_API_URL={os.environ['PREFECT_API_URL']} {command}")  # without it, on a server of its own
 
 
 def register(slots: int, pool: str = pool_names.DEFAULT) -> None:

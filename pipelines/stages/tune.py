@@ -110,11 +110,7 @@ def search_record(search: Search) -> dict[str, Any]:
     ended = sorted(optuna_study.get_trials(states=DONE), key=lambda trial: str(trial.datetime_complete))[: tune.trials]
     finished = [trial for trial in ended if trial.state == TrialState.COMPLETE]
     best = trials.choose_trial(optuna_study, finished) if finished else None
-    score = best.values[0] if best else "-"
-    print(
-        f"{search.key}: {format_count(len(ended), 'trial')}, best {score} with {best.params if best else {}}",
-        flush=True,
-    )
+    print(f"{search.key}: {format_count(len(ended), 'trial')}, {_describe_best(best)}", flush=True)
     return {
         "run": search.key,
         "best": best.params if best else {},
@@ -124,6 +120,14 @@ def search_record(search: Search) -> dict[str, Any]:
         "importance": _importance(optuna_study) if trials.are_enough(finished) else {},
         "trials": [_trial_record(trial, tune.objectives) for trial in ended],
     }
+
+
+def _describe_best(best: FrozenTrial | None) -> str:
+    """The score and the settings of the trial that was chosen, rounded for people."""
+    if best is None:
+        return "none of them finished"
+    words = (f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in best.params.items())
+    return f"best {best.values[0]:.4g} with {', '.join(words)}"
 
 
 def _trial_record(trial: FrozenTrial, objectives: Sequence[str]) -> dict[str, Any]:

@@ -18,6 +18,15 @@ class BadInput(ValueError):
         super().__init__(_shorten(" ".join(words), MAX_MESSAGE_LENGTH))
 
 
+class Busy(BadInput):
+    """Another run is active in the folder: nothing is wrong with the input, and the same command works later."""
+
+
+def exit_code(error: BadInput) -> int:
+    """The exit code of a command that ends with `error`: 2 for wrong input, 1 where another run is active."""
+    return 1 if isinstance(error, Busy) else 2
+
+
 def format_value(value: object) -> str:
     """`value` as a message shows it: its `repr`, without the middle where that is long."""
     if isinstance(value, int) and value.bit_length() > 4 * MAX_VALUE_LENGTH:

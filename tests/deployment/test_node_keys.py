@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fedweave.deployment.__main__ import main
 from fedweave.deployment.flower import node_keys
 from fedweave.deployment.roster import Entry, Roster
 from fedweave.errors import BadInput
@@ -37,6 +38,33 @@ def test_accepted_keys_are_stored(answered: int, roster: Roster, monkeypatch: py
     else:
         assert len(node_keys.register(keys, roster, "here")) == len(keys)
     assert {entry.client: entry.node for entry in roster.entries()} == {n: 100 + n for n in range(min(answered, 3))}
+
+
+@pytest.mark.parametrize("config", [None, "", "superlink = 1", '[superlink.local]\naddress = ":local:"', "[superlink"])
+@pytest.mark.parametrize("command", [["register", "a.pub"], ["unregister"]])
+def test_an_unknown_superlink_is_refused_before_any_work(
+    config: str | None, command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Without the check, `flwr` writes a configuration without this SuperLink, and then speaks of an unexpected error.
+    With it, the next check refuses the key or the client.
+    """
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flwr"))
+    path = tmp_path / "flwr" / "config.toml"
+    path.parent.mkdir()
+    if config is not None:
+        path.write_text(config)
+    words = [*command, "--client", "0", "--roster", str(tmp_path / "roster.json")]
+    assert main(words) == 2
+    problem = "is no TOML (" if config == "[superlink" else "has no [superlink.federation]; write this table with the"
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {path}: {problem}")
+    assert path.exists() == (config is not None)
+    path.write_text('[superlink.federation]\naddress = "127.0.0.1:8000"\n')
+    assert main(words) == 2
+    assert str(path) not in capsys.readouterr().err
+    assert main([*words, "--connection", "nosuch"]) == 2
+    assert "has no [superlink.nosuch]" in capsys.readouterr().err
 
 
 CHANGES = {  # clients 0 and 1 have the keys a and b -> the registered keys, and the keys that are refused afterwards

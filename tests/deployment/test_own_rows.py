@@ -21,6 +21,11 @@ def table() -> pd.DataFrame:
                          "late": draws.choice(["no", "yes"], 60), "sales": draws.normal(size=60)})  # fmt: skip
 
 
+def own_table() -> pd.DataFrame:
+    """A table of one client, which does not name it."""
+    return table().drop(columns="shop")
+
+
 @pytest.fixture(scope="module")
 def apps(tmp_path_factory):
     """Folders of two apps: one predicts a class, the other a number."""
@@ -54,7 +59,7 @@ def test_the_first_rows_in_time_train(written, ending):
     """The order of rows is not that of their dates. The order of dates as texts is not that in time."""
     order = np.random.default_rng(0).permutation(60)
     for days in (DAYS.strftime("%Y-%m-%d"), DAYS.strftime("%Y-%m-%d %H:%M"), np.arange(60) - 30, np.arange(60) * 7.5):
-        mixed = table().assign(day=days).iloc[order]
+        mixed = own_table().assign(day=days).iloc[order]
         file = written(mixed, "--time", "day", ending=ending)
         assert sorted(order[file.parts["train"].numpy()]) == [*range(36)]
         assert sorted(order[file.parts["test"].numpy()]) == [*range(48, 60)]
@@ -73,20 +78,41 @@ BAD_TIMES = {
 @pytest.mark.parametrize("case", BAD_TIMES)
 def test_dates_of_ambiguous_order_are_refused(case, written):
     days, line = BAD_TIMES[case]
-    assert line in written(table().assign(day=days), "--time", "day")
+    assert line in written(own_table().assign(day=days), "--time", "day")
 
 
 @pytest.mark.parametrize("shares", ["nan,nan,nan", "0,0,1", "0.5,0.5", "1,1,-1", "inf,0,0", "a,b,c", ""])
 def test_invalid_shares_are_refused(shares, written):
-    assert written(table(), "--shares", shares).startswith("error: --shares: ")
+    assert written(own_table(), "--shares", shares).startswith("error: --shares: ")
 
 
 def test_a_file_without_a_training_row_is_refused(written):
-    assert "of 1 row leave none for training; give more rows" in written(table()[:1], "--shares", "0.4,0.2,0.4")
+    assert "of 1 row leave none for training; give more rows" in written(own_table()[:1], "--shares", "0.4,0.2,0.4")
+
+
+def test_rows_of_other_clients_are_refused(written):
+    """Client 1 is B. In a table of several clients, the rows of A would train the model of B."""
+    lines = [written(rows) for rows in (table(), table()[:30])]
+    assert {*lines} == {
+        "error: table: column 'shop' has rows of other clients, such as 'A'; give the rows of 'B' alone, or leave the "
+        "column out"
+    }
+    own = table()[30:]
+    file = written(own)
+    assert len(file.arrays["x"]) == sum(map(len, file.parts.values())) == len(own)
+
+
+def test_a_newcomer_is_one_client(written):
+    """No name is known of it, so that its table may have any, but one."""
+    line = written(table(), "--client", "2")
+    assert "column 'shop' has rows of 2 clients, and --client 2 is one newcomer" in line
+    file = written(table()[:30].assign(shop="C"), "--client", "2")
+    assert file.client == 2
+    assert len(file.arrays["x"]) == 30
 
 
 def test_a_negative_client_is_refused(written):
-    assert "--client: -1 is no identity; `show` lists them, from 0" in written(table(), "--client", "-1")
+    assert "--client: -1 is no identity; `show` lists them, from 0" in written(own_table(), "--client", "-1")
 
 
 LABELS = {
@@ -99,11 +125,11 @@ LABELS = {
 @pytest.mark.parametrize("case", LABELS)
 def test_labels_that_are_not_numbers_are_refused(case, written):
     values, line = LABELS[case]
-    assert line in written(table().assign(sales=values), label="sales")
+    assert line in written(own_table().assign(sales=values), label="sales")
 
 
 def test_numeric_labels_are_unchanged(written):
-    file = written(table(), label="sales")
+    file = written(own_table(), label="sales")
     assert np.allclose(file.arrays["targets"][:, 0].numpy(), table()["sales"])
 
 
@@ -128,12 +154,12 @@ def test_a_newcomer_without_scaling_of_its_own_is_refused(tmp_path):
     rows = table().assign(hour=lambda t: "h" + t["hour"].astype(str)).drop(columns="late")
     federation = fw.Federation.from_pandas(rows, client="shop", label="sales", name="shops", preprocess="client")
     hosts = Hosts(tmp_path, planned("fedavg", federation))
-    offset = own_rows.of_table(hosts.spec, rows, "sales", 1).arrays["offset"]
+    offset = own_rows.of_table(hosts.spec, rows[rows["shop"] == "B"], "sales", 1).arrays["offset"]
     assert offset.tolist() == hosts.spec.scaling["offset"][1] != hosts.spec.scaling["offset"][0]
     with pytest.raises(
         BadInput, match="client 2: each client's own rows scale its targets, and the app has no numbers for a new"
     ):
-        own_rows.of_table(hosts.spec, rows, "sales", 2)
+        own_rows.of_table(hosts.spec, rows.assign(shop="C"), "sales", 2)
 
 
 def test_a_missing_app_is_refused(tmp_path, capsys):

@@ -21,6 +21,7 @@ from fedweave.pipelines import paths, processes
 from fedweave.pipelines.commands import studies
 from fedweave.pipelines.launching import locking
 from fedweave.pipelines.stages import ablate, train, tune
+from fedweave.study import config
 from tests import trained
 from tests.servers import ROOT, process, until
 
@@ -115,13 +116,23 @@ def test_reproduce_switches_to_the_given_study(project: None) -> None:
     assert "study: 'nosuch' is unknown" in done.stderr
 
 
-def test_reproduce_needs_a_study(project: None) -> None:
-    """A project may have no params.yaml, for example a clone. The message comes before any stage starts."""
+@pytest.mark.parametrize(
+    ("studies_there", "name"), [(["first"], "first"), (["first", "mine", "quick"], "quick"), (["mine"], "NAME")]
+)
+def test_reproduce_needs_a_study(project: None, studies_there: list[str], name: str) -> None:
+    """A project may have no params.yaml, for example a clone. The message comes before any stage starts, and names a
+    study that is there. Other commands name the same one.
+    """
     Path("params.yaml").unlink()
+    Path("studies").mkdir()
+    for study in studies_there:
+        Path("studies", f"{study}.yaml").write_text(yaml.safe_dump(STUDY))
+    with pytest.raises(BadInput, match=rf"^params\.yaml: not found; .* fedweave study use {name}$"):
+        config.read_yaml(Path("params.yaml"))
     command = [sys.executable, "-IS", ROOT / "pipelines" / "launching" / "reproduce.py"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr == "error: params.yaml: not found; write it with: fedweave study use quick\n"
+    assert done.stderr == f"error: params.yaml: not found; write it with: fedweave study use {name}\n"
     assert not Path(".fedweave/repro.log").exists()
 
 

@@ -190,8 +190,54 @@ def test_a_refused_study_leaves_nothing(project: Path) -> None:
     del DATASETS["kept"], PARTITIONS["kept-rows"]
 
 
+@pytest.mark.parametrize("encoding", ["latin1", "utf-16"])
+@pytest.mark.parametrize("separator", [",", ";"])
+def test_a_file_in_another_encoding(project: Path, encoding: str, separator: str) -> None:
+    """As spreadsheets write it. The written code reads the copy, which has the bytes of the file."""
+    table = TABLE.assign(shop=TABLE["shop"].str.replace("shop", "Käufer"), größe=TABLE["size"])
+    table.to_csv("orders.csv", index=False, encoding=encoding, sep=separator)
+    name = f"encoded_{encoding.replace('-', '')}_{ord(separator)}"  # a process imports a plug-in of a name once
+    arguments = {"client": "shop", "label": "kind", "name": name}
+    with pytest.raises(fw.BadInput, match=r"^orders\.csv: cannot be read .* such as cp1252: `--encoding` of import"):
+        importing.import_(Path("orders.csv"), **arguments)
+    importing.import_(Path("orders.csv"), **arguments, features="größe", encoding=encoding, rounds=2, seeds=1)
+    assert Path(f"imports/{name}.csv").read_bytes() == Path("orders.csv").read_bytes()
+    download.main(name)
+    partition.main(name)
+    federation = fw.Federation.from_pandas(table, client="shop", label="kind", features=["größe"], name=name)
+    assert np.array_equal(load_dataset(f"data/features/{name}").x, federation.dataset.x)
+    stored = load_partition(f"data/partitions/{name}/partition.npz")
+    assert stored.names == federation.names == ("Käufer 0", "Käufer 1", "Käufer 2")
+    del DATASETS[name], PARTITIONS[f"{name}-rows"]
+
+
+def test_a_folder_in_another_encoding_and_wrong_encodings(project: Path) -> None:
+    """The copy of a folder is a Parquet file, which needs no encoding."""
+    Path("depots").mkdir()
+    for name, rows in TABLE.assign(kind=TABLE["kind"].str.replace("a", "ä")).groupby("shop"):
+        rows.drop(columns="shop").to_csv(f"depots/{name}.csv", index=False, encoding="cp1252")
+    arguments = {"client": "shop", "label": "kind", "rounds": 2, "seeds": 1}
+    importing.import_(Path("depots"), **arguments, encoding="cp1252")
+    download.main("depots")
+    assert load_dataset("data/features/depots").class_names == ("b", "ä")
+    del DATASETS["depots"], PARTITIONS["depots-rows"]
+    TABLE.to_parquet("orders.parquet")
+    for file, encoding, line in (
+        ("orders.csv", "latin-99", "encoding: 'latin-99' is unknown; give one that Python has"),
+        ("depots", "hex", "encoding: 'hex' is unknown"),
+        ("orders.parquet", "latin1", "encoding: 'latin1' is for CSV and TSV files, and orders.parquet is none"),
+    ):
+        with pytest.raises(fw.BadInput, match=line):
+            importing.import_(Path(file), **arguments, name="other", encoding=encoding)
+
+
 def test_bad_input_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line, and nothing is written."""
+    Path("orders.csv").with_name("2 Orders of 2024.csv").write_bytes(Path("orders.csv").read_bytes())
+    with pytest.raises(
+        fw.BadInput, match=r"^2 Orders of 2024\.csv: its name, '2 orders of 2024', .*--name orders-of-2024$"
+    ):
+        importing.import_(Path("2 Orders of 2024.csv"), client="shop", label="price")
     with pytest.raises(fw.BadInput, match="--name: 'Or ders' must begin"):
         importing.import_(Path("orders.csv"), client="shop", label="price", name="Or ders")
     with pytest.raises(fw.BadInput, match="no column 'shp'"):

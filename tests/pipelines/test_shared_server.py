@@ -117,7 +117,7 @@ def test_each_worker_executes_the_runs_of_its_own_project(api: str, client: Any,
     assert first.type("fedweave deploy").splitlines() == [
         "deployments reproduce, nightly, tune, stage; pool gpu-pool: one training stage at once",
         "next: fedweave worker; on every other host: fedweave worker --role stages",
-        "then: prefect deployment run reproduce/reproduce",
+        f"then: PREFECT_API_URL={api} prefect deployment run reproduce/reproduce",
     ]
     assert until(lambda: bool(records(client, "gpu-pool")["runs"]))  # future nights
     before = records(client, "gpu-pool")

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -433,8 +434,13 @@ def test_a_learned_graph_and_its_controls_differ_only_in_the_graph(
     assert line in capsys.readouterr().out
 
 
-def test_the_stage_writes_the_best_values_and_the_trials_to_separate_files(project: Path) -> None:
-    """If a longer search finds nothing better, the file that training depends on is unchanged."""
+def test_the_stage_writes_the_best_values_and_the_trials_to_separate_files(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If a longer search finds nothing better, the file that training depends on is unchanged.
+
+    The terminal has the rounded numbers.
+    """
     content = {**STUDY, "runs": {RUN: STUDY["runs"][RUN]}}
     written = []
     for count in (3, 14):
@@ -448,6 +454,10 @@ def test_the_stage_writes_the_best_values_and_the_trials_to_separate_files(proje
         values = [trial["value"] for trial in record["trials"] if trial["value"] is not None]
         best = next(trial["params"] for trial in record["trials"] if trial["value"] == max(values))
         assert record["best"] == best
+        line = rf"{RUN}: {count} trials, best (\S+) with mu=(\S+), train\.lr=(\S+)\n"
+        assert (shown := re.search(line, capsys.readouterr().out))
+        assert [*map(float, shown.groups())] == pytest.approx([max(values), best["mu"], best["train.lr"]], rel=1e-3)
+        assert all(len(number) < 10 for number in shown.groups())
         assert bool(record["importance"]) == (len(values) >= 10)
         written.append(json.loads(paths.tuning_result("toy", "toy", RUN).read_text()))
         assert written[-1] == {"run": RUN, "best": best}

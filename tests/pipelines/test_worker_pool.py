@@ -65,7 +65,7 @@ def deployed(prefect_api: str, folder: Path, webhook: tuple[str, list[dict[str, 
         "deployments reproduce, nightly, tune, stage; pool gpu-pool: 2 training stages at once",
         "a message to the webhook when a flow has ended: block webhook/fedweave in Prefect's UI",
         "next: fedweave worker; on every other host: fedweave worker --role stages",
-        "then: prefect deployment run reproduce/reproduce",
+        f"then: PREFECT_API_URL={prefect_api} prefect deployment run reproduce/reproduce",
     ]
     return prefect_api
 

@@ -130,7 +130,7 @@ def column_values(table: "pd.DataFrame", column: str) -> Any:
 
 
 def read_used_columns(
-    path: Path | str, client: str, label: str | Sequence[str], options: Mapping[str, Any]
+    path: Path | str, client: str, label: str | Sequence[str], options: Mapping[str, Any], encoding: str = ""
 ) -> "pd.DataFrame":
     """The table of a file; only the columns that are used, where features are named and the file has them.
 
@@ -138,14 +138,15 @@ def read_used_columns(
     """
     ids = id_columns(options, client)
     if Path(path).is_dir():
-        return read_folder(Path(path), client, ids)
+        return read_folder(Path(path), client, ids, encoding)
     features, split = options.get("features"), options.get("split")
     if not features or not isinstance(client, str) or (isinstance(split, str) and split in RULES):
-        return read_table(path, ids=ids)
+        return read_table(path, ids=ids, encoding=encoding)
     column_names = [options[key] for key in COLUMN_OPTIONS if isinstance(options.get(key), str)]
     used = [*dict.fromkeys([client, *as_names(label, "label"), *as_names(features, "features"), *column_names])]
-    table = read_table(path, used, ids)
-    return table if table.shape[1] >= len(used) else read_table(path, ids=ids)  # a message lists all names
+    table = read_table(path, used, ids, encoding)
+    is_complete = table.shape[1] >= len(used)  # else a message lists all names
+    return table if is_complete else read_table(path, ids=ids, encoding=encoding)
 
 
 def read_named(source: Any, options: Mapping[str, Any], *names: Any) -> "pd.DataFrame":

@@ -141,18 +141,19 @@ class Federation:
         Args:
             path: its name is the default for `name`. In a folder, a file without the column `client` is one client.
             client, label: names of columns, or of arrays with one entry per row.
-            options: of a table those of `from_pandas`. Of arrays those of `from_arrays`: `features` names the array of
-                features, "x" if it is left out, and split, time, recording, group and unit may be names of arrays.
+            options: of a table those of `from_pandas`, and `encoding` of a CSV or TSV file (default: UTF-8). Of arrays
+                those of `from_arrays`; `features` ("x"), split, time, recording, group and unit may be names of arrays.
 
         Raises:
             BadInput: a file that cannot be read, and as `from_pandas` and `from_arrays`.
         """
         check_path(path, "path")
         arguments = {"name": Path(path).name.split(".")[0] or "own-data", **options}
+        encoding = reading.check_encoding(Path(path), arguments.pop("encoding", ""))
         check_names(arguments, TABLE_OPTIONS)
         if Path(path).suffix.lower() == reading.ARRAYS:
             return cls(**rows.fields_from_named_arrays(reading.read_arrays(path), client, label, arguments))
-        table = columns.read_used_columns(path, client, label, arguments)
+        table = columns.read_used_columns(path, client, label, arguments, encoding)
         return cls.from_pandas(table, client=client, label=label, **arguments)
 
     @classmethod

@@ -14,13 +14,17 @@ from fedweave.readers.arrays import read_npz
 if TYPE_CHECKING:
     import pandas as pd
 
-TABLES = (".csv", ".tsv", ".parquet", ".pq")
+TEXTS = (".csv", ".tsv")
+TABLES = (*TEXTS, ".parquet", ".pq")
 ARRAYS = ".npz"
 UNNAMED = r"Unnamed: \d+"  # what pandas calls a column without a name
+UTF_8 = "utf-8"
 DECIMAL_COMMA = r"\s*[+-]?\d+(,\d+)?([eE][+-]?\d+)?\s*"
 
 
-def read_table(source: Any, columns: Sequence[str] | None = None, ids: Collection[str] | None = ()) -> "pd.DataFrame":
+def read_table(
+    source: Any, columns: Sequence[str] | None = None, ids: Collection[str] | None = (), encoding: str = ""
+) -> "pd.DataFrame":
     """A table: as it is, or read from a CSV, TSV or Parquet file (CSV also compressed, such as .csv.gz).
 
     A CSV file may have semicolons in place of commas, as spreadsheets write it where the decimal mark is a comma.
@@ -29,6 +33,7 @@ def read_table(source: Any, columns: Sequence[str] | None = None, ids: Collectio
         columns: the only ones to read, which saves memory; default: all. Names that the file lacks are ignored.
         ids: columns of names, such as that of clients, which stay texts in a CSV file if as numbers they would be
             written in another way: "01" is not 1. None: all columns.
+        encoding: of a CSV or TSV file, as Python names it; default: UTF-8.
 
     Raises:
         BadInput: the file is missing, damaged, empty or of another kind.
@@ -46,7 +51,7 @@ def read_table(source: Any, columns: Sequence[str] | None = None, ids: Collectio
                 path, columns=columns and [*filter({*_parquet_columns(path)}.__contains__, columns)]
             )
         else:
-            table = _read_csv(path, "\t" if kind == ".tsv" else ",", columns, ids)
+            table = _read_csv(path, "\t" if kind == ".tsv" else ",", columns, ids, encoding or UTF_8)
     except BadInput:
         raise
     except Exception as error:  # readers raise errors of many types for damaged files
@@ -63,7 +68,27 @@ def _table_kind(path: Path) -> str | None:
     return next((suffix for suffix in reversed(kinds) if suffix in TABLES), None)
 
 
-def _read_csv(path: Path, separator: str, columns: Sequence[str] | None, ids: Collection[str] | None) -> "pd.DataFrame":
+def check_encoding(path: Path, encoding: Any) -> str:
+    """The encoding, which must be one of texts that Python has, and of a file with text; "" for the default.
+
+    Raises:
+        BadInput: naming the encoding, and what to give.
+    """
+    if not encoding:
+        return ""
+    try:
+        "".encode(encoding)
+    except (LookupError, TypeError, ValueError) as error:
+        known = "cp1252, latin1 or utf-16"
+        raise BadInput(f"encoding: {format_value(encoding)} is unknown; give one that Python has: {known}") from error
+    if not path.is_dir() and _table_kind(path) not in TEXTS:
+        raise BadInput(f"encoding: {encoding!r} is for CSV and TSV files, and {path} is none; leave it out")
+    return str(encoding)
+
+
+def _read_csv(
+    path: Path, separator: str, columns: Sequence[str] | None, ids: Collection[str] | None, encoding: str
+) -> "pd.DataFrame":
     """A table of a text file; columns without a name and without any value are left out.
 
     Raises:
@@ -71,17 +96,17 @@ def _read_csv(path: Path, separator: str, columns: Sequence[str] | None, ids: Co
     """
     import pandas as pd
 
-    titles, semicolon_titles = (_read_header(path, sep) for sep in (separator, ";"))
+    titles, semicolon_titles = (_read_header(path, sep, encoding) for sep in (separator, ";"))
     has_semicolons = len(semicolon_titles) > len(titles)
     separator, titles = (";", semicolon_titles) if has_semicolons else (separator, titles)
     repeated = {title for title in titles if title and titles.count(title) > 1}
     used = None if columns is None or repeated & {*columns} else {*columns}.__contains__
     # Read in pieces, a column could have the number 1 in one piece and the text "1" in another.
-    table = pd.read_csv(path, sep=separator, usecols=used, low_memory=False)
+    table = pd.read_csv(path, sep=separator, usecols=used, low_memory=False, encoding=encoding)
     if not isinstance(table.index, pd.RangeIndex):
         advice = "name every column in the header, or remove the separator at the end of each line"
         raise BadInput(f"{path}: its lines have more fields than its header; {advice}")
-    table = table.assign(**_read_codes(path, separator, table, [*titles] if ids is None else ids))
+    table = table.assign(**_read_codes(path, separator, table, [*titles] if ids is None else ids, encoding))
     empty = [name for name in table if re.fullmatch(UNNAMED, name) and table[name].isna().all()]
     if has_semicolons:
         texts = [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]
@@ -93,14 +118,16 @@ def _read_csv(path: Path, separator: str, columns: Sequence[str] | None, ids: Co
     return table.drop(columns=empty)
 
 
-def _read_codes(path: Path, separator: str, table: "pd.DataFrame", ids: Collection[str]) -> dict[str, "pd.Series[Any]"]:
+def _read_codes(
+    path: Path, separator: str, table: "pd.DataFrame", ids: Collection[str], encoding: str
+) -> dict[str, "pd.Series[Any]"]:
     """Those columns `ids` of `table` as texts that are written in another way than their numbers, such as 01 and 1."""
     import pandas as pd
 
     names = [name for name in table if name in ids and table[name].dtype.kind in "iuf"]
     if not names:
         return {}
-    texts = pd.read_csv(path, sep=separator, usecols={*names}.__contains__, dtype=str)
+    texts = pd.read_csv(path, sep=separator, usecols={*names}.__contains__, dtype=str, encoding=encoding)
     return {name: texts[name].str.strip() for name in names if _loses_text(table[name], texts[name].str.strip())}
 
 
@@ -113,11 +140,11 @@ def _loses_text(numbers: "pd.Series[Any]", texts: "pd.Series[Any]") -> bool:
     return any(text not in (str(number), f"{number:.0f}") for number, text in rows)
 
 
-def _read_header(path: Path, separator: str) -> list[str]:
+def _read_header(path: Path, separator: str, encoding: str) -> list[str]:
     """The names in the first line of a text file; empty where a column has none."""
     import pandas as pd
 
-    row = pd.read_csv(path, sep=separator, header=None, nrows=1, dtype=str, keep_default_na=False)
+    row = pd.read_csv(path, sep=separator, header=None, nrows=1, dtype=str, keep_default_na=False, encoding=encoding)
     return [*map(str, row.iloc[0])]
 
 
@@ -142,8 +169,8 @@ def read_arrays(source: Path | str) -> dict[str, np.ndarray]:
         raise BadInput(f"{path}: cannot be read as arrays ({reason}); save them with numpy.savez") from error
 
 
-def read_folder(folder: Path, client: str, ids: Collection[str] = ()) -> "pd.DataFrame":
-    """The tables of all files in a folder, one below the other; `ids` as in `read_table`, besides `client`.
+def read_folder(folder: Path, client: str, ids: Collection[str] = (), encoding: str = "") -> "pd.DataFrame":
+    """The tables of all files in a folder, one below the other; `ids` and `encoding` as in `read_table`.
 
     Where the files have no column `client`, each file is one client, with the file's name, and the column is added.
 
@@ -157,7 +184,7 @@ def read_folder(folder: Path, client: str, ids: Collection[str] = ()) -> "pd.Dat
         raise BadInput(
             f"{folder}: has no tables; give a file, or a folder of files with the ending {', '.join(TABLES)}"
         )
-    tables = {file: read_table(file, ids=(client, *ids)) for file in files}
+    tables = {file: read_table(file, ids=(client, *ids), encoding=encoding) for file in files}
     columns = [*map(str, tables[files[0]])]
     for file, table in tables.items():
         if different := sorted({*columns} ^ {*map(str, table)}):
@@ -255,7 +282,8 @@ def _check_file(source: Any) -> Path:
 def _suggest_fix(error: Exception) -> str:
     """What the user can do about a table that cannot be read."""
     advice = {
-        "UnicodeDecodeError": "save the file as UTF-8",
+        "UnicodeDecodeError": "save the file as UTF-8, or name its encoding, such as cp1252: `--encoding` of import, "
+        "compare and recommend, `encoding` of Federation.from_file",
         "ParserError": "give every line as many fields as the header, and put fields with a comma in quotes",
         "EmptyDataError": "write a header and one line per row",
     }

@@ -121,6 +121,7 @@ def register(options: argparse.Namespace) -> None:
             "one client for each key"
         )
     own_rows.check_client(min(options.client))
+    node_keys.check_connection(options.connection)
     node_roster = roster.Roster(options.roster.expanduser())
     keys = dict(zip(options.client, options.key, strict=True))
     print("\n".join(node_keys.register(keys, node_roster, options.connection)))
@@ -130,6 +131,7 @@ def unregister(options: argparse.Namespace) -> None:
     """Refuse the keys of clients from now on."""
     from fedweave.deployment.flower import node_keys
 
+    node_keys.check_connection(options.connection)
     node_roster = roster.Roster(options.roster.expanduser())
     for client in options.client:
         print("\n".join(node_keys.unregister(client, node_roster, options.connection)))

@@ -10,7 +10,7 @@ import torch
 from fedweave.api import exported_model, features
 from fedweave.api import folder as results_folder
 from fedweave.api.arrays import as_times
-from fedweave.api.tables import Preprocessing
+from fedweave.api.tables import Preprocessing, convert_input_errors
 from fedweave.deployment.client_data import ClientFile
 from fedweave.deployment.spec import WIDTHS, AppSpec
 from fedweave.errors import BadInput, format_count, format_value
@@ -68,14 +68,33 @@ def of_table(
         shares: of train, val and test.
 
     Raises:
-        BadInput: the run was not made from such a table, or a column or a class is not what it was.
+        BadInput: the run was not made from such a table, the table has rows of another client, or a column or a class
+            is not what it was.
     """
     check_client(client)
+    _check_owner(spec, table, client)
     x = _encode(spec, table, client)
     for name in (label, *([time] if time else [])):
         if name not in table:
             raise BadInput(f"table: no column {name!r}; it has {', '.join(map(str, table.columns))}")
     return of_arrays(spec, x, table[label].to_numpy(), client, table[time].to_numpy() if time else None, shares)
+
+
+def _check_owner(spec: AppSpec, table: "pd.DataFrame", client: int) -> None:
+    """Refuse rows of other clients, which would train this client's model; a newcomer may have any name, but one.
+
+    Raises:
+        BadInput: naming the column of the clients and another client.
+    """
+    column = spec.scaling.get("client_column", "")
+    if client < len(spec.clients):
+        with convert_input_errors():
+            exported_model.check_client(table, column, spec.clients[client])
+    elif column in table and table[column].nunique() > 1:
+        raise BadInput(
+            f"table: column {column!r} has rows of {format_count(table[column].nunique(), 'client')}, and --client "
+            f"{client} is one newcomer; give the rows of one client alone, or leave the column out"
+        )
 
 
 def features_of_table(spec: AppSpec, table: "pd.DataFrame", client: int) -> np.ndarray:

@@ -46,7 +46,7 @@ class AppSpec:
         group: planted group of each client, or None; `group_names` names them.
         relation: [2, R] the given client graph, or None.
         forms: what nodes send: "enrol" -> stage -> tensors, "train" -> list of {"from": round, "tensors": ...}.
-        scaling: numbers that scale features, for data that are prepared on a node.
+        scaling: numbers that scale features, and the columns of a table, for data that are prepared on a node.
         secure: whether nodes mask their uploads, so that the server learns their mean only.
         units: unit of each client, by identity, or none.
     """

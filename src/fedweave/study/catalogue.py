@@ -13,7 +13,7 @@ from typing import Any
 from fedweave.errors import BadInput, choose, format_value
 from fedweave.files import check_regular
 from fedweave.study import plugins, task_blocks
-from fedweave.study.config import read_yaml
+from fedweave.study.config import example, read_yaml
 from fedweave.study.method_lists import check_entries
 from fedweave.study.task_blocks import merge
 
@@ -201,7 +201,7 @@ def _check_blocks(own: Mapping[str, Any], file: str) -> None:
         blocks |= {f"tune.spaces.{key}": block for key, block in spaces.items()} if isinstance(spaces, Mapping) else {}
     for key, block in blocks.items():
         if block is not None and not isinstance(block, Mapping):
-            raise BadInput(f"{file}: {key}: {block!r} is not a block of settings; see: fedweave study show quick")
+            raise BadInput(f"{file}: {key}: {block!r} is not a block of settings; see: fedweave study show {example()}")
 
 
 def _check_keys(file: str, own: Mapping[str, Any], methods: Collection[str]) -> None:

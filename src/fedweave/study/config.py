@@ -184,6 +184,14 @@ def _coerce(value: object, hint: Any) -> object:
     return tuple(value) if get_origin(hint) is tuple and isinstance(value, list) else value
 
 
+def example() -> str:
+    """A study of this folder that a message can name: that of a checkout or of a new project; NAME if it has neither.
+
+    `launching.reproduce` has the same rule.
+    """
+    return next((name for name in ("quick", "first") if Path("studies", f"{name}.yaml").is_file()), "NAME")
+
+
 def read_yaml(path: Path, empty: dict[str, Any] | None = None) -> dict[str, Any]:
     """A YAML mapping; `empty`, if given, is the value of a file without content.
 
@@ -192,10 +200,13 @@ def read_yaml(path: Path, empty: dict[str, Any] | None = None) -> dict[str, Any]
     """
     check_regular(path)
     if not path.is_file():
-        raise BadInput(f"{path}: not found; run from the project folder, or write it with: fedweave study use quick")
+        raise BadInput(
+            f"{path}: not found; run from the project folder, or write it with: fedweave study use {example()}"
+        )
     if path.stat().st_size > MOST_BYTES:
         raise BadInput(
-            f"{path}: larger than {MOST_BYTES >> 20} MiB, which is no file of settings; see: fedweave study show quick"
+            f"{path}: larger than {MOST_BYTES >> 20} MiB, which is no file of settings; "
+            f"see: fedweave study show {example()}"
         )
     try:
         loaded = load_yaml(path.read_text(encoding="utf-8"))
@@ -207,7 +218,8 @@ def read_yaml(path: Path, empty: dict[str, Any] | None = None) -> dict[str, Any]
         return empty
     if not isinstance(loaded, dict):
         raise BadInput(
-            f"{path}: expected a mapping at the top, found {type(loaded).__name__}; see: fedweave study show quick"
+            f"{path}: expected a mapping at the top, found {type(loaded).__name__}; "
+            f"see: fedweave study show {example()}"
         )
     return loaded
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedweave.errors import BadInput, choose, format_value
 from fedweave.study import plugins, variants
-from fedweave.study.config import MOST_SEEDS, construct, read_yaml
+from fedweave.study.config import MOST_SEEDS, construct, example, read_yaml
 from fedweave.study.schema import EvaluateSpec, RunEntry, TaskSpec, TrainSpec, TuneSpec
 
 PARAMS = Path("params.yaml")
@@ -212,7 +212,7 @@ def _check_keys(raw: Mapping[str, Any], where: str) -> None:
         if not isinstance(raw.get(key), kind) or not raw[key]:
             raise BadInput(
                 f"{where}: {key}: {format_value(raw.get(key))} must be a non-empty {kind.__name__}; "
-                "see: fedweave study show quick"
+                f"see: fedweave study show {example()}"
             )
     if not isinstance(raw.get("about", ""), str):
         raise BadInput(f"{where}: about: {format_value(raw['about'])} is not text; write it in quotes")

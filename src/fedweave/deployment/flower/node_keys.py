@@ -1,9 +1,11 @@
 """Keys of nodes in the SuperLink, by the commands of `flwr`, and in the roster."""
 
 import json
+import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,27 @@ for words in json.loads(sys.argv[1]):
         print(json.dumps({"success": False, "error-message": str(error)}))
     print("\\x1e", flush=True)
 """
+
+
+def check_connection(name: str) -> None:
+    """Refuse a SuperLink that the configuration of `flwr` does not have; its own message does not say what to write.
+
+    Raises:
+        BadInput: naming the file and the table that it needs.
+    """
+    path = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / "config.toml"
+    try:
+        connections = tomllib.loads(path.read_text(encoding="utf-8")).get("superlink")
+    except FileNotFoundError:
+        connections = None
+    except ValueError as error:
+        raise BadInput(f"{path}: is no TOML ({error}); correct it") from error
+    if not isinstance(connections, dict) or name not in connections:
+        raise BadInput(
+            f"{path}: has no [superlink.{name}]; write this table with the address and the root-certificates of the "
+            'SuperLink, such as address = "fl.example.org:8000" and root-certificates = "/home/me/ca.crt", or name '
+            "another one with --connection"
+        )
 
 
 def register(keys: Mapping[int, Path], roster: Roster, connection: str) -> list[str]:
