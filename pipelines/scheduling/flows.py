@@ -38,7 +38,7 @@ from fedweave.pipelines.scheduling import (
 from fedweave.pipelines.scheduling.artifacts import ProgressBar, RoundProgress, publish
 from fedweave.pipelines.scheduling.dvc_graph import StaleStage
 from fedweave.pipelines.scheduling.gpus import visible_devices
-from fedweave.pipelines.scheduling.host import FailedStages, PermanentFailure, StageError, fail_in_one_line
+from fedweave.pipelines.scheduling.host import EXPECTED, FailedStages, PermanentFailure, StageError, fail_in_one_line
 from fedweave.pipelines.scheduling.pool import (
     Place,
     WorkerLostError,
@@ -235,7 +235,7 @@ def reproduce(
     host.set_resources(devices if where == "here" else ())
     addresses.mlflow_address()  # refuse a wrong port now; the link to MLflow is made at the end only
     if study:
-        use_study(study)
+        host.call(use_study, study)
     on_cluster = slurm_flow.run_on_cluster(str(read_yaml(PARAMS)["study"]), targets or ()) if where == "slurm" else 0
     plan = dvc_graph.plan(targets or ())
     stages = plan.stale
@@ -265,7 +265,7 @@ def perform(work_order: remote_stages.WorkOrder, retries: Annotated[int, Field(g
     children = host.set_resources(visible_devices()).children
     try:
         with remote_stages.prepare(work_order) as command:
-            run_stage.with_options(retries=retries)(work_order.stage, True, command)
+            host.call(run_stage.with_options(retries=retries), work_order.stage, True, command)
         outputs = remote_stages.deliver(work_order)
     except BaseException:
         children.end()
@@ -279,7 +279,7 @@ def main() -> None:
     try:
         with user_errors():
             _run(options)
-    except (BadInput, FailedStages) as error:
+    except EXPECTED as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(exit_code(error) if isinstance(error, BadInput) else 1)
 

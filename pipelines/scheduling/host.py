@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from prefect import State
+from prefect import State, Task
 from prefect.states import Failed
 
 from fedweave.errors import BadInput
@@ -39,6 +39,9 @@ class FailedStages(RuntimeError):
     """Stages of a flow failed; the message says how many, and why."""
 
 
+EXPECTED = (BadInput, StageError, PermanentFailure, FailedStages)  # errors whose message is the whole answer
+
+
 def is_permanent(error: object) -> bool:
     """Whether a stage that ended with `error` would end with it again, or shall not run again."""
     has_refused = isinstance(error, StageError) and error.code in (2, 3)
@@ -48,17 +51,24 @@ def is_permanent(error: object) -> bool:
 def fail_in_one_line(function: Callable[P, R]) -> Callable[P, R | State[Any]]:
     """`function` of a flow or task, whose expected errors become failed states: Prefect logs a traceback of errors.
 
-    The state has the error as its data, so that who asks for the result gets it raised.
+    The state has the error as its data. A plain call of such a task returns the state: see `call`.
     """
 
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R | State[Any]:
         try:
             return function(*args, **kwargs)
-        except (BadInput, StageError, PermanentFailure, FailedStages) as error:
+        except EXPECTED as error:
             return Failed(message=str(error), data=error)
 
     return run
+
+
+def call(task: Task[..., Any], *args: Any) -> None:
+    """Run a task in this flow, and raise the error of its state if it fails. A plain call would return the state."""
+    state: Any = task(*args, return_state=True)
+    if not state.is_completed():
+        state.result()
 
 
 class HostResources(NamedTuple):

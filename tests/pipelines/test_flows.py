@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,10 +14,12 @@ from pathlib import Path
 import pytest
 import toy_project
 from dvc.repo import Repo
+from prefect import flow, task
 from servers import alive, process, until
 
 from fedweave.errors import BadInput
 from fedweave.pipelines.processes import ChildProcesses
+from fedweave.pipelines.scheduling import host
 from fedweave.pipelines.scheduling.dvc_graph import StaleStage, stale_stages
 
 # One process runs all tests that need the server, so that it is started once.
@@ -189,6 +192,34 @@ def test_the_log_of_a_failed_flow_has_its_line_and_no_traceback(
     assert done.returncode == code
     assert f"error: {line}" in done.stderr
     assert "Finished in state Failed" in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+@pytest.mark.usefixtures("reporting")
+@pytest.mark.parametrize("error", [host.PermanentFailure("no"), host.StageError(1, "no"), BadInput("no")])
+def test_a_failed_task_ends_its_flow(error: Exception) -> None:
+    """A task whose errors are failed states, called in a flow."""
+
+    @task
+    @host.fail_in_one_line
+    def refuse() -> None:
+        raise error
+
+    @flow
+    def parent() -> str:
+        host.call(refuse)
+        return "went on"
+
+    with pytest.raises(type(error), match="no"):
+        parent()
+
+
+def test_a_refused_study_ends_a_flow_in_one_line(project: Path, reporting: str) -> None:
+    Path("mine.yaml").write_text("tasks: 3\n", encoding="utf-8")
+    done = run_flow(project, reporting, "--study", "mine.yaml")
+    *_, line = done.stderr.strip().splitlines()
+    assert re.match(r"error: exit code 2: error: mine\.yaml: .*tasks", line)
+    assert done.returncode == 1
     assert "Traceback" not in done.stdout + done.stderr
 
 
