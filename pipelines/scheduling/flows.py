@@ -81,7 +81,7 @@ def _run_command(command: Sequence[str], env: Mapping[str, str], rounds: RoundPr
         raise PermanentFailure("ended with its flow")
     if code:
         error = StageError(code, next((line for line in last_lines if "error" in line.lower()), ""))
-        is_permanent = code in (2, 3) or any(map(PERMANENT_EXIT.search, last_lines))
+        is_permanent = host.is_permanent(error) or any(map(PERMANENT_EXIT.search, last_lines))
         raise PermanentFailure(str(error)) if is_permanent else error
     return list(last_lines)
 
