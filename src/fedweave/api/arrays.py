@@ -167,7 +167,7 @@ def as_units(unit: Any, owner: np.ndarray, names: tuple[str, ...]) -> tuple[str,
     """Name of each client's unit, such as a person; empty without units."""
     if unit is None:
         return ()
-    _check_complete(unit, "unit", "give a client that shares its unit with no other one a unit of its own")
+    _check_complete(unit, "unit", "give every client a unit, its own one if it shares none")
     return tuple(_names_by_client(unit, "unit", owner, names))
 
 

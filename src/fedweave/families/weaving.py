@@ -28,7 +28,7 @@ class Weaving(Method):
     is used, in `download`, `aggregate` and `collaboration` alike.
     """
 
-    graph: Annotated[str, graph_values("learned"), "learned, or a control in its place"] = "learned"
+    graph: Annotated[str, graph_values("learned"), "the learned graph, or a control that replaces it"] = "learned"
 
     # Values of `graph` that are no controls.
     own_graphs: ClassVar[tuple[str, ...]] = ("learned",)
