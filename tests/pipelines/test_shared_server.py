@@ -156,7 +156,7 @@ def test_each_worker_executes_the_runs_of_its_own_project(api: str, client: Any,
     (first.place / ".env").write_text(named := "FEDWEAVE_POOL=vision\n")
     assert f"The line `{named.strip()}` in `.env` does this" in PAGE
     assert f"pool vision: belongs to the project in {second.place} on " in first.type("fedweave worker", 2)
-    assert f"`{FREE}` gives a pool free" in PAGE
+    assert f"`{FREE}` releases a pool" in PAGE
     first.type(FREE)
     assert client.read_variable_by_name("fedweave-vision") is None
 
