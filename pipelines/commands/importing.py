@@ -84,7 +84,7 @@ def import_(
     Example: fedweave import flights.csv --client dest --label late --name flights
     """
     if not Path("dvc.yaml").is_file():
-        raise BadInput("import: this folder is no project (it has no dvc.yaml); make one: fedweave init FOLDER")
+        raise BadInput("import: this folder is not a project (it has no dvc.yaml); make one: fedweave init FOLDER")
     name = name or _name_of(file)
     if not NAME.fullmatch(name):
         raise BadInput(f"--name: {name!r} {NAME_RULE}")

@@ -131,7 +131,7 @@ def minutes(text: str | int) -> int | None:
 
 
 def _check(resources: Resources, key: str) -> None:
-    """Refuse a memory that is no size, a time that is no duration, and reserved flags."""
+    """Refuse a memory that is not a size, a time that is not a duration, and reserved flags."""
     if resources.memory is not None and not resources.gib:
         raise BadInput(f"{key}.memory: {format_value(resources.memory)} is not a size; write for example 500M or 16G")
     if not resources.minutes > 0:

@@ -203,7 +203,7 @@ def test_bad_newcomers_are_refused(federation: fw.Federation) -> None:
         ("class 'never' was not in training", NEW.assign(late=["never", "no"] * 20), {}),
         ("no column 'kind'", NEW.drop(columns="kind"), {}),
         ("rounds: 0 must be", NEW, {"rounds": 0}),
-        ("out: '' is no path of a folder", NEW, {"out": ""}),
+        ("out: '' is not a path of a folder", NEW, {"out": ""}),
         ("options: 'splt' is unknown; did you mean 'split'", NEW, {"splt": "random"}),
         ("federation= is not that of the training", NEW, {"federation": 5}),
         ("/dev/null/new", NEW, {"out": "/dev/null/new"}),

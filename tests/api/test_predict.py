@@ -135,7 +135,7 @@ def test_graphs_give_predictions_for_all_nodes(tmp_path: Path) -> None:
         assert 100 * right == pytest.approx(result.scores[name])
     with pytest.raises(fw.BadInput, match="the graph of 'u' has 20 nodes of 3 values"):
         result.predict(graphs["u"][0][:5], "u")
-    with pytest.raises(fw.BadInput, match="x: holds values that are no numbers"):
+    with pytest.raises(fw.BadInput, match="x: holds values that are not numbers"):
         result.predict([["a", "b", "c"]] * 20, "u")
 
 

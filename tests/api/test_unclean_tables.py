@@ -163,7 +163,7 @@ def test_separators_of_thousands_are_named() -> None:
 
 
 def test_forecasts_of_rows_of_several_clients() -> None:
-    """The last rows of a table of all clients are no series of one."""
+    """The last rows of a table of all clients are not series of one."""
     steps = TABLE.assign(day=np.arange(COUNT))
     made = fw.Federation.from_pandas(steps, client="ward", label="days", time="day", window=4, horizon=1)
     result = fw.fit("local", made, rounds=1, progress=False)

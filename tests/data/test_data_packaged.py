@@ -206,7 +206,7 @@ def test_a_gap_that_shares_samples_is_refused(shoulder: Dataset) -> None:
     for options, message in [
         ({"gap": 0}, "partition.gap: 0 must be an integer, 1 or more"),
         ({"gap": 8}, r"too few windows \(19\) for train, val and test and gaps of 8"),
-        ({"window": 5}, "is no series"),
+        ({"window": 5}, "is not a series"),
     ]:
         with pytest.raises(BadInput, match=message):
             data.partition(shoulder, "natural", 20, 0, split=SPLIT, **options)

@@ -256,5 +256,5 @@ def test_bad_input_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert not Path("imports").exists()
     (project / "empty").mkdir()
     monkeypatch.chdir(project / "empty")
-    with pytest.raises(fw.BadInput, match="is no project"):
+    with pytest.raises(fw.BadInput, match="is not a project"):
         importing.import_(Path("../orders.csv"), client="shop", label="price")

@@ -210,7 +210,7 @@ def test_a_clone_may_run_stages_but_no_flows(
         pool_owner.check_flows(client, owned)
     Path("part").mkdir()  # a project in a folder of the same repository
     monkeypatch.chdir("part")
-    with pytest.raises(BadInput, match="is no clone of it"):
+    with pytest.raises(BadInput, match="is not a clone of it"):
         pool_owner.check_stages(client, owned, is_named=False)
 
 

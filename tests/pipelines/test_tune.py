@@ -472,7 +472,7 @@ def test_training_reports_that_no_client_has_a_finite_score(project: Path, capsy
     one_class = data.partition(data.load_dataset(paths.FEATURES / "digits"), **task["partition"])
     data.save_partition(paths.PARTITIONS / "toy" / "partition.npz", one_class)
     tune.main("toy")
-    with pytest.raises(BadInput, match=r"tasks\.toy\.metric: roc_auc is no number for the test rows of any client"):
+    with pytest.raises(BadInput, match=r"tasks\.toy\.metric: roc_auc is not a number for the test rows of any client"):
         train.main(RUN)
     evaluated = evaluation_sample(0, torch.arange(4), 1)
     assert evaluated is not None

@@ -49,7 +49,7 @@ def results_folder(out: Any) -> Iterator[tuple[Path, TemporaryFolder | None]]:
     The folder is `out`. Without `out` it is a temporary one, which is removed with the second object, or by an error.
 
     Raises:
-        BadInput: `out` is no path or cannot be written, before any work; or the disk is full.
+        BadInput: `out` is not a path or cannot be written, before any work; or the disk is full.
     """
     if out is not None:
         check_folder(out, "out")

@@ -105,7 +105,7 @@ def _positions(edges: Any, ids: Sequence[Any]) -> np.ndarray:
         pairs = [(str(first), str(second)) for first, second in pairs]
     unknown = [one for pair in pairs for one in pair if not isinstance(one, Hashable) or one not in position]
     if unknown:
-        raise BadInput(f"edges: {unknown[0]!r} is no node; add its row, or drop its edges")
+        raise BadInput(f"edges: {unknown[0]!r} is not a node; add its row, or drop its edges")
     return np.array([[position[one] for one in pair] for pair in pairs], dtype=np.int64).reshape(-1, 2).T
 
 

@@ -268,7 +268,7 @@ def _as_floats(x: Any) -> np.ndarray:
     try:
         return _as_array(x).astype(np.float32)
     except (ValueError, TypeError) as error:
-        raise BadInput(f"x: holds values that are no numbers ({error}); give rows of numbers") from error
+        raise BadInput(f"x: holds values that are not numbers ({error}); give rows of numbers") from error
 
 
 def _check_shape(values: np.ndarray, shape: tuple[int, ...], name: str) -> None:

@@ -44,7 +44,7 @@ def read_table(
         return source
     path = _check_file(source)
     if (kind := _table_kind(path)) is None:
-        raise BadInput(f"{path}: is no table; give a file with the ending {', '.join(TABLES)}")
+        raise BadInput(f"{path}: is not a table; give a file with the ending {', '.join(TABLES)}")
     try:
         if kind in (".parquet", ".pq"):
             table = pd.read_parquet(
@@ -260,7 +260,7 @@ def read_pairs(source: Any, option: str) -> list[tuple[Any, Any]]:
     pairs = [*source] if isinstance(source, Iterable) else [source]
     invalid = next((pair for pair in pairs if not isinstance(pair, Collection) or len(pair) != 2), None)
     if invalid is not None:
-        raise BadInput(f"{option}: {format_value(invalid)} is no pair; give such as [('a', 'b'), ('b', 'c')]")
+        raise BadInput(f"{option}: {format_value(invalid)} is not a pair; for example [('a', 'b'), ('b', 'c')]")
     return [tuple(pair) for pair in pairs]
 
 

@@ -110,13 +110,13 @@ def as_values(column: np.ndarray) -> np.ndarray:
     """Finite float32 [M, 1].
 
     Raises:
-        BadInput: a target is no number, or all are the same.
+        BadInput: a target is not a number, or all are the same.
     """
     try:
         values = (column.astype(object) if column.dtype.kind == "U" else column).astype(np.float64)
     except (ValueError, TypeError) as error:
         raise BadInput(
-            f"y: holds a value that is no number ({error}); drop its row, or use target='classes'"
+            f"y: holds a value that is not a number ({error}); drop its row, or use target='classes'"
         ) from error
     check_size(values, "y")
     bad = ~np.isfinite(values.astype(np.float32))

@@ -30,7 +30,7 @@ class Weaving(Method):
 
     graph: Annotated[str, graph_values("learned"), "the learned graph, or a control that replaces it"] = "learned"
 
-    # Values of `graph` that are no controls.
+    # Values of `graph` that are not controls.
     own_graphs: ClassVar[tuple[str, ...]] = ("learned",)
 
     def controlled(self, weights: Tensor, ids: Tensor, available: Tensor | None = None) -> Tensor:

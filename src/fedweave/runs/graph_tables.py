@@ -33,7 +33,7 @@ def reorder(weights: np.ndarray, names: Sequence[str], clients: Sequence[str], w
     """`weights`, whose rows and columns have `names`, in the order of `clients`.
 
     Raises:
-        BadInput: the first name that is no client, or the first client without a row.
+        BadInput: the first name that is not a client, or the first client without a row.
     """
     for name in names:
         choose(name, clients, f"{where}: the name of a client")

@@ -205,7 +205,7 @@ def read_yaml(path: Path, empty: dict[str, Any] | None = None) -> dict[str, Any]
         )
     if path.stat().st_size > MOST_BYTES:
         raise BadInput(
-            f"{path}: larger than {MOST_BYTES >> 20} MiB, which is no file of settings; "
+            f"{path}: larger than {MOST_BYTES >> 20} MiB, which is not a file of settings; "
             f"see: fedweave study show {example()}"
         )
     try:
@@ -228,7 +228,7 @@ def load_yaml(text: str) -> Any:
     """Plain data of a YAML 1.2 text, which is the dialect of DVC: `010` is 10, `yes` and `1:30` are texts.
 
     Raises:
-        BadInput: it is no YAML, names a key twice, nests too deeply, or holds something else than texts, numbers, true,
+        BadInput: it is not YAML, names a key twice, nests too deeply, or has other values than texts, numbers, true,
             false, null, lists and mappings.
     """
     return copy.deepcopy(_parse_yaml(text))

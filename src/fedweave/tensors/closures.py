@@ -17,7 +17,7 @@ from torch import Tensor
 TensorsById = dict[int, tuple[int, Tensor]]  # id -> (position, tensor)
 Rebuild = Callable[[Sequence[Tensor]], Any]
 VOLATILE = {"volatile": True}
-"""Metadata of a dataclass field that a loss must not read: its value is no tensor and changes from round to round."""
+"""Metadata of a dataclass field that a loss must not read: its value is not a tensor and changes every round."""
 
 
 class Capture(NamedTuple):

@@ -35,7 +35,7 @@ def check_hosts(hosts: Sequence[str]) -> None:
         is_name = HOST.fullmatch(host) and len(host) <= MAX_HOST_LENGTH and not host.rsplit(".", 1)[-1].isdigit()
         if not is_name and not isinstance(_general_name(host), x509.IPAddress):
             remedy = "give a name or an address alone, such as fl.example.org or 10.0.0.7"
-            raise BadInput(f"--host: {format_value(host)} is no name of a host; {remedy}")
+            raise BadInput(f"--host: {format_value(host)} is not a name of a host; {remedy}")
 
 
 def check_names(folder: Path, names: Sequence[str]) -> None:
@@ -47,7 +47,7 @@ def check_names(folder: Path, names: Sequence[str]) -> None:
     for name in names:
         if not NODE.fullmatch(name) or name.endswith(".pub") or name in (AUTHORITY, SERVER, SERVER_KEY):
             remedy = "use letters, digits, - and _, and dots inside, such as hospital-1"
-            raise BadInput(f"--node: {format_value(name)} is no name of a node's key; {remedy}")
+            raise BadInput(f"--node: {format_value(name)} is not a name of a node's key; {remedy}")
         if (folder / name).exists() and (folder / f"{name}.pub").exists():
             raise BadInput(f"{folder / name}: is there already; a node keeps its key, so take another name")
     if len({*names}) < len(names):
@@ -107,7 +107,7 @@ def make_node(folder: Path, name: str) -> Path:
 
 
 def check_files_of_node(key: Path, certificate: Path) -> None:
-    """Refuse what is no secret key of a node, such as NAME.pub, or no certificate; Flower would try them forever.
+    """Refuse what is not a secret key of a node, such as NAME.pub, or no certificate; Flower would try them forever.
 
     Raises:
         BadInput: naming the file.
