@@ -133,7 +133,7 @@ def _check(resources: Resources, groups: Sequence[NodeGroup], keys: Mapping[str,
     if resources.minutes > longest:
         raise BadInput(
             f"{keys['time']}: {format_value(resources.time)}, but the limit of partition {names} is {longest:.0f} "
-            "minutes; lower it (a stage that reaches it goes on, as often as `requeues` says), or name another "
+            "minutes; lower it (a stage that reaches it is queued again, up to `requeues` times), or name another "
             "partition"
         )
 

@@ -84,7 +84,7 @@ def test_paired_test_and_graph(compared: fw.Comparison) -> None:
     for ask in (compared["pfedgraph"].graph, compared["pfedgraph"].models, compared["pfedgraph"].plot.graph):
         with pytest.raises(fw.BadInput, match="seed: 9 was not trained; choices: 0, 1"):
             ask(seed=9)
-    with pytest.raises(fw.BadInput, match="local keeps no collaboration graph"):
+    with pytest.raises(fw.BadInput, match="local has no collaboration graph"):
         compared["local"].graph()
 
 
@@ -127,7 +127,7 @@ def test_a_saved_comparison_is_loaded_unchanged(compared: fw.Comparison, tmp_pat
     assert [*models] == [*compared.clients]
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
-    with pytest.raises(fw.BadInput, match="holds something else"):
+    with pytest.raises(fw.BadInput, match="is not an empty folder; choose"):
         compared.save(tmp_path / "other")
 
 
@@ -438,7 +438,7 @@ def test_the_bar_of_a_resumed_training_begins_at_its_round(
 REFUSED = {
     "methods: 'locall' is unknown; did you mean 'local'": {"methods": ["locall"]},
     "methods: the list is empty": {"methods": []},
-    "methods: 'local' is there twice": {"methods": ["local", "local"]},
+    "methods: 'local' occurs twice": {"methods": ["local", "local"]},
     "methods: 'central' is a control on pooled rows; add a method": {"methods": ["central"]},
     "compare(): ditto.lam: -1 is out of range": {"methods": [fw.methods.Ditto(lam=-1)]},
     "compare(): ditto.lam: 'x' is not a finite number": {"methods": [fw.methods.Ditto(lam="x")]},
@@ -451,7 +451,7 @@ REFUSED = {
     "model.name: missing; for example {'name': 'mlp'": {"model": {"hidden": 3}},
     "model.name: ['mlp'] is not a name": {"model": {"name": ["mlp"]}},
     "SmallCNN takes larger images": {"model": "small_cnn"},
-    "head: 'fc', but the model 'mlp' knows its own": {"model": "mlp", "head": "fc"},
+    "head: 'fc', but the model 'mlp' declares its own": {"model": "mlp", "head": "fc"},
     "FedSage+ needs subgraphs, which people with model mlp does not have": {"methods": ["fedsage"]},
     "seeds: 0 must be at least 1": {"seeds": 0},
     "compare(): evaluate.selct: not a setting of evaluate": {"evaluate": {"selct": "last"}},

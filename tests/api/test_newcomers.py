@@ -199,7 +199,7 @@ def test_bad_newcomers_are_refused(federation: fw.Federation) -> None:
     """Each refusal is one line."""
     run = fw.fit("fedavg", federation, rounds=1, **QUIET)
     for message, rows, more in (
-        ("client 'site 0' is there already", OLD, {}),
+        ("client 'site 0' already exists", OLD, {}),
         ("class 'never' was not in training", NEW.assign(late=["never", "no"] * 20), {}),
         ("no column 'kind'", NEW.drop(columns="kind"), {}),
         ("rounds: 0 must be", NEW, {"rounds": 0}),

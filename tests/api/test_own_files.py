@@ -94,7 +94,7 @@ def test_inconsistent_folders_are_refused(tmp_path: Path) -> None:
             fw.Federation.from_file(folder, client=client, label="late")
         return str(caught.value).replace(str(folder), "shops")
 
-    with pytest.raises(fw.BadInput, match="is a folder and no file; give the path of one file in it"):
+    with pytest.raises(fw.BadInput, match="is a folder, not a file; give the path of one file in it"):
         fw.Federation.from_file(folder, **NAMES, relation=folder)
     assert refusal("kin").startswith(
         "client: no column 'kin'; did you mean 'kind'? where each file is one client, give"
@@ -430,7 +430,7 @@ def test_bad_graphs_are_refused(tmp_path: Path) -> None:
     make = fw.Federation.from_graphs
     with pytest.raises(fw.BadInput, match="edges: 'n99' is not a node"):
         make(nodes, [("n1", "n99")])
-    with pytest.raises(fw.BadInput, match="nodes: 'n1' is there twice"):
+    with pytest.raises(fw.BadInput, match="nodes: 'n1' occurs twice"):
         make(nodes.assign(node="n1"), edges)
     with pytest.raises(fw.BadInput, match="'node' is the node's own name"):
         make(nodes, edges, features=["node"])
@@ -466,8 +466,8 @@ def test_bad_graphs_of_arrays_are_refused() -> None:
     ("name", "words"),
     {
         "folder.csv": "has no tables; give a file, or a folder of files with the ending .csv",
-        "pipe.csv": "is a pipe or a device and no file; write its rows to a file",
-        "https://example.org/rows.csv": "is an address and no file; download it",
+        "pipe.csv": "is a pipe or a device, not a file; write its rows to a file",
+        "https://example.org/rows.csv": "is an address, not a file; download it",
         "absent.csv": "there is no such file; check the path",
         "latin.csv": "UnicodeDecodeError.*; save the file as UTF-8",
         "fields.csv": "ParserError.*; give every line as many fields as the header",

@@ -212,7 +212,7 @@ def test_a_gap_that_shares_samples_is_refused(shoulder: Dataset) -> None:
             data.partition(shoulder, "natural", 20, 0, split=SPLIT, **options)
     y = np.zeros(40, np.int64)
     plain = Dataset("o", "images", np.zeros((40, 1, 1, 1), np.float32), y, 1, owner=np.arange(40) % 2)
-    with pytest.raises(BadInput, match="no order of time"):
+    with pytest.raises(BadInput, match="no time order"):
         data.partition(plain, "natural", 2, 0, gap=1)
 
 

@@ -337,9 +337,9 @@ def test_draws_of_a_start_and_of_an_evaluation_are_refused(monkeypatch: pytest.M
     def init(self: Any, start: Any) -> Any:
         return {"model": trees.tree_map(torch.randn_like, start.model)}
 
-    words, way_out = "Mine: draws random numbers without a key", "seeding.use_seed(start.seed)"
+    words, remedy = "Mine: draws random numbers without a key", "seeding.use_seed(start.seed)"
     assert_refused(variant(personalize=personalize), f"{words} (in the evaluation after round 1)")
-    assert_refused(variant(init=init), f"{words} (before round 1)", way_out)
+    assert_refused(variant(init=init), f"{words} (before round 1)", remedy)
 
 
 class Dropping(MLP):

@@ -72,7 +72,7 @@ NEW = "return a new dictionary with new tensors"
 
 
 @pytest.mark.parametrize(
-    ("aggregate", "change", "way_out"),
+    ("aggregate", "change", "remedy"),
     [
         (put_model, "replaces server.model.fc1.weight", NEW),
         (put_tensor, "replaces server.model.fc1.weight", NEW),
@@ -82,9 +82,9 @@ NEW = "return a new dictionary with new tensors"
         (write_tensors, "writes into server.model.fc1.weight", COPY),
     ],
 )
-def test_a_changed_state_is_refused(aggregate: Callable[..., Any], change: str, way_out: str) -> None:
+def test_a_changed_state_is_refused(aggregate: Callable[..., Any], change: str, remedy: str) -> None:
     """Downloads are made once for the same state."""
-    assert_refused(variant(aggregate=aggregate), f"Mine.aggregate, or a function that it calls, {change}", way_out)
+    assert_refused(variant(aggregate=aggregate), f"Mine.aggregate, or a function that it calls, {change}", remedy)
 
 
 def test_an_unchanged_state_is_accepted() -> None:

@@ -179,7 +179,7 @@ def test_a_signal_ends_a_search_without_a_traceback(project: Path, command: list
 
 @pytest.mark.acceptance
 def test_a_search_killed_in_a_trial_has_the_trials_of_an_uninterrupted_one(project: Path, uninterrupted: list) -> None:
-    """SIGKILL after a later trial has reported a round: trials and values are the same, and none is there twice."""
+    """SIGKILL after a later trial has reported a round: trials and values are the same, and none occurs twice."""
     killed = subprocess.run([sys.executable, "-c", KILLED], check=False)
     assert killed.returncode == -signal.SIGKILL
     before = states()

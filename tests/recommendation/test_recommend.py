@@ -93,7 +93,7 @@ def test_a_saved_recommendation_is_loaded_and_has_a_page(grouped: fw.Recommendat
     assert not [word for word in page.split() if word.startswith(('src="http', 'href="http'))]
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "mine.txt").touch()
-    with pytest.raises(fw.BadInput, match="holds something else"):
+    with pytest.raises(fw.BadInput, match="is not an empty folder; choose"):
         grouped.save(tmp_path / "other")
 
 
@@ -165,7 +165,7 @@ def test_objects_without_clients_or_validation_rows_are_refused() -> None:
     bare = replace(federation, partition=replace(federation.partition, val=none))
     with pytest.raises(fw.BadInput, match="12 clients have no validation rows, such as 'site 00'"):
         fw.recommend(bare, **SMALL)
-    with pytest.raises(fw.BadInput, match=r"answer\.json: not there; give the folder of a recommendation"):
+    with pytest.raises(fw.BadInput, match=r"answer\.json: not found; give the folder of a recommendation"):
         fw.Recommendation.load("nowhere")
     with pytest.raises(fw.BadInput, match="folder: None is not a path of a folder"):
         fw.Recommendation.load(None)  # type: ignore[arg-type]

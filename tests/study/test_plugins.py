@@ -184,7 +184,7 @@ def test_invalid_paths_are_refused(tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text("")
     (tmp_path / "text.txt").write_text("")
     for path, words in {
-        "gone.py": "not there",
+        "gone.py": "not found",
         "text.txt": "is neither a Python file",
         "json.py": "rename it, such as my_json",
     }.items():
@@ -192,7 +192,7 @@ def test_invalid_paths_are_refused(tmp_path: Path) -> None:
             plugins.resolve_paths([path], "own.yaml", tmp_path)
     with pytest.raises(BadInput, match=r"is not a list of paths; for example \[mybench"):
         plugins.resolve_paths(3, "own.yaml")
-    with pytest.raises(BadInput, match=r"^--uses: gone\.py: not there .*relative to the current folder$"):
+    with pytest.raises(BadInput, match=r"^--uses: gone\.py: not found .*relative to the current folder$"):
         plugins.resolve_paths(["gone.py"], "--uses")
 
 

@@ -240,7 +240,7 @@ class Comparison:
         The copy takes the place of results that the folder had before.
 
         Raises:
-            BadInput: the folder holds something else or cannot be written, or the scores are by another metric than the
+            BadInput: the folder has other content or cannot be written, or the scores are by another metric than the
                 training's.
         """
         check_folder(folder, "folder")

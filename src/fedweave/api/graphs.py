@@ -99,7 +99,7 @@ def _positions(edges: Any, ids: Sequence[Any]) -> np.ndarray:
     position = {one: i for i, one in enumerate(ids)}
     if len(position) < len(ids):
         duplicate = next(one for i, one in enumerate(ids) if position[one] != i)
-        raise BadInput(f"nodes: {duplicate!r} is there twice; each node has one row")
+        raise BadInput(f"nodes: {duplicate!r} occurs twice; each node has one row")
     pairs = read_pairs(edges, "edges")
     if isinstance(edges, str | Path) and all(isinstance(one, str) for one in ids):  # codes without zeros are numbers
         pairs = [(str(first), str(second)) for first, second in pairs]

@@ -195,7 +195,7 @@ def resolve_methods(methods: Methods) -> dict[str, tuple[str, dict[str, Any]]]:
         name = label or (f"{method}-{suffix}" if method_names.count(method) > 1 and suffix else method)
         if name in by_name:
             raise BadInput(
-                f"methods: {name!r} is there twice; change a setting, or give names: {{'first': ..., 'second': ...}}"
+                f"methods: {name!r} occurs twice; change a setting, or give names: {{'first': ..., 'second': ...}}"
             )
         by_name[name] = (method, options)
     return by_name
@@ -278,7 +278,7 @@ def _resolve_model(federation: Federation, model: Any, head: str | None) -> tupl
         check_text(block["name"], "model.name", "mlp")
         block["name"] = ALIASES.get((federation.dataset.kind, str(block.get("name"))), block.get("name"))
         if head is not None:
-            raise BadInput(f"head: {head!r}, but the model {block.get('name')!r} knows its own; leave it out")
+            raise BadInput(f"head: {head!r}, but the model {block.get('name')!r} declares its own; leave it out")
         plugins.load_if_missing(block.get("name"), MODELS)
         return {**block, "name": choose(str(block.get("name")), MODELS, "model")}, None
     if federation.dataset.kind != "images":

@@ -269,11 +269,11 @@ def _check_file(source: Any) -> Path:
         raise BadInput(f"table: {type(source).__name__} is neither a pandas table nor a path of a file; give one")
     path = Path(source)
     if re.match(r"[a-z][a-z0-9+.-]+:/", str(source), re.IGNORECASE):
-        raise BadInput(f"{source}: is an address and no file; download it, and give the path of the file")
+        raise BadInput(f"{source}: is an address, not a file; download it, and give the path of the file")
     if path.is_dir():
-        raise BadInput(f"{path}: is a folder and no file; give the path of one file in it")
+        raise BadInput(f"{path}: is a folder, not a file; give the path of one file in it")
     if path.exists() and not path.is_file():
-        raise BadInput(f"{path}: is a pipe or a device and no file; write its rows to a file, and give that")
+        raise BadInput(f"{path}: is a pipe or a device, not a file; write its rows to a file, and give that")
     if not path.is_file():
         raise BadInput(f"{path}: there is no such file; check the path, which is relative to {Path.cwd()}")
     return path

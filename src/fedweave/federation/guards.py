@@ -152,13 +152,13 @@ def planned_epochs(name: str, epochs: slice, plan: Any) -> Any:
     available = len(plan)
     if epochs.stop is None or epochs.stop <= available:
         return plan[epochs]
-    way_out = (
+    remedy = (
         f"return more from {name}.epochs (for enrol: {name}.enrolment_epochs)"
         if available
         else f"train in client_update, in enrol by {name}.enrolment_epochs, or by fedweave.families.tuning.fine_tune"
     )
     raise BadInput(
-        f"{name}: descend: epochs {epochs.start or 0} to {epochs.stop}, but a round draws {available}; {way_out}"
+        f"{name}: descend: epochs {epochs.start or 0} to {epochs.stop}, but a round draws {available}; {remedy}"
     )
 
 

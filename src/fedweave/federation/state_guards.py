@@ -22,8 +22,8 @@ def check_tensors(hook: str, tree: object, path: tuple[str, ...] = ()) -> None:
             check_tensors(hook, part, (*path, str(name)))
     elif not isinstance(tree, Tensor):
         what = ".".join(path) + " is" if path else "returned"
-        way_out = "give a tensor, such as torch.tensor(0.5)" if path else "return a dictionary of tensors"
-        raise BadInput(f"{hook}: {what} a {type(tree).__name__}; {way_out}")
+        remedy = "give a tensor, such as torch.tensor(0.5)" if path else "return a dictionary of tensors"
+        raise BadInput(f"{hook}: {what} a {type(tree).__name__}; {remedy}")
 
 
 def check_update(name: str, update: object, expected: type, client: Tree) -> None:

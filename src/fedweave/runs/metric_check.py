@@ -1,4 +1,4 @@
-"""Whether the rows of any client define the metric of a task, found out before training."""
+"""Whether the rows of any client define the metric of a task, checked before training."""
 
 import numpy as np
 

@@ -76,11 +76,11 @@ def check_value(value: object, hint: Any, key: str, most: float | None = None) -
         _check_literal(value, get_args(hint), key)
         return
     if not _fits(value, hint):
-        raise BadInput(f"{key}: {format_value(value)} is not {_describe_type(hint)}{_way_out(value, hint, key)}")
+        raise BadInput(f"{key}: {format_value(value)} is not {_describe_type(hint)}{_remedy(value, hint, key)}")
     _check_size(value, LARGEST_REAL if float in _types(hint) else LARGEST_WHOLE, key, most)
 
 
-def _way_out(value: object, hint: Any, key: str) -> str:
+def _remedy(value: object, hint: Any, key: str) -> str:
     """What to write in place of the name of a model or a partition, or of a number in quotes; else empty."""
     if not isinstance(value, str):
         return ""

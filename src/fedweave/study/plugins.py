@@ -150,7 +150,7 @@ def _check_path(place: Path, text: str, where: str) -> None:
     """Refuse a path that does not exist, has no Python file, or cannot be imported by its name."""
     if not place.exists():
         base = "the current folder" if where == OPTION else "the file that names them"
-        raise BadInput(f"{_key(where)}: {text}: not there ({place}); paths are relative to {base}")
+        raise BadInput(f"{_key(where)}: {text}: not found ({place}); paths are relative to {base}")
     python = place.suffix == ".py" if place.is_file() else any(place.glob("*.py"))
     if not python:
         raise BadInput(

@@ -86,9 +86,9 @@ def _check_normalisation(model: ClientModel, name: str) -> None:
         )
     if "batch_norm" in inspect.signature(type(model).__init__).parameters:  # the option says so
         return
-    found = [path for path, module in model.named_modules() if has_running_moments(module)]
-    assert model.has_batch_norm or not found, (
-        f"{name}: {found[0]} is a BatchNorm layer; set has_batch_norm = True in the class, as FedBN and "
+    norms = [path for path, module in model.named_modules() if has_running_moments(module)]
+    assert model.has_batch_norm or not norms, (
+        f"{name}: {norms[0]} is a BatchNorm layer; set has_batch_norm = True in the class, as FedBN and "
         "train.bn_buffers need it"
     )
     assert find_norms(model) or not model.has_batch_norm, (

@@ -54,7 +54,7 @@ def natural(
     if (window, horizon, stride) != (None, None, 1):
         raise BadInput(f"partition.window: {dataset.name} is not a series; leave window, horizon and stride out")
     if dataset.recording is None and gap is not None:
-        raise BadInput(f"partition.gap: {gap}, but the rows of {dataset.name} are in no order of time; leave it out")
+        raise BadInput(f"partition.gap: {gap}, but the rows of {dataset.name} have no time order; leave it out")
     rows = tuple(np.flatnonzero(dataset.owner == i) for i in range(owners))
     by_time = dataset.recording is not None
     parts = _split_by_time(dataset, rows, shares, gap_size) if by_time else _split_at_random(rows, shares, seed)
