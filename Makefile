@@ -117,5 +117,5 @@ clean:  ## remove results and records; data, caches and the environment stay
 	@rm -rf results dvc_plots .fedweave mlflow.db* mlruns mlartifacts .prefect .pytest_cache .ruff_cache .mypy_cache site
 
 distclean: clean  ## also remove data, DVC's cache and the environments; dvc.lock, params.yaml and other files of yours stay
-	@[ ! -e $(VENV) ] || [ -f $(VENV)/pyvenv.cfg ] || { echo "error: $(VENV): is no virtual environment and stays; set VENV" >&2; exit 2; }
+	@[ ! -e $(VENV) ] || [ -f $(VENV)/pyvenv.cfg ] || { echo "error: $(VENV): is not a virtual environment and stays; set VENV" >&2; exit 2; }
 	@rm -rf $(VENV) .flower .peers .ray .slurm .docs .fuzz sbom.json data .dvc/cache .dvc/tmp .dvc/config.local

@@ -94,7 +94,7 @@ def compare(workload: str, repeats: int, rounds: int, threads: int) -> list[dict
 def check_workloads(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
     """End the program with an error of `parser` if a name is none of a workload."""
     if unknown := [name for name in names if name not in WORKLOADS]:
-        parser.error(f"{unknown[0]} is no workload; choices: {', '.join(WORKLOADS)}")
+        parser.error(f"{unknown[0]} is not a workload; choices: {', '.join(WORKLOADS)}")
 
 
 def describe_machine(threads: int) -> str:

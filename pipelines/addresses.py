@@ -62,11 +62,11 @@ def _port(variable: str, default: int) -> int:
     """The port that an environment variable names.
 
     Raises:
-        BadInput: its value is no port.
+        BadInput: its value is not a port.
     """
     text = os.environ.get(variable) or str(default)
     if not re.fullmatch(r"[0-9]{1,5}", text) or not 1 <= int(text) <= 65535:
-        raise BadInput(f"{variable}: {format_value(text)} is no port; give 1 to 65535")
+        raise BadInput(f"{variable}: {format_value(text)} is not a port; give 1 to 65535")
     return int(text)
 
 
@@ -95,7 +95,7 @@ def check_prefect(api: str, alternative: str = "") -> str:
         alternative: end of the error message, with what the user can do instead of starting a server.
 
     Raises:
-        BadInput: it is no address of the web, or nobody answers there.
+        BadInput: it is not an address of the web, or nobody answers there.
     """
     address = api.rstrip("/")
     if not address.startswith(("http://", "https://")):
@@ -159,12 +159,12 @@ def check_store(uri: str, study: str = "") -> None:
 
 
 def file_of(uri: str) -> Path:
-    """The file or folder of a tracking store that is no server."""
+    """The file or folder of a tracking store that is not a server."""
     return Path(uri.removeprefix(SQLITE).removeprefix("file://").partition("?")[0])
 
 
 def is_reachable(uri: str) -> bool:
-    """Whether the server at `uri` answers within `ANSWER_TIMEOUT` seconds; true for a store that is no server."""
+    """Whether the server at `uri` answers within `ANSWER_TIMEOUT` seconds; true for a store that is not a server."""
     if not uri.startswith("http"):
         return True
     from http.client import HTTPException

@@ -36,8 +36,8 @@ def repository(wait: bool = False) -> "Repo":
     """DVC's repository in the current folder; with `wait` it waits for a lock that another process holds.
 
     Raises:
-        BadInput: the folder is no project; it is no checkout of git, such as an unpacked archive of the code; or its
-            stages depend on another package than the one that runs.
+        BadInput: the folder is not a project; it is not a checkout of git, such as an unpacked archive of the code; or
+            its stages depend on another package than the one that runs.
     """
     if line := linked.difference():
         raise BadInput(line)

@@ -124,7 +124,7 @@ def test_an_unknown_workload_and_a_failed_raw_limit_are_reported_in_one_line(
     monkeypatch.setattr(sys, "argv", ["benchmarks", "nosuch"])
     with pytest.raises(SystemExit):
         bench.main()
-    assert "error: nosuch is no workload; choices: cnn, " in capsys.readouterr().err
+    assert "error: nosuch is not a workload; choices: cnn, " in capsys.readouterr().err
     monkeypatch.setattr(bench, "measure", lambda *_: "no memory")
     with pytest.raises(SystemExit, match="mlp: the raw limit was not measured"):
         bench.compare("mlp", 1, 2, 1)

@@ -40,7 +40,7 @@ def test_only_an_environment_is_replaced(
     monkeypatch.setattr(setup.subprocess, "run", start)
     monkeypatch.setattr(sys, "argv", ["setup.py", str(folder)])
     with pytest.raises(
-        Started if continues else SystemExit, match="started" if continues else "is no virtual environment, as it"
+        Started if continues else SystemExit, match="started" if continues else "is not a virtual environment, as it"
     ):
         setup.main()
     assert all((folder / name).exists() != continues for name in files)
@@ -56,4 +56,4 @@ def test_distclean_removes_an_environment_and_nothing_else(environment: bool, tm
         ["make", "distclean", f"VENV={folder}"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert folder.exists() != environment
-    assert ("is no virtual environment and stays" in result.stderr) != environment
+    assert ("is not a virtual environment and stays" in result.stderr) != environment

@@ -71,7 +71,7 @@ def remove_unfinished(folder: Path) -> None:
     """Remove an incomplete environment. Exits with one line if the folder has other content."""
     names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
     if others := sorted(names - PARTS) if "pyvenv.cfg" not in names else []:
-        sys.exit(f"setup: {folder} is no virtual environment, as it holds {others[0]}; name another folder (VENV=...)")
+        sys.exit(f"setup: {folder} is not a virtual environment, as it has {others[0]}; name another folder (VENV=...)")
     shutil.rmtree(folder, ignore_errors=True)
 
 

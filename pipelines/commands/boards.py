@@ -53,7 +53,7 @@ def copy_board(study: str) -> None:
     for ending, name in FILES.items():
         source = paths.RESULTS / study / name
         if not source.is_file():
-            raise BadInput(f"{source}: not there yet; make it with: fedweave study use {study} && dvc repro")
+            raise BadInput(f"{source}: does not exist yet; make it with: fedweave study use {study} && dvc repro")
         rows = pd.read_csv(source, dtype=dict.fromkeys(OUTCOMES, str), **results.AS_WRITTEN)
         target = FOLDER / f"{study}{ending}"
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def board(study: str, task: str) -> str:
 
 def _rows(source: Path, task: str) -> pd.DataFrame:
     if not source.is_file():
-        raise BadInput(f"{source}: not there; take it with: python -m fedweave.pipelines.commands.boards STUDY")
+        raise BadInput(f"{source}: not found; take it with: python -m fedweave.pipelines.commands.boards STUDY")
     rows = read_table(source, ("dataset", "setting", "mean"), RESTORE_HINT, **results.AS_WRITTEN)
     rows = rows.assign(**{key: rows[key].fillna("") for key in OUTCOMES if key in rows})
     tasks = rows["task"] if "task" in rows else rows["dataset"]

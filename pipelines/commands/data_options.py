@@ -64,7 +64,7 @@ def parse_options(
     """Arguments of `Federation.from_file`, without those that the user has left out.
 
     Raises:
-        BadInput: shares that are no three numbers, a quote that does not close, or a vocabulary that is not there.
+        BadInput: shares that are not three numbers, a quote that does not close, or a vocabulary that is not there.
     """
     lists = {
         "features": split_names(features, "--features"), "exclude": split_names(exclude, "--exclude"),
@@ -118,11 +118,11 @@ def _parse_texts(text: str) -> dict[str, Any]:
 
 def _read_vocabulary(path: Path) -> list[str]:
     if not path.is_file():
-        raise BadInput(f"--text: {path} is no file of words, and no number of hashes such as 512")
+        raise BadInput(f"--text: {path} is not a file of words, and no number of hashes such as 512")
     try:
         return path.read_text(encoding="utf-8").split()
     except UnicodeDecodeError as error:
-        raise BadInput(f"--text: {path} is no text in UTF-8 (byte {error.start}); save it as UTF-8") from error
+        raise BadInput(f"--text: {path} is not text in UTF-8 (byte {error.start}); save it as UTF-8") from error
 
 
 def _parse_shares(text: str) -> dict[str, float]:

@@ -118,5 +118,5 @@ def flower_python() -> Path:
     python = next((folder / ENVIRONMENT for folder in (Path(), checkout) if (folder / ENVIRONMENT).is_file()), None)
     if python is None:
         way = "make flower in a checkout, or python -m fedweave.deployment simulate where fedweave[flower] is installed"
-        raise BadInput(f"{ENVIRONMENT}: not there; Flower has an environment of its own: {way}")
+        raise BadInput(f"{ENVIRONMENT}: not found; Flower has an environment of its own: {way}")
     return python.absolute()

@@ -109,7 +109,7 @@ def table(task: str) -> str:
     )  # fmt: skip
     rows = board[(board["task"] == task) & ~board["method"].str.contains("-(?:" + "|".join(CONTROLS) + r")\]$")]
     if rows.empty:
-        raise BadInput(f"{PAGE}: {task!r} is no task of {STUDY}, only {', '.join(sorted(set(board['task'])))}")
+        raise BadInput(f"{PAGE}: {task!r} is not a task of {STUDY}, only {', '.join(sorted(set(board['task'])))}")
     tests, curves = (part[part["task"] == task] for part in (tests, curves))
     lines = [COLUMNS, ("---", *["--:"] * (len(COLUMNS) - 1))]
     lines += [_cells(row, tests, curves) for row in rows.sort_values("mean", ascending=False).to_dict("records")]

@@ -84,7 +84,7 @@ def import_(
     Example: fedweave import flights.csv --client dest --label late --name flights
     """
     if not Path("dvc.yaml").is_file():
-        raise BadInput("import: this folder is no project (it has no dvc.yaml); make one: fedweave init FOLDER")
+        raise BadInput("import: this folder is not a project (it has no dvc.yaml); make one: fedweave init FOLDER")
     name = name or _name_of(file)
     if not NAME.fullmatch(name):
         raise BadInput(f"--name: {name!r} {NAME_RULE}")
@@ -136,7 +136,7 @@ def _check_not_taken(name: str) -> None:
     plugins.load_if_missing(name, DATASETS)
     for kind, key, table in (("data set", name, DATASETS), ("partition", f"{name}-rows", PARTITIONS)):
         if key in table and (place := Path(definition(table[key])[0])) != _plugin_path(name).resolve():
-            raise BadInput(f"--name: the {kind} {key!r} is there already, in {place}; give another --name")
+            raise BadInput(f"--name: the {kind} {key!r} already exists, in {place}; give another --name")
 
 
 def _add_to_project(name: str, contents: Mapping[Path, bytes], force: bool) -> None:

@@ -22,7 +22,7 @@ app = typer.Typer()
 # Arguments of fw.compare and fw.recommend that --set does not take -> the option of the commands for them.
 OPTION_NAMES = ("methods", "model", "rounds", "seeds", "metric", "out", "name", "tune", "resume", "budget", "traffic")
 OPTIONS = {"federation": "the argument FILE", "settings": "--settings", **{word: f"--{word}" for word in OPTION_NAMES},
-           "evaluate": "such as evaluate.every=5"}  # fmt: skip
+           "evaluate": "for example evaluate.every=5"}  # fmt: skip
 Out = Annotated[
     Path, typer.Option(parser=opt.output_path, help="folder for the results, which `fedweave predict` and fw.load read")
 ]
@@ -197,7 +197,7 @@ def _check_settings(values: Mapping[str, Any]) -> None:
         if name in METHODS:
             raise BadInput(f"--set {key}: is a method; write its settings such as {key}.NAME=VALUE")
         if name in OPTIONS or key == "model.name":
-            raise BadInput(f"--set {key}: is no setting of the training; use {OPTIONS[name.removesuffix('.name')]}")
+            raise BadInput(f"--set {key}: is not a setting of the training; use {OPTIONS[name.removesuffix('.name')]}")
         if name != key and name in values:
             raise BadInput(f"--set {key}: and {name} are the same setting; give one of them")
 
@@ -215,7 +215,7 @@ def split_settings(settings: list[str], metric: str = "") -> SplitSettings:
     """The settings of the options --set and --metric. The metric is among the settings of the training.
 
     Raises:
-        BadInput: as `parse_pairs` and `_check_settings`, or the part before the point is no method and no block.
+        BadInput: as `parse_pairs` and `_check_settings`, or the part before the point is neither a method nor a block.
     """
     values = parse_pairs(settings)
     _check_settings(values)

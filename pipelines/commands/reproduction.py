@@ -89,7 +89,7 @@ def merge_board(study: str) -> None:
     """
     source, target = paths.RESULTS / study / "leaderboard.csv", TABLES / f"{study}.csv"
     if not source.is_file():
-        raise BadInput(f"{source}: not there yet; make it with: fedweave study use {study} && dvc repro")
+        raise BadInput(f"{source}: does not exist yet; make it with: fedweave study use {study} && dvc repro")
     rows = read_table(source, COLUMNS, "make it again with: dvc repro evaluate")
     if target.is_file():
         merged = pd.concat([read_table(target, COLUMNS, RESTORE_HINT), rows])

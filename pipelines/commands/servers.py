@@ -21,7 +21,7 @@ def ui() -> None:
     """
     if not Path("dvc.yaml").is_file():
         raise BadInput(
-            "ui: this folder is no project (it has no dvc.yaml); go to one, or make one: fedweave init FOLDER"
+            "ui: this folder is not a project (it has no dvc.yaml); go to one, or make one: fedweave init FOLDER"
         )
     _exec_module("fedweave.pipelines.ui")
 

@@ -133,7 +133,7 @@ def _check_blocks(names: Collection[str], method: str) -> None:
     blocks = {f.name: block for block, cls in BLOCKS.items() for f in fields(cls)}
     for name in names:
         if name in blocks and name not in own:
-            raise BadInput(f"--set {name}: is no setting of {method}; did you mean '{blocks[name]}.{name}'?")
+            raise BadInput(f"--set {name}: is not a setting of {method}; did you mean '{blocks[name]}.{name}'?")
 
 
 def _task(dataset: str) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def _task(dataset: str) -> dict[str, Any]:
 def _check_partition(chosen: spec.Run, dataset: str) -> None:
     if "name" not in chosen.task.partition:
         raise BadInput(
-            f"--dataset {dataset}: no task in studies/base.yaml says which client has which rows; give such as "
+            f"--dataset {dataset}: no task in studies/base.yaml says which client has which rows; add for example "
             "--set partition.name=iid --set partition.clients=5"
         )
 
@@ -171,7 +171,7 @@ def parse_pairs(settings: list[str]) -> dict[str, Any]:
     """Name -> value of the options --set.
 
     Raises:
-        BadInput: one is no name=value, or a name is given twice.
+        BadInput: one is not a name=value, or a name is given twice.
     """
     bad = next((s for s in settings if "=" not in s), None)
     if bad is not None:

@@ -15,7 +15,7 @@ UNCHANGED = re.compile(r"Stage '(.+)' didn't change, skipping|'.+' didn't change
 BLOCKS = {"uses": 1, "graphs": 1, "datasets": 1, "tasks": 2, "runs": 1, "ablate": 1}
 SINGLE = 5  # stages that every study has once: names, code of fedweave, sources, evaluate, report
 MAX_WIDTH = 120
-MESSAGE_INTERVAL = 60.0  # seconds between two lines about a running stage, where the output is no terminal
+MESSAGE_INTERVAL = 60.0  # seconds between two lines about a running stage, where the output is not a terminal
 
 # DVC's words about a stage that Ctrl-C has ended, at work or during its start, and about its own end by Ctrl-C
 INTERRUPTED = ("exited with 130", "exited with -2", "interrupted by the user")

@@ -61,7 +61,7 @@ def _check_ports() -> None:
     """Refuse a wrong MLFLOW_PORT now; otherwise `board` would refuse it after all the work, when it prints links."""
     text = os.environ.get("MLFLOW_PORT") or "5000"
     if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65535):
-        print(f"error: MLFLOW_PORT: {text[:100]!r} is no port; give 1 to 65535", file=sys.stderr)
+        print(f"error: MLFLOW_PORT: {text[:100]!r} is not a port; give 1 to 65535", file=sys.stderr)
         sys.exit(2)
 
 
@@ -96,7 +96,7 @@ def _follow(child: int, output: int, errors: int) -> int:
     After Ctrl-C, the code is 130, for which DVC has others.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all: this one ends after DVC
-    with open(PARAMS, encoding="utf-8", errors="replace") as file:  # a stage refuses what is no text
+    with open(PARAMS, encoding="utf-8", errors="replace") as file:  # a stage refuses what is not text
         view = lines.ProgressView(sys.stdout, sys.stderr, lines.count_stages(file.read()))
     selector, incomplete = selectors.DefaultSelector(), {output: b"", errors: b""}
     with open(LOG, "wb") as log:

@@ -38,7 +38,7 @@ def name() -> str:
     text = FILE.read_text(encoding="utf-8", errors="replace").strip()
     if not NAME.fullmatch(text):
         raise BadInput(
-            f"{FILE}: {text[:60]!r} is no project's name; put the tag `{PROJECT}` of its runs in MLflow there"
+            f"{FILE}: {text[:60]!r} is not a project's name; put the tag `{PROJECT}` of its runs in MLflow there"
         )
     return text
 

@@ -32,7 +32,7 @@ SQLITE = "sqlite:///"
 def is_current(folder: Path, study: str, uri: str) -> bool:
     """Whether neither results/<study> nor its record in MLflow has changed since `write`.
 
-    A record that is no file of SQLite is assumed to be unchanged.
+    A record that is not a file of SQLite is assumed to be unchanged.
 
     Args:
         folder: results/<study>.

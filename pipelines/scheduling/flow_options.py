@@ -24,7 +24,7 @@ def parse() -> dict[str, Any]:
 def _count(text: str) -> int:
     """A whole number from 0 on."""
     if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text} is no whole number from 0 on")
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 0 on")
     return int(text)
 
 
@@ -33,4 +33,4 @@ def _gpu_share(text: str) -> float:
     with suppress(ValueError):
         if 0 < float(text) <= 1:
             return float(text)
-    raise argparse.ArgumentTypeError(f"{text} is no part of a GPU; give one above 0 and at most 1, such as 0.25")
+    raise argparse.ArgumentTypeError(f"{text} is not a share of a GPU; give one above 0 and at most 1, such as 0.25")

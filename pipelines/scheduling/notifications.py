@@ -27,7 +27,7 @@ PAYLOAD = """{
 
 
 def check(address: str) -> None:
-    """Refuse an address that is no web address.
+    """Refuse an address that is not a web address.
 
     Raises:
         BadInput: naming the address.

@@ -14,7 +14,7 @@ def current_pool() -> str:
     """The pool of this project: FEDWEAVE_POOL, or the default.
 
     Raises:
-        BadInput: FEDWEAVE_POOL is no name of a pool.
+        BadInput: FEDWEAVE_POOL is not a name of a pool.
     """
     return check(os.environ.get(VARIABLE, ""))
 
@@ -23,11 +23,11 @@ def check(name: str) -> str:
     """`name`, or the default where it is empty.
 
     Raises:
-        BadInput: it is no name of a pool.
+        BadInput: it is not a name of a pool.
     """
     if name and not NAME.fullmatch(name):
         raise BadInput(
-            f"{VARIABLE}: {format_value(name)} is no name of a pool; give at most 40 lower-case letters, digits and "
+            f"{VARIABLE}: {format_value(name)} is not a name of a pool; give at most 40 lower-case letters, digits and "
             "hyphens, such as vision; it must not begin with prefect"
         )
     return name or DEFAULT

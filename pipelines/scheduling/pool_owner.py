@@ -99,12 +99,12 @@ def check_stages(client: "SyncPrefectClient", pool: str, is_named: bool) -> Owne
         is_named: whether the user has named the pool, and so has said that this is a host of its project.
 
     Raises:
-        BadInput: nobody owns it, or a folder that this one is no clone of.
+        BadInput: nobody owns it, or a folder that this one is not a clone of.
     """
     owner = _require_owner(client, pool)
     if not (is_named or owner.is_here or (owner.history and owner.history == _history())):
         raise BadInput(
-            f"pool {pool}: belongs to {owner}, and {Path.cwd()} is no clone of it with the same first commit of git; "
+            f"pool {pool}: belongs to {owner}, and {Path.cwd()} is not a clone of it with the same first commit; "
             f"set {VARIABLE} in .env to the pool of this project; on a host of that project: {VARIABLE}={pool}"
         )
     return owner

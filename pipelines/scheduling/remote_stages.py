@@ -274,7 +274,7 @@ def _pull(repo: "Repo", stage: Any, entries: Sequence[Mapping[str, str]], expect
     for entry in entries:
         if entry.get("path") not in allowed or not MD5.fullmatch(str(entry.get("md5"))):
             raise BadInput(
-                f"{stage.addressing}: {format_value(dict(entry))} is no output of dvc.yaml with its MD5 sum; "
+                f"{stage.addressing}: {format_value(dict(entry))} is not an output of dvc.yaml with its MD5 sum; "
                 "run the flow again"
             )
     clean = [{"path": entry["path"], "hash": "md5", "md5": entry["md5"]} for entry in entries]

@@ -62,7 +62,7 @@ class Cluster:
 
     executor: Annotated[Literal["slurm", "local"], "local: one process of this machine, for a trial"] = "slurm"
     parallel: Annotated[int, Between(1, 100_000), "tasks of an array that run at once"] = 256
-    requeues: Annotated[int, Between(0, 1000), "how often a task that reaches its limit of time goes on"] = 3
+    requeues: Annotated[int, Between(0, 1000), "how often a task that reaches its time limit is queued again"] = 3
     retries: Annotated[int, AtLeast(0), AtMost(100), "how often a stage that fails is tried again"] = 1
     setup: Annotated[list[str], "lines of shell that a job runs first, such as module load cuda"] = field(
         default_factory=list
@@ -131,7 +131,7 @@ def minutes(text: str | int) -> int | None:
 
 
 def _check(resources: Resources, key: str) -> None:
-    """Refuse a memory that is no size, a time that is no duration, and reserved flags."""
+    """Refuse a memory that is not a size, a time that is not a duration, and reserved flags."""
     if resources.memory is not None and not resources.gib:
         raise BadInput(f"{key}.memory: {format_value(resources.memory)} is not a size; write for example 500M or 16G")
     if not resources.minutes > 0:

@@ -58,7 +58,7 @@ def run_program(*command: str) -> str:
         BadInput: it is not installed, or the controller does not answer.
     """
     if shutil.which(command[0]) is None:
-        raise BadInput(f"{command[0]}: not found, so this is no host of a SLURM cluster; {HOST_HINT}")
+        raise BadInput(f"{command[0]}: not found, so this is not a host of a SLURM cluster; {HOST_HINT}")
     try:
         process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=ANSWER_TIMEOUT)
     except subprocess.TimeoutExpired as error:
@@ -109,7 +109,7 @@ def check(cluster: Cluster, kinds: Iterable[tuple[str, str]]) -> None:
     """
     for program in PROGRAMS:
         if shutil.which(program) is None:
-            raise BadInput(f"{program}: not found, so this is no host of a SLURM cluster; {HOST_HINT}")
+            raise BadInput(f"{program}: not found, so this is not a host of a SLURM cluster; {HOST_HINT}")
     groups = nodes()
     for stage, method in sorted(set(kinds)):
         _check(cluster.resources(stage, method), groups, {n: cluster.key(n, stage, method) for n in CHECKED_SETTINGS})
@@ -133,7 +133,7 @@ def _check(resources: Resources, groups: Sequence[NodeGroup], keys: Mapping[str,
     if resources.minutes > longest:
         raise BadInput(
             f"{keys['time']}: {format_value(resources.time)}, but the limit of partition {names} is {longest:.0f} "
-            "minutes; lower it (a stage that reaches it goes on, as often as `requeues` says), or name another "
+            "minutes; lower it (a stage that reaches it is queued again, up to `requeues` times), or name another "
             "partition"
         )
 
@@ -172,7 +172,7 @@ def cancel(executor: str, jobs: Sequence[str]) -> None:
         for job in set(jobs):
             _end(job)
     elif jobs:
-        run_program("scancel", "--quiet", *sorted(set(jobs)))  # quiet: a job that has just ended is no error
+        run_program("scancel", "--quiet", *sorted(set(jobs)))  # quiet: a job that has just ended is not an error
 
 
 def _is_running(process: str) -> bool:

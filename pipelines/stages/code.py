@@ -12,7 +12,7 @@ from fedweave.study.code import PACKAGE, read_source
 def main() -> None:
     """Write data/code/packages/<name>.csv with (file, digest) for each package.
 
-    The names are no arguments of the command, because a shell would interpret them.
+    The names are not arguments of the command, because a shell would interpret them.
     """
     packages = {package: str(source) for package, source in plugins.find_installed().items()}
     uses = {plugins.OWN: str(PACKAGE), **packages, **project.plugin_paths()}

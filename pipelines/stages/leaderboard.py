@@ -81,7 +81,7 @@ def main(study: str = "") -> None:
     name = study or spec.load().name
     folder = paths.RESULTS / name
     if not (folder / "leaderboard.csv").is_file():
-        raise BadInput(f"{folder / 'leaderboard.csv'}: not there yet; make it with: dvc repro")
+        raise BadInput(f"{folder / 'leaderboard.csv'}: does not exist yet; make it with: dvc repro")
     console, loaded = terminal.console(), results.load_study(folder)
     tables = results.load_tables(loaded, paths.PARTITIONS)
     if changed := stale_runs(loaded):

@@ -34,7 +34,7 @@ def _text() -> str:
 
 
 def _entries(text: str, names: Iterable[tuple[str, ...]]) -> list[Any]:
-    """The values of entries; None for a missing one, and for all if the file is no YAML."""
+    """The values of entries; None for a missing one, and for all if the file is not YAML."""
     try:
         content = load_yaml(text)
     except BadInput:

@@ -127,7 +127,7 @@ def write_table(path: Path | str, header: Sequence[str], rows: Iterable[Sequence
 
 
 def check_regular(path: Path | str) -> None:
-    """Refuse a path that exists and is no regular file: a pipe may wait for a writer for ever, a device may never end.
+    """Refuse a path that exists and is not a regular file: a pipe may wait forever, a device may never end.
 
     Raises:
         BadInput: naming the path and what it is.

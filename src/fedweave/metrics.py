@@ -107,13 +107,13 @@ def metric(name: str, **about: Any) -> Callable[[Function], Function]:
         about: the other attributes of `Metric`: kinds, higher_is_better, unit, title, needs, bounds.
 
     Raises:
-        BadInput: the decorated object is no function, or another function has this name.
+        BadInput: the decorated object is not a function, or another function has this name.
     """
     check_name("metric", name)
 
     def enter(function: Function) -> Function:
         if not callable(function):
-            raise BadInput(f"metric {name!r}: {function!r} is no function; write one of (targets, outputs)")
+            raise BadInput(f"metric {name!r}: {function!r} is not a function; write one of (targets, outputs)")
         entry = Metric(name, function, **about)
         register(FUNCTIONS, "metric", name, function)
         METRICS[name] = entry

@@ -84,7 +84,7 @@ def test_paired_test_and_graph(compared: fw.Comparison) -> None:
     for ask in (compared["pfedgraph"].graph, compared["pfedgraph"].models, compared["pfedgraph"].plot.graph):
         with pytest.raises(fw.BadInput, match="seed: 9 was not trained; choices: 0, 1"):
             ask(seed=9)
-    with pytest.raises(fw.BadInput, match="local keeps no collaboration graph"):
+    with pytest.raises(fw.BadInput, match="local has no collaboration graph"):
         compared["local"].graph()
 
 
@@ -95,7 +95,7 @@ def test_figures_are_shown_and_saved(compared: fw.Comparison, tmp_path: Path) ->
     for figure in plots:
         assert "<svg" in figure._repr_html_()
     assert "ditto" in plots[0].svg
-    with pytest.raises(fw.BadInput, match="path: None is no path"):
+    with pytest.raises(fw.BadInput, match="path: None is not a path"):
         plots[0].save(None)
     assert plots[0].save(tmp_path / "curves.svg").read_text(encoding="utf-8").startswith("<svg xmlns")
 
@@ -127,15 +127,15 @@ def test_a_saved_comparison_is_loaded_unchanged(compared: fw.Comparison, tmp_pat
     assert [*models] == [*compared.clients]
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
-    with pytest.raises(fw.BadInput, match="holds something else"):
+    with pytest.raises(fw.BadInput, match="is not an empty folder; choose"):
         compared.save(tmp_path / "other")
 
 
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        (None, "folder: None is no path of a folder"),
-        ("", "folder: '' is no path of a folder"),
+        (None, "folder: None is not a path of a folder"),
+        ("", "folder: '' is not a path of a folder"),
         ("{}/file", "file: cannot be used"),
         ("{}/file/below", "cannot be written"),
         ("/proc/new", "cannot be written"),
@@ -438,7 +438,7 @@ def test_the_bar_of_a_resumed_training_begins_at_its_round(
 REFUSED = {
     "methods: 'locall' is unknown; did you mean 'local'": {"methods": ["locall"]},
     "methods: the list is empty": {"methods": []},
-    "methods: 'local' is there twice": {"methods": ["local", "local"]},
+    "methods: 'local' occurs twice": {"methods": ["local", "local"]},
     "methods: 'central' is a control on pooled rows; add a method": {"methods": ["central"]},
     "compare(): ditto.lam: -1 is out of range": {"methods": [fw.methods.Ditto(lam=-1)]},
     "compare(): ditto.lam: 'x' is not a finite number": {"methods": [fw.methods.Ditto(lam="x")]},
@@ -448,10 +448,10 @@ REFUSED = {
     "compare(): rounds: 0 is out of range": {"rounds": 0},
     "model: 'mpl' is unknown; did you mean 'mlp'": {"model": "mpl"},
     "option: 'hiden' is unknown; did you mean 'hidden'": {"model": {"name": "mlp", "hiden": 3}},
-    "model.name: missing; give such as": {"model": {"hidden": 3}},
-    "model.name: ['mlp'] is no name": {"model": {"name": ["mlp"]}},
+    "model.name: missing; for example {'name': 'mlp'": {"model": {"hidden": 3}},
+    "model.name: ['mlp'] is not a name": {"model": {"name": ["mlp"]}},
     "SmallCNN takes larger images": {"model": "small_cnn"},
-    "head: 'fc', but the model 'mlp' knows its own": {"model": "mlp", "head": "fc"},
+    "head: 'fc', but the model 'mlp' declares its own": {"model": "mlp", "head": "fc"},
     "FedSage+ needs subgraphs, which people with model mlp does not have": {"methods": ["fedsage"]},
     "seeds: 0 must be at least 1": {"seeds": 0},
     "compare(): evaluate.selct: not a setting of evaluate": {"evaluate": {"selct": "last"}},
@@ -459,17 +459,17 @@ REFUSED = {
     "seeds: the list has more than 1000 seeds": {"seeds": range(10**9)},
     "seeds: the list is empty; give a number of repetitions such as 3": {"seeds": []},
     "seeds: 2.5 must be a number of repetitions": {"seeds": 2.5},
-    "methods: 3 is no list of methods; name some": {"methods": 3},
-    "methods: None is no list of methods": {"methods": None},
-    "methods: 3 is no name; give a text": {"methods": {3: "local"}},
-    "methods: '' is no name; give a text": {"methods": {"": "local"}},
-    "evaluate: 3 is no mapping; give such as {'every': 5}": {"evaluate": 3},
-    "tune.spaces: 3 is no mapping": {"tune": {"trials": 1, "spaces": 3}},
-    "callbacks: 3 is no list of functions; give such as callbacks=[show]": {"callbacks": 3},
-    "callbacks: 3 is no function": {"callbacks": [3]},
-    "out: 3 is no path of a folder": {"out": 3},
-    "out: '' is no path of a folder": {"out": ""},
-    "name: 3 is no name": {"name": 3},
+    "methods: 3 is not a list of methods; name some": {"methods": 3},
+    "methods: None is not a list of methods": {"methods": None},
+    "methods: 3 is not a name; give a text": {"methods": {3: "local"}},
+    "methods: '' is not a name; give a text": {"methods": {"": "local"}},
+    "evaluate: 3 is not a mapping; for example {'every': 5}": {"evaluate": 3},
+    "tune.spaces: 3 is not a mapping": {"tune": {"trials": 1, "spaces": 3}},
+    "callbacks: 3 is not a list of functions; for example callbacks=[show]": {"callbacks": 3},
+    "callbacks: 3 is not a function": {"callbacks": [3]},
+    "out: 3 is not a path of a folder": {"out": 3},
+    "out: '' is not a path of a folder": {"out": ""},
+    "name: 3 is not a name": {"name": 3},
     "model: lambda: gives outputs of shape [4, 7]": {"model": lambda shape, outputs: nn.Linear(5, 7)},
     "model: Flatten: has no parameters": {"model": nn.Flatten},
 }
@@ -495,5 +495,5 @@ def test_seeds_may_be_an_iterator_that_is_read_once() -> None:
 @pytest.mark.parametrize("folder", [None, 3, ""])
 def test_a_folder_that_is_not_a_path_is_refused(folder: object) -> None:
     """One line names the argument."""
-    with pytest.raises(fw.BadInput, match=r"folder: .* is no path of a folder; give such as"):
+    with pytest.raises(fw.BadInput, match=r"folder: .* is not a path of a folder; for example 'results"):
         fw.load(folder)

@@ -247,7 +247,7 @@ REFUSED = {
         TABLE[["who", "y"]], client="who", label="y"
     ),
     "y: only one class, '0'": lambda: fw.Federation.from_arrays(X, Y * 0, client=WHO),
-    "y: holds numbers that are no classes": lambda: fw.Federation.from_arrays(X, Y + 0.5, client=WHO, target="classes"),
+    "y: has numbers that are not classes": lambda: fw.Federation.from_arrays(X, Y + 0.5, client=WHO, target="classes"),
     "two ids have the same name": lambda: fw.Federation.from_arrays(X, Y, client=[1, "1", "a"] * 20),
     "split: row 19 is in 'train' and 'val'; the parts must not overlap": lambda: fw.Federation.from_arrays(
         X, Y, client=WHO, split={"train": range(20), "val": range(19, 40), "test": range(40, 60)}
@@ -273,15 +273,15 @@ REFUSED = {
         X, Y, client=WHO, group=[*"ab"] * 30
     ),
     "group: client 'Bob' has none": lambda: fw.Federation.from_arrays(X, Y, client=WHO, group={"Ann": 1}),
-    "seed: -1 is no seed": lambda: fw.Federation.from_arrays(X, Y, client=WHO, seed=-1),
-    "name: 3 is no name": lambda: fw.Federation.from_arrays(X, Y, client=WHO, name=3),
+    "seed: -1 is not a seed": lambda: fw.Federation.from_arrays(X, Y, client=WHO, seed=-1),
+    "name: 3 is not a name": lambda: fw.Federation.from_arrays(X, Y, client=WHO, name=3),
     "val: 'x' must be a share": lambda: fw.Federation.from_arrays(X, Y, client=WHO, val="x"),
     "x: the rows have different lengths": lambda: fw.Federation.from_arrays([[1], [1, 2]] * 30, Y, client=WHO),
     "y: the entries have different lengths": lambda: fw.Federation.from_arrays(X, [[1], [1, 2]] * 30, client=WHO),
-    "client: 3 is no list of names": lambda: fw.Federation.from_arrays(X, Y, client=3),
-    "is no list of names; give the name of a client": lambda: fw.Federation.from_arrays(X, Y, client=[[1]] * 60),
-    "relation: None is no client": lambda: fw.Federation.from_arrays(X, Y, client=WHO, relation=[("Ann", None)]),
-    "relation: 3 is no pair": lambda: fw.Federation.from_arrays(X, Y, client=WHO, relation=3),
+    "client: 3 is not a list of names": lambda: fw.Federation.from_arrays(X, Y, client=3),
+    "is not a list of names; give the name of a client": lambda: fw.Federation.from_arrays(X, Y, client=[[1]] * 60),
+    "relation: None is not a client": lambda: fw.Federation.from_arrays(X, Y, client=WHO, relation=[("Ann", None)]),
+    "relation: 3 is not a pair": lambda: fw.Federation.from_arrays(X, Y, client=WHO, relation=3),
     "x: holds complex numbers; give the real": lambda: fw.Federation.from_arrays(X * 1j, Y, client=WHO),
     "x: holds dates; give numbers": lambda: fw.Federation.from_arrays(X.astype("M8[s]"), Y, client=WHO),
     "x: holds durations; give numbers": lambda: fw.Federation.from_arrays(X.astype("m8[s]"), Y, client=WHO),
@@ -312,18 +312,20 @@ REFUSED = {
     "y: 1e+30 in row 2 is too large": lambda: fw.Federation.from_arrays(
         None, np.where(np.arange(60) == 2, 1e30, 1.0), client=WHO, time=range(60), window=2, horizon=1
     ),
-    "partition: 3 is no name": lambda: fw.Federation.from_dataset("digits", 3),
-    "partition: ['iid'] is no name": lambda: fw.Federation.from_dataset("digits", {"name": ["iid"]}, clients=3),
-    "name: ['digits'] is no name": lambda: fw.Federation.from_dataset(["digits"], "iid", clients=3),
-    "table: 3 is no pandas table": lambda: fw.Federation.from_pandas(3, client="who", label="y"),
-    "path: 3 is no path": lambda: fw.Federation.from_file(3, client="who", label="y"),
-    "folder: 3 is no path": lambda: fw.Federation.from_images(3),
-    "graphs: 3 is no list of graphs": lambda: fw.Federation.from_graphs(3),
+    "partition: 3 is neither a name nor a mapping": lambda: fw.Federation.from_dataset("digits", 3),
+    "partition: ['iid'] is not a name": lambda: fw.Federation.from_dataset("digits", {"name": ["iid"]}, clients=3),
+    "name: ['digits'] is not a name": lambda: fw.Federation.from_dataset(["digits"], "iid", clients=3),
+    "table: 3 is not a pandas table": lambda: fw.Federation.from_pandas(3, client="who", label="y"),
+    "path: 3 is not a path": lambda: fw.Federation.from_file(3, client="who", label="y"),
+    "folder: 3 is not a path": lambda: fw.Federation.from_images(3),
+    "graphs: 3 is not a list of graphs": lambda: fw.Federation.from_graphs(3),
     "graphs: 'client 0' has 3": lambda: fw.Federation.from_graphs([3]),
-    "label: 3 is no name of a column": lambda: fw.Federation.from_pandas(TABLE, client="who", label=3),
-    "label: [] is no name of a column": lambda: fw.Federation.from_pandas(TABLE, client="who", label=[]),
-    "features: 3 is no name of a column": lambda: fw.Federation.from_pandas(TABLE, client="who", label="y", features=3),
-    "text: 3 is no name of a column": lambda: fw.Federation.from_pandas(
+    "label: 3 is not a name of a column": lambda: fw.Federation.from_pandas(TABLE, client="who", label=3),
+    "label: [] is not a name of a column": lambda: fw.Federation.from_pandas(TABLE, client="who", label=[]),
+    "features: 3 is not a name of a column": lambda: fw.Federation.from_pandas(
+        TABLE, client="who", label="y", features=3
+    ),
+    "text: 3 is not a name of a column": lambda: fw.Federation.from_pandas(
         TABLE, client="who", label="y", features=["x"], text=3
     ),
     "column 'lists' holds lists or other objects": lambda: fw.Federation.from_pandas(
@@ -332,8 +334,8 @@ REFUSED = {
     "text: 'who' has 2.5; give a number of hashes": lambda: fw.Federation.from_pandas(
         TABLE.assign(word="a"), client="word", label="y", features=["who"], text={"who": 2.5}
     ),
-    "is no pandas table; give one": lambda: fw.Federation.from_pandas(TABLE["who"], client="who", label="y"),
-    "root: None is no path": lambda: fw.Federation.from_dataset("digits", "iid", root=None),
+    "is not a pandas table; give one": lambda: fw.Federation.from_pandas(TABLE["who"], client="who", label="y"),
+    "root: None is not a path": lambda: fw.Federation.from_dataset("digits", "iid", root=None),
     "client: no column ['who']; did you mean 'who'?": lambda: fw.Federation.from_pandas(
         TABLE, client=["who"], label="y"
     ),

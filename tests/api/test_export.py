@@ -126,7 +126,7 @@ def test_rows_that_do_not_fit_are_refused(table: tuple[fw.MethodResult, Path], t
     with pytest.raises(ValueError, match="give a pandas table"):
         model.predict(np.zeros((2, 3)))
     (tmp_path / "mine.txt").write_text("x", encoding="utf-8")
-    with pytest.raises(fw.BadInput, match="holds something else; choose an empty folder"):
+    with pytest.raises(fw.BadInput, match="is not an empty folder; choose another one"):
         result.export(tmp_path, "site 1")
     with pytest.raises(fw.BadInput, match="client: 'site 9'"):
         result.export(tmp_path / "new", "site 9")

@@ -30,7 +30,7 @@ def test_a_client_without_a_name_is_refused(name: str) -> None:
         lambda: fw.Federation.from_arrays(None, X[:, 0], client=owner, time=np.arange(1200), window=3, horizon=1),
     )
     for call in calls:
-        with pytest.raises(fw.BadInput, match=rf"client: '{name}' is no name of a client; .* \(the others: b"):
+        with pytest.raises(fw.BadInput, match=rf"client: '{name}' is not a name of a client; .* \(the others: b"):
             call()
 
 
@@ -72,7 +72,7 @@ def test_many_whole_numbers_may_be_meant_as_numbers() -> None:
 @pytest.mark.parametrize(
     ("call", "arguments", "message"),
     [
-        (fw.compare, {"loss": "mse"}, r"^compare\(\): loss: is no setting: the label decides it, cross-entropy for"),
+        (fw.compare, {"loss": "mse"}, r"^compare\(\): loss: is not a setting: the label decides it, cross-entropy for"),
         (fw.compare, {"seed": 3}, r"^compare\(\): seed: is the argument of fit\(\), .* seeds=3 for three repetitions"),
         (fw.recommend, {"seed": 3}, r"^recommend\(\): seed: .* seeds=3 for three repetitions"),
     ],
@@ -87,7 +87,7 @@ def test_an_argument_with_another_place_is_explained(call: Any, arguments: dict[
     [
         ({"seeds": 2}, r"^fit\(\): seeds: fit\(\) trains once and has seed=0; fw\.compare\(.*seeds=3\) has repe"),
         ({"tune": 5}, r"^fit\(\): tune: fit\(\) has no search; fw\.compare\(federation, \[method\], tune=10\) has one"),
-        ({"loss": 5}, r"^fit\(\): loss: is no setting"),
+        ({"loss": 5}, r"^fit\(\): loss: is not a setting"),
         ({"stepz": 5}, r"^fit\(\): stepz: not a setting of train: 'stepz' is unknown; did you mean 'steps'"),
     ],
 )

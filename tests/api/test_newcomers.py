@@ -199,11 +199,11 @@ def test_bad_newcomers_are_refused(federation: fw.Federation) -> None:
     """Each refusal is one line."""
     run = fw.fit("fedavg", federation, rounds=1, **QUIET)
     for message, rows, more in (
-        ("client 'site 0' is there already", OLD, {}),
+        ("client 'site 0' already exists", OLD, {}),
         ("class 'never' was not in training", NEW.assign(late=["never", "no"] * 20), {}),
         ("no column 'kind'", NEW.drop(columns="kind"), {}),
         ("rounds: 0 must be", NEW, {"rounds": 0}),
-        ("out: '' is no path of a folder", NEW, {"out": ""}),
+        ("out: '' is not a path of a folder", NEW, {"out": ""}),
         ("options: 'splt' is unknown; did you mean 'split'", NEW, {"splt": "random"}),
         ("federation= is not that of the training", NEW, {"federation": 5}),
         ("/dev/null/new", NEW, {"out": "/dev/null/new"}),

@@ -137,7 +137,7 @@ def test_a_metric_that_no_client_defines_is_refused_before_training(tmp_path: Pa
     owner = np.arange(120) % 3
     names = [f"client {i}" for i in owner]
     one_class = fw.Federation.from_arrays(draws.normal(size=(120, 2)), owner % 2, client=names)
-    no_number = "is no number for the test rows of any client"
+    no_number = "is not a number for the test rows of any client"
     with pytest.raises(fw.BadInput, match=f"^metric: roc_auc {no_number}, as it needs rows of at least two classes"):
         fw.compare(one_class, ["local"], metric="roc_auc", out=tmp_path / "out", **QUIET)
     with pytest.raises(fw.BadInput, match=f"metric: never {no_number}; choose another"):
@@ -157,7 +157,7 @@ def test_validation_rows_must_define_a_metric_that_chooses_the_round() -> None:
     federation = fw.Federation.from_arrays(
         draws.normal(size=(120, 2)), labels, client=np.repeat(["a", "b", "c"], 40), split=part
     )
-    with pytest.raises(fw.BadInput, match="roc_auc is no number for the val rows of any client"):
+    with pytest.raises(fw.BadInput, match="roc_auc is not a number for the val rows of any client"):
         fw.fit("local", federation, metric="roc_auc", **QUIET)
     run = fw.fit("local", federation, metric="roc_auc", evaluate={"select": "last"}, **QUIET)
     assert run.scores.notna().all()
@@ -274,7 +274,7 @@ def test_bad_metrics_are_refused_before_any_work(tmp_path: Path) -> None:
     for bad, message in (
         ("r2", "metric: r2 does not fit classes; choices: accuracy"),
         ("auc_roc", "metric: 'auc_roc' is unknown"),
-        (3, "metric: 3 is no metric; give a name"),
+        (3, "metric: 3 is not a metric; give a name"),
         (broken, r"metric broken: fails on targets \[8\] and outputs \[8, 2\] \(no\)"),
     ):
         with pytest.raises(fw.BadInput, match=message):

@@ -94,7 +94,7 @@ def test_inconsistent_folders_are_refused(tmp_path: Path) -> None:
             fw.Federation.from_file(folder, client=client, label="late")
         return str(caught.value).replace(str(folder), "shops")
 
-    with pytest.raises(fw.BadInput, match="is a folder and no file; give the path of one file in it"):
+    with pytest.raises(fw.BadInput, match="is a folder, not a file; give the path of one file in it"):
         fw.Federation.from_file(folder, **NAMES, relation=folder)
     assert refusal("kin").startswith(
         "client: no column 'kin'; did you mean 'kind'? where each file is one client, give"
@@ -258,7 +258,7 @@ def test_unused_arrays_are_refused(tmp_path: Path) -> None:
     for options, message in (
         ({"label": ["y", "z"]}, r"label: \['y', 'z'\] are several arrays"),
         ({"features": ["x", "z"]}, r"features: \['x', 'z'\] are several arrays"),
-        ({"features": 5}, "features: 5 is no name"),
+        ({"features": 5}, "features: 5 is not a name"),
         ({"client": ["client"]}, r"arrays: there is no \['client'\]"),
     ):
         with pytest.raises(fw.BadInput, match=message):
@@ -284,7 +284,7 @@ def test_a_given_client_graph_is_used(tmp_path: Path) -> None:
         federation = fw.Federation.from_pandas(TABLE, **NAMES, relation=relation)
         np.testing.assert_array_equal(federation.partition.relation, [[0, 1, 1, 2], [1, 0, 2, 1]])
     assert federation.partition_block != fw.Federation.from_pandas(TABLE, **NAMES, relation=pairs[:1]).partition_block
-    with pytest.raises(fw.BadInput, match="relation: 'shop 9' is no client"):
+    with pytest.raises(fw.BadInput, match="relation: 'shop 9' is not a client"):
         fw.Federation.from_pandas(TABLE, **NAMES, relation=[("shop 9", "shop 1")])
 
 
@@ -336,7 +336,7 @@ def test_images_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     with pytest.raises(fw.BadInput, match="has no images"):
         fw.Federation.from_images(tmp_path)
     for size in ("big", 32, (32,), (0, 3), (4.5, 3)):
-        with pytest.raises(fw.BadInput, match=r"size: .* is no height and width"):
+        with pytest.raises(fw.BadInput, match=r"size: .* is not a height and width"):
             fw.Federation.from_images(tmp_path / "all", size=size)
 
 
@@ -344,11 +344,11 @@ def test_images_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
 def test_images_with_values_outside_of_bytes_are_refused(image: np.ndarray, tmp_path: Path) -> None:
     """As bytes they would be black images, or values would overflow to 0."""
     table = pd.DataFrame({"image": [image] * 6, "client": [*"ab"] * 3, "label": [0, 1] * 3})
-    with pytest.raises(fw.BadInput, match=r"image in row 0: has values from .* that are no bytes"):
+    with pytest.raises(fw.BadInput, match=r"image in row 0: has values from .* that are not bytes"):
         fw.Federation.from_huggingface(Stored(table), client="client", label="label", image="image")
     (tmp_path / "a" / "x").mkdir(parents=True)
     Image.fromarray(np.full((4, 4), 300, np.uint16)).save(tmp_path / "a" / "x" / "0.png")
-    with pytest.raises(fw.BadInput, match=r"0\.png: has values from 300 to 300 that are no bytes"):
+    with pytest.raises(fw.BadInput, match=r"0\.png: has values from 300 to 300 that are not bytes"):
         fw.Federation.from_images(tmp_path)
 
 
@@ -428,16 +428,16 @@ def test_bad_graphs_are_refused(tmp_path: Path) -> None:
     """Unknown nodes, repeated nodes, and names as features."""
     nodes, edges = graph_files(tmp_path)
     make = fw.Federation.from_graphs
-    with pytest.raises(fw.BadInput, match="edges: 'n99' is no node"):
+    with pytest.raises(fw.BadInput, match="edges: 'n99' is not a node"):
         make(nodes, [("n1", "n99")])
-    with pytest.raises(fw.BadInput, match="nodes: 'n1' is there twice"):
+    with pytest.raises(fw.BadInput, match="nodes: 'n1' occurs twice"):
         make(nodes.assign(node="n1"), edges)
     with pytest.raises(fw.BadInput, match="'node' is the node's own name"):
         make(nodes, edges, features=["node"])
     with pytest.raises(fw.BadInput, match="no column 'place'"):
         make(nodes, edges, client="place")
     for pair in ((["n1"], "n2"), ("n1", None)):
-        with pytest.raises(fw.BadInput, match=r"edges: .* is no node"):
+        with pytest.raises(fw.BadInput, match=r"edges: .* is not a node"):
             make(nodes, [pair])
 
 
@@ -466,8 +466,8 @@ def test_bad_graphs_of_arrays_are_refused() -> None:
     ("name", "words"),
     {
         "folder.csv": "has no tables; give a file, or a folder of files with the ending .csv",
-        "pipe.csv": "is a pipe or a device and no file; write its rows to a file",
-        "https://example.org/rows.csv": "is an address and no file; download it",
+        "pipe.csv": "is a pipe or a device, not a file; write its rows to a file",
+        "https://example.org/rows.csv": "is an address, not a file; download it",
         "absent.csv": "there is no such file; check the path",
         "latin.csv": "UnicodeDecodeError.*; save the file as UTF-8",
         "fields.csv": "ParserError.*; give every line as many fields as the header",

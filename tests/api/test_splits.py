@@ -123,7 +123,7 @@ def test_times_may_be_texts() -> None:
 DATA = draw_rows()
 ARRAYS = {"x": DATA["x"], "y": DATA["y"], "client": DATA["client"]}
 REFUSED: dict[str, dict[str, Any]] = {
-    "split: 'chronologic' is no rule and no column": {"split": "chronologic"},
+    "split: 'chronologic' is neither a rule nor a column": {"split": "chronologic"},
     "split: 'chronological' needs the time": {"split": "chronological"},
     "split: 'grouped' needs the recording": {"split": "grouped"},
     "time: split is 'random', which does not use it": {"split": "random", "time": DATA["time"]},

@@ -179,7 +179,7 @@ def test_a_rare_class_alone_is_not_reported_as_a_leak() -> None:
 
 
 def test_rows_in_both_training_and_test_are_reported() -> None:
-    """Each row is there twice, and the second copy is in another part."""
+    """Each row occurs twice, and the second copy is in another part."""
     table = shops(300).dropna()
     twice = pd.concat([table, table], ignore_index=True)
     made = federation(twice)

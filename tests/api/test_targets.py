@@ -129,7 +129,7 @@ def gap_lines(table: pd.DataFrame, **options: Any) -> list[str]:
 def test_windows_across_gaps_in_time_are_counted() -> None:
     """Of 80 days of a town, one is missing. Five windows have rows before and after it: those of six rows."""
     assert not gap_lines(HOUSES)
-    assert not gap_lines(HOUSES.assign(day=HOUSES["day"] / 24))  # rounding is no gap
+    assert not gap_lines(HOUSES.assign(day=HOUSES["day"] / 24))  # rounding is not a gap
     missing = HOUSES[(HOUSES["town"] != "town 1") | (HOUSES["day"] != 40)]
     row = np.flatnonzero((missing["town"] == "town 1") & (missing["day"] == 39))[0]
     for table in (missing, missing.assign(day=pd.Timestamp("2024-01-01") + pd.to_timedelta(missing["day"], "h"))):
@@ -158,7 +158,7 @@ def test_ambiguous_dates_do_not_select_the_last_rows() -> None:
     table = pd.DataFrame({"day": dates, "sales": [1.0, 2.0, 3.0]})
     assert exported_model.last_window(table, columns, 2).ravel().tolist() == [1.0, 2.0]
     table["day"] = ["04.03.2021", "03.04.2021", "05.02.2021"]
-    with pytest.raises(exported_model.InputError, match=r"column 'day' has the time '04\.03\.2021'; write such as"):
+    with pytest.raises(exported_model.InputError, match=r"column 'day' has the time '04\.03\.2021'; for example 2021"):
         exported_model.last_window(table, columns, 2)
     for day, message in ((None, "column 'day' has the time"), ("soon", "column 'day' cannot be read as times")):
         with pytest.raises(exported_model.InputError, match=message):
@@ -215,7 +215,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     r"time: cannot be read as times \(.*\); give numbers, or such as": ({"time": "kind"}, {}),
     "metric: accuracy does not fit numbers; choices: mae, mse, r2, rmse": ({}, {"metric": "accuracy"}),
     "has 240 different whole numbers; say what they are: target=": ({"label": "id"}, {}),
-    r"y: holds a value that is no number \(could not convert string to float: '\w+'\)": (
+    r"y: holds a value that is not a number \(could not convert string to float: '\w+'\)": (
         {"label": "kind", "target": "numbers", "features": ["size"]},
         {},
     ),
@@ -230,7 +230,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a window and its horizon take 90": ({"window": 80, "horizon": 10, "time": "day", "features": None}, {}),
     "gap: 1, but then windows of two parts forecast the same steps; at least 2": ({**SALES, **SERIES, "gap": 1}, {}),
     "split: 'random' does not fit forecasts": ({**SALES, **SERIES, "split": "random"}, {}),
-    "column 'kind': holds values that are no numbers": ({**SALES, **SERIES, "features": ["kind"]}, {}),
+    "column 'kind': holds values that are not numbers": ({**SALES, **SERIES, "features": ["kind"]}, {}),
     "has two rows of one time": ({**SALES, **SERIES, "time": "zero"}, {}),
 }
 

@@ -153,8 +153,8 @@ def test_separators_of_thousands_are_named() -> None:
     """The advice is not that for a decimal comma, which would turn 1,090 into 1.09."""
     cost = [f"{1 + i % 40},{100 + i}" for i in range(COUNT)]
     for values, advice in (
-        (cost, "leave out the marks of thousands"),
-        ([value + ".50" for value in cost], "leave out the marks of thousands"),
+        (cost, "leave out the thousands separators"),
+        ([value + ".50" for value in cost], "leave out the thousands separators"),
         ([*cost[:-1], "3,5"], "write a point in place of the comma"),
     ):
         notes = fw.Federation.from_pandas(TABLE.assign(cost=values), **NAMES).notes
@@ -163,7 +163,7 @@ def test_separators_of_thousands_are_named() -> None:
 
 
 def test_forecasts_of_rows_of_several_clients() -> None:
-    """The last rows of a table of all clients are no series of one."""
+    """The last rows of a table of all clients are not series of one."""
     steps = TABLE.assign(day=np.arange(COUNT))
     made = fw.Federation.from_pandas(steps, client="ward", label="days", time="day", window=4, horizon=1)
     result = fw.fit("local", made, rounds=1, progress=False)

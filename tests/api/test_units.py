@@ -63,7 +63,9 @@ BAD = {
     "unit: client 'arm 00' is in two units, 'row .*' and 'row .*'; give": [f"row {i}" for i in range(len(TABLE))],
     "unit: client 'arm 11' has none": {f"arm {i:02}": "a" for i in range(11)},
     r"unit: shape \[3\], but x has 360 rows; give one value for each": ["a", "b", "c"],
-    "unit: 60 of 360 entries are missing; give a client alone its own name there": TABLE["person"].mask(OWNER < 2),
+    "unit: 60 of 360 entries are missing; give every client a unit, its own one if it shares none": (
+        TABLE["person"].mask(OWNER < 2)
+    ),
     "unit: 1 of 12 entries are missing": {f"arm {i:02}": "" if i == 3 else "a" for i in range(12)},
 }
 

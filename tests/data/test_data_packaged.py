@@ -206,13 +206,13 @@ def test_a_gap_that_shares_samples_is_refused(shoulder: Dataset) -> None:
     for options, message in [
         ({"gap": 0}, "partition.gap: 0 must be an integer, 1 or more"),
         ({"gap": 8}, r"too few windows \(19\) for train, val and test and gaps of 8"),
-        ({"window": 5}, "is no series"),
+        ({"window": 5}, "is not a series"),
     ]:
         with pytest.raises(BadInput, match=message):
             data.partition(shoulder, "natural", 20, 0, split=SPLIT, **options)
     y = np.zeros(40, np.int64)
     plain = Dataset("o", "images", np.zeros((40, 1, 1, 1), np.float32), y, 1, owner=np.arange(40) % 2)
-    with pytest.raises(BadInput, match="no order of time"):
+    with pytest.raises(BadInput, match="no time order"):
         data.partition(plain, "natural", 2, 0, gap=1)
 
 

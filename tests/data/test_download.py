@@ -174,7 +174,7 @@ def test_messages_name_the_attempts_and_the_way_out(listed: None, site: Site, tm
     assert not [path for path in leftovers(tmp_path) if not path.endswith(".part")]
     with pytest.raises(BadInput, match="did you mean 'cora'"):
         data.download("corra", tmp_path)
-    with pytest.raises(BadInput, match=r"ind\.cora\.\w+: not there; run the download stage for cora"):
+    with pytest.raises(BadInput, match=r"ind\.cora\.\w+: not found; run the download stage for cora"):
         data.load("cora", tmp_path)
     assert "comp_cars" in refusal("compcars", tmp_path)
 

@@ -289,9 +289,9 @@ def test_names_groups_and_units_of_natural_clients_are_stored(tmp_path: Path) ->
 
 UNITS = {
     "2 for 3 natural clients, each with an owner; give one for each, or none": ("Ann", "Bob"),
-    "1 is no name; give texts": ("Ann", 1, "Bob"),
-    "None is no name": ("Ann", None, "Bob"),
-    "'' is no name": ("Ann", "", "Bob"),
+    "1 is not a name; give non-empty texts": ("Ann", 1, "Bob"),
+    "None is not a name": ("Ann", None, "Bob"),
+    "'' is not a name": ("Ann", "", "Bob"),
     r"\['Ann', 'Ann', 'Bob'\] must be a tuple of names": ["Ann", "Ann", "Bob"],
 }
 

@@ -86,10 +86,10 @@ def test_help_is_printed(arguments, run_federate):
 BAD = {
     "run": (["export", "digits-fedvag", "--to", "x"], "runs: 'digits-fedvag' is unknown; did you mean 'digits-fedavg'"),
     "method": (["export", "digits-central", "--to", "x"], "runs.digits-central: central cannot run on separate hosts"),
-    "folder": (["export", "digits-fedavg", "--to", "data"], "data holds something else; choose an empty folder"),
-    "file": (["export", "digits-fedavg", "--to", "params.yaml"], "params.yaml holds something else"),
+    "folder": (["export", "digits-fedavg", "--to", "data"], "data is not an empty folder; choose another one"),
+    "file": (["export", "digits-fedavg", "--to", "params.yaml"], "params.yaml is not an empty folder"),
     "inside": ([*EXPORT[:3], "x", "--data", "x/data"], "x/data is inside of the app, which all hosts get"),
-    "other": ([*EXPORT[:3], "x", "--data", "data"], "data holds something else; choose an empty folder for the data"),
+    "other": ([*EXPORT[:3], "x", "--data", "data"], "data is not an empty folder; choose another one for the data"),
     "seed": ([*EXPORT[:3], "x", "--seed", "7"], "seed: 7 is none of the run's: 0, 1"),
 }
 
@@ -164,7 +164,7 @@ def test_simulate_is_refused_without_an_app_or_without_flower(run_federate, monk
     monkeypatch.setattr(federate, "find_spec", lambda name: None)
     monkeypatch.setattr(federate, "ENVIRONMENT", Path("absent/python"))
     run_federate(*EXPORT[:3], "other")
-    assert "absent/python: not there; Flower has an environment of its own: make flower" in run_federate(
+    assert "absent/python: not found; Flower has an environment of its own: make flower" in run_federate(
         "simulate", "other"
     )
 

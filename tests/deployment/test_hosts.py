@@ -317,7 +317,7 @@ def test_rows_of_an_owner_become_inputs_as_in_the_run(tmp_path):
     calls = hosts.calls()
     calls.nodes_[950] = hosts.node(5)
     assert np.isfinite(hosts.run(calls).history.scores["pre/test"][-1]).all()
-    with pytest.raises(BadInput, match="'maybe' is no class"):
+    with pytest.raises(BadInput, match="'maybe' is not a class"):
         own_rows.of_table(hosts.spec, table.assign(late="maybe", shop="B"), "late", 1)
 
 

@@ -23,7 +23,7 @@ def test_the_server_certificate(tmp_path):
     context = ssl.create_default_context(cafile=tmp_path / "ca.crt")
     context.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
     assert stat.S_IMODE((tmp_path / "server.key").stat().st_mode) == 0o600
-    with pytest.raises(BadInput, match="is there already"):
+    with pytest.raises(BadInput, match="already exists"):
         keys.make_server(tmp_path, ["other"])
 
 

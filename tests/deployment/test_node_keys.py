@@ -56,7 +56,7 @@ def test_an_unknown_superlink_is_refused_before_any_work(
         path.write_text(config)
     words = [*command, "--client", "0", "--roster", str(tmp_path / "roster.json")]
     assert main(words) == 2
-    problem = "is no TOML (" if config == "[superlink" else "has no [superlink.federation]; write this table with the"
+    problem = "is not TOML (" if config == "[superlink" else "has no [superlink.federation]; write this table with the"
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: {path}: {problem}")
     assert path.exists() == (config is not None)

@@ -66,9 +66,9 @@ def test_the_first_rows_in_time_train(written, ending):
 
 
 BAD_TIMES = {
-    "days": (DAYS.strftime("%d/%m/%Y"), "--time: '20/11/2019' is no number and no ISO date"),
-    "months": (DAYS.strftime("%m/%d/%Y"), "is no number and no ISO date; write dates such as 2020-04-25"),
-    "words": (["soon"] * 60, "--time: 'soon' is no number"),
+    "days": (DAYS.strftime("%d/%m/%Y"), "--time: '20/11/2019' is neither a number nor an ISO date"),
+    "months": (DAYS.strftime("%m/%d/%Y"), "is neither a number nor an ISO date; write dates such as 2020-04-25"),
+    "words": (["soon"] * 60, "--time: 'soon' is neither a number nor an ISO date"),
     "missing": ([None, *DAYS.strftime("%Y-%m-%d")[1:]], "time: is missing in 1 row, first in row 0"),
     "number": ([1.0, np.nan] * 30, "time: is missing in 30 rows, first in row 1"),
     "absurd": (["2019-99-99"] * 60, "time: cannot be read as times"),
@@ -112,13 +112,13 @@ def test_a_newcomer_is_one_client(written):
 
 
 def test_a_negative_client_is_refused(written):
-    assert "--client: -1 is no identity; `show` lists them, from 0" in written(own_table(), "--client", "-1")
+    assert "--client: -1 is not an identity; `show` lists them, from 0" in written(own_table(), "--client", "-1")
 
 
 LABELS = {
-    "text": (["high"] * 60, "label: 'high' is no finite number in row 0"),
+    "text": (["high"] * 60, "label: 'high' is not a finite number in row 0"),
     "empty": ([1.5, None] * 30, "label: is missing in row 1"),
-    "infinite": ([1.5, np.inf] * 30, "no finite number in row 1"),
+    "infinite": ([1.5, np.inf] * 30, "is not a finite number in row 1"),
 }
 
 

@@ -20,7 +20,5 @@ def test_folders_are_below_the_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_
 def test_invalid_numbers_are_refused() -> None:
     assert [run_config.read_number({"wait": value}, "wait") for value in (600.0, "5", 0)] == [600.0, 5.0, 0.0]
     for value in ("soon", "nan", float("inf"), -1):
-        with pytest.raises(
-            BadInput, match=f"run-config: wait: '?{value}'? is no number from 0 on; give such as wait=6"
-        ):
+        with pytest.raises(BadInput, match=f"run-config: wait: '?{value}'? is not a number >= 0; for example wait=6"):
             run_config.read_number({"wait": value}, "wait")

@@ -102,7 +102,7 @@ def test_a_smaller_chunk_warns_once_and_is_used_again() -> None:
     executor = Batched()
     room["clients"] = 2
     with pytest.warns(
-        UserWarning, match=r"^4 clients at once do not fit into the GPU's memory; going on with 2 at once$"
+        UserWarning, match=r"^4 clients at once do not fit into the GPU's memory; continuing with 2 at once$"
     ) as warned:
         rounds(executor, 3)
     assert [str(w.message) for w in warned if "at once" in str(w.message)] == [str(warned[0].message)]
@@ -115,7 +115,7 @@ def test_the_chunk_is_halved_until_it_fits() -> None:
     """It is reduced from four clients to two, then to one."""
     executor = Batched()
     room["clients"] = 1
-    with pytest.warns(UserWarning, match="going on with 1 at once"):
+    with pytest.warns(UserWarning, match="continuing with 1 at once"):
         rounds(executor, 1)
     assert room["refused"] == 2
 

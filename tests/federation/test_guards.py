@@ -78,7 +78,7 @@ def test_unknown_names_are_not_trained() -> None:
     unknown = "Mine: descend: the model has no parameter 'fc1.weigth'; did you mean 'fc1.weight'?"
     for executor in (Loop(), Batched()):
         assert_refused(training_method(("fc1.bias", "fc1.weigth")), unknown, "self.task.params", executor=executor)
-    assert_refused(training_method("head"), "Mine: descend: names 'head' is no tuple", "self.task.head")
+    assert_refused(training_method("head"), "Mine: descend: names 'head' is not a tuple", "self.task.head")
     assert_refused(training_method(()), "Mine: descend: there are no parameters to train")
 
 
@@ -95,7 +95,7 @@ def test_epochs_that_a_round_does_not_draw_are_refused() -> None:
     )
     assert_refused(tuned, "Mine: descend: epochs 0 to 1, but a round draws 0; train in client_update", "fine_tune")
     assert len(run_rounds(training_method(epochs=slice(0, None)))) == 2
-    assert_refused(training_method(epochs=3), "Mine: descend: epochs 3 is no slice; give such as slice(0, 1)")
+    assert_refused(training_method(epochs=3), "Mine: descend: epochs 3 is not a slice; for example slice(0, 1)")
 
 
 @pytest.mark.parametrize(
@@ -263,11 +263,11 @@ def test_diagnostics_are_numbers(value: Any, given: str) -> None:
 @pytest.mark.parametrize(
     ("hook", "value", "words"),
     [
-        ("private", ("hidden0",), "Mine.private: 'hidden0' is no parameter of the model"),
-        ("private", ("out.weigth",), "Mine.private: 'out.weigth' is no parameter of the model"),
-        ("private", "fc", "Mine.private: 'fc' is no tuple of names; return such as self.task.head"),
-        ("local_names", ("fc",), "Mine.local_names: 'fc' is no parameter of the model"),
-        ("local_names", None, "Mine.local_names: None is no tuple"),
+        ("private", ("hidden0",), "Mine.private: 'hidden0' is not a parameter of the model"),
+        ("private", ("out.weigth",), "Mine.private: 'out.weigth' is not a parameter of the model"),
+        ("private", "fc", "Mine.private: 'fc' is not a tuple of names; for example self.task.head"),
+        ("local_names", ("fc",), "Mine.local_names: 'fc' is not a parameter of the model"),
+        ("local_names", None, "Mine.local_names: None is not a tuple"),
     ],
 )
 def test_unknown_local_names_are_refused(hook: str, value: Any, words: str) -> None:
@@ -282,7 +282,7 @@ def test_unknown_local_names_are_refused(hook: str, value: Any, words: str) -> N
 def test_a_prepared_run_refuses_unknown_local_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """A study, too, refuses them: its models exist when a run is prepared."""
     monkeypatch.setattr(METHODS["fedper"], "private", property(lambda self: ("fc1",)))
-    with pytest.raises(BadInput, match=r"FedPer\.private: 'fc1' is no parameter .*did you mean 'fc1\."):
+    with pytest.raises(BadInput, match=r"FedPer\.private: 'fc1' is not a parameter .*did you mean 'fc1\."):
         prepare_run("fedper", {"name": "iid"})
 
 
@@ -337,9 +337,9 @@ def test_draws_of_a_start_and_of_an_evaluation_are_refused(monkeypatch: pytest.M
     def init(self: Any, start: Any) -> Any:
         return {"model": trees.tree_map(torch.randn_like, start.model)}
 
-    words, way_out = "Mine: draws random numbers without a key", "seeding.use_seed(start.seed)"
+    words, remedy = "Mine: draws random numbers without a key", "seeding.use_seed(start.seed)"
     assert_refused(variant(personalize=personalize), f"{words} (in the evaluation after round 1)")
-    assert_refused(variant(init=init), f"{words} (before round 1)", way_out)
+    assert_refused(variant(init=init), f"{words} (before round 1)", remedy)
 
 
 class Dropping(MLP):
@@ -477,7 +477,7 @@ def test_a_hook_without_a_result_is_named(hook: str) -> None:
     ],
 )
 def test_a_portrait_has_a_vector_for_each_client(portrait: Any, words: str) -> None:
-    """Its shape is checked where a round is evaluated; None is no portrait."""
+    """Its shape is checked where a round is evaluated; None is not a portrait."""
     cls = variant(portrait=lambda self, server: portrait)
     assert_refused(cls, f"Mine.portrait: {words}; return a tensor [5, D] of floats: one vector for each of 5 clients")
     assert run_rounds(variant(portrait=lambda self, server: None))

@@ -72,7 +72,7 @@ NEW = "return a new dictionary with new tensors"
 
 
 @pytest.mark.parametrize(
-    ("aggregate", "change", "way_out"),
+    ("aggregate", "change", "remedy"),
     [
         (put_model, "replaces server.model.fc1.weight", NEW),
         (put_tensor, "replaces server.model.fc1.weight", NEW),
@@ -82,9 +82,9 @@ NEW = "return a new dictionary with new tensors"
         (write_tensors, "writes into server.model.fc1.weight", COPY),
     ],
 )
-def test_a_changed_state_is_refused(aggregate: Callable[..., Any], change: str, way_out: str) -> None:
+def test_a_changed_state_is_refused(aggregate: Callable[..., Any], change: str, remedy: str) -> None:
     """Downloads are made once for the same state."""
-    assert_refused(variant(aggregate=aggregate), f"Mine.aggregate, or a function that it calls, {change}", way_out)
+    assert_refused(variant(aggregate=aggregate), f"Mine.aggregate, or a function that it calls, {change}", remedy)
 
 
 def test_an_unchanged_state_is_accepted() -> None:
@@ -190,7 +190,7 @@ def test_a_write_of_many_clients_into_one_tensor_is_refused(executor: Executor) 
 
 
 def test_new_tensors_are_accepted() -> None:
-    """A write into a copy is no write into the state."""
+    """A write into a copy is not a write into the state."""
 
     def personalize(self: Any, shared: Any, own: Any, client: Any, data: ClientData) -> Any:
         client["trust"] = client["trust"].clone().add_(1)
@@ -367,7 +367,7 @@ def test_a_personalized_model_is_a_dictionary(executor: Executor) -> None:
 
 
 def test_values_are_compared_on_demand() -> None:
-    """A write by NumPy has no counter; NaN is no difference."""
+    """A write by NumPy has no counter; NaN is not a difference."""
     state = {"a": torch.tensor([1.0, torch.nan]), "b": torch.zeros(2, dtype=torch.int64), "c": torch.ones(1) > 0}
     method = object()
     with guard_call(method, "hook", state=state):

@@ -347,9 +347,9 @@ def test_another_type_than_that_of_the_model_is_named() -> None:
 
 
 def test_a_setting_has_a_type() -> None:
-    """A value without one is no setting; a base's setting would keep its default."""
+    """A value without one is not a setting; a base's setting would keep its default."""
     method_checks(Stepped)
-    words = r"Mine: sharpness = 5\.0 has no type, so that it is no setting; write sharpness: float = 5\.0, or sh"
+    words = r"Mine: sharpness = 5\.0 has no type, so that it is not a setting; write sharpness: float = 5\.0, or sh"
     with pytest.raises(AssertionError, match=words):
         method_checks(with_attributes(sharpness=5.0))
     changed = dataclass(frozen=True, kw_only=True)(type("Mine", (Stepped,), {"step": 0.9, "__module__": __name__}))
@@ -378,7 +378,7 @@ def read_late(method: Late) -> int:
 
 def test_a_function_that_nothing_calls_gives_a_warning() -> None:
     """It may be for callers elsewhere. Those that the class or its file calls give none."""
-    with pytest.warns(UserWarning, match="Late: nothing calls after_round, which is no hook; the hook with") as caught:
+    with pytest.warns(UserWarning, match="Late: nothing calls after_round, which is not a hook; the closest") as caught:
         method_checks(Late)
     assert len(caught) == 1
     with warnings.catch_warnings():
@@ -390,7 +390,7 @@ def test_a_function_that_nothing_calls_gives_a_warning() -> None:
 
 def test_names_that_stay_are_those_of_the_model() -> None:
     """Other names would be ignored."""
-    with pytest.raises(AssertionError, match=r"Keeping\.private: 'fc' is no parameter of the model"):
+    with pytest.raises(AssertionError, match=r"Keeping\.private: 'fc' is not a parameter of the model"):
         check_method(Keeping)
 
 
@@ -428,7 +428,7 @@ def test_models_are_checked() -> None:
     check_model(Linear)
     with pytest.raises(AssertionError, match="Noisy: two evaluations of one batch differ"):
         check_model(Noisy)
-    with pytest.raises(AssertionError, match="Headless: head names 'fc', which is no module of it; it has out"):
+    with pytest.raises(AssertionError, match="Headless: head names 'fc', which is not a module of it; it has out"):
         check_model(Headless)
     with pytest.raises(AssertionError, match="Writing: writes into its inputs; make new tensors"):
         check_model(Writing)

@@ -327,7 +327,7 @@ def test_a_setting_has_a_default(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_object_that_is_not_a_method_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"method 'odd': .*Upper.* is no method"):
+    with pytest.raises(BadInput, match=r"method 'odd': .*Upper.* is not a method"):
         method("odd")(Upper)
     assert "odd" not in METHODS
 

@@ -50,7 +50,7 @@ class Honest(Silent):
 
 
 class Own(Honest):
-    """It says so, and its layer is no class of PyTorch."""
+    """It says so, and its layer is not a class of PyTorch."""
 
     norm = OwnNorm
 

@@ -99,7 +99,7 @@ REFUSED = [
         lambda shape, outputs: nn.Sequential(nn.BatchNorm1d(6, momentum=None), nn.Linear(6, outputs)),
         "momentum=None is not supported",
     ),
-    (5, "is no name, module or callable"),
+    (5, "is not a name, module or callable"),
 ]
 
 
@@ -149,7 +149,7 @@ def test_a_head_that_is_not_the_last_layer_is_refused_by_methods_that_split() ->
     with pytest.raises(BadInput, match="applies the head '1' alone"):
         task.call(task.init(0), torch.rand(2, 5), "classify")
     with pytest.raises(
-        BadInput, match="head: 'nowhere' is no layer of Functional with parameters; choices: first, second"
+        BadInput, match="head: 'nowhere' is not a layer of Functional with parameters; choices: first, second"
     ):
         adapt(Functional, (6,), CLASSES, head="nowhere")
 
@@ -166,7 +166,7 @@ def test_lazy_layers_of_a_module_are_initialised() -> None:
 
 
 class FunctionalSoftmax(Functional):
-    """A softmax that is no layer."""
+    """A softmax that is not a layer."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x).softmax(-1)

@@ -28,7 +28,7 @@ def test_a_value_that_is_not_a_port_is_refused(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     monkeypatch.setenv(variable, text)
-    with pytest.raises(BadInput, match=f"^{variable}: '.* is no port; give 1 to 65535$"):
+    with pytest.raises(BadInput, match=f"^{variable}: '.* is not a port; give 1 to 65535$"):
         command()
     assert not [*tmp_path.iterdir()]
 
@@ -44,7 +44,7 @@ def test_a_reproduction_with_a_wrong_port_starts_no_work(program: str, tmp_path:
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     if program == "reproduce":
         assert done.returncode == 2
-        assert done.stderr == "error: MLFLOW_PORT: 'abc' is no port; give 1 to 65535\n"
+        assert done.stderr == "error: MLFLOW_PORT: 'abc' is not a port; give 1 to 65535\n"
         assert not (tmp_path / ".fedweave" / "repro.log").exists()
     assert "Traceback" not in done.stderr
 
@@ -110,6 +110,6 @@ def test_a_folder_that_is_no_project_is_refused(
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert "this folder is no project" in line
+    assert "this folder is not a project" in line
     assert line.endswith("go to one, or make one: fedweave init FOLDER")
     assert not [*tmp_path.iterdir()]

@@ -82,8 +82,8 @@ def test_every_method_has_a_row() -> None:
 def test_a_missing_board_is_named(monkeypatch, tmp_path) -> None:
     with pytest.raises(BadInput, match="has no task 'letters', only digits, digits-graph, shoulder"):
         boards.board("zoo", "letters")
-    with pytest.raises(BadInput, match=r"unknown\.csv: not there; take it with"):
+    with pytest.raises(BadInput, match=r"unknown\.csv: not found; take it with"):
         boards.board("unknown", "digits")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(BadInput, match=r"leaderboard\.csv: not there yet; make it with: fedweave study use zoo"):
+    with pytest.raises(BadInput, match=r"leaderboard\.csv: does not exist yet; make it with: fedweave study use zoo"):
         boards.copy_board("zoo")

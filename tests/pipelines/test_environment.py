@@ -24,7 +24,7 @@ from fedweave.pipelines import _environment
     ],
 )
 def test_a_line_of_the_environment(line: str, expected: dict[str, str], tmp_path: Path) -> None:
-    """A line that is no assignment is ignored: every command imports this module and would end with a traceback."""
+    """A line that is not an assignment is ignored: every command imports this module and would end with a traceback."""
     (tmp_path / ".env").write_text(f"{line}\n", encoding="utf-8", errors="surrogateescape")
     assert _environment(tmp_path / ".env") == expected
 

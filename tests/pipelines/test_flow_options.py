@@ -13,10 +13,10 @@ from fedweave.pipelines.scheduling import flow_options, flows, host
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ("--retries -1", "argument --retries: -1 is no whole number from 0 on"),
-        ("--parallel two", "argument --parallel: two is no whole number from 0 on"),
-        ("--share x", "argument --share: x is no part of a GPU; give one above 0 and at most 1, such as 0.25"),
-        ("--share 1.5", "argument --share: 1.5 is no part of a GPU; give one above 0 and at most 1, such as 0.25"),
+        ("--retries -1", "argument --retries: -1 is not a whole number from 0 on"),
+        ("--parallel two", "argument --parallel: two is not a whole number from 0 on"),
+        ("--share x", "argument --share: x is not a share of a GPU; give one above 0 and at most 1, such as 0.25"),
+        ("--share 1.5", "argument --share: 1.5 is not a share of a GPU; give one above 0 and at most 1, such as 0.25"),
     ],
 )
 def test_an_invalid_number_is_refused(

@@ -276,7 +276,7 @@ def test_rows_of_tasks_that_were_not_run_are_kept(tmp_path: Path, monkeypatch: p
 
 def test_a_missing_task_is_named() -> None:
     with pytest.raises(
-        BadInput, match="'letters' is no task of graphs, only cifar100-grouped, cluster-cifar100, cora-overlap"
+        BadInput, match="'letters' is not a task of graphs, only cifar100-grouped, cluster-cifar100, cora-overlap"
     ):
         graph_tables.table("letters")
     with pytest.raises(BadInput, match="'copy' is unknown; write take, or nothing"):

@@ -172,7 +172,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 def test_the_name_of_another_data_set_is_refused(project: Path) -> None:
     """Before the file is read: nothing is written."""
     before = files_of(project)
-    with pytest.raises(fw.BadInput, match=r"--name: the data set 'digits' is there already, in .*give another --name"):
+    with pytest.raises(fw.BadInput, match=r"--name: the data set 'digits' already exists, in .*give another --name"):
         importing.import_(Path("orders.csv"), client="shop", label="kind", name="digits")
     assert files_of(project) == before
 
@@ -256,5 +256,5 @@ def test_bad_input_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert not Path("imports").exists()
     (project / "empty").mkdir()
     monkeypatch.chdir(project / "empty")
-    with pytest.raises(fw.BadInput, match="is no project"):
+    with pytest.raises(fw.BadInput, match="is not a project"):
         importing.import_(Path("../orders.csv"), client="shop", label="price")

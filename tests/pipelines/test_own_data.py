@@ -142,14 +142,14 @@ REFUSED: dict[str, dict[str, Any]] = {
     "--shares: '0.5,0.5' must be three numbers": {"shares": "0.5,0.5"},
     "split: 'chronological' needs the time": {"split": "chronological"},
     "'dito' is unknown; did you mean 'ditto'": {"methods": "dito"},
-    "--set rounds: is no setting of the training; use --rounds": {"settings": ["rounds=3"]},
-    "--set train.rounds: is no setting of the training; use --rounds": {"settings": ["train.rounds=3"]},
-    "--set seeds: is no setting of the training; use --seeds": {"settings": ["seeds=3"]},
-    "--set out: is no setting of the training; use --out": {"settings": ["out=3"]},
-    "--set model: is no setting of the training; use --model": {"settings": ["model=3"]},
-    "--set model.name: is no setting of the training; use --model": {"settings": ["model.name=gru"]},
-    "--set federation: is no setting of the training; use the argument FILE": {"settings": ["federation=3"]},
-    "--set evaluate: is no setting of the training; use such as evaluate.every=5": {"settings": ["evaluate=3"]},
+    "--set rounds: is not a setting of the training; use --rounds": {"settings": ["rounds=3"]},
+    "--set train.rounds: is not a setting of the training; use --rounds": {"settings": ["train.rounds=3"]},
+    "--set seeds: is not a setting of the training; use --seeds": {"settings": ["seeds=3"]},
+    "--set out: is not a setting of the training; use --out": {"settings": ["out=3"]},
+    "--set model: is not a setting of the training; use --model": {"settings": ["model=3"]},
+    "--set model.name: is not a setting of the training; use --model": {"settings": ["model.name=gru"]},
+    "--set federation: is not a setting of the training; use the argument FILE": {"settings": ["federation=3"]},
+    "--set evaluate: is not a setting of the training; use for example evaluate.every=5": {"settings": ["evaluate=3"]},
     "--set train.lr: and lr are the same setting": {"settings": ["lr=1", "train.lr=2"]},
     "--set fedprox.mu: fedprox is not in --methods; add it there": {"settings": ["fedprox.mu=1"]},
     "--set ditto.lamb: 'lamb' is unknown; did you mean 'lam'": {"settings": ["ditto.lamb=1"]},
@@ -157,8 +157,8 @@ REFUSED: dict[str, dict[str, Any]] = {
     "--set dito.lam: 'dito' is unknown; did you mean 'ditto'": {"settings": ["dito.lam=1"]},
     "--set ditto: is a method; write its settings such as ditto.NAME=VALUE": {"settings": ["ditto=1"]},
     "compare(): lam: is a setting of ditto": {"settings": ["lam=1"]},
-    "words.txt is no text in UTF-8 (byte 2); save it as UTF-8": {"text": "weather=words.txt"},
-    "is no file of words, and no number of hashes such as 512": {"text": "weather=\u00b2"},
+    "words.txt is not text in UTF-8 (byte 2); save it as UTF-8": {"text": "weather=words.txt"},
+    "is not a file of words, and no number of hashes such as 512": {"text": "weather=\u00b2"},
     "label: 'dest' is also the column of client": {"label": "dest"},
     "seeds: 1000000000 repetitions are too many": {"seeds": 10**9},
     "--set: 'lr' is not name=value": {"settings": ["lr"]},
@@ -180,7 +180,7 @@ def test_a_command_names_no_call_of_python(
 def test_a_study_is_looked_for_in_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In another folder there are no studies to choose from."""
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(fw.BadInput, match=r"^study: 'quick' is unknown, because this folder is no project .* init"):
+    with pytest.raises(fw.BadInput, match=r"^study: 'quick' is unknown, because this folder is not a project .* init"):
         studies.select_study("quick", None, None)
 
 

@@ -14,7 +14,7 @@ from tests.servers import ROOT
 def test_an_invalid_name_of_a_pool_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The refusal comes before a server is asked."""
     monkeypatch.setenv(pool_names.VARIABLE, name)
-    with pytest.raises(BadInput, match=r"^FEDWEAVE_POOL: .* is no name of a pool; give at most 40 lower-case letters"):
+    with pytest.raises(BadInput, match=r"^FEDWEAVE_POOL: .* is not a name of a pool; give at most 40 lower-case"):
         pool_names.current_pool()
     for function in (workers.deploy, workers.worker):
         with pytest.raises(BadInput, match=r"^FEDWEAVE_POOL: "):

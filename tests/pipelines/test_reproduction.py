@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 UNIT = {"test_acc_pct": 1.0, "test_mse_x1e-3": 1e-3}  # as papers print
 FILES = sorted((ROOT / reproduction.TABLES).rglob("*.csv"))
 STORED = [path for path in FILES if "." not in path.stem]  # scores; the others have further numbers
-# Names in a claim that contain digits but are no figures
+# Names in a claim that contain digits but are not figures
 NAMES = re.compile(
     r"(\d+(, | and | to ))*\d+ (clients|layers|neighbours|overlapping|epochs?)|layers \d+ to \d+"
     r"|CIFAR-?10+|TPT-48|10⁻[³⁶]"

@@ -156,7 +156,7 @@ def test_each_worker_executes_the_runs_of_its_own_project(api: str, client: Any,
     (first.place / ".env").write_text(named := "FEDWEAVE_POOL=vision\n")
     assert f"The line `{named.strip()}` in `.env` does this" in PAGE
     assert f"pool vision: belongs to the project in {second.place} on " in first.type("fedweave worker", 2)
-    assert f"`{FREE}` gives a pool free" in PAGE
+    assert f"`{FREE}` releases a pool" in PAGE
     first.type(FREE)
     assert client.read_variable_by_name("fedweave-vision") is None
 
@@ -210,7 +210,7 @@ def test_a_clone_may_run_stages_but_no_flows(
         pool_owner.check_flows(client, owned)
     Path("part").mkdir()  # a project in a folder of the same repository
     monkeypatch.chdir("part")
-    with pytest.raises(BadInput, match="is no clone of it"):
+    with pytest.raises(BadInput, match="is not a clone of it"):
         pool_owner.check_stages(client, owned, is_named=False)
 
 

@@ -126,5 +126,5 @@ def test_the_name_of_a_project_is_made_once(tmp_path: Path, monkeypatch: pytest.
     assert made[0][:-8] == "bung-2-"
     assert [file.name for file in owner.FILE.parent.iterdir()] == ["project"]
     owner.FILE.write_text("a'b\n", encoding="utf-8")
-    with pytest.raises(BadInput, match=r"^\.fedweave/project: \"a'b\" is no project's name; put the tag `project`"):
+    with pytest.raises(BadInput, match=r"^\.fedweave/project: \"a'b\" is not a project's name; put the tag `project`"):
         owner.name_in_store("http://host")

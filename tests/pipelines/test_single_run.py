@@ -117,8 +117,8 @@ def test_each_run_has_a_folder_by_default(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"settings": ["lr=0.1"]}, r"--set lr: is no setting of fedavg; did you mean 'train\.lr'"),
-        ({"settings": ["every=2"]}, r"--set every: is no setting of fedavg; did you mean 'evaluate\.every'"),
+        ({"settings": ["lr=0.1"]}, r"--set lr: is not a setting of fedavg; did you mean 'train\.lr'"),
+        ({"settings": ["every=2"]}, r"--set every: is not a setting of fedavg; did you mean 'evaluate\.every'"),
         ({"settings": ["partition.client=4"]}, r"^--set partition: 'client' is unknown; did you mean 'clients'"),
         ({"settings": ["partition.clients=5000"]}, r"^--set partition\.clients: 5000 must be an integer, between 1"),
         ({"rounds": -1}, "^--rounds: -1 is out of range"),
@@ -153,7 +153,7 @@ def test_a_data_set_of_a_plug_in_needs_a_partition_in_the_command(
         "    x = y.astype(np.float32)[:, None, None, None]\n"
         "    return Dataset('own-lines', 'images', x, y.astype(np.int64), classes=2)\n"
     )
-    with pytest.raises(fw.BadInput, match=r"--dataset own-lines: .*give such as --set partition\.name=iid"):
+    with pytest.raises(fw.BadInput, match=r"--dataset own-lines: .*add for example --set partition\.name=iid"):
         single_run.run("fedavg", dataset="own-lines", uses=["own_lines.py"])
     single_run.run(
         "fedavg", dataset="own-lines", uses=["own_lines.py"], output=tmp_path / "out",

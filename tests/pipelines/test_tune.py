@@ -179,7 +179,7 @@ def test_a_signal_ends_a_search_without_a_traceback(project: Path, command: list
 
 @pytest.mark.acceptance
 def test_a_search_killed_in_a_trial_has_the_trials_of_an_uninterrupted_one(project: Path, uninterrupted: list) -> None:
-    """SIGKILL after a later trial has reported a round: trials and values are the same, and none is there twice."""
+    """SIGKILL after a later trial has reported a round: trials and values are the same, and none occurs twice."""
     killed = subprocess.run([sys.executable, "-c", KILLED], check=False)
     assert killed.returncode == -signal.SIGKILL
     before = states()
@@ -472,7 +472,7 @@ def test_training_reports_that_no_client_has_a_finite_score(project: Path, capsy
     one_class = data.partition(data.load_dataset(paths.FEATURES / "digits"), **task["partition"])
     data.save_partition(paths.PARTITIONS / "toy" / "partition.npz", one_class)
     tune.main("toy")
-    with pytest.raises(BadInput, match=r"tasks\.toy\.metric: roc_auc is no number for the test rows of any client"):
+    with pytest.raises(BadInput, match=r"tasks\.toy\.metric: roc_auc is not a number for the test rows of any client"):
         train.main(RUN)
     evaluated = evaluation_sample(0, torch.arange(4), 1)
     assert evaluated is not None

@@ -42,7 +42,7 @@ def test_invalid_budgets_of_time_are_refused(value: object) -> None:
 
 def test_budgets_of_traffic() -> None:
     assert (budget.size("2KiB"), budget.size(None)) == (2048, math.inf)
-    with pytest.raises(BadInput, match="traffic: '3 miles' is no size"):
+    with pytest.raises(BadInput, match="traffic: '3 miles' is not a size"):
         budget.size("3 miles")
 
 

@@ -93,7 +93,7 @@ def test_a_saved_recommendation_is_loaded_and_has_a_page(grouped: fw.Recommendat
     assert not [word for word in page.split() if word.startswith(('src="http', 'href="http'))]
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "mine.txt").touch()
-    with pytest.raises(fw.BadInput, match="holds something else"):
+    with pytest.raises(fw.BadInput, match="is not an empty folder; choose"):
         grouped.save(tmp_path / "other")
 
 
@@ -124,12 +124,12 @@ def test_federations_without_test_rows_and_with_fewer_training_rows() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"budget": "soon"}, "budget: 'soon' is no time; give a number of seconds"),
-        ({"traffic": "much"}, "traffic: 'much' is no size"),
+        ({"budget": "soon"}, "budget: 'soon' is not a time; give a number of seconds"),
+        ({"traffic": "much"}, "traffic: 'much' is not a size"),
         ({"settings": 0}, "settings: 0 must be a whole number, at least 1"),
         ({"methods": ["dito"]}, "methods: 'dito'"),
-        ({"callbacks": 3}, "callbacks: 3 is no list of functions"),
-        ({"callbacks": ["show"]}, "callbacks: 'show' is no function"),
+        ({"callbacks": 3}, "callbacks: 3 is not a list of functions"),
+        ({"callbacks": ["show"]}, "callbacks: 'show' is not a function"),
         ({"lr": -1.0}, r"^recommend\(\): lr: -1\.0 is out of range"),
         ({"budget": 1}, r"budget: 1 s is too little; 4 methods need at least \d+ s here"),
     ],
@@ -155,7 +155,7 @@ def test_too_few_clients_for_a_test_are_reported(tmp_path: Path) -> None:
 
 
 def test_objects_without_clients_or_validation_rows_are_refused() -> None:
-    with pytest.raises(fw.BadInput, match=r"recommend\(\): list is no federation"):
+    with pytest.raises(fw.BadInput, match=r"recommend\(\): list is not a federation"):
         fw.recommend([1, 2])  # type: ignore[arg-type]
     block = {"name": "dirichlet", "beta": 0.5, "clients": 5, "seeds": [1, 2, 3]}
     with pytest.raises(fw.BadInput, match=r"federation: it has several splits.* give `seed` in place of `seeds`"):
@@ -165,7 +165,7 @@ def test_objects_without_clients_or_validation_rows_are_refused() -> None:
     bare = replace(federation, partition=replace(federation.partition, val=none))
     with pytest.raises(fw.BadInput, match="12 clients have no validation rows, such as 'site 00'"):
         fw.recommend(bare, **SMALL)
-    with pytest.raises(fw.BadInput, match=r"answer\.json: not there; give the folder of a recommendation"):
+    with pytest.raises(fw.BadInput, match=r"answer\.json: not found; give the folder of a recommendation"):
         fw.Recommendation.load("nowhere")
-    with pytest.raises(fw.BadInput, match="folder: None is no path of a folder"):
+    with pytest.raises(fw.BadInput, match="folder: None is not a path of a folder"):
         fw.Recommendation.load(None)  # type: ignore[arg-type]

@@ -117,7 +117,7 @@ def test_the_page_explains_two_marks_of_one_pair(tmp_path: Path, control: bool) 
 
 
 def test_names_in_any_script_are_texts_of_a_figure() -> None:
-    """The browser has fonts for them. The font that measures them here does not, which is no warning."""
+    """The browser has fonts for them. The font that measures them here does not, which is not a warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         svg = plots.collaboration(np.full((1, 2, 2, 2), 0.5), [1], ["北京", "Zürich"])

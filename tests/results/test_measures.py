@@ -135,7 +135,7 @@ class Ids(HTMLParser):
 
 
 def test_page_and_terminal_show_weights_diagnostics_and_map(tmp_path: Path) -> None:
-    """The printed table of a run, its weights over rounds, its diagnostics and its map. No id is there twice."""
+    """The printed table of a run, its weights over rounds, its diagnostics and its map. No id occurs twice."""
     folder = study(tmp_path)
     path = write(
         folder, rounds=200, seeds=(0,), published=TABLE4, cohorts={"newcomers": [19], "from the start": [*range(19)]}

@@ -90,8 +90,8 @@ def test_unknown_names_are_refused(what: str) -> None:
 
 MALFORMED = {
     "rows of other clients": ("x,a,b,c,d,e\n" + "f,1,1,1,1,1\n" * 5, "no other line begins with one of them"),
-    "a row that is there twice": ("x,a,b\na,1,1\na,1,1\n", "the row 'a' is there twice"),
-    "a column that is there twice": ("x,a,a\na,1,1\n", "the column 'a' is there twice"),
+    "a row that occurs twice": ("x,a,b\na,1,1\na,1,1\n", "the row 'a' occurs twice"),
+    "a column that occurs twice": ("x,a,a\na,1,1\n", "the column 'a' occurs twice"),
     "a row without column": (",a,b\na,1,1\nb,1,1\nc,1,1\n", "the row 'c' has no column of this name"),
     "a column without row": (",a,b\na,1,1\n", "the column 'b' has no row of this name"),
     "a short row": (",a,b\na,1,1\nb,1\n", "the row 'b' has 1 of 2 weights"),

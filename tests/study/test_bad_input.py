@@ -159,9 +159,9 @@ def test_a_run_from_the_command_line_is_refused_before_it_trains(
         single_run.run("fedprox", settings=["mu=-1"])
     with pytest.raises(BadInput, match=r"^--set model\.hiden: small_cnn has no options"):
         single_run.run("fedprox", settings=["model.hiden=3"])
-    with pytest.raises(BadInput, match=r"partition: 3 is not a mapping of settings; write such as partition\.name=iid"):
+    with pytest.raises(BadInput, match=r"partition: 3 is not a mapping of settings; for example partition\.name=iid"):
         single_run.run("fedavg", settings=["partition=3"])
-    with pytest.raises(BadInput, match=r"model: 'mlp' is not a mapping of settings; write such as model\.name=mlp"):
+    with pytest.raises(BadInput, match=r"model: 'mlp' is not a mapping of settings; for example model\.name=mlp"):
         single_run.run("fedavg", settings=["model=mlp"])
 
 
@@ -311,7 +311,7 @@ def test_an_invalid_share_of_a_gpu_is_refused(
     monkeypatch.setattr(sys, "argv", ["flows", f"--share={share}"])
     with pytest.raises(SystemExit):
         flows.main()
-    assert f"{share} is no part of a GPU" in capsys.readouterr().err
+    assert f"{share} is not a share of a GPU" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("message", ["[/]: unknown", "seeds: [.nan] must be different", "[x]quick"])

@@ -106,7 +106,7 @@ def test_a_task_is_a_change_or_a_definition(tmp_path: Path) -> None:
     """The message for a task that is neither says how to write one."""
     (tmp_path / "own.yaml").write_text("tasks:\n  mine:\n    methods: [local]\n")
     with pytest.raises(
-        BadInput, match=r"own\.yaml: tasks\.mine: is no task of base\.yaml and names no dataset; define it"
+        BadInput, match=r"own\.yaml: tasks\.mine: is not a task of base\.yaml and names no dataset; define it"
     ):
         catalogue.expand(str(tmp_path / "own.yaml"))
 
@@ -124,10 +124,13 @@ WRONG = {
     "broken": ("def f(:\n", r"broken\.py, line 1: SyntaxError: .*; correct it"),
     "leaves": ("import sys\n\nsys.exit(3)\n", r"leaves\.py, line 3: calls sys\.exit\(3\), which ends .*; correct it"),
     "absent": ("import no_such_package_here\n", r"absent\.py, line 1: ModuleNotFoundError: .*no_such_package_here"),
-    "nomethod": (f"{IMPORT}@fw.method('x')\n{CLASS}", r"nomethod\.py, line 3: method 'x': .* is no method; derive it"),
+    "nomethod": (
+        f"{IMPORT}@fw.method('x')\n{CLASS}",
+        r"nomethod\.py, line 3: method 'x': .* is not a method; derive it",
+    ),
     "nofields": (
         f"{IMPORT}@fw.method('x')\n{METHOD}    step: float = 0.5\n",
-        r"method 'x': X is no frozen dataclass; write @dataclass\(frozen=True, kw_only=True\) below @fw.method",
+        r"method 'x': X is not a frozen dataclass; add @dataclass\(frozen=True, kw_only=True\) below @fw.method",
     ),
     "taken": (
         f"from dataclasses import dataclass\n{IMPORT}@fw.method('x')\n{FROZEN}{METHOD}    solver: float = 0.1\n",
@@ -142,9 +145,9 @@ WRONG = {
         f"@fw.method('x')\n{FROZEN}{METHOD}    step: Annotated[s.Share, 'a part'] = 5\n",
         "method 'x': X: the default of step: 5 is out of range; it must be between 0 and 1",
     ),
-    "nomodel": (f"{IMPORT}@fw.model('x')\n{CLASS}", "model 'x': .* is no client model; derive it from"),
-    "noloader": (f"{IMPORT}@fw.dataset('x')\n{CLASS}", "dataset 'x': .* is no loader; write a function"),
-    "norule": (f"{IMPORT}fw.partition('x')(3)\n", "partition 'x': 3 is no rule; write a function"),
+    "nomodel": (f"{IMPORT}@fw.model('x')\n{CLASS}", "model 'x': .* is not a client model; derive it from"),
+    "noloader": (f"{IMPORT}@fw.dataset('x')\n{CLASS}", "dataset 'x': .* is not a loader; write a function"),
+    "norule": (f"{IMPORT}fw.partition('x')(3)\n", "partition 'x': 3 is not a rule; write a function"),
     "noseed": (
         f"{IMPORT}@fw.partition('x')\ndef halves(dataset, clients):\n    pass\n",
         "partition 'x': has no parameter seed; a rule takes dataset, clients, seed",
@@ -181,15 +184,15 @@ def test_invalid_paths_are_refused(tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text("")
     (tmp_path / "text.txt").write_text("")
     for path, words in {
-        "gone.py": "not there",
-        "text.txt": "is no Python file",
+        "gone.py": "not found",
+        "text.txt": "is neither a Python file",
         "json.py": "rename it, such as my_json",
     }.items():
         with pytest.raises(BadInput, match=f"own.yaml: uses: {path}: .*{words}"):
             plugins.resolve_paths([path], "own.yaml", tmp_path)
-    with pytest.raises(BadInput, match="write such as"):
+    with pytest.raises(BadInput, match=r"is not a list of paths; for example \[mybench"):
         plugins.resolve_paths(3, "own.yaml")
-    with pytest.raises(BadInput, match=r"^--uses: gone\.py: not there .*relative to the current folder$"):
+    with pytest.raises(BadInput, match=r"^--uses: gone\.py: not found .*relative to the current folder$"):
         plugins.resolve_paths(["gone.py"], "--uses")
 
 

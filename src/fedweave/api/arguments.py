@@ -15,7 +15,7 @@ COMPLEX_ADVICE = "give the real and the imaginary part as two columns"
 TIME_ADVICE = "give numbers, such as days or hours since the first"
 # Arguments that calls do not have -> what to give in their place.
 PLACES = {
-    "loss": "is no setting: the label decides it, cross-entropy for classes and the squared error for numbers and "
+    "loss": "is not a setting: the label decides it, cross-entropy for classes and the squared error for numbers and "
             "forecasts; a method of your own may have another loss, see 'A loss of your own' in docs/add-method.md",
     "seed": "is the argument of fit(), which trains once; here it is seeds, such as seeds=3 for three repetitions",
 }  # fmt: skip
@@ -59,7 +59,7 @@ def as_python(value: Any) -> Any:
 
 
 def check_train_names(names: Iterable[str], title: str) -> None:
-    """Refuse names of settings that are no settings of the training, but have another place.
+    """Refuse names of settings that are not settings of the training, but have another place.
 
     Args:
         title: of the call, such as "fit()".
@@ -87,64 +87,64 @@ def as_mapping(value: Any, name: str, example: str) -> dict[str, Any]:
     """`value` as a dictionary, empty for None.
 
     Raises:
-        BadInput: it is no mapping.
+        BadInput: it is not a mapping.
     """
     if value is not None and not isinstance(value, Mapping):
-        raise BadInput(f"{name}: {format_value(value)} is no mapping; give such as {example}")
+        raise BadInput(f"{name}: {format_value(value)} is not a mapping; for example {example}")
     return dict(value or {})
 
 
 def check_callbacks(callbacks: Any) -> None:
-    """Refuse a value that is no list of functions.
+    """Refuse a value that is not a list of functions.
 
     Raises:
         BadInput: naming the value.
     """
     if isinstance(callbacks, str | Mapping) or not isinstance(callbacks, list | tuple):
-        raise BadInput(f"callbacks: {format_value(callbacks)} is no list of functions; give such as callbacks=[show]")
+        raise BadInput(f"callbacks: {format_value(callbacks)} is not a list of functions; for example callbacks=[show]")
     bad = next((one for one in callbacks if not callable(one)), None)
     if bad is not None:
-        raise BadInput(f"callbacks: {format_value(bad)} is no function; give functions that take a fedweave.Progress")
+        raise BadInput(f"callbacks: {format_value(bad)} is not a function; pass functions of a fedweave.Progress")
 
 
 def check_folder(folder: Any, name: str) -> None:
-    """Refuse a value that is no path of a folder, and an empty path.
+    """Refuse a value that is not a path of a folder, and an empty path.
 
     Raises:
         BadInput: naming the argument and the value.
     """
     if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
-        raise BadInput(f"{name}: {format_value(folder)} is no path of a folder; give such as 'results/mine'")
+        raise BadInput(f"{name}: {format_value(folder)} is not a path of a folder; for example 'results/mine'")
 
 
 def check_text(value: Any, name: str, example: str) -> None:
-    """Refuse a value that is no text, and an empty text.
+    """Refuse a value that is not text, and an empty text.
 
     Raises:
         BadInput: naming the argument and the value.
     """
     if not isinstance(value, str) or not value.strip():
-        raise BadInput(f"{name}: {format_value(value)} is no name; give a text such as {example!r}")
+        raise BadInput(f"{name}: {format_value(value)} is not a name; give a text such as {example!r}")
 
 
 def check_seed(seed: Any) -> None:
-    """Refuse a value that is no seed of a split.
+    """Refuse a value that is not a seed of a split.
 
     Raises:
         BadInput: naming the value.
     """
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**31:
-        raise BadInput(f"seed: {format_value(seed)} is no seed; give a whole number of at least 0 and below 2^31")
+        raise BadInput(f"seed: {format_value(seed)} is not a seed; give a whole number of at least 0 and below 2^31")
 
 
 def check_path(path: Any, name: str) -> None:
-    """Refuse a value that is no path.
+    """Refuse a value that is not a path.
 
     Raises:
         BadInput: naming the argument and the value.
     """
     if not isinstance(path, str | os.PathLike):
-        raise BadInput(f"{name}: {format_value(path)} is no path; give a text such as 'data/rows.csv'")
+        raise BadInput(f"{name}: {format_value(path)} is not a path; give a text such as 'data/rows.csv'")
 
 
 def as_names(value: Any, name: str, least: int = 1) -> list[Any]:
@@ -155,7 +155,7 @@ def as_names(value: Any, name: str, least: int = 1) -> list[Any]:
     """
     names = [value] if isinstance(value, str) else [*value] if isinstance(value, Iterable) else None
     if names is None or len(names) < least or not all(isinstance(one, str | int) for one in names):
-        raise BadInput(f"{name}: {format_value(value)} is no name of a column; give a text, or a list of texts")
+        raise BadInput(f"{name}: {format_value(value)} is not a name of a column; give a text, or a list of texts")
     return names
 
 

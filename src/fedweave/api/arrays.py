@@ -116,7 +116,7 @@ def as_classes(y: Any, count: int, least: int = 2) -> tuple[np.ndarray, tuple[st
     check_kind(column, "y")
     if np.issubdtype(column.dtype, np.floating):
         if not np.isfinite(column).all() or (column != column.round()).any():
-            raise BadInput("y: holds numbers that are no classes; use target='numbers', or give whole numbers or names")
+            raise BadInput("y: has numbers that are not classes; use target='numbers', or give whole numbers or names")
         column = column.astype(np.int64)
     if column.dtype == object and len({type(value) for value in column.tolist()}) > 1:
         column = column.astype(str)
@@ -130,7 +130,7 @@ def as_clients(client: Any, count: int) -> tuple[np.ndarray, tuple[str, ...]]:
     """Position of each row's client [M], and the clients' names in their own order."""
     ids = client.tolist() if hasattr(client, "tolist") else [*client] if isinstance(client, Iterable) else client
     if not isinstance(ids, list) or not all(isinstance(one, Hashable) for one in ids):
-        raise BadInput(f"client: {format_value(client)} is no list of names; give the name of a client for each row")
+        raise BadInput(f"client: {format_value(client)} is not a list of names; give the name of a client for each row")
     if len(ids) != count:
         given, rows = format_count(len(ids), "id"), format_count(count, "row")
         raise BadInput(f"client: {given}, but x has {rows}; give one for each")
@@ -167,7 +167,7 @@ def as_units(unit: Any, owner: np.ndarray, names: tuple[str, ...]) -> tuple[str,
     """Name of each client's unit, such as a person; empty without units."""
     if unit is None:
         return ()
-    _check_complete(unit, "unit", "give a client alone its own name there")
+    _check_complete(unit, "unit", "give every client a unit, its own one if it shares none")
     return tuple(_names_by_client(unit, "unit", owner, names))
 
 
@@ -206,16 +206,16 @@ def as_relation(pairs: list[tuple[Any, Any]], names: tuple[str, ...]) -> np.ndar
     position = {name: i for i, name in enumerate(names)}
     unknown = [one for pair in pairs for one in pair if str(one) not in position]
     if unknown:
-        raise BadInput(f"relation: {unknown[0]!r} is no client; clients: {', '.join(names[:10])}")
+        raise BadInput(f"relation: {unknown[0]!r} is not a client; clients: {', '.join(names[:10])}")
     if not pairs:
-        raise BadInput("relation: has no pair; give such as [('a', 'b')], or leave it out")
+        raise BadInput("relation: has no pair; for example [('a', 'b')], or leave it out")
     return symmetrise_edges(np.array([[position[str(one)] for one in pair] for pair in pairs]).T, len(names))
 
 
 def as_graphs(graphs: Any) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Name of the client -> features [V, F], edges [2, E] in both directions and classes [V]."""
     if not isinstance(graphs, Iterable):
-        raise BadInput(f"graphs: {format_value(graphs)} is no list of graphs; give (x, edge_index, y) of each client")
+        raise BadInput(f"graphs: {format_value(graphs)} is not a list of graphs; give each client's (x, edge_index, y)")
     graph_of = dict(graphs) if isinstance(graphs, Mapping) else {f"client {i}": graph for i, graph in enumerate(graphs)}
     parts = {str(client): as_graph(graph, str(client)) for client, graph in graph_of.items()}
     if len(parts) < len(graph_of):

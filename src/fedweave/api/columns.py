@@ -26,7 +26,7 @@ def named_columns(table: "pd.DataFrame", options: Any) -> dict[str, str]:
     import pandas as pd
 
     if not isinstance(table, pd.DataFrame):
-        raise BadInput(f"table: {format_value(table)} is no pandas table; give one, or use Federation.from_file")
+        raise BadInput(f"table: {format_value(table)} is not a pandas table; give one, or use Federation.from_file")
     if not len(table):
         raise BadInput("table: has no rows; give one row for each example")
     names = {key: getattr(options, key) for key in COLUMN_OPTIONS if isinstance(getattr(options, key), str)}

@@ -204,7 +204,7 @@ def perform(
     keys = [key for key in plan.study.runs if not (resume and is_finished(plan, key, folder))]
     if not resume:
         _remove_partial_results(plan, folder)
-    lost: list[Diverged] = []
+    diverged: list[Diverged] = []
     remaining = {key for key, item in plan.study.runs.items() if not METHODS[item.method].pools} or {*plan.study.runs}
     if not keys:
         return []
@@ -221,15 +221,15 @@ def perform(
             except Diverged as error:
                 # An earlier result of this name has other settings: it must not be taken for this one.
                 (folder / "runs" / key / "run.json").unlink(missing_ok=True)
-                lost.append(error)
+                diverged.append(error)
                 remaining.discard(key)
     finally:
         bar.close()
         torch.set_num_threads(threads)
     # Here, settings of the training are arguments and have no prefix.
-    messages = [str(error).removeprefix("runs.").replace("train.", "") for error in lost]
+    messages = [str(error).removeprefix("runs.").replace("train.", "") for error in diverged]
     if not remaining:
-        raise Diverged(messages[0]) from lost[0]
+        raise Diverged(messages[0]) from diverged[0]
     return messages
 
 

@@ -143,7 +143,7 @@ class Comparison:
         """
         name = register_metric(metric)
         if name is None:
-            raise BadInput("metric: None is no metric; give one, such as 'f1_macro'")
+            raise BadInput("metric: None is not a metric; give one, such as 'f1_macro'")
         return replace(self, study=results.rescore(self.study, name))
 
     @cached_property
@@ -152,7 +152,7 @@ class Comparison:
         return (*self.lost, *collect_warnings(self))
 
     def controls(self) -> pd.DataFrame:
-        """One row per control that is no method, best first: `kind` "control" or "not federated".
+        """One row per control that is not a method, best first: `kind` "control" or "not federated".
 
         A rule without a model (most frequent class, training mean, last value) uses the training rows of each client
         and has no seeds. A model on the pooled rows of all clients is what privacy forbids. Neither is ranked or
@@ -240,7 +240,7 @@ class Comparison:
         The copy takes the place of results that the folder had before.
 
         Raises:
-            BadInput: the folder holds something else or cannot be written, or the scores are by another metric than the
+            BadInput: the folder has other content or cannot be written, or the scores are by another metric than the
                 training's.
         """
         check_folder(folder, "folder")

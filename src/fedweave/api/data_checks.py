@@ -26,7 +26,7 @@ MAX_ERROR = 0.01  # a column whose predictions have a smaller share of errors re
 CHUNK = 65_536  # rows that are hashed at once
 SAMPLE = 2000  # rows of which the chance of equal rows is estimated
 MIN_NUMBER_SHARE = 0.8  # a column of texts with a larger share of numbers should have numbers alone
-THOUSANDS = r"[+-]?\d{1,3}([,' ]\d{3})+(\.\d+)?"  # a number with marks of thousands
+THOUSANDS = r"[+-]?\d{1,3}([,' ]\d{3})+(\.\d+)?"  # a number with thousands separators
 MAX_CODES = 10  # up to so many different numbers may be codes of categories
 MANY_CLASSES = 20  # more whole numbers as labels may be amounts
 DUPLICATE_FACTOR = 3  # so many times more equal rows than by chance are duplicates
@@ -163,7 +163,7 @@ def _texts_among_numbers(column: "pd.Series[Any]", levels: int) -> str:
     first, others = int((~numbers).argmax()), int((~numbers).sum()) - 1  # the most frequent text, and the rest
     more = f" and {format_count(others, 'other text')}" if others else ""
     point = "write a point in place of the comma" if with_comma[first] else "make these empty"
-    advice = "leave out the marks of thousands" if grouped[first] else point
+    advice = "leave out the thousands separators" if grouped[first] else point
     return (
         f"column {column.name!r}: {int(100 * share)} % of its values are numbers, and it is read as {levels} "
         f"categories because of {texts[first]!r} ({format_count(sizes[first], 'row')}){more}; {advice}"

@@ -71,7 +71,7 @@ def export(result: "MethodResult", target: Path, predictor: Predictor, client: A
     """Write the model of `client`; see `MethodResult.export`.
 
     Raises:
-        BadInput: an unknown client or seed, or a folder that holds something else or cannot be written.
+        BadInput: an unknown client or seed, or a folder with other content or cannot be written.
     """
     with user_errors():
         return _export(result, target, predictor, client, seed)
@@ -119,7 +119,7 @@ def _check_target(target: Path, identity: Mapping[str, str]) -> None:
         return
     about = target / exported_model.ABOUT
     if not about.is_file():
-        raise BadInput(f"export: {target} holds something else; choose an empty folder")
+        raise BadInput(f"export: {target} is not an empty folder; choose another one")
     stored = read(about, lambda file: dict(json.loads(file.read_text(encoding="utf-8"))), "choose an empty folder")
     if any(stored.get(key) != value for key, value in identity.items()):
         label, data, client = (stored.get(key) for key in ("method", "data", "client"))

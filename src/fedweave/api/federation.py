@@ -249,7 +249,7 @@ class Federation:
         check_text(name, "name", "digits")
         check_path(root, "root")
         if not isinstance(partition, str | Mapping):
-            raise BadInput(f"partition: {format_value(partition)} is no name and no mapping; give such as 'iid'")
+            raise BadInput(f"partition: {format_value(partition)} is neither a name nor a mapping; for example 'iid'")
         block = {**({"name": partition} if isinstance(partition, str) else partition), **options}
         block = block if "seeds" in block else {"seed": 0, **block}
         check_text(block.get("name"), "partition", "iid")

@@ -49,7 +49,7 @@ def results_folder(out: Any) -> Iterator[tuple[Path, TemporaryFolder | None]]:
     The folder is `out`. Without `out` it is a temporary one, which is removed with the second object, or by an error.
 
     Raises:
-        BadInput: `out` is no path or cannot be written, before any work; or the disk is full.
+        BadInput: `out` is not a path or cannot be written, before any work; or the disk is full.
     """
     if out is not None:
         check_folder(out, "out")
@@ -136,7 +136,7 @@ def copy(source: Path, target: Path, part: str) -> None:
         part: a folder that marks `target` as results of this kind.
 
     Raises:
-        BadInput: `target` holds something else, or `source` itself, or it cannot be written.
+        BadInput: `target` has other content, or is `source` itself, or it cannot be written.
     """
     with user_errors():
         check_writable(target.resolve().parent)
@@ -150,7 +150,7 @@ def _copy(source: Path, target: Path, part: str) -> None:
     if source.is_relative_to(destination):
         raise BadInput(f"save: {target} holds the results that are to be copied; choose an empty folder")
     if destination.exists() and any(destination.iterdir()) and not (destination / part).is_dir():
-        raise BadInput(f"save: {target} holds something else; choose an empty folder")
+        raise BadInput(f"save: {target} is not an empty folder; choose another one")
     with tempfile.TemporaryDirectory(prefix=f".{destination.name}-", dir=destination.parent) as staging:
         shutil.copytree(source, Path(staging, "new"), ignore=shutil.ignore_patterns(".fedweave", Path(staging).name))
         _copy_others(destination, Path(staging, "new"))

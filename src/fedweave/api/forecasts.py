@@ -93,7 +93,7 @@ def as_channels(values: Any, name: str) -> np.ndarray:
     """The values of each time step as float32 [M, C].
 
     Raises:
-        BadInput: naming `name`, if they are no numbers, too large or of another shape.
+        BadInput: naming `name`, if they are not numbers, too large or of another shape.
     """
     array = as_array(values, name, "give each time step the same number of values")
     if array.dtype.kind == "f":
@@ -101,7 +101,7 @@ def as_channels(values: Any, name: str) -> np.ndarray:
     try:
         steps = array.astype(np.float32)
     except (ValueError, TypeError) as error:
-        raise BadInput(f"{name}: holds values that are no numbers ({error}); a series has numbers only") from error
+        raise BadInput(f"{name}: holds values that are not numbers ({error}); a series has numbers only") from error
     steps = steps[:, None] if steps.ndim == 1 else steps
     if steps.ndim != 2 or not steps.size:
         raise BadInput(f"{name}: shape {[*steps.shape]}; with window=, rows are time steps: give [M] or [M, C]")

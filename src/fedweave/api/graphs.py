@@ -99,13 +99,13 @@ def _positions(edges: Any, ids: Sequence[Any]) -> np.ndarray:
     position = {one: i for i, one in enumerate(ids)}
     if len(position) < len(ids):
         duplicate = next(one for i, one in enumerate(ids) if position[one] != i)
-        raise BadInput(f"nodes: {duplicate!r} is there twice; each node has one row")
+        raise BadInput(f"nodes: {duplicate!r} occurs twice; each node has one row")
     pairs = read_pairs(edges, "edges")
     if isinstance(edges, str | Path) and all(isinstance(one, str) for one in ids):  # codes without zeros are numbers
         pairs = [(str(first), str(second)) for first, second in pairs]
     unknown = [one for pair in pairs for one in pair if not isinstance(one, Hashable) or one not in position]
     if unknown:
-        raise BadInput(f"edges: {unknown[0]!r} is no node; add its row, or drop its edges")
+        raise BadInput(f"edges: {unknown[0]!r} is not a node; add its row, or drop its edges")
     return np.array([[position[one] for one in pair] for pair in pairs], dtype=np.int64).reshape(-1, 2).T
 
 

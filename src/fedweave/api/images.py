@@ -46,7 +46,7 @@ def load(images: Iterable[Any], root: Path, size: tuple[int, int] | None) -> np.
         size: height and width to which all are resized; default: all must have the same size.
 
     Raises:
-        BadInput: an image cannot be read, has another size, or has values that are no bytes.
+        BadInput: an image cannot be read, has another size, or has values that are not bytes.
     """
     _check_size(size)
     return _read_images(images, root, size, None, "the first image of {}; give size=(32, 32)")
@@ -140,7 +140,7 @@ def _check_size(size: Any) -> None:
     numbers = [*size] if isinstance(size, list | tuple) else []
     if size is not None and (len(numbers) != 2 or not all(type(n) is int and 0 < n <= MOST_PIXELS for n in numbers)):
         raise BadInput(
-            f"size: {format_value(size)} is no height and width, whole numbers up to {MOST_PIXELS}; such as (32, 32)"
+            f"size: {format_value(size)} is not a height and width, whole numbers up to {MOST_PIXELS}; such as (32, 32)"
         )
 
 
@@ -153,7 +153,7 @@ def _as_bytes(image: Any, label: str) -> np.ndarray:
     values = np.asarray(image)
     if values.dtype.kind in "iuf" and ((values < 0) | (values > 255) | (values != values.round())).any():
         raise BadInput(
-            f"{label}: has values from {values.min():g} to {values.max():g} that are no bytes; give whole numbers "
+            f"{label}: has values from {values.min():g} to {values.max():g} that are not bytes; give whole numbers "
             "from 0 to 255, or arrays of numbers with from_arrays"
         )
     return values.astype(np.uint8)

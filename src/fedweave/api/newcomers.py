@@ -88,7 +88,7 @@ def add_newcomers(federation: Federation, newcomer_data: NewcomerData) -> Federa
     newcomers = (_read_graphs if graph else _read_rows)(federation, newcomer_data)
     duplicates = [name for name in newcomers.names if name in federation.names]
     if duplicates:
-        raise BadInput(f"join: client {duplicates[0]!r} is there already; give newcomers other names")
+        raise BadInput(f"join: client {duplicates[0]!r} already exists; give newcomers other names")
     partition = _extend_partition(federation, newcomers)
     dataset = _extend_dataset(federation, newcomers)
     return replace(

@@ -69,7 +69,7 @@ INTERNAL = ("least_classes",)  # options that users do not give
 
 
 def check_names(names: Iterable[str], others: Iterable[str] = ()) -> None:
-    """Refuse a name that is no option of rows and not in `others`.
+    """Refuse a name that is not an option of rows and not in `others`.
 
     Raises:
         BadInput: with the nearest name.
@@ -121,7 +121,7 @@ class Arrangement:
         labels: class of each row [M], or None.
         classes: names of the classes.
         rows: part -> rows of each client.
-        numbers: targets of each row [M, K], where they are no classes.
+        numbers: targets of each row [M, K], where they are not classes.
     """
 
     owner: np.ndarray
@@ -170,7 +170,7 @@ def _check_names(names: tuple[str, ...]) -> None:
     empty = next((i for i, name in enumerate(names) if not name.strip()), None)
     if empty is not None:
         raise BadInput(
-            f"client: {names[empty]!r} is no name of a client; give these rows a name, or leave them out (the others: "
+            f"client: {names[empty]!r} is not a name of a client; name these rows, or leave them out (the others: "
             f"{', '.join([*names[:empty], *names[empty + 1 :]][:3])})"
         )
 

@@ -104,7 +104,7 @@ def plan(
         BadInput: one line that names the argument, its value and how to fix it.
     """
     if not isinstance(federation, Federation):
-        raise BadInput(f"{title}: {type(federation).__name__} is no federation; make one with Federation.from_arrays")
+        raise BadInput(f"{title}: {type(federation).__name__} is not a federation; use Federation.from_arrays")
     check_text(name, "name", "comparison")
     block, adapter = _resolve_model(federation, model, head)
     entries = _resolve_entries(methods, train, title)
@@ -180,7 +180,7 @@ def resolve_methods(methods: Methods) -> dict[str, tuple[str, dict[str, Any]]]:
         methods = [methods]
     if not isinstance(methods, Iterable):
         raise BadInput(
-            f"methods: {format_value(methods)} is no list of methods; name some, as ['local', 'fedavg', 'ditto']"
+            f"methods: {format_value(methods)} is not a list of methods; name some, as ['local', 'fedavg', 'ditto']"
         )
     pairs = [*methods.items()] if isinstance(methods, Mapping) else [(None, one) for one in methods]
     if not pairs:
@@ -195,7 +195,7 @@ def resolve_methods(methods: Methods) -> dict[str, tuple[str, dict[str, Any]]]:
         name = label or (f"{method}-{suffix}" if method_names.count(method) > 1 and suffix else method)
         if name in by_name:
             raise BadInput(
-                f"methods: {name!r} is there twice; change a setting, or give names: {{'first': ..., 'second': ...}}"
+                f"methods: {name!r} occurs twice; change a setting, or give names: {{'first': ..., 'second': ...}}"
             )
         by_name[name] = (method, options)
     return by_name
@@ -208,7 +208,7 @@ def _resolve_method(entry: Any) -> tuple[str, dict[str, Any]]:
     cls = entry if isinstance(entry, type) else type(entry)
     if not issubclass(cls, Method):
         raise BadInput(
-            f"methods: {entry!r} is no method; give a name, or a method such as fedweave.methods.Ditto(lam=0.5)"
+            f"methods: {entry!r} is not a method; give a name, or a method such as fedweave.methods.Ditto(lam=0.5)"
         )
     name = _register_method(cls)
     if isinstance(entry, type):
@@ -226,7 +226,7 @@ def _register_method(cls: type[Method]) -> str:
     name = cls.__name__.lower()
     missing = sorted(getattr(cls, "__abstractmethods__", ()))
     if missing or "__dataclass_fields__" not in vars(cls) or not getattr(cls, "label", ""):
-        problem = f"lacks {', '.join(missing)}" if missing else "is no frozen dataclass with a label"
+        problem = f"lacks {', '.join(missing)}" if missing else "is not a frozen dataclass with a label"
         raise BadInput(f"methods: {cls.__name__} {problem}; decorate it with @dataclass(frozen=True, kw_only=True)")
     other = METHODS.get(name)
     if other is not None and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
@@ -274,11 +274,11 @@ def _resolve_model(federation: Federation, model: Any, head: str | None) -> tupl
     if isinstance(model, str | Mapping):
         block = {"name": model} if isinstance(model, str) else dict(model)
         if "name" not in block:
-            raise BadInput("model.name: missing; give such as {'name': 'mlp', 'hidden': 3}")
+            raise BadInput("model.name: missing; for example {'name': 'mlp', 'hidden': 3}")
         check_text(block["name"], "model.name", "mlp")
         block["name"] = ALIASES.get((federation.dataset.kind, str(block.get("name"))), block.get("name"))
         if head is not None:
-            raise BadInput(f"head: {head!r}, but the model {block.get('name')!r} knows its own; leave it out")
+            raise BadInput(f"head: {head!r}, but the model {block.get('name')!r} declares its own; leave it out")
         plugins.load_if_missing(block.get("name"), MODELS)
         return {**block, "name": choose(str(block.get("name")), MODELS, "model")}, None
     if federation.dataset.kind != "images":

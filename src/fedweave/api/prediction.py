@@ -153,7 +153,7 @@ def load_predictor(run: Run, names: tuple[str, ...], model: Any = None) -> Predi
         )
     if not any(run.folder.glob(serving.MODELS)):
         raise BadInput(
-            f"{run.folder}: no models were kept; train again with evaluate={{'models': True}}, which is the default"
+            f"{run.folder}: no models are stored; train again with evaluate={{'models': True}}, which is the default"
         )
     plugins.load_if_missing(run.info["method"], METHODS)
     if run.info["method"] not in METHODS:
@@ -186,9 +186,7 @@ def _build_adapter(info: Mapping[str, Any], about: Mapping[str, Any], model: Any
     if isinstance(model, Adapter):
         return model
     if model is None:
-        raise BadInput(
-            f"predict: the model {block['name']!r} is your own; give what made it: predict(x, client, model=...)"
-        )
+        raise BadInput(f"predict: the model {block['name']!r} is your own; pass the function that makes it: model=...")
     shape = tuple(about["shape"])
     outputs = len(about["offset"][0]) if about.get("offset") else len(about["classes"])
     adapter = adapt(model, shape, outputs, block["head"], len(shape) == 2)
@@ -268,7 +266,7 @@ def _as_floats(x: Any) -> np.ndarray:
     try:
         return _as_array(x).astype(np.float32)
     except (ValueError, TypeError) as error:
-        raise BadInput(f"x: holds values that are no numbers ({error}); give rows of numbers") from error
+        raise BadInput(f"x: holds values that are not numbers ({error}); give rows of numbers") from error
 
 
 def _check_shape(values: np.ndarray, shape: tuple[int, ...], name: str) -> None:

@@ -44,7 +44,7 @@ def read_table(
         return source
     path = _check_file(source)
     if (kind := _table_kind(path)) is None:
-        raise BadInput(f"{path}: is no table; give a file with the ending {', '.join(TABLES)}")
+        raise BadInput(f"{path}: is not a table; give a file with the ending {', '.join(TABLES)}")
     try:
         if kind in (".parquet", ".pq"):
             table = pd.read_parquet(
@@ -260,7 +260,7 @@ def read_pairs(source: Any, option: str) -> list[tuple[Any, Any]]:
     pairs = [*source] if isinstance(source, Iterable) else [source]
     invalid = next((pair for pair in pairs if not isinstance(pair, Collection) or len(pair) != 2), None)
     if invalid is not None:
-        raise BadInput(f"{option}: {format_value(invalid)} is no pair; give such as [('a', 'b'), ('b', 'c')]")
+        raise BadInput(f"{option}: {format_value(invalid)} is not a pair; for example [('a', 'b'), ('b', 'c')]")
     return [tuple(pair) for pair in pairs]
 
 
@@ -269,11 +269,11 @@ def _check_file(source: Any) -> Path:
         raise BadInput(f"table: {type(source).__name__} is neither a pandas table nor a path of a file; give one")
     path = Path(source)
     if re.match(r"[a-z][a-z0-9+.-]+:/", str(source), re.IGNORECASE):
-        raise BadInput(f"{source}: is an address and no file; download it, and give the path of the file")
+        raise BadInput(f"{source}: is an address, not a file; download it, and give the path of the file")
     if path.is_dir():
-        raise BadInput(f"{path}: is a folder and no file; give the path of one file in it")
+        raise BadInput(f"{path}: is a folder, not a file; give the path of one file in it")
     if path.exists() and not path.is_file():
-        raise BadInput(f"{path}: is a pipe or a device and no file; write its rows to a file, and give that")
+        raise BadInput(f"{path}: is a pipe or a device, not a file; write its rows to a file, and give that")
     if not path.is_file():
         raise BadInput(f"{path}: there is no such file; check the path, which is relative to {Path.cwd()}")
     return path

@@ -113,7 +113,7 @@ class MethodResult:
         graphs = results.graphs(self.run, seed)
         if graphs is None:
             raise BadInput(
-                f"graph: {self.name} keeps no collaboration graph; "
+                f"graph: {self.name} has no collaboration graph; "
                 f"methods that do: {', '.join(self._methods_with_graphs())}"
             )
         return graphs
@@ -147,7 +147,7 @@ class MethodResult:
         self._check_seed(seed)
         file = self.run.folder / f"models-{self.run.seeds[0] if seed is None else seed}.pt"
         if not file.is_file():
-            raise BadInput(f"{file}: not there; train again with evaluate={{'models': True}}, which is the default")
+            raise BadInput(f"{file}: not found; train again with evaluate={{'models': True}}, which is the default")
         stacked = load_tensors(file)["models"]
         return {name: trees.at(stacked, i) for i, name in enumerate(self.evaluated_clients)}
 
@@ -197,7 +197,7 @@ class MethodResult:
             seed, model: as in `predict`.
 
         Raises:
-            BadInput: an unknown client or seed, a folder that holds something else, or a model that cannot be exported.
+            BadInput: an unknown client or seed, a folder with other content, or a model that cannot be exported.
         """
         from fedweave.api.export import export
 

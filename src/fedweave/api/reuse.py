@@ -1,4 +1,4 @@
-"""A folder of results that has runs of earlier calls: they must have been made on the terms of this call."""
+"""A folder of results that has runs of earlier calls: they must have been trained under the conditions of this call."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -20,39 +20,40 @@ def describe_data(plan: Plan, folder: Path, figures: bool, equal_terms: bool) ->
     """Describe the federation of a plan in a folder that fits it; arguments as in `compare.perform`.
 
     Raises:
-        BadInput: the folder has runs of other data or terms; nothing is written.
+        BadInput: the folder has runs of other data or under other conditions; nothing is written.
     """
     description = check_description(plan.federation, folder)
     if equal_terms:
-        check_kept_runs(plan, folder)
+        check_earlier_runs(plan, folder)
     write_description(plan.federation, folder, description, figures)
 
 
-def check_kept_runs(plan: Plan, folder: Path) -> None:
-    """Refuse a folder if other methods that are there were trained on other settings than those of `plan`.
+def check_earlier_runs(plan: Plan, folder: Path) -> None:
+    """Refuse a folder with runs of other methods that were trained with other settings than those of `plan`.
 
-    The runs of the plan itself do not count: they are reused where they are the same, and else replaced. A method's own
+    The runs of the plan itself do not count: they are reused if they are the same, and else replaced. A method's own
     settings may differ, and so may values that searches of the same budget chose.
     `folder.check_description` refuses other data.
 
     Raises:
         BadInput: naming the folder, a run, what it was made with, and what this call has.
     """
-    found = {key: [*_differences(plan, folder, key, info)] for key, info in read_kept_runs(plan, folder).items()}
-    differing = {key: differences for key, differences in found.items() if differences}
+    records = read_earlier_runs(plan, folder)
+    differences_of = {key: [*_differences(plan, folder, key, info)] for key, info in records.items()}
+    differing = {key: differences for key, differences in differences_of.items() if differences}
     if not differing:
         return
     first, differences = next(iter(differing.items()))
     others = f" (and {format_count(len(differing) - 1, 'other run')})" if len(differing) > 1 else ""
     raise BadInput(
         f"{folder}: its run {first!r}{others} was made with other settings than this call: "
-        f"{'; '.join(differences[:MOST_DIFFERENCES])}; all runs of a folder are compared on equal terms: choose "
+        f"{'; '.join(differences[:MOST_DIFFERENCES])}; all runs of a folder need equal conditions: choose "
         "another folder (out=, on the command line --out or --output), give the same settings, or remove "
         f"{folder / 'runs' / first}"
     )
 
 
-def read_kept_runs(plan: Plan, folder: Path) -> dict[str, dict[str, Any]]:
+def read_earlier_runs(plan: Plan, folder: Path) -> dict[str, dict[str, Any]]:
     """Key -> record of each finished run of the same task that the plan does not have."""
     files = {file.parent.name: file for file in sorted((folder / "runs").glob("*/run.json"))}
     records = {key: read(file, _parse, REMEDY) for key, file in files.items() if key not in plan.study.runs}

@@ -66,7 +66,7 @@ class TableOptions:
         """Column of texts -> its words, or how many hashes.
 
         Raises:
-            BadInput: a column that is no feature.
+            BadInput: a column that is not a feature.
         """
         texts = self.text
         if not isinstance(texts, Mapping):

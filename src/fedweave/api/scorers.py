@@ -23,7 +23,7 @@ def register_metric(metric: Any) -> str | None:
     """The name of a metric in `METRICS`, where a user's own is registered; None for None.
 
     Raises:
-        BadInput: it is no metric, or a metric of another definition has its name.
+        BadInput: it is not a metric, or a metric of another definition has its name.
     """
     if metric is None:
         return None
@@ -42,7 +42,7 @@ def register_metric(metric: Any) -> str | None:
 def _build_metric(entry: Any) -> Metric:
     """A metric made of a function, of a scorer of scikit-learn, or of a metric of torchmetrics."""
     if isinstance(entry, type) or not callable(entry):
-        raise BadInput(f"metric: {entry!r} is no metric; {ADVICE}")
+        raise BadInput(f"metric: {entry!r} is not a metric; {ADVICE}")
     if _is_scorer(entry):
         score = getattr(getattr(entry, "_score_func", None), "__name__", "scorer")
         return Metric(f"sklearn_{score}{_suffix(getattr(entry, '_kwargs', {}))}", SklearnFunction(entry))

@@ -87,7 +87,7 @@ def _choose_rule(options: SplitOptions, classes: bool) -> tuple[str, Mapping[str
                 gap=bool(options.gap))  # fmt: skip
         return "", None
     if split not in RULES:
-        raise BadInput(f"split: {split!r} is no rule and no column; rules: {', '.join(RULES)}")
+        raise BadInput(f"split: {split!r} is neither a rule nor a column; rules: {', '.join(RULES)}")
     if split == "chronological" and not has_time:
         raise BadInput("split: 'chronological' needs the time of each row; give time")
     if split == "grouped" and not has_recording:
@@ -246,7 +246,7 @@ def _given_parts(owner: np.ndarray, names: Sequence[str], options: SplitOptions)
 def _read_labels(split: Any, count: int) -> np.ndarray:
     if isinstance(split, str) or not hasattr(split, "__len__"):
         raise BadInput(
-            f"split: {split!r} is no label per row and no mapping; see the documentation of Federation.from_arrays"
+            f"split: {split!r} is neither a label per row nor a mapping; see the docstring of Federation.from_arrays"
         )
     label = np.asarray(split, dtype=object)
     if label.shape != (count,):

@@ -87,7 +87,7 @@ class Column:
         """Float32 [M, width] for rows of `client`, one position for all rows or one per row [M].
 
         Raises:
-            BadInput: a value of a column of numbers is no number.
+            BadInput: a value of a column of numbers is not a number.
         """
         numbers = tuple(np.array(self.own).T[:, client]) if self.own else (self.median, self.mean, self.std)
         with convert_input_errors():

@@ -15,7 +15,7 @@ from fedweave.errors import BadInput, choose, format_count
 KINDS = ("classes", "numbers")
 MAX_INTEGER_CLASSES = 100  # with more different whole numbers it is not clear that they are classes
 MAX_NUMERIC_TEXTS = 10  # with more different texts that are numbers it is not clear that they are classes
-NUMBER = r"\s*[+-]?\d[\d.,' ]*"  # with a comma as the decimal mark, or with marks of thousands
+NUMBER = r"\s*[+-]?\d[\d.,' ]*"  # with a comma as the decimal mark, or with thousands separators
 
 
 class Targets(NamedTuple):
@@ -82,7 +82,7 @@ def _refuse_numbers(labels: np.ndarray, classes: tuple[str, ...]) -> None:
         but = f", but not {str(others[0])!r}" if others else ""
         raise BadInput(
             f"y: the labels are texts, and most of them are numbers, such as {numbers[0]!r}{but}; make numbers of all, "
-            "without marks of thousands, or say target='classes'"
+            "without thousands separators, or say target='classes'"
         )
 
 
@@ -110,13 +110,13 @@ def as_values(column: np.ndarray) -> np.ndarray:
     """Finite float32 [M, 1].
 
     Raises:
-        BadInput: a target is no number, or all are the same.
+        BadInput: a target is not a number, or all are the same.
     """
     try:
         values = (column.astype(object) if column.dtype.kind == "U" else column).astype(np.float64)
     except (ValueError, TypeError) as error:
         raise BadInput(
-            f"y: holds a value that is no number ({error}); drop its row, or use target='classes'"
+            f"y: holds a value that is not a number ({error}); drop its row, or use target='classes'"
         ) from error
     check_size(values, "y")
     bad = ~np.isfinite(values.astype(np.float32))

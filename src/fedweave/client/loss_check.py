@@ -12,7 +12,7 @@ def check_loss(result: tuple[Tensor, Params]) -> tuple[Tensor, Params]:
     """The `result` of a loss.
 
     Raises:
-        BadInput: it is no pair of a scalar and buffers by name.
+        BadInput: it is not a pair of a scalar and buffers by name.
     """
     is_pair = isinstance(result, tuple) and len(result) == 2
     if is_pair and isinstance(result[0], Tensor) and not result[0].ndim and isinstance(result[1], Mapping):

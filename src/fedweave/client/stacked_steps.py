@@ -68,7 +68,7 @@ class Steps(NamedTuple):
 class StepSettings:
     """Settings of stacked training, without its tensors.
 
-    It is no tuple, because PyTorch would traverse a tuple several times in every round.
+    It is not a tuple, because PyTorch would traverse a tuple several times in every round.
 
     Attributes:
         form, rebuild: of the captured loss, see `closures.Capture`.

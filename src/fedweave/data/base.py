@@ -182,7 +182,7 @@ def check_units(units: Any, count: int, what: str, whose: str) -> None:
     require(len(units) in (0, count), f"{what}: {len(units)} for {count} {whose}; give one for each, or none")
     for unit in units:
         require(
-            isinstance(unit, str) and unit != "", f"{what}: {format_value(unit)} is no name; give texts, not empty ones"
+            isinstance(unit, str) and unit != "", f"{what}: {format_value(unit)} is not a name; give non-empty texts"
         )
 
 

@@ -86,7 +86,7 @@ def parse_options(name: object) -> tuple[str, dict[str, Any]]:
     """The name of a normalisation and its options, with all checks that need no data set.
 
     Raises:
-        BadInput: an unknown name or option, or an option that is no number.
+        BadInput: an unknown name or option, or an option that is not a number.
     """
     if not isinstance(name, str | Mapping):
         raise BadInput(

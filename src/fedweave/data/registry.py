@@ -24,7 +24,7 @@ def dataset(name: str, kind: Kind | None = None) -> Callable[[L], L]:
         kind: of that `Dataset`; a model that does not fit it is then refused before anything is downloaded.
 
     Raises:
-        BadInput: on decorating what is no function, an unknown kind, or a second loader for the same name.
+        BadInput: on decorating what is not a function, an unknown kind, or a second loader for the same name.
     """
     check_name("dataset", name)
     if kind is not None:
@@ -33,7 +33,7 @@ def dataset(name: str, kind: Kind | None = None) -> Callable[[L], L]:
     def enter(loader: L) -> L:
         if isinstance(loader, type) or not callable(loader):
             raise BadInput(
-                f"dataset {name!r}: {loader!r} is no loader; write a function of a folder that returns a Dataset"
+                f"dataset {name!r}: {loader!r} is not a loader; write a function of a folder that returns a Dataset"
             )
         register(DATASETS, "dataset", name, loader)
         KINDS.pop(name, None)  # the name may be defined again, as in a notebook

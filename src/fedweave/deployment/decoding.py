@@ -18,7 +18,7 @@ def decode(data: bytes, shape: Sequence[int], dtype: str, name: str) -> np.ndarr
         name: of the tensor, for error messages.
 
     Raises:
-        UndeclaredTensor: `data` is no .npy file, or of another shape, type or length.
+        UndeclaredTensor: `data` is not a .npy file, or of another shape, type or length.
     """
     try:
         file = io.BytesIO(data)

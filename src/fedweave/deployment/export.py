@@ -158,20 +158,20 @@ def check_seed(run: Run, seed: int | None) -> int:
 
 
 def check_target(target: Path, data: Path | None = None) -> None:
-    """Refuse a `target` that holds something else than an app, or a `data` with other files than those of clients.
+    """Refuse a `target` with other content than an app, or a `data` with other files than those of clients.
 
     Raises:
         BadInput: naming the folder.
     """
     if target.exists() and (not target.is_dir() or (any(target.iterdir()) and not (target / PACKAGE).is_dir())):
-        raise BadInput(f"export: {target} holds something else; choose an empty folder")
+        raise BadInput(f"export: {target} is not an empty folder; choose another one")
     _probe(target)
     if data is None:
         return
     if data.resolve().is_relative_to(target.resolve()):
         raise BadInput(f"export: {data} is inside of the app, which all hosts get; choose another folder for the data")
     if data.exists() and (not data.is_dir() or any(client_data.client_of(entry) is None for entry in data.iterdir())):
-        raise BadInput(f"export: {data} holds something else; choose an empty folder for the data")
+        raise BadInput(f"export: {data} is not an empty folder; choose another one for the data")
     _probe(data)
 
 

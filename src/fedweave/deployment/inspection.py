@@ -63,7 +63,7 @@ def _numbers_error(spec: AppSpec, request: Request, config: Mapping[str, Any]) -
             if type(value) is not int or not (name == ROWS[0]) <= value < MAX_ROWS:  # at least one training row
                 return f"{name!r} must be a count"
         elif name not in _number_names(request):
-            return f"{name[:40]!r} is no number of this message"
+            return f"{name[:40]!r} is not a number of this message"
         elif name in ("sound", "kept"):
             if type(value) is not bool:
                 return f"{name!r} must be true or false"
@@ -75,7 +75,7 @@ def _numbers_error(spec: AppSpec, request: Request, config: Mapping[str, Any]) -
 
 
 def _number_error(spec: AppSpec, name: str, value: Any) -> str:
-    """What is wrong with a loss or a score; a score that is no number stands for a part without rows."""
+    """What is wrong with a loss or a score; a score that is not a number stands for a part without rows."""
     if type(value) not in (int, float):
         return f"{name!r} must be a number"
     if name == "loss" or value != value:

@@ -15,14 +15,14 @@ def parse_hashes(text: str) -> list[str]:
     """The hashes of the specifications that a node agrees to, from a text with commas or spaces.
 
     Raises:
-        BadInput: one is no hash, or is too short.
+        BadInput: one is not a hash, or is too short.
     """
     words = text.replace(",", " ").split()
     for word in words or [text]:
         if not HASH.fullmatch(word):
             remedy = "`python -m fedweave.deployment show APP` prints it"
             raise BadInput(
-                f"--spec: {format_value(word)} is no hash of {HASH_DIGITS} to 64 of the digits 0-9 and a-f; {remedy}"
+                f"--spec: {format_value(word)} is not a hash of {HASH_DIGITS} to 64 of the digits 0-9 and a-f; {remedy}"
             )
     return words
 
@@ -54,6 +54,6 @@ def check_address(address: str, port: int) -> None:
     """
     match = ADDRESS.fullmatch(address)
     if match is None or "//" in address or not 0 < int(match[1]) < 1 << 16:
-        raise BadInput(f"--superlink: {format_value(address)} is no HOST:PORT; give such as fl.example.org:8000")
+        raise BadInput(f"--superlink: {format_value(address)} is not HOST:PORT; for example fl.example.org:8000")
     if not 0 < port < 1 << 16:
-        raise BadInput(f"--port: {port} is no port; give one from 1 to 65535")
+        raise BadInput(f"--port: {port} is not a port; give one from 1 to 65535")

@@ -29,7 +29,7 @@ def parse_shares(text: str) -> list[float]:
     """The shares of train, val and test, from the text of an option.
 
     Raises:
-        BadInput: they are no three numbers that add up to 1, or no row would train.
+        BadInput: they are not three numbers that add up to 1, or no row would train.
     """
     try:
         shares = [float(share) for share in text.split(",")]
@@ -53,7 +53,7 @@ def check_shares(shares: Sequence[float]) -> None:
 def check_client(client: int) -> None:
     """Refuse a negative identity."""
     if client < 0:
-        raise BadInput(f"--client: {client} is no identity; `show` lists them, from 0")
+        raise BadInput(f"--client: {client} is not an identity; `show` lists them, from 0")
 
 
 def of_table(
@@ -144,7 +144,7 @@ def _parse_times(column: np.ndarray) -> np.ndarray:
         wrong = next((text for text in texts if not ISO.fullmatch(text)), None)
         if wrong is not None:
             raise BadInput(
-                f"--time: {format_value(wrong)} is no number and no ISO date; write dates such as 2020-04-25"
+                f"--time: {format_value(wrong)} is neither a number nor an ISO date; write dates such as 2020-04-25"
             )
     return as_times(column, len(column))
 
@@ -198,7 +198,7 @@ def _targets(spec: AppSpec, y: np.ndarray, client: int) -> dict[str, Any]:
     class_numbers = {name: i for i, name in enumerate(names)}
     unknown = sorted({str(value) for value in y} - {*class_numbers})
     if unknown:
-        raise BadInput(f"label: {unknown[0]!r} is no class of this federation; it has {', '.join(names)}")
+        raise BadInput(f"label: {unknown[0]!r} is not a class of this federation; it has {', '.join(names)}")
     return {"y": torch.tensor([class_numbers[str(value)] for value in y], dtype=torch.int64)}
 
 
@@ -212,7 +212,7 @@ def _parse_numbers(y: np.ndarray, count: int) -> np.ndarray:
     values = pd.to_numeric(flat, errors="coerce").to_numpy(dtype=np.float64)
     if not np.isfinite(values).all():
         row = int((~np.isfinite(values)).argmax())
-        problem = "is missing" if flat.isna()[row] else f"{format_value(flat[row])} is no finite number"
+        problem = "is missing" if flat.isna()[row] else f"{format_value(flat[row])} is not a finite number"
         raise BadInput(
             f"label: {problem} in row {row // count}, but this federation predicts numbers; leave the row out"
         )

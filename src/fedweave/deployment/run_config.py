@@ -25,12 +25,12 @@ def read_number(config: Mapping[str, Any], key: str) -> float:
     """A number of seconds or of clients.
 
     Raises:
-        BadInput: it is no number, negative, or not finite.
+        BadInput: it is not a number, negative, or not finite.
     """
     try:
         number = float(config[key])
     except ValueError:
         number = math.nan
     if not 0 <= number < math.inf:
-        raise BadInput(f"run-config: {key}: {format_value(config[key])} is no number from 0 on; give such as {key}=600")
+        raise BadInput(f"run-config: {key}: {format_value(config[key])} is not a number >= 0; for example {key}=600")
     return number

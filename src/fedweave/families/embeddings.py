@@ -62,7 +62,7 @@ class EmbeddedClient(Method):
 
     task: NodeClassification
     enrol_epochs: Annotated[Epochs, "epochs before the first embedding"] = 10
-    continued: Annotated[bool, "rounds go on with classifier and kept moments of the epochs before them"] = False
+    continued: Annotated[bool, "rounds continue with the classifier and moments of the enrolment"] = False
     refresh: Annotated[Rounds, "rounds between embeddings, 0 for the first one only"] = 5
     generated: Annotated[Literal["body", "biases"], "what is generated; biases: of the body, never trained"] = "body"
 

@@ -28,7 +28,9 @@ class GeneratedModels(Method):
     papers print it.
     """
 
-    server_sign: Annotated[Literal["descent", "literal"], "literal moves away from what was trained"] = "descent"
+    server_sign: Annotated[Literal["descent", "literal"], "descent moves towards the trained models, literal away"] = (
+        "descent"
+    )
 
     # Whether a client's model and gradient do not depend on other participants, so that they can be computed in parts.
     rowwise: ClassVar[bool] = False

@@ -158,7 +158,7 @@ class GeneratedNeighbours(Method):
     most: Annotated[Size, "S, generated neighbours per node at most"] = 5
     narrow: Annotated[Size, "first hidden width of the feature head"] = 256
     wide: Annotated[Size, "second hidden width of the feature head"] = 2048
-    inert: Annotated[bool, "leave generated neighbours without influence"] = False
+    inert: Annotated[bool, "generated neighbours have no effect"] = False
 
     @property
     def needs_validation(self) -> str:

@@ -21,7 +21,7 @@ def head_shape(task: Task) -> tuple[int, int]:
     """(C, D) of the head, which makes outputs [B, C] of features [B, D].
 
     Raises:
-        BadInput: the head is no linear layer, and no several of them.
+        BadInput: the head consists of other layers than linear ones.
     """
     return _measure_head(task.template, task.head)
 
@@ -54,7 +54,7 @@ def row_features(task: Task, model: Params, data: ClientData, rows: Tensor) -> T
     """Features [B, D] of `rows` in evaluation mode.
 
     Raises:
-        BadInput: the features of a row are no vector.
+        BadInput: the features of a row are not a vector.
     """
     z = task.features(model, data, rows)
     if z.ndim != 2:

@@ -69,7 +69,7 @@ def draw_vectors(seed: int, ids: Tensor, size: int, like: Tensor) -> Tensor:
 
 
 GRAPHS = ("auto", "given", "knn", "cosine", "learned")
-GRAPH = "auto: given if there is one, else knn, as learned; or a control in its place"
+GRAPH = "auto, learned: given if there is one, else knn; or a control that replaces it"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,7 +36,7 @@ class ValidatedMixtures(LearnedMixtures):
 
     solver: SGD | Adam
     server_lr: Annotated[float, LogSpace(0.001, 0.1)] = 0.01
-    gat_grad: Annotated[Gradient, "what the gradient of φ is made of"] = "client_grad"
+    gat_grad: Annotated[Gradient, "what the gradient of φ is computed from"] = "client_grad"
     gat_split: Annotated[Literal["val", "test"], "held-out rows; a run on test rows leaks"] = "val"
     probes: Annotated[Size, "random directions u ∈ {−1, 1}^|φ| a round, of spsa"] = 1
     perturbation: Annotated[Positive, "c, size of the perturbation, of spsa"] = 0.01

@@ -28,9 +28,9 @@ class Weaving(Method):
     is used, in `download`, `aggregate` and `collaboration` alike.
     """
 
-    graph: Annotated[str, graph_values("learned"), "learned, or a control in its place"] = "learned"
+    graph: Annotated[str, graph_values("learned"), "the learned graph, or a control that replaces it"] = "learned"
 
-    # Values of `graph` that are no controls.
+    # Values of `graph` that are not controls.
     own_graphs: ClassVar[tuple[str, ...]] = ("learned",)
 
     def controlled(self, weights: Tensor, ids: Tensor, available: Tensor | None = None) -> Tensor:

@@ -32,7 +32,7 @@ def edge_values(
 
     The gain of source j for client i is the validation loss of i's mixture without j, minus the loss with j. Without
     j, the other weights are scaled up to sum 1. The gain is positive where j helps. Sources are drawn among all other
-    clients, whatever their weight. The result is empty for a method whose downloads are no mixtures.
+    clients, whatever their weight. The result is empty for a method whose downloads are not mixtures.
     """
     if not method.mixes or federation.clients < 3:
         return ()

@@ -122,7 +122,7 @@ class Batched(Executor):
         if size < requested_size:
             self.fitted[:] = [size]
             warnings.warn(
-                f"{requested_size} clients at once do not fit into the GPU's memory; going on with {size} at once",
+                f"{requested_size} clients at once do not fit into the GPU's memory; continuing with {size} at once",
                 stacklevel=2,
             )
         return trees.concat(parts)

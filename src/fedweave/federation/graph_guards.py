@@ -47,7 +47,7 @@ def check_first_weights(name: str, weights: Tensor) -> None:
 
 
 def check_mixtures(name: str, weights: Tensor) -> None:
-    """Refuse `weights` [L, P, N] of the method `name` whose rows are no mixtures: at least 0, with sum 1.
+    """Refuse `weights` [L, P, N] of the method `name` whose rows are not mixtures: at least 0, with sum 1.
 
     Rows that are not finite are left out, because training may have diverged. Reads values, so that a GPU has to wait.
 

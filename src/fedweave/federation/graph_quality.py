@@ -11,7 +11,7 @@ import numpy as np
 AUC, PRECISION, MASS = "group_auc", "group_precision", "group_mass"
 SIMILARITY, VARIATION = "similarity_correlation", "row_variation"
 EDGES = "edge_value_correlation"
-ALIKE = 0.05  # below this variation between rows, all clients get nearly the same mixture, which is no graph
+ALIKE = 0.05  # below this variation between rows, all clients get nearly the same mixture, which is not a graph
 MEANING: Mapping[str, str] = {
     AUC: "AUC for own group",
     PRECISION: "average precision for own group",
@@ -25,9 +25,9 @@ MEANING: Mapping[str, str] = {
 def quality(weights: np.ndarray, group: np.ndarray | None, divergence: np.ndarray | None) -> dict[str, float]:
     """Quantity -> value of graphs [L, N, N]: the mean over the layers that have one; only quantities with a value.
 
-    A layer that all clients share as one mixture, such as the averaged body of FedPAC, is no graph and does not count,
-    unless all layers are such. A layer that no client shares has no weight between clients. It has `AUC` and
-    `PRECISION` only, those of chance.
+    A layer that all clients share as one mixture, such as the averaged body of FedPAC, is not a graph and does not
+    count, unless all layers are like this. A layer that no client shares has no weight between clients. It has only
+    `AUC` and `PRECISION`, those of chance.
 
     Args:
         group: [N] the true group of each client, or None.
@@ -94,7 +94,7 @@ def similarity_correlation(weights: np.ndarray, divergence: np.ndarray) -> float
 
 
 def row_variation(weights: np.ndarray) -> float:
-    """How much rows differ: 0 where every client gets the same mixture of the others, which is no graph.
+    """How much rows differ: 0 where every client gets the same mixture of the others, which is not a graph.
 
     The standard deviation of each column over rows, averaged over columns and divided by the mean weight between two
     clients. NaN for fewer than three clients, or where this mean is 0.

@@ -18,7 +18,7 @@ class GraphSetting(NamedTuple):
 
 
 def parse(word: str, own_graphs: Collection[str], where: str) -> GraphSetting:
-    """The parts of `word`; `own_graphs` are the graphs of the method itself, which are no controls.
+    """The parts of `word`; `own_graphs` are the graphs of the method itself, which are not controls.
 
     Raises:
         BadInput: an unknown word, or no file or run where one is needed.

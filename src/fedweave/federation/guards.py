@@ -106,12 +106,12 @@ def check_local_names(hook: str, names: object, known: frozenset[str]) -> None:
         BadInput: naming the hook, the name and the nearest one of the model.
     """
     if isinstance(names, str) or not isinstance(names, Iterable):
-        raise BadInput(f"{hook}: {format_value(names)} is no tuple of names; return such as self.task.head")
+        raise BadInput(f"{hook}: {format_value(names)} is not a tuple of names; for example self.task.head")
     for name in names:
         if name not in known:
             raise BadInput(
-                f"{hook}: {format_value(name)} is no parameter of the model, so that nothing would stay with the "
-                f"client; {suggest(str(name), known)}return such as self.task.head, or "
+                f"{hook}: {format_value(name)} is not a parameter of the model, so that nothing would stay with the "
+                f"client; {suggest(str(name), known)}return self.task.head, or "
                 "self.task.layers['NAME'] for a layer"
             )
 
@@ -124,7 +124,7 @@ def trainable_names(name: str, names: Iterable[str], model: Mapping[str, Any]) -
     """
     if isinstance(names, str):
         raise BadInput(
-            f"{name}: descend: names {format_value(names)} is no tuple of names; give such as self.task.head"
+            f"{name}: descend: names {format_value(names)} is not a tuple of names; for example self.task.head"
         )
     chosen = tuple(names)
     if not chosen:
@@ -148,17 +148,17 @@ def planned_epochs(name: str, epochs: slice, plan: Any) -> Any:
         BadInput: the plan does not have them.
     """
     if not isinstance(epochs, slice):
-        raise BadInput(f"{name}: descend: epochs {format_value(epochs)} is no slice; give such as slice(0, 1)")
+        raise BadInput(f"{name}: descend: epochs {format_value(epochs)} is not a slice; for example slice(0, 1)")
     available = len(plan)
     if epochs.stop is None or epochs.stop <= available:
         return plan[epochs]
-    way_out = (
+    remedy = (
         f"return more from {name}.epochs (for enrol: {name}.enrolment_epochs)"
         if available
         else f"train in client_update, in enrol by {name}.enrolment_epochs, or by fedweave.families.tuning.fine_tune"
     )
     raise BadInput(
-        f"{name}: descend: epochs {epochs.start or 0} to {epochs.stop}, but a round draws {available}; {way_out}"
+        f"{name}: descend: epochs {epochs.start or 0} to {epochs.stop}, but a round draws {available}; {remedy}"
     )
 
 
@@ -176,7 +176,7 @@ def read_numbers(name: str, diagnostics: Mapping[str, Any]) -> dict[str, float]:
     """The `diagnostics` of the method `name` as numbers.
 
     Raises:
-        BadInput: an entry is no single number.
+        BadInput: an entry is not a single number.
     """
     for key, value in diagnostics.items():
         if not (value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, int | float)):
@@ -185,7 +185,7 @@ def read_numbers(name: str, diagnostics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def check_merged(name: str, old: Params, new: object) -> None:
-    """Refuse what `merge` of the method `name` returned if it is no model like `old`.
+    """Refuse what `merge` of the method `name` returned if it is not a model like `old`.
 
     Raises:
         BadInput: naming the type, the missing or unknown tensors, or the tensor of another shape or type.

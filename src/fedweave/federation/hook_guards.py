@@ -38,7 +38,7 @@ class _Snapshot(NamedTuple):
 
     Attributes:
         names: of the entries of every container, from the outermost one on.
-        leaves: everything that is no container, in this order.
+        leaves: everything that is not a container, in this order.
         versions: how often each leaf was written to.
         copies: of the leaves, if values are compared.
     """

@@ -13,7 +13,7 @@ class Placeholder:
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise BadInput(f"a method that is no part of a run has no {name}; pass it to fedweave.compare or fedweave.fit")
+        raise BadInput(f"a method that is not part of a run has no {name}; pass it to fedweave.compare or fedweave.fit")
 
 
 UNBOUND: Any = Placeholder()

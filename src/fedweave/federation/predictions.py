@@ -1,4 +1,4 @@
-"""The clients' predictions of validation and test rows, and metrics of them that are no mean over rows."""
+"""The clients' predictions of validation and test rows, and metrics of them that are not a mean over rows."""
 
 from typing import NamedTuple
 

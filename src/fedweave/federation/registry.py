@@ -21,14 +21,15 @@ def method(name: str) -> Callable[[type[M]], type[M]]:
     """A decorator that enters a class in the table as the method `name`.
 
     Raises:
-        BadInput: the class is no `Method`, not complete or no frozen dataclass, or the name belongs to another class.
+        BadInput: the class is not a complete `Method` and frozen dataclass, or the name belongs to another class.
     """
     check_name("method", name)
     own_file = BUILT_IN / f"{name}.py"
 
     def enter(cls: type[M]) -> type[M]:
         if not (isinstance(cls, type) and issubclass(cls, Method)):
-            raise BadInput(f"method {name!r}: {cls!r} is no method; derive it from fedweave.federation.protocol.Method")
+            advice = "derive it from fedweave.federation.protocol.Method"
+            raise BadInput(f"method {name!r}: {cls!r} is not a method; {advice}")
         if missing := sorted(cls.__abstractmethods__):
             raise BadInput(f"method {name!r}: {cls.__name__} has no {', '.join(missing)}; define what a round needs")
         if not isinstance(getattr(cls, "label", None), str):
@@ -47,7 +48,7 @@ def _check_fields(cls: type[Method], where: str) -> None:
     """Refuse a class whose own settings would not be fields, or would take the place of what a run sets."""
     annotations = {*vars(cls).get("__annotations__", ())}
     if annotations and "__dataclass_params__" not in vars(cls):
-        raise BadInput(f"{where} is no frozen dataclass; write @dataclass(frozen=True, kw_only=True) below @fw.method")
+        raise BadInput(f"{where} is not a frozen dataclass; add @dataclass(frozen=True, kw_only=True) below @fw.method")
     if taken := sorted(field.name for field in fields(Method) if field.name in annotations & {*vars(cls)}):
         raise BadInput(f"{where}: {taken[0]} is set by the run; give the setting another name")
     if cls.point not in ("pre", "post"):

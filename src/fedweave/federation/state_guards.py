@@ -12,7 +12,7 @@ from fedweave.tensors.trees import Tree
 
 
 def check_tensors(hook: str, tree: object, path: tuple[str, ...] = ()) -> None:
-    """Refuse what `hook` returned if a leaf of it is no tensor: states are stacked over clients, moved and saved.
+    """Refuse what `hook` returned if a leaf of it is not a tensor: states are stacked over clients, moved and saved.
 
     Raises:
         BadInput: naming the entry and its type.
@@ -22,15 +22,15 @@ def check_tensors(hook: str, tree: object, path: tuple[str, ...] = ()) -> None:
             check_tensors(hook, part, (*path, str(name)))
     elif not isinstance(tree, Tensor):
         what = ".".join(path) + " is" if path else "returned"
-        way_out = "give a tensor, such as torch.tensor(0.5)" if path else "return a dictionary of tensors"
-        raise BadInput(f"{hook}: {what} a {type(tree).__name__}; {way_out}")
+        remedy = "give a tensor, such as torch.tensor(0.5)" if path else "return a dictionary of tensors"
+        raise BadInput(f"{hook}: {what} a {type(tree).__name__}; {remedy}")
 
 
 def check_update(name: str, update: object, expected: type, client: Tree) -> None:
     """Refuse what `client_update` of the method `name` returned for a client whose private state was `client`.
 
     Raises:
-        BadInput: it is no `expected`, has a leaf that is no tensor, or a state of another form.
+        BadInput: it is not an `expected`, has a leaf that is not a tensor, or a state of another form.
     """
     hook = f"{name}.client_update"
     if not isinstance(update, expected):
@@ -59,7 +59,7 @@ def check_server(name: str, before: Tree, after: object) -> None:
     A run can continue from any state, and newcomers add rows to its tables, which needs one form in all rounds.
 
     Raises:
-        BadInput: an entry is no tensor, is missing, is new, or has another shape.
+        BadInput: an entry is not a tensor, is missing, is new, or has another shape.
     """
     check_tensors(f"{name}.aggregate", after)
     _check_form(f"{name}.aggregate: {{}} of the server's state", before, after, f"{name}.init")
@@ -81,7 +81,7 @@ def _check_form(entry: str, before: Tree, after: Tree, origin: str) -> None:
 
 
 def check_downloads(name: str, downloads: object, clients: int) -> None:
-    """Refuse what `download` of the method `name` returned for a number of `clients` if it is no pair of trees.
+    """Refuse what `download` of the method `name` returned for a number of `clients` if it is not a pair of trees.
 
     Raises:
         BadInput: naming the type, or the entry of the second tree that has no row for each client.
@@ -108,7 +108,7 @@ def check_rows(hook: str, entry: str, shape: Sequence[int], clients: int) -> Non
 
 
 def check_pair(hook: str, value: object, meaning: str) -> None:
-    """Refuse what `hook` returned if it is no pair of dictionaries with this `meaning`.
+    """Refuse what `hook` returned if it is not a pair of dictionaries with this `meaning`.
 
     Raises:
         BadInput: naming the type.

@@ -28,7 +28,7 @@ class DirectMatrix(ValidatedMixtures):
     """Mixtures from a free matrix."""
 
     server_lr: Annotated[float, LogSpace(0.0001, 0.1)] = 0.01
-    rows: Annotated[Literal["simplex", "logits"], "how a row is kept a mixture"] = "simplex"
+    rows: Annotated[Literal["simplex", "logits"], "projection onto the simplex, or softmax of logits"] = "simplex"
 
     label = "Direct matrix"
 

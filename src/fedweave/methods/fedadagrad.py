@@ -21,7 +21,7 @@ class FedAdagrad(SplitClient, GlobalModel):
     """FedAvg with Adagrad at the server."""
 
     server_lr: Annotated[Rate, LogSpace(0.01, 10), "η, learning rate of the server"] = 0.1
-    server_tau: Annotated[Positive, LogSpace(0.00001, 0.1), "τ, how little the server adapts"] = 1e-3
+    server_tau: Annotated[Positive, LogSpace(0.00001, 0.1), "τ, added to the denominator of the step"] = 1e-3
 
     label = "FedAdagrad"
     point = "pre"

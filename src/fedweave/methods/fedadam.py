@@ -23,7 +23,7 @@ class FedAdam(SplitClient, GlobalModel):
     server_lr: Annotated[Rate, LogSpace(0.001, 1), "η, learning rate of the server"] = 0.01
     server_momentum: Annotated[Momentum, "β1, of the mean update"] = 0.9
     server_beta2: Annotated[Momentum, "β2, of its squares"] = 0.99
-    server_tau: Annotated[Positive, LogSpace(0.00001, 0.1), "τ, how little the server adapts"] = 1e-3
+    server_tau: Annotated[Positive, LogSpace(0.00001, 0.1), "τ, added to the denominator of the step"] = 1e-3
 
     label = "FedAdam"
     point = "pre"

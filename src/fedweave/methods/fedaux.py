@@ -9,7 +9,7 @@ Deviations from JhuoW/FedAux:
 1. The classifier on (h_v, z_v) is the model's head on h_v plus a linear map U of z_v, each initialised as a layer of
    width D.
 2. A client is compared with the latest vectors of all clients, not with those of this round's participants only.
-3. The masks of `fedpub_aux` there, which are no part of the paper, are left out.
+3. The masks of `fedpub_aux` there, which are not part of the paper, are left out.
 """
 
 from dataclasses import dataclass

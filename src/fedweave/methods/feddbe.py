@@ -34,7 +34,7 @@ class FedDBE(GlobalModel):
 
     kappa: Annotated[Weight, LogSpace(0.1, 100), "κ, weight of the mean regularisation; 0: none"] = 50.0
     momentum: Annotated[Share, LinearSpace(0.1, 1), "μ, share of a batch in the running mean"] = 1.0
-    memory: Annotated[bool, "train the bias memory; without, it stays 0"] = True
+    memory: Annotated[bool, "train the bias memory; false: it stays 0"] = True
 
     label = "FedDBE"
     point = "pre"

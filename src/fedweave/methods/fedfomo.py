@@ -34,7 +34,7 @@ class FedFomo(Weaving):
 
     models: Annotated[Size, IntegerSpace(2, 10), "M, models sent to a client"] = 5
     epsilon: Annotated[Share, "probability of a random pick in round 0"] = 0.3
-    decay: Annotated[Rate, "what epsilon loses each round"] = 0.05
+    decay: Annotated[Rate, "decrease of epsilon in each round"] = 0.05
     raw_affinity: Annotated[bool, "add unclipped, unnormalised scores to A"] = False
 
     label = "FedFomo"

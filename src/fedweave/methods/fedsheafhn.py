@@ -51,7 +51,7 @@ class FedSheafHN(Weaving, EmbeddedClient, FlatHead):
     dropout: Annotated[Dropout, "dropout of the encoder; a mask lasts one round"] = 0.3
     embedding: Annotated[Literal["graph", "onehot"], "what the server reads; onehot is an ablation"] = "graph"
     length: Annotated[Literal["free", "fixed"], "of a new embedding; fixed: as long as the first"] = "free"
-    server_learning: Annotated[bool, "train θ and φ; without, everything else is as it would be"] = True
+    server_learning: Annotated[bool, "train θ and φ; false: only they stay fixed"] = True
 
     label = "FedSheafHN"
 

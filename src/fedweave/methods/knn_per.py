@@ -33,7 +33,7 @@ class KnnPer(GlobalModel):
     k: Annotated[Size, IntegerSpace(3, 30), "neighbours"] = 10
     scale: Annotated[Positive, LogSpace(0.1, 10), "s, the kernel's width in units of the feature dimension"] = 1.0
     mix: Annotated[float, AtMost(1), "λ, weight of the memory; a negative one is chosen by validation"] = -1.0
-    rule: Annotated[Literal["original", "pfedgraph"], "whose kernel and mixture"] = "original"
+    rule: Annotated[Literal["original", "pfedgraph"], "kernel and mixture: the paper's or pFedGraph's"] = "original"
 
     label = "kNN-Per"
     point = "pre"

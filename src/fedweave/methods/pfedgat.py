@@ -42,9 +42,9 @@ class PFedGAT(ValidatedMixtures):
     score: Annotated[Literal["gat", "gatv2"], "form of the additive attention"] = "gat"
     shared: Annotated[bool, "one W for all heads, which keep an a of their own"] = False
     h_scale: Annotated[Literal["none", "rsqrt"], "rsqrt divides h by the root of its length"] = "none"
-    features: Annotated[Literal["all", "proj", "layers"], "what of a model is attended to"] = "all"
-    sketch: Annotated[Size, "numbers of the projection"] = 4096
-    last: Annotated[Size, "how many dense layers"] = 2
+    features: Annotated[Literal["all", "proj", "layers"], "input: all parameters, a sketch, or dense layers"] = "all"
+    sketch: Annotated[Size, "length of the sketch, with features: proj"] = 4096
+    last: Annotated[Size, "number of dense layers, with features: layers"] = 2
 
     label = "pFedGAT"
 

@@ -34,7 +34,7 @@ from fedweave.tensors.trees import Params, Tree
 class PFedGraph(ClientModels):
     """A collaboration graph inferred from what models have learnt."""
 
-    alpha: Annotated[Positive, LogSpace(0.1, 10), "α, how much data shares count against similarity; ∞ is FedAvg"] = 0.8
+    alpha: Annotated[Positive, LogSpace(0.1, 10), "α, weight of data shares relative to similarity; ∞ is FedAvg"] = 0.8
     lam: Annotated[Weight, LogSpace(0.001, 1), "λ, weight of the cosine in the local loss"] = 0.01
     repel: Annotated[bool, "push away from the collaborators"] = False
     summed: Annotated[bool, "the term is Σ_j a_j cos(w, θ_j), which is cos(w, v_i) ‖v_i‖"] = False

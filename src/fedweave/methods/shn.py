@@ -34,10 +34,10 @@ class SHN(GraphHypernetwork):
 
     stalk: Annotated[Size, IntegerSpace(1, 5), "d, dimension of every client's stalk"] = 3
     maps: Annotated[Maps, "restriction maps; the first three are orthogonal"] = "householder"
-    act: Annotated[Activation, "activation on what parametrises a map"] = "tanh"
-    use_eps: Annotated[bool, "learn how much of itself a stalk row keeps"] = True
+    act: Annotated[Activation, "activation before the restriction maps"] = "tanh"
+    use_eps: Annotated[bool, "learn the self weight of every stalk row"] = True
     edge_weights: Annotated[bool, "learn a weight per edge, whatever the depth"] = False
-    weights_from: Annotated[Count, "layers from which edges have weights anyway; 0: never"] = 16
+    weights_from: Annotated[Count, "depth from which edges always have weights; 0: never"] = 16
     augmented: Annotated[bool, "normalise by degree + 1"] = True
 
     label = "SHN"

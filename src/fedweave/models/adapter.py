@@ -168,7 +168,7 @@ def _module_factory(model: Any, shape: tuple[int, ...], outputs: int) -> tuple[C
         return lambda: copy.deepcopy(model), type(model).__name__
     if not callable(model):
         raise BadInput(
-            f"model: {model!r} is no name, module or callable; give 'mlp', or lambda shape, outputs: Net(...)"
+            f"model: {model!r} is not a name, module or callable; give 'mlp', or lambda shape, outputs: Net(...)"
         )
     name = str(getattr(model, "__name__", type(model).__name__)).strip("<>")
     try:
@@ -217,7 +217,7 @@ def _inspect(module: nn.Module, shape: tuple[int, ...], name: str, head: str | N
     layers = dict(module.named_modules())
     owners = [layer_name for layer_name, layer in layers.items() if layer._parameters]
     if head is not None and (head not in layers or not any(True for _ in layers[head].parameters())):
-        raise BadInput(_head_error(head, f"is no layer of {name} with parameters", filter(None, owners)))
+        raise BadInput(_head_error(head, f"is not a layer of {name} with parameters", filter(None, owners)))
     calls: list[tuple[str, Any]] = []
     candidates = [layer_name for layer_name in layers if layer_name and (layer_name in owners or layer_name == head)]
     handles = [layers[p].register_forward_hook(lambda *args, p=p: calls.append((p, args[2]))) for p in candidates]

@@ -17,13 +17,13 @@ def model(name: str) -> Callable[[type[C]], type[C]]:
     """Enter the decorated class as the client model `name`.
 
     Raises:
-        BadInput: on decorating what is no `ClientModel`, or a second class for the same name.
+        BadInput: on decorating what is not a `ClientModel`, or a second class for the same name.
     """
     check_name("model", name)
 
     def enter(cls: type[C]) -> type[C]:
         if not (isinstance(cls, type) and issubclass(cls, ClientModel)):
-            raise BadInput(f"model {name!r}: {cls!r} is no client model; derive it from fedweave.models.ClientModel")
+            raise BadInput(f"model {name!r}: {cls!r} is not a client model; derive it from fedweave.models.ClientModel")
         if missing := sorted(cls.__abstractmethods__):
             raise BadInput(f"model {name!r}: {cls.__name__} has no {', '.join(missing)}; define it")
         register(MODELS, "model", name, cls)

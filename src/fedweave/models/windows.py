@@ -21,7 +21,7 @@ def sizes(shape: tuple[int, ...], name: str, least: int = 1) -> tuple[int, int]:
     """Channels and steps of windows of `shape`.
 
     Raises:
-        BadInput: it is no window, or one of fewer than `least` steps.
+        BadInput: it is not a window, or one of fewer than `least` steps.
     """
     if len(shape) != 3 or shape[1] != 1 or shape[2] < least:
         raise BadInput(

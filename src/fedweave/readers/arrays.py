@@ -53,9 +53,9 @@ def plain_dtype(code: object) -> np.dtype[Any]:
 def check_shape(shape: object) -> tuple[int, ...]:
     """`shape` if it is a tuple of a few sizes; raises ValueError otherwise."""
     if not isinstance(shape, tuple) or len(shape) > MAX_DIMENSIONS:
-        raise ValueError(f"{shape!r:.80} is no shape")
+        raise ValueError(f"{shape!r:.80} is not a shape")
     if not all(type(n) is int and 0 <= n < 1 << 48 for n in shape):
-        raise ValueError(f"{shape!r:.80} is no shape")
+        raise ValueError(f"{shape!r:.80} is not a shape")
     return shape
 
 
@@ -142,7 +142,7 @@ def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarra
 
 
 def objects_offset(raw: bytes) -> int:
-    """The offset of the pickle in the bytes of a .npy file of objects; 0 if `raw` is no .npy file.
+    """The offset of the pickle in the bytes of a .npy file of objects; 0 if `raw` is not a .npy file.
 
     Raises:
         ValueError: a header that is too long.

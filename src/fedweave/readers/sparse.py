@@ -18,7 +18,7 @@ def build_csr(values: Any, columns: Any, starts: Any, shape: Any) -> Any:
     rows, width = check_size(shape)
     for name, array, kinds in (("values", values, "biuf"), ("columns", columns, "iu"), ("starts", starts, "iu")):
         if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in kinds:
-            raise ValueError(f"the {name} of a sparse matrix are no vector of numbers")
+            raise ValueError(f"the {name} of a sparse matrix are not a vector of numbers")
     if len(values) != len(columns) or len(starts) != rows + 1:
         raise ValueError(f"{len(values)} values, {len(columns)} columns and {len(starts)} starts of {rows} rows")
     if len(columns) and not 0 <= int(columns.min()) <= int(columns.max()) < width:

@@ -39,7 +39,7 @@ def read_tensors(path: Path) -> Any:
             objects.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is no file")
+        raise FileNotFoundError(f"{path} is not a file")
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         if sum(member.file_size for member in members) > path.stat().st_size:
@@ -73,7 +73,7 @@ class _Archive:
         """The storage of ("storage", type, key, place, elements) as a vector."""
         kind, cls, key, _, count = pid
         if kind != "storage" or not isinstance(cls, GlobalName) or cls.name not in _DTYPES or not isinstance(key, str):
-            raise ValueError("it refers to what is no storage")
+            raise ValueError("it refers to what is not a storage")
         dtype = _DTYPES[cls.name]
         if key not in self.storages:
             self.storages[key] = _build_vector(self.archive.read(f"{self.folder}/data/{key}"), dtype)
@@ -85,7 +85,7 @@ class _Archive:
 
 def _build_vector(raw: bytes, dtype: torch.dtype) -> Tensor:
     if len(raw) % dtype.itemsize:
-        raise ValueError(f"{len(raw)} bytes are no elements of {dtype}")
+        raise ValueError(f"{len(raw)} bytes are not elements of {dtype}")
     if not raw:
         return torch.empty(0, dtype=dtype)
     if dtype == torch.bool and max(raw) > 1:

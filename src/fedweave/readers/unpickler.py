@@ -95,7 +95,7 @@ def _target(machine: Any, kind: type) -> Any:
     """The container on top of the stack; only containers that the pickle itself created are changed."""
     target = machine.stack[-1]
     if not isinstance(target, kind):
-        raise pickle.UnpicklingError(f"adds to what is no {kind.__name__}")
+        raise pickle.UnpicklingError(f"adds to what is not a {kind.__name__}")
     return target
 
 
@@ -170,7 +170,7 @@ def _bytearray(machine: Any) -> None:
 def _reduce(machine: Any) -> None:
     arguments, name = machine.stack.pop(), machine.stack[-1]
     if not isinstance(name, GlobalName) or not isinstance(arguments, tuple):
-        raise pickle.UnpicklingError("calls what is no global")
+        raise pickle.UnpicklingError("calls what is not a global")
     machine.stack[-1] = machine.builders[name](arguments)
 
 

@@ -233,7 +233,7 @@ def cheapest_method(board: pd.DataFrame) -> str:
 
 
 def _has_control_graph(candidate: Candidate) -> bool:
-    """Whether it is a method with another graph than the learned one; such a candidate is no finalist."""
+    """Whether it is a method with another graph than the learned one; such a candidate is not a finalist."""
     return candidate.name.endswith(GRAPHS) and candidate.name != candidate.entry
 
 

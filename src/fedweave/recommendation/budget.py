@@ -50,5 +50,6 @@ def _number(value: Any, units: Mapping[str, float], name: str, remedy: str) -> f
         return float(text)
     parts = PART.findall(text)
     if not parts or PART.sub("", text) or any(unit not in units for _, unit in parts):
-        raise BadInput(f"{name}: {format_value(value)} is no {'time' if name == 'budget' else 'size'}; give {remedy}")
+        kind = "time" if name == "budget" else "size"
+        raise BadInput(f"{name}: {format_value(value)} is not a {kind}; give {remedy}")
     return float(sum(float(number) * units[unit] for number, unit in parts))

@@ -14,7 +14,7 @@ from fedweave.api.compare import perform
 from fedweave.api.federation import Federation
 from fedweave.api.plan import Plan
 from fedweave.api.progress import Callback
-from fedweave.api.reuse import check_kept_runs, read_kept_runs
+from fedweave.api.reuse import check_earlier_runs, read_earlier_runs
 from fedweave.federation.start import begin
 from fedweave.metrics import clip
 from fedweave.recommendation.candidates import Candidate, build_plan, graph_controls
@@ -60,7 +60,7 @@ def check_folder(
         BadInput: naming a run, what it was made with, and what the last comparison has.
     """
     candidates = [*entries, *(control for entry in entries for control in graph_controls(entry))]
-    check_kept_runs(_build_plan(federation, candidates, options), folder)
+    check_earlier_runs(_build_plan(federation, candidates, options), folder)
 
 
 def compare_finalists(
@@ -80,7 +80,7 @@ def compare_finalists(
     """
     plan = _build_plan(federation, candidates, options)
     perform(plan, folder, True, progress, callbacks)
-    for key, info in read_kept_runs(plan, folder).items():
+    for key, info in read_earlier_runs(plan, folder).items():
         if info.get("study") == plan.study.name:
             shutil.rmtree(folder / "runs" / key)
     return FinalComparison(plan, results.load_study(folder, plan.study.runs))

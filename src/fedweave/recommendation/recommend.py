@@ -110,9 +110,7 @@ def _check_arguments(arguments: Mapping[str, Any]) -> Request:
     """The arguments of `recommend`, checked."""
     federation = arguments["federation"]
     if not isinstance(federation, Federation):
-        raise BadInput(
-            f"recommend(): {type(federation).__name__} is no federation; make one with Federation.from_arrays"
-        )
+        raise BadInput(f"recommend(): {type(federation).__name__} is not a federation; use Federation.from_arrays")
     if len(data.splits(federation.partition_block)) > 1:
         raise BadInput("federation: it has several splits, and their clients differ; give `seed` in place of `seeds`")
     for name in ("rounds", "seeds", "settings"):

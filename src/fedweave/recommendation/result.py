@@ -65,7 +65,7 @@ class Recommendation:
         folder = Path(folder)
         tables_folder = folder / FOLDER
         if not (tables_folder / FACTS).is_file():
-            raise BadInput(f"{tables_folder / FACTS}: not there; give the folder of a recommendation")
+            raise BadInput(f"{tables_folder / FACTS}: not found; give the folder of a recommendation")
         facts = read(tables_folder / FACTS, lambda path: dict(json.loads(path.read_text(encoding="utf-8"))), REMEDY)
         text_columns = dict.fromkeys(
             ("client", "method", "candidate", "settings", "label", "verdict", "verdict_local", "outcome"), "str"
@@ -135,7 +135,7 @@ class Recommendation:
         """Copy everything to `folder`, which `load` opens, in the place of what `folder` recommended before.
 
         Raises:
-            BadInput: the folder holds something else.
+            BadInput: the folder has other content.
         """
         check_folder(folder, "folder")
         copy(self.folder, Path(folder), FOLDER)

@@ -1,4 +1,4 @@
-"""Optional files of a study: label tables, tuning, ablations. A missing file is no error."""
+"""Optional files of a study: label tables, tuning, ablations. A missing file is not an error."""
 
 import json
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ ABLATION_COLUMNS = (
     *NUMBERS,
     "verdict",
 )
-TRIAL_COLUMNS = ("value", "reached", "rounds", "started", "seconds")  # columns of trials that are no hyper-parameters
+TRIAL_COLUMNS = ("value", "reached", "rounds", "started", "seconds")  # columns of trials that are not hyper-parameters
 BYTES = "bytes"  # one more, of searches with two objectives
 
 

@@ -1,6 +1,6 @@
 """What a run stored of the server: the collaboration graphs, and the vectors by which it describes clients.
 
-A missing file is no error.
+A missing file is not an error.
 """
 
 from collections.abc import Mapping

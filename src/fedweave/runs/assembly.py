@@ -107,7 +107,7 @@ def build_variant(study: Study, key: str, tuned: Mapping[str, Any], settings: Ma
         if not isinstance(changes, Mapping):
             raise BadInput(
                 f"{block}: {format_value(changes)} is not a mapping of settings; "
-                f"write such as {block}.name={EXAMPLES[block]}"
+                f"for example {block}.name={EXAMPLES[block]}"
             )
         old = getattr(run.task, block)
         if "name" in changes:

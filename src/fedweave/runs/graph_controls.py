@@ -18,7 +18,7 @@ from fedweave.study.spec import Run
 
 
 def check_setting(run: Run, where: str) -> None:
-    """Refuse a word that is no graph of the run's method, and any graph of a method that has none.
+    """Refuse a word that is not a graph of the run's method, and any graph of a method that has none.
 
     Raises:
         BadInput: naming the run, the word and the choices.

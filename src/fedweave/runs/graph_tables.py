@@ -33,7 +33,7 @@ def reorder(weights: np.ndarray, names: Sequence[str], clients: Sequence[str], w
     """`weights`, whose rows and columns have `names`, in the order of `clients`.
 
     Raises:
-        BadInput: the first name that is no client, or the first client without a row.
+        BadInput: the first name that is not a client, or the first client without a row.
     """
     for name in names:
         choose(name, clients, f"{where}: the name of a client")
@@ -82,7 +82,7 @@ def _check_names(rows: Sequence[str], columns: Sequence[str]) -> None:
     for kind, other, names, other_names in (("row", "column", rows, columns), ("column", "row", columns, rows)):
         duplicate = next((name for name, count in Counter(names).items() if count > 1), None)
         if duplicate is not None:
-            raise ValueError(f"the {kind} {format_value(duplicate)} is there twice")
+            raise ValueError(f"the {kind} {format_value(duplicate)} occurs twice")
         unmatched = next((name for name in names if name not in {*other_names}), None)
         if unmatched is not None:
             raise ValueError(f"the {kind} {format_value(unmatched)} has no {other} of this name")

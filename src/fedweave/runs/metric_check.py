@@ -1,4 +1,4 @@
-"""Whether the rows of any client define the metric of a task, found out before training."""
+"""Whether the rows of any client define the metric of a task, checked before training."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ NOISE = 0.01  # of the outputs, relative to the targets
 
 
 def check_metric(run: Run, dataset: Dataset, partition: Partition) -> None:
-    """Refuse a metric that is no number for any client: every method would be without a score, as if it had diverged.
+    """Refuse a metric that is not a number for any client: no method would have a score, as if all had diverged.
 
     Each client's rows are scored with outputs near its targets, validation rows too where they choose the round. A
     metric that some clients define passes; results name the other clients.
@@ -27,7 +27,7 @@ def check_metric(run: Run, dataset: Dataset, partition: Partition) -> None:
         clients = [rows for rows in _rows_in_dataset(partition, part) if len(rows)]
         if clients and not any(np.isfinite(_score(metric, dataset, rows)) for rows in clients):
             raise BadInput(
-                f"tasks.{run.name}.metric: {metric.name} is no number for the {part} rows of any client"
+                f"tasks.{run.name}.metric: {metric.name} is not a number for the {part} rows of any client"
                 f"{f', as it needs {metric.needs}' if metric.needs else ''}; choose another metric, or give clients "
                 "other rows"
             )

@@ -61,7 +61,7 @@ def allocate_workers(network: "nn.Module", repetitions: int, device: str, client
 
 
 class Inbox:
-    """Receives messages of forked processes in the process that created it; None is no message.
+    """Receives messages of forked processes in the process that created it; None is not a message.
 
     Every process has its own pipe. So a process that is killed while it writes does not block the others: they wait
     neither for a lock nor for the rest of a message.

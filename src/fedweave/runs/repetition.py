@@ -44,7 +44,7 @@ def iterate_reports(
         tables: the storage of the tables of all clients; by default memory, or temporary files if they are large.
 
     Raises:
-        Diverged: no upload of a round was accepted, so that the training loss is no number.
+        Diverged: no upload of a round was accepted, so that the training loss is not a number.
     """
     prepared = prepared.for_seed(seed)
     with nullcontext(tables) if tables else open_storage(None, prepared, seed) as tables:

@@ -63,7 +63,7 @@ def select(
     """Row of `val` [R, N] to report for each client: int64 [N], positions along R (use `rounds[...]` for the round).
 
     None if no row can be chosen: in every row, a client that has a finite value elsewhere has none. This happens if
-    training fails for some clients, and is no error of the input.
+    training fails for some clients, and is not an error of the input.
 
     `best_val_round` takes the row with the best unweighted mean over clients, `per_client_best_val` the best row of
     each client, `last` the highest round. Ties go to the earliest round. A row with a non-finite value is never chosen

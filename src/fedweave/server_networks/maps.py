@@ -71,7 +71,7 @@ class _InverseRoot(torch.autograd.Function):
     """D^{-1/2} of symmetric PSD matrices [..., S, S], zero on the null space.
 
     The derivative divides by eigenvalues' roots only, never by their differences, so equal eigenvalues (an
-    isolated client has all of them equal) are no singularity, unlike in the derivative of the eigenvectors.
+    isolated client has all of them equal) are not a singularity, unlike in the derivative of the eigenvectors.
     """
 
     @staticmethod

@@ -54,8 +54,8 @@ def check_folder(name: str, folder: Path = STUDIES) -> None:
     """Refuse to look for the study `name` outside of a project."""
     if not folder.is_dir():
         raise BadInput(
-            f"study: {name!r} is unknown, because this folder is no project (it has no {folder}/); go to one, or make "
-            "one: fedweave init FOLDER"
+            f"study: {name!r} is unknown, because this folder is not a project (it has no {folder}/); go to one, or "
+            "make one: fedweave init FOLDER"
         )
 
 
@@ -72,7 +72,7 @@ def overlay(name: str, folder: Path = STUDIES, above: tuple[str, ...] = ()) -> d
         above: the files that were read on the way to this one.
 
     Raises:
-        BadInput: for an unknown study, one that is like itself, or one whose blocks are no mappings.
+        BadInput: for an unknown study, one that is like itself, or one whose blocks are not mappings.
     """
     path = find_file(name, folder, above[-1] if above else "")
     file = str(path) if name.endswith((".yaml", ".yml")) else f"studies/{name}.yaml"
@@ -220,7 +220,7 @@ def _check_keys(file: str, own: Mapping[str, Any], methods: Collection[str]) -> 
         for _, item in map(_parse_entry, block["methods"]):
             choose(item["method"], methods, f"{file}: tasks.{key}.methods")
         if not isinstance(dataset := block.get("dataset", ""), str):
-            raise BadInput(f"{file}: tasks.{key}.dataset: {format_value(dataset)} is not a name; write such as digits")
+            raise BadInput(f"{file}: tasks.{key}.dataset: {format_value(dataset)} is not a name; for example digits")
 
 
 def select_runs(content: Mapping[str, Any], tasks: Collection[str], methods: Collection[str]) -> list[str]:

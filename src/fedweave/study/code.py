@@ -59,7 +59,7 @@ def find_dependencies(of: Iterable[Path], roots: Iterable[Root] = ()) -> tuple[P
         roots: the folders of plug-ins.
 
     Raises:
-        BadInput: a file cannot be read or is no Python.
+        BadInput: a file cannot be read or is not Python.
     """
     places = (Root(PACKAGE.parent, frozenset({PACKAGE.name})), *(Root(r.folder.resolve(), r.names) for r in roots))
     seen: set[Path] = set()
@@ -76,10 +76,10 @@ def find_dependencies(of: Iterable[Path], roots: Iterable[Root] = ()) -> tuple[P
 def digest(files: Iterable[Path]) -> str:
     """A hash of the code in `files`, without comments, docstrings, formatting and messages. Folders have no influence.
 
-    Of a file that is no Python, every byte counts.
+    Of a file that is not Python, every byte counts.
 
     Raises:
-        BadInput: a file cannot be read or is no Python.
+        BadInput: a file cannot be read or is not Python.
     """
     lines = sorted(f"{label(file)} {read_source(file).digest}" for file in files)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
@@ -95,7 +95,7 @@ def read_source(file: Path) -> SourceFile:
     """The facts of `file`, which is read again only after a change.
 
     Raises:
-        BadInput: it cannot be read or is no Python.
+        BadInput: it cannot be read or is not Python.
     """
     try:
         stat = file.stat()

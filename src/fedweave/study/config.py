@@ -76,11 +76,11 @@ def check_value(value: object, hint: Any, key: str, most: float | None = None) -
         _check_literal(value, get_args(hint), key)
         return
     if not _fits(value, hint):
-        raise BadInput(f"{key}: {format_value(value)} is not {_describe_type(hint)}{_way_out(value, hint, key)}")
+        raise BadInput(f"{key}: {format_value(value)} is not {_describe_type(hint)}{_remedy(value, hint, key)}")
     _check_size(value, LARGEST_REAL if float in _types(hint) else LARGEST_WHOLE, key, most)
 
 
-def _way_out(value: object, hint: Any, key: str) -> str:
+def _remedy(value: object, hint: Any, key: str) -> str:
     """What to write in place of the name of a model or a partition, or of a number in quotes; else empty."""
     if not isinstance(value, str):
         return ""
@@ -205,7 +205,7 @@ def read_yaml(path: Path, empty: dict[str, Any] | None = None) -> dict[str, Any]
         )
     if path.stat().st_size > MOST_BYTES:
         raise BadInput(
-            f"{path}: larger than {MOST_BYTES >> 20} MiB, which is no file of settings; "
+            f"{path}: larger than {MOST_BYTES >> 20} MiB, which is not a file of settings; "
             f"see: fedweave study show {example()}"
         )
     try:
@@ -228,7 +228,7 @@ def load_yaml(text: str) -> Any:
     """Plain data of a YAML 1.2 text, which is the dialect of DVC: `010` is 10, `yes` and `1:30` are texts.
 
     Raises:
-        BadInput: it is no YAML, names a key twice, nests too deeply, or holds something else than texts, numbers, true,
+        BadInput: it is not YAML, names a key twice, nests too deeply, or has other values than texts, numbers, true,
             false, null, lists and mappings.
     """
     return copy.deepcopy(_parse_yaml(text))

@@ -10,7 +10,7 @@ WORDS = ("method", "set")  # of a variant
 
 
 def check_entries(methods: object, where: str) -> None:
-    """Refuse a value that is no list of methods and variants.
+    """Refuse a value that is not a list of methods and variants.
 
     Raises:
         BadInput: naming the entry and what to write.

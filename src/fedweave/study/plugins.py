@@ -112,9 +112,7 @@ def resolve_paths(uses: object, where: str, folder: Path = Path()) -> dict[str, 
     if not isinstance(entries, list | tuple) or not all(
         isinstance(path, str) and path and "\0" not in path for path in entries
     ):
-        raise BadInput(
-            f"{_key(where)}: {format_value(uses)} is not a list of paths; write such as [mybench/, other.py]"
-        )
+        raise BadInput(f"{_key(where)}: {format_value(uses)} is not a list of paths; for example [mybench/, other.py]")
     origins: dict[str, str] = {}
     keys = list(uses) if isinstance(uses, Mapping) else [None] * len(entries)
     for key, path in zip(keys, entries, strict=True):
@@ -152,11 +150,11 @@ def _check_path(place: Path, text: str, where: str) -> None:
     """Refuse a path that does not exist, has no Python file, or cannot be imported by its name."""
     if not place.exists():
         base = "the current folder" if where == OPTION else "the file that names them"
-        raise BadInput(f"{_key(where)}: {text}: not there ({place}); paths are relative to {base}")
+        raise BadInput(f"{_key(where)}: {text}: not found ({place}); paths are relative to {base}")
     python = place.suffix == ".py" if place.is_file() else any(place.glob("*.py"))
     if not python:
         raise BadInput(
-            f"{_key(where)}: {text}: is no Python file and no folder with one; name such as mybench/ or own.py"
+            f"{_key(where)}: {text}: is neither a Python file nor a folder with one; for example mybench/ or own.py"
         )
     name = place.stem if place.is_file() else place.name
     if not WORD.fullmatch(name) or name in sys.stdlib_module_names or name == OWN:

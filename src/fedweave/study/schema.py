@@ -27,11 +27,11 @@ class TrainSpec:
     epochs: Annotated[int, AtLeast(1), AtMost(10_000), "local epochs per round"] = 1
     steps: Annotated[Rounds, "local steps per round, which replace the epochs; 0 for epochs"] = 0
     batch_size: Annotated[Count, "rows of a minibatch; 0 is the whole training set, and so is more than it has"] = 32
-    averaging: Annotated[Literal["size", "uniform"], "what the server weighs uploads by: training rows, or nothing"] = (
-        "size"
-    )
+    averaging: Annotated[
+        Literal["size", "uniform"], "weights of the uploads in the server's mean: numbers of training rows, or equal"
+    ] = "size"
     server_optimizer: Annotated[
-        Literal["sgd", "adam", "yogi", "adagrad"] | None, "the step of a server that averages; null: it takes the mean"
+        Literal["sgd", "adam", "yogi", "adagrad"] | None, "optimiser of a server that averages; null: it takes the mean"
     ] = None
     server_lr: Annotated[
         float | None,
@@ -44,31 +44,33 @@ class TrainSpec:
     )
     server_beta2: Annotated[float | None, Between(0, 0.9999), "β2 of adam and yogi; null: 0.99"] = None
     server_tau: Annotated[
-        float | None, AtLeast(1e-12), "τ of adam, yogi and adagrad, how little they adapt; null: 0.001"
+        float | None, AtLeast(1e-12), "τ of adam, yogi and adagrad, added to their denominator; null: 0.001"
     ] = None
     participation: Annotated[Participation, "share (≤ 1) or number (> 1) of clients per round"] = 1.0
     optimizer: Annotated[Literal["sgd", "adam"], "the clients' optimiser"] = "sgd"
     client_optimizer: Annotated[
-        Literal["fresh", "kept"], "a new optimiser every round, or one for the whole run: moments and step count stay"
+        Literal["fresh", "kept"], "a new optimiser every round, or one for the whole run, with its moments and steps"
     ] = "fresh"
     momentum: Annotated[Share, "momentum of sgd"] = 0.0
-    weight_decay: Annotated[Rate, "L2 added to the gradient"] = 0.0
+    weight_decay: Annotated[Rate, "coefficient of the L2 penalty, added to the gradient"] = 0.0
     clip: Annotated[float | None, AtLeast(1e-12), "largest norm of a gradient, or null"] = None
-    augment: Annotated[int | None, Between(1, 4096), "pixels by which training images are shifted"] = None
-    class_weights: Annotated[Literal["balanced"] | None, "of a client's losses, by its training rows; null: none"] = (
-        None
-    )
-    bn_buffers: Annotated[Literal["average"] | None, "who keeps BatchNorm statistics; null: the clients"] = None
-    precision: Annotated[Precision | None, "in which models multiply, tf32 on a GPU only; null: full float32"] = None
-    executor: Annotated[Executor, "how clients are mapped; results agree up to rounding"] = "auto"
+    augment: Annotated[
+        int | None, Between(1, 4096), "training images are mirrored and shifted by up to so many pixels, at random"
+    ] = None
+    class_weights: Annotated[
+        Literal["balanced"] | None, "class weights in a client's loss, from its training rows; null: none"
+    ] = None
+    bn_buffers: Annotated[
+        Literal["average"] | None, "the server averages BatchNorm statistics; null: clients keep their own"
+    ] = None
+    precision: Annotated[Precision | None, "precision of matrix products, tf32 on a GPU only; null: float32"] = None
+    executor: Annotated[Executor, "how clients are computed; results agree up to rounding"] = "auto"
     chunk: Annotated[Count, "clients that are trained at once; 0 for all of them"] = 0
-    store: Annotated[Store, "where tables of all clients lie: in memory, or in memory-mapped files; auto: by size"] = (
-        "auto"
-    )
-    device: Annotated[Literal["auto", "cpu", "cuda"], "auto takes a GPU where there is one"] = "auto"
+    store: Annotated[Store, "storage of tables of all clients: memory, or memory-mapped files; auto: by size"] = "auto"
+    device: Annotated[Literal["auto", "cpu", "cuda"], "auto uses a GPU if there is one"] = "auto"
     newcomers: Annotated[Count, "clients that join late"] = 0
     join_round: Annotated[Count, "round before which they join"] = 0
-    freeze: Annotated[bool, "the server learns nothing more once they have joined"] = False
+    freeze: Annotated[bool, "the server stops learning once they have joined"] = False
     checkpoint: Annotated[Count, "rounds between checkpoints, 0 for none"] = 25
     privacy: Annotated[dict[str, Any] | None, "settings of `fedweave.threats.privacy.Privacy`, or null"] = None
     robust: Annotated[dict[str, Any] | None, "settings of `fedweave.threats.robust.Robust`, or null"] = None
@@ -81,10 +83,10 @@ class EvaluateSpec:
     every: Annotated[int, AtLeast(1), "rounds between evaluations"] = 1
     select: Annotated[Selection, "how the reported round is chosen; always from validation data"] = "best_val_round"
     point: Annotated[Literal["method", "pre", "post"], "evaluation point; method: the one its paper reports"] = "method"
-    models: Annotated[bool, "keep every client's selected model; without, there is nothing to be served"] = True
+    models: Annotated[bool, "store every client's selected model; without it, no model can be served"] = True
     clients: Annotated[Count, "clients that are evaluated, a sample that is the same for all methods; 0: all"] = 0
     edges: Annotated[int, Between(0, 1000), "edges of a client whose value is measured after the last round"] = 0
-    predictions: Annotated[bool, "keep what these models say of validation and test rows, for other metrics"] = True
+    predictions: Annotated[bool, "store the models' predictions for validation and test rows, for other metrics"] = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,13 +122,12 @@ class TuneSpec:
     trials: Annotated[int, Between(0, 100_000), "trials per run; 0 turns tuning off"] = 0
     share: Annotated[float, Between(1e-6, 1), "share of the task's rounds that a trial trains, rounded up"] = 1.0
     seeds: Annotated[list[int], "seeds of a trial, none of them the study's"] = field(default_factory=lambda: [1000])
-    sampler: Annotated[Literal["tpe", "random", "grid"], "what proposes values; grid tries every combination"] = "tpe"
+    sampler: Annotated[Literal["tpe", "random", "grid"], "search algorithm; grid tries every combination"] = "tpe"
     objectives: Annotated[
-        list[Literal["score", "bytes"]],
-        "what is optimised: [score], or [score, bytes] for the fewest bytes near the best",
+        list[Literal["score", "bytes"]], "[score], or [score, bytes] for the fewest bytes with a score near the best"
     ] = field(default_factory=lambda: ["score"])
     workers: Annotated[int, Between(1, 1024), "parallel processes"] = 2
-    spaces: Annotated[dict[str, Any], "per method, changes of its spaces"] = field(default_factory=dict)
+    spaces: Annotated[dict[str, Any], "changes of the search spaces of each method"] = field(default_factory=dict)
 
     @property
     def budget(self) -> dict[str, Any]:

@@ -124,7 +124,7 @@ def _parameters(method: str) -> dict[str, Setting]:
 def _values(entry: Any, where: str, sampler: str) -> list[Any]:
     """The values that an entry names: its choices, or the ends of its range."""
     if not isinstance(entry, Mapping) or ("choices" in entry) == bool({"low", "high"} & {*entry}):
-        raise BadInput(f"{where}: {entry!r} is no space; {FORMS}")
+        raise BadInput(f"{where}: {entry!r} is not a space; {FORMS}")
     if "choices" in entry:
         values = list(construct(Choices, entry, where).choices)
         if not values or not all(value is None or isinstance(value, bool | int | float | str) for value in values):

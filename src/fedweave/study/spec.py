@@ -18,7 +18,7 @@ PARAMS = Path("params.yaml")
 WORDS = ("study", "about", "uses", "graphs", "seeds", "datasets", "tasks", "runs", "methods", "tune", "ablate")
 # A name is used as a word of a shell, a key of DVC, a file and a part of a URL. 100 bytes leave room for suffixes.
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
-PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  # of a study's name, which is no key of DVC
+PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  # of a study's name, which is not a key of DVC
 LETTERS = "letters (a-z, A-Z), digits, - and _, at most 100, and no - at the start"
 LONGEST_STUDY = 150  # characters of a study's name with its slashes
 OWN_FOLDERS = ("ablations", "metrics", "runs", "tuned")  # in the folder of a study
@@ -219,7 +219,7 @@ def _check_keys(raw: Mapping[str, Any], where: str) -> None:
 
 
 def check_names(raw: Mapping[str, Any], where: str) -> None:
-    """Refuse blocks that are no mappings, and names that are not safe in a shell, a file name, a URL or a key of DVC.
+    """Refuse blocks that are not mappings, and names that are not safe in a shell, a file name, a URL or a key of DVC.
 
     Raises:
         BadInput: naming the block, the name and the characters that a name may have.
@@ -257,7 +257,7 @@ def _check_case(names: Iterable[str], where: str) -> None:
 
 
 def _check_references(raw: Mapping[str, Any], where: str) -> None:
-    """Refuse values that are no names, but that DVC uses in commands and paths: DVC does not check params.yaml."""
+    """Refuse values that are not names, but that DVC uses in commands and paths: DVC does not check params.yaml."""
     for block, fields in {"tasks": ("dataset",), "runs": ("task", "method"), "ablate": ("run",)}.items():
         for name, entry in (raw.get(block) or {}).items():
             for field in fields if isinstance(entry, Mapping) else ():
@@ -282,7 +282,7 @@ def _check_study(study: object, where: str) -> None:
 
 
 def _check_seeds(seeds: Sequence[object], where: str) -> None:
-    """Refuse no seeds, too many, duplicates, and values that are no seeds."""
+    """Refuse no seeds, too many, duplicates, and values that are not seeds."""
     valid = 0 < len(seeds) <= MOST_SEEDS and all(type(seed) is int and 0 <= seed < 2**31 for seed in seeds)
     if not valid or len({*seeds}) < len(seeds):
         rule = f"different whole numbers, at least 0 and below 2^31, between 1 and {MOST_SEEDS} of them"

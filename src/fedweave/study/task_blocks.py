@@ -54,18 +54,16 @@ def resolve_task(
         rule = _mapping(own_settings, "partition").get("name")
         return {"dataset": own_settings["dataset"], "setting": rule or key, "normalize": "none", **own_settings}
     if "base" not in block and key not in base:
-        way_out = (
+        remedy = (
             "; define it with dataset, partition, model and train, "
             f"or say base: <one of {', '.join(sorted(base)) or 'none'}>"
         )
-        raise BadInput(f"{file}: tasks.{key}: is no task of base.yaml and names no dataset{way_out}")
+        raise BadInput(f"{file}: tasks.{key}: is not a task of base.yaml and names no dataset{remedy}")
     base_task = base[choose(block.get("base", key), base, f"{file}: tasks.{key}.base")]
     task = _merge_settings(_drop_partition_options(base_task, own_settings), own_settings)
     if "dataset" not in task:
         name = block.get("base", key)
-        raise BadInput(
-            f"{file}: tasks.{key}.dataset: missing, and {name!r} of base.yaml has none; write such as digits"
-        )
+        raise BadInput(f"{file}: tasks.{key}.dataset: missing, and {name!r} of base.yaml has none; for example digits")
     return task
 
 

@@ -34,7 +34,7 @@ def expand(block: Any, where: str) -> dict[str, Any]:
         for name in map(str, variants):
             if not 0 < len(name) <= LONGEST_LABEL or not name.isprintable():
                 raise BadInput(
-                    f"{where}.variants: {format_value(name)} is no label; "
+                    f"{where}.variants: {format_value(name)} is not a label; "
                     f"use 1 to {LONGEST_LABEL} characters that can be printed"
                 )
         return {

@@ -17,7 +17,7 @@ from torch import Tensor
 TensorsById = dict[int, tuple[int, Tensor]]  # id -> (position, tensor)
 Rebuild = Callable[[Sequence[Tensor]], Any]
 VOLATILE = {"volatile": True}
-"""Metadata of a dataclass field that a loss must not read: its value is no tensor and changes from round to round."""
+"""Metadata of a dataclass field that a loss must not read: its value is not a tensor and changes every round."""
 
 
 class Capture(NamedTuple):
@@ -51,7 +51,7 @@ class VolatilePlaceholder:
     """The value of a volatile field in a rebuilt dataclass; raises TypeError when a loss reads it."""
 
     def __bool__(self) -> NoReturn:
-        raise TypeError("a loss read a volatile field of its data; take what it needs from it before the loss is made")
+        raise TypeError("a loss read a volatile field of its data; read the field before you make the loss")
 
     def __eq__(self, other: object) -> bool:
         return bool(self)

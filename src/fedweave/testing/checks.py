@@ -70,7 +70,7 @@ def _check_head(model: ClientModel, name: str) -> None:
     head = getattr(model, "head", ())
     assert head, f"{name}: head must be the names of its last modules, a tuple"
     unknown = [part for part in model.head if part not in modules]
-    assert not unknown, f"{name}: head names {unknown[0]!r}, which is no module of it; it has {', '.join(modules)}"
+    assert not unknown, f"{name}: head names {unknown[0]!r}, which is not a module of it; it has {', '.join(modules)}"
 
 
 def _check_normalisation(model: ClientModel, name: str) -> None:
@@ -86,9 +86,9 @@ def _check_normalisation(model: ClientModel, name: str) -> None:
         )
     if "batch_norm" in inspect.signature(type(model).__init__).parameters:  # the option says so
         return
-    found = [path for path, module in model.named_modules() if has_running_moments(module)]
-    assert model.has_batch_norm or not found, (
-        f"{name}: {found[0]} is a BatchNorm layer; set has_batch_norm = True in the class, as FedBN and "
+    norms = [path for path, module in model.named_modules() if has_running_moments(module)]
+    assert model.has_batch_norm or not norms, (
+        f"{name}: {norms[0]} is a BatchNorm layer; set has_batch_norm = True in the class, as FedBN and "
         "train.bn_buffers need it"
     )
     assert find_norms(model) or not model.has_batch_norm, (
@@ -142,7 +142,7 @@ def check_dataset(loader: Callable[[Path], Dataset], root: Path | str | None = N
     assert isinstance(first, Dataset), (
         f"{_loader_name(loader)}: returned an object of type {type(first).__name__}; return a fedweave.data.Dataset"
     )
-    try:  # first, as a value that is no number differs from itself
+    try:  # first, as a value that is not a number differs from itself
         check_finite(first.x, f"dataset {first.name}", "replace or drop these values")
     except BadInput as error:
         raise AssertionError(str(error)) from error

@@ -86,7 +86,7 @@ def absent_clients_keep_their_bits(method: Method, federation: Federation) -> in
     for x, y in zip(tree_leaves(before.clients), tree_leaves(after.clients), strict=True):
         same = (x == y) | (x.isnan() & y.isnan())
         changed |= ~same.reshape(len(x), -1).all(1)
-    # Pooled rows have one optimiser, which is no client's own.
+    # Pooled rows have one optimiser, which is not a client's own.
     for moments in () if method.pools else tree_leaves(after.optimizers):
         changed |= (moments != 0).reshape(len(moments), -1).any(1)
     assert not changed[absent].any(), "the private state of a client changed in a round without it"

@@ -1,4 +1,4 @@
-"""Checks of the names in a method's class: what nothing calls has no effect, and what has no type is no setting."""
+"""Checks of the names in a method's class: what nothing calls has no effect, and what has no type is not a setting."""
 
 import ast
 import difflib
@@ -53,7 +53,7 @@ def _check_settings(cls: type[Method]) -> None:
                 f"write {name}: {kind} = {value!r}"
             )
         raise AssertionError(
-            f"{place} has no type, so that it is no setting; write {name}: {kind} = {value!r}, "
+            f"{place} has no type, so that it is not a setting; write {name}: {kind} = {value!r}, "
             f"or {name}: ClassVar[{kind}] = {value!r} for a constant"
         )
 
@@ -68,11 +68,11 @@ def _check_functions(cls: type[Method], used: frozenset[str]) -> None:
     for name in sorted(functions - {*hooks} - used):
         if near := difflib.get_close_matches(name, hooks, 1, SIMILAR):
             raise AssertionError(
-                f"{cls.__name__}: nothing calls {name}; name it {near[0]}, or _{name} if it is no hook"
+                f"{cls.__name__}: nothing calls {name}; name it {near[0]}, or _{name} if it is not a hook"
             )
         closest = difflib.get_close_matches(name, [hook for hook in hooks if _is_function(hooks[hook])], 1, 0.0)
         warnings.warn(
-            f"{cls.__name__}: nothing calls {name}, which is no hook; the hook with the closest name is {closest[0]}; "
+            f"{cls.__name__}: nothing calls {name}, which is not a hook; the closest hook is {closest[0]}; "
             f"name it _{name} if it is a function of your own",
             stacklevel=4,
         )

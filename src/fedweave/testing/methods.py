@@ -40,8 +40,8 @@ def method_checks(cls: type[Method], **settings: Any) -> list[Check]:
     """The checks of `check_method` one by one, for `pytest.mark.parametrize`.
 
     Raises:
-        AssertionError: the class is no complete method, misspells the name of a hook, has a setting without a type, or
-            fits no task.
+        AssertionError: the class is not a complete method, misspells the name of a hook, has a setting without a type,
+            or fits no task.
     """
     is_method = isinstance(cls, type) and issubclass(cls, Method)
     assert is_method, f"{cls!r}: derive it from fedweave.federation.protocol.Method"

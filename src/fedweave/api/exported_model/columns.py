@@ -17,7 +17,7 @@ def unique_texts(column: "pd.Series[Any]") -> tuple[list[str], np.ndarray]:
     """(different values as texts, position of each row's value among them [M]); -1 for a missing value.
 
     Raises:
-        InputError: a value that is no number or text.
+        InputError: a value that is not a number or text.
     """
     try:
         positions, values = column.factorize()
@@ -30,7 +30,7 @@ def as_numbers(column: "pd.Series[Any]", name: str) -> np.ndarray:
     """Float64 [M] with NaN where a value is missing.
 
     Raises:
-        InputError: a value is no number.
+        InputError: a value is not a number.
     """
     values = column.astype(object) if column.dtype.kind in "mM" else column  # times would become nanoseconds
     try:
@@ -48,7 +48,7 @@ def encode_column(column: "pd.Series[Any]", about: Mapping[str, Any], numbers: S
         numbers: median, mean and standard deviation of a column of numbers, one each or one a row [M].
 
     Raises:
-        InputError: a value of a column of numbers is no number.
+        InputError: a value of a column of numbers is not a number.
     """
     if about.get("buckets") or about.get("words"):
         return count_words(column, about.get("words") or (), int(about.get("buckets") or 0))
@@ -98,7 +98,7 @@ def last_window(table: "pd.DataFrame", columns: Sequence[Mapping[str, Any]], len
     import pandas as pd
 
     if len(unclear := table[time][table[time].isna() | table[time].astype(str).str.match(DATE)]):
-        raise InputError(f"table: column {time!r} has the time {unclear.iloc[0]!r}; write such as 2021-04-03")
+        raise InputError(f"table: column {time!r} has the time {unclear.iloc[0]!r}; for example 2021-04-03")
     try:
         order = table[time] if pd.api.types.is_numeric_dtype(table[time]) else pd.to_datetime(table[time], utc=True)
     except (ValueError, TypeError, OverflowError) as error:

@@ -52,7 +52,7 @@ class Model:
             rows: a table with the columns of the training's, or rows [M, ...] of the shape that `about` names.
 
         Raises:
-            InputError: rows of another shape, a missing column, or a value that is no number.
+            InputError: rows of another shape, a missing column, or a value that is not a number.
         """
         x = self.inputs(rows)
         parts = [x] if self.about["kind"] == "graph" else np.split(x, range(MAX_ROWS, len(x), MAX_ROWS))

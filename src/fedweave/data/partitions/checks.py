@@ -29,7 +29,7 @@ def check_partition(partition: Any, dataset: Dataset, clients: int | None, rule:
             f"{rule}: returned an object of type {type(partition).__name__}; return a fedweave.data.Partition"
         )
     if clients is not None and partition.clients != clients:
-        raise BadInput(f"{rule}: returned {partition.clients} clients, but {clients} are asked for; return so many")
+        raise BadInput(f"{rule}: returned {partition.clients} clients, but {clients} are requested; return that number")
     _check_form(partition, dataset, rule)
     for i in range(partition.clients):
         _check_client(partition, dataset, i, rule)

@@ -52,9 +52,9 @@ def natural(
         train, validation, test = _windows(dataset, layout, shares, gap_size)
         return Partition(train, validation, test, layout=layout, **_identities(dataset))
     if (window, horizon, stride) != (None, None, 1):
-        raise BadInput(f"partition.window: {dataset.name} is no series; leave window, horizon and stride out")
+        raise BadInput(f"partition.window: {dataset.name} is not a series; leave window, horizon and stride out")
     if dataset.recording is None and gap is not None:
-        raise BadInput(f"partition.gap: {gap}, but the rows of {dataset.name} are in no order of time; leave it out")
+        raise BadInput(f"partition.gap: {gap}, but the rows of {dataset.name} have no time order; leave it out")
     rows = tuple(np.flatnonzero(dataset.owner == i) for i in range(owners))
     by_time = dataset.recording is not None
     parts = _split_by_time(dataset, rows, shares, gap_size) if by_time else _split_at_random(rows, shares, seed)

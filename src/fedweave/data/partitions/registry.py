@@ -49,13 +49,13 @@ def rule(
     `fedweave.tensors.random_streams.stream(seed, ...)`. `owners` and `shared_test` are explained at `RuleTraits`.
 
     Raises:
-        BadInput: on decorating what is no function, or a second rule for the same name.
+        BadInput: on decorating what is not a function, or a second rule for the same name.
     """
     check_name("partition", name)
 
     def enter(function: R) -> R:
         if isinstance(function, type) or not callable(function):
-            raise BadInput(f"partition {name!r}: {function!r} is no rule; write a function that returns a Partition")
+            raise BadInput(f"partition {name!r}: {function!r} is not a rule; write a function that returns a Partition")
         if missing := [key for key in PARAMETERS if key not in inspect.signature(function).parameters]:
             raise BadInput(f"partition {name!r}: has no parameter {missing[0]}; a rule takes {', '.join(PARAMETERS)}")
         register(PARTITIONS, "partition", name, function)
@@ -73,7 +73,7 @@ def partition(
 
     Raises:
         BadInput: an unknown rule or option, a missing or impossible value, a rule that does not fit the data set, or
-            that returned what is no partition of it.
+            that returned what is not a partition of it.
     """
     function = PARTITIONS[choose(name, PARTITIONS, "partition.name")]
     known = {setting.name: setting for setting in settings(name)}
@@ -123,7 +123,7 @@ def splits(block: Mapping[str, Any], where: str = "partition") -> tuple[dict[str
     """The arguments of `partition` of every split that a task's block names: one per entry of `seeds`, or only one.
 
     Raises:
-        BadInput: `seeds` is no list of different seeds, or `seed` is given too.
+        BadInput: `seeds` is not a list of different seeds, or `seed` is given too.
     """
     if "seeds" not in block:
         return (dict(block),)

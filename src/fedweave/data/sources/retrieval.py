@@ -105,7 +105,7 @@ def require_files(name: str, root: Path) -> None:
                 way = advice if file.digest in (RECORDED, OWN) else ""
                 raise BadInput(f"{path}: damaged, or no known copy; run the download stage for {name}{way}")
     missing = next(file.path for file in CATALOGUE[name][0].files if not (root / file.path).exists())
-    raise BadInput(f"{root / missing}: not there; run the download stage for {name}")
+    raise BadInput(f"{root / missing}: not found; run the download stage for {name}")
 
 
 def _fetch_file_set(name: str, option_sets: list[DownloadOptions]) -> FileSet:

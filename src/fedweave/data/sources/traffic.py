@@ -58,7 +58,7 @@ def read_adjacency(path: Path) -> tuple[tuple[str, ...], np.ndarray]:
         if type(names) is not list or not all(isinstance(name, str) for name in names):
             raise TypeError("its sensors have no list of names")
         if not isinstance(matrix, np.ndarray) or matrix.dtype.kind not in "biuf":
-            raise TypeError("its weights are no matrix of numbers")
+            raise TypeError("its weights are not a matrix of numbers")
         return tuple(names), matrix.astype(np.float32).reshape(len(names), len(names))
     except (TypeError, ValueError) as error:
         raise BadInput(f"{path}: not a sensor graph ({error}); run the download stage again") from error

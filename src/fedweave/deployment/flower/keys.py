@@ -35,7 +35,7 @@ def check_hosts(hosts: Sequence[str]) -> None:
         is_name = HOST.fullmatch(host) and len(host) <= MAX_HOST_LENGTH and not host.rsplit(".", 1)[-1].isdigit()
         if not is_name and not isinstance(_general_name(host), x509.IPAddress):
             remedy = "give a name or an address alone, such as fl.example.org or 10.0.0.7"
-            raise BadInput(f"--host: {format_value(host)} is no name of a host; {remedy}")
+            raise BadInput(f"--host: {format_value(host)} is not a name of a host; {remedy}")
 
 
 def check_names(folder: Path, names: Sequence[str]) -> None:
@@ -47,11 +47,11 @@ def check_names(folder: Path, names: Sequence[str]) -> None:
     for name in names:
         if not NODE.fullmatch(name) or name.endswith(".pub") or name in (AUTHORITY, SERVER, SERVER_KEY):
             remedy = "use letters, digits, - and _, and dots inside, such as hospital-1"
-            raise BadInput(f"--node: {format_value(name)} is no name of a node's key; {remedy}")
+            raise BadInput(f"--node: {format_value(name)} is not a name of a node's key; {remedy}")
         if (folder / name).exists() and (folder / f"{name}.pub").exists():
-            raise BadInput(f"{folder / name}: is there already; a node keeps its key, so take another name")
+            raise BadInput(f"{folder / name}: already exists; a node keeps its key, so take another name")
     if len({*names}) < len(names):
-        raise BadInput(f"--node: {', '.join(names)}: one name is there twice; name each node once")
+        raise BadInput(f"--node: {', '.join(names)}: one name occurs twice; name each node once")
 
 
 def make_server(folder: Path, hosts: Sequence[str]) -> None:
@@ -67,7 +67,7 @@ def make_server(folder: Path, hosts: Sequence[str]) -> None:
         raise BadInput("hosts: none; name those by which nodes reach the server, such as fl.example.org")
     check_hosts(hosts)
     if (folder / SERVER).exists():
-        raise BadInput(f"{folder / SERVER}: is there already; nodes know it, so take another folder for new keys")
+        raise BadInput(f"{folder / SERVER}: already exists; nodes know it, so take another folder for new keys")
     root, leaf, key = _certificates(hosts)
     write_atomic(folder / AUTHORITY, root.public_bytes(PEM))
     write_atomic(folder / SERVER_KEY, key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, NO_PASSWORD), MODE)
@@ -92,7 +92,7 @@ def make_node(folder: Path, name: str) -> Path:
     If only NAME is there, NAME.pub is made again from it.
 
     Raises:
-        BadInput: a wrong name, or one whose key is there already.
+        BadInput: a wrong name, or one whose key already exists.
     """
     check_names(folder, [name])
     path = folder / name
@@ -107,7 +107,7 @@ def make_node(folder: Path, name: str) -> Path:
 
 
 def check_files_of_node(key: Path, certificate: Path) -> None:
-    """Refuse what is no secret key of a node, such as NAME.pub, or no certificate; Flower would try them forever.
+    """Refuse what is not a secret key of a node, such as NAME.pub, or no certificate; Flower would try them forever.
 
     Raises:
         BadInput: naming the file.

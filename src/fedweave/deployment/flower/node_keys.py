@@ -40,7 +40,7 @@ def check_connection(name: str) -> None:
     except FileNotFoundError:
         connections = None
     except ValueError as error:
-        raise BadInput(f"{path}: is no TOML ({error}); correct it") from error
+        raise BadInput(f"{path}: is not TOML ({error}); correct it") from error
     if not isinstance(connections, dict) or name not in connections:
         raise BadInput(
             f"{path}: has no [superlink.{name}]; write this table with the address and the root-certificates of the "
@@ -59,7 +59,7 @@ def register(keys: Mapping[int, Path], roster: Roster, connection: str) -> list[
         connection: name of the SuperLink in the configuration of `flwr`.
 
     Raises:
-        BadInput: a file is no public key, two clients would have the same one, or the SuperLink refuses one.
+        BadInput: a file is not a public key, two clients would have the same one, or the SuperLink refuses one.
     """
     fingerprints = {client: fingerprint(path) for client, path in keys.items()}
     if len({*fingerprints.values()}) < len(fingerprints):
@@ -105,7 +105,7 @@ def unregister(client: int, roster: Roster, connection: str) -> list[str]:
 
 
 def _remove(entries: Sequence[Entry], connection: str) -> list[str]:
-    """Remove nodes from the SuperLink. One that it does not know any more is no error, because the roster decides."""
+    """Remove nodes from the SuperLink. An unknown one is not an error, because the roster decides."""
     if entries:
         run_flwr([["supernode", "unregister", str(entry.node), connection] for entry in entries])
     return [f"client {entry.client}: {entry.key} is refused from now on" for entry in entries]
