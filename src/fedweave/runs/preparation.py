@@ -15,7 +15,7 @@ from fedweave.client.task import Task
 from fedweave.data import Dataset, Partition
 from fedweave.data.normalisation import to_float32
 from fedweave.errors import BadInput
-from fedweave.families.base import check_local_names
+from fedweave.families.base import check_local_names, check_shared_part
 from fedweave.federation.collaboration import is_recordable
 from fedweave.federation.executors import Batched, Executor, Processes, set_precision
 from fedweave.federation.federation import Federation
@@ -184,6 +184,7 @@ def _prepare_split(
     federation = replace(federation, evaluated=evaluation_sample(sample, federation.ids, run.evaluate.clients))
     method = assembly.build_method(run, task)
     check_local_names(method)
+    check_shared_part(method, run.task.model["name"], f"runs.{run.key}")
     check_metric(run, dataset, partition)
     check_validation(run, method, federation)
     if is_recordable(1, federation.clients):
