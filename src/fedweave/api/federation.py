@@ -257,9 +257,8 @@ class Federation:
         plugins.load_if_missing(block.get("name"), data.PARTITIONS)
         data.download(name, root)
         dataset = data.load(name, root)
-        if "clients" not in block and block.get("name") == "natural":
-            block["clients"] = len(dataset.x) if dataset.owner is None else int(dataset.owner.max()) + 1
         client_partition = data.partition(dataset, **data.splits(block)[0])
+        block["clients"] = client_partition.clients  # some rules take their number from the data
         shape = (1,) if dataset.kind == "series" else dataset.x.shape[1:]
         classes = dataset.class_names or tuple(map(str, range(dataset.classes)))
         return cls(dataset, client_partition, setting or str(block["name"]), block, normalize, shape, classes)

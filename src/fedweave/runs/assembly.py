@@ -127,7 +127,7 @@ def check_run(run: Run, where: str, inputs: Inputs | None = None) -> Method:
     """
     prefix = f"{where}: runs.{run.key}"
     choose(run.method, METHODS, f"{prefix}.method")
-    checks.check_budget(run, prefix)
+    checks.check_budget(run, prefix, inputs.partition.clients if inputs else run.task.partition.get("clients"))
     graph_controls.check_setting(run, prefix)
     if inputs:
         graph_controls.check_given_graph(run, inputs.partition, prefix)
