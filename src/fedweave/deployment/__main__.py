@@ -11,7 +11,7 @@ from fedweave.deployment import client_data, own_rows, roster
 from fedweave.deployment import spec as specification
 from fedweave.deployment.export import PACKAGE
 from fedweave.deployment.folders import lock_folder
-from fedweave.errors import BadInput, format_count
+from fedweave.errors import BadInput, format_count, prefix_errors
 from fedweave.files import check_writable, user_errors, write_atomic
 
 
@@ -159,7 +159,8 @@ def write_rows(options: argparse.Namespace) -> None:
     shares, spec = own_rows.parse_shares(options.shares), app_spec(options.app)
     own_rows.check_client(options.client)
     table = reading.read_table(options.file, encoding=encoding)
-    file = own_rows.of_table(spec, table, options.label, options.client, options.time, shares)
+    with prefix_errors(f"{options.file}: ", "time: "):
+        file = own_rows.of_table(spec, table, options.label, options.client, options.time, shares)
     file.save(options.out)
     counts = ", ".join(f"{len(rows)} {part}" for part, rows in file.parts.items())
     print(f"{options.out}: client {options.client}, rows: {counts}; it stays on this host")
