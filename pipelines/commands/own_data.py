@@ -85,6 +85,7 @@ def predict(
     method: Annotated[str, typer.Option(help="method; default: the one with the best validation score")] = "",
     seed: Annotated[int | None, typer.Option(help="seed of the repetition; default: the first")] = None,
     features: Annotated[str, typer.Option(help="in an NPZ file, the array of rows")] = "x",
+    encoding: opt.Encoding = "",
     output: Annotated[
         Path | None, typer.Option(parser=opt.output_path, help="CSV to write; default: the terminal")
     ] = None,
@@ -104,12 +105,13 @@ def predict(
         raise BadInput(
             f"--output: {output} is the file of the rows, which predictions would replace; name another file"
         )
+    encoding = reading.check_encoding(file, encoding)
     result = load_result(folder, method, uses)
     if file.suffix.lower() == reading.ARRAYS:
         stored = reading.read_arrays(file)
         rows: Any = stored[choose(features, stored, "--features")]
     else:
-        rows = reading.read_table(file)
+        rows = reading.read_table(file, encoding=encoding)
     own_rows = select_own_rows(result.run, rows, client)
     left_out = f", {len(own_rows)} of {len(rows)} rows: the others are of other clients"
     text = _prediction_table(result, own_rows, client, seed).to_csv(index=False, float_format="%.6g")

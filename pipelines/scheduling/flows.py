@@ -275,16 +275,15 @@ def perform(work_order: remote_stages.WorkOrder, retries: Annotated[int, Field(g
 
 def main() -> None:
     """Run the flow from the command line: on the server of `make ui` if it runs, else on a temporary one."""
-    options = flow_options.parse()
     try:
         with user_errors():
-            _run(options)
+            flow_options.run(_run)
     except EXPECTED as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(exit_code(error) if isinstance(error, BadInput) else 1)
 
 
-def _run(options: dict[str, Any]) -> None:
+def _run(**options: Any) -> None:
     _ = options["study"] and catalogue.find_file(options["study"])
     addresses.mlflow_address()  # refuse a wrong port now; the link to MLflow is made at the end only
     server, pool = server_settings(), pool_names.current_pool()

@@ -52,8 +52,8 @@ def _check_source(run: Run, source: Run, where: str) -> None:
     """Refuse a source in the same study whose method has no graph, or that has another number of clients."""
     if not issubclass(METHODS[source.method], Weaving):
         raise BadInput(f"{where}: {source.method} has no collaboration graph; name a run of another method")
-    source_clients, clients = (r.task.partition["clients"] for r in (source, run))
-    if source_clients != clients:
+    source_clients, clients = (r.task.partition.get("clients") for r in (source, run))
+    if source_clients and clients and source_clients != clients:  # left out, it is that of the data
         raise BadInput(
             f"{where}: its graph is of {format_count(source_clients, 'client')}, and this run has "
             f"{clients}; name a run with as many"

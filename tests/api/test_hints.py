@@ -74,6 +74,8 @@ def test_many_whole_numbers_may_be_meant_as_numbers() -> None:
     [
         (fw.compare, {"loss": "mse"}, r"^compare\(\): loss: is not a setting: the label decides it, cross-entropy for"),
         (fw.compare, {"seed": 3}, r"^compare\(\): seed: is the argument of fit\(\), .* seeds=3 for three repetitions"),
+        (fw.compare, {"trials": 5}, r"^compare\(\): trials: is not a setting: tune=10 searches .* with 10 trials"),
+        (fw.recommend, {"trials": 5}, r"^recommend\(\): trials: is not a setting: settings=10 races 10 settings"),
         (fw.recommend, {"seed": 3}, r"^recommend\(\): seed: .* seeds=3 for three repetitions"),
     ],
 )
@@ -87,6 +89,7 @@ def test_an_argument_with_another_place_is_explained(call: Any, arguments: dict[
     [
         ({"seeds": 2}, r"^fit\(\): seeds: fit\(\) trains once and has seed=0; fw\.compare\(.*seeds=3\) has repe"),
         ({"tune": 5}, r"^fit\(\): tune: fit\(\) has no search; fw\.compare\(federation, \[method\], tune=10\) has one"),
+        ({"trials": 5}, r"^fit\(\): trials: fit\(\) has no search; fw\.compare\(federation, \[method\], tune=10\)"),
         ({"loss": 5}, r"^fit\(\): loss: is not a setting"),
         ({"stepz": 5}, r"^fit\(\): stepz: not a setting of train: 'stepz' is unknown; did you mean 'steps'"),
     ],

@@ -3,6 +3,7 @@
 import gzip
 import io
 import os
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -491,3 +492,55 @@ def test_a_file_that_is_not_a_table_names_the_way_out(
     with pytest.raises(fw.BadInput, match=words) as caught:
         fw.Federation.from_file(name, **NAMES)
     assert str(caught.value).startswith(name)
+
+
+HOURS = pd.date_range("2024-01-01", periods=60, freq="h")
+PLAIN = HOURS.strftime("%Y-%m-%d %H:%M").to_list()
+WITH_ZONE = {
+    "offset": (PLAIN, "2024-01-01 05:00+02:00"),
+    "short": (PLAIN, "2024-01-01 05:00-03"),
+    "letter": (HOURS.strftime("%Y-%m-%dT%H:%M:%S.%f").to_list(), "2024-01-01T05:00:00.5Z"),
+    "word": (PLAIN, "2024-01-01 05:00 UTC"),
+    "compact": (HOURS.strftime("%Y%m%dT%H%M%S").to_list(), "20240101T050000+0200"),
+    "date": (HOURS.strftime("%Y-%m-%d").to_list(), "2024-01-01 05:00+02:00"),
+}
+
+
+def timed_rows(times: Any) -> pd.DataFrame:
+    return pd.DataFrame({"shop": ["a", "b"] * 30, "size": np.arange(60) % 7, "late": [0, 0, 1, 1] * 15, "at": times})
+
+
+@pytest.mark.parametrize("case", WITH_ZONE)
+@pytest.mark.parametrize("first", [True, False])
+def test_times_of_which_only_some_have_a_zone_are_refused(case: str, first: bool, tmp_path: Path) -> None:
+    """The line names the file, the column, and a value of each sort."""
+    plain, zoned = WITH_ZONE[case]
+    times = [zoned, *plain[1:]] if first else [*plain[:5], zoned, *plain[6:]]
+    timed_rows(times).to_csv(tmp_path / "rows.csv", index=False)
+    without = plain[1] if first else plain[0]
+    words = f"rows.csv: time: column 'at': {zoned!r} has a time zone, and {without!r} has none; write all with one"
+    for label, options in (("late", {}), ("size", {"window": 3, "horizon": 1})):
+        with pytest.raises(fw.BadInput, match=re.escape(words)):
+            fw.Federation.from_file(tmp_path / "rows.csv", client="shop", label=label, time="at", **options)
+
+
+def test_files_of_which_only_some_have_a_zone_are_refused(tmp_path: Path) -> None:
+    """Pandas joins such columns, and would take the times without one as those of UTC."""
+    table = timed_rows(HOURS)
+    for name, rows in table.groupby("shop"):
+        rows = rows.assign(at=rows["at"].dt.tz_localize("Europe/Berlin")) if name == "b" else rows
+        rows.to_parquet(tmp_path / f"{name}.parquet")
+    words = "time: column 'at': '2024-01-01 01:00:00+01:00' has a time zone, and '2024-01-01 00:00:00' has none;"
+    with pytest.raises(fw.BadInput, match=re.escape(f"{tmp_path}: {words}")):
+        fw.Federation.from_file(tmp_path, client="shop", label="late", time="at")
+    given = pd.concat([pd.read_parquet(file) for file in sorted(tmp_path.iterdir())])
+    with pytest.raises(fw.BadInput, match=re.escape("time: '2024-01-01 01:00:00+01:00' has a time zone, and")):
+        fw.Federation.from_arrays(
+            given[["size"]].to_numpy(), given["late"].to_numpy(), client=[*given["shop"]], time=[*given["at"]]
+        )
+
+
+@pytest.mark.parametrize("end", ["", "+02:00", "Z", " UTC"])
+def test_times_that_all_have_a_zone_or_none_are_read(end: str, tmp_path: Path) -> None:
+    timed_rows([time + end for time in PLAIN]).to_csv(tmp_path / "rows.csv", index=False)
+    assert len(fw.Federation.from_file(tmp_path / "rows.csv", client="shop", label="late", time="at")) == 2

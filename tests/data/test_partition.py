@@ -248,6 +248,24 @@ def test_natural_windows_are_chronological() -> None:
     assert (np.concatenate(yearly.train + yearly.val + yearly.test) % 12 == 0).all()
 
 
+def test_the_number_of_natural_clients_is_that_of_the_data() -> None:
+    """It may be left out, of series and of rows with owners; no other rule knows it."""
+    owner = np.repeat(np.arange(4), 20)
+    rows = Dataset("o", "images", np.zeros((80, 1, 1, 1), np.float32), owner % 2, 2, owner=owner)
+    for dataset, options in ((rows, {}), (series(3, 200), {"window": 6, "horizon": 6})):
+        given = data.partition(dataset, "natural", dataset.natural_clients, 0, **options)
+        derived = data.partition(dataset, "natural", seed=0, **options)
+        for part in ("train", "val", "test"):
+            assert all(map(np.array_equal, getattr(given, part), getattr(derived, part)))
+    with pytest.raises(BadInput, match=r"partition\.clients: 3, but o has 4 natural clients"):
+        data.partition(rows, "natural", 3, 0)
+    with pytest.raises(BadInput, match=r"partition\.clients: missing; give an integer, between 1 and 80"):
+        data.partition(rows, "iid", seed=0)
+    plain = Dataset("plain", "images", rows.x, rows.y, 2)
+    with pytest.raises(BadInput, match=r"partition\.name: natural does not fit plain"):
+        data.partition(plain, "natural", seed=0)
+
+
 def test_natural_owners() -> None:
     """Rows are split at random for each owner separately."""
     owner = np.repeat(np.arange(4), 20)

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from hosts import Hosts, planned
 
 import fedweave as fw
@@ -40,9 +41,9 @@ def apps(tmp_path_factory):
 def written(apps, tmp_path, capsys):
     """Runs `rows` on a table. Returns the file, or the line of the error."""
 
-    def run(rows: pd.DataFrame, *arguments: str, label: str = "late", ending: str = "csv"):
+    def run(rows: pd.DataFrame, *arguments: str, label: str = "late", ending: str = "csv", encoding: str = "utf-8"):
         file, out = tmp_path / f"rows.{ending}", tmp_path / "client.pt"
-        rows.to_parquet(file) if ending == "parquet" else rows.to_csv(file, index=False)
+        rows.to_parquet(file) if ending == "parquet" else rows.to_csv(file, index=False, encoding=encoding)
         app = ["--app", str(apps / label / "app"), "--label", label, "--client", "1", "--out", str(out)]
         if not main(["rows", str(file), *app, *arguments]):
             return client_data.read(out)
@@ -52,6 +53,23 @@ def written(apps, tmp_path, capsys):
         return lines[0]
 
     return run
+
+
+def test_a_table_in_another_encoding(written):
+    rows = own_table().assign(note="süß")
+    expected = written(rows)
+    file = written(rows, "--encoding", "cp1252", encoding="cp1252")
+    assert torch.equal(file.arrays["x"], expected.arrays["x"])
+    assert torch.equal(file.arrays["y"], expected.arrays["y"])
+
+
+def test_a_wrong_encoding_is_refused(written):
+    rows = own_table().assign(note="süß")
+    assert "rows.csv: cannot be read as a table (UnicodeDecodeError" in (line := written(rows, encoding="cp1252"))
+    assert "or name its encoding, such as cp1252: `--encoding` of the command" in line
+    assert written(rows, "--encoding", "latin-99").startswith("error: encoding: 'latin-99' is unknown; give one")
+    line = written(rows, "--encoding", "cp1252", ending="parquet")
+    assert line.startswith("error: encoding: 'cp1252' is for CSV and TSV files, and ")
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
@@ -71,6 +89,10 @@ BAD_TIMES = {
     "words": (["soon"] * 60, "--time: 'soon' is neither a number nor an ISO date"),
     "missing": ([None, *DAYS.strftime("%Y-%m-%d")[1:]], "time: is missing in 1 row, first in row 0"),
     "number": ([1.0, np.nan] * 30, "time: is missing in 30 rows, first in row 1"),
+    "zones": (
+        [f"{day}T08:00{'Z' * (i == 3)}" for i, day in enumerate(DAYS.strftime("%Y-%m-%d"))],
+        "rows.csv: time: column 'day': '2019-12-05T08:00Z' has a time zone, and '2019-11-20T08:00' has none;",
+    ),
     "absurd": (["2019-99-99"] * 60, "time: cannot be read as times"),
 }
 

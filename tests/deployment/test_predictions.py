@@ -60,6 +60,24 @@ def test_wrong_input_is_one_line(tmp_path, capsys):
     assert "no column 'hour'" in line
 
 
+def test_new_rows_in_another_encoding(tmp_path, capsys):
+    """The answers are those for the same rows in UTF-8."""
+    federation = fw.Federation.from_pandas(table(90, 0).drop(columns="sales"), client="shop", label="late")
+    hosts = Hosts(tmp_path, planned("fedavg", federation))
+    hosts.run()
+    new = table(6, 1).assign(note="süß")
+    node = ["--app", f"{tmp_path}/app", "--data", f"{tmp_path}/data/client-1.pt", "--state", f"{tmp_path}/nodes/1"]
+    answers = []
+    for encoding, option in (("utf-8", []), ("utf-16", ["--encoding", "utf-16"])):
+        new.to_csv(tmp_path / "new.csv", index=False, encoding=encoding)
+        assert not main(["predict", f"{tmp_path}/new.csv", *node, *option])
+        answers.append(capsys.readouterr().out)
+    assert answers[0] == answers[1]
+    assert answers[0].count("\n") == len(new) + 1
+    assert main(["predict", f"{tmp_path}/new.csv", *node]) == 2
+    assert "`--encoding` of the command" in capsys.readouterr().err
+
+
 def test_results_of_a_federation_say_where_the_models_are(tmp_path):
     federation = fw.Federation.from_pandas(
         table(90, 0).drop(columns="sales"), client="shop", label="late", name="shops"

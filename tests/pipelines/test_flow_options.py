@@ -1,7 +1,10 @@
 """The command line of a flow: wrong options end in one line, before a server starts."""
 
 import errno
+import inspect
 import logging
+import os
+import re
 import sys
 from pathlib import Path
 
@@ -13,10 +16,11 @@ from fedweave.pipelines.scheduling import flow_options, flows, host
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ("--retries -1", "argument --retries: -1 is not a whole number from 0 on"),
-        ("--parallel two", "argument --parallel: two is not a whole number from 0 on"),
-        ("--share x", "argument --share: x is not a share of a GPU; give one above 0 and at most 1, such as 0.25"),
-        ("--share 1.5", "argument --share: 1.5 is not a share of a GPU; give one above 0 and at most 1, such as 0.25"),
+        ("--retries -1", "'--retries': -1 is not a whole number from 0 on"),
+        ("--parallel two", "'--parallel': two is not a whole number from 0 on"),
+        ("--share x", "'--share': x is not a share of a GPU; give one above 0 and at most 1, such as 0.25"),
+        ("--share 0", "'--share': 0 is not a share of a GPU; give one above 0 and at most 1, such as 0.25"),
+        ("--share 1.5", "'--share': 1.5 is not a share of a GPU; give one above 0 and at most 1, such as 0.25"),
     ],
 )
 def test_an_invalid_number_is_refused(
@@ -24,9 +28,40 @@ def test_an_invalid_number_is_refused(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["flows", *words.split()])
     with pytest.raises(SystemExit) as end:
-        flow_options.parse()
+        flow_options.run(lambda **_: pytest.fail("it runs"))
     assert end.value.code == 2
-    assert capsys.readouterr().err.endswith(f"error: {line}\n")
+    message = capsys.readouterr().err.partition("Error")[2]
+    assert re.findall(r"[^\s─│╭╮╰╯]+", message) == f"Invalid value for {line}".split()
+
+
+def test_the_flow_gets_what_the_options_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without options they are the defaults of the flow, but for the stages at once: those of a whole host."""
+    given: list[dict[str, object]] = []
+    for words in ("", "--targets tune --targets train@a --gpus 0 --gpus 1,2 --share 0.5 --parallel 0 --where ray"):
+        monkeypatch.setattr(sys, "argv", ["flows", *words.split()])
+        with pytest.raises(SystemExit) as end:
+            flow_options.run(lambda **options: given.append(options))
+        assert not end.value.code
+    defaults = {name: parameter.default for name, parameter in inspect.signature(flows.reproduce).parameters.items()}
+    assert given[0] == {**defaults, "parallel": os.cpu_count()}
+    chosen = {"targets": ["tune", "train@a"], "gpus": ["0", "1,2"], "share": 0.5, "parallel": 0, "where": "ray"}
+    assert given[1] == {**defaults, **chosen}
+
+
+def test_the_help_shows_the_default_of_every_option(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["flows", "--help"])
+    with pytest.raises(SystemExit) as end:
+        flow_options.run(lambda **_: pytest.fail("it runs"))
+    assert end.value.code == 0
+    text = capsys.readouterr().out
+    assert "Usage: fedweave flow" in text
+    table = text.partition("Options")[2]
+    for name in inspect.signature(flows.reproduce).parameters:
+        described = re.search(rf"--{name} (.*?)(?=\n│ --)", table, re.DOTALL)
+        assert described is not None, name
+        assert "default: " in described[1], name
 
 
 def test_a_folder_without_a_study_is_refused(

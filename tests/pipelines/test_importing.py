@@ -198,7 +198,8 @@ def test_a_file_in_another_encoding(project: Path, encoding: str, separator: str
     table.to_csv("orders.csv", index=False, encoding=encoding, sep=separator)
     name = f"encoded_{encoding.replace('-', '')}_{ord(separator)}"  # a process imports a plug-in of a name once
     arguments = {"client": "shop", "label": "kind", "name": name}
-    with pytest.raises(fw.BadInput, match=r"^orders\.csv: cannot be read .* such as cp1252: `--encoding` of import"):
+    advice = "such as cp1252: `--encoding` of the command"
+    with pytest.raises(fw.BadInput, match=rf"^orders\.csv: cannot be read .* {advice}"):
         importing.import_(Path("orders.csv"), **arguments)
     importing.import_(Path("orders.csv"), **arguments, features="größe", encoding=encoding, rounds=2, seeds=1)
     assert Path(f"imports/{name}.csv").read_bytes() == Path("orders.csv").read_bytes()

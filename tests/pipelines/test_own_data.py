@@ -117,6 +117,17 @@ def test_predictions_of_raw_rows(ending: str, folder: Path, capsys: pytest.Captu
     np.testing.assert_allclose(answers, result.predict_proba(new, "BOS", seed=1)["late"], rtol=1e-4)
 
 
+def test_predictions_of_rows_in_another_encoding(folder: Path, tmp_path: Path) -> None:
+    """They are those for the same rows in UTF-8."""
+    new, file = flights(40).drop(columns="late").assign(weather=["Föhn", "sun"] * 20), tmp_path / "new.csv"
+    for encoding in ("", "cp1252"):
+        new.to_csv(file, index=False, encoding=encoding or "utf-8")
+        own_data.predict(folder / "out", file, client="BOS", encoding=encoding, output=tmp_path / f"said{encoding}.csv")
+    assert (tmp_path / "saidcp1252.csv").read_bytes() == (tmp_path / "said.csv").read_bytes()
+    with pytest.raises(fw.BadInput, match="`--encoding` of the command"):
+        own_data.predict(folder / "out", file, client="BOS")
+
+
 def test_files_of_the_user_are_not_replaced(folder: Path, tmp_path: Path) -> None:
     """Neither predictions nor a table of the results with the same name replaces them."""
     file = tmp_path / "clients.csv"

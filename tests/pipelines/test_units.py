@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from fedweave import results
+from fedweave.errors import BadInput
 from fedweave.files import write_atomic
 from fedweave.pipelines import paths
 from fedweave.pipelines.commands import claims
@@ -30,6 +31,31 @@ PARAMS = {
     "methods": {name: {} for name in METHODS}, "tune": {"trials": 0, "seeds": [1000]}, "ablate": {},
 }  # fmt: skip
 WORDS = "Clients of one unit count as one: 20 clients, 10 units."
+
+
+def test_the_number_of_natural_clients_may_be_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The data have it. Settings that depend on it are then checked when the data are there."""
+    monkeypatch.chdir(tmp_path)
+    task = PARAMS["tasks"]["arms"]
+    block = {"name": "natural", "seed": 0, "split": SPLIT}
+
+    def write(participation: float) -> None:
+        changed = {**task, "partition": block, "train": {**task["train"], "participation": participation}}
+        Path("params.yaml").write_text(dump({**PARAMS, "tasks": {"arms": changed}}))
+
+    write(21)
+    download.main("shoulder")
+    partition.main("arms")
+    assert capsys.readouterr().out.splitlines()[-1].startswith("arms: 20 clients")
+    write_atomic(paths.tuning_result("small", "arms", "arms-local"), '{"best": {}}')
+    with pytest.raises(BadInput, match=r"runs\.arms-local: train\.participation: 21(\.0)? of 20 clients"):
+        train.main("arms-local")
+    write(20)
+    train.main("arms-local")
+    info = json.loads((paths.run("small", "arms-local") / "run.json").read_text())
+    assert info["clients"] == 20
 
 
 def test_the_tests_of_a_study_compare_people(

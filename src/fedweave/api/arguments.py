@@ -19,9 +19,15 @@ PLACES = {
             "forecasts; a method of your own may have another loss, see 'A loss of your own' in docs/add-method.md",
     "seed": "is the argument of fit(), which trains once; here it is seeds, such as seeds=3 for three repetitions",
 }  # fmt: skip
-PLACES_OF_FIT = {
-    "seeds": "fit() trains once and has seed=0; fw.compare(federation, [method], seeds=3) has repetitions",
-    "tune": "fit() has no search; fw.compare(federation, [method], tune=10) has one",
+NO_SEARCH = "fit() has no search; fw.compare(federation, [method], tune=10) has one"
+PLACES_OF_CALLS = {
+    "fit()": {
+        "seeds": "fit() trains once and has seed=0; fw.compare(federation, [method], seeds=3) has repetitions",
+        "tune": NO_SEARCH,
+        "trials": NO_SEARCH,
+    },
+    "compare()": {"trials": "is not a setting: tune=10 searches the settings of each method with 10 trials"},
+    "recommend()": {"trials": "is not a setting: settings=10 races 10 settings of each method"},
 }
 # The square of a number above this one is more than float32 can hold.
 LARGEST = 1.8e19
@@ -67,7 +73,7 @@ def check_train_names(names: Iterable[str], title: str) -> None:
     Raises:
         BadInput: saying where the setting is.
     """
-    hints = {**PLACES, **(PLACES_OF_FIT if title == "fit()" else {})}
+    hints = {**PLACES, **PLACES_OF_CALLS.get(title, {})}
     for name in names:
         if name in hints:
             raise BadInput(f"{title}: {name}: {hints[name]}")

@@ -8,6 +8,7 @@ import hashlib
 import re
 from collections.abc import Hashable, Iterable, Mapping
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,9 @@ from fedweave.data import Dataset, Partition
 from fedweave.data.base import symmetrise_edges
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput, format_count, format_value
+
+# A time of day and a zone behind it: 17:00Z, T170000+0200, 17:00 UTC
+ZONE = re.compile(r"(?:\d:\d\d|T\d{4})[^+\-Z]*(?:Z|UTC|GMT|[+-]\d\d(?::?\d\d)?)\s*$", re.IGNORECASE)
 
 
 def as_column(values: Any, name: str, count: int) -> np.ndarray:
@@ -53,7 +57,8 @@ def as_times(values: Any, count: int) -> np.ndarray:
     """A time per row [M]: numbers as they are, dates and texts as nanoseconds.
 
     Raises:
-        BadInput: a time is missing, or a text cannot be read as a time, or can be read in two ways.
+        BadInput: a time is missing, a text cannot be read as a time or can be read in two ways, or only some of the
+            times have a time zone.
     """
     column = as_column(values, "time", count)
     if column.dtype.kind in "iub":
@@ -62,6 +67,7 @@ def as_times(values: Any, count: int) -> np.ndarray:
         return _check_missing_times(column, np.isnan(column))
     import pandas as pd
 
+    check_zones(column.tolist())
     day_first = _has_day_first(column.tolist())
     try:
         if column.dtype.kind in "OUS":
@@ -75,6 +81,31 @@ def as_times(values: Any, count: int) -> np.ndarray:
             f"time: cannot be read as times ({reason}); give numbers, or such as 2024-05-31 17:00"
         ) from error
     return _check_missing_times(times.astype("int64").to_numpy(), times.isna().to_numpy())
+
+
+def check_zones(values: Iterable[Any], where: str = "time") -> None:
+    """Refuse times of which only some have a time zone: which moment the others are would be a guess.
+
+    Raises:
+        BadInput: beginning with `where`, and naming a time of each sort.
+    """
+    import pandas as pd
+
+    examples: dict[bool, Any] = {}
+    for value in values:
+        if isinstance(value, str | datetime) and value is not pd.NaT:
+            examples.setdefault(_has_zone(value), value)
+    if len(examples) == 2:
+        with_zone, without = (format_value(str(examples[has_zone])) for has_zone in (True, False))
+        raise BadInput(
+            f"{where}: {with_zone} has a time zone, and {without} has none; write all with one, such as "
+            "2024-05-31 17:00+02:00, or all without"
+        )
+
+
+def _has_zone(value: str | datetime) -> bool:
+    """Whether a text or a date has a time zone."""
+    return ZONE.search(value) is not None if isinstance(value, str) else value.tzinfo is not None
 
 
 def _has_day_first(values: list[Any]) -> bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedweave.api.arguments import as_names
+from fedweave.api.arrays import check_zones
 from fedweave.api.reading import read_folder, read_table
 from fedweave.api.splits import RULES
 from fedweave.errors import MAX_VALUE_LENGTH, BadInput, format_count, format_value
@@ -33,6 +34,8 @@ def named_columns(table: "pd.DataFrame", options: Any) -> dict[str, str]:
     option_columns = {key: name for key, name in names.items() if key != "split" or name in table}
     for key, name in option_columns.items():
         check_column(table, name, key)
+    if "time" in option_columns:
+        check_zones(table[option_columns["time"]], f"time: column {option_columns['time']!r}")
     return option_columns
 
 

@@ -15,7 +15,7 @@ from fedweave.api.arguments import check_path, check_text
 from fedweave.api.options import TABLE_OPTIONS, RowOptions, check_names, row_options
 from fedweave.api.tables import Preprocessing, Text
 from fedweave.data import Dataset, Partition
-from fedweave.errors import BadInput, format_value
+from fedweave.errors import BadInput, format_value, prefix_errors
 from fedweave.study import plugins
 
 if TYPE_CHECKING:
@@ -154,7 +154,8 @@ class Federation:
         if Path(path).suffix.lower() == reading.ARRAYS:
             return cls(**rows.fields_from_named_arrays(reading.read_arrays(path), client, label, arguments))
         table = columns.read_used_columns(path, client, label, arguments, encoding)
-        return cls.from_pandas(table, client=client, label=label, **arguments)
+        with prefix_errors(f"{path}: ", "time: "):
+            return cls.from_pandas(table, client=client, label=label, **arguments)
 
     @classmethod
     def from_images(
@@ -257,9 +258,8 @@ class Federation:
         plugins.load_if_missing(block.get("name"), data.PARTITIONS)
         data.download(name, root)
         dataset = data.load(name, root)
-        if "clients" not in block and block.get("name") == "natural":
-            block["clients"] = len(dataset.x) if dataset.owner is None else int(dataset.owner.max()) + 1
         client_partition = data.partition(dataset, **data.splits(block)[0])
+        block["clients"] = client_partition.clients  # some rules take their number from the data
         shape = (1,) if dataset.kind == "series" else dataset.x.shape[1:]
         classes = dataset.class_names or tuple(map(str, range(dataset.classes)))
         return cls(dataset, client_partition, setting or str(block["name"]), block, normalize, shape, classes)

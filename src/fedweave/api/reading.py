@@ -3,6 +3,7 @@
 import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,7 @@ def read_table(
                 path, columns=columns and [*filter({*_parquet_columns(path)}.__contains__, columns)]
             )
         else:
-            table = _read_csv(path, "\t" if kind == ".tsv" else ",", columns, ids, encoding or UTF_8)
+            table = _read_csv(_TextFile(path, encoding or UTF_8, "\t" if kind == ".tsv" else ","), columns, ids)
     except BadInput:
         raise
     except Exception as error:  # readers raise errors of many types for damaged files
@@ -86,9 +87,26 @@ def check_encoding(path: Path, encoding: Any) -> str:
     return str(encoding)
 
 
-def _read_csv(
-    path: Path, separator: str, columns: Sequence[str] | None, ids: Collection[str] | None, encoding: str
-) -> "pd.DataFrame":
+@dataclass(frozen=True)
+class _TextFile:
+    """A CSV or TSV file, and how it is written."""
+
+    path: Path
+    encoding: str
+    separator: str
+
+    def read(self, **options: Any) -> "pd.DataFrame":
+        """The table that pandas reads, with further options of `pd.read_csv`."""
+        import pandas as pd
+
+        return pd.read_csv(self.path, encoding=self.encoding, sep=self.separator, **options)
+
+    def header(self) -> list[str]:
+        """The names in the first line; empty where a column has none."""
+        return [*map(str, self.read(header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0])]
+
+
+def _read_csv(file: _TextFile, columns: Sequence[str] | None, ids: Collection[str] | None) -> "pd.DataFrame":
     """A table of a text file; columns without a name and without any value are left out.
 
     Raises:
@@ -96,19 +114,18 @@ def _read_csv(
     """
     import pandas as pd
 
-    titles, semicolon_titles = (_read_header(path, sep, encoding) for sep in (separator, ";"))
-    has_semicolons = len(semicolon_titles) > len(titles)
-    separator, titles = (";", semicolon_titles) if has_semicolons else (separator, titles)
+    file = max(file, replace(file, separator=";"), key=lambda written: len(written.header()))
+    titles = file.header()
     repeated = {title for title in titles if title and titles.count(title) > 1}
     used = None if columns is None or repeated & {*columns} else {*columns}.__contains__
     # Read in pieces, a column could have the number 1 in one piece and the text "1" in another.
-    table = pd.read_csv(path, sep=separator, usecols=used, low_memory=False, encoding=encoding)
+    table = file.read(usecols=used, low_memory=False)
     if not isinstance(table.index, pd.RangeIndex):
         advice = "name every column in the header, or remove the separator at the end of each line"
-        raise BadInput(f"{path}: its lines have more fields than its header; {advice}")
-    table = table.assign(**_read_codes(path, separator, table, [*titles] if ids is None else ids, encoding))
+        raise BadInput(f"{file.path}: its lines have more fields than its header; {advice}")
+    table = table.assign(**_read_codes(file, table, titles if ids is None else ids))
     empty = [name for name in table if re.fullmatch(UNNAMED, name) and table[name].isna().all()]
-    if has_semicolons:
+    if file.separator == ";":
         texts = [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]
         commas = [name for name in texts if table[name].dropna().astype(str).str.fullmatch(DECIMAL_COMMA).all()]
         table = table.assign(**{name: table[name].str.replace(",", ".").astype(float) for name in commas})
@@ -118,16 +135,12 @@ def _read_csv(
     return table.drop(columns=empty)
 
 
-def _read_codes(
-    path: Path, separator: str, table: "pd.DataFrame", ids: Collection[str], encoding: str
-) -> dict[str, "pd.Series[Any]"]:
+def _read_codes(file: _TextFile, table: "pd.DataFrame", ids: Collection[str]) -> dict[str, "pd.Series[Any]"]:
     """Those columns `ids` of `table` as texts that are written in another way than their numbers, such as 01 and 1."""
-    import pandas as pd
-
     names = [name for name in table if name in ids and table[name].dtype.kind in "iuf"]
     if not names:
         return {}
-    texts = pd.read_csv(path, sep=separator, usecols={*names}.__contains__, dtype=str, encoding=encoding)
+    texts = file.read(usecols={*names}.__contains__, dtype=str)
     return {name: texts[name].str.strip() for name in names if _loses_text(table[name], texts[name].str.strip())}
 
 
@@ -138,14 +151,6 @@ def _loses_text(numbers: "pd.Series[Any]", texts: "pd.Series[Any]") -> bool:
     pairs = pd.DataFrame({"number": numbers, "text": texts}).dropna().drop_duplicates()
     rows = zip(pairs["number"].tolist(), pairs["text"].tolist(), strict=True)
     return any(text not in (str(number), f"{number:.0f}") for number, text in rows)
-
-
-def _read_header(path: Path, separator: str, encoding: str) -> list[str]:
-    """The names in the first line of a text file; empty where a column has none."""
-    import pandas as pd
-
-    row = pd.read_csv(path, sep=separator, header=None, nrows=1, dtype=str, keep_default_na=False, encoding=encoding)
-    return [*map(str, row.iloc[0])]
 
 
 def _parquet_columns(path: Path) -> list[str]:
@@ -282,8 +287,8 @@ def _check_file(source: Any) -> Path:
 def _suggest_fix(error: Exception) -> str:
     """What the user can do about a table that cannot be read."""
     advice = {
-        "UnicodeDecodeError": "save the file as UTF-8, or name its encoding, such as cp1252: `--encoding` of import, "
-        "compare and recommend, `encoding` of Federation.from_file",
+        "UnicodeDecodeError": "save the file as UTF-8, or name its encoding, such as cp1252: `--encoding` of the "
+        "command, `encoding` of Federation.from_file",
         "ParserError": "give every line as many fields as the header, and put fields with a comma in quotes",
         "EmptyDataError": "write a header and one line per row",
     }

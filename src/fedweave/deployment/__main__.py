@@ -11,7 +11,7 @@ from fedweave.deployment import client_data, own_rows, roster
 from fedweave.deployment import spec as specification
 from fedweave.deployment.export import PACKAGE
 from fedweave.deployment.folders import lock_folder
-from fedweave.errors import BadInput, format_count
+from fedweave.errors import BadInput, format_count, prefix_errors
 from fedweave.files import check_writable, user_errors, write_atomic
 
 
@@ -66,8 +66,14 @@ def _add_roster(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument("--roster", type=Path, default=roster.DEFAULT_PATH, help="its file")
 
 
+def _add_table(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, help="CSV, TSV or Parquet with the columns of the run's table")
+    parser.add_argument("--encoding", default="", help="of a CSV or TSV file, such as cp1252 or latin1, as Excel "
+                        "writes; default: UTF-8")  # fmt: skip
+
+
 def _add_rows(rows: argparse.ArgumentParser) -> None:
-    rows.add_argument("file", type=Path, help="CSV, TSV or Parquet with the columns of the run's table")
+    _add_table(rows)
     rows.add_argument("--app", type=Path, required=True, help="folder of the exported app")
     rows.add_argument("--label", required=True, help="column to predict")
     rows.add_argument("--client", type=int, required=True, help="identity of the client, as `show` lists them")
@@ -77,7 +83,7 @@ def _add_rows(rows: argparse.ArgumentParser) -> None:
 
 
 def _add_prediction(prediction: argparse.ArgumentParser) -> None:
-    prediction.add_argument("file", type=Path, help="CSV, TSV or Parquet with the columns of the run's table")
+    _add_table(prediction)
     for name, text in (("app", "folder of the exported app"), ("data", "file of the client's data"),
                        ("state", "folder of the client's state")):  # fmt: skip
         prediction.add_argument(f"--{name}", type=Path, required=True, help=text)
@@ -147,12 +153,14 @@ def show_roster(options: argparse.Namespace) -> None:
 
 def write_rows(options: argparse.Namespace) -> None:
     """Write the file of a client from a table of its own."""
-    from fedweave.api.reading import read_table
+    from fedweave.api import reading
 
+    encoding = reading.check_encoding(options.file, options.encoding)
     shares, spec = own_rows.parse_shares(options.shares), app_spec(options.app)
     own_rows.check_client(options.client)
-    table = read_table(options.file)
-    file = own_rows.of_table(spec, table, options.label, options.client, options.time, shares)
+    table = reading.read_table(options.file, encoding=encoding)
+    with prefix_errors(f"{options.file}: ", "time: "):
+        file = own_rows.of_table(spec, table, options.label, options.client, options.time, shares)
     file.save(options.out)
     counts = ", ".join(f"{len(rows)} {part}" for part, rows in file.parts.items())
     print(f"{options.out}: client {options.client}, rows: {counts}; it stays on this host")
@@ -160,10 +168,12 @@ def write_rows(options: argparse.Namespace) -> None:
 
 def predict(options: argparse.Namespace) -> None:
     """Predict new rows with the model that a node keeps of an ended federation."""
-    from fedweave.api.reading import read_table
+    from fedweave.api import reading
     from fedweave.deployment import predictions
 
-    answer = predictions.of_table(app_spec(options.app), read_table(options.file), options.data, options.state)
+    encoding, spec = reading.check_encoding(options.file, options.encoding), app_spec(options.app)
+    table = reading.read_table(options.file, encoding=encoding)
+    answer = predictions.of_table(spec, table, options.data, options.state)
     text = answer.to_csv(index=False, float_format="%.6g", lineterminator="\n")
     if options.out:
         write_atomic(options.out, text)

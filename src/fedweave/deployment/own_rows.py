@@ -9,7 +9,7 @@ import torch
 
 from fedweave.api import exported_model, features
 from fedweave.api import folder as results_folder
-from fedweave.api.arrays import as_times
+from fedweave.api.arrays import as_times, check_zones
 from fedweave.api.tables import Preprocessing, convert_input_errors
 from fedweave.deployment.client_data import ClientFile
 from fedweave.deployment.spec import WIDTHS, AppSpec
@@ -77,6 +77,8 @@ def of_table(
     for name in (label, *([time] if time else [])):
         if name not in table:
             raise BadInput(f"table: no column {name!r}; it has {', '.join(map(str, table.columns))}")
+    if time:
+        check_zones(table[time], f"time: column {time!r}")
     return of_arrays(spec, x, table[label].to_numpy(), client, table[time].to_numpy() if time else None, shares)
 
 

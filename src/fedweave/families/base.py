@@ -14,6 +14,7 @@ from torch import Tensor
 from fedweave.client.data import ClientData
 from fedweave.client.local_training import Fit
 from fedweave.client.solvers import Solver
+from fedweave.errors import BadInput
 from fedweave.families.weaving import Weaving, all_ids, split_ids, usable_sources
 from fedweave.federation import graph_guards, guards, state_guards
 from fedweave.federation.hook_guards import guard_call
@@ -78,6 +79,20 @@ def check_local_names(method: Method) -> None:
     hooks = ("private", "local_names") if isinstance(method, SplitClient) else ("local_names",)
     for hook in hooks:
         guards.check_local_names(f"{type(method).__name__}.{hook}", getattr(method, hook), method.task.names)
+
+
+def check_shared_part(method: Method, model: str, where: str) -> None:
+    """Refuse a method whose clients keep every parameter of the `model`: it would train as Local does.
+
+    Raises:
+        BadInput: naming the place `where` the run is, the method, the model and the way out.
+    """
+    if not {*method.task.params} - {*method.local_names}:
+        raise BadInput(
+            f"{where}: {method.label} keeps every parameter of the model {model} at the client, so that nothing is "
+            "shared and it trains as Local does; take a model with a layer below its head, such as mlp, or leave "
+            f"{method.label} out"
+        )
 
 
 class GlobalModel(Method):

@@ -15,7 +15,7 @@ from fedweave.client.solvers import SOLVERS, Solver
 from fedweave.client.task import NodeClassification, RowClassification, Task
 from fedweave.data import Dataset, Partition
 from fedweave.errors import BadInput, choose, format_value
-from fedweave.families.base import check_local_names
+from fedweave.families.base import check_local_names, check_shared_part
 from fedweave.families.server_solvers import server_optimizer
 from fedweave.federation.executors import Executor, Loop, choose_executor
 from fedweave.federation.protocol import Method
@@ -127,7 +127,7 @@ def check_run(run: Run, where: str, inputs: Inputs | None = None) -> Method:
     """
     prefix = f"{where}: runs.{run.key}"
     choose(run.method, METHODS, f"{prefix}.method")
-    checks.check_budget(run, prefix)
+    checks.check_budget(run, prefix, inputs.partition.clients if inputs else run.task.partition.get("clients"))
     graph_controls.check_setting(run, prefix)
     if inputs:
         graph_controls.check_given_graph(run, inputs.partition, prefix)
@@ -141,6 +141,7 @@ def check_run(run: Run, where: str, inputs: Inputs | None = None) -> Method:
     method = build_method(run, task, spec.file_of(where))
     if inputs:
         check_local_names(method)
+        check_shared_part(method, name, prefix)
     if run.task.metric is not None:
         expected = run.task.targets or ("classes" if "classes" in capabilities else "forecasts")
         targets = task.targets_are if inputs else expected

@@ -76,15 +76,16 @@ def check_stored_graph(run: Run, where: str, names: Sequence[str] = ()) -> None:
     """Refuse a given or replayed graph that the run cannot read, before there are any models.
 
     Args:
-        names: of the clients; () before there are data, and then they are not checked.
+        names: of the clients; () before there are data, and then they are not checked, and nothing is where the number
+            of clients is that of the data.
 
     Raises:
         BadInput: as `graph_files.read_stored`; the number of layers is not checked.
     """
     kind, _, source = str(run.options.get("graph", "")).partition(":")
-    if kind in STORED and source:
+    clients = len(names) or run.task.partition.get("clients")
+    if kind in STORED and source and clients:
         setting = GraphSetting(kind, source)
-        clients = len(names) or run.task.partition["clients"]
         read_stored(run, setting, clients, None, f"{where}.graph: {run.options['graph']!r}", names)
 
 

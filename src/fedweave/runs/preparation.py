@@ -15,7 +15,7 @@ from fedweave.client.task import Task
 from fedweave.data import Dataset, Partition
 from fedweave.data.normalisation import to_float32
 from fedweave.errors import BadInput
-from fedweave.families.base import check_local_names
+from fedweave.families.base import check_local_names, check_shared_part
 from fedweave.federation.collaboration import is_recordable
 from fedweave.federation.executors import Batched, Executor, Processes, set_precision
 from fedweave.federation.federation import Federation
@@ -29,6 +29,7 @@ from fedweave.runs import assembly, federations, graph_controls, tasks
 from fedweave.runs.dependent_clients import check_equal_units
 from fedweave.runs.metric_check import check_metric
 from fedweave.runs.parallel import allocate_workers, cores, keep_memory
+from fedweave.study import checks
 from fedweave.study.spec import Run
 
 CHECKED_ROWS = 8  # on which a user's model is checked
@@ -184,6 +185,8 @@ def _prepare_split(
     federation = replace(federation, evaluated=evaluation_sample(sample, federation.ids, run.evaluate.clients))
     method = assembly.build_method(run, task)
     check_local_names(method)
+    checks.check_budget(run, f"runs.{run.key}", federation.clients)
+    check_shared_part(method, run.task.model["name"], f"runs.{run.key}")
     check_metric(run, dataset, partition)
     check_validation(run, method, federation)
     if is_recordable(1, federation.clients):

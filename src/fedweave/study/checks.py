@@ -122,7 +122,8 @@ def _check_partition(partition: Mapping[str, Any], where: str) -> None:
             check_option(options[choose(name, {**options, **common}, where)], value, f"{where}.{name}")
         if name == "split" and value is not None:
             check_shares(value, f"{where}.{name}")
-    _check_integer(partition.get("clients"), 1, MOST_CLIENTS, f"{where}.clients")
+    if "clients" in partition or not partitions.TRAITS[partition["name"]].owners:
+        _check_integer(partition.get("clients"), 1, MOST_CLIENTS, f"{where}.clients")
     for block in data.splits(partition, where):
         _check_integer(block.get("seed"), 0, LARGEST_WHOLE, f"{where}.seed")
 
@@ -170,15 +171,17 @@ def check_samples(runs: Sequence[Run], where: str) -> None:
             )
 
 
-def check_budget(run: Run, where: str) -> None:
-    """Refuse settings of `train` that contradict each other or the number of clients."""
-    train, clients = run.train, run.task.partition["clients"]
+def check_budget(run: Run, where: str, clients: int | None) -> None:
+    """Refuse settings of `train` that contradict each other or the number of clients; None: it is not yet known."""
+    train = run.train
     if train.steps and train.epochs != 1:
         _refuse(f"{where}: train.steps {train.steps} and train.epochs {train.epochs}: give one of them")
     if train.freeze and not train.newcomers:
         _refuse(f"{where}: train.freeze holds from the round in which train.newcomers join; set both or neither")
     if bool(train.newcomers) != bool(train.join_round) or train.join_round >= train.rounds:
         _refuse(f"{where}: train.newcomers and train.join_round go together, and the round must be below train.rounds")
+    if clients is None:
+        return
     if train.newcomers >= clients:
         _refuse(f"{where}: train.newcomers: {train.newcomers} of {clients} clients; leave at least one")
     if train.participation > clients or (train.participation > 1 and train.participation != int(train.participation)):

@@ -71,6 +71,8 @@ def partition(
 ) -> Partition:
     """Distribute the rows of `dataset` over `clients` clients by the rule `name` of PARTITIONS.
 
+    Where the clients are those of the data set (`RuleTraits.owners`), their number may be left out.
+
     Raises:
         BadInput: an unknown rule or option, a missing or impossible value, a rule that does not fit the data set, or
             that returned what is not a partition of it.
@@ -79,11 +81,13 @@ def partition(
     known = {setting.name: setting for setting in settings(name)}
     for key in options:
         choose(key, [*known, *PARAMETERS[1:]], "partition")
-    clients = check_integer("clients", clients, 1, None if TRAITS[name].owners else len(dataset.x))
-    seed = check_integer("seed", seed, 0)
     if not TRAITS[name].fits(dataset):
         fitting = ", ".join(key for key in PARTITIONS if TRAITS[key].fits(dataset))
         raise BadInput(f"partition.name: {name} does not fit {dataset.name} ({dataset.kind}); choices: {fitting}")
+    if clients is None and TRAITS[name].owners:
+        clients = dataset.natural_clients or None  # a data set without owners has none of its own
+    clients = check_integer("clients", clients, 1, None if TRAITS[name].owners else len(dataset.x))
+    seed = check_integer("seed", seed, 0)
     for key, value in options.items():
         check_option(known[key], value, f"partition.{key}")
     missing = [key for key, setting in known.items() if setting.default is REQUIRED and key not in options]
