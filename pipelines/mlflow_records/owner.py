@@ -6,10 +6,10 @@ import re
 import socket
 import uuid
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from fedweave.errors import BadInput
+from fedweave.files import write_new
 from fedweave.pipelines import addresses
 from fedweave.pipelines.paths import STATE
 
@@ -56,15 +56,8 @@ def project_filter(name: str) -> str:
 
 
 def _write_name() -> None:
-    """Write the name atomically; if another process does so at the same time, the first one wins."""
     folder = re.sub(r"[^\w-]+", "-", Path.cwd().name, flags=re.ASCII).strip("-")[:40] or "project"
-    FILE.parent.mkdir(parents=True, exist_ok=True)
-    suffix = uuid.uuid4().hex[:8]
-    draft = FILE.with_suffix(f".{suffix}")
-    draft.write_text(f"{folder}-{suffix}\n", encoding="utf-8")
-    with suppress(FileExistsError):
-        os.link(draft, FILE)
-    draft.unlink()
+    write_new(FILE, f"{folder}-{uuid.uuid4().hex[:8]}\n".encode())
 
 
 def _user() -> str:

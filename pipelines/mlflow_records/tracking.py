@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from fedweave import results
 from fedweave.errors import BadInput, format_count
 from fedweave.pipelines import addresses, project
-from fedweave.pipelines.mlflow_records import entries, registry, stamp, synchronise, versions, views, writer
+from fedweave.pipelines.mlflow_records import database, entries, registry, stamp, synchronise, versions, views, writer
 from fedweave.pipelines.paths import RESULTS, STATE
 from fedweave.pipelines.processes import run_main
 from fedweave.results import Study
@@ -87,20 +87,22 @@ def log_study(folder: Path | str, uri: str | None = None, models: bool = False) 
         models: copy the models of all runs, not only those of the best method of each task.
 
     Raises:
-        BadInput: no finished run, or a broken one; or the folder is a copy of another study's; or, when all else is
-            done, the name of a registered model belongs to another study.
+        BadInput: no finished run, or a broken one; or the folder is a copy of another study's; or the database or an
+            artifact cannot be written; or, when all else is done, the name of a registered model belongs to another
+            study.
     """
     with _lock():
         digest, study = stamp.results_digest(Path(folder)), results.load_study(folder)
         _check_folder(study)
-        store = writer.connect(study.name, uri)
-        tables = results.load_tables(study)
-        outcome = versions.synchronise(store, [*entries.units(study, tables)], whole=True)
-        copies = registry.log_models(store, study, tables, outcome.ids, models)
-        refusals = registry.register_best_models(store, study, tables, outcome.ids, copies)
-        views.describe(store, study, tables.board)
-        links = {task: views.link(store, task) for task in results.by_task(study)}
-        stamp.write(digest, study.name, mlflow.get_tracking_uri(), links)
+        with database.disk_errors(uri or mlflow.get_tracking_uri(), study.name):
+            store = writer.connect(study.name, uri)
+            tables = results.load_tables(study)
+            outcome = versions.synchronise(store, [*entries.units(study, tables)], whole=True)
+            copies = registry.log_models(store, study, tables, outcome.ids, models)
+            refusals = registry.register_best_models(store, study, tables, outcome.ids, copies)
+            views.describe(store, study, tables.board)
+            links = {task: views.link(store, task) for task in results.by_task(study)}
+            stamp.write(digest, study.name, mlflow.get_tracking_uri(), links)
     if refusals:
         raise BadInput(refusals[0])
     ids = [outcome.ids[run.name] for run in study.runs]

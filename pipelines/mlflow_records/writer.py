@@ -23,7 +23,7 @@ from sqlalchemy.engine import Engine
 
 from fedweave.errors import BadInput
 from fedweave.pipelines import addresses
-from fedweave.pipelines.mlflow_records import owner
+from fedweave.pipelines.mlflow_records import database, owner
 
 RUN, DIGEST, PARENT = "fedweave.run", "fedweave.digest", "mlflow.parentRunId"
 COMMIT = "mlflow.source.git.commit"
@@ -94,13 +94,16 @@ def connect(experiment: str, uri: str | None = None) -> Store:
 
     Raises:
         BadInput: the store is a file that is not a database, was written by another version of MLflow or in another
-            folder, or is a server that does not answer; or the file with the project's name is damaged.
+            folder, or cannot be written, or is a server that does not answer; or the file with the project's name is
+            damaged.
     """
     logging.getLogger("mlflow").setLevel(logging.ERROR)  # it announces its migrations
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # it prints the errors that it also raises
     if uri:
         mlflow.set_tracking_uri(uri)
     addresses.check_store(mlflow.get_tracking_uri(), experiment)
     project = owner.name_in_store(mlflow.get_tracking_uri())
+    database.create(mlflow.get_tracking_uri())
     if not event.contains(Engine, "connect", _configure_sqlite):
         event.listen(Engine, "connect", _configure_sqlite)
         os.register_at_fork(after_in_child=_forget_connections)

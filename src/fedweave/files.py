@@ -119,6 +119,25 @@ def write_atomic(path: Path | str, content: bytes | str, mode: int = 0o644) -> N
             temporary.write_text(content, encoding="utf-8")
 
 
+def write_new(path: Path | str, content: bytes) -> None:
+    """Write `content` to `path` unless it exists; of several processes that do so at once, the first one wins.
+
+    Raises:
+        BadInput: as `atomic_path`.
+    """
+    path = Path(path)
+    with _one_line_errors(path, {*USER_ERRORS, errno.ENOENT}):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(prefix=f".{path.name}.", dir=path.parent) as temporary:
+            temporary.write(content)
+            temporary.flush()
+            Path(temporary.name).chmod(0o644)
+            _sync(Path(temporary.name))
+            with suppress(FileExistsError):
+                os.link(temporary.name, path)
+        _sync(path.parent)
+
+
 def write_table(path: Path | str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Write a CSV file, as `write_atomic` does."""
     text = io.StringIO()
