@@ -147,7 +147,7 @@ def run_main(main: Callable[..., None], *failures: type[Exception], is_service: 
     """Run a stage's `main` with the arguments of the command line, then exit.
 
     Bad input ends with one line and exit code 2, an exception of `failures` with one line and exit code 3. A stage
-    ends with the process that started it: an orphan would go on and overwrite the outputs of the next attempt. A
+    ends with the process that started it: an orphan would continue and overwrite the outputs of the next attempt. A
     service does not: `nohup` lets it outlive its shell.
     """
     if not is_service:

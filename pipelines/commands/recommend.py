@@ -39,7 +39,7 @@ def recommend(
     settings: own_data.Settings = None,
     uses: Uses = None,
 ) -> None:  # fmt: skip
-    """Race methods on your own data, and say what to deploy; run it again to go on where it was stopped.
+    """Race methods on your own data, and say what to deploy; run it again to continue it.
 
     Example: fedweave recommend flights.csv --client dest --label late --time time_hour --budget 10min --out advice/
     """

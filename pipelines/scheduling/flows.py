@@ -227,7 +227,7 @@ def reproduce(
             RAY_ADDRESS, or by `slurm` as cluster.yaml says.
         parallel: how many stages run at once; 0: one per GPU, at least two; with workers the pool's limit; with ray the
             cores of this host.
-        retries: how often a failed stage is tried again; training goes on from its last checkpoint.
+        retries: how often a failed stage is tried again; training continues from its last checkpoint.
         gpus: values of CUDA_VISIBLE_DEVICES, one per training stage; empty: all GPUs of the host.
         share: with ray, the part of a GPU that a training stage takes; 0.25 packs four onto one.
     """

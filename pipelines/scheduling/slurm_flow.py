@@ -22,7 +22,7 @@ POLL = 10.0  # seconds between two queries of the queue
 def run_on_cluster(study: str, targets: Sequence[str] = ()) -> int:
     """Submit the stale stages, or continue the submission of an earlier flow; wait for them and commit them.
 
-    A flow that is cancelled cancels its jobs. While the queue gives no answer, the jobs go on. Returns the number of
+    A flow that is cancelled cancels its jobs. While the queue gives no answer, the jobs continue. Returns the number of
     stages that were committed.
 
     Raises:
@@ -75,5 +75,5 @@ def _query_progress(submission: Submission) -> "list[StageProgress]":
         try:
             return collection.progress(submission)
         except BadInput as error:
-            get_run_logger().warning("%s; the jobs go on, and the next look is in %g s", error, POLL)
+            get_run_logger().warning("%s; the jobs continue, and the next query is in %g s", error, POLL)
             host.current_resources().children.pause(POLL)

@@ -86,7 +86,7 @@ class Outcome:
 
 
 class StageJob(Checkpointable):
-    """The callable of one array task; it goes on after a requeue, from the last checkpoint of the training."""
+    """The callable of one array task; it continues after a requeue, from the last checkpoint of the training."""
 
     def __init__(self, tasks: Sequence[StageTask]) -> None:
         self.tasks = tuple(tasks)

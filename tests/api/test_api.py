@@ -416,7 +416,7 @@ class Killed(Exception):
 def test_the_bar_of_a_resumed_training_begins_at_its_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The first repetition was finished. The second goes on after round 4, from its checkpoint."""
+    """The first repetition was finished. The second continues after round 4, from its checkpoint."""
 
     def kill(progress: fw.Progress) -> None:
         if (progress.seed, progress.round) == (1, 5):

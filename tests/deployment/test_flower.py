@@ -31,7 +31,7 @@ PYTHON = ROOT / ".flower" / "bin" / "python"
 METHODS = {"fedrep": {}, "fedamp": {}, "pfedhn": {"width": 8, "hidden": 1}}  # one of each of three families
 NODES = 10
 PATIENCE = 420.0  # seconds; the first round of an app waits for its processes
-ROUNDS = 24  # enough for a killed node to return, since rounds go on without it
+ROUNDS = 24  # enough for a killed node to return, since rounds continue without it
 # pip's message without a network; any other error is a failure.
 UNREACHABLE = ("Temporary failure in name resolution", "Network is unreachable", "NewConnectionError", "ProxyError")
 

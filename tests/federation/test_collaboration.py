@@ -119,7 +119,7 @@ def test_simplex_projection_is_the_nearest_point() -> None:
 
 
 def test_a_row_with_nan_has_no_projection() -> None:
-    """As the cosines of models that diverged. The run goes on and says so; an index out of range would end it."""
+    """As the cosines of models that diverged. The run continues and says so; an index out of range would end it."""
     rows = torch.tensor([[0.2, torch.nan, 0.0], [torch.nan] * 3, [2.0, 0.0, 0.0]])
     nearest = collaboration.simplex_projection(rows)
     assert nearest[:2].isnan().all()

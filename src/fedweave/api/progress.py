@@ -81,7 +81,7 @@ class ProgressBar:
     def receive(self, progress: Progress) -> None:
         """Count a round that has ended, and pass it on to the callbacks.
 
-        A repetition that goes on from a checkpoint begins with a later round.
+        A repetition that continues from a checkpoint begins with a later round.
         """
         self._skip(progress.round - self.last_rounds.get(progress.seed, 0) - 1)
         self.last_rounds[progress.seed] = progress.round

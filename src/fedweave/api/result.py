@@ -208,7 +208,7 @@ class MethodResult:
         self, rows: Any, *, client: Any = None, label: Any = None, edges: Any = None, node: str = "node",
         rounds: int = 10, freeze: bool = False, federation: Any = None, out: Path | str | None = None, **options: Any,
     ) -> "MethodResult":  # fmt: skip
-        """Let clients join after training, in the method's own way, and go on for some rounds.
+        """Let clients join after training, in the method's own way, and continue for some rounds.
 
         What was fitted on training rows (the scaling, the values of categories) stays as it is. The round of each
         client is chosen by validation from those after the newcomers joined. The newcomers are scored on their own

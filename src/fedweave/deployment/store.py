@@ -51,7 +51,7 @@ class Store:
             content = load_tensors(path)
             header = (content["version"], content["spec"], content["round"])
         except Exception as error:  # a damaged file can raise nearly anything
-            raise BadInput(f"{path}: not a readable state ({type(error).__name__}); delete it to go on") from error
+            raise BadInput(f"{path}: not a readable state ({type(error).__name__}); delete it to continue") from error
         if header != (VERSION, self.spec, version):
             raise BadInput(f"{path}: is of (version, specification, round) {header}; give this node another folder")
         return content["content"]
@@ -78,7 +78,7 @@ class Store:
         """
         older = [stored for stored in sorted(self.versions(kind)) if stored < before and stored != keep]
         if kind == "state" and not any(stored == before for stored in self.versions(kind)):
-            older = older[:-1]  # the state that version `before` goes on from
+            older = older[:-1]  # the state that version `before` continues from
         for stored in older:
             self.path(stored, kind).unlink(missing_ok=True)
 

@@ -9,7 +9,7 @@ from fedweave.federation.timeline import Timeline
 class Accountant:
     """Counts the uploads of each client, from one evaluation to the next.
 
-    Participation is a function of the seed, so a run that goes on from a checkpoint counts again from round 0.
+    Participation is a function of the seed, so a run that continues from a checkpoint counts again from round 0.
     """
 
     def __init__(self, timeline: Timeline) -> None:

@@ -56,7 +56,7 @@ class Enrolment(NamedTuple):
 
     Attributes:
         upload: what is sent to the server.
-        client: entries of its private state, in place of those of `Method.join`; optimisers that it keeps go on too.
+        client: entries of its private state, in place of those of `Method.join`; optimisers that it keeps continue too.
     """
 
     upload: Tree

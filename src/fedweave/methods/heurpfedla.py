@@ -1,8 +1,8 @@
 """HeurpFedLA (Ma et al., CVPR 2022, arXiv:2205.03993): pFedLA that leaves the client the layers it mixes least.
 
-Server as pFedLA. Every round the k layers with the largest self weight α_ii^l are retained: the client goes on with its
-own, they are not sent down, and nothing is learned from them. Everything comes up, because others may need it: down P
-less the retained layers, up P, which reproduces the communication table of the paper.
+Server as pFedLA. Every round the k layers with the largest self weight α_ii^l are retained: the client continues with
+its own, they are not sent down, and nothing is learned from them. Everything comes up, because others may need it: down
+P less the retained layers, up P, which reproduces the communication table of the paper.
 
 Deviations:
 1. Normalisation layers are not ranked unless `rank_bn` (the layers the paper retains are convolutional and linear).

@@ -76,7 +76,7 @@ class Costs:
         return (sum(trained) + curve) * schedule.rounds * waves + runs * OVERHEAD
 
     def total_seconds(self, schedule: Schedule) -> float:
-        """Seconds of everything, if the slowest methods go on after every rung."""
+        """Seconds of everything, if the slowest methods continue after every rung."""
         total, candidates = self.final_seconds(schedule), schedule.settings
         entries = [*self.entries]
         for rung_share in schedule.rungs:

@@ -100,7 +100,7 @@ class Journal:
         return float(self._content().get("estimate", float("nan")))
 
     def rung_outcome(self, number: int) -> tuple[list[str], pd.DataFrame] | None:
-        """(names of the candidates that go on, table) of a rung that has ended."""
+        """(names of the candidates that continue, table) of a rung that has ended."""
         stored = self._content().get("rungs", {}).get(str(number))
         return None if stored is None else (stored["left"], pd.DataFrame(stored["table"]))
 

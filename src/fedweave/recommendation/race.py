@@ -1,8 +1,8 @@
 """The race: successive halving over rounds, and paired elimination over seeds and clients, on validation rows alone.
 
 Successive halving (Jamieson and Talwalkar, AISTATS 2016): every rung trains fewer candidates for more rounds. Within a
-method the better half of its settings goes on. A method goes on if its best candidate is not significantly worse than
-the best of all, and is in the better half.
+method the better half of its settings continues. A method continues if its best candidate is not significantly worse
+than the best of all, and is in the better half.
 """
 
 import math
@@ -25,7 +25,7 @@ from fedweave.results import statistics
 SHARES = (0.25, 0.5)  # of the rounds; one for each rung
 SEEDS = (2000, 2001)  # of the race; the last comparison uses others
 EVALUATIONS = 10  # of a run in the race
-MIN_METHODS = 3  # that go on besides the controls, unless they are significantly worse
+MIN_METHODS = 3  # that continue besides the controls, unless they are significantly worse
 # outcomes of a candidate
 GOES_ON = "goes on"
 DIVERGED, TRAFFIC = "diverged", "sends more than the budget"
@@ -40,7 +40,7 @@ class Rung:
     Attributes:
         rounds: of every candidate.
         table: one row per candidate, best first; `outcome` says what became of it.
-        remaining: the candidates that go on.
+        remaining: the candidates that continue.
     """
 
     rounds: int
@@ -74,7 +74,7 @@ class Race:
         return max(1, math.ceil(share * self.train["rounds"]))
 
     def train_rung(self, number: int, share: float, candidates: Sequence[Candidate]) -> Rung:
-        """Train `candidates` and decide which of them go on.
+        """Train `candidates` and decide which of them continue.
 
         Raises:
             Diverged: all of them diverged.
@@ -124,10 +124,10 @@ def outcomes(
     higher_is_better: bool,
     too_much: set[str],
 ) -> dict[str, str]:
-    """Candidate -> what becomes of it after a rung.
+    """Candidate -> its outcome after a rung.
 
-    Controls always go on with the better half of their settings, even above the budget of traffic, because the others
-    are compared with them.
+    Controls always continue with the better half of their settings, even above the budget of traffic, because the
+    others are compared with them.
 
     Args:
         scores: validation values [S, N] by candidate, with a column for each part; a diverged candidate has none.

@@ -62,7 +62,7 @@ def recommend(
         out: folder for the results; default: one that goes with the returned object. A second call with the same folder
             and arguments trains nothing again. Runs of other calls that are there must have been trained on the terms
             of the last comparison, as in `compare`.
-        progress: show what is going on, with estimates.
+        progress: show the progress, with estimates.
         callbacks: as in `compare`.
 
     Raises:

@@ -97,7 +97,7 @@ def resumed_equals_uninterrupted(method: Method, federation: Federation, expecte
     """The round after any round's state gives the same bits as never having stopped."""
     for before, after in itertools.pairwise(expected):
         resumed = next(iter(run(method, federation, SOME, Loop(), before.state)))
-        what = f"a run that goes on after round {before.round}, and one without a stop"
+        what = f"a run that continues after round {before.round}, and one without a stop"
         assert_close((resumed.state, resumed.scores), (after.state, after.scores), 0.0, what)
 
 

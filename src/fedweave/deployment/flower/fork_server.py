@@ -64,7 +64,7 @@ def prepare(folder: Path) -> socket.socket:
 
 
 def serve(folder: Path) -> None:
-    """Run the commands that connect, until this process is ended. Running commands go on after that."""
+    """Run the commands that connect, until this process is ended. Running commands continue after that."""
     programs = {entry.name: entry for entry in entry_points(group="console_scripts") if entry.name in COMMANDS}
     for name in PRELOADED:
         import_module(name)

@@ -41,7 +41,7 @@ def free_port() -> int:
 
 
 def require_flower() -> None:
-    """Refuse to go on in an environment without Flower.
+    """Refuse to continue in an environment without Flower.
 
     Raises:
         BadInput: naming the interpreter, and the way to one that has it.
