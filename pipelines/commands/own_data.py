@@ -13,6 +13,7 @@ from fedweave.errors import MAX_SUGGESTIONS, BadInput, choose, suggest
 from fedweave.federation.protocol import Method
 from fedweave.methods import METHODS
 from fedweave.pipelines.commands import data_options as opt
+from fedweave.pipelines.commands.interrupts import explain_interrupt
 from fedweave.pipelines.commands.single_run import parse_pairs
 from fedweave.pipelines.commands.studies import Uses
 from fedweave.pipelines.stages import terminal
@@ -67,7 +68,7 @@ def compare(
     chosen = split_settings(settings or [], metric)
     listed = build_methods(opt.split_words(methods), chosen.methods)
     federation = fw.Federation.from_file(file, client=client, **data)
-    with warnings.catch_warnings():
+    with explain_interrupt(out, resume), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # they are printed below the leaderboard
         comparison = fw.compare(
             federation, listed, model={"name": model, **chosen.model}, rounds=rounds, seeds=seeds,

@@ -10,6 +10,7 @@ from fedweave.errors import BadInput
 from fedweave.metrics import unit
 from fedweave.pipelines.commands import data_options as opt
 from fedweave.pipelines.commands import own_data
+from fedweave.pipelines.commands.interrupts import explain_interrupt
 from fedweave.pipelines.commands.studies import Uses
 from fedweave.pipelines.stages import terminal
 from fedweave.results import format_score
@@ -56,11 +57,12 @@ def recommend(
         raise BadInput(f"--set evaluate.{name}: a race sets its evaluation itself; leave it out, or use compare")
     listed = own_data.build_methods(opt.split_words(methods), chosen.methods)
     federation = fw.Federation.from_file(file, client=client, **data)
-    advice = fw.recommend(
-        federation, listed or None, budget=None if budget == "none" else budget,
-        traffic=traffic or None, model={"name": model, **chosen.model}, rounds=rounds, seeds=seeds, settings=points,
-        out=out, **chosen.train,
-    )  # fmt: skip
+    with explain_interrupt(out):
+        advice = fw.recommend(
+            federation, listed or None, budget=None if budget == "none" else budget,
+            traffic=traffic or None, model={"name": model, **chosen.model}, rounds=rounds, seeds=seeds,
+            settings=points, out=out, **chosen.train,
+        )  # fmt: skip
     show(advice)
 
 

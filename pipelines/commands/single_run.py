@@ -16,6 +16,7 @@ from fedweave.errors import BadInput, choose, format_value, prefix_errors
 from fedweave.metrics import unit
 from fedweave.pipelines import template
 from fedweave.pipelines.commands.data_options import output_path
+from fedweave.pipelines.commands.interrupts import explain_interrupt
 from fedweave.pipelines.commands.studies import Uses
 from fedweave.study import catalogue, config, plugins, schema, spec
 
@@ -73,12 +74,14 @@ def run(
             root=RAW,
         )  # fmt: skip
     reports: list[fw.Progress] = []
+    folder = output or SINGLE / chosen.key
     try:
-        result = fw.fit(
-            METHODS[method](**chosen.options), federation, model=chosen.task.model, seed=seed,
-            evaluate=asdict(chosen.evaluate), out=output or SINGLE / chosen.key, resume=resume,
-            callbacks=[reports.append], name=chosen.study, **asdict(chosen.train),
-        )  # fmt: skip
+        with explain_interrupt(folder, resume):
+            result = fw.fit(
+                METHODS[method](**chosen.options), federation, model=chosen.task.model, seed=seed,
+                evaluate=asdict(chosen.evaluate), out=folder, resume=resume,
+                callbacks=[reports.append], name=chosen.study, **asdict(chosen.train),
+            )  # fmt: skip
     except fw.Diverged as error:
         raise error.__cause__ or error from None  # which names settings as --set takes them, such as train.lr
     _show(result, seed)

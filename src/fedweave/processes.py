@@ -3,6 +3,7 @@
 import ctypes
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -19,12 +20,37 @@ def die_with_parent(number: int = signal.SIGTERM) -> None:
 
 @contextmanager
 def block_interrupts() -> Iterator[None]:
-    """A process that is started in this block ignores Ctrl-C, so it prints no traceback; its parent ends it."""
+    """A process that is started in this block ignores Ctrl-C, so it prints no traceback; its parent ends it.
+
+    In this process Ctrl-C takes effect at the end of the block.
+    """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    with _delay_interrupts():
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _delay_interrupts() -> Iterator[None]:
+    """Note Ctrl-C in this block, and raise it at the end.
+
+    The mask is of one thread, and another one may receive the signal. Its exception would be raised wherever the main
+    thread is: in a function that Python calls on a fork it would be printed and lost.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    received: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: received.append(number))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, handler)
+        if received:
+            signal.raise_signal(signal.SIGINT)
