@@ -65,5 +65,5 @@ def disk_errors(uri: str, study: str) -> Iterator[None]:
 
 
 def _line(file: Path, reason: str, study: str) -> str:
-    advice = f"free space, or make its folder one that can be written, then: fedweave log {study}"
+    advice = f"free space, or make it and its folder ones that can be written, then: fedweave log {study}"
     return f"{file}: cannot be written ({reason}); {advice}"

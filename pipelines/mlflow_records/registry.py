@@ -19,6 +19,7 @@ from mlflow.models import infer_signature
 from fedweave.api import packing
 from fedweave.methods import METHODS
 from fedweave.models import MODELS
+from fedweave.pipelines.mlflow_records import stamp
 from fedweave.pipelines.mlflow_records.owner import PROJECT
 from fedweave.pipelines.mlflow_records.writer import Store
 from fedweave.results import Run, Study, Tables, verdicts
@@ -56,7 +57,10 @@ def _update_model(store: Store, run: Run, run_id: str, copies: bool) -> str | No
     """The id of the copied model of a run; None where there is only a record of its place, or no model."""
     stored = _find_model(store, run_id)
     if stored is not None and EXTERNAL not in stored.tags:
-        return str(stored.model_id)
+        if not stamp.is_lost(stored.artifact_location):
+            return str(stored.model_id)
+        store.client.delete_logged_model(stored.model_id)
+        stored = None
     model = log_model(store, run, run_id) if copies else None
     if model is None and stored is None and any(run.folder.glob(serving.MODELS)):
         _record_place(store, run, run_id)
@@ -170,10 +174,10 @@ def _set_alias(store: Store, name: str, model: str, run_id: str, method: str, de
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-    versions = [v for v in store.client.search_model_versions(f"name = '{name}'") if v.run_id == run_id]
-    version = (
-        versions[0] if versions else store.client.create_model_version(name, f"models:/{model}", run_id, model_id=model)
-    )
+    source = f"models:/{model}"
+    registered = store.client.search_model_versions(f"name = '{name}'")
+    versions = [version for version in registered if (version.run_id, version.source) == (run_id, source)]
+    version = versions[0] if versions else store.client.create_model_version(name, source, run_id, model_id=model)
     if version.tags.get("method") != method:
         store.client.set_model_version_tag(name, version.version, "method", method)
     if version.description != description:

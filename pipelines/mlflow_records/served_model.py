@@ -6,8 +6,10 @@ MLflow stores this file and runs it when the model is loaded, so nothing is pick
 
 import json
 import sys
-from functools import wraps
+from collections.abc import Callable
+from functools import partial, wraps
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from fedweave.errors import BadInput
 
 PARAMETERS = {"client", "seed"}
 FIRST = -1  # as a seed: that of the first repetition
+MAX_VALUE_LENGTH = 60  # characters of a value in the line that refuses it
 
 
 class RequestError(MlflowException):
@@ -53,7 +56,7 @@ class PersonalizedModel(PythonModel):
         for name in json.loads(plugins.read_text(encoding="utf-8")) if plugins.is_file() else ():
             import_module(name)  # a plug-in with methods and models, stored with the code of fedweave
         self._predictor = packing.unpack(folder)
-        _refuse_unknown_parameters()
+        _refuse_in_one_line()
 
     # MLflow derives no schema from this annotation. Tables come as data frames.
     def predict(
@@ -77,26 +80,57 @@ class PersonalizedModel(PythonModel):
             raise RequestError(str(error)) from error
 
 
-def _refuse_unknown_parameters() -> None:
-    """Make an unknown parameter an error, and allow a number as the client.
+def _refuse_in_one_line() -> None:
+    """Let MLflow refuse wrong parameters and inputs of these models in one line.
 
-    MLflow itself ignores unknown parameters with a warning in its log, and refuses a number where the type is text.
+    MLflow itself ignores unknown parameters with a warning in its log, refuses a number where the type is text, and
+    puts the whole input before the reason.
     """
-    inner = vars(sys.modules["mlflow.pyfunc"]).get("_enforce_params_schema")
+    _wrap("_enforce_params_schema", _enforce_parameters)
+    _wrap("_validate_prediction_input", _validate_input)
+
+
+def _wrap(name: str, outer: Callable[..., Any]) -> None:
+    """Let `outer`, which gets the function `name` of MLflow as its first argument, take the place of it, once."""
+    module = vars(sys.modules["mlflow.pyfunc"])
+    inner = module.get(name)
     if inner is None or hasattr(inner, "fedweave"):
         return
+    module[name] = wraps(inner)(partial(outer, inner))
+    module[name].fedweave = True
 
-    @wraps(inner)
-    def enforce(params: Any, schema: Any) -> Any:
-        if schema is not None and {spec.name for spec in schema.params} == PARAMETERS and isinstance(params, dict):
-            for name in params:
-                if name not in PARAMETERS:
-                    raise RequestError(f"{name}: not a parameter; choices: {', '.join(sorted(PARAMETERS))}")
-            params = {name: str(value) if name == "client" else value for name, value in params.items()}
+
+def _is_of_fedweave(schema: Any) -> bool:
+    return schema is not None and {spec.name for spec in schema.params} == PARAMETERS
+
+
+def _enforce_parameters(inner: Callable[..., Any], params: Any, schema: Any) -> Any:
+    if params is None or not _is_of_fedweave(schema):
         return inner(params, schema)
+    if not isinstance(params, dict):
+        raise RequestError(f'params: {_shorten(params)} is no object; give {{"client": ...}}')
+    for name in params:
+        if name not in PARAMETERS:
+            raise RequestError(f"{name}: not a parameter; choices: {', '.join(sorted(PARAMETERS))}")
+    given = {name: value for name, value in params.items() if value is not None}
+    if not isinstance(given.get("seed", FIRST), int | np.integer):
+        raise RequestError(f"seed: {_shorten(given['seed'])} is no whole number")
+    return inner({name: str(value) if name == "client" else value for name, value in given.items()}, schema)
 
-    enforce.fedweave = True  # type: ignore[attr-defined]
-    vars(sys.modules["mlflow.pyfunc"])["_enforce_params_schema"] = enforce
+
+def _validate_input(inner: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    try:
+        return inner(*arguments, **named)
+    except MlflowException as error:
+        schema = signature(inner).bind(*arguments, **named).arguments.get("params_schema")
+        if isinstance(error, RequestError) or not _is_of_fedweave(schema):
+            raise
+        reason = " ".join(str(error).rpartition(" Error: ")[2].split())
+        raise RequestError(f"inputs: {reason}") from error
+
+
+def _shorten(value: object) -> str:
+    return repr(value)[:MAX_VALUE_LENGTH]
 
 
 set_model(PersonalizedModel())

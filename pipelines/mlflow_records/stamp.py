@@ -26,6 +26,12 @@ QUERIES = (
     "JOIN experiments e USING (experiment_id) WHERE e.name = ? ORDER BY 1, 2",
     "SELECT t.key, t.value FROM experiment_tags t JOIN experiments e USING (experiment_id) WHERE e.name = ? ORDER BY 1",
 )
+# The folders of everything that MLflow shows of an experiment; a user may delete them.
+FOLDERS = (
+    "SELECT r.artifact_uri FROM runs r JOIN experiments e USING (experiment_id) WHERE e.name = ? ORDER BY 1",
+    "SELECT m.artifact_location FROM logged_models m JOIN experiments e USING (experiment_id) WHERE e.name = ? "
+    "ORDER BY 1",
+)
 SQLITE = "sqlite:///"
 
 
@@ -86,6 +92,12 @@ def last_failure(study: str) -> float:
         return 0.0
 
 
+def is_lost(folder: str) -> bool:
+    """Whether `folder`, as MLflow names it, is one of this machine that does not exist."""
+    path = Path(folder.removeprefix("file://"))
+    return path.is_absolute() and not path.exists()
+
+
 def _failure_file(study: str) -> Path:
     return _stamp_file(study).with_suffix(".failed")
 
@@ -128,7 +140,7 @@ def _code() -> Iterator[str]:
 
 
 def _record_digest(study: str, uri: str) -> str:
-    """A digest of the experiment's rows; empty where there is no database to be read."""
+    """A digest of the experiment's rows, and of which folders exist; empty where there is no database to be read."""
     file = Path(uri.removeprefix(SQLITE).partition("?")[0])
     if not uri.startswith(SQLITE):
         return "elsewhere"
@@ -136,6 +148,8 @@ def _record_digest(study: str, uri: str) -> str:
         return ""
     try:
         with closing(sqlite3.connect(file, timeout=10)) as database:
-            return _digest(repr(row) for query in QUERIES for row in database.execute(query, (study,)))
+            rows = [repr(row) for query in QUERIES for row in database.execute(query, (study,))]
+            folders = [folder for query in FOLDERS for (folder,) in database.execute(query, (study,))]
+            return _digest(iter([*rows, *(f"{folder} {is_lost(folder)}" for folder in folders)]))
     except sqlite3.Error:  # damaged, or of another version: MLflow itself says what is wrong
         return ""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from mlflow.entities import Run as Logged
 
-from fedweave.pipelines.mlflow_records import owner, writer
+from fedweave.pipelines.mlflow_records import owner, stamp, writer
 from fedweave.pipelines.mlflow_records.writer import (
     COMMIT,
     CURRENT,
@@ -64,6 +64,8 @@ def synchronise(store: Store, units: Sequence[Unit], whole: bool) -> Synchronisa
         elif name in current and tree.parent.info.run_id == current[name].parent.info.run_id:
             restored += _restore(store, tree)
             _refresh(store, tree.parent, units_by_name[name])
+            if stamp.is_lost(str(tree.parent.info.artifact_uri)):
+                units_by_name[name].finish(store, str(tree.parent.info.run_id))
         else:
             superseded += _supersede(store, tree, current.get(name))
     ids = {name: str(tree.parent.info.run_id) for name, tree in current.items()}

@@ -159,6 +159,15 @@ class Runs:
         return 'Listing\n{"runs": [{"run-id": "5", "status": "finished:failed", "status-details": "no app"}]}'
 
 
+def test_a_superlink_that_was_killed_is_started_by_the_same_command(tmp_path, monkeypatch):
+    """The federation goes on from its last checkpoint."""
+    from fedweave.deployment.flower import run_monitor
+
+    monkeypatch.setattr(Runs, "poll", lambda _: -9)
+    with pytest.raises(BadInput, match=r"^the SuperLink has ended; see .*superlink.log, and run it again$"):
+        run_monitor.follow(tmp_path, Runs(tmp_path), "5", progress=False)
+
+
 def test_a_run_whose_server_ended_without_a_message_is_not_waited_for(tmp_path, monkeypatch):
     """It wrote no status, or only an earlier run did. It was killed after it wrote one. It reported a failure."""
     from fedweave.deployment.flower import run_monitor

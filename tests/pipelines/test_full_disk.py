@@ -90,7 +90,7 @@ def test_a_full_disk_is_one_line(
         tracking.try_log_study(Path("results", "toy"))
     assert capfd.readouterr().err == (
         f"not logged to MLflow: {tmp_path / 'one.db'}: cannot be written (database or disk is full); free space, or "
-        "make its folder one that can be written, then: fedweave log toy\n"
+        "make it and its folder ones that can be written, then: fedweave log toy\n"
     )
     tracking.log_study(folder, store)
     assert current(store, folder)

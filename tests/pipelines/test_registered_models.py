@@ -19,12 +19,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
 
 import fedweave as fw
 from fedweave import results
 from fedweave.api import packing
 from fedweave.errors import BadInput
-from fedweave.pipelines.mlflow_records import registry, synchronise, tracking, writer
+from fedweave.pipelines.mlflow_records import registry, stamp, synchronise, tracking, writer
 from tests import trained
 from tests.mlflow_store import fresh, logged
 from tests.servers import answers, free_port, until
@@ -198,13 +199,36 @@ def test_the_served_model_has_the_scores_of_the_run_on_stored_rows(store: str, t
             ({"klient": "1"}, "klient: not a parameter; choices: client, seed"),
             ({"client": "99"}, "client: '99' is unknown"),
             ({"client": "1", "seed": 7}, "seed: 7 was not trained; choices: 0, 1"),
+            ({"client": "1", "seed": "b"}, "seed: 'b' is no whole number"),
             ({}, "client: missing; give its name or number"),
         ):
             status, answer = ask(inputs=x, params=params)
-            assert 400 <= status < 500
+            assert status == 400
             assert answer["message"].startswith(words)
             assert len(answer["message"].splitlines()) == 1
             assert "stack_trace" not in answer
+
+
+WRONG_REQUESTS = [
+    ((2, 1, 4, 4), {"client": None}, "client: missing; "),
+    ((2, 1, 4, 4), {"client": 0, "seed": "b"}, "seed: 'b' is no whole number"),
+    ((2, 1, 4, 4), {"client": 0, "seed": 1.5}, "seed: 1.5 is no whole number"),
+    ((2, 1, 4, 4), [1], 'params: [1] is no object; give {"client": ...}'),
+    ((2, 1, 4, 3), {"client": 0}, "inputs: Shape of input (2, 1, 4, 3) does not match expected shape (-1, 1, 4, 4)."),
+]
+
+
+def test_a_loaded_model_refuses_wrong_requests_in_one_line(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLflow itself puts the whole input before the reason."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    tracking.log_study(trained.train("images", {"local": {}}), store)
+    model = mlflow.pyfunc.load_model("models:/toy-blobs@best")
+    for shape, params, line in WRONG_REQUESTS:
+        with pytest.raises(MlflowException) as caught:
+            model.predict(np.zeros(shape, np.float32), params)
+        assert str(caught.value).startswith(line)
+        assert "\n" not in str(caught.value)
+    assert len(model.predict(np.zeros((2, 1, 4, 4), np.float32), {"client": np.int64(1), "seed": None})) == 2
 
 
 def test_the_model_of_a_users_table_predicts_its_rows(store: str, tmp_path: Path) -> None:
@@ -296,3 +320,27 @@ def test_one_command_restores_a_deleted_database(
     assert first == second
     assert {study for study, _ in first} == {"toy", "table1"}
     assert len(first) == (1 + 2) + (1 + 1 + 1 + 4 + 4 + 13)
+
+
+def test_artifacts_that_were_deleted_are_restored(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The database alone still lists them. The registered model gets a new version, as the files of the old one are
+    lost.
+    """
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    folder = trained.train("images", {"local": {}, "fedavg": {}}, normalize="standard")
+    ids = tracking.log_study(folder, store).ids
+    x, client = trained.dataset("images").x[:5], MlflowClient(store)
+    expected = mlflow.pyfunc.load_model("models:/toy-blobs@best").predict(x, {"client": "2"})
+    files = {run: [file.path for file in client.list_artifacts(run, "run")] for run in ids}
+    assert stamp.is_current(folder, "toy", store)
+    shutil.rmtree("mlruns")
+    assert not stamp.is_current(folder, "toy", store)
+    record = tracking.log_study(folder, store)
+    assert (record.ids, record.new, record.copies) == (ids, 0, 1)
+    assert files == {run: [file.path for file in client.list_artifacts(run, "run")] for run in ids}
+    assert all(files.values())
+    assert np.array_equal(mlflow.pyfunc.load_model("models:/toy-blobs@best").predict(x, {"client": "2"}), expected)
+    assert stamp.is_current(folder, "toy", store)
+    assert client.get_model_version_by_alias("toy-blobs", "best").version == 2
+    tracking.log_study(folder, store)
+    assert len(client.search_model_versions("name = 'toy-blobs'")) == 2

@@ -58,7 +58,7 @@ class _RunMonitor:
         if current.get("state") == "failed":
             raise BadInput(f"{self.folder}: the federation has failed: {current['line']}")
         if self.host.processes["superlink"].poll() is not None:
-            raise BadInput(f"the SuperLink has ended; see {self.log}")
+            raise BadInput(f"the SuperLink has ended; see {self.log}, and run it again")
         if current and not is_alive(int(current["pid"])):
             newest = status.read(self.folder, self.run_id)  # it may have been written just before the server ended
             if newest.get("state") in ("finished", "failed"):
