@@ -63,8 +63,6 @@ def run(
 
     Example: fedweave run --method fedavg_ft --dataset digits --rounds 20 --set train.lr=0.1
     """
-    from fedweave.methods import METHODS
-
     plugins.load(plugins.resolve_paths(uses or [], "--uses").values())
     chosen = build_run(method, dataset, rounds, seed, settings or [])
     _download(chosen.task.dataset)
@@ -74,19 +72,26 @@ def run(
             root=RAW,
         )  # fmt: skip
     reports: list[fw.Progress] = []
-    folder = output or SINGLE / chosen.key
+    _show(_train(chosen, federation, output or SINGLE / chosen.key, resume, reports), seed)
+    if not reports:
+        out.print("it was trained before, with the same settings and code; --no-resume trains it again", soft_wrap=True)
+
+
+def _train(
+    chosen: spec.Run, federation: fw.Federation, folder: Path, resume: bool, reports: list[fw.Progress]
+) -> fw.MethodResult:
+    """Train the run into `folder`; every evaluated round is added to `reports`."""
+    from fedweave.methods import METHODS
+
     try:
         with explain_interrupt(folder, resume):
-            result = fw.fit(
-                METHODS[method](**chosen.options), federation, model=chosen.task.model, seed=seed,
+            return fw.fit(
+                METHODS[chosen.method](**chosen.options), federation, model=chosen.task.model, seed=chosen.seeds[0],
                 evaluate=asdict(chosen.evaluate), out=folder, resume=resume,
                 callbacks=[reports.append], name=chosen.study, **asdict(chosen.train),
             )  # fmt: skip
     except fw.Diverged as error:
         raise error.__cause__ or error from None  # which names settings as --set takes them, such as train.lr
-    _show(result, seed)
-    if not reports:
-        out.print("it was trained before, with the same settings and code; --no-resume trains it again", soft_wrap=True)
 
 
 def build_run(method: str, dataset: str, rounds: int, seed: int, settings: list[str]) -> spec.Run:
