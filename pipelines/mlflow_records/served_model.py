@@ -114,7 +114,7 @@ def _enforce_parameters(inner: Callable[..., Any], params: Any, schema: Any) -> 
             raise RequestError(f"{name}: not a parameter; choices: {', '.join(sorted(PARAMETERS))}")
     given = {name: value for name, value in params.items() if value is not None}
     if not isinstance(given.get("seed", FIRST), int | np.integer):
-        raise RequestError(f"seed: {_shorten(given['seed'])} is no whole number")
+        raise RequestError(f"seed: {_shorten(given['seed'])} is not a whole number")
     return inner({name: str(value) if name == "client" else value for name, value in given.items()}, schema)
 
 

@@ -199,7 +199,7 @@ def test_the_served_model_has_the_scores_of_the_run_on_stored_rows(store: str, t
             ({"klient": "1"}, "klient: not a parameter; choices: client, seed"),
             ({"client": "99"}, "client: '99' is unknown"),
             ({"client": "1", "seed": 7}, "seed: 7 was not trained; choices: 0, 1"),
-            ({"client": "1", "seed": "b"}, "seed: 'b' is no whole number"),
+            ({"client": "1", "seed": "b"}, "seed: 'b' is not a whole number"),
             ({}, "client: missing; give its name or number"),
         ):
             status, answer = ask(inputs=x, params=params)
@@ -211,8 +211,8 @@ def test_the_served_model_has_the_scores_of_the_run_on_stored_rows(store: str, t
 
 WRONG_REQUESTS = [
     ((2, 1, 4, 4), {"client": None}, "client: missing; "),
-    ((2, 1, 4, 4), {"client": 0, "seed": "b"}, "seed: 'b' is no whole number"),
-    ((2, 1, 4, 4), {"client": 0, "seed": 1.5}, "seed: 1.5 is no whole number"),
+    ((2, 1, 4, 4), {"client": 0, "seed": "b"}, "seed: 'b' is not a whole number"),
+    ((2, 1, 4, 4), {"client": 0, "seed": 1.5}, "seed: 1.5 is not a whole number"),
     ((2, 1, 4, 4), [1], 'params: [1] is no object; give {"client": ...}'),
     ((2, 1, 4, 3), {"client": 0}, "inputs: Shape of input (2, 1, 4, 3) does not match expected shape (-1, 1, 4, 4)."),
 ]
