@@ -59,7 +59,7 @@ def with_rows(part: str, client: int, rows: Any) -> Partition:
 WRONG: dict[str, Callable[[], Any]] = {
     "returned an object of type tuple; return a fedweave.data.Partition": lambda: (1, 2),
     "train must be arrays of numbers of the type int64": lambda: partition({**good(), "train": [[1], [2], [3], [4]]}),
-    "returned 2 clients, but 4 are asked for": lambda: partition({k: v[:2] for k, v in good().items()}),
+    "returned 2 clients, but 4 are requested": lambda: partition({k: v[:2] for k, v in good().items()}),
     "client 0 and another one have the name 'x'": lambda: partition(good(), names=("x", "y", "x", "z")),
     "names must have 4 entries": lambda: partition(good(), names=("x",)),
     "its clients must hold rows": lambda: partition(good(), layout={"window": 1, "horizon": 1, "stride": 1}),

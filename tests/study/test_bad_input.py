@@ -300,7 +300,9 @@ def test_a_flow_gets_the_options_of_its_command(
     monkeypatch.setattr(sys, "argv", ["flows", *words])
     given: dict[str, object] = {}
     monkeypatch.setattr(flows, "reproduce", lambda **options: given.update(options))
-    flows.main()
+    with pytest.raises(SystemExit) as ended:
+        flows.main()
+    assert ended.value.code == 0
     assert given[words[-2].strip("-")] == (0.25 if words[-1] == "0.25" else words[-1])
 
 
