@@ -195,7 +195,7 @@ def test_the_folder_of_another_project_is_refused(owned: str, client: Any, tmp_p
         pool_owner.claim(client, owned)
     with pytest.raises(BadInput, match=f"^{theirs}.*: fedweave worker --role stages; another project needs a pool"):
         pool_owner.check_flows(client, owned)
-    with pytest.raises(BadInput, match=f"^{theirs}.*no clone of it .*; set FEDWEAVE_POOL in .env to the pool of this"):
+    with pytest.raises(BadInput, match=f"^{theirs}.*is not a clone of it .*; set FEDWEAVE_POOL in .env to the pool of"):
         pool_owner.check_stages(client, owned, is_named=False)
     assert pool_owner.check_stages(client, owned, is_named=True).folder == str(tmp_path / "owner")
 
