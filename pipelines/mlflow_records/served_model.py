@@ -20,11 +20,10 @@ from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 from mlflow.pyfunc import PythonModel, PythonModelContext
 
 from fedweave.api import packing
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, format_value
 
 PARAMETERS = {"client", "seed"}
 FIRST = -1  # as a seed: that of the first repetition
-MAX_VALUE_LENGTH = 60  # characters of a value in the line that refuses it
 
 
 class RequestError(MlflowException):
@@ -108,13 +107,13 @@ def _enforce_parameters(inner: Callable[..., Any], params: Any, schema: Any) -> 
     if params is None or not _is_of_fedweave(schema):
         return inner(params, schema)
     if not isinstance(params, dict):
-        raise RequestError(f'params: {_shorten(params)} is no object; give {{"client": ...}}')
+        raise RequestError(f'params: {format_value(params)} is no object; give {{"client": ...}}')
     for name in params:
         if name not in PARAMETERS:
             raise RequestError(f"{name}: not a parameter; choices: {', '.join(sorted(PARAMETERS))}")
     given = {name: value for name, value in params.items() if value is not None}
     if not isinstance(given.get("seed", FIRST), int | np.integer):
-        raise RequestError(f"seed: {_shorten(given['seed'])} is not a whole number")
+        raise RequestError(f"seed: {format_value(given['seed'])} is not a whole number")
     return inner({name: str(value) if name == "client" else value for name, value in given.items()}, schema)
 
 
@@ -127,10 +126,6 @@ def _validate_input(inner: Callable[..., Any], *arguments: Any, **named: Any) ->
             raise
         reason = " ".join(str(error).rpartition(" Error: ")[2].split())
         raise RequestError(f"inputs: {reason}") from error
-
-
-def _shorten(value: object) -> str:
-    return repr(value)[:MAX_VALUE_LENGTH]
 
 
 set_model(PersonalizedModel())

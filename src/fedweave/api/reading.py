@@ -114,8 +114,8 @@ def _read_csv(file: _TextFile, columns: Sequence[str] | None, ids: Collection[st
     """
     import pandas as pd
 
-    file = max(file, replace(file, separator=";"), key=lambda written: len(written.header()))
-    titles = file.header()
+    headers = {written: written.header() for written in (file, replace(file, separator=";"))}
+    file, titles = max(headers.items(), key=lambda entry: len(entry[1]))
     repeated = {title for title in titles if title and titles.count(title) > 1}
     used = None if columns is None or repeated & {*columns} else {*columns}.__contains__
     # Read in pieces, a column could have the number 1 in one piece and the text "1" in another.
