@@ -99,14 +99,14 @@ def test_methods_are_frozen_final_and_documented(name: str) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_sizes(path: Path) -> None:
-    """Files have at most 300 lines, and functions at most 40 lines of code.
+    """Files have at most 500 lines, and functions at most 60 lines of code.
 
     Docstrings do not count, because they must have room for shapes, units and errors.
     """
     text = path.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 300
+    assert len(text.splitlines()) <= 500
     functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
-    assert not [f.name for f in functions if f.end_lineno - f.lineno + 1 - documentation(f) > 40]
+    assert not [f.name for f in functions if f.end_lineno - f.lineno + 1 - documentation(f) > 60]
 
 
 def documentation(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

@@ -20,7 +20,7 @@ def main() -> None:
     study = spec.load()
     folder = paths.RESULTS / study.name
     remove_undeclared_folders(study)
-    tables = results.write(folder, paths.PARTITIONS)
+    tables = results.write(folder, paths.PARTITIONS, study.margins)
     # The stage `report` depends on this folder, which DVC must be able to restore also where there is no ablation.
     write_atomic(folder / "ablations" / "declared.json", json.dumps([*study.ablate]))
     print(f"{folder / 'leaderboard.csv'}: {format_count(len(tables.board), 'row')}")

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from fedweave.errors import BadInput, choose
+from fedweave.errors import BadInput, choose, format_value
 from fedweave.registry import check_name, register
 
 Function = Callable[[np.ndarray, np.ndarray], float]
 KINDS = ("classes", "numbers", "forecasts")
 NUMBERS = ("numbers", "forecasts")
+SHARE_OF_MEAN = re.compile(r"(\d+(?:\.\d+)?) ?%")
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,49}")
 PERCENT, SHARE, ERROR = (0.0, 100.0), (0.0, 1.0), (0.0, math.inf)  # bounds of metrics
 BINS = 15  # of the calibration error, as in Guo et al., 2017
@@ -274,3 +275,50 @@ def _reshape_outputs(targets: np.ndarray, outputs: np.ndarray) -> np.ndarray:
 
 def _differences(targets: np.ndarray, outputs: np.ndarray) -> np.ndarray:
     return _reshape_outputs(targets, outputs) - np.asarray(targets, dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Margin:
+    """The largest difference that is equivalent in practice: `points` of the score, or `share` of the smaller mean."""
+
+    points: float = 0.0
+    share: float = 0.0
+
+    def of(self, first: float, second: float) -> float:
+        """The margin of two means, in the unit of the score."""
+        return self.points + self.share * min(abs(first), abs(second))
+
+    def describe(self, metric: str) -> str:
+        """The margin in words: "1 point", "0.01" or "5 % of the error"; "none" if nothing is equivalent."""
+        if self.share:
+            return f"{100 * self.share:g} % of the {'smaller mean' if METRICS[metric].higher_is_better else 'error'}"
+        if not self.points:
+            return "none"
+        return f"{self.points:g}" + (f" point{'s' * (self.points != 1)}" if unit(metric) else "")
+
+
+def parse_margin(value: object, where: str) -> Margin:
+    """A margin from a number in the unit of the score, or from a share of the mean such as "5 %".
+
+    Raises:
+        BadInput: it is neither.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf"):
+        return Margin(points=float(value))
+    if isinstance(value, str) and (match := SHARE_OF_MEAN.fullmatch(value.strip())):
+        return Margin(share=float(match[1]) / 100)
+    raise BadInput(
+        f"{where}: {format_value(value)} is not a margin; write a number in the unit of the score, such as 0.5, or a "
+        "share of the mean, such as '5 %'"
+    )
+
+
+def default_margin(metric: str) -> Margin:
+    """One point of a percentage, 0.01 of a share, 5 % of an error; none for a metric whose bounds are not known."""
+    about = METRICS.get(metric)
+    if about is None:
+        return Margin()
+    if not about.higher_is_better:
+        return Margin(share=0.05)
+    width = about.bounds[1] - about.bounds[0]
+    return Margin(points=0.01 * width) if np.isfinite(width) else Margin()

@@ -5,27 +5,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedweave.errors import format_count
-from fedweave.results.marks import MEANING
+from fedweave.results import statistics
 from fedweave.results.statistics import Comparison
 
-# Of two methods alone, whose test needs no correction.
-ALONE = {**MEANING, "undecided": MEANING["undecided"].replace("corrected ", "")}
+REASONS = {
+    statistics.ONE_SEED: "one seed: no verdict",
+    statistics.FEW_CLIENTS: f"fewer than {statistics.LEAST_CLIENTS} clients: no verdict",
+    statistics.NOT_COMPARED: "scores are missing: no verdict",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairedTest(Comparison):
-    """A paired comparison of two methods over the same clients.
+    """A paired comparison of two methods over the same seeds and clients: the verdict of the leaderboard.
 
     Attributes:
-        method, other: their names.
-        difference: mean of `method` minus mean of `other`.
-        low, high: 95 % interval of it, over seeds and clients.
-        p: of Wilcoxon's signed-rank test over clients, each averaged over its seeds; with several splits, of a mixed
-            model over splits and clients.
-        p_seeds: of the paired t test over seeds; NaN for one seed, and without a spread over seeds.
-        p_adjusted, p_seeds_adjusted: the same, corrected for the tests of the leaderboard.
-        better: the name of the better one, if `p_adjusted` is below 0.05 and the interval leaves out zero; else empty.
-        undecided: whether only one of `p_adjusted` and the interval finds a difference.
         tests: how many tests the correction is for; 1 if two methods alone were compared.
         clients, seeds, splits: how many; with several splits, clients of each.
         counted: which clients count as one, and how many they are; empty where each counts alone.
@@ -40,20 +34,30 @@ class PairedTest(Comparison):
     __test__ = False  # no test of pytest
 
     def __str__(self) -> str:
-        # Where every split assigns rows to clients anew, the test is over splits.
-        over = format_count(self.clients, "client") if self.splits == 1 else f"{self.splits} splits"
+        over = {statistics.SEEDS_AND_CLIENTS: "seeds and clients"}.get(self.over, "clients")
+        if self.splits > 1:
+            over = f"{self.splits} splits and their clients"
         corrected = f", {self.p_adjusted:.3g} corrected for {self.tests} tests" if self.tests > 1 else ""
+        numbers = f", p = {self.p:.3g}{corrected}" if np.isfinite(self.p_adjusted) else ""
         return (
             f"{self.method} - {self.other}: {self.difference:+.4g} "
-            f"(95 % interval {self.low:+.4g} to {self.high:+.4g}), "
-            f"p = {self.p:.3g} over {over}{corrected}: {self._verdict}" + (f"; {self.counted}" if self.counted else "")
+            f"(95 % interval {self.low:+.4g} to {self.high:+.4g} over {over}){numbers}: {self._words}"
+            + (f"; {self.counted}" if self.counted else "")
         )
 
     @property
-    def _verdict(self) -> str:
-        """The result in words, by the rule of the leaderboard's marks."""
+    def _words(self) -> str:
+        """The verdict in words."""
         if self.better:
-            return f"{self.better} is significantly better"
-        if np.isnan(self.p):
-            return "undecided: no test was possible"
-        return (MEANING if self.tests > 1 else ALONE)["undecided" if self.undecided else "same"]
+            return f"{self.better} is better"
+        if self.verdict == statistics.EQUIVALENT:
+            return f"equivalent (within {self.margin:.4g}; p = {self.p_equivalent:.3g})"
+        if self.verdict == statistics.OPEN:
+            return f"open{self._further_seeds}"
+        return REASONS.get(self.over, "no verdict")
+
+    @property
+    def _further_seeds(self) -> str:
+        if np.isfinite(self.seeds_needed):
+            return f"; {format_count(int(self.seeds_needed), 'seed')} would decide at the variance seen"
+        return "; more seeds alone would not decide, more clients may"

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from fedweave.results.formats import DIGITS
 from fedweave.results.runs import Run
 from fedweave.results.selection import score_matrix
-from fedweave.results.statistics import DIGITS
 
 LOCAL = "Local"
 

@@ -1,4 +1,4 @@
-"""Words and marks for the results of tests, which claim no more than the tests do."""
+"""Words and marks for verdicts, which claim no more than the tests do."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,43 +10,39 @@ from fedweave.results import statistics
 # Every method is tested against each of them: local training, and one global model with local fine-tuning.
 CONTROLS = ("Local", "FedAvg-FT")
 REFERENCES = ("Local", "FedAvg", "FedAvg-FT")  # labels of runs that are controls and not methods to compare
-SYMBOLS = {"better": "▲", "worse": "▽", "undecided": "?", "same": "≈", "": ""}
-MARKS = {"tied": "≈ ", "undecided": "? "}  # before the score: the result of the test against the leader
+SYMBOLS = {"better": "▲", "worse": "▽", "equivalent": "≈", "open": "?", "": ""}
+MARKS = {"equivalent": "≈ ", "open": "? "}  # before the score: the result of the test against the leader
 MEANING = {
-    "better": "significantly better",
-    "worse": "significantly worse",
-    "undecided": "undecided: only one of the interval and the corrected test finds a difference",
-    "same": "not significantly different",
+    "better": "better",
+    "worse": "worse",
+    "equivalent": "equivalent: the difference is within the margin",
+    "open": "open: neither a difference nor equivalence is shown",
 }
 
 
 def outcome(test: Mapping[str, Any], method: str) -> str:
-    """The outcome of a test for `method`: better, worse, undecided, same, or "" where no test was possible."""
-    if pd.isna(test["p_adjusted"]):
-        return ""
-    if test["better"]:
-        return "better" if test["better"] == method else "worse"
-    return "undecided" if test["undecided"] else "same"
+    """The verdict of a test for `method`: better, worse, equivalent, open, or "" where there is none."""
+    verdict = str(test["verdict"])
+    return verdict if method == test["method"] else statistics.OPPOSITE.get(verdict, verdict)
 
 
 def assign_marks(board: pd.DataFrame, significance: pd.DataFrame) -> dict[str, str]:
     """Method -> its one mark against the leader of the task.
 
-    "best": leads, and is significantly ahead of all others. "lead": leads, but is not significantly ahead of all.
-    "tied": not significantly different from the leader. "undecided": only one of the interval of the difference and the
-    corrected test finds a difference, or no test was possible. "behind": significantly behind the leader. "diverged":
-    no finite score. "alone": nothing to compare with.
+    "best": leads, and is better than all others. "lead": leads, but is not shown to be better than all.
+    "equivalent": as good as the leader, within the margin. "open": neither is shown. "behind": worse than the leader.
+    "no verdict": none is possible, as with one seed. "diverged": no finite score. "alone": nothing to compare with.
     """
     tests = significance[significance["family"] == "leader"]
-    words = {"better": "behind", "same": "tied"}
-    marks = dict.fromkeys(board["method"], "behind" if len(board) > 1 else "alone")
-    marks |= {test["other"]: words.get(outcome(test, test["method"]), "undecided") for test in tests.to_dict("records")}
+    words = {"better": "behind", "equivalent": "equivalent", "worse": "open", "open": "open", "": "no verdict"}
+    marks = dict.fromkeys(board["method"], "no verdict" if len(board) > 1 else "alone")
+    marks |= {test["other"]: words[outcome(test, test["method"])] for test in tests.to_dict("records")}
     finite = board[board["mean"].notna()]["method"]
     marks |= dict.fromkeys(board[board["mean"].isna()]["method"], "diverged")
     if len(finite) and len(board) > 1:
         leader = tests["method"].iloc[0] if len(tests) else finite.iloc[0]
         rest = {mark for method, mark in marks.items() if method != leader}
-        marks[leader] = "best" if "behind" in rest and not rest & {"tied", "undecided"} else "lead"
+        marks[leader] = "best" if rest - {"diverged"} == {"behind"} else "lead"
     return marks
 
 
@@ -62,6 +58,7 @@ def control_tests(significance: pd.DataFrame, control: str) -> dict[str, dict[st
                 "difference": -test["difference"],
                 "low": -test["high"],
                 "high": -test["low"],
+                "verdict": outcome(test, test["other"]),
             }
     return rows
 

@@ -1,10 +1,8 @@
-"""Intervals and tests in which seeds, splits and clients vary, and a test over seeds alone."""
+"""Intervals of means in which seeds, splits and clients vary."""
 
 from typing import NamedTuple
 
 import numpy as np
-
-ROUNDING = 4 * 2.0**-23  # of differences, relative to the largest score; scores are computed in float32
 
 
 class MeanEstimate(NamedTuple):
@@ -54,49 +52,3 @@ def interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:
     mean, error, freedom = estimate_mean(np.atleast_2d(np.asarray(values, dtype=np.float64)))
     margin = 0.0 if error == 0 else float(stdtrit(freedom, (1 + level) / 2)) * error
     return mean - margin, mean + margin
-
-
-def mixed_model_test(first: np.ndarray, second: np.ndarray) -> float:
-    """Two-sided p of the mean difference of two [S, N] by the model of `estimate_mean`; 1 if none differs.
-
-    NaN for one seed or client, where the numbers of seeds differ, and where all differences are the same but for
-    rounding.
-    """
-    if np.shape(first) != np.shape(second):
-        return float("nan")
-    difference = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
-    if min(difference.shape) < 2 or not np.isfinite(difference).all():
-        return float("nan")
-    return _two_sided_p(difference, _rounding(first, second))
-
-
-def t_test_over_seeds(first: np.ndarray, second: np.ndarray) -> float:
-    """Two-sided p of the paired t test on each seed's mean over clients, [S, N] each; 1 if none differs.
-
-    NaN for one seed, and where the differences of all seeds are the same but for rounding, as of two methods whose
-    results do not depend on the seed.
-    """
-    if np.shape(first)[0] != np.shape(second)[0] or np.shape(first)[0] < 2:
-        return float("nan")
-    difference = np.asarray(first, dtype=np.float64).mean(1) - np.asarray(second, dtype=np.float64).mean(1)
-    return _two_sided_p(difference[:, None], _rounding(first, second))
-
-
-def _rounding(first: np.ndarray, second: np.ndarray) -> float:
-    """The largest error that rounding leaves in the differences of two arrays of scores."""
-    return ROUNDING * max(np.abs(first).max(initial=0.0), np.abs(second).max(initial=0.0))
-
-
-def _two_sided_p(difference: np.ndarray, rounding: float) -> float:
-    """Student's test of mean 0 on differences [S, N]; those of at most `rounding` are zero.
-
-    NaN without a spread: it is not known how much further seeds and clients would vary, so that no p can be computed.
-    """
-    from scipy.special import stdtr
-
-    if np.abs(difference).max() <= rounding:
-        return 1.0
-    estimate = estimate_mean(difference)
-    if np.ptp(difference) <= rounding or not estimate.error:
-        return float("nan")
-    return float(2 * stdtr(estimate.freedom, -abs(estimate.mean) / estimate.error))

@@ -15,10 +15,12 @@ import pandas as pd
 
 from fedweave.errors import BadInput, choose, format_count
 from fedweave.files import read, read_table
+from fedweave.metrics import Margin, default_margin, parse_margin
 from fedweave.results import published
 from fedweave.results.marks import CONTROLS, REFERENCES, control_column
 from fedweave.runs import selection
 
+MARGINS = "margins.json"  # margins of practical equivalence as the study writes them, by metric
 RETRAIN_HINT = "train the run again"  # the advice for every damaged file
 KEYS = ("seed", "round", "point", "split", "client")
 _INTEGER, _TEXT = ("int64", "int32"), ("string", "large_string")
@@ -146,7 +148,7 @@ class Run:
 
 class Study(NamedTuple):
     """The finished runs of a folder that are compared, the names of the unfinished, the runs that train on test rows,
-    and those that train on pooled rows: controls that are not federated.
+    and those that train on pooled rows: controls that are not federated; `margins` are those that the study sets.
     """
 
     name: str
@@ -155,6 +157,11 @@ class Study(NamedTuple):
     unfinished: tuple[str, ...]
     leaky: tuple[Run, ...] = ()
     pooled: tuple[Run, ...] = ()
+    margins: Mapping[str, Margin] = {}
+
+    def margin(self, metric: str) -> Margin:
+        """The margin of practical equivalence of a metric: the study's own, or the default."""
+        return self.margins.get(metric) or default_margin(metric)
 
     @property
     def all_runs(self) -> tuple[Run, ...]:
@@ -278,9 +285,23 @@ def load_study(folder: Path | str, only: Collection[str] | None = None) -> Study
         tuple(p.name for p in folders if p not in finished),
         leaky,
         pooled,
+        read_margins(folder),
     )
 
 
 def by_task(study: Study) -> dict[str, list[Run]]:
     """Task -> its runs."""
     return {task: [run for run in study.runs if run.task == task] for task in sorted({run.task for run in study.runs})}
+
+
+def read_margins(folder: Path) -> dict[str, Margin]:
+    """Metric -> the margin of practical equivalence that the study sets; empty where it sets none.
+
+    Raises:
+        BadInput: the file is damaged.
+    """
+    file = folder / MARGINS
+    if not file.is_file():
+        return {}
+    stored = read(file, lambda path: dict(json.loads(path.read_text(encoding="utf-8"))), "evaluate the study again")
+    return {str(metric): parse_margin(value, f"{file}: {metric}") for metric, value in stored.items()}

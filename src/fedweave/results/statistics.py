@@ -1,38 +1,46 @@
-"""Comparison of methods: paired tests, intervals and ranks over clients, seeds and tasks.
+"""Comparison of methods: which differences, and which equalities, hold for new seeds and new clients.
 
-Demsar, "Statistical Comparisons of Classifiers over Multiple Data Sets", JMLR 7 (2006): ranks, Friedman and Nemenyi;
-Westfall and Young, "Resampling-Based Multiple Testing" (1993), for the correction over clients;
-Holm, "A Simple Sequentially Rejective Multiple Test Procedure" (1979), for the one over seeds.
+One test decides (`joint_test`): its model has the variance between seeds and that between clients. Holm, "A Simple
+Sequentially Rejective Multiple Test Procedure" (1979), corrects tests of several tasks together.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import combinations
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedweave.errors import BadInput
-from fedweave.results.repetitions import interval, mixed_model_test, t_test_over_seeds
-from fedweave.tensors.random_streams import stream
+from fedweave.metrics import Margin
+from fedweave.results import paired_model
+from fedweave.results.formats import ALPHA
+from fedweave.results.joint_test import DRAWS, LEAST_CLIENTS, JointTest
+from fedweave.results.repetitions import interval
 
-ALPHA = 0.05
-
-DIGITS = 12  # of means over seeds beside the largest one; rounding errors must not break ties
-MOST_ENUMERATED = 13  # up to so many pairs, all sign flips are used
-RANDOM_FLIPS = 10_000  # random sign flips for more pairs, the observed signs among them
+BETTER, WORSE, EQUIVALENT, OPEN = "better", "worse", "equivalent", "open"
+OPPOSITE = {BETTER: WORSE, WORSE: BETTER}
+# What a comparison is over.
+SEEDS_AND_CLIENTS, CLIENTS, ONE_SEED, FEW_CLIENTS, NOT_COMPARED = (
+    "seeds and clients", "clients", "one seed", "too few clients", "no common scores",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """`method` against `other` on one task; `difference` is mean(method) - mean(other), [low, high] its 95 % interval.
+    """`method` against `other` on one task.
 
-    The interval is over seeds and clients (`repetitions.interval`).
-    `p` belongs to the test over clients, `p_seeds` to the test over seeds (NaN for a single seed); `..._adjusted` are
-    corrected. `better` names the winner where the corrected test over clients is significant and the interval, over
-    seeds and clients, leaves out zero. `undecided` is true where only one of the two finds a difference.
+    Attributes:
+        method, other: their names.
+        difference: mean(method) − mean(other).
+        low, high: 95 % interval of it, over what `over` names; over clients alone for one seed.
+        margin: differences up to it are equivalent in practice; 0 if nothing is.
+        p, p_adjusted: of the difference alone, and corrected for all tests of the family.
+        p_equivalent: of the claim that the difference is within the margin, corrected alike.
+        verdict: "better", "worse" or "equivalent" for `method`, "open" if nothing is shown, "" if nothing can be.
+        over: "seeds and clients"; "clients" where neither method depends on the seed, or both are fixed models; or why
+            there is no verdict: "one seed", "too few clients", "no common scores".
+        seeds_needed: how many seeds would decide an open comparison at the variance seen; NaN if seeds alone would not.
     """
 
     method: str
@@ -40,97 +48,25 @@ class Comparison:
     difference: float
     low: float
     high: float
+    margin: float
     p: float
     p_adjusted: float
-    better: str
-    p_seeds: float
-    p_seeds_adjusted: float
-    undecided: bool = False
+    p_equivalent: float
+    verdict: str
+    over: str
+    seeds_needed: float = float("nan")
+
+    @property
+    def better(self) -> str:
+        """Name of the better method; empty where none is."""
+        return {BETTER: self.method, WORSE: self.other}.get(self.verdict, "")
 
     def swap(self) -> "Comparison":
         """The same test from the side of `other`."""
         return replace(
-            self, method=self.other, other=self.method, difference=-self.difference, low=-self.high, high=-self.low
-        )
-
-
-class Ranking(NamedTuple):
-    """Average ranks [M] over T tasks (1 is best), Friedman's p, and the critical difference of Nemenyi's test."""
-
-    methods: tuple[str, ...]
-    ranks: np.ndarray
-    tasks: int
-    p: float
-    critical_difference: float
-
-
-def signed_rank(first: np.ndarray, second: np.ndarray) -> float:
-    """Two-sided p of Wilcoxon's signed-rank test on pairs [N]; 1 when no pair differs.
-
-    Exact up to 13 pairs, ties included, and up to 50 without; zero differences are dropped (Wilcoxon's own rule).
-    """
-    pairs = np.array([first, second], dtype=np.float64)
-    if not np.isfinite(pairs).all():
-        return float("nan")
-    # Only signs and order count.
-    difference = ((pairs[0] - pairs[1]) / (np.abs(pairs).max(initial=0.0) or 1.0)).round(DIGITS)
-    if not difference.any():
-        return 1.0
-    difference = difference[difference != 0]
-    if len(difference) > MOST_ENUMERATED:
-        from scipy.stats import wilcoxon
-
-        return float(wilcoxon(difference).pvalue)
-    # All 2^n signs at once: milliseconds, where scipy's exact test of tied ranks takes a quarter of a second.
-    ranks = _signed_ranks(difference)
-    return float((np.abs(_sign_flips(len(ranks)) @ ranks) >= abs(ranks.sum()) - 1e-9).mean())
-
-
-def step_down(differences: np.ndarray) -> np.ndarray:
-    """Two-sided p [K] of K paired tests on the same clients, corrected so that the chance of any false result is p.
-
-    Westfall and Young's step-down maximum. When no method differs, a client's row of `differences` [N, K] could equally
-    have the opposite sign, all K at once. So tests with equal results cost no power: with ten clients a leader can be
-    significantly better than thirty methods, where Holm's smallest p would be 30 · 2 / 2^10. The statistic is Student's
-    t, not the signed rank: of hundreds of pairs some always have the same sign at every client, by a small amount, and
-    no rank statistic can be larger than that. All 2^N sign flips are used up to 13 clients, and 10,000 random ones
-    beyond. A column with NaN gives NaN.
-    """
-    p_values = np.full(differences.shape[1], np.nan)
-    tested = np.flatnonzero(np.isfinite(differences).all(0))
-    if not len(tested):
-        return p_values
-    unit = differences[:, tested] / np.maximum(np.linalg.norm(differences[:, tested], axis=0), 1e-12)
-    observed = np.abs(unit.sum(0))  # grows with |t|, as the sum of squares is 1 under every flip
-    order = np.argsort(observed, kind="stable")
-    largest = np.maximum.accumulate(np.abs(_sign_flips(len(differences)) @ unit[:, order]), axis=1)
-    p = (largest >= observed[order] - 1e-9).mean(0)
-    p_values[tested[order]] = np.maximum.accumulate(p[::-1])[::-1]
-    return p_values
-
-
-@lru_cache(maxsize=4)
-def _sign_flips(count: int) -> np.ndarray:
-    """Signs [B, count] in ±1, the observed ones (all +1) among them."""
-    if count <= MOST_ENUMERATED:
-        return 1.0 - 2.0 * ((np.arange(2**count)[:, None] >> np.arange(count)) & 1)
-    signs = stream(count).choice([-1.0, 1.0], size=(RANDOM_FLIPS, count))
-    signs[0] = 1.0
-    return signs
-
-
-def _signed_ranks(difference: np.ndarray) -> np.ndarray:
-    """Wilcoxon's signed ranks [n]: zero where nothing differs, the other ranks from 1."""
-    ranks = np.zeros_like(difference)
-    differs = difference != 0
-    ranks[differs] = np.sign(difference[differs]) * _rank_values(np.abs(difference[differs]))
-    return ranks
-
-
-def _rank_values(values: np.ndarray) -> np.ndarray:
-    """Rank of every entry of `values` [n], from 1; ties share the mean rank."""
-    _, group, count = np.unique(values, return_inverse=True, return_counts=True)
-    return (count.cumsum() - (count - 1) / 2)[group]
+            self, method=self.other, other=self.method, difference=-self.difference, low=-self.high, high=-self.low,
+            verdict=OPPOSITE.get(self.verdict, self.verdict),
+        )  # fmt: skip
 
 
 def holm(p: ArrayLike) -> np.ndarray:
@@ -145,61 +81,109 @@ def holm(p: ArrayLike) -> np.ndarray:
 
 
 def compare_pairs(
-    values: Mapping[str, np.ndarray], pairs: Sequence[tuple[str, str]], higher_is_better: bool, splits: bool = False
+    values: Mapping[str, np.ndarray],
+    pairs: Sequence[tuple[str, str]],
+    higher_is_better: bool,
+    margin: Margin | None = None,
+    fixed: bool = False,
+    draws: int = DRAWS,
 ) -> list[Comparison]:
-    """Compare `pairs` of methods; `values` maps each method to [S, N] with the same clients in the same columns.
+    """Compare `pairs` of methods, corrected over all of them.
 
-    Clients are the pairs of the test, after averaging each client over its seeds. `better` names the winner where p,
-    corrected over all given pairs (`step_down`), is below 0.05 and the interval of the difference leaves out zero.
-    Otherwise it is empty: clients that agree because of a few seeds are not enough.
+    The variance between seeds is estimated with all methods in `values`, also those of no pair.
 
     Args:
-        splits: every seed has a split of its own. Then client 3 of one split is not client 3 of another, and the test
-            is `mixed_model_test` over splits, seeds and clients, corrected by Holm's procedure.
+        values: method -> [S, N], with the same seeds in the same rows and the same clients in the same columns. Where
+            every seed has a split of its own, rows are splits.
+        margin: of practical equivalence; None: nothing is equivalent.
+        fixed: the models are given, and no others will be trained: scores are averaged over seeds, and clients alone
+            vary.
+        draws: of the joint distribution.
+
+    Raises:
+        BadInput: methods with different numbers of clients.
     """
-    means = {name: np.asarray(v, dtype=np.float64).mean(0) for name, v in values.items()}
-    if len({mean.shape for mean in means.values()}) > 1:
-        raise BadInput(
-            f"values: methods have {sorted({mean.shape for mean in means.values()})} clients; pass the common ones"
-        )
-    raw = np.array(
-        [mixed_model_test(values[a], values[b]) if splits else signed_rank(means[a], means[b]) for a, b in pairs]
-    )
-    p_seeds = [t_test_over_seeds(np.asarray(values[a]), np.asarray(values[b])) for a, b in pairs]
-    is_single = len(pairs) < 2
-    if splits:
-        adjusted = holm(raw)
-    else:
-        adjusted = raw if is_single else np.fmax(raw, step_down(np.stack([means[a] - means[b] for a, b in pairs], 1)))
-    comparisons = [_comparison(*pair, values, means, higher_is_better, splits) for pair in pairs]
-    return [
-        _add_p_values(c, *map(float, p))
-        for c, p in zip(comparisons, np.stack([raw, adjusted, p_seeds, holm(p_seeds)], 1), strict=True)
+    arrays = {name: np.atleast_2d(np.asarray(v, dtype=np.float64)) for name, v in values.items()}
+    if fixed:
+        arrays = {name: array.mean(0, keepdims=True) for name, array in arrays.items()}
+    if len({array.shape[1] for array in arrays.values()}) > 1:
+        widths = sorted({array.shape[1] for array in arrays.values()})
+        raise BadInput(f"values: methods have {widths} clients; pass the common ones")
+    comparable = _find_comparable(arrays)
+    tested = [pair for pair in pairs if {*pair} <= {*comparable}]
+    margin = margin or Margin()
+    found = _test(arrays, comparable, tested, higher_is_better, margin, fixed, draws) if tested else {}
+    return [found.get(pair) or _describe_untested(arrays, *pair, margin) for pair in pairs]
+
+
+def _find_comparable(arrays: Mapping[str, np.ndarray]) -> list[str]:
+    """The methods with finite scores and as many seeds as most of them have, if there are two clients or more."""
+    finite = [name for name, array in arrays.items() if np.isfinite(array).all() and array.shape[1] > 1]
+    seeds = [len(arrays[name]) for name in finite]
+    usual = max(seeds, key=lambda count: (seeds.count(count), count), default=0)
+    return [name for name in finite if len(arrays[name]) == usual]
+
+
+def _test(
+    arrays: Mapping[str, np.ndarray],
+    names: Sequence[str],
+    pairs: Sequence[tuple[str, str]],
+    higher_is_better: bool,
+    margin: Margin,
+    fixed: bool,
+    draws: int,
+) -> dict[tuple[str, str], Comparison]:
+    """The tests of `pairs` of the comparable methods `names`."""
+    numbers = {name: number for number, name in enumerate(names)}
+    stacked = np.stack([arrays[name] for name in names])
+    test = JointTest(paired_model.fit(stacked, np.array([[numbers[a], numbers[b]] for a, b in pairs])), draws)
+    model, means = test.model, stacked.mean((1, 2))
+    margins = np.array([margin.of(means[a], means[b]) for a, b in model.pairs])
+    over = _describe_basis(model, fixed)
+    low, high = test.interval
+    decides = model.clients >= LEAST_CLIENTS and (model.seeds > 1 or fixed)
+    p_adjusted = test.p_adjusted if decides else np.full(len(pairs), np.nan)
+    p_equivalent = test.p_equivalent(margins) if decides else np.full(len(pairs), np.nan)
+    needed = test.seeds_needed(margins) if decides else np.full(len(pairs), np.nan)
+    verdicts = [
+        _verdict(difference if higher_is_better else -difference, *p)
+        for difference, *p in zip(model.mean, p_adjusted, p_equivalent, strict=True)
     ]
+    columns = (model.mean, low, high, margins, test.p, p_adjusted, p_equivalent)
+    return {
+        pair: Comparison(*pair, *map(float, numbers), verdict, basis, float(more) if verdict == OPEN else float("nan"))
+        for pair, *numbers, verdict, basis, more in zip(pairs, *columns, verdicts, over, needed, strict=True)
+    }
 
 
-def _add_p_values(c: Comparison, p: float, adjusted: float, seeds: float, seeds_adjusted: float) -> Comparison:
-    """A comparison with its p values, `better` and `undecided`."""
-    excludes_zero = c.low * c.high > 0
-    better = c.better if adjusted < ALPHA and excludes_zero else ""
-    undecided = (excludes_zero or adjusted < ALPHA) and not better and adjusted == adjusted
-    return replace(
-        c, p=p, p_adjusted=adjusted, p_seeds=seeds, p_seeds_adjusted=seeds_adjusted, better=better, undecided=undecided
-    )
+def _describe_basis(model: paired_model.PairedModel, fixed: bool) -> list[str]:
+    """What each pair is compared over, or why it has no verdict."""
+    if model.clients < LEAST_CLIENTS:
+        return [FEW_CLIENTS] * len(model.pairs)
+    if fixed:
+        return [CLIENTS] * len(model.pairs)
+    if model.seeds < 2:
+        return [ONE_SEED] * len(model.pairs)
+    return [SEEDS_AND_CLIENTS if varies else CLIENTS for varies in model.varies]
 
 
-def _comparison(
-    a: str, b: str, values: Mapping[str, np.ndarray], means: Mapping[str, np.ndarray], higher: bool, splits: bool
-) -> Comparison:
-    """The difference and its interval, still without a test: `better` is the method that is ahead."""
-    difference, nan = means[a] - means[b], float("nan")
-    paired = values[a] - values[b] if np.shape(values[a]) == np.shape(values[b]) else difference
-    gain = float(difference.mean() if higher else -difference.mean())
-    # A mean that depends on a few clients may have another sign than the ranks that are tested. Over splits, it is the
-    # mean that is tested.
-    tested = difference.mean() if splits else _signed_ranks(difference).sum()
-    better = (a if gain > 0 else b) if difference.mean() * tested > 0 else ""
-    return Comparison(a, b, float(difference.mean()), *interval(paired), nan, nan, better, nan, nan)
+def _verdict(gain: float, p_adjusted: float, p_equivalent: float) -> str:
+    """The outcome for the first method of a pair; a difference that is shown is one, also within the margin."""
+    if np.isnan(p_adjusted):
+        return ""
+    if p_adjusted < ALPHA:
+        return BETTER if gain > 0 else WORSE
+    return EQUIVALENT if p_equivalent < ALPHA else OPEN
+
+
+def _describe_untested(arrays: Mapping[str, np.ndarray], method: str, other: str, margin: Margin) -> Comparison:
+    """A pair without a test: scores are missing, there is one client, or the numbers of seeds differ."""
+    first, second = arrays[method], arrays[other]
+    paired = first - second if first.shape == second.shape else first.mean(0) - second.mean(0)
+    nan, clients = float("nan"), first.shape[1]
+    why = FEW_CLIENTS if clients < 2 else NOT_COMPARED
+    size = margin.of(float(first.mean()), float(second.mean()))
+    return Comparison(method, other, float(paired.mean()), *interval(paired), size, nan, nan, nan, "", why)
 
 
 def leader(values: Mapping[str, np.ndarray], higher_is_better: bool) -> str | None:
@@ -210,14 +194,18 @@ def leader(values: Mapping[str, np.ndarray], higher_is_better: bool) -> str | No
 
 
 def compare_all_pairs(
-    values: Mapping[str, np.ndarray], higher_is_better: bool, splits: bool = False
+    values: Mapping[str, np.ndarray], higher_is_better: bool, margin: Margin | None = None, draws: int = DRAWS
 ) -> list[Comparison]:
     """Every pair of methods once, corrected over all M (M - 1) / 2 tests."""
-    return compare_pairs(values, list(combinations(values, 2)), higher_is_better, splits)
+    return compare_pairs(values, list(combinations(values, 2)), higher_is_better, margin, draws=draws)
 
 
 def compare_to_controls(
-    values: Mapping[str, np.ndarray], controls: Sequence[str], higher_is_better: bool, splits: bool = False
+    values: Mapping[str, np.ndarray],
+    controls: Sequence[str],
+    higher_is_better: bool,
+    margin: Margin | None = None,
+    draws: int = DRAWS,
 ) -> list[Comparison]:
     """Every method against each of `controls`, corrected over these tests alone; controls missing in `values` are left
     out.
@@ -232,7 +220,7 @@ def compare_to_controls(
         for name in values
         if name not in present[: position + 1]
     ]
-    return compare_pairs(values, pairs, higher_is_better, splits) if pairs else []
+    return compare_pairs(values, pairs, higher_is_better, margin, draws=draws) if pairs else []
 
 
 def leader_comparisons(pairs: Sequence[Comparison], best: str | None) -> list[Comparison]:
@@ -242,54 +230,3 @@ def leader_comparisons(pairs: Sequence[Comparison], best: str | None) -> list[Co
     equal methods would be called better than one of them in every sixth study.
     """
     return [c if c.method == best else c.swap() for c in pairs if best in (c.method, c.other)]
-
-
-def ranks(scores: np.ndarray, higher_is_better: Sequence[bool]) -> np.ndarray:
-    """Rank of each method within each task, [T, M] from `scores` [T, M]; 1 is best, ties share the mean rank."""
-    signed = np.asarray(scores, dtype=np.float64) * np.where(np.asarray(higher_is_better), -1.0, 1.0)[:, None]
-    scale = np.abs(signed).max(axis=1, keepdims=True)
-    return np.stack([_rank_values(row) for row in (signed / np.where(scale > 0, scale, 1.0)).round(DIGITS)])
-
-
-def ranking(methods: Sequence[str], scores: np.ndarray, higher_is_better: Sequence[bool]) -> Ranking:
-    """Average ranks with Friedman's test and Nemenyi's critical difference at 0.05.
-
-    Raises:
-        BadInput: fewer than two tasks or three methods, or an empty cell.
-    """
-    scores = np.asarray(scores, dtype=np.float64)
-    tasks, count = scores.shape
-    if tasks < 2 or count < 3 or not np.isfinite(scores).all():
-        raise BadInput(f"scores: {tasks} tasks x {count} methods cannot be ranked; it takes 2 x 3 finite cells or more")
-    table = ranks(scores, higher_is_better)
-    critical = studentized_range(count) / np.sqrt(2) * np.sqrt(count * (count + 1) / (6 * tasks))
-    return Ranking(tuple(methods), table.mean(0), tasks, friedman(table), float(critical))
-
-
-def friedman(table: np.ndarray) -> float:
-    """p of Friedman's test on ranks [T, M], corrected for ties; 1 where all are tied."""
-    from scipy.special import chdtrc
-
-    tasks, count = table.shape
-    ties = sum(float((n**3 - n).sum()) for n in (np.unique(row, return_counts=True)[1] for row in table))
-    correction = 1 - ties / (tasks * count * (count**2 - 1))
-    if correction <= 0:
-        return 1.0
-    statistic = 12 * tasks / (count * (count + 1)) * float(((table.mean(0) - (count + 1) / 2) ** 2).sum()) / correction
-    return float(chdtrc(count - 1, statistic))
-
-
-def studentized_range(count: int) -> float:
-    """The 0.95 quantile of the range of `count` standard normal draws, which Nemenyi's test divides by the root of 2.
-
-    By bisection on P(range < q) = M ∫ φ(z) (Φ(z) − Φ(z − q))^(M − 1) dz, as importing scipy.stats costs a second.
-    """
-    from scipy.special import ndtr
-
-    z = np.linspace(-9.0, 9.0, 4001)
-    weight = count * np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi) * (z[1] - z[0])
-    low, high = 0.0, 20.0
-    for _ in range(50):
-        q = (low + high) / 2
-        low, high = (q, high) if (weight * (ndtr(z) - ndtr(z - q)) ** (count - 1)).sum() < 1 - ALPHA else (low, q)
-    return high

@@ -13,14 +13,15 @@ from fedweave.federation import graph_quality
 from fedweave.federation.graph_settings import is_control
 from fedweave.files import write_atomic
 from fedweave.metrics import clip
-from fedweave.results import published, statistics
+from fedweave.results import published, ranking, statistics
 from fedweave.results.formats import format_interval, format_score
 from fedweave.results.gains import gains
 from fedweave.results.marks import CONTROLS, MARKS, SYMBOLS, add_marks, control_column
 from fedweave.results.parts import scores_by_method
 from fedweave.results.quantities import MIB, cohorts, measures
 from fedweave.results.references import controls
-from fedweave.results.runs import Run, Study, by_task, load_study
+from fedweave.results.repetitions import interval
+from fedweave.results.runs import MARGINS, Run, Study, by_task, load_study
 from fedweave.results.selection import clients, progress, score_matrix
 from fedweave.runs import selection
 
@@ -84,7 +85,7 @@ def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
             printed = published.lookup(run.reference, run.printed_label, run.info["metric"])
         printed_numbers = {"published_mean": printed.mean, "published_std": printed.std} if printed else {}
         order = -1.0 if run.higher_is_better else 1.0
-        low, high = clip(run.info["metric"], statistics.interval(scores[run.task][run.label]))
+        low, high = clip(run.info["metric"], interval(scores[run.task][run.label]))
         about = {
             "study": study.name, **_score(run, table), "low": low, "high": high,
             **points(run, table), **progress(run), **gain_counts.get(run.name, {}),
@@ -135,12 +136,12 @@ def significance(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for task, runs in by_task(study).items():
         scores, higher = scores_by_method(runs, table), runs[0].higher_is_better
-        splits = runs[0].has_splits
-        pairs, graph_pairs = statistics.compare_all_pairs(scores, higher, splits), graph_control_pairs(runs)
+        margin = study.margin(runs[0].info["metric"])
+        pairs, graph_pairs = statistics.compare_all_pairs(scores, higher, margin), graph_control_pairs(runs)
         families = {
             "leader": statistics.leader_comparisons(pairs, _leader(runs, table)),
-            "controls": statistics.compare_to_controls(scores, CONTROLS, higher, splits),
-            "graph": statistics.compare_pairs(scores, graph_pairs, higher, splits) if graph_pairs else [],
+            "controls": statistics.compare_to_controls(scores, CONTROLS, higher, margin),
+            "graph": statistics.compare_pairs(scores, graph_pairs, higher, margin) if graph_pairs else [],
             "pairs": pairs,
         }
         rows += [{"task": task, "family": family, **asdict(c)} for family, part in families.items() for c in part]
@@ -202,11 +203,9 @@ def ranks(study: Study, table: pd.DataFrame) -> pd.DataFrame:
 def _rank_rows(task: str, scores: pd.DataFrame, higher: list[bool]) -> list[dict[str, Any]]:
     if len(scores) < 2 or len(scores.columns) < 3:
         return []
-    ranking = statistics.ranking(list(scores.columns), scores.to_numpy(), higher)
-    about = {"task": task, "blocks": ranking.tasks, "critical_difference": ranking.critical_difference, "p": ranking.p}
-    return [
-        {**about, "method": m, "rank": float(r)} for r, m in sorted(zip(ranking.ranks, ranking.methods, strict=True))
-    ]
+    ranked = ranking.ranking(list(scores.columns), scores.to_numpy(), higher)
+    about = {"task": task, "blocks": ranked.tasks, "critical_difference": ranked.critical_difference, "p": ranked.p}
+    return [{**about, "method": m, "rank": float(r)} for r, m in sorted(zip(ranked.ranks, ranked.methods, strict=True))]
 
 
 def compute_tables(study: Study, partitions: Path | None = None) -> Tables:
@@ -255,8 +254,14 @@ def dvc_metrics(frame: pd.DataFrame) -> dict[str, dict[str, float | None]]:
     return metrics
 
 
-def write(folder: Path | str, partitions: Path | None = None) -> Tables:
-    """Compute and write the tables of the study as CSV, and metrics/<run>.json."""
+def write(folder: Path | str, partitions: Path | None = None, margins: Mapping[str, object] | None = None) -> Tables:
+    """Compute and write the tables of the study as CSV, and metrics/<run>.json.
+
+    Args:
+        margins: of practical equivalence, as in params.yaml; None keeps those of the folder.
+    """
+    if margins is not None:
+        write_atomic(Path(folder) / MARGINS, json.dumps(dict(margins), indent=2) + "\n")
     study = load_study(folder)
     result = compute_tables(study, partitions)
     for field, frame in result._replace(board=result.board[COLUMNS])._asdict().items():

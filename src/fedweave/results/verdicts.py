@@ -21,8 +21,8 @@ __all__ = [
     "verdict",
 ]
 
-SIGNED_RANK_TEST = "Wilcoxon's signed-rank test over clients"
-MIXED_MODEL_TEST = "linear mixed model over seeds, splits and clients"
+SEEDS_TEST = "test over seeds and clients"
+SPLITS_TEST = "test over splits, seeds and clients"
 
 MOST_NAMES = 6  # most names in a sentence
 MOST_BEHIND = 3  # most methods behind the leader that are named
@@ -37,31 +37,41 @@ def verdict(board: pd.DataFrame, marks: Mapping[str, str]) -> str:
     score = format_score(row["mean"], row["std"], row["metric"]) + unit(row["metric"])
     names = {
         mark: [method for method in board["method"] if marks[method] == mark and method != leader]
-        for mark in ("behind", "undecided", "tied")
+        for mark in ("behind", "equivalent", "open", "no verdict")
     }
     if not any(names.values()):
         return f"{leader} reaches {score}; there is nothing to compare it with."
-    phrases = [f"significantly ahead of {_join_or_count(names['behind'])}"] if names["behind"] else []
-    phrases += [f"not significantly different from {join_names(names['tied'], 'or')}"] if names["tied"] else []
-    phrases += [f"undecided against {join_names(names['undecided'])}"] if names["undecided"] else []
+    phrases = [f"better than {_join_or_count(names['behind'])}"] if names["behind"] else []
+    phrases += [f"equivalent to {join_names(names['equivalent'])}"] if names["equivalent"] else []
+    phrases += [f"open against {join_names(names['open'])}"] if names["open"] else []
+    phrases += [f"no verdict against {join_names(names['no verdict'])}"] if names["no verdict"] else []
     return f"{leader} leads with {score}: {'; '.join(phrases)}."
 
 
 def reason_without_power(runs: Sequence[Run], table: pd.DataFrame) -> str:
-    """Why no test of the `runs` of a task can find a significant difference; empty where one can.
+    """Why the design of a task allows no verdict, whatever the scores; empty where it allows one.
 
     Args:
         table: a table of `results.clients`.
     """
-    repetitions, columns = next(iter(parts.scores_by_method(runs, table).values())).shape
-    if len(runs) > 1 and runs[0].has_splits and min(repetitions, columns) < 2:
-        what = "split" if repetitions < 2 else "client"
-        return f"With one {what} there is no test over splits; it takes 2 splits and 2 clients or more."
-    if len(runs) < 2 or runs[0].has_splits or 2.0 ** (1 - columns) < statistics.ALPHA:  # the least p: all columns agree
+    if len(runs) < 2:
+        return ""
+    shapes = [scores.shape for scores in parts.scores_by_method(runs, table).values()]
+    repetitions, columns = max(seeds for seeds, _ in shapes), shapes[0][1]
+    if repetitions < 2:
+        return (
+            "One seed: no verdict. How much the scores vary between seeds is not known; intervals are over clients "
+            "alone. It takes 2 seeds or more."
+        )
+    if columns >= statistics.LEAST_CLIENTS:
         return ""
     counted = describe_parts(runs, table)
     these = f"{columns} of these" if counted else format_count(columns, "client")
-    return f"{counted} With {these} no test can call a difference significant; it takes 6 or more.".lstrip()
+    least = f"{2.0 ** (1 - columns):.2g}"
+    return (
+        f"{counted} With {these} there is no verdict: even if all agree, p is {least} or more. It takes "
+        f"{statistics.LEAST_CLIENTS} or more."
+    ).lstrip()
 
 
 def describe_parts(runs: Sequence[Run], table: pd.DataFrame) -> str:
@@ -80,12 +90,12 @@ def describe_splits(runs: Sequence[Run]) -> str:
     if not seeds:
         return ""
     numbers = ", ".join(map(str, seeds[:MOST_NAMES])) + (", …" if len(seeds) > MOST_NAMES else "")
-    return f"{format_count(len(seeds), 'split')} ({numbers})" + (f": {MIXED_MODEL_TEST}" if len(runs) > 1 else "")
+    return f"{format_count(len(seeds), 'split')} ({numbers})" + (f": {SPLITS_TEST}" if len(runs) > 1 else "")
 
 
 def describe_test(runs: Sequence[Run]) -> str:
     """Which test compares the `runs` of a task, and its splits if it has several; empty for one run on one split."""
-    return describe_splits(runs) or (SIGNED_RANK_TEST if len(runs) > 1 else "")
+    return describe_splits(runs) or (SEEDS_TEST if len(runs) > 1 else "")
 
 
 def _join_or_count(methods: Sequence[str]) -> str:

@@ -18,7 +18,18 @@ from fedweave.study.method_lists import check_entries
 from fedweave.study.task_blocks import merge
 
 STUDIES = Path("studies")
-WORDS = ("about", "like", "uses", "seeds", "tasks", "methods", "without_controls", "tune", "ablate")  # of a study file
+WORDS = (
+    "about",
+    "like",
+    "uses",
+    "seeds",
+    "tasks",
+    "methods",
+    "without_controls",
+    "tune",
+    "ablate",
+    "margins",
+)  # of a study file
 
 
 def studies(folder: Path = STUDIES) -> dict[str, Path]:
@@ -167,6 +178,7 @@ def _build_blocks(name: str, own: Mapping[str, Any], folder: Path) -> dict[str, 
         "methods": {m: merge(defaults[m], own.get("methods", {}).get(m) or {}) for m in used_methods},
         "tune": {**tune, "spaces": spaces},
         "ablate": own.get("ablate", {}),
+        "margins": own.get("margins", {}),
     }
 
 
@@ -192,7 +204,7 @@ def _check_blocks(own: Mapping[str, Any], file: str) -> None:
     like = own.get("like", [])
     if not isinstance(like, str | list) or not all(isinstance(name, str) for name in like):
         raise BadInput(f"{file}: like: {own['like']!r} is not the name of a study, nor a list of names")
-    blocks = {key: own[key] for key in ("tasks", "methods", "tune", "ablate") if key in own}
+    blocks = {key: own[key] for key in ("tasks", "methods", "tune", "ablate", "margins") if key in own}
     for name in ("tasks", "methods"):
         parts = blocks.get(name)
         blocks |= {f"{name}.{key}": block for key, block in parts.items()} if isinstance(parts, Mapping) else {}

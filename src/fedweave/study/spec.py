@@ -9,13 +9,27 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.errors import BadInput, choose, format_value
+from fedweave.metrics import parse_margin
 from fedweave.study import plugins, variants
 from fedweave.study.config import MOST_SEEDS, construct, example, read_yaml
 from fedweave.study.schema import EvaluateSpec, RunEntry, TaskSpec, TrainSpec, TuneSpec
 
 PARAMS = Path("params.yaml")
 # Of params.yaml; `graphs` names the files of given graphs for DVC.
-WORDS = ("study", "about", "uses", "graphs", "seeds", "datasets", "tasks", "runs", "methods", "tune", "ablate")
+WORDS = (
+    "study",
+    "about",
+    "uses",
+    "graphs",
+    "seeds",
+    "datasets",
+    "tasks",
+    "runs",
+    "methods",
+    "tune",
+    "ablate",
+    "margins",
+)
 # A name is used as a word of a shell, a key of DVC, a file and a part of a URL. 100 bytes leave room for suffixes.
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  # of a study's name, which is not a key of DVC
@@ -89,6 +103,7 @@ class Study:
     methods: dict[str, dict[str, Any]]
     tune: TuneSpec
     ablate: dict[str, dict[str, Any]]
+    margins: dict[str, Any]  # of practical equivalence, by metric
     uses: tuple[str, ...] = ()
     file: str = ""  # the file that was read, for messages; empty if there is none
 
@@ -199,9 +214,21 @@ def parse(raw: Mapping[str, Any], where: str = "params.yaml") -> Study:
         dict(raw["methods"]),
         tune,
         ablate,
+        _check_margins(raw.get("margins") or {}, f"{where}: margins"),
         uses,
         where if where.endswith((".yaml", ".yml")) else "",
     )
+
+
+def _check_margins(margins: object, where: str) -> dict[str, Any]:
+    """Refuse margins that are no numbers or shares; metrics are checked where their names are known."""
+    if not isinstance(margins, Mapping):
+        raise BadInput(
+            f"{where}: {format_value(margins)} is not a mapping of metrics to margins; see docs/comparison.md"
+        )
+    for metric, value in margins.items():
+        parse_margin(value, f"{where}.{metric}")
+    return dict(margins)
 
 
 def _check_keys(raw: Mapping[str, Any], where: str) -> None:

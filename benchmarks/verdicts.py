@@ -1,0 +1,248 @@
+"""False claims and power of the verdicts, by simulation: `python -m benchmarks.verdicts [--studies 2000] [--jobs 2]`.
+
+A study has M methods, S seeds and N clients. The score of a method is the sum of effects of the client, of the seed, of
+the method's client, cell and seed; all are drawn anew for every study, and the methods do not differ. *Ratio* is the
+standard deviation over seeds divided by that over clients and cells together. Every call of a better method is false,
+and so is every call of an equivalent one where half of the methods differ from the others by the margin. A cell of the
+table fails if a one-sided binomial test rejects "at most 5 %" at 0.1 %.
+
+The tables are written to docs/verdicts/*.csv, which docs/comparison.md shows. It takes about an hour of two cores.
+"""
+
+import argparse
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from itertools import combinations, product
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy.special import stdtr
+from scipy.stats import binom
+
+from fedweave.files import write_atomic
+from fedweave.metrics import Margin
+from fedweave.recommendation.candidates import Candidate
+from fedweave.recommendation.race import _find_worse
+from fedweave.results import statistics
+from fedweave.results.marks import CONTROLS
+from fedweave.results.repetitions import estimate_mean, interval
+from fedweave.tensors.random_streams import stream
+
+FOLDER = Path("docs/verdicts")
+LEVEL, LIMIT = 0.05, 0.001  # of a false claim, and of the test that finds a cell in breach of it
+DRAWS = 1000  # of the joint distribution; a p value near 0.05 has a standard error of 0.007
+FACTORS = {
+    "ratio": (0.0, 0.05, 0.1, 0.2, 0.35, 0.7),
+    "seeds": (2, 3, 5, 10),
+    "clients": (6, 10, 20, 48, 100),
+    "methods": (6, 12, 30),
+    "effects": ("normal", "skewed", "heavy tails"),
+    "variances": ("equal", "factor 4"),
+}
+CELLS = 60
+LARGE_EFFECT = 1.2  # in standard deviations of a pair's difference on a client, averaged over seeds
+POWER_CELLS = tuple(product((0.0, 0.2, 0.35), (2, 3, 5), (10, 20, 48)))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One line of a table: how the studies are drawn."""
+
+    ratio: float
+    seeds: int
+    clients: int
+    methods: int
+    effects: str = "normal"
+    variances: str = "equal"
+
+    def study(self, generator: np.random.Generator) -> np.ndarray:
+        """Scores [M, S, N] of methods that do not differ."""
+        methods, seeds, clients = self.methods, self.seeds, self.clients
+        scale = np.ones(methods) if self.variances == "equal" else np.where(np.arange(methods) % 2, 2.0, 1.0)
+        draw = {
+            "normal": generator.standard_normal,
+            "skewed": lambda size: generator.standard_exponential(size) - 1,
+            "heavy tails": lambda size: generator.standard_t(4, size) / 2**0.5,
+        }[self.effects]
+        of_method = draw((methods, 1, clients)) + draw((methods, seeds, clients))
+        of_method += self.ratio * 2**0.5 * draw((methods, seeds, 1))
+        return 50 + draw((1, seeds, 1)) + 2 * draw((1, 1, clients)) + scale[:, None, None] * of_method
+
+    @property
+    def difference_deviation(self) -> float:
+        """Standard deviation of the difference of two methods on a client, averaged over seeds."""
+        return (2 + 2 / self.seeds) ** 0.5
+
+
+def design(count: int = CELLS) -> list[Cell]:
+    """A fraction of all combinations in which all pairs of levels occur about equally often; the same at every call.
+
+    Each next cell is, of all combinations, the one whose pairs of levels have occurred least.
+    """
+    levels = list(product(*FACTORS.values()))
+    order = stream(46).permutation(len(levels))
+    seen: dict[tuple[int, int, object, object], int] = {}
+    cells = []
+    for _ in range(count):
+        best = min(order, key=lambda i: sum(seen.get(pair, 0) ** 2 + seen.get(pair, 0) for pair in _pairs(levels[i])))
+        cells.append(levels[best])
+        for pair in _pairs(levels[best]):
+            seen[pair] = seen.get(pair, 0) + 1
+    return [Cell(**dict(zip(FACTORS, cell, strict=True))) for cell in sorted(cells, key=str)]
+
+
+def _pairs(levels: Sequence[object]) -> Iterator[tuple[int, int, object, object]]:
+    for i, j in combinations(range(len(levels)), 2):
+        yield i, j, levels[i], levels[j]
+
+
+def name_methods(count: int) -> list[str]:
+    """Names of the methods; the first two are controls."""
+    return [*CONTROLS, *(f"method {number}" for number in range(2, count))]
+
+
+def false_claims(cell: Cell, studies: int, draws: int = DRAWS) -> dict[str, float]:
+    """Share of studies with a false "better" in each family, and the coverage of intervals."""
+    generator, names = _generator(cell), name_methods(cell.methods)
+    wrong = dict.fromkeys(("all pairs", "controls", "leader"), 0)
+    covered = dict.fromkeys(("differences", "means"), 0.0)
+    for _ in range(studies):
+        values = dict(zip(names, cell.study(generator), strict=True))
+        pairs = statistics.compare_all_pairs(values, True, draws=draws)
+        leading = statistics.leader_comparisons(pairs, statistics.leader(values, True))
+        wrong["all pairs"] += any(c.better for c in pairs)
+        wrong["leader"] += any(c.better for c in leading)
+        wrong["controls"] += any(c.better for c in statistics.compare_to_controls(values, CONTROLS, True, draws=draws))
+        covered["differences"] += np.mean([c.low <= 0 <= c.high for c in pairs])
+        low, high = interval(values[names[0]])
+        covered["means"] += low <= 50 <= high
+    return {name: count / studies for name, count in (wrong | covered).items()}
+
+
+def other_families(cell: Cell, studies: int, draws: int = DRAWS) -> dict[str, float]:
+    """The same for the families of graphs, ablations, the race of `recommend`, its last comparison and single pairs."""
+    generator, names = _generator(cell), name_methods(cell.methods)
+    graphs = [pair for a, b, c in zip(*[iter(names)] * 3, strict=False) for pair in ((a, b), (a, c))]
+    ablation = [(name, names[0]) for name in names[1:]]
+    wrong = dict.fromkeys(("graphs", "ablation", "race", "last comparison", "one pair", "fixed models"), 0)
+    for _ in range(studies):
+        scores, validation = cell.study(generator), cell.study(generator)
+        values = dict(zip(names, scores, strict=True))
+        families = {"graphs": graphs, "ablation": ablation, "one pair": [(names[2], names[3])]}
+        # Validation chooses the method that is compared with local training.
+        order = np.argsort(-validation.mean((1, 2)))
+        chosen = next(names[i] for i in order if names[i] != "Local")
+        families["last comparison"] = [(chosen, "Local")]
+        for family, pairs in families.items():
+            wrong[family] += any(c.better for c in statistics.compare_pairs(values, pairs, True, draws=draws))
+        ranked = [Candidate(names[i], names[i], "fedavg", {}) for i in order]
+        wrong["race"] += bool(_find_worse(ranked, dict(zip(names, validation, strict=True)), True))
+        # Given models have no seeds: what a seed did to them is a part of their quality.
+        given = dict(zip(names, replace(cell, ratio=0.0, seeds=1).study(generator), strict=True))
+        one_pair = statistics.compare_pairs(given, [(names[2], names[3])], True, fixed=True, draws=draws)
+        wrong["fixed models"] += bool(one_pair[0].better)
+    return {name: count / studies for name, count in wrong.items()}
+
+
+def false_equivalence(cell: Cell, studies: int, draws: int = DRAWS) -> float:
+    """Share of studies that call two methods equivalent which differ by the margin."""
+    generator, names, margin = _generator(cell), name_methods(cell.methods), Margin(points=2.0)
+    above = {*names[::2]}
+    wrong = 0
+    for _ in range(studies):
+        values = dict(zip(names, cell.study(generator), strict=True))
+        values = {name: array + margin.points * (name in above) for name, array in values.items()}
+        pairs = statistics.compare_all_pairs(values, True, margin, draws)
+        wrong += any(c.verdict == "equivalent" and (c.method in above) != (c.other in above) for c in pairs)
+    return wrong / studies
+
+
+def power(cell: Cell, studies: int, draws: int = DRAWS) -> dict[str, float]:
+    """How often a method that is better than all others is called better than a control."""
+    generator, names = _generator(cell), name_methods(cell.methods)
+    found = dict.fromkeys(("controls", "all pairs", "plain mixed model, Holm"), 0)
+    for _ in range(studies):
+        scores = cell.study(generator)
+        scores[2] += LARGE_EFFECT * cell.difference_deviation
+        values = dict(zip(names, scores, strict=True))
+        tests = statistics.compare_to_controls(values, CONTROLS, True, draws=draws)
+        found["controls"] += _finds(tests, names[2], names[0])
+        found["all pairs"] += _finds(statistics.compare_all_pairs(values, True, draws=draws), names[2], names[0])
+        plain = statistics.holm([_plain_p(values[c.method] - values[c.other]) for c in tests])
+        wanted = next(i for i, c in enumerate(tests) if {c.method, c.other} == {names[2], names[0]})
+        found["plain mixed model, Holm"] += bool(plain[wanted] < LEVEL)
+    return {name: count / studies for name, count in found.items()}
+
+
+def _finds(tests: Sequence[statistics.Comparison], method: str, other: str) -> bool:
+    return any(c.better == method and {c.method, c.other} == {method, other} for c in tests)
+
+
+def _plain_p(difference: np.ndarray) -> float:
+    """Two-sided p of the mixed model of one pair alone, without moderation."""
+    estimate = estimate_mean(difference)
+    return float(2 * stdtr(estimate.freedom, -abs(estimate.mean) / estimate.error))
+
+
+def _generator(cell: Cell) -> np.random.Generator:
+    levels = [FACTORS[name].index(value) for name, value in asdict(cell).items()]
+    return stream(1, *levels)
+
+
+def breaks(share: float, studies: int) -> bool:
+    """Whether a share of false claims is significantly above the level."""
+    return bool(binom.sf(round(share * studies) - 1, studies, LEVEL) < LIMIT)
+
+
+OTHER_CELLS = (
+    Cell(0.2, 3, 20, 6), Cell(0.35, 5, 48, 12, "heavy tails", "factor 4"), Cell(0.7, 2, 100, 6, "skewed"),
+    Cell(0.0, 2, 10, 12, "skewed", "factor 4"),
+)  # fmt: skip
+TABLES = {
+    "false-claims": (false_claims, design()),
+    "other-families": (other_families, OTHER_CELLS),
+    "equivalence": (lambda cell, studies: {"equivalent": false_equivalence(cell, studies)}, OTHER_CELLS),
+    "power": (power, [Cell(ratio, seeds, clients, 6) for ratio, seeds, clients in POWER_CELLS]),
+}
+
+
+def measure(task: tuple[str, int, int]) -> tuple[str, int, dict[str, float], float]:
+    """(table, number of the line, its numbers, processor seconds)."""
+    table, number, studies = task
+    function, cells = TABLES[table]
+    start = time.process_time()
+    return table, number, function(cells[number], studies), time.process_time() - start
+
+
+def main() -> None:
+    """Write the tables; exit with 1 if a cell fails."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("tables", nargs="*", default=[*TABLES], help="names of tables (default: all)")
+    parser.add_argument("--studies", type=int, default=2000, help="studies of a cell (default %(default)s)")
+    parser.add_argument("--jobs", type=int, default=2, help="processes (default %(default)s)")
+    options = parser.parse_args()
+    tasks = [(table, number, options.studies) for table in options.tables for number in range(len(TABLES[table][1]))]
+    lines: dict[str, dict[int, dict[str, float]]] = {table: {} for table in options.tables}
+    seconds = 0.0
+    with ProcessPoolExecutor(options.jobs) as pool:
+        for table, number, numbers, spent in pool.map(measure, tasks):
+            seconds += spent
+            lines[table][number] = numbers
+            about = ", ".join(f"{name} {share:.3f}" for name, share in numbers.items())
+            print(f"{table}: {TABLES[table][1][number]}: {about} ({spent:.0f} s)", flush=True)
+    failed = 0
+    for table, by_number in lines.items():
+        rows = [{**asdict(TABLES[table][1][number]), **numbers} for number, numbers in sorted(by_number.items())]
+        frame = pd.DataFrame(rows).assign(studies=options.studies)
+        write_atomic(FOLDER / f"{table}.csv", frame.to_csv(index=False, lineterminator="\n", float_format="%.4g"))
+        claims = [] if table == "power" else [c for c in frame.columns[6:-1] if c not in ("differences", "means")]
+        failed += sum(breaks(share, options.studies) for name in claims for share in frame[name])
+    print(f"{seconds / 60:.0f} core-minutes; cells above {LEVEL:.0%}: {failed}")
+    raise SystemExit(failed > 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""The model of paired differences between methods, in which seeds, clients and single cells vary.
+
+The difference of two methods with seed s on client c is δ + A_s + B_c + E_sc. A comparison is about new seeds and new
+clients, so the mean over S seeds and N clients has the variance σ_A² / S + σ_B² / N + σ_E² / (S N): that of a linear
+mixed model, as in the quasi-F test of Clark, "The language-as-fixed-effect fallacy" (1973).
+
+Two or three seeds say little about σ_A. The methods of a task say more together: the mean square between seeds of each
+pair is moderated by those of all pairs, as in Smyth, "Linear models and empirical Bayes methods" (2004).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+ROUNDING = 4 * 2.0**-23  # of scores, relative to the largest one; they are computed in float32
+# The most degrees of freedom that all pairs together may add to those of a pair. With 16, a pair's own variance can be
+# four times the common one, which a handful of methods with two or three seeds could not show.
+MOST_PRIOR_FREEDOM = 16.0
+
+
+@dataclass(frozen=True)
+class PairedModel:
+    """The differences of K pairs of methods over S seeds and N clients.
+
+    Attributes:
+        scores: of every method, averaged over seeds [M, N].
+        pairs: numbers of the two methods of each pair [K, 2].
+        seeds, clients: S and N.
+        mean: difference of each pair [K].
+        between_clients: mean square of each pair between clients, with N − 1 degrees of freedom [K].
+        between_seeds: mean square between seeds, moderated, with `freedom` degrees of freedom [K].
+        own_between_seeds: the same without moderation, with S − 1 degrees of freedom [K].
+        rest: mean square of single cells, with (S − 1) (N − 1) degrees of freedom [K].
+        prior_freedom: d₀, the degrees of freedom that all pairs together add to those of one.
+        prior_between_seeds: s₀², the mean square between seeds of all pairs.
+        methods: M, how many methods `prior_between_seeds` is of.
+        varies: whether the scores of one of the two methods depend on the seed [K].
+        equal: whether no score of the two methods differs by more than rounding [K].
+    """
+
+    scores: Floats
+    pairs: NDArray[np.int64]
+    seeds: int
+    clients: int
+    mean: Floats
+    between_clients: Floats
+    between_seeds: Floats
+    own_between_seeds: Floats
+    rest: Floats
+    prior_freedom: float
+    prior_between_seeds: float
+    methods: int
+    varies: NDArray[np.bool_]
+    equal: NDArray[np.bool_]
+
+    @property
+    def freedom(self) -> int:
+        """Degrees of freedom of a moderated mean square between seeds."""
+        return max(1, round(self.prior_freedom) + self.seeds - 1)
+
+    @property
+    def seed_excess(self) -> Floats:
+        """N σ_A² of each pair [K]; a negative estimate counts as zero."""
+        return np.maximum(self.between_seeds - self.rest, 0.0)
+
+    @property
+    def error(self) -> Floats:
+        """Standard error of each mean difference [K]."""
+        return np.sqrt((self.between_clients + self.seed_excess) / (self.seeds * self.clients))
+
+    @property
+    def error_freedom(self) -> Floats:
+        """Degrees of freedom of `error`, by Satterthwaite's rule [K].
+
+        The common mean square s₀² is itself known with (M − 1) (S − 1) degrees of freedom only.
+        """
+        with np.errstate(divide="ignore", invalid="ignore"):
+            common = self.prior_freedom * self.prior_between_seeds / (self.freedom * self.between_seeds)
+            per_seed = 1 / self.freedom + common**2 / max(1, (self.methods - 1) * (self.seeds - 1))
+            per_cell = 1 / max(1, (self.seeds - 1) * (self.clients - 1))
+            spread = self.between_clients**2 / (self.clients - 1)
+            has_excess = self.seed_excess > 0
+            spread += np.where(has_excess, self.between_seeds**2 * per_seed + self.rest**2 * per_cell, 0.0)
+            return (self.between_clients + self.seed_excess) ** 2 / spread
+
+    def error_with(self, seeds: Floats) -> Floats:
+        """The standard error that each pair would have with other numbers of seeds [T]; [T, K]."""
+        of_seeds = self.seed_excess / self.clients
+        of_clients = np.maximum(self.between_clients - self.rest, 0.0) / self.seeds
+        return np.sqrt((of_seeds + self.rest / self.clients) / seeds[:, None] + of_clients / self.clients)
+
+
+def fit(values: Floats, pairs: NDArray[np.int64]) -> PairedModel:
+    """The model of `pairs` of the methods in `values` [M, S, N], finite, S and N at least 2; or S = 1.
+
+    One seed leaves the variance between clients: nothing is known of seeds.
+
+    Args:
+        pairs: [K, 2].
+    """
+    methods, seeds, clients = values.shape
+    rounding = ROUNDING * np.abs(values).max(initial=0.0)
+    depends_on_seed = np.ptp(values, axis=1).max(axis=1) > rounding
+    scores = values.mean(1)
+    first, second = pairs.T
+    differences = scores[first] - scores[second]
+    mean = differences.mean(1)
+    between_clients = seeds * ((differences - mean[:, None]) ** 2).sum(1) / (clients - 1)
+    largest = np.array([np.abs(values[a] - values[b]).max() for a, b in pairs])
+    varies = depends_on_seed[first] | depends_on_seed[second]
+    own, rest = _seed_squares(values, first, second)
+    everywhere = np.triu_indices(methods, 1)
+    every_square, _ = _seed_squares(values, *everywhere)
+    varying = depends_on_seed[everywhere[0]] | depends_on_seed[everywhere[1]]
+    pool = every_square[varying]
+    prior = prior_freedom = 0.0
+    if seeds > 1 and len(pool):
+        prior, prior_freedom = float(pool.mean()), estimate_prior_freedom(pool, seeds - 1)
+    weight = round(prior_freedom)
+    moderated = (weight * prior + (seeds - 1) * own) / (weight + seeds - 1) if seeds > 1 else own
+    return PairedModel(
+        scores, pairs, seeds, clients, mean, between_clients, np.where(varies, moderated, 0.0), own, rest,
+        float(weight), prior, methods, varies, largest <= rounding,
+    )  # fmt: skip
+
+
+def _seed_squares(values: Floats, first: NDArray[np.int64], second: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """Mean squares of the differences of pairs, between seeds and of single cells, [K] each; 0 for one seed."""
+    methods, seeds, clients = values.shape
+    if seeds < 2:
+        return np.zeros(len(first)), np.zeros(len(first))
+    of_seeds = values.mean(2) - values.mean((1, 2))[:, None]
+    cells = values - values.mean(1, keepdims=True) - of_seeds[:, :, None]
+    flat = cells.reshape(methods, -1)
+    products = flat @ flat.T  # of all pairs at once: K differences [S, N] would be large
+    own = np.diag(products)
+    rest = np.maximum(own[first] + own[second] - 2 * products[first, second], 0.0)
+    between = clients * ((of_seeds[first] - of_seeds[second]) ** 2).sum(1)
+    return between / (seeds - 1), rest / ((seeds - 1) * max(1, clients - 1))
+
+
+def estimate_prior_freedom(squares: Floats, freedom: int) -> float:
+    """d₀ of Smyth (2004), from the spread of log mean squares [K] of `freedom` degrees of freedom each.
+
+    Squares that spread no more than by chance give the largest value; fewer than two say nothing: 0.
+    """
+    from scipy.special import polygamma
+
+    positive = squares[squares > 0]
+    if len(positive) < 2:
+        return 0.0
+    excess = float(np.log(positive).var(ddof=1) - polygamma(1, freedom / 2))
+    if excess <= 0:
+        return MOST_PRIOR_FREEDOM
+    return min(2 * _inverse_trigamma(excess), MOST_PRIOR_FREEDOM)
+
+
+def _inverse_trigamma(value: float) -> float:
+    """x with ψ′(x) = value, by Newton's method on 1 / ψ′ (Smyth, 2004, appendix)."""
+    from scipy.special import polygamma
+
+    x = 0.5 + 1 / value
+    for _ in range(50):
+        trigamma = float(polygamma(1, x))
+        step = trigamma * (1 - trigamma / value) / float(polygamma(2, x))
+        x += step
+        if -step / x < 1e-8:
+            break
+    return x
