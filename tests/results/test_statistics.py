@@ -1,14 +1,17 @@
-"""Tests and intervals compared with enumeration, hand calculation, published tables and simulation."""
+"""Verdicts, intervals and ranks compared with hand calculation, other libraries and published tables."""
 
-from itertools import product
+from dataclasses import astuple
 
 import numpy as np
 import pytest
-from scipy.stats import ttest_1samp, wilcoxon
+from scipy.stats import ttest_1samp
 
 from fedweave.errors import BadInput
+from fedweave.metrics import METRICS, Margin, Metric, default_margin, parse_margin
 from fedweave.plots import cliques_of, space_labels
-from fedweave.results import statistics
+from fedweave.results import ranking, statistics
+from fedweave.results.repetitions import interval
+from tests.simulated_scores import draw_scores
 
 
 @pytest.fixture
@@ -17,159 +20,185 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(1)
 
 
-def test_signed_rank_is_the_exact_test_over_all_sign_flips(rng: np.random.Generator) -> None:
-    for _ in range(10):
-        a, b = rng.normal(size=(2, 8))
-        difference = a - b
-        rank = np.argsort(np.argsort(np.abs(difference))) + 1
-        sums = np.array([np.dot(rank, signs) for signs in product((0, 1), repeat=8)])
-        seen = np.dot(rank, difference > 0)
-        tail = min(np.mean(sums <= seen), np.mean(sums >= seen))
-        assert statistics.signed_rank(a, b) == pytest.approx(min(1.0, 2 * tail))
-
-
-def test_signed_rank_on_means_over_seeds_equals_scipy(rng: np.random.Generator) -> None:
-    first, second = rng.normal(0.3, 1, size=(3, 40)), rng.normal(size=(3, 40))
-    (test,) = statistics.compare_pairs({"a": first, "b": second}, [("a", "b")], higher_is_better=True)
-    assert test.p == pytest.approx(wilcoxon(first.mean(0), second.mean(0)).pvalue, rel=1e-12)
-    assert test.p == test.p_adjusted
-    assert test.difference == pytest.approx((first - second).mean())
-
-
-def test_equal_scores_give_a_p_of_one_and_nan_gives_nan() -> None:
-    assert statistics.signed_rank(np.ones(9), np.ones(9)) == 1.0
-    assert np.isnan(statistics.signed_rank(np.array([1.0, np.nan]), np.zeros(2)))
-
-
-def test_rounding_errors_do_not_break_ties(rng: np.random.Generator) -> None:
-    seeds = rng.normal(size=(5, 20))
-    first, second = 1e-3 * (0.5 + seeds.mean(0)), 1e-3 * (0.5 + seeds[::-1].mean(0))
-    assert (first != second).any()
-    assert statistics.signed_rank(first, second) == 1.0
-    assert statistics.signed_rank(first, second + 1e-6) < 1e-4
-
-
 def test_holm_by_hand() -> None:
     np.testing.assert_allclose(statistics.holm([0.01, 0.04, 0.03, 0.005]), [0.03, 0.06, 0.06, 0.02])
     np.testing.assert_allclose(statistics.holm([0.6, 0.5]), [1.0, 1.0])
     np.testing.assert_allclose(statistics.holm([0.01, np.nan, 0.02]), [0.02, np.nan, 0.02])
 
 
-def many(differences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Raw and corrected p of a leader against the methods that are `differences` [N, K] below it."""
-    values = {"leader": np.zeros((1, len(differences)))} | {
-        f"m{k}": -column[None] for k, column in enumerate(differences.T)
-    }
-    tests = statistics.compare_pairs(values, [("leader", name) for name in values if name != "leader"], True)
-    return np.array([c.p for c in tests]), np.array([c.p_adjusted for c in tests])
-
-
-def test_step_down_is_the_maximum_over_all_sign_flips(rng: np.random.Generator) -> None:
-    """By the definition: the largest statistic among the tests not yet rejected, over every way to change the signs of
-    clients.
-    """
-    differences = rng.normal(0.6, 1, size=(6, 4))
-    student = lambda d: np.abs(d.mean(0) / d.std(0, ddof=1))  # noqa: E731
-    seen = student(differences)
-    order = np.argsort(-seen)
-    expected, floor = np.empty(4), 0.0
-    for place, k in enumerate(order):
-        left = order[place:]
-        hits = [
-            student(np.array(signs)[:, None] * differences[:, left]).max() >= seen[k] - 1e-9
-            for signs in product((-1, 1), repeat=6)
-        ]
-        expected[k] = floor = max(floor, float(np.mean(hits)))
-    np.testing.assert_allclose(statistics.step_down(differences), expected)
-
-
-@pytest.mark.parametrize("clients", [10, 20])  # all flips, and drawn ones
-def test_corrected_tests_keep_the_family_wise_error(clients: int, rng: np.random.Generator) -> None:
-    """Six methods that do not differ, all compared with the same one."""
-    wrong = 0
-    for _ in range(300):
-        control, *others = rng.normal(size=(7, clients))
-        wrong += (statistics.step_down(np.stack([control - other for other in others], 1)) < 0.05).any()
-    assert wrong / 300 < 0.09  # 0.05 and three standard errors
-
-
-def test_corrected_p_is_between_the_raw_one_and_holms(rng: np.random.Generator) -> None:
-    """Ten clients: thirty methods are below the leader for every client, and differ significantly from it.
-
-    Holm's 30 · 2 / 1024 could never show that.
-    """
-    differences = np.abs(rng.normal(5, 1, size=(10, 30)))
-    p, adjusted = many(differences)
-    np.testing.assert_allclose(p, 2 / 1024)
-    np.testing.assert_allclose(adjusted, 2 / 1024)
-    assert (statistics.holm(p) > 0.05).all()
-    p, adjusted = many(rng.normal(0.5, 1, size=(10, 30)))
-    assert (adjusted >= p).all()
-    assert adjusted.mean() < statistics.holm(p).mean()
-
-
-def test_a_diverged_method_has_no_p(rng: np.random.Generator) -> None:
-    differences = rng.normal(1, 1, size=(8, 3))
-    broken = np.column_stack([differences, np.full(8, np.nan)])
-    np.testing.assert_array_equal(statistics.step_down(broken), [*statistics.step_down(differences), np.nan])
-    assert np.isnan(statistics.step_down(broken[:, 3:])).all()
-
-
 def test_a_method_is_better_only_by_its_test(rng: np.random.Generator) -> None:
     base = rng.normal(70, 8, size=(3, 12))
-    values = {"good": base + 3, "plain": base, "twin": base + rng.normal(0, 0.5, size=base.shape)}
+    noisy = rng.normal(0, 0.5, size=(2, 3, 12))
+    values = {"good": base + 3 + noisy[0], "plain": base, "twin": base + noisy[1]}
     pairs = {(c.method, c.other): c for c in statistics.compare_all_pairs(values, higher_is_better=True)}
-    assert pairs["good", "plain"].better == "good"
-    assert pairs["plain", "twin"].better == ""
+    assert (pairs["good", "plain"].verdict, pairs["good", "plain"].better) == ("better", "good")
+    assert (pairs["plain", "twin"].verdict, pairs["plain", "twin"].better) == ("open", "")
     assert pairs["good", "plain"].low > 0
-    assert statistics.compare_pairs(values, [("good", "plain")], higher_is_better=False)[0].better == "plain"
+    (lower,) = statistics.compare_pairs(values, [("good", "plain")], higher_is_better=False)
+    assert (lower.verdict, lower.better) == ("worse", "plain")
     leading = statistics.leader_comparisons(list(pairs.values()), statistics.leader(values, True))
-    assert [(c.method, c.other, c.better) for c in leading] == [("good", "plain", "good"), ("good", "twin", "good")]
+    assert [(c.method, c.other, c.verdict) for c in leading] == [
+        ("good", "plain", "better"),
+        ("good", "twin", "better"),
+    ]
     turned = statistics.leader_comparisons(list(pairs.values()), "plain")[0]
-    assert (turned.method, turned.other, turned.better) == ("plain", "good", "good")
+    assert (turned.method, turned.other, turned.verdict, turned.better) == ("plain", "good", "worse", "good")
     assert turned.difference == -pairs["good", "plain"].difference
     assert (turned.low, turned.high) == (-pairs["good", "plain"].high, -pairs["good", "plain"].low)
 
 
-def test_the_best_of_equal_methods_is_rarely_called_better(
-    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Eight methods that do not differ: the leader, chosen on the same scores, is better than another method in at most
-    a twentieth of studies. This holds even if no interval includes zero.
-    """
-    monkeypatch.setattr(statistics, "interval", lambda paired: (1.0, 2.0))
-    wrong = 0
-    for _ in range(300):
-        scores = rng.normal(size=10)[None, None] + rng.normal(size=(8, 3, 10))
-        values = {f"m{i}": of for i, of in enumerate(scores)}
-        pairs = statistics.compare_all_pairs(values, True)
-        wrong += any(c.better for c in statistics.leader_comparisons(pairs, statistics.leader(values, True)))
-    assert (
-        0 < wrong / 300 < 0.09
-    )  # 0.05 and three standard errors; corrected over the leader's tests alone 0.1 and more
-
-
-def test_no_method_is_better_if_its_ranks_are_worse() -> None:
-    """Slightly worse for ninety clients and much better for ten: p is tiny, but the test is in the other direction."""
-    gain = np.concatenate([np.linspace(-0.15, -0.05, 90), np.full(10, 30.0)])
-    (test,) = statistics.compare_pairs({"a": 50 + gain[None], "b": np.full((1, 100), 50.0)}, [("a", "b")], True)
-    assert test.p < 1e-6 < test.low
-    assert test.better == ""
-
-
-def test_a_gain_with_only_one_of_two_seeds_is_not_better(rng: np.random.Generator) -> None:
-    """Every client gains on average, but only because of one seed. The interval over seeds includes zero."""
-    base = rng.normal(70, 1, size=(2, 30))
-    other = base + np.array([[9.0], [-2.0]]) + rng.normal(0, 0.1, size=(2, 30))
+def test_agreement_of_clients_on_one_seed_of_three_is_not_a_difference(rng: np.random.Generator) -> None:
+    """All thirty clients agree, because of one seed. New seeds could say otherwise."""
+    base = rng.normal(70, 1, size=(3, 30))
+    other = base + np.array([[9.0], [1.0], [-1.0]]) + rng.normal(0, 0.1, size=(3, 30))
     (test,) = statistics.compare_pairs({"a": other, "b": base}, [("a", "b")], True)
-    assert test.p_adjusted < 1e-6
     assert test.low < 0 < test.high
-    assert test.better == ""
+    assert test.p_adjusted > 0.05
+    assert (test.verdict, test.over) == ("open", "seeds and clients")
 
 
-def test_too_few_clients_can_never_be_significant() -> None:
-    values = {"a": np.full((3, 5), 9.0) + np.arange(5), "b": np.zeros((3, 5))}
-    assert statistics.compare_all_pairs(values, True)[0].better == ""
+def test_one_seed_has_no_verdict_and_an_interval_over_clients(rng: np.random.Generator) -> None:
+    values = {name: rng.normal(gain, 1, size=(1, 20)) for name, gain in (("a", 9.0), ("b", 0.0))}
+    (test,) = statistics.compare_all_pairs(values, True, Margin(points=100.0))
+    assert (test.verdict, test.better, test.over) == ("", "", "one seed")
+    expected = ttest_1samp((values["a"] - values["b"])[0], 0)
+    np.testing.assert_allclose((test.low, test.high), [*expected.confidence_interval()])
+    assert np.isnan([test.p_adjusted, test.p_equivalent]).all()
+
+
+@pytest.mark.parametrize("clients", [1, 2, 5])
+def test_few_clients_have_no_verdict(clients: int) -> None:
+    values = {"a": np.full((3, clients), 9.0) + np.arange(clients), "b": np.zeros((3, clients))}
+    (test,) = statistics.compare_all_pairs(values, True)
+    assert (test.verdict, test.over) == ("", "too few clients")
+
+
+def test_methods_that_no_seed_changes_are_compared_over_clients(rng: np.random.Generator) -> None:
+    """Three seeds of a rule without randomness are one repetition: p is that of Student's test over clients."""
+    gain = rng.normal(1, 1, size=12)
+    fixed = {"rule": np.tile(50 + gain, (3, 1)), "other": np.full((3, 12), 50.0)}
+    (test,) = statistics.compare_all_pairs(fixed, True)
+    assert (test.over, test.verdict) == ("clients", "better")
+    assert test.p == pytest.approx(ttest_1samp(gain, 0).pvalue)
+    values = fixed | {"random": 50 + rng.normal(size=(3, 12))}
+    over = {(c.method, c.other): c.over for c in statistics.compare_all_pairs(values, True)}
+    assert over == {
+        ("rule", "other"): "clients",
+        ("rule", "random"): "seeds and clients",
+        ("other", "random"): "seeds and clients",
+    }
+
+
+def test_two_fixed_models_are_compared_over_clients_alone(rng: np.random.Generator) -> None:
+    """What a seed did to a given model is a part of its quality; training it again would be another question."""
+    champion = rng.normal(70, 5, size=30)
+    challenger = champion + 1 + rng.normal(0, 0.5, size=30)
+    values = {"champion": champion, "challenger": challenger}
+    (test,) = statistics.compare_pairs(values, [("challenger", "champion")], True, fixed=True)
+    assert (test.verdict, test.over) == ("better", "clients")
+    assert test.p == pytest.approx(ttest_1samp(challenger - champion, 0).pvalue)
+
+
+def test_equal_methods_are_equivalent_and_not_different() -> None:
+    """No score differs, so no margin is too small; without a margin nothing is equivalent."""
+    values = {"a": np.arange(24.0).reshape(3, 8), "b": np.arange(24.0).reshape(3, 8)}
+    for margin, verdict in ((None, "open"), (Margin(points=0.01), "equivalent")):
+        (test,) = statistics.compare_all_pairs(values, True, margin)
+        assert (test.low, test.high, test.p, test.p_adjusted) == (0.0, 0.0, 1.0, 1.0)
+        assert (test.verdict, test.better) == (verdict, "")
+
+
+def test_equivalence_is_two_one_sided_tests(rng: np.random.Generator) -> None:
+    """Of two fixed models, whose differences are normal: the larger p of Student's one-sided tests at both margins."""
+    gain = rng.normal(0.4, 1, size=60)
+    values = {"a": 70 + gain, "b": np.full(60, 70.0)}
+    words = {}
+    for points in (0.3, 0.8, 2.0):
+        (test,) = statistics.compare_pairs(values, [("a", "b")], True, Margin(points=points), fixed=True)
+        expected = max(
+            ttest_1samp(gain, points, alternative="less").pvalue,
+            ttest_1samp(gain, -points, alternative="greater").pvalue,
+            ttest_1samp(gain, -points, alternative="greater").pvalue,
+        )
+        assert test.p_equivalent == pytest.approx(expected, abs=0.015)
+        words[points] = test.verdict
+    assert words[0.3] != "equivalent"
+    assert words[2.0] in ("equivalent", "better")  # a difference that is shown is one, also within the margin
+
+
+def test_an_open_comparison_names_the_seeds_that_would_decide(rng: np.random.Generator) -> None:
+    """Seeds vary much and clients do not: more seeds decide. Clients vary much and seeds do not: none do."""
+    clients, seeds = rng.normal(0, 1, size=(6, 1, 20)), rng.normal(0, 1, size=(6, 2, 1))
+    gain = np.array([2.5, 0, 0, 0, 0, 0])[:, None, None]
+    for scores, decides in ((gain + 0.05 * clients + seeds, True), (gain + 5 * clients + 0.01 * seeds, False)):
+        noisy = scores + 0.01 * rng.normal(size=(6, 2, 20))
+        pairs = statistics.compare_all_pairs(dict(zip("abcdef", noisy, strict=True)), True, Margin(points=0.1))
+        opens = [c for c in pairs if c.method == "a" and c.verdict == "open"]
+        assert opens
+        assert all(np.isfinite(c.seeds_needed) == decides for c in opens)
+        assert all(c.seeds_needed > 2 for c in opens if decides)
+
+
+def test_a_diverged_method_changes_no_other_verdict(rng: np.random.Generator) -> None:
+    scores = draw_scores(rng, methods=4, seeds=3, clients=10, ratio=0.2)
+    values = dict(zip("abcd", scores, strict=True))
+    broken = values | {"diverged": np.where(np.eye(3, 10) > 0, np.nan, 50.0)}
+    every = statistics.compare_all_pairs(broken, True)
+    rest = [c for c in every if "diverged" not in (c.method, c.other)]
+    np.testing.assert_equal([*map(astuple, rest)], [*map(astuple, statistics.compare_all_pairs(values, True))])
+    lost = [c for c in every if "diverged" in (c.method, c.other)]
+    assert {(c.verdict, c.over) for c in lost} == {("", "no common scores")}
+    assert np.isnan([c.p_adjusted for c in lost]).all()
+
+
+def test_methods_with_other_numbers_of_seeds_have_an_interval_over_clients(rng: np.random.Generator) -> None:
+    first, second, third = rng.normal(1, 1, size=(3, 9)), rng.normal(size=(2, 9)), rng.normal(size=(3, 9))
+    values = {"a": first, "b": second, "c": third}
+    lost, kept = statistics.compare_pairs(values, [("a", "b"), ("a", "c")], True)
+    expected = ttest_1samp(first.mean(0) - second.mean(0), 0).confidence_interval()
+    np.testing.assert_allclose((lost.low, lost.high), [*expected])
+    assert (lost.verdict, lost.over) == ("", "no common scores")
+    (alone,) = statistics.compare_pairs({"a": first, "c": third}, [("a", "c")], True)
+    np.testing.assert_equal(astuple(kept), astuple(alone))
+
+
+def test_equal_calls_give_equal_numbers(rng: np.random.Generator) -> None:
+    values = dict(zip("abcde", draw_scores(rng, methods=5, seeds=3, clients=16, ratio=0.2), strict=True))
+    first, second = ([*map(astuple, statistics.compare_all_pairs(values, True))] for _ in range(2))
+    np.testing.assert_equal(first, second)
+
+
+@pytest.mark.parametrize(
+    ("metric", "means", "size", "words"),
+    [
+        ("accuracy", (80.0, 70.0), 1.0, "1 point"),
+        ("roc_auc", (0.8, 0.7), 0.01, "0.01"),
+        ("mse", (2.0, 1.0), 0.05, "5 % of the error"),
+        ("log_loss", (0.6, 0.5), 0.025, "5 % of the error"),
+        ("unheard-of", (3.0, 4.0), 0.0, "none"),
+    ],
+)
+def test_default_margins(metric: str, means: tuple[float, float], size: float, words: str) -> None:
+    margin = default_margin(metric)
+    assert margin.of(*means) == pytest.approx(size)
+    assert margin.describe(metric) == words
+
+
+def test_a_metric_without_bounds_has_no_default_margin() -> None:
+    entry = Metric("own", lambda targets, outputs: 0.0)
+    METRICS["own"] = entry
+    try:
+        assert default_margin("own") == Margin()
+    finally:
+        del METRICS["own"]
+
+
+def test_margins_as_they_are_written() -> None:
+    assert parse_margin(0.5, "margins.accuracy") == Margin(points=0.5)
+    assert parse_margin("5 %", "margins.mse") == parse_margin("5%", "margins.mse") == Margin(share=0.05)
+    for wrong in ("5", "five", -1, True, None, float("nan"), "-5 %", [1]):
+        with pytest.raises(BadInput, match=r"^margins\.mse: .*is not a margin; write a number"):
+            parse_margin(wrong, "margins.mse")
 
 
 def test_leader_skips_methods_without_a_score() -> None:
@@ -177,9 +206,8 @@ def test_leader_skips_methods_without_a_score() -> None:
     assert statistics.leader(values, True) == "b"
     assert statistics.leader(values, False) == "a"
     assert statistics.leader({"broken": values["broken"]}, True) is None
-    assert {c.other: c.better for c in statistics.leader_comparisons(statistics.compare_all_pairs(values, True), "b")}[
-        "broken"
-    ] == ""
+    leading = statistics.leader_comparisons(statistics.compare_all_pairs(values, True), "b")
+    assert {c.other: c.verdict for c in leading}["broken"] == ""
     assert statistics.leader_comparisons(statistics.compare_all_pairs(values, True), None) == []
 
 
@@ -200,7 +228,7 @@ def test_intervals_contain_the_true_mean(
     hits = 0
     for _ in range(count):
         effects = rng.normal(0, of_seeds**0.5, size=(seeds, 1)) + rng.normal(size=(1, clients))
-        low, high = statistics.interval(effects + rng.normal(0, of_rest**0.5, size=shape))
+        low, high = interval(effects + rng.normal(0, of_rest**0.5, size=shape))
         hits += low <= 0 <= high
     assert 0.925 < hits / count < 0.98
 
@@ -212,82 +240,53 @@ def test_intervals_of_one_seed_or_client_are_students(rng: np.random.Generator) 
     values = rng.normal(size=(1, 9))
     expected = ttest_1samp(values[0], 0).confidence_interval()
     for of in (values, values[0], values.T):
-        np.testing.assert_allclose(statistics.interval(of), [*expected])
-    np.testing.assert_allclose(statistics.interval(np.full((3, 5), 7.0)), (7.0, 7.0))
-    assert np.isnan(statistics.interval(np.ones((1, 1)))).all()
-    assert np.isnan(statistics.interval(np.array([[1.0, np.nan, 2.0]]))).all()
-
-
-def test_an_interval_excludes_zero_if_its_test_is_significant(rng: np.random.Generator) -> None:
-    """`mixed` and `interval` use one model."""
-    for _ in range(200):
-        values = rng.normal(0.6, 1, size=(1, 8)) + rng.normal(0, 0.5, size=(3, 8))
-        low, high = statistics.interval(values)
-        assert (low * high > 0) == (statistics.mixed_model_test(values, np.zeros((3, 8))) < 0.05)
+        np.testing.assert_allclose(interval(of), [*expected])
+    np.testing.assert_allclose(interval(np.full((3, 5), 7.0)), (7.0, 7.0))
+    assert np.isnan(interval(np.ones((1, 1)))).all()
+    assert np.isnan(interval(np.array([[1.0, np.nan, 2.0]]))).all()
 
 
 def test_intervals_depend_on_seeds_and_clients(rng: np.random.Generator) -> None:
     clients = rng.normal(size=(1, 30))
     seeds = np.array([[-5.0], [0.0], [5.0]])
-    narrow, wide = statistics.interval(np.repeat(clients, 3, axis=0)), statistics.interval(clients + seeds)
+    narrow, wide = interval(np.repeat(clients, 3, axis=0)), interval(clients + seeds)
     assert wide[1] - wide[0] > 3 * (narrow[1] - narrow[0])
 
 
 def test_ranks_share_ties_and_follow_the_direction() -> None:
     table = np.array([[90.0, 80.0, 80.0], [0.1, 0.3, 0.2]])
-    np.testing.assert_array_equal(statistics.ranks(table, [True, False]), [[1, 2.5, 2.5], [1, 3, 2]])
+    np.testing.assert_array_equal(ranking.ranks(table, [True, False]), [[1, 2.5, 2.5], [1, 3, 2]])
 
 
 @pytest.mark.parametrize(("methods", "q"), [(3, 2.343), (4, 2.569), (5, 2.728), (6, 2.850), (10, 3.164)])
 def test_nemenyi_critical_values_of_the_table(methods: int, q: float, rng: np.random.Generator) -> None:
     """Table 5(a) of Demsar (2006)."""
-    ranking = statistics.ranking([str(m) for m in range(methods)], rng.normal(size=(14, methods)), [True] * 14)
-    assert ranking.critical_difference == pytest.approx(q * np.sqrt(methods * (methods + 1) / (6 * 14)), rel=5e-4)
+    ranked = ranking.ranking([str(m) for m in range(methods)], rng.normal(size=(14, methods)), [True] * 14)
+    assert ranked.critical_difference == pytest.approx(q * np.sqrt(methods * (methods + 1) / (6 * 14)), rel=5e-4)
 
 
-def test_our_tests_equal_scipys(rng: np.random.Generator) -> None:
+def test_friedman_and_nemenyi_equal_scipys(rng: np.random.Generator) -> None:
     """This includes ties."""
-    from scipy.stats import friedmanchisquare, studentized_range, ttest_rel
+    from scipy.stats import friedmanchisquare, studentized_range
 
     for count in (3, 7, 31):
-        assert statistics.studentized_range(count) == pytest.approx(
-            studentized_range.ppf(0.95, count, np.inf), rel=1e-6
-        )
+        assert ranking.studentized_range(count) == pytest.approx(studentized_range.ppf(0.95, count, np.inf), rel=1e-6)
         scores = rng.integers(0, 4, size=(12, count))
-        assert statistics.friedman(statistics.ranks(scores, [True] * 12)) == pytest.approx(
+        assert ranking.friedman(ranking.ranks(scores, [True] * 12)) == pytest.approx(
             friedmanchisquare(*scores.T).pvalue
         )
-    assert statistics.friedman(np.full((4, 3), 2.0)) == 1.0
-    first, second = rng.normal(0.5, 1, size=(5, 8)), rng.normal(size=(5, 8))
-    assert statistics.t_test_over_seeds(first, second) == pytest.approx(ttest_rel(first.mean(1), second.mean(1)).pvalue)
-
-
-def test_seeds_are_tested_in_addition_to_clients_and_corrected(rng: np.random.Generator) -> None:
-    """One seed gives no p, and neither does a difference that is equal for all seeds. A difference that varies between
-    seeds is undecided, although all clients agree.
-    """
-    base = rng.normal(70, 8, size=(4, 12))
-    noisy = base + np.array([1.0, 9.0, 2.0, 1.0])[:, None]
-    pairs = statistics.compare_all_pairs({"a": base + 2, "b": base, "c": noisy}, higher_is_better=True)
-    by_pair = {(c.method, c.other): c for c in pairs}
-    assert np.isnan(by_pair["a", "b"].p_seeds)
-    assert by_pair["b", "c"].p_seeds > 0.1
-    assert (by_pair["a", "b"].better, by_pair["a", "b"].undecided) == ("a", False)
-    assert by_pair["b", "c"].p_adjusted < 0.05
-    assert (by_pair["b", "c"].better, by_pair["b", "c"].undecided) == ("", True)
-    np.testing.assert_allclose([c.p_seeds_adjusted for c in pairs], statistics.holm([c.p_seeds for c in pairs]))
-    assert np.isnan(statistics.compare_all_pairs({"a": base[:1], "b": noisy[:1]}, True)[0].p_seeds)
+    assert ranking.friedman(np.full((4, 3), 2.0)) == 1.0
 
 
 def test_friedman_by_its_formula(rng: np.random.Generator) -> None:
     scores = rng.normal(size=(9, 4)) + np.arange(4) * 0.5
-    ranking = statistics.ranking(list("abcd"), scores, [True] * 9)
-    statistic = 12 * 9 / (4 * 5) * (np.sum(ranking.ranks**2) - 4 * 25 / 4)
+    ranked = ranking.ranking(list("abcd"), scores, [True] * 9)
+    statistic = 12 * 9 / (4 * 5) * (np.sum(ranked.ranks**2) - 4 * 25 / 4)
     from scipy.stats import chi2
 
-    assert ranking.p == pytest.approx(chi2.sf(statistic, 3))
+    assert ranked.p == pytest.approx(chi2.sf(statistic, 3))
     with pytest.raises(BadInput, match="2 x 3 finite cells"):
-        statistics.ranking(["a", "b"], scores[:, :2], [True] * 9)
+        ranking.ranking(["a", "b"], scores[:, :2], [True] * 9)
 
 
 def test_cliques_are_the_longest_runs_within_the_difference() -> None:
