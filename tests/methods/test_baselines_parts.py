@@ -130,30 +130,31 @@ def test_pfedgraph_program() -> None:
 
 
 def test_fedfomo_weights() -> None:
-    """Weights by losses and distances: models that reduce the loss count in proportion, the others do not."""
+    """Weights by losses and distances from the model before training: models that reduce the loss count in proportion,
+    the own one too, the others do not.
+    """
     method, data = build_method("fedfomo", models=3), evaluation_cohort(FED, SEED, 1).client_data(1)
-    own, rows = network(method), FED.val[1][FED.val[1] >= 0]
+    base, rows = network(method), FED.val[1][FED.val[1] >= 0]
     others = [
-        move(own, gradients(own, helps), size) for helps, size in ((rows, -0.5), (FED.train[1][:4], -0.2), (rows, 0.3))
+        move(base, gradients(base, helps), size)
+        for helps, size in ((rows, -0.5), (FED.train[1][:4], -0.2), (rows, 0.3), (rows, -0.1))
     ]
-    losses = [float(ce(n, rows).detach()) for n in (own, *others)]
-    vectors = torch.stack([nn.utils.parameters_to_vector(n.parameters()).detach() for n in (own, *others)])
+    losses = [float(ce(n, rows).detach()) for n in (base, *others)]
+    vectors = torch.stack([nn.utils.parameters_to_vector(n.parameters()).detach() for n in (base, *others)])
     scores = torch.tensor(
         [(losses[0] - loss) / float((v - vectors[0]).norm()) for loss, v in zip(losses[1:], vectors[1:], strict=True)]
     )
     assert scores[0] > 0 > scores[2]
+    assert scores[3] > 0, "the own model"
     positive = scores.clamp(min=0).double()
     expected = vectors[0] + (positive / positive.sum()) @ (vectors[1:] - vectors[0])
-    sent = {
-        "models": trees.stack([dict(net.named_parameters()) for net in others]),
-        "live": torch.ones(3, dtype=torch.bool),
-    }
-    sent = trees.tree_map(torch.detach, sent)
-    client = {n: p.detach() for n, p in own.named_parameters()}
+    *received, own = ({n: p.detach() for n, p in net.named_parameters()} for net in others)
+    sent = {"models": trees.stack(received), "live": torch.ones(3, dtype=torch.bool)}
+    client = {"model": own, "base": {n: p.detach() for n, p in base.named_parameters()}}
     same_vector = torch.cat([v.flatten() for v in method.personalize({}, sent, client, data).values()])
     torch.testing.assert_close(same_vector, expected)
-    blocked = method.personalize({}, {**sent, "live": positive == 0}, client, data)
-    torch.testing.assert_close(torch.cat([v.flatten() for v in blocked.values()]), vectors[0])
+    without = method.personalize({}, {**sent, "live": positive[:3] == 0}, client, data)
+    torch.testing.assert_close(torch.cat([v.flatten() for v in without.values()]), vectors[4])
 
 
 def test_fedfomo_selects_models_by_affinity() -> None:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedweave.families import penalties
-from fedweave.federation.engine import run_round
+from fedweave.federation.engine import run, run_round
 from fedweave.federation.executors import Loop
 from fedweave.federation.records import Settings
 from fedweave.federation.schedule import Training, cohort
@@ -87,6 +87,37 @@ def test_hessian_free_direction_is_second_order() -> None:
     )
     for name, value in params.items():
         torch.testing.assert_close(one.state.server["model"][name], value - 0.1 * exact[name], rtol=1e-5, atol=1e-7)
+
+
+def test_fedfomo() -> None:
+    """Every client gets every model, and compares all, its own too, with the one from which it last trained."""
+    method = build_method("fedfomo", models=tiny.CLIENTS - 1)
+    mixed, kept = [net for _, net in model_copies(network(method))], set()
+    for r, report in enumerate(run(method, FED, Settings(rounds=6, seed=SEED), Loop())):
+        bases, nets = mixed, [_sgd(net, i, r) for i, net in enumerate(mixed)]
+        shares = [_first_order_shares(i, bases[i], nets) for i in range(tiny.CLIENTS)]
+        kept |= {round(float(w[i] / w.sum().clamp(min=1e-12)), 6) for i, w in enumerate(shares)}
+        mixed = [average(nets, w) if w.any() else nets[i] for i, w in enumerate(shares)]
+        for i in range(tiny.CLIENTS):
+            assert_same_model(nets[i], trees.at(report.models["post"], i))
+            assert_same_model(mixed[i], trees.at(report.models["pre"], i))
+    assert 0 in kept, "own models that are replaced"
+    assert len(kept) > 10, "own models that are mixed with others"
+
+
+def _sgd(net: nn.Module, client: int, round: int) -> nn.Module:
+    for rows in batches(client, round, 0, 2):
+        net = move(net, gradients(net, rows), -0.1)
+    return net
+
+
+def _first_order_shares(client: int, base: nn.Module, nets: list[nn.Module]) -> Tensor:
+    """max(0, (L(base) - L(net)) / |net - base|) of every net, with the mean loss L on the client's validation rows."""
+    rows = FED.val[client][FED.val[client] >= 0]
+    first, *losses = (ce(net, rows).detach() for net in (base, *nets))
+    origin, *vectors = (nn.utils.parameters_to_vector(net.parameters()).detach() for net in (base, *nets))
+    gains = [(first - loss) / (vector - origin).norm() for loss, vector in zip(losses, vectors, strict=True)]
+    return torch.stack(gains).clamp(min=0)
 
 
 def test_pfedme() -> None:

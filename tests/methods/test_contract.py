@@ -195,7 +195,7 @@ TRAFFIC: dict[str, Callable[[Any], tuple[float, float]]] = {
     "fedcp": lambda s: (s.P + 2 * s.D**2 + 6 * s.D,) * 2,
     "feddbe": lambda s: (s.P + s.D, s.P),
     "fedem": lambda s: (2 * s.P,) * 2,  # two components
-    "fedfomo": lambda s: (4 * (s.P + 0.25), s.P + 4),  # the four others, and a flag for each
+    "fedfomo": lambda s: (4 * (s.P + 0.25), s.P + 5),  # the four others, and a flag for each
     "fedgta": lambda s: (s.P, s.P + 2 * 3 * s.C + 1),  # hybrid moments of three orders
     "fedpac": lambda s: (s.P + s.C * s.D + s.C / 4, s.P + 2 * s.C * s.D + s.C + 1),
     "fedproto": lambda s: (s.C * s.D + s.C / 4, s.own * s.D + s.C),

@@ -8,12 +8,14 @@ import tiny
 import torch
 
 from fedweave.client.solvers import SGD
+from fedweave.federation.collaboration import complete_graph
 from fedweave.federation.engine import run, run_round
 from fedweave.federation.evaluation import evaluate
 from fedweave.federation.executors import Loop
 from fedweave.federation.records import Settings
 from fedweave.federation.schedule import Training
 from fedweave.federation.start import add_newcomers, begin
+from fedweave.server_networks import SheafDiffusion
 from fedweave.tensors import trees
 from tests.generated_models import EVERYBODY, fixture
 
@@ -78,9 +80,27 @@ def test_fedsheafhn_newcomers() -> None:
         assert scores["pre"]["test"].shape == (5,)
 
 
+@pytest.mark.parametrize("settings", [{}, {"stalk": 1}, {"stalk": 3}])
+def test_stalks_of_one_dimension_are_the_default(settings: dict) -> None:
+    """The server's encoder has the bits of a diffusion of its own with stalks of this dimension."""
+    method, _, state = fixture("fedsheafhn", **settings)
+    stalk, phi, x = settings.get("stalk", 1), state.server["phi"], state.server["fixed"]["x"]
+    d = x.shape[1]
+    encoder = SheafDiffusion(
+        d, d, stalk=stalk, channels=method.channels, depth=method.depth, maps="diagonal", shared_maps=True
+    ).double()
+    encoder.load_state_dict(
+        {name.removeprefix("encoder."): v for name, v in phi.items() if name.startswith("encoder.")}
+    )
+    with torch.no_grad():
+        assert torch.equal(method.portrait(state.server), encoder(x, complete_graph(len(x))))
+    assert encoder.layers[0].left.shape == (stalk, stalk)
+
+
 @pytest.mark.parametrize(
     "overrides",
     [
+        {"stalk": 2},
         {"gnn": "gcn"},
         {"gnn": "gat"},
         {"attention": "dot"},

@@ -38,10 +38,14 @@ def start_of(method: GeneratedModels, federation: Federation, enrolled: Tree | N
     return Start(method.task.init(1), enrolled or {}, federation.clients, 7, federation.relation, federation.ids)
 
 
-@pytest.mark.parametrize("name", GENERATED)
-def test_pull_back_is_the_derivative_of_generate(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [(name, {}) for name in GENERATED]
+    + [("fedsheafhn", {"stalk": 3}), ("shn", {"lift_act": "none", "use_eps": False, "augmented": False})],
+)
+def test_pull_back_is_the_derivative_of_generate(name: str, settings: dict) -> None:
     """⟨gradient, d⟩ equals the central difference of ⟨c, generate(φ)⟩ along a random direction d, dropout included."""
-    method, _, state = fixture(name)
+    method, _, state = fixture(name, **settings)
     server, ids = state.server, torch.tensor([0, 2, 3])
     g = torch.Generator().manual_seed(3)
     start = method.generate(server["phi"], server["fixed"], ids)

@@ -26,6 +26,7 @@ from torch.nn import functional as F
 from fedweave.client.data import shuffled_batches
 from fedweave.federation.engine import run
 from fedweave.federation.executors import Loop
+from fedweave.federation.federation import Federation
 from fedweave.federation.graph_quality import MASS, MEANING
 from fedweave.federation.records import Report, Settings
 from fedweave.federation.schedule import Training, cohort, evaluation_cohort
@@ -108,22 +109,39 @@ def test_ifca(averaging: str) -> None:
     assert (report.bytes_down, report.bytes_up) == (4 * 5 * k * size, 4 * 5 * (size + k))
 
 
-def test_ifca_finds_planted_groups() -> None:
-    """Clients with another meaning of the classes select another model. Newcomers do so too."""
+def opposed_groups() -> Federation:
+    """The classes of two clients have another meaning than those of the other three."""
     group = torch.tensor([0, 1, 0, 1, 0])
     y = FED.shared["y"].clone()
     for i in group.nonzero().flatten().tolist():
         for part in (FED.train, FED.val, FED.test):
             rows = part[i][part[i] >= 0]
             y[rows] = (y[rows] + 1) % tiny.CLASSES
-    federation = replace(FED, shared={**FED.shared, "y": y}, group=group)
+    return replace(FED, shared={**FED.shared, "y": y}, group=group)
+
+
+def test_ifca_finds_planted_groups() -> None:
+    """Clients with another meaning of the classes select another model. Newcomers do so too."""
+    federation = opposed_groups()
     settings = Settings(rounds=12, seed=1, newcomers=1, join_round=10)
     *_, report = run(build_method("ifca"), federation, settings, Loop())
     labels = report.state.server["labels"]
-    assert torch.equal(labels == labels[0], group == 0)
+    assert torch.equal(labels == labels[0], federation.group == 0)
     assert report.diagnostics["clusters in use"] == 2
     assert report.diagnostics[MEANING[MASS]] == pytest.approx(1.0)
     assert report.scores["pre"]["test"].mean() > 90
+
+
+@pytest.mark.parametrize("name", ["ifca", "fedem"])
+def test_a_module_as_model_does_not_make_them_fedavg(name: str) -> None:
+    """Every draw of the clients' model is equal, as those of a module are. With one model only, both are FedAvg."""
+    scores = {}
+    for method in (build_method("fedavg"), build_method(name)):
+        net = network(method)
+        fixed = replace(method, task=replace(method.task, build=lambda net=net: copy.deepcopy(net)))
+        *_, report = run(fixed, opposed_groups(), Settings(rounds=20, seed=1), Loop())
+        scores[method.label] = float(report.scores["pre"]["test"].mean())
+    assert scores.pop("FedAvg") + 20 < min(scores.values())
 
 
 def test_fedem() -> None:

@@ -21,7 +21,7 @@ EVERYBODY, ONE_ROUND = torch.arange(tiny.CLIENTS), Settings(rounds=1, seed=SEED)
 
 @pytest.mark.parametrize("raw", [False, True])
 def test_affinities_add_up(raw: bool) -> None:
-    """A_ij grows by w_j for every model j that client i got, or by the score of j with `raw_affinity`."""
+    """A_ij grows by w_j for every model j that client i got and for its own, or by the score with `raw_affinity`."""
     method = build_method("fedfomo", models=3, raw_affinity=raw)
     state, _, _ = run_round(method, begin(method, FED, SEED, Loop()), FED, ONE_ROUND, Loop())
     server = {**state.server, "affinity": 0.5 + torch.rand(5, 5, generator=torch.Generator().manual_seed(0)).double()}
@@ -36,6 +36,7 @@ def test_affinities_add_up(raw: bool) -> None:
         for slot, j in enumerate(picks[i].tolist()):
             assert live[i, slot]
             expected[i, j] += (scores if raw else shares)[slot]
+        expected[i, i] += (scores if raw else shares)[-1]
     after = method.aggregate(server, EVERYBODY, uploads, FED.sizes)
     torch.testing.assert_close(after["affinity"], expected)
     assert (after["affinity"] - server["affinity"]).abs().max() > 1e-3

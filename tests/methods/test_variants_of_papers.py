@@ -122,6 +122,23 @@ def test_deep_sheaves_have_edge_weights() -> None:
     assert weighted == {(2, 0): False, (2, 16): False, (16, 0): False, (16, 16): True}
 
 
+def test_shn_reaches_definition_a_4() -> None:
+    """No ELU behind the lift, no ε, no I in the normalisation, no edge weights; the defaults have the first three."""
+    printed = {"lift_act": "none", "use_eps": False, "augmented": False}
+    encoders = [tiny.method("shn", tiny.rows_task(), "rows", **settings).encoder(3) for settings in ({}, printed)]
+    reference = {"elu": True, "eps": True, "augmented": True, "gate": False}
+    parts = [
+        {
+            "elu": module.lift_act(torch.tensor(-1.0)) != -1.0,
+            "eps": module.layers[0].eps is not None,
+            "augmented": module.learners[0].augmented,
+            "gate": module.learners[0].gate is not None,
+        }
+        for module in (encoder() for encoder in encoders)
+    ]
+    assert parts == [reference, dict.fromkeys(reference, False)]
+
+
 def test_retained_layers_have_gradients_as_in_algorithm_2() -> None:
     """The value is that of the client, bit for bit. The derivative is that of the mixture."""
     method, _, state = fixture("heurpfedla", retain=1)

@@ -1,5 +1,8 @@
 """Sheaf Laplacians against dense coboundaries, and the invariants of diffusion."""
 
+from pathlib import Path
+
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
@@ -11,6 +14,7 @@ from fedweave.server_networks.sheaf import Sheaf, SheafDiffusion, build_sheaf, r
 from fedweave.tensors import dropout_keys
 
 N, CHANNELS = 7, 4
+PRINTED = {"lift_act": "none", "augmented": False, "use_eps": False}  # Definition A.4 of SHN
 
 
 # Client 6 is isolated.
@@ -163,7 +167,7 @@ def test_order_of_clients_and_of_edges_is_irrelevant(maps: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"maps": m} for m in MAPS] + [{"stalk": 1, "shared_maps": True, "edge_weights": True}]
+    "options", [{"maps": m} for m in MAPS] + [{"stalk": 1, "shared_maps": True, "edge_weights": True}, PRINTED]
 )
 def test_gradient_against_finite_differences(options: dict) -> None:
     module, x = network(**options), numbers(N, 3).requires_grad_()
@@ -190,15 +194,35 @@ def test_without_edges_no_client_depends_on_another(maps: str) -> None:
     assert (cross(EDGES)[0, 4] == 0) == MAPS[maps].orthogonal
 
 
-def test_layer_equals_its_equation() -> None:
-    """(1 + tanh eps) x - ELU(Delta (I (x) W_1) x W_2) with dense matrices."""
-    module, x = network(depth=1, stalk=3), numbers(N, 3)
-    layer, h = module.layers[0], torch.nn.functional.elu(module.lift(x)).view(N, 3, CHANNELS)
+@pytest.mark.parametrize("printed", [False, True])
+def test_layer_equals_its_equation(printed: bool) -> None:
+    """(1 + tanh eps) x - ELU(Delta (I (x) W_1) x W_2) with dense matrices; as printed, x is linear and has no eps, and
+    D^{-1/2} (delta^T delta) D^{-1/2} has the degrees.
+    """
+    module, x = network(depth=1, stalk=3, **(PRINTED if printed else {})), numbers(N, 3)
+    layer, lifted = module.layers[0], module.lift(x)
+    h = (lifted if printed else torch.nn.functional.elu(lifted)).view(N, 3, CHANNELS)
     ((sheaf, after),) = module.steps(x, EDGES)
-    product = dense(sheaf) @ torch.kron(torch.eye(N).double(), layer.left) @ h.flatten(0, 1) @ layer.right
-    keep = (1 + torch.tanh(layer.eps)).repeat(N, 1)
+    delta = coboundary(sheaf)
+    scale = (torch.bincount(EDGES[0], minlength=N).double() + (0 if printed else 1)).repeat_interleave(3)
+    root = torch.where(scale > 0, scale, torch.inf).rsqrt()
+    laplacian = root[:, None] * (delta.T @ delta) * root
+    product = laplacian @ torch.kron(torch.eye(N).double(), layer.left) @ h.flatten(0, 1) @ layer.right
+    keep = torch.ones(3 * N, 1).double() if printed else (1 + torch.tanh(layer.eps)).repeat(N, 1)
     expected = keep * h.flatten(0, 1) - torch.nn.functional.elu(product)
     torch.testing.assert_close(after.flatten(0, 1), expected)
+
+
+@pytest.mark.parametrize("lift_act", ["elu", "none"])
+def test_the_lift_has_elu_by_default(lift_act: str) -> None:
+    """Bit for bit."""
+    module, x = network(**({} if lift_act == "elu" else {"lift_act": lift_act})), numbers(N, 3)
+    lifted = module.lift(x)
+    h = (torch.nn.functional.elu(lifted) if lift_act == "elu" else lifted).view(N, 2, CHANNELS)
+    for learner, layer in zip(module.learners, module.layers, strict=True):
+        assert learner.augmented
+        h = layer(h, h, learner(h.flatten(1), EDGES, REVERSE))
+    assert torch.equal(module(x, EDGES), module.out(h.flatten(1)))
 
 
 def test_maps_read_both_ends_in_order() -> None:
@@ -257,26 +281,45 @@ def test_energies_follow_the_layers() -> None:
     torch.testing.assert_close(energies[1], steps[1][0].energy(steps[1][1]))
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_an_initial_deep_diffusion_grows_without_edge_weights_or_separate_channels(seed: int) -> None:
-    """64 layers on three neighbours: with the paper's equations, every layer adds about a third to the norm
-    (docs/methods/shn.md).
+FRESH = {
+    "no-weights": {},
+    "lift": {"lift_act": "none"},
+    "degree": {"augmented": False},
+    "definition": PRINTED,
+    "edge-weights": {"edge_weights": True},
+    "definition-weights": {**PRINTED, "edge_weights": True},
+}
+GROWTH = Path(__file__).parents[2] / "docs/reproduction/shn/table2.growth.csv"
+
+
+def fresh(seed: int, depth: int, mixes: bool = True, **options: object) -> tuple[float, Tensor]:
+    """A new diffusion of 100 random vectors along three nearest neighbours: (the norm after the last layer over that
+    after the first, the output).
     """
     x = numbers(100, 26, seed=seed)
-    edges = collaboration.knn_graph(x, 3)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        module = SheafDiffusion(26, 26, depth=depth, **options).double()
+        for layer in () if mixes else module.layers:
+            torch.nn.init.eye_(layer.right)
+        first, *_, last = (h for _, h in module.steps(x, collaboration.knn_graph(x, 3)))
+        return float(last.norm() / first.norm()), module.out(last.flatten(1))
 
-    def growth(mixes: bool = True, **options: bool) -> float:
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(seed)
-            module = SheafDiffusion(26, 26, depth=64, **options).double()
-            for layer in () if mixes else module.layers:
-                torch.nn.init.eye_(layer.right)
-            first, *_, last = (h.norm() for _, h in module.steps(x, edges))
-        return float(last / first)
 
-    assert growth() > 1e6
-    assert growth(edge_weights=True) < 1e3
-    assert growth(mixes=False) < 1.0
+@pytest.mark.parametrize("key", FRESH)
+def test_growth_of_a_fresh_diffusion_is_that_of_the_page(key: str) -> None:
+    """Five draws. Without edge weights every layer adds to the norm, and with D in place of D + I they do not help."""
+    row = pd.read_csv(GROWTH, index_col="key").loc[key]
+    growth = [fresh(seed, 64, **FRESH[key])[0] for seed in range(5)]
+    assert [row["growth, least"], row["growth, most"]] == pytest.approx([min(growth), max(growth)], rel=0.05)
+    pairs = [(fresh(seed, 3)[1], fresh(seed, 3, **FRESH[key])[1]) for seed in range(5)]
+    moved = [100 * float((one - other).norm() / one.norm()) for one, other in pairs]
+    assert [row["moves, least %"], row["moves, most %"]] == pytest.approx([min(moved), max(moved)], abs=0.51)
+
+
+def test_separate_channels_do_not_grow() -> None:
+    """Growth comes from W_2: with the identity in its place, features shrink."""
+    assert max(fresh(seed, 64, mixes=False)[0] for seed in range(3)) < 1.0
 
 
 def test_self_loops_and_one_way_edges_are_refused() -> None:
@@ -287,7 +330,7 @@ def test_self_loops_and_one_way_edges_are_refused() -> None:
         module(x, EDGES[:, 1:])
 
 
-@pytest.mark.parametrize("options", [{"maps": "euler"}, {"act": "relu"}, {"depth": 0}])
+@pytest.mark.parametrize("options", [{"maps": "euler"}, {"act": "relu"}, {"lift_act": "relu"}, {"depth": 0}])
 def test_bad_options_are_refused(options: dict) -> None:
     with pytest.raises(BadInput):
         network(**options)

@@ -1,9 +1,10 @@
 """FedFomo (Zhang et al., ICLR 2021, arXiv:2012.08565).
 
 Server keeps the last model θ_j of every client and affinities A [N, N], A = I at first; client i gets the M best
-trained models of row i but its own, each slot at random with probability ε (decaying by the round). It weighs them on
-its validation rows, w_j = max(0, (L(θ_i) − L(θ_j)) / ‖θ_j − θ_i‖), normalised; θ_i ← θ_i + Σ w_j (θ_j − θ_i), unchanged
-if all are 0; then it trains and uploads θ_i, and A_ij gains w_j. M·P go down, P + M scalars come up.
+trained models of row i but its own, each slot at random with probability ε (decaying by the round). Candidates j are
+these and its own θ_i. On its validation rows it weighs them against θ_i⁰, the model from which it last began to train:
+w_j = max(0, (L(θ_i⁰) − L(θ_j)) / ‖θ_j − θ_i⁰‖), normalised; θ_i ← Σ w_j θ_j, unchanged if all are 0; then it trains and
+uploads θ_i, and A_ij gains w_j, also for j = i. M·P go down, P + M + 1 scalars come up.
 
 Deviation: validation rows are the task's; NVlabs/FedFomo carves 20 % off the training rows. `raw_affinity` adds the
 scores before clipping and normalisation to A, as TsingZ0/PFLlib does. A control of the graph replaces the shares of A.
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData
-from fedweave.families.sampling import best_sources, gather_models
+from fedweave.families.sampling import append_model, best_sources, first_order_gains, gather_models
 from fedweave.families.weaving import Weaving, all_ids, usable_sources
 from fedweave.federation.collaboration import row_shares
 from fedweave.federation.graph_controls import LARGEST
@@ -54,7 +55,7 @@ class FedFomo(Weaving):
         }
 
     def join(self, model: Params) -> ClientState:
-        return model
+        return {"model": model, "base": trees.select(model, self.task.params)}
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         picks, live = self.picks(server, ids)
@@ -68,14 +69,15 @@ class FedFomo(Weaving):
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         scores = self._scores(own, client, data)
-        w = row_shares(scores.clamp(min=0))
-        fit = self.descend(self._mix(own, client, w), data)
+        start = self._mix(own, client, w := row_shares(scores.clamp(min=0)))
+        fit = self.descend(start, data)
         upload = {"model": trees.select(fit.model, self.task.params), "gained": scores if self.raw_affinity else w}
-        return Update(upload, fit.model, fit.model, fit.loss)
+        return Update(upload, {"model": fit.model, "base": trees.select(start, self.task.params)}, fit.model, fit.loss)
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
         picks, _ = self.picks(server, ids)
-        affinity = server["affinity"].index_put((ids[:, None], picks), uploads["gained"], accumulate=True)
+        sources = torch.cat([picks, ids[:, None]], 1)
+        affinity = server["affinity"].index_put((ids[:, None], sources), uploads["gained"], accumulate=True)
         models, has_model = trees.put(server["models"], ids, uploads["model"]), server["seen"].index_fill(0, ids, True)
         return {**server, "models": models, "affinity": affinity, "seen": has_model, "round": server["round"] + 1}
 
@@ -105,16 +107,14 @@ class FedFomo(Weaving):
         return best_sources(server["affinity"][ids], available, draws, explores)
 
     def _scores(self, own: Tree, client: ClientState, data: ClientData) -> Tensor:
-        """(L(θ) − L(θ_j)) / ‖θ_j − θ‖ [M] on the validation rows; 0 for empty slots."""
-        received = [{**client, **trees.at(own["models"], j)} for j in range(len(own["live"]))]
-        outputs = (self.task.predict(model, data, data.val) for model in (client, *received))
-        losses = torch.stack([self.task.mean_loss(out, data, data.val) for out in outputs])
-        gaps = sum((own["models"][name] - client[name]).flatten(1).square().sum(1) for name in self.task.params)
-        return (losses[0] - losses[1:]) / gaps.sqrt().clamp(min=1e-12) * own["live"]
+        """Scores [M + 1] of the models received, 0 for empty slots, and of the client's own."""
+        models = append_model(own["models"], client["model"])
+        return first_order_gains(self.task, client, models, data) * torch.cat([own["live"], own["live"].new_ones(1)])
 
     def _mix(self, own: Tree, client: ClientState, weights: Tensor) -> Params:
         if "mixture" in own:
-            return {**client, **own["mixture"]}  # under a control of the graph
+            return {**client["model"], **own["mixture"]}  # under a control of the graph
         # Weights sum to 1 or to 0. A sum of differences would round where models agree, and ReLU has a kink at 0.
-        mixed = trees.mix_rows(own["models"], weights)
-        return {**client, **{name: torch.where(weights.any(), value, client[name]) for name, value in mixed.items()}}
+        model = client["model"]
+        mixed = trees.mix_rows(append_model(own["models"], model), weights)
+        return {**model, **{name: torch.where(weights.any(), value, model[name]) for name, value in mixed.items()}}

@@ -30,7 +30,7 @@ from fedweave.federation.registry import method
 from fedweave.server_networks import Architecture, architecture
 from fedweave.server_networks.attention import add_newcomers
 from fedweave.server_networks.collaborative import CollaborativeHypernetwork, Encoder, Mixer
-from fedweave.settings import Choices, Dropout, LogSpace, Rate, Size
+from fedweave.settings import Choices, Dropout, IntegerSpace, LogSpace, Rate, Size
 from fedweave.tensors import dropout_keys, trees
 from fedweave.tensors.trees import Params, Tree
 
@@ -45,6 +45,7 @@ class FedSheafHN(Weaving, EmbeddedClient, FlatHead):
     lr_phi: Annotated[Rate, Choices((0.001, 0.01)), "learning rate of Adam on attention and hypernetwork"] = 0.01
     gnn: Annotated[Encoder, "kind of the encoder's layers"] = "sheaf"
     attention: Annotated[Mixer, "attention over the clients; dot is softmax(QKᵀ/√D)V"] = "free"
+    stalk: Annotated[Size, IntegerSpace(1, 5), "d, dimension of every client's stalk in a sheaf"] = 1
     depth: Annotated[Size, Choices((2, 4)), "layers of the encoder"] = 4
     channels: Annotated[Size, "channels of the encoder"] = 20
     width: Annotated[Size, "hidden width of the hypernetwork"] = 128
@@ -66,10 +67,8 @@ class FedSheafHN(Weaving, EmbeddedClient, FlatHead):
 
     def begin(self, start: Start) -> tuple[Tree, Tree]:
         x = self._vectors(start.enrolled["embedding"], 0, start.clients)
-        return init_parameters(self._network(*x.shape), start.seed, x.dtype), {
-            "x": x,
-            "key": dropout_keys.key(start.seed),
-        }
+        fixed = {"x": x, "key": dropout_keys.key(start.seed)}
+        return init_parameters(self._network(*x.shape), start.seed, x.dtype), fixed
 
     def run_network(self, phi: Tree, fixed: Tree, ids: Tensor, method: Literal["forward", "hidden_features"]) -> Any:
         control = {} if self.control is None else {"control": lambda a: self.controlled_row(a, all_ids(a))}
@@ -111,7 +110,8 @@ class FedSheafHN(Weaving, EmbeddedClient, FlatHead):
         return x if self.embedding == "graph" else unit_vectors(first, len(x), max(length, x.shape[1])).to(x)
 
     def _network(self, clients: int, size: int) -> Architecture:
-        options = {name: getattr(self, name) for name in ("gnn", "attention", "depth", "channels", "width", "dropout")}
+        names = ("gnn", "attention", "stalk", "depth", "channels", "width", "dropout")
+        options = {name: getattr(self, name) for name in names}
         return architecture(CollaborativeHypernetwork, clients, size, self.generated_shapes, **options)
 
     def _run(self, phi: Tree, fixed: Tree, method: str, *inputs: Tensor, **options: Any) -> Any:

@@ -38,6 +38,7 @@ class GCFLPlus(Bisection):
     standardize: Annotated[bool, "divide a client's norms by their standard deviation"] = False
 
     label = "GCFL+"
+    point = "pre"
 
     def init(self, start: Start) -> Server:
         like = next(iter(start.model.values()))

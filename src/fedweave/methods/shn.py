@@ -6,8 +6,8 @@ over participants. Everything but the models stays on the server (traffic 2P).
 
 Deviations:
 1. There is no public code. The diffusion follows twitter-research/neural-sheaf-diffusion, with its learned ε per stalk
-   row (`use_eps`) and its augmented normalisation; self loops are dropped, because a sheaf has nothing to say about
-   them.
+   row (`use_eps`), its ELU behind the lift (`lift_act`) and its normalisation by D + I (`augmented`); self loops are
+   dropped, because a sheaf has nothing to say about them. Definition A.4 has D, and neither ELU nor ε.
 2. The loss is summed over parameters; with a mean, weight decay would outweigh it.
 3. With 16 layers or more every edge has a learned weight, as in that code: without, features grow by about 1.3 a layer
    (`weights_from`).
@@ -23,7 +23,7 @@ from fedweave.families.hypernetworks import GraphHypernetwork
 from fedweave.federation.protocol import Server
 from fedweave.federation.registry import method
 from fedweave.server_networks import Architecture, SheafDiffusion, architecture
-from fedweave.server_networks.sheaf import Activation, Maps
+from fedweave.server_networks.sheaf import Activation, Lift, Maps
 from fedweave.settings import Count, IntegerSpace, Size
 
 
@@ -35,10 +35,11 @@ class SHN(GraphHypernetwork):
     stalk: Annotated[Size, IntegerSpace(1, 5), "d, dimension of every client's stalk"] = 3
     maps: Annotated[Maps, "restriction maps; the first three are orthogonal"] = "householder"
     act: Annotated[Activation, "activation before the restriction maps"] = "tanh"
+    lift_act: Annotated[Lift, "activation of the lift, in which x becomes stalks"] = "elu"
     use_eps: Annotated[bool, "learn the self weight of every stalk row"] = True
     edge_weights: Annotated[bool, "learn a weight per edge, whatever the depth"] = False
     weights_from: Annotated[Count, "depth from which edges always have weights; 0: never"] = 16
-    augmented: Annotated[bool, "normalise by degree + 1"] = True
+    augmented: Annotated[bool, "normalise by degree + 1; false: by the degree"] = True
 
     label = "SHN"
     point = "pre"
@@ -50,7 +51,7 @@ class SHN(GraphHypernetwork):
         return {**super().diagnostics(server), "sheaf energy": layers[-1]}
 
     def encoder(self, size: int) -> Architecture:
-        names = ("stalk", "channels", "depth", "maps", "act", "augmented", "use_eps", "edge_weights", "dropout")
+        names = ("stalk", "channels", "depth", "maps", "act", "lift_act", "augmented", "use_eps", "dropout")
         options = {name: getattr(self, name) for name in names}
         deep = 0 < self.weights_from <= self.depth
-        return architecture(SheafDiffusion, size, size, **{**options, "edge_weights": self.edge_weights or deep})
+        return architecture(SheafDiffusion, size, size, **options, edge_weights=self.edge_weights or deep)

@@ -21,8 +21,8 @@ Mixer = Literal["free", "dot", "none"]
 class CollaborativeHypernetwork(nn.Module):
     """Encoder on the graph of clients, attention between clients, then a hypernetwork with one wide head.
 
-    The sheaf has diagonal maps on one-dimensional stalks, learned once from the lifted features; "gcn" and "gat" have
-    two layers of `width`. "none" omits a part.
+    The sheaf has diagonal maps on stalks of `stalk` dimensions, learned once from the lifted features; "gcn" and "gat"
+    have two layers of `width`. "none" omits a part.
     """
 
     def __init__(
@@ -33,6 +33,7 @@ class CollaborativeHypernetwork(nn.Module):
         *,
         gnn: Encoder = "sheaf",
         attention: Mixer = "free",
+        stalk: int = 1,
         depth: int = 4,
         channels: int = 20,
         width: int = 128,
@@ -41,7 +42,14 @@ class CollaborativeHypernetwork(nn.Module):
         super().__init__()
         encoders: dict[str, Callable[[], nn.Module | None]] = {
             "sheaf": lambda: SheafDiffusion(
-                size, size, stalk=1, channels=channels, depth=depth, maps="diagonal", shared_maps=True, dropout=dropout
+                size,
+                size,
+                stalk=stalk,
+                channels=channels,
+                depth=depth,
+                maps="diagonal",
+                shared_maps=True,
+                dropout=dropout,
             ),
             "gcn": lambda: GCNEncoder(size, size, width=width, depth=2, dropout=dropout),
             "gat": lambda: GATEncoder(size, size, width=width, depth=2, dropout=dropout),

@@ -24,8 +24,10 @@ from fedweave.tensors import dropout_keys
 
 Maps = Literal["householder", "cayley", "exp", "diagonal", "general"]
 Activation = Literal["tanh", "elu"]
+Lift = Literal["elu", "none"]
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "elu": F.elu}
+LIFTS: dict[str, Callable[[Tensor], Tensor]] = {"elu": F.elu, "none": lambda x: x}
 
 
 def _multiply(block: Tensor, x: Tensor) -> Tensor:
@@ -171,9 +173,9 @@ class SheafLayer(nn.Module):
 class SheafDiffusion(nn.Module):
     """Embeddings [N, f_in] -> [N, f_out]: a lift, `depth` layers of sheaf diffusion, a linear map.
 
-    The lift is ELU of a linear map to N stalks of `stalk` x `channels`. Every layer learns its own sheaf, or
-    with `shared_maps` all use the one learned from the lifted features (FedSheafHN). SHN's setting is the
-    default; FedSheafHN: stalk 1, channels 20, depth 4, shared_maps, dropout 0.3.
+    The lift is a linear map to N stalks of `stalk` x `channels`, then ELU unless `lift_act` is none. Every layer learns
+    its own sheaf, or with `shared_maps` all use the one learned from the lifted features (FedSheafHN). SHN's setting is
+    the default; FedSheafHN: stalk 1, channels 20, depth 4, shared_maps, dropout 0.3.
     """
 
     def __init__(
@@ -186,6 +188,7 @@ class SheafDiffusion(nn.Module):
         depth: int = 3,
         maps: Maps = "householder",
         act: Activation = "tanh",
+        lift_act: Lift = "elu",
         augmented: bool = True,
         use_eps: bool = True,
         edge_weights: bool = False,
@@ -195,6 +198,7 @@ class SheafDiffusion(nn.Module):
         super().__init__()
         choose(maps, MAPS, "maps")
         choose(act, ACTIVATIONS, "act")
+        self.lift_act = LIFTS[choose(lift_act, LIFTS, "lift_act")]
         if min(stalk, channels, depth) < 1:
             raise BadInput(f"sheaf: stalk {stalk}, channels {channels} and depth {depth} must be at least 1")
         width = stalk * channels
@@ -208,7 +212,8 @@ class SheafDiffusion(nn.Module):
     def steps(self, x: Tensor, edges: Tensor, *, key: Tensor | None = None) -> Iterator[tuple[Sheaf, Tensor]]:
         """Yield the sheaf of every layer, and the features [N, S, F] after the layer."""
         reverse = reverse_of(edges, len(x))
-        h = dropout_keys.dropout(F.elu(self.lift(x)), self.dropout, key, salt=0).unflatten(1, (self.stalk, -1))
+        lifted = self.lift_act(self.lift(x))
+        h = dropout_keys.dropout(lifted, self.dropout, key, salt=0).unflatten(1, (self.stalk, -1))
         sheaf = None
         for depth, layer in enumerate(self.layers):
             if sheaf is None or len(self.learners) > 1:
