@@ -28,7 +28,7 @@ from fedweave.recommendation.candidates import Candidate
 from fedweave.recommendation.race import _find_worse
 from fedweave.results import statistics
 from fedweave.results.marks import CONTROLS
-from fedweave.results.repetitions import estimate_mean, interval
+from fedweave.results.repetitions import interval, mean_squares
 from fedweave.tensors.random_streams import stream
 
 FOLDER = Path("docs/verdicts")
@@ -182,9 +182,14 @@ def _finds(tests: Sequence[statistics.Comparison], method: str, other: str) -> b
 
 
 def _plain_p(difference: np.ndarray) -> float:
-    """Two-sided p of the mixed model of one pair alone, without moderation."""
-    estimate = estimate_mean(difference)
-    return float(2 * stdtr(estimate.freedom, -abs(estimate.mean) / estimate.error))
+    """Two-sided p of the mixed model of one pair alone: the quasi-F test with Satterthwaite's degrees of freedom."""
+    squares = np.array(mean_squares(difference))
+    seeds, clients = difference.shape
+    freedoms = np.array([seeds - 1, clients - 1, (seeds - 1) * (clients - 1)])
+    total = max(squares @ [1, 1, -1], *squares[:2])
+    used = np.array([1, 1, 1]) if total == squares @ [1, 1, -1] else squares[:2].argmax() == np.arange(3)
+    freedom = total**2 / (used * squares**2 / freedoms).sum()
+    return float(2 * stdtr(freedom, -abs(difference.mean()) / np.sqrt(total / difference.size)))
 
 
 def _generator(cell: Cell) -> np.random.Generator:

@@ -8,7 +8,7 @@ import pytest
 
 from fedweave.data import DATASETS
 from fedweave.errors import BadInput
-from tools import dataset_table, study_gallery
+from tools import dataset_table, study_gallery, verdict_tables
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -120,6 +120,19 @@ def test_the_table_of_data_sets_is_up_to_date():
 def test_a_page_without_a_marker_for_the_table_is_refused():
     with pytest.raises(BadInput, match="no place for the table"):
         dataset_table.fill_table("# Data sets\n")
+
+
+def test_the_tables_of_false_claims_are_those_of_the_files():
+    text = verdict_tables.PAGE.read_text(encoding="utf-8")
+    assert verdict_tables.fill_tables(text) == text, "run: python -m tools.verdict_tables"
+
+
+def test_no_cell_makes_more_false_claims_than_it_may():
+    """The sentence of the page about all cells: none has the mark (!)."""
+    for name, cells in (("false-claims", 60), ("other-families", 4), ("equivalence", 4)):
+        table = verdict_tables.table(name)
+        assert len(table.splitlines()) == cells + 2
+        assert "(!)" not in table
 
 
 def test_the_gallery_of_studies_is_up_to_date():

@@ -218,8 +218,9 @@ def test_different_clients_cannot_be_paired() -> None:
 
 @pytest.mark.parametrize(
     ("seeds", "clients", "of_seeds", "of_rest"),
-    [(1, 6, 0.0, 0.0), (5, 6, 0.0, 0.2), (5, 10, 0.1, 0.5), (3, 20, 0.5, 0.5), (5, 48, 0.5, 0.5), (3, 20, 0.0, 1.0)],
-)
+    [(1, 6, 0.0, 0.0), (2, 20, 0.5, 0.5), (2, 100, 0.1, 1.0), (5, 6, 0.0, 0.2), (5, 10, 0.1, 0.5), (3, 20, 0.5, 0.5),
+     (5, 48, 0.5, 0.5), (3, 100, 0.1, 1.0), (3, 20, 0.0, 1.0)],
+)  # fmt: skip
 def test_intervals_contain_the_true_mean(
     seeds: int, clients: int, of_seeds: float, of_rest: float, rng: np.random.Generator
 ) -> None:
@@ -230,7 +231,7 @@ def test_intervals_contain_the_true_mean(
         effects = rng.normal(0, of_seeds**0.5, size=(seeds, 1)) + rng.normal(size=(1, clients))
         low, high = interval(effects + rng.normal(0, of_rest**0.5, size=shape))
         hits += low <= 0 <= high
-    assert 0.925 < hits / count < 0.98
+    assert 0.93 < hits / count  # two seeds are wider than they must be where seeds do not vary
 
 
 def test_intervals_of_one_seed_or_client_are_students(rng: np.random.Generator) -> None:

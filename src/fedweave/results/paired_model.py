@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 ROUNDING = 4 * 2.0**-23  # of scores, relative to the largest one; they are computed in float32
-# The most degrees of freedom that all pairs together may add to those of a pair. With 16, a pair's own variance can be
-# four times the common one, which a handful of methods with two or three seeds could not show.
-MOST_PRIOR_FREEDOM = 16.0
+# The most degrees of freedom that all pairs together may add to those of a pair: no pair's own variance is taken to be
+# exactly the common one, from which it can differ fourfold without that a few methods with two or three seeds show it.
+MOST_PRIOR_FREEDOM = 24.0
 
 
 @dataclass(frozen=True)

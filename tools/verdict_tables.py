@@ -1,0 +1,53 @@
+"""Writes the tables of docs/comparison.md on false claims and power, from docs/verdicts/*.csv.
+
+`python -m benchmarks.verdicts` makes the files, and `python -m tools.verdict_tables` puts them into the page.
+"""
+
+import re
+from pathlib import Path
+
+import pandas as pd
+
+from benchmarks.verdicts import FACTORS, breaks
+from fedweave.files import write_atomic
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "comparison.md"
+FOLDER = ROOT / "docs" / "verdicts"
+BLOCK = re.compile(r"(<!-- verdicts: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+INTERVALS = {"differences": "intervals of differences", "means": "intervals of means"}  # coverage, and no false claims
+
+
+def main() -> None:
+    """Rewrite the page if its tables differ from the files."""
+    text = PAGE.read_text(encoding="utf-8")
+    if (new := fill_tables(text)) != text:
+        write_atomic(PAGE, new)
+
+
+def fill_tables(text: str) -> str:
+    """The text of the page with the current tables."""
+    return BLOCK.sub(lambda block: block[1] + table(block[2]) + block[3], text)
+
+
+def table(name: str) -> str:
+    """One table as Markdown: the cell, and shares of its studies in percent."""
+    rows = pd.read_csv(FOLDER / f"{name}.csv")
+    studies = int(rows["studies"].iloc[0])
+    factors = [factor for factor in FACTORS if rows[factor].nunique() > 1]
+    measured = [column for column in rows.columns if column not in (*FACTORS, "studies")]
+    lines = [[*factors, *(INTERVALS.get(column, column) for column in measured)]]
+    lines.append(["--:" if pd.api.types.is_numeric_dtype(rows[column]) else "---" for column in (*factors, *measured)])
+    for row in rows.to_dict("records"):
+        levels = [f"{row[factor]:g}" if isinstance(row[factor], float) else str(row[factor]) for factor in factors]
+        shares = [_share(row[column], studies, column not in INTERVALS and name != "power") for column in measured]
+        lines.append([*levels, *shares])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _share(value: float, studies: int, is_claim: bool) -> str:
+    return f"{100 * value:.1f} %" + (" (!)" if is_claim and breaks(value, studies) else "")
+
+
+if __name__ == "__main__":
+    main()
