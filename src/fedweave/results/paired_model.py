@@ -109,9 +109,9 @@ def fit(values: Floats, pairs: NDArray[np.int64]) -> PairedModel:
     differences = scores[first] - scores[second]
     mean = differences.mean(1)
     between_clients = seeds * ((differences - mean[:, None]) ** 2).sum(1) / (clients - 1)
-    largest = np.array([np.abs(values[a] - values[b]).max() for a, b in pairs])
     varies = depends_on_seed[first] | depends_on_seed[second]
     own, rest = _seed_squares(values, first, second)
+    squares = (seeds - 1) * own + (clients - 1) * (between_clients + (seeds - 1) * rest) + seeds * clients * mean**2
     everywhere = np.triu_indices(methods, 1)
     every_square, _ = _seed_squares(values, *everywhere)
     varying = depends_on_seed[everywhere[0]] | depends_on_seed[everywhere[1]]
@@ -123,7 +123,7 @@ def fit(values: Floats, pairs: NDArray[np.int64]) -> PairedModel:
     moderated = (weight * prior + (seeds - 1) * own) / (weight + seeds - 1) if seeds > 1 else own
     return PairedModel(
         scores, pairs, seeds, clients, mean, between_clients, np.where(varies, moderated, 0.0), own, rest,
-        float(weight), prior, methods, varies, largest <= rounding,
+        float(weight), prior, methods, varies, squares <= seeds * clients * rounding**2,
     )  # fmt: skip
 
 
