@@ -98,8 +98,7 @@ def test_fed_pub_initial_classifier() -> None:
             torch.testing.assert_close(value, plain[name], rtol=0, atol=0)
             continue
         bound = (6 / (outputs + (width if name == "fc.weight" else 1))) ** 0.5
-        assert not torch.equal(value, plain[name])
-        assert 0.6 * bound < value.abs().max() <= bound
+        assert width**-0.5 < value.abs().max() <= bound  # PyTorch's values are at most the first
         torch.testing.assert_close(value, value[:1].expand_as(value), rtol=0, atol=0)
 
 
