@@ -19,7 +19,7 @@ from fedweave.federation.protocol import init_parameters
 from fedweave.federation.records import Settings
 from fedweave.federation.schedule import Training, evaluation_cohort
 from fedweave.federation.start import begin
-from fedweave.models.gcn import add_column_order
+from fedweave.models.gcn import GCN, add_column_order
 from fedweave.models.sage import GraphSAGE, NeighbourGenerator, Slot
 from fedweave.tensors import dropout_keys, trees
 
@@ -84,6 +84,37 @@ def test_fed_pub_similarity() -> None:
         trees.at(report.models["post"], 2), (proxy["x"], proxy["edges"], proxy["weight"]), "embed"
     ).mean(0)
     torch.testing.assert_close(e[2], mine)
+
+
+def test_fed_pub_initial_classifier() -> None:
+    """With `xavier`, weights and biases of the classifier fill the range of Xavier's law; nothing else changes."""
+    plain, drawn = (
+        begin(build_method("fedpub", "nodes", xavier=xavier), NODES, SEED, Loop()).server["models"]
+        for xavier in (False, True)
+    )
+    outputs, width = plain["fc.weight"][0].shape
+    for name, value in drawn.items():
+        if name not in ("fc.weight", "fc.bias"):
+            torch.testing.assert_close(value, plain[name], rtol=0, atol=0)
+            continue
+        bound = (6 / (outputs + (width if name == "fc.weight" else 1))) ** 0.5
+        assert width**-0.5 < value.abs().max() <= bound  # PyTorch's values are at most the first
+        torch.testing.assert_close(value, value[:1].expand_as(value), rtol=0, atol=0)
+
+
+def test_the_classifier_of_a_gcn_by_xaviers_law() -> None:
+    """`model: {xavier: true}` draws the same convolutions, and a classifier in the range of Xavier's law."""
+    shape, width, classes = (50,), 64, 7
+    models = []
+    for xavier in (False, True):
+        torch.manual_seed(0)
+        models.append(GCN(shape, classes, hidden=width, xavier=xavier))
+    plain, drawn = models
+    for layer in ("gcn1", "gcn2"):
+        assert torch.equal(getattr(plain, layer).weight, getattr(drawn, layer).weight)
+    for net, weight_bound, bias_bound in ((plain, width**-0.5, width**-0.5), (drawn, (6 / 71) ** 0.5, (6 / 8) ** 0.5)):
+        assert 0.95 * weight_bound < net.fc.weight.abs().max() <= weight_bound
+        assert 0.3 * bias_bound < net.fc.bias.abs().max() <= bias_bound
 
 
 def adjacency(client: int) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedweave.client.data import ClientData
 from fedweave.client.local_training import Fit
 from fedweave.client.solvers import GroupedSolver, TwoGroups
-from fedweave.client.task import NodeClassification
+from fedweave.client.task import NodeClassification, Task
 from fedweave.errors import BadInput
 from fedweave.federation.protocol import ClientState, Enrolment, Method, Update
 from fedweave.models.gcn import gcn_norm
@@ -35,6 +35,11 @@ def random_blocks(seed: int, blocks: int, size: int, density: float, features: i
     chosen = torch.from_numpy(pairs[:, exists])
     edges, weight = gcn_norm(torch.cat([chosen, chosen.flip(0)], 1), n, dtype)
     return {"x": torch.from_numpy(generator.standard_normal((n, features))).to(dtype), "edges": edges, "weight": weight}
+
+
+def embed_blocks(task: Task, model: Params, graph: Tree) -> Tensor:
+    """The mean embedding [D] of the nodes of `graph`, see `random_blocks`, under `model`."""
+    return task.call(model, (graph["x"], graph["edges"], graph["weight"]), "embed").mean(0)
 
 
 def unit_vectors(first: int, count: int, size: int) -> Tensor:

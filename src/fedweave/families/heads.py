@@ -3,18 +3,32 @@
 from functools import lru_cache
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedweave.client.data import ClientData
 from fedweave.client.task import RowLosses, Task
 from fedweave.errors import BadInput
+from fedweave.federation.protocol import Start
 from fedweave.models import ClientModel
+from fedweave.tensors.seeding import use_seed
 from fedweave.tensors.trees import Params, Tree
 
 
 def body(task: Task) -> tuple[str, ...]:
     """Names of the parameters below the head."""
     return tuple(name for name in task.params if name not in task.head)
+
+
+def draw_xavier_head(task: Task, start: Start) -> Start:
+    """`start` with a head drawn by Xavier's uniform law, as the masked classifier of JinheonBaek/FED-PUB.
+
+    A bias of C outputs is drawn as a matrix [1, C].
+    """
+    with use_seed(start.seed):
+        rows = {name: torch.empty_like(start.model[name], device="cpu") for name in task.head}
+        for row in rows.values():
+            nn.init.xavier_uniform_(row if row.ndim > 1 else row[None])
+    return start._replace(model={**start.model, **{name: row.to(start.model[name]) for name, row in rows.items()}})
 
 
 def head_shape(task: Task) -> tuple[int, int]:

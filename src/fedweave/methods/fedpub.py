@@ -7,10 +7,9 @@ the client: W ⊙ m is used, entries |m| < λ1 count as 0 outside training. Loss
 norm per tensor. The last term is left out in round 0.
 
 Deviations from JinheonBaek/FED-PUB:
-1. Both regularisers have gradients; `detached` leaves them out, as the code does.
+1. Both regularisers have gradients, and the initial model is that of all methods; the code is `detached`, `xavier`.
 2. Adam's moments start afresh every round, unless `train.client_optimizer` is kept, as in the code.
-3. Similarities are to every client's latest embedding, not to this round's participants.
-4. Masks do not decay: W ⊙ m would end at 0.
+3. Similarities are to all latest embeddings, not to this round's. Masks do not decay: W ⊙ m would end at 0.
 """
 
 from dataclasses import dataclass, replace
@@ -22,7 +21,8 @@ from torch import Tensor
 from fedweave.client.data import ClientData
 from fedweave.client.solvers import SGD, Adam, GroupedSolver, Loss, TwoGroups
 from fedweave.families import ClientModels
-from fedweave.families.embeddings import random_blocks
+from fedweave.families.embeddings import embed_blocks, random_blocks
+from fedweave.families.heads import draw_xavier_head
 from fedweave.families.weaving import usable_sources
 from fedweave.federation.collaboration import cosines
 from fedweave.federation.protocol import ClientState, Server, Start, Update
@@ -45,6 +45,7 @@ class FedPub(ClientModels):
     block_size: Annotated[int, AtLeast(2), "nodes of a block"] = 100
     density: Annotated[Share, "share of a block's possible edges that the random graph has"] = 0.1
     detached: Annotated[bool, "leave the regularisers' gradients out"] = False
+    xavier: Annotated[bool, "draw the classifier's first values by Xavier's law"] = False
 
     label = "FED-PUB"
     needs = frozenset({"subgraphs"})
@@ -55,11 +56,13 @@ class FedPub(ClientModels):
         """Names of the weight matrices, each of which has a mask."""
         return tuple(name for name, shape in self.task.shapes().items() if len(shape) == 2)
 
+    def init(self, start: Start) -> Server:
+        return super().init(draw_xavier_head(self.task, start) if self.xavier else start)
+
     def begin(self, start: Start) -> Tree:
         like = start.model[self.matrices[0]]
         proxy = random_blocks(start.seed, self.blocks, self.block_size, self.density, len(like), like.dtype)
-        inputs = (proxy["x"].to(like), proxy["edges"].to(like.device), proxy["weight"].to(like))
-        width = self.task.call(start.model, inputs, "embed").shape[1]
+        width = len(embed_blocks(self.task, start.model, trees.tree_map(lambda t: t.to(like.device), proxy)))
         return {"proxy": proxy, "embeddings": proxy["x"].new_zeros(start.clients, width)}
 
     def remember(self, fixed: Tree, ids: Tensor, uploads: Tree, weights: Tensor) -> Tree:
@@ -79,10 +82,8 @@ class FedPub(ClientModels):
         return trees.nbytes(own["mixture"]) + new_clients * trees.nbytes(shared["proxy"]), trees.nbytes(uploads)
 
     def join(self, model: Params) -> ClientState:
-        return {
-            "buffers": trees.select(model, self.local_names),
-            "masks": {f"mask/{name}": torch.ones_like(model[name]) for name in self.matrices},
-        }
+        masks = {f"mask/{name}": torch.ones_like(model[name]) for name in self.matrices}
+        return {"buffers": trees.select(model, self.local_names), "masks": masks}
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         names, loss = (*self.task.params, *client["masks"]), self._loss(own["mixture"], data)
@@ -92,8 +93,7 @@ class FedPub(ClientModels):
         fit = self.descend(start, data, names, loss=loss, solver=solver)
         model, masks = trees.omit(fit.model, client["masks"]), trees.select(fit.model, client["masks"])
         deployed = self._prune(model, masks)
-        proxy = tuple(shared["proxy"][name] for name in ("x", "edges", "weight"))
-        embedding = self.task.call(deployed, proxy, "embed").mean(0)
+        embedding = embed_blocks(self.task, deployed, shared["proxy"])
         upload = {"model": trees.omit(model, self.local_names), "embedding": embedding}
         return Update(upload, {"buffers": trees.select(model, self.local_names), "masks": masks}, deployed, fit.loss)
 

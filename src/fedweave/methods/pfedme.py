@@ -2,7 +2,7 @@
 
 Server keeps one model g (traffic 2P). The client starts w and θ from g; for every batch K steps
 θ ← θ − lr_p (∇F(θ) + λ (θ − w) + μ θ), then one step of w on the Moreau envelope's gradient λ (w − θ). w is uploaded,
-g ← (1 − β) g + β Σ n_k w_k, θ is deployed. `eval_w` deploys w instead, as MediaBrain-SJTU/pFedGraph does.
+g ← (1 − β) g + β Σ n_k w_k, θ is deployed. `eval_w` deploys w, as CharlieDinh/pFedMe scores.
 
 Deviation: the step on w is one of the run's optimiser, which is the paper's w ← w − η λ (w − θ) for plain SGD.
 """

@@ -188,6 +188,7 @@ class GCN(ClientModel):
         *,
         hidden: Annotated[Size, "width of both convolutions"] = 128,
         dropout: Annotated[Dropout, "dropout of both activations"] = 0.3,
+        xavier: Annotated[bool, "draw weights and biases of the classifier by Xavier's law"] = False,
     ) -> None:
         super().__init__()
         if not 0.0 <= dropout < 1.0:
@@ -195,6 +196,9 @@ class GCN(ClientModel):
         self.gcn1 = GraphConv(shape[-1], hidden)
         self.gcn2 = GraphConv(hidden, hidden)
         self.fc = nn.Linear(hidden, outputs)
+        if xavier:
+            nn.init.xavier_uniform_(self.fc.weight)
+            nn.init.xavier_uniform_(self.fc.bias.data[None])
         self.dropout = dropout
 
     def embed(self, x: tuple[Tensor | SparseMatrix, Tensor, Tensor], *, key: Tensor | None = None) -> Tensor:
