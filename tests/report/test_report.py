@@ -1,6 +1,7 @@
 """Result folders with generated numbers: tables compared with NumPy, the printed columns, and the page."""
 
 import json
+import re
 import shutil
 from collections import Counter
 from html.parser import HTMLParser
@@ -248,6 +249,9 @@ def test_curves_are_drawn_for_every_task(folder: Path, tmp_path: Path) -> None:
     text = (drawn / "blobs.svg").read_text()
     assert "FedAGHN" in text
     assert "http" not in text.replace("http://www.w3.org/", "")
+    size = re.search(r'<svg [^>]*width="([\d.]+)" height="([\d.]+)" viewBox="0 0 ([\d.]+) ([\d.]+)"', text)
+    assert size is not None
+    assert size.group(1, 2) == size.group(3, 4)
 
 
 def test_page_is_the_same_from_stored_tables_but_not_from_outdated_ones(

@@ -18,6 +18,7 @@ from fedweave.report.edge_values import missing_edges_note
 from fedweave.results import AUC, VARIATION, Study, Tables, format_score
 from fedweave.results.formats import format_difference
 from fedweave.results.marks import REFERENCES, control_tests, outcome
+from fedweave.results.nonfinite import nonfinite_outputs_note
 from fedweave.results.verdicts import join_names
 
 MOST_TASKS = 4  # most tasks that are described one by one
@@ -58,8 +59,8 @@ def summary(study: Study, tables: Tables) -> list[Line]:
     notes = [
         line
         for task, runs in results.by_task(study).items()
-        for line in (results.sampling_note(task, runs), results.missing_score_note(task, runs))
-        if line
+        for note in (results.sampling_note, results.missing_score_note, nonfinite_outputs_note)
+        if (line := note(task, runs))
     ]
     warnings = _summarise_warnings(control_sentences, len(parts))
     first = [*rule_sentences, *warnings, *_leaders(parts, tests), *notes, *upper_bound(study, tables)]

@@ -17,6 +17,7 @@ from fedweave.report.method_views import POINTS, Figure, TextTable
 from fedweave.report.rounds import round_figures
 from fedweave.results import Run, Tables, parts, published, statistics
 from fedweave.results.marks import CONTROLS, MEANING, REFERENCES, SYMBOLS, assign_marks, control_tests, outcome
+from fedweave.results.nonfinite import nonfinite_outputs_note
 from fedweave.results.verdicts import describe_test, join_names, reason_without_power, verdict
 
 BOLD = 3  # best methods that figures draw in colour, in addition to the controls
@@ -172,7 +173,8 @@ def _metric_notes(runs: list[Run]) -> list[str]:
     """Which rounds are scored, where another metric chose them, and which clients are scored."""
     chosen_by = runs[0].info.get("selected_by")
     rounds = [f"Scores by {runs[0].info['metric']} are at the rounds that {chosen_by} chose on validation data."]
-    about = [results.sampling_note(runs[0].task, runs), results.missing_score_note(runs[0].task, runs)]
+    notes = (results.sampling_note, results.missing_score_note, nonfinite_outputs_note)
+    about = [note(runs[0].task, runs) for note in notes]
     return [*(rounds if chosen_by else []), *filter(None, about)]
 
 
