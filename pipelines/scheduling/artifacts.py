@@ -119,7 +119,7 @@ def _rows(tables: "Tables") -> Iterator[dict[str, str]]:
 
 
 def _designs(study: "Study", tables: "Tables") -> Iterator[str]:
-    """A text for each task whose design allows no verdict, and for each with several splits, with the test over them."""
+    """A text for each task whose design allows no verdict, and for each with several splits, with its test."""
     from fedweave import results
     from fedweave.results import verdicts
 

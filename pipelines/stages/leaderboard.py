@@ -182,7 +182,7 @@ def board(part: pd.DataFrame, without: Sequence[str] = (), controls: pd.DataFram
     }
     keys = [key for key in COLUMNS if key in present and key not in without]
     for key in keys:
-        header = COLUMNS[key] + "\nover clients" * (key == "interval" and part["seeds"].max() == 1)
+        header = COLUMNS[key] + "\nover clients" * (key == "interval" and bool(part["seeds"].max() == 1))
         table.add_column(header, justify="left" if key == "method" else "right", vertical="bottom", no_wrap=True)
     for row, mark in zip(rows, part["mark"], strict=True):
         table.add_row(*(row[key] for key in keys), style="bold" if mark == "best" else "")

@@ -17,8 +17,6 @@ from fedweave.results.formats import format_difference
 from fedweave.results.marks import SYMBOLS
 from fedweave.results.verdicts import join_names
 
-DECLARED = "as declared"
-
 
 class Variant(NamedTuple):
     """A row: name, score, worst tenth, difference to the declared run, and its mark with style and title."""
@@ -59,23 +57,24 @@ def views(study: Study, styles: Mapping[str, SeriesStyle]) -> Ablations:
 
 def _card(study: Study, name: str, part: pd.DataFrame) -> Ablation:
     first, metric = part.iloc[0], str(part["metric"].iloc[0])
+    declared = str(part.loc[part["declared"] == 1, "variant"].iloc[0]) if part["declared"].any() else ""
     over = [word for word in part["over"].unique() if word]
     has_verdict = (part["verdict"] != "").any()
     figure = Figure(f"{name}: {first['method']} on {first['task']}", plots.ablation(part))
     return Ablation(
         figure,
-        [_row(row) for row in part.to_dict("records")],
+        [_row(row, declared) for row in part.to_dict("records")],
         compared=bool(part["difference"].notna().any()),
         reason="" if has_verdict or not over else f"{join_names(over)}: no verdict",
         margin=study.margin(metric).describe(metric) if has_verdict else "",
     )
 
 
-def _row(row: Mapping[str, object]) -> Variant:
+def _row(row: Mapping[str, object], declared: str) -> Variant:
     number = {name: float(str(row[name])) for name in optional_files.NUMBERS}
     metric, word = str(row["metric"]), str(row["verdict"])
     compared = np.isfinite(number["difference"])
-    test = {**number, "method": row["variant"], "other": DECLARED, "verdict": word, "over": row["over"]}
+    test = {**number, "method": row["variant"], "other": declared, "verdict": word, "over": row["over"]}
     return Variant(
         str(row["variant"]),
         bool(row["declared"]),

@@ -19,7 +19,7 @@ from fedweave.results import Run, Study, Tables, parts, published
 from fedweave.results.marks import CONTROLS, REFERENCES, SYMBOLS, assign_marks, control_tests, outcome
 from fedweave.results.nonfinite import nonfinite_outputs_note
 from fedweave.results.ranking import Ranking
-from fedweave.results.verdicts import describe_fixed, describe_test, join_names, reason_without_power, verdict
+from fedweave.results.verdicts import ONE_SEED, describe_fixed, describe_test, join_names, reason_without_power, verdict
 
 BOLD = 3  # best methods that figures draw in colour, in addition to the controls
 WIDE = 30  # with more clients, a collaboration graph takes the whole width
@@ -82,7 +82,7 @@ def view(
         verdict=verdict(study, tables, task),
         has_verdicts=bool(has_verdicts),
         margin=margin,
-        interval="95 % interval" + " over clients" * (board["seeds"].max() == 1),
+        interval="95 % interval" + " over clients" * int(board["seeds"].max() == 1),
         notes=[*_notes(ordered, marks, tables), *_convergence_note(board), *leaks],
         metric=metric,
         higher_is_better=runs[0].higher_is_better,
@@ -204,7 +204,7 @@ def _notes(runs: list[Run], marks: Mapping[str, str], tables: Tables) -> list[st
     notes += _incidents(runs)
     notes += filter(None, (describe_fixed(_task_rows(tables.significance, runs[0].task)),))
     if no_power := reason_without_power(runs, tables.clients):
-        notes.append(no_power)
+        notes.append(no_power.removeprefix(f"{ONE_SEED} "))  # the verdict says so
     elif runs[0].evaluations["seed"].nunique() == 1:
         notes.append("One seed only: nothing is known about the spread over seeds.")
     return notes

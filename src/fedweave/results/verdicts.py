@@ -28,7 +28,8 @@ __all__ = [
     "verdict",
 ]
 
-SEEDS_TEST = "test over seeds and clients"
+SEEDS_TEST = "over seeds and clients"
+ONE_SEED = "One seed: no verdict."
 SPLITS_TEST = "test over splits, seeds and clients"
 
 MOST_NAMES = 6  # most names in a sentence
@@ -123,8 +124,8 @@ def reason_without_power(runs: Sequence[Run], table: pd.DataFrame) -> str:
     repetitions, columns = max(seeds for seeds, _ in shapes), shapes[0][1]
     if repetitions < 2:
         return (
-            "One seed: no verdict. How much the scores vary between seeds is not known; intervals are over clients "
-            "alone. It takes 2 seeds or more."
+            f"{ONE_SEED} How much the scores vary between seeds is not known; intervals are over clients alone. It "
+            "takes 2 seeds or more."
         )
     if columns >= statistics.LEAST_CLIENTS:
         return ""
@@ -157,8 +158,11 @@ def describe_splits(runs: Sequence[Run]) -> str:
 
 
 def describe_test(runs: Sequence[Run]) -> str:
-    """Which test compares the `runs` of a task, and its splits if it has several; empty for one run on one split."""
-    return describe_splits(runs) or (SEEDS_TEST if len(runs) > 1 else "")
+    """What the test of the `runs` of a task is over, and its splits if it has several; empty for one run on one split,
+    and for one seed.
+    """
+    seeds = max(run.evaluations["seed"].nunique() for run in runs)
+    return describe_splits(runs) or (SEEDS_TEST if len(runs) > 1 and seeds > 1 else "")
 
 
 def _join_or_count(methods: Sequence[str]) -> str:
