@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 PARENT = "mlflow.parentRunId"
 # Prefect cuts a table that is wider than its page, and a description at the end of its line.
-ABOUT = "verdict: against the leader of the task; ▲ better, ▽ worse, ≈ equivalent (within {margins}), ? open: {open}"
+ABOUT = "verdict: against the leader of the task; ▲ better, ▽ worse, ≈ equivalent (margin: {margins}), ? open: {open}"
 VERDICTS = {
     "best": "leads, better than all",
     "lead": "leads",

@@ -56,7 +56,7 @@ LEGEND = (
     ),
     (
         ("equivalent", "open"),
-        "before the mean, against the leader (corrected over all pairs): ≈ equivalent (within {margins}), "
+        "before the mean, against the leader (corrected over all pairs): ≈ equivalent (margin: {margins}), "
         f"? open ({NOTHING_SHOWN})",
     ),
     (
@@ -70,7 +70,7 @@ LEGEND = (
     ((TESTED,), "one test decides, over seeds and clients: a verdict is about new seeds and new clients"),
     (
         ("vs_local", "vs_fedavg_ft"),
-        "vs a control (corrected over the tests against controls): ▲ better, ▽ worse, ≈ equivalent (within {margins}), "
+        "vs a control (corrected over the tests against controls): ▲ better, ▽ worse, ≈ equivalent (margin: {margins}), "
         "? open",
     ),
     (("gain",), "gain / loss: clients with a better / worse mean over seeds than with Local"),
