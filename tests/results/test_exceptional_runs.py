@@ -83,7 +83,7 @@ def test_the_leader_is_the_first_row_even_if_units_differ_in_size(tmp_path: Path
     assert (test["method"], test["other"]) == ("A", "B")
     assert test["difference"] < 0 < tables.board["mean"].iloc[0] - tables.board["mean"].iloc[1]
     assert "t: A leads with " in lines["Who leads"]
-    assert "not significantly ahead of B" in lines["Who leads"]
+    assert ": worse than B where clients of one part count as one." in lines["Who leads"]
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "mse"])
