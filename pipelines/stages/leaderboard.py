@@ -70,8 +70,8 @@ LEGEND = (
     ((TESTED,), "one test decides, over seeds and clients: a verdict is about new seeds and new clients"),
     (
         ("vs_local", "vs_fedavg_ft"),
-        "vs a control (corrected over the tests against controls): ▲ better, ▽ worse, ≈ equivalent (margin: {margins}), "
-        "? open",
+        "vs a control (corrected over the tests against controls): ▲ better, ▽ worse, ≈ equivalent (margin: "
+        "{margins}), ? open",
     ),
     (("gain",), "gain / loss: clients with a better / worse mean over seeds than with Local"),
 )
