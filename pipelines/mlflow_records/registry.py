@@ -164,9 +164,7 @@ def register_best_models(
         leader = board.iloc[0]
         model = models.get(leader["run"])
         if model is not None:
-            text = verdicts.verdict(
-                board, verdicts.assign_marks(board, tables.significance[tables.significance["task"] == task])
-            )
+            text = verdicts.verdict(study, tables, str(task))
             name = "-".join(filter(None, (store.project, study.name, str(task)))).replace("/", "-").replace(":", "-")
             if (owner := _other_owner(store, name, study.name, str(task))) is None:
                 _set_alias(store, name, model, logged[leader["run"]], str(leader["method"]), text)
