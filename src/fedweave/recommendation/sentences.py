@@ -148,9 +148,7 @@ def _counts(answer: Answers, method: str) -> str:
 
 
 def equal_methods(answer: Answers, metric: str, higher_is_better: bool) -> str:
-    """The collaborating methods that are equivalent to the best one or better, those that are open, and the cheapest
-    that may be deployed.
-    """
+    """The collaborating methods that are equivalent to the best one, better or open; the cheapest to deploy."""
     board = answer.board[answer.board["method"] != answer.local_name]
     leader = board[board["method"] == answer.leader]
     if leader.empty or not np.isfinite(leader["validation"].iloc[0]):
@@ -159,13 +157,15 @@ def equal_methods(answer: Answers, metric: str, higher_is_better: bool) -> str:
     words = {
         statistics.BETTER: "Better on test rows",
         statistics.EQUIVALENT: f"Equivalent on test rows{_within(answer)}",
-        statistics.OPEN: "Open, neither a difference nor equivalence is shown, and so not recommended",
+        statistics.OPEN: "Open, as neither a difference nor equivalence is shown",
         NO_VERDICT: "No verdict",
     }
     found = {word: names for verdict, word in words.items() if (names := _labels(answer, board, verdict))}
     if not found:
         return f"{first}; every other one is worse on test rows." if len(board) > 1 else f"{first}."
     parts = [f"{first}.", *(f"{word}: {join_names(names)}." for word, names in found.items())]
+    if answer.pays not in ("", answer.leader):
+        return " ".join(parts)  # a method that is better than Local is recommended in its place, whatever it costs
     return " ".join([*parts, *_cheapest_sentence(answer, metric, higher_is_better)])
 
 
