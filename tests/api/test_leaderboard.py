@@ -137,7 +137,7 @@ def test_another_margin_judges_the_same_runs(tmp_path: Path) -> None:
     results.write(folder)
     strict, wide = (fw.load(folder).with_margin(margin) for margin in (0.0, "90 %"))
     words = [compared.leaderboard().set_index("method")["verdict"] for compared in (strict, wide)]
-    assert [one["fedamp"] for one in words] == ["open", "equivalent"]
+    assert [one["fedaghn"] for one in words] == ["open", "equivalent"]
     assert [one["local"] for one in words] == ["behind", "behind"]  # a difference that is shown stays one
     assert strict.leaderboard()["margin"].dropna().eq(0).all()
     assert "equivalent: the accuracy differs by no more than 90 % of the smaller mean" in str(wide)
