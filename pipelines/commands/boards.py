@@ -1,7 +1,7 @@
 """Leaderboards of whole studies in the docs, from docs/boards/<study>.csv and <study>.controls.csv.
 
-python -m fedweave.pipelines.commands.boards STUDY...    copy results/<study>/leaderboard.csv and controls.csv, then
-rewrite the pages
+python -m fedweave.pipelines.commands.boards STUDY...    copy results/<study>/leaderboard.csv and controls.csv, store
+the scores of all clients in <study>.clients.csv.gz, then rewrite the pages
 python -m fedweave.pipelines.commands.boards             rewrite the pages
 """
 
@@ -15,6 +15,8 @@ from fedweave import results
 from fedweave.errors import BadInput
 from fedweave.files import read_table, write_atomic
 from fedweave.pipelines import paths
+from fedweave.pipelines.commands import claims
+from fedweave.pipelines.commands.stored_numbers import CLIENTS
 from fedweave.pipelines.processes import run_main
 
 FOLDER = Path("docs/boards")
@@ -45,7 +47,7 @@ def main(*studies: str) -> None:
 
 
 def copy_board(study: str) -> None:
-    """Copy the leaderboard of `study` and its controls to docs/boards, with six digits.
+    """Copy the leaderboard of `study`, its controls and the scores of its clients to docs/boards, with six digits.
 
     Raises:
         BadInput: the study has no leaderboard.
@@ -58,6 +60,7 @@ def copy_board(study: str) -> None:
         target = FOLDER / f"{study}{ending}"
         target.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(target, rows.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
+    claims.store_clients(results.load_study(paths.RESULTS / study), FOLDER / f"{study}{CLIENTS}")
 
 
 def fill_blocks(page: str) -> str:

@@ -1,17 +1,21 @@
 """The table of claims at the head of docs/reproduction.md, made from its texts and its numbers.
 
 The texts are in docs/reproduction/claims.yaml. Each number there is a question in braces, in the language of
-`fedweave.pipelines.commands.questions`. Its p values are corrected by Holm's method over all tests of the table.
+`fedweave.pipelines.commands.questions`. Its p values are corrected by Holm's method over all tests of the table. A pair
+without a verdict, such as one of a single seed, has the reason in its place.
 """
 
+import gzip
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 import pandas as pd
 
 from fedweave import results
 from fedweave.errors import BadInput
+from fedweave.files import write_atomic
 from fedweave.pipelines.commands import questions
 from fedweave.pipelines.commands.stored_numbers import FOLDER
 from fedweave.results import statistics
@@ -45,11 +49,15 @@ def table() -> str:
 
 
 def p_values() -> dict[tuple[str, ...], float]:
-    """Arguments of every question for a p value in the table -> p value, corrected over all by Holm's method."""
+    """Arguments of every question for a p value in the table -> p value, corrected over all by Holm's method.
+
+    NaN where a pair has no verdict.
+    """
     texts = (str(text) for claim in _claims() for text in claim.values())
     split_questions = (questions.parts(question) for text in texts for question in QUESTION.findall(text))
     tests = [*dict.fromkeys(tuple(arguments) for kind, *arguments in split_questions if kind == "p")]
-    uncorrected = [questions.ask(" | ".join(("p", *test))).values[0] for test in tests]
+    compared = [questions.compare(*test) for test in tests]
+    uncorrected = [test.p if test.verdict else float("nan") for test in compared]
     return dict(zip(tests, map(float, statistics.holm(uncorrected)), strict=True))
 
 
@@ -61,6 +69,8 @@ def _answer(p_corrected: Mapping[tuple[str, ...], float], match: re.Match[str]) 
     kind, *arguments = questions.parts(match[1])
     if kind == "p":
         value = p_corrected[tuple(arguments)]
+        if why := questions.why_no_verdict(*arguments):
+            return why
         return "< 0.001" if value < 0.001 else f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
     try:
         return str(questions.ask(match[1]))
@@ -81,3 +91,19 @@ def client_rows(study: results.Study) -> pd.DataFrame:
     parts = [lookup[client] if lookup else client for lookup, client in zip(lookups, clients["client"], strict=True)]
     rows = clients.assign(part=parts).merge(settings, on="run")[list(CLIENT_COLUMNS)]
     return rows.sort_values([*CLIENT_COLUMNS[:3], "seed", "client"], kind="stable", ignore_index=True)
+
+
+def store_clients(study: results.Study, target: Path, keys: Sequence[str] = ()) -> None:
+    """Store the scores of every client and seed in `target`, compressed, so that a later test needs no new run.
+
+    Args:
+        keys: rows of `target` that differ from all new ones in these columns stay; none stay without keys.
+    """
+    new = client_rows(study)
+    if target.is_file() and keys:
+        old = pd.read_csv(target)
+        found = old.merge(new[[*keys]].drop_duplicates(), on=[*keys], how="left", indicator=True)["_merge"]
+        kept = old[found.to_numpy() == "left_only"]
+        new = pd.concat([kept, new]).sort_values([*CLIENT_COLUMNS[:3], "seed", "client"], kind="stable")
+    text = new.to_csv(index=False, lineterminator="\n", float_format="%.6g")
+    write_atomic(target, gzip.compress(text.encode(), mtime=0))  # the same rows are the same bytes

@@ -6,7 +6,7 @@ docs/reproduction/differences.yaml names the pairs of each study, such as `FED-P
 from fedweave.errors import choose
 from fedweave.pipelines.commands import questions
 from fedweave.pipelines.commands.stored_numbers import FOLDER, client_scores, rows
-from fedweave.results import EMPTY
+from fedweave.results import EMPTY, marks, statistics
 from fedweave.study.config import read_yaml
 
 PAIRS = FOLDER / "differences.yaml"
@@ -16,8 +16,8 @@ Pair = tuple[str, str]
 def table(study: str) -> str:
     """The differences of a study as Markdown, each with its 95 % interval over seeds and clients.
 
-    A difference to a control is bold where the test, corrected over all tests against the controls in this setting,
-    is significant.
+    A difference to a control is bold where the test over both, corrected over all tests against the controls in this
+    setting, shows it, and has the mark ≈ where it shows that the two are equivalent.
 
     Raises:
         BadInput: docs/reproduction/differences.yaml has no pairs for the study.
@@ -26,14 +26,16 @@ def table(study: str) -> str:
     columns = {title: tuple(pair.split(" - ")) for title, pair in pairs[choose(study, pairs, str(PAIRS))].items()}
     lines = [["data set, setting", *columns], ["---", *["--:"] * len(columns)]]
     for key in sorted(rows(study)):
-        significant = {(test.method, test.other) for test in questions.to_controls(study, key) if test.better}
-        lines.append([key, *(_cell(study, key, pair, pair in significant) for pair in columns.values())])
+        tests = questions.to_controls(study, key)
+        verdicts = {pair: test.verdict for test in tests for pair in ((test.method, test.other), (test.other, test.method))}
+        lines.append([key, *(_cell(study, key, pair, verdicts.get(pair, "")) for pair in columns.values())])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _cell(study: str, key: str, pair: Pair, significant: bool) -> str:
+def _cell(study: str, key: str, pair: Pair, verdict: str) -> str:
     if not {*pair} <= {*client_scores(study, key)}:
         return EMPTY
     difference, interval = (questions.ask(" | ".join((kind, study, key, *pair))) for kind in ("gap", "interval"))
-    mark = "**" if significant else ""
-    return f"{mark}{difference} ({interval}){mark}"
+    bold = "**" if verdict in (statistics.BETTER, statistics.WORSE) else ""
+    sign = marks.MARKS["equivalent"] if verdict == statistics.EQUIVALENT else ""
+    return f"{sign}{bold}{difference} ({interval}){bold}"

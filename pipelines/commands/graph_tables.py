@@ -5,7 +5,8 @@ docs/boards, then rewrite the page
 python -m fedweave.pipelines.commands.graph_tables         rewrite the page
 
 docs/boards/graphs.csv is the leaderboard, graphs.tests.csv has the tests of the learned graph against its controls,
-and graphs.rounds.csv the AUC after every recorded round (mean over seeds and layers).
+graphs.rounds.csv the AUC after every recorded round (mean over seeds and layers), and graphs.clients.csv.gz the scores
+of all clients behind the verdicts.
 """
 
 import re
@@ -22,9 +23,11 @@ from fedweave.federation.graph_quality import AUC, quality
 from fedweave.federation.graph_settings import is_control
 from fedweave.files import read_table, write_atomic
 from fedweave.pipelines import paths
-from fedweave.pipelines.commands import boards
+from fedweave.pipelines.commands import boards, claims
+from fedweave.pipelines.commands.stored_numbers import CLIENTS
 from fedweave.pipelines.processes import run_main
 from fedweave.results.formats import with_minus_sign
+from fedweave.results.marks import SYMBOLS
 
 STUDY = "graphs"
 PAGE = Path("docs/graphs.md")
@@ -36,7 +39,6 @@ COLUMNS = (
     *("method", "score", "AUC", "round", "on group", "rows differ", "weight ~ gain"),
     *(f"minus {word}" for word in CONTROLS),
 )
-SIGNIFICANCE_MARKS = {True: " **(!)**", False: ""}
 
 
 def main(action: str = "") -> None:
@@ -55,7 +57,7 @@ def main(action: str = "") -> None:
 
 
 def copy_results() -> None:
-    """Copy the leaderboard, the tests of graphs and the curves of AUC, with six digits; rows of other tasks stay.
+    """Copy leaderboard, tests of graphs, curves of AUC and scores of clients, with six digits; other tasks stay.
 
     Raises:
         BadInput: the study has no results.
@@ -74,6 +76,7 @@ def copy_results() -> None:
             stored = read_table(target, ("task",), boards.RESTORE_HINT)
             part = pd.concat([stored[~stored["task"].isin(set(tasks.values()))], part])
         write_atomic(target, part.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
+    claims.store_clients(study, boards.FOLDER / f"{STUDY}{CLIENTS}", ("dataset", "setting"))
 
 
 def _curves(study: results.Study) -> Iterator[dict[str, Any]]:
@@ -104,7 +107,7 @@ def table(task: str) -> str:
     board, tests, curves = (
         read_table(boards.FOLDER / f"{STUDY}{ending}.csv", needed, boards.RESTORE_HINT)
         for ending, needed in {
-            "": ("task", "mean"), ".tests": ("task", "other"), ".rounds": ("task", "auc"),
+            "": ("task", "mean"), ".tests": ("task", "verdict"), ".rounds": ("task", "auc"),
         }.items()
     )  # fmt: skip
     rows = board[(board["task"] == task) & ~board["method"].str.contains("-(?:" + "|".join(CONTROLS) + r")\]$")]
@@ -136,8 +139,10 @@ def first_stable_round(curve: pd.DataFrame) -> str:
 
 
 def _difference(test: Mapping[str, Any]) -> str:
+    """A difference with its interval, and the mark of its verdict if it has one."""
     ends = " to ".join(_number(test[name], "+.1f") for name in ("low", "high"))
-    return f"{_number(test['difference'], '+.1f')} ({ends}){SIGNIFICANCE_MARKS[pd.notna(test['better'])]}"
+    mark = SYMBOLS["" if pd.isna(test["verdict"]) else test["verdict"]]
+    return f"{_number(test['difference'], '+.1f')} ({ends}) {mark}".rstrip()
 
 
 def _number(value: Any, spec: str) -> str:

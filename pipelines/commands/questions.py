@@ -10,13 +10,17 @@ study's set-up. Bars separate the parts of a question, such as
     change | study | setting | other | method      a method's score in one setting minus that in the other
     printed, printed std, printed gap, printed change | paper/table | ...    the same for printed numbers
     first | studies | method                       in how many settings the method is first
-    interval | study | setting | first | second    95 % interval of a difference over seeds and clients
-    p | study | setting | first | second           test over clients, of means over seeds; in intervals and tests,
-                                                   clients that share test nodes, or a unit, are one
+    interval | study | setting | first | second    95 % interval of a difference over seeds and clients; with one seed
+                                                   over clients alone
+    p | study | setting | first | second           test of a difference over seeds and clients, uncorrected; in
+                                                   intervals and tests, clients that share test nodes, or a unit, are
+                                                   one; no number with one seed, or with too few clients
     p controls | study | setting | first | second  the same, corrected over all tests against the two controls
     better | studies | control                     how many tests of a method against the control, of how many in all
-                                                   settings, find the method better after Holm's correction over all,
-                                                   while the interval leaves out zero
+                                                   settings, find the method better after Holm's correction over all
+    better within | studies | control              the same, each corrected over the controls of its setting alone
+    undecidable | studies | control                how many pairs of a method and the control have no verdict by
+                                                   design: for one seed; for too few clients
     value | table | key | column                   a cell of a further table of numbers
     ratio | table | key | column | column          of two such cells, as "x to 1"
     set-up | study | key | ...                     a number or a list of numbers in a study's full params.yaml
@@ -31,7 +35,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_UP, Decimal
 from fnmatch import fnmatchcase
-from functools import cache, reduce
+from functools import cache, lru_cache, reduce
 from itertools import product
 from typing import Any
 
@@ -45,12 +49,22 @@ from fedweave.pipelines.commands.stored_numbers import (
     Row,
     cell,
     client_scores,
+    modified,
     printed_rows,
     rows,
 )
+from fedweave.metrics import METRICS, default_margin
 from fedweave.results import statistics
+from fedweave.results.joint_test import LEAST_CLIENTS
 from fedweave.results.marks import CONTROLS
 from fedweave.study import catalogue
+
+
+# What a test without a verdict lacks -> the words of the page.
+WITHOUT_VERDICT = {
+    statistics.ONE_SEED: "one seed: no verdict",
+    statistics.FEW_CLIENTS: f"fewer than {LEAST_CLIENTS} clients: no verdict",
+}
 
 
 @dataclass(frozen=True)
@@ -171,24 +185,50 @@ def _best_method(group: Group) -> str:
     return min(group, key=lambda name: group[name]["mean"] * (1 if group[name]["metric"] == "mse" else -1))
 
 
-def p_value(study: str, key: str, first: str, second: str) -> float:
-    """The larger p of Wilcoxon's test over clients and of Student's t over sign flips (means over seeds).
+def compare(study: str, key: str, first: str, second: str) -> statistics.Comparison:
+    """The test of one pair over seeds and clients, uncorrected.
 
-    Leaderboards correct the second and take the larger one, so that ranks alone decide nothing.
+    The variance between seeds is moderated by all methods of the setting.
     """
+    (test,) = _compare(study, key, ((first, second),), modified(study))
+    return test
+
+
+def to_controls(study: str, key: str) -> list[statistics.Comparison]:
+    """The tests of all methods of a setting against the two controls, corrected over all of them."""
+    return _compare(study, key, None, modified(study))
+
+
+@lru_cache(maxsize=4096)
+def _compare(
+    study: str, key: str, pairs: tuple[tuple[str, str], ...] | None, stamp: int
+) -> list[statistics.Comparison]:
+    """The tests of `pairs`, by default those against the controls; `stamp` is the time of the files."""
     scores = client_scores(study, key)
-    one, other = (scores[choose(m, scores, f"p: {study}: {key}")].mean(0) for m in (first, second))
-    return max(statistics.signed_rank(one, other), float(statistics.step_down((one - other)[:, None])[0]))
+    for name in {name for pair in pairs or () for name in pair}:
+        choose(name, scores, f"{study}: {key}")
+    metric = next(row["metric"] for row in rows(study)[key].values())
+    higher, margin = METRICS[metric].higher_is_better, default_margin(metric)
+    if pairs is None:
+        return statistics.compare_to_controls(scores, CONTROLS, higher, margin)
+    return statistics.compare_pairs(scores, pairs, higher, margin)
+
+
+def why_no_verdict(study: str, key: str, first: str, second: str) -> str:
+    """Why a pair has no p value, in words; empty if it has one."""
+    test = compare(study, key, first, second)
+    return "" if test.verdict else WITHOUT_VERDICT[test.over]
 
 
 def _interval(study: str, key: str, first: str, second: str) -> Answer:
-    scores = client_scores(study, key)
-    one, other = (scores[choose(name, scores, f"{study}: {key}")] for name in (first, second))
-    return Answer(statistics.interval(one - other))
+    test = compare(study, key, first, second)
+    return Answer((test.low, test.high))
 
 
 def _p(study: str, key: str, first: str, second: str) -> Answer:
-    return Answer((p_value(study, key, first, second),), 2)
+    if why := why_no_verdict(study, key, first, second):
+        raise BadInput(f"p: {study}: {key}: {first} and {second}: {why}")
+    return Answer((compare(study, key, first, second).p,), 2)
 
 
 def _p_controls(study: str, key: str, first: str, second: str) -> Answer:
@@ -196,30 +236,41 @@ def _p_controls(study: str, key: str, first: str, second: str) -> Answer:
     return Answer(tuple(test.p_adjusted for test in tests if (test.method, test.other) == (first, second)), 2)
 
 
-def to_controls(study: str, key: str) -> list[statistics.Comparison]:
-    """The tests of all methods of a setting against the two controls, corrected over all of them."""
-    return statistics.compare_to_controls(client_scores(study, key), CONTROLS, higher_is_better=True)
-
-
-def _count_better(studies: str, control: str) -> Answer:
+def _against(studies: str, control: str) -> list[tuple[str, str, str, str]]:
+    """(study, setting, method, control) of all settings that have client scores of the control."""
     settings = [(study, key) for study in map(str.strip, studies.split(",")) for key in rows(study)]
-    tests = [
+    return [
         (study, key, method, control)
         for study, key in settings
         if control in client_scores(study, key)
         for method in client_scores(study, key)
         if method != control
     ]
-    significant = statistics.holm([p_value(*test) for test in tests]) < statistics.ALPHA
-    better = [_is_better(*test) for test, is_significant in zip(tests, significant, strict=True) if is_significant]
-    return Answer((sum(better), len(tests)), 0, separator=" of ")
 
 
-def _is_better(study: str, key: str, method: str, other: str) -> bool:
-    """Whether a method has a better mean than another, and the interval of the difference excludes zero."""
+def _count_better(studies: str, control: str) -> Answer:
+    pairs = [pair for pair in _against(studies, control) if compare(*pair).verdict]
+    shown = statistics.holm([compare(*pair).p for pair in pairs]) < statistics.ALPHA
+    better = [_is_ahead(*pair) for pair, is_shown in zip(pairs, shown, strict=True) if is_shown]
+    return Answer((sum(better), len(pairs)), 0, separator=" of ")
+
+
+def _is_ahead(study: str, key: str, method: str, other: str) -> bool:
     group = rows(study)[key]
-    low, high = _interval(study, key, method, other).values
-    return low * high > 0 and _best_method({name: group[name] for name in (other, method)}) == method
+    return _best_method({name: group[name] for name in (other, method)}) == method
+
+
+def _count_better_within(studies: str, control: str) -> Answer:
+    settings = dict.fromkeys(pair[:2] for pair in _against(studies, control))
+    sides = [test for setting in settings for test in to_controls(*setting) if control in (test.method, test.other)]
+    tests = [test if test.other == control else test.swap() for test in sides]
+    decided = [test for test in tests if test.verdict]
+    return Answer((sum(test.verdict == statistics.BETTER for test in decided), len(decided)), 0, separator=" of ")
+
+
+def _count_undecidable(studies: str, control: str) -> Answer:
+    reasons = [compare(*pair).over for pair in _against(studies, control)]
+    return Answer(tuple(map(reasons.count, WITHOUT_VERDICT)), 0, separator=" and ")
 
 
 def _value(table: str, key: str, column: str) -> Answer:
@@ -259,6 +310,8 @@ ANSWERS: dict[str, Callable[..., Answer]] = {
     "p": _p,
     "p controls": _p_controls,
     "better": _count_better,
+    "better within": _count_better_within,
+    "undecidable": _count_undecidable,
     "value": _value,
     "ratio": _ratio,
     "set-up": _study_value,

@@ -7,7 +7,6 @@ the pages
 python -m fedweave.pipelines.commands.reproduction             rewrite the pages
 """
 
-import gzip
 import re
 from os.path import commonpath
 from pathlib import Path
@@ -98,20 +97,9 @@ def merge_board(study: str) -> None:
     rows = rows.drop(columns=[*VERDICTS], errors="ignore").sort_values(["dataset", "setting", "method"], kind="stable")
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(target, rows.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
-    _merge_clients(study)
-
-
-def _merge_clients(study: str) -> None:
-    """Store the scores of every client and seed, compressed, so that a later test needs no new run."""
-    if not (paths.RESULTS / study / "runs").is_dir():
-        return
-    target, new = TABLES / f"{study}{CLIENTS}", claims.client_rows(results.load_study(paths.RESULTS / study))
-    if target.is_file():
-        old, names = pd.read_csv(target), ["dataset", "setting", "method"]
-        replaced = old.merge(new[names].drop_duplicates(), on=names, how="left", indicator=True)["_merge"] == "both"
-        new = pd.concat([old[~replaced.to_numpy()], new]).sort_values([*names, "seed", "client"], kind="stable")
-    text = new.to_csv(index=False, lineterminator="\n", float_format="%.6g")
-    write_atomic(target, gzip.compress(text.encode(), mtime=0))  # the same rows are the same bytes
+    if (paths.RESULTS / study / "runs").is_dir():
+        stored = results.load_study(paths.RESULTS / study)
+        claims.store_clients(stored, TABLES / f"{study}{CLIENTS}", ("dataset", "setting", "method"))
 
 
 def number_table(name: str) -> str:

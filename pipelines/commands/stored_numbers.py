@@ -72,7 +72,7 @@ def _add_row(board: Board, key: str, method: str, row: Row) -> None:
 def client_scores(study: str, key: str) -> dict[str, np.ndarray]:
     """Method -> scores [seeds, clients] in one setting, in the unit of the page.
 
-    Clients that share test nodes, or belong to one unit, are one column with their mean, because tests take columns to
+    Methods with several seeds have the seeds that all of these share; so rows are pairs. Clients that share test nodes, or belong to one unit, are one column with their mean, because tests take columns to
     be independent.
     """
     scores = _read_client_scores(*_locate(f"{study}{CLIENTS}"), key)
@@ -85,10 +85,20 @@ def client_scores(study: str, key: str) -> dict[str, np.ndarray]:
 def _read_client_scores(path: Path, modified: int, key: str) -> dict[str, np.ndarray]:
     scores = _read(path, modified)
     setting_scores = scores[scores["dataset"] + ", " + scores["setting"] == key]
-    return {
-        str(method): rows.groupby(["seed", "part"])["value"].mean(skipna=False).unstack("part").to_numpy()
+    tables = {
+        str(method): rows.groupby(["seed", "part"])["value"].mean(skipna=False).unstack("part")
         for method, rows in setting_scores.groupby("method")
     }
+    several = [{*table.index} for table in tables.values() if len(table) > 1]
+    common = set[int]().union(*several[:1]).intersection(*several)
+    return {
+        method: (table.loc[sorted(common)] if len(table) > 1 else table).to_numpy() for method, table in tables.items()
+    }
+
+
+def modified(study: str) -> int:
+    """When a study's scores were last changed [ns]."""
+    return max(_locate(f"{study}{ending}")[1] for ending in (".csv", CLIENTS))
 
 
 def cell(table: str, key: str, column: str) -> str:

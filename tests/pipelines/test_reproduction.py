@@ -12,7 +12,7 @@ from fedweave import results
 from fedweave.errors import BadInput
 from fedweave.methods import METHODS
 from fedweave.pipelines.commands import claims, differences, figures, questions, reproduction
-from fedweave.pipelines.commands.stored_numbers import CLIENTS, FOLDER, printed_rows
+from fedweave.pipelines.commands.stored_numbers import CLIENTS, FOLDER, client_scores, printed_rows
 from fedweave.results import published, statistics
 from fedweave.study import catalogue
 from fedweave.study.config import read_yaml
@@ -327,14 +327,29 @@ def test_p_values_are_corrected_over_the_table(folder: Path) -> None:
     assert stored.read_bytes() == before
     scores = pd.read_csv(stored)
     assert len(scores) == 6 * 3 * 12
-    means = scores.groupby(["method", "client"])["value"].mean()
+    values = {
+        str(method): rows.pivot(index="seed", columns="client", values="value").to_numpy()
+        for method, rows in scores.groupby("method")
+    }
     key = f"{scores['dataset'][0]}, {scores['setting'][0]}"
     pairs = [("Local", "FedAGHN"), ("FedAvg-FT", "FedAGHN")]
-    each = [(means[a].to_numpy(), means[b].to_numpy()) for a, b in pairs]
-    raw = [max(statistics.signed_rank(a, b), *statistics.step_down((a - b)[:, None])) for a, b in each]
+    raw = [test.p for test in statistics.compare_pairs(values, pairs, higher_is_better=True)]
     cells = answers(folder, *(f"{{p | paper/table | {key} | {a} | {b}}}" for a, b in pairs))
     expected = [f"{p:.3f}" if p < 0.1 else f"{p:.2f}" for p in statistics.holm(raw)]
     assert cells == ["< 0.001" if p < 0.001 else text for p, text in zip(statistics.holm(raw), expected, strict=True)]
+    one = f"{{p | paper/one | {key} | Local | FedAGHN}}"
+    for name in (f"paper/table{CLIENTS}", "paper/table.csv"):
+        rows = pd.read_csv(folder / FOLDER / name)
+        rows = rows[rows["seed"] == rows["seed"].min()] if "seed" in rows else rows
+        rows.to_csv(folder / FOLDER / name.replace("table", "one"), index=False)
+    # A pair of one seed has no p, and the others are corrected as if it were not there.
+    assert answers(folder, *(f"{{p | paper/table | {key} | {a} | {b}}}" for a, b in pairs), one) == [
+        *cells, "one seed: no verdict"
+    ]  # fmt: skip
+    with pytest.raises(BadInput, match="one seed: no verdict"):
+        questions.ask(one.strip("{}"))
+    assert questions.ask("better | paper/one | Local").values == (0, 0)
+    assert questions.ask("undecidable | paper/one, paper/table | Local").values == (5, 0)
 
 
 def test_clients_that_share_test_nodes_count_once(folder: Path) -> None:
@@ -352,18 +367,19 @@ def test_clients_that_share_test_nodes_count_once(folder: Path) -> None:
         interval = questions.ask(f"interval | {pair}").values
         p, p_adjusted = (questions.ask(f"{kind} | {pair}").values[0] for kind in ("p", "p controls"))
         assert (*interval, p, p_adjusted) == pytest.approx((row.low, row.high, row.p, row.p_adjusted), abs=1e-4)
-    assert table["p"].min() == 2 / 2**6
+    assert {scores.shape for scores in client_scores("paper/table", key).values()} == {(3, 6)}
 
 
-@pytest.mark.parametrize(("clients", "significant"), [(12, True), (4, False)])
-def test_differences_are_those_of_the_significance_table(clients: int, significant: bool, folder: Path) -> None:
-    """Bold where the corrected test against a control is significant. Empty where a method has no score."""
+@pytest.mark.parametrize(("clients", "decided"), [(12, True), (4, False)])
+def test_differences_are_those_of_the_significance_table(clients: int, decided: bool, folder: Path) -> None:
+    """Bold where the corrected test shows a difference from a control. Empty where a method has no score."""
     study = write_study(folder / "results" / "paper" / "table", clients=clients, extras=False)
     results.write(study)
     reproduction.merge_board("paper/table")
     tests = pd.read_csv(study / "significance.csv").query("family == 'controls' and other == 'Local'")
     others = tests["method"].tolist()
-    assert [*tests["better"].notna()] == [significant] * len(tests)
+    tests["verdict"] = tests["verdict"].fillna("")
+    assert [*tests["verdict"].ne("")] == [decided] * len(tests)
     pairs = {f"to {name}": f"{name} - Local" for name in others} | {"none": f"{others[0]} - Gone"}
     Path(differences.PAIRS).write_text(yaml.safe_dump({"paper/table": pairs}, sort_keys=False))
     header, _, line = differences.table("paper/table").splitlines()
@@ -372,9 +388,14 @@ def test_differences_are_those_of_the_significance_table(clients: int, significa
     assert last == results.EMPTY
     for cell, test in zip(cells, tests.itertuples(), strict=True):
         numbers = f"{test.difference:+.1f} ({test.low:.1f} to {test.high:.1f})"
-        assert cell == (numbers if pd.isna(test.better) else f"**{numbers}**")
-    ahead = (tests["better"] == tests["method"]).sum()
-    assert questions.ask("better | paper/table | Local").values == (ahead, len(tests))
-    assert (ahead > 0) == significant
+        shown = {"better": f"**{numbers}**", "worse": f"**{numbers}**", "equivalent": f"≈ {numbers}"}
+        assert cell == shown.get(test.verdict, numbers)
+    ahead, possible = (tests["verdict"] == "better").sum(), len(tests) if decided else 0
+    assert questions.ask("better within | paper/table | Local").values == (ahead, possible)
+    alone = statistics.holm(tests["p"].where(tests["verdict"].ne("")))
+    each = ((alone < statistics.ALPHA) & (tests["difference"] > 0)).sum()
+    assert questions.ask("better | paper/table | Local").values == (each, possible)
+    assert (ahead > 0) == (each > 0) == decided
+    assert questions.ask("undecidable | paper/table | Local").values == (0, len(tests) - possible)
     with pytest.raises(BadInput, match="'paper/other' is unknown"):
         differences.table("paper/other")
