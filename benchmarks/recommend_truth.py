@@ -100,7 +100,7 @@ def outcome(case: str, seed: int) -> dict[str, Any]:
     return {
         "case": case, "seed": seed, "right": int(is_correct(case, advice)), "answer": advice.answer,
         "method": advice.method, "leader": advice.facts["leader"], "equal": " ".join(advice.equal_methods),
-        "pays": "yes" if pays["better"] == advice.facts["rival"] else "no" if pays["better"] else "open",
+        "pays": {"better": "yes", "worse": "no"}.get(pays["verdict"], pays["verdict"] or "no verdict"),
         "gain": round(pays["difference"], 2), "groups": "|".join(" ".join(group) for group in advice.groups),
         "own": "|".join(advice.local_clients), "losing": "|".join(advice.losing()),
         "losing_common": "|".join(losing_common(advice)), "seconds": round(time.process_time() - start, 1),

@@ -43,6 +43,7 @@ FACTORS = {
     "variances": ("equal", "factor 4"),
 }
 CELLS = 60
+INTERVALS = ("differences", "means")  # whose coverage a table has beside false claims
 LARGE_EFFECT = 1.2  # in standard deviations of a pair's difference on a client, averaged over seeds
 POWER_CELLS = tuple(product((0.0, 0.2, 0.35), (2, 3, 5), (10, 20, 48)))
 
@@ -214,12 +215,23 @@ TABLES = {
 }
 
 
-def measure(task: tuple[str, int, int]) -> tuple[str, int, dict[str, float], float]:
-    """(table, number of the line, its numbers, processor seconds)."""
+def measure(task: tuple[str, int, int]) -> tuple[dict[str, float], float]:
+    """(numbers of one line of a table, processor seconds)."""
     table, number, studies = task
     function, cells = TABLES[table]
     start = time.process_time()
-    return table, number, function(cells[number], studies), time.process_time() - start
+    return function(cells[number], studies), time.process_time() - start
+
+
+def write_table(name: str, lines: Sequence[dict[str, float]], studies: int) -> int:
+    """Write one table; returns how many of its numbers are above the level."""
+    rows = [{**asdict(cell), **numbers} for cell, numbers in zip(TABLES[name][1], lines, strict=True)]
+    frame = pd.DataFrame(rows).assign(studies=studies)
+    shares = frame.columns[len(FACTORS) : -1]
+    frame[shares] = frame[shares].round(3)
+    write_atomic(FOLDER / f"{name}.csv", frame.to_csv(index=False, lineterminator="\n"))
+    claims = [] if name == "power" else [column for column in shares if column not in INTERVALS]
+    return sum(breaks(share, studies) for column in claims for share in frame[column])
 
 
 def main() -> None:
@@ -229,22 +241,17 @@ def main() -> None:
     parser.add_argument("--studies", type=int, default=2000, help="studies of a cell (default %(default)s)")
     parser.add_argument("--jobs", type=int, default=2, help="processes (default %(default)s)")
     options = parser.parse_args()
-    tasks = [(table, number, options.studies) for table in options.tables for number in range(len(TABLES[table][1]))]
-    lines: dict[str, dict[int, dict[str, float]]] = {table: {} for table in options.tables}
-    seconds = 0.0
+    seconds, failed = 0.0, 0
     with ProcessPoolExecutor(options.jobs) as pool:
-        for table, number, numbers, spent in pool.map(measure, tasks):
-            seconds += spent
-            lines[table][number] = numbers
-            about = ", ".join(f"{name} {share:.3f}" for name, share in numbers.items())
-            print(f"{table}: {TABLES[table][1][number]}: {about} ({spent:.0f} s)", flush=True)
-    failed = 0
-    for table, by_number in lines.items():
-        rows = [{**asdict(TABLES[table][1][number]), **numbers} for number, numbers in sorted(by_number.items())]
-        frame = pd.DataFrame(rows).assign(studies=options.studies)
-        write_atomic(FOLDER / f"{table}.csv", frame.to_csv(index=False, lineterminator="\n", float_format="%.4g"))
-        claims = [] if table == "power" else [c for c in frame.columns[6:-1] if c not in ("differences", "means")]
-        failed += sum(breaks(share, options.studies) for name in claims for share in frame[name])
+        for table in options.tables:
+            cells, lines = TABLES[table][1], []
+            tasks = [(table, number, options.studies) for number in range(len(cells))]
+            for cell, (numbers, spent) in zip(cells, pool.map(measure, tasks), strict=True):
+                seconds += spent
+                lines.append(numbers)
+                about = ", ".join(f"{name} {share:.3f}" for name, share in numbers.items())
+                print(f"{table}: {cell}: {about} ({spent:.0f} s)", flush=True)
+            failed += write_table(table, lines, options.studies)
     print(f"{seconds / 60:.0f} core-minutes; cells above {LEVEL:.0%}: {failed}")
     raise SystemExit(failed > 0)
 

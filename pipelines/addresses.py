@@ -75,12 +75,12 @@ def prefect_api() -> str:
     return f"http://{LOOPBACK}:{prefect_port()}/api"
 
 
-def connection_error(api: str) -> str:
-    """Why the Prefect server at `api` does not answer; empty where it does."""
+def connection_error(api: str, timeout: float = 5.0) -> str:
+    """Why the Prefect server at `api` does not answer within `timeout` seconds; empty where it does."""
     from urllib.request import urlopen
 
     try:
-        with urlopen(f"{api}/health", timeout=5):
+        with urlopen(f"{api}/health", timeout=timeout):
             return ""
     except (OSError, ValueError) as error:
         cause = getattr(error, "reason", None)  # urllib puts the system's error into one of its own

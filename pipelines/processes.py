@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
+from weakref import WeakSet
 
 from fedweave.errors import BadInput
 from fedweave.files import user_errors
@@ -22,10 +23,14 @@ GRACE = 10.0  # seconds between asking a process group to end and killing it
 INTERRUPT_GRACE = 60.0  # seconds that a command has to end its work after Ctrl-C
 
 
+_OWNERS: "WeakSet[ChildProcesses]" = WeakSet()
+
+
 class ChildProcesses:
     """Child processes of one owner: they end with it, and after `end` it starts no further ones."""
 
     def __init__(self) -> None:
+        _OWNERS.add(self)
         self._running: set[subprocess.Popen[str]] = set()
         # Reentrant, because the handler of a signal may call `end` while its thread is starting a child.
         self._starting = threading.RLock()
@@ -74,6 +79,12 @@ class ChildProcesses:
             _signal_group(process, signal.SIGTERM)
         for process in tuple(self._running):
             _end(process)
+
+
+def end_all() -> None:
+    """End the children of all owners in this process; may be called from any thread."""
+    for owner in tuple(_OWNERS):
+        owner.end()
 
 
 def run_to_end(command: Sequence[str], env: Mapping[str, str] | None = None, pass_fds: Sequence[int] = ()) -> int:

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from subprocess import Popen
 from typing import NamedTuple
@@ -44,6 +44,29 @@ class Server(NamedTuple):
     env: Mapping[str, str] = {}
 
 
+def _prefect(host: str, port: int, *options: str) -> Server:
+    # By a relative address the page calls the server that it came from, at any port. The timeout is for a busy disk.
+    environment = {"PREFECT_UI_API_URL": "/api", "PREFECT_API_DATABASE_TIMEOUT": "60"}
+    command = f"-m prefect server start --host {host} --port {port}".split()
+    return Server("Prefect", port, (sys.executable, *command, *options), environment)
+
+
+@contextmanager
+def temporary_prefect() -> Iterator[str]:
+    """A Prefect server for the block, on a free port of loopback, with the records of this folder; yields its API.
+
+    Raises:
+        BadInput: it does not start.
+    """
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port = probe.getsockname()[1]
+    server = _prefect(LOOPBACK, port, "--no-scheduler", "--no-late-runs")
+    with ChildProcesses().start(server.command, server.env) as process:
+        _wait_for(server, process, _Output(process), LOOPBACK)
+        yield f"http://{LOOPBACK}:{port}/api"
+
+
 def servers() -> tuple[Server, ...]:
     """MLflow's server, unless the store is another server, and Prefect's server.
 
@@ -52,19 +75,15 @@ def servers() -> tuple[Server, ...]:
     Raises:
         BadInput: a port is not valid, or both ports are the same.
     """
-    host, run = bound_host(), (sys.executable, "-m")
+    host = bound_host()
     mlflow, prefect = mlflow_port(), prefect_port()
-    # By a relative address the page calls the server that it came from, at any port. The timeout is for a busy disk.
-    environment = {"PREFECT_UI_API_URL": "/api", "PREFECT_API_DATABASE_TIMEOUT": "60"}
-    flows = Server(
-        "Prefect", prefect, (*run, *f"prefect server start --host {host} --port {prefect}".split()), environment
-    )
+    flows = _prefect(host, prefect)
     if external_store():
         return (flows,)
     if mlflow == prefect:
         raise BadInput(f"PREFECT_PORT: {prefect} is the port of MLflow too (MLFLOW_PORT); choose another")
     store = ("--backend-store-uri", os.environ["MLFLOW_TRACKING_URI"])
-    command = (*run, "mlflow", "server", "--host", host, "--port", str(mlflow), "--workers", "1", *store)
+    command = (sys.executable, *f"-m mlflow server --host {host} --port {mlflow} --workers 1".split(), *store)
     return Server("MLflow", mlflow, command), flows
 
 
@@ -133,9 +152,9 @@ def _run_links() -> Iterator[tuple[str, str]]:
             yield f"{name} in MLflow", f"{mlflow_address()}/{page(experiment.experiment_id)}"
 
 
-def _is_reachable(port: int) -> bool:
+def _is_reachable(port: int, host: str = "") -> bool:
     try:
-        with socket.create_connection((reachable_host(), port), timeout=1):
+        with socket.create_connection((host or reachable_host(), port), timeout=1):
             return True
     except OSError:
         return False
@@ -163,19 +182,20 @@ class _Output:
         return (errors or self._lines or ["no word"])[-1]
 
 
-def _wait_for(server: Server, process: Popen[str], output: _Output) -> None:
+def _wait_for(server: Server, process: Popen[str], output: _Output, host: str = "") -> None:
     """Wait until `server` answers on its port; every `MESSAGE_INTERVAL` seconds a line says that it is starting.
 
     Args:
         server: the server.
         process: its process.
         output: its output, for error messages.
+        host: where it listens; empty: where browsers find the servers of `make ui`.
 
     Raises:
         BadInput: it ended, or did not answer within `START_TIMEOUT` seconds.
     """
     start, next_message = time.monotonic(), MESSAGE_INTERVAL
-    while not _is_reachable(server.port):
+    while not _is_reachable(server.port, host):
         waited = time.monotonic() - start
         if process.poll() is not None:
             raise BadInput(f"{server.name} did not start: {output.reason()}")

@@ -201,7 +201,11 @@ def _write_ablations(folder: Path, task: str) -> None:
                 "low": mean - 81.0,
                 "high": mean - 79.2,
                 "p_adjusted": 0.01 if mean < 78 else 0.4,
+                "margin": 2.0,
+                "over": "seeds and clients",
+                "verdict": "worse" if mean < 78 else "equivalent" if mean > 79 else "open",
             }
+            tested["seeds_needed"] = 7 if tested["verdict"] == "open" else ""
             about = {
                 "ablation": name,
                 "variant": variant,
@@ -211,7 +215,6 @@ def _write_ablations(folder: Path, task: str) -> None:
                 "metric": "accuracy",
             }
             outcome = {"settings": json.dumps(settings), "declared": int(place == 0), "metric": "accuracy"}
-            outcome["verdict"] = "worse" if place and mean < 78 else ""
             rows.append({**about, **numbers, **outcome, **(tested if place else {})})
         (folder / "ablations" / name).mkdir(parents=True, exist_ok=True)
         pd.DataFrame(rows, columns=list(ABLATION_COLUMNS)).to_csv(

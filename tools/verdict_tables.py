@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from benchmarks.verdicts import FACTORS, breaks
+from benchmarks.verdicts import FACTORS, INTERVALS, breaks
 from fedweave.files import write_atomic
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "comparison.md"
 FOLDER = ROOT / "docs" / "verdicts"
 BLOCK = re.compile(r"(<!-- verdicts: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
-INTERVALS = {"differences": "intervals of differences", "means": "intervals of means"}  # coverage, and no false claims
+TITLES = {"differences": "intervals of differences", "means": "intervals of means"}
 
 
 def main() -> None:
@@ -36,7 +36,7 @@ def table(name: str) -> str:
     studies = int(rows["studies"].iloc[0])
     factors = [factor for factor in FACTORS if rows[factor].nunique() > 1]
     measured = [column for column in rows.columns if column not in (*FACTORS, "studies")]
-    lines = [[*factors, *(INTERVALS.get(column, column) for column in measured)]]
+    lines = [[*factors, *(TITLES.get(column, column) for column in measured)]]
     lines.append(["--:" if pd.api.types.is_numeric_dtype(rows[column]) else "---" for column in (*factors, *measured)])
     for row in rows.to_dict("records"):
         levels = [f"{row[factor]:g}" if isinstance(row[factor], float) else str(row[factor]) for factor in factors]

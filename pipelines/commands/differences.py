@@ -27,7 +27,9 @@ def table(study: str) -> str:
     lines = [["data set, setting", *columns], ["---", *["--:"] * len(columns)]]
     for key in sorted(rows(study)):
         tests = questions.to_controls(study, key)
-        verdicts = {pair: test.verdict for test in tests for pair in ((test.method, test.other), (test.other, test.method))}
+        verdicts = {
+            pair: test.verdict for test in tests for pair in ((test.method, test.other), (test.other, test.method))
+        }
         lines.append([key, *(_cell(study, key, pair, verdicts.get(pair, "")) for pair in columns.values())])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 

@@ -42,6 +42,7 @@ from typing import Any
 import numpy as np
 
 from fedweave.errors import BadInput, choose
+from fedweave.metrics import METRICS, default_margin
 from fedweave.pipelines.commands.stored_numbers import (
     FOLDER,
     Board,
@@ -53,12 +54,10 @@ from fedweave.pipelines.commands.stored_numbers import (
     printed_rows,
     rows,
 )
-from fedweave.metrics import METRICS, default_margin
 from fedweave.results import statistics
 from fedweave.results.joint_test import LEAST_CLIENTS
 from fedweave.results.marks import CONTROLS
 from fedweave.study import catalogue
-
 
 # What a test without a verdict lacks -> the words of the page.
 WITHOUT_VERDICT = {

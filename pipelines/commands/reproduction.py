@@ -2,8 +2,8 @@
 
 The rows are in docs/reproduction/<study>.csv. docs/reproduction.md has the claims of the papers.
 
-python -m fedweave.pipelines.commands.reproduction STUDY...    copy results/<study>/leaderboard.csv, then rewrite
-the pages
+python -m fedweave.pipelines.commands.reproduction STUDY...    copy results/<study>/leaderboard.csv, or the sizes in
+measures.csv where the paper prints sizes and no scores, then rewrite the pages
 python -m fedweave.pipelines.commands.reproduction             rewrite the pages
 """
 
@@ -19,7 +19,7 @@ from fedweave.errors import BadInput, choose
 from fedweave.files import read_table, write_atomic
 from fedweave.pipelines import paths
 from fedweave.pipelines.commands import claims, differences, figures
-from fedweave.pipelines.commands.stored_numbers import CLIENTS
+from fedweave.pipelines.commands.stored_numbers import CLIENTS, printed_rows
 from fedweave.pipelines.processes import run_main
 from fedweave.results import marks, published
 from fedweave.study import catalogue
@@ -41,6 +41,16 @@ COLUMNS = (
     "seeds",
 )
 VERDICTS = ("mark", *map(marks.control_column, marks.CONTROLS), "gain", "loss", "low", "high")
+MEASURES = ("dataset", "setting", "quantity", "value", "printed")
+SIZES = {
+    "num_clients": "clients",
+    "num_classes": "classes",
+    "num_nodes": "nodes",
+    "num_edges": "edges",
+    "clustering_coefficient": "clustering",
+    "heterogeneity_js_median": "heterogeneity",
+    "num_parameters": "parameters",
+}
 RESTORE_HINT = "git restore brings it back"
 HEADER = "| data set, setting | method | ours | printed | difference | seeds |\n|---|---|--:|--:|--:|--:|\n"
 
@@ -57,7 +67,7 @@ def main(*studies: str) -> None:
     for study in studies:
         choose(study, papers, "python -m fedweave.pipelines.commands.reproduction")
     for study in studies:
-        merge_board(study)
+        merge(study)
     for page in (*pages(), *sorted(METHODS.glob("*.md"))):
         text = page.read_text(encoding="utf-8")
         if (new := fill_blocks(text)) != text:
@@ -80,6 +90,12 @@ def fill_blocks(page: str) -> str:
     return BLOCK.sub(lambda match: match[1] + tables[match[2]](match[3]) + match[4], page)
 
 
+def merge(study: str) -> None:
+    """Merge the results of a study into docs/reproduction: its sizes where the paper prints nothing else, or scores."""
+    printed = {row["metric"] for group in printed_rows(study).values() for row in group.values()}
+    (merge_sizes if printed and printed <= SIZES.keys() else merge_board)(study)
+
+
 def merge_board(study: str) -> None:
     """Merge the rows of a study's leaderboard into docs/reproduction/<study>.csv; new rows replace old ones.
 
@@ -100,6 +116,35 @@ def merge_board(study: str) -> None:
     if (paths.RESULTS / study / "runs").is_dir():
         stored = results.load_study(paths.RESULTS / study)
         claims.store_clients(stored, TABLES / f"{study}{CLIENTS}", ("dataset", "setting", "method"))
+
+
+def merge_sizes(study: str) -> None:
+    """Merge the sizes of data sets and models, ours and the printed ones, into docs/reproduction/<study>.sizes.csv.
+
+    Raises:
+        BadInput: the study has no measures.
+    """
+    source, target = paths.RESULTS / study / "measures.csv", TABLES / f"{study}.sizes.csv"
+    rows = read_table(source, MEASURES, f"make it with: fedweave study use {study} && dvc repro")
+    lines: dict[str, dict[str, str]] = {}
+    if target.is_file():
+        old = pd.read_csv(target, dtype=str, keep_default_na=False)
+        lines = {line["key"]: line for line in old.to_dict("records")}
+    for row in rows[rows["quantity"].isin(SIZES) & rows["printed"].notna()].to_dict("records"):
+        key, name = f"{row['dataset']}, {row['setting']}", SIZES[row["quantity"]]
+        line = lines.setdefault(key, {"key": key, "data set, setting": key})
+        line |= {name: _shorten(row["value"]), f"{name}, printed": _shorten(row["printed"])}
+    names = [column for name in SIZES.values() for column in (name, f"{name}, printed")]
+    present = [name for name in names if any(name in line for line in lines.values())]
+    table = pd.DataFrame([lines[key] for key in sorted(lines, key=_natural_sort_key)])
+    table = table[["key", "data set, setting", *present]].fillna(results.EMPTY)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(target, table.to_csv(index=False, lineterminator="\n"))
+
+
+def _shorten(number: float) -> str:
+    """At most three decimals, as papers print."""
+    return f"{number:.3f}".rstrip("0").rstrip(".")
 
 
 def number_table(name: str) -> str:

@@ -15,6 +15,7 @@ from fedweave.files import write_atomic
 from fedweave.pipelines import addresses, processes, signed_files
 from fedweave.pipelines.commands import projects
 from fedweave.pipelines.launching import locking
+from fedweave.pipelines.paths import RESULTS
 from fedweave.study import catalogue, plugins, spec
 
 NUMBER_LIKE = re.compile(r"[-+._0-9][-+._0-9a-fA-FxXoO:]*$")
@@ -48,6 +49,7 @@ def use(name: Name, task: Tasks = None, method: Methods = None, uses: Uses = Non
     """Make NAME, or a part of it, the study that `dvc repro` reproduces, by writing params.yaml."""
     with switch_study(name, task, method, uses, force) as (content, _):
         runs = len(content["runs"])
+    _warn_of_results(name, content)
     out.print(
         f"params.yaml now holds [bold]{content['study']}[/]: {format_count(runs, 'run')}; reproduce it with: dvc repro",
         soft_wrap=True,
@@ -60,10 +62,24 @@ def run(name: Name, task: Tasks = None, method: Methods = None, uses: Uses = Non
     addresses.mlflow_address()  # refuse a wrong port now; the link to MLflow is printed at the end only
     command = [sys.executable, "-m", "fedweave.pipelines.launching.reproduce"]
     with switch_study(name, task, method, uses, force) as (content, lock):
+        _warn_of_results(name, content)
         _warn_of_store(str(content["study"]))
         exit_code = processes.run_to_end(command, locking.pass_to_child(lock), (lock,))
     if exit_code:
         raise typer.Exit(exit_code)
+
+
+def _warn_of_results(name: str, content: dict[str, Any]) -> None:
+    """Print a warning where the study has results of runs that params.yaml does not name any more."""
+    study = str(content["study"])
+    others = {file.parent.name for file in (RESULTS / study / "runs").glob("*/run.json")} - {*content["runs"]}
+    if others:
+        typer.echo(
+            f"warning: results/{study} has {format_count(len(others), 'run')} that params.yaml leaves out now: tables "
+            "lose them, and MLflow marks them as superseded; they come back without training by: "
+            f"fedweave study use {name} && dvc repro",
+            err=True,
+        )
 
 
 def _warn_of_store(study: str) -> None:

@@ -6,12 +6,13 @@ other runs it has a record with the score and the place of the files, or a copy 
 
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 
 import mlflow
+import numpy as np
 from mlflow.entities import LoggedModel, LoggedModelStatus, Metric
 from mlflow.exceptions import MlflowException
 from mlflow.models import infer_signature
@@ -32,6 +33,8 @@ REQUIREMENTS = ("numpy", "pandas", "torch", "tqdm")  # what `fedweave.api.packin
 ALIAS = "best"
 DEFAULTS = {"client": "", "seed": -1}  # no client, which is refused; the first seed
 EXTERNAL = "mlflow.model.isExternal"  # MLflow's tag of a record without files
+NO_STEP = -1  # MLflow copies the numbers of a model's step, among them the first of curves, and 0 in place of NaN
+SYSTEM = "system/"  # names of the machine's load
 PLUGINS = "plugins.json"  # beside the models: modules to be imported before them
 
 
@@ -58,15 +61,46 @@ def _update_model(store: Store, run: Run, run_id: str, copies: bool) -> str | No
     stored = _find_model(store, run_id)
     if stored is not None and EXTERNAL not in stored.tags:
         if not stamp.is_lost(stored.artifact_location):
+            _refresh_numbers(store, stored, run_id)
             return str(stored.model_id)
         store.client.delete_logged_model(stored.model_id)
         stored = None
     model = log_model(store, run, run_id) if copies else None
     if model is None and stored is None and any(run.folder.glob(serving.MODELS)):
         _record_place(store, run, run_id)
+    if model is None and stored is not None:
+        _refresh_numbers(store, stored, run_id)
     if model is not None and stored is not None:
         store.client.delete_logged_model(stored.model_id)
     return model
+
+
+def _refresh_numbers(store: Store, model: LoggedModel, run_id: str) -> None:
+    """Give a model the present numbers of its run, such as a rank that has changed with the results of other runs."""
+    stored = {point.key: point.value for point in sorted(model.metrics or [], key=_recency)}
+    numbers = store.client.get_run(run_id).data.metrics
+    names = stored if EXTERNAL in model.tags else numbers  # a record has the score alone
+    _log_numbers(store, model.model_id, run_id, [name for name in names if numbers.get(name) != stored.get(name)])
+
+
+def _log_numbers(store: Store, model_id: str, run_id: str, names: Iterable[str]) -> None:
+    """Log numbers of a run for its model: the scores, and not the last points of curves or of the machine's load.
+
+    A missing number is left out, because MLflow would show 0 for NaN.
+    """
+    points = [max(store.client.get_metric_history(run_id, name), key=_recency, default=None) for name in names]
+    scores = [
+        # A point of the same time and step is no new point of the run.
+        Metric(point.key, point.value, point.timestamp, point.step, model_id=model_id)
+        for point in points
+        if point is not None and not point.step and not np.isnan(point.value) and not point.key.startswith(SYSTEM)
+    ]
+    store.client.log_batch(run_id, scores)
+
+
+def _recency(point: Metric) -> tuple[int, int]:
+    """The order of a metric's points, of which MLflow takes the last one."""
+    return point.step, point.timestamp
 
 
 def _record_place(store: Store, run: Run, run_id: str) -> None:
@@ -103,9 +137,10 @@ def log_model(store: Store, run: Run, run_id: str) -> str | None:
             logged = mlflow.pyfunc.log_model(
                 name=run.name, python_model=str(SERVED), artifacts={"run": folder},
                 code_paths=[*CODE, *map(str, plugin_files)], input_example=(example, {"client": client, "seed": seed}),
-                signature=infer_signature(example, outputs, DEFAULTS),
+                signature=infer_signature(example, outputs, DEFAULTS), step=NO_STEP,
                 pip_requirements=[f"{package}=={version(package)}" for package in ("mlflow", *REQUIREMENTS)],
             )  # fmt: skip
+    _log_numbers(store, logged.model_id, run_id, store.client.get_run(run_id).data.metrics)
     store.client.set_terminated(run_id, "FINISHED", end)  # which MLflow has set to now
     return str(logged.model_id)
 
@@ -129,9 +164,7 @@ def register_best_models(
         leader = board.iloc[0]
         model = models.get(leader["run"])
         if model is not None:
-            text = verdicts.verdict(
-                board, verdicts.assign_marks(board, tables.significance[tables.significance["task"] == task])
-            )
+            text = verdicts.verdict(study, tables, str(task))
             name = "-".join(filter(None, (store.project, study.name, str(task)))).replace("/", "-").replace(":", "-")
             if (owner := _other_owner(store, name, study.name, str(task))) is None:
                 _set_alias(store, name, model, logged[leader["run"]], str(leader["method"]), text)

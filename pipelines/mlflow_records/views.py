@@ -17,8 +17,9 @@ ABOUT = """\
 The methods on each task, best first: {links}.
 
 `kind` says what a run is: `method` (a method on a task, all seeds), `seed`, `tuning`, `trial`, `ablation`, `variant`,
-`leaky` (a method that trains on test rows). `verdict` is the result of the test against the leader, or the reason why
-a run has no rank (`not federated`, `trained on test rows`).
+`leaky` (a method that trains on test rows). `verdict` is against the leader: `best` (better than all others), `lead`,
+`equivalent` (within the margin), `open` (neither a difference nor equivalence is shown), `behind`, `no verdict` (as
+with one seed), or the reason why a run has no rank (`not federated`, `trained on test rows`).
 `pre` is the score of the models as received, `post` after local training; a method's score is one of the two.
 What a method's graph shows: `group_auc`, `group_precision`, `group_mass` (true groups), `similarity_correlation`
 (targets that are alike), `row_variation`, `edge_value_correlation` (the gain by a source), as in leaderboard.csv.

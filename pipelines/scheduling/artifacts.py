@@ -27,13 +27,14 @@ if TYPE_CHECKING:
 
 PARENT = "mlflow.parentRunId"
 # Prefect cuts a table that is wider than its page, and a description at the end of its line.
-ABOUT = "verdict: against the leader of the task; ▲ significantly better, ▽ worse, ≈ not significant, ? undecided"
+ABOUT = "verdict: against the leader of the task; ▲ better, ▽ worse, ≈ equivalent (margin: {margins}), ? open: {open}"
 VERDICTS = {
-    "best": "leads, ahead of all",
+    "best": "leads, better than all",
     "lead": "leads",
-    "tied": "≈ not significant",
-    "undecided": "? undecided",
-    "behind": "▽ behind",
+    "equivalent": "≈ equivalent",
+    "open": "? open",
+    "behind": "▽ worse",
+    "no verdict": "no verdict",
     "diverged": "diverged",
     "alone": "nothing to compare with",
 }
@@ -79,10 +80,13 @@ def publish(study: str) -> None:
     if not (folder / "leaderboard.csv").is_file():
         return
     from fedweave import results
+    from fedweave.results import verdicts
+    from fedweave.results.marks import NOTHING_SHOWN
 
     loaded = results.load_study(folder)
     tables = results.load_tables(loaded)
-    description = f"{study}: {'; '.join([ABOUT, *_splits(loaded)])}"
+    about = ABOUT.format(margins=verdicts.describe_margins(loaded), open=NOTHING_SHOWN)
+    description = f"{study}: {'; '.join([about, *_designs(loaded, tables)])}"
     create_table_artifact([*_rows(tables)], key="leaderboard", description=description)
     pictures = [
         f"**{description}**\n\n![{description}]({content})" for content, description in _figures(loaded, tables)
@@ -114,14 +118,15 @@ def _rows(tables: "Tables") -> Iterator[dict[str, str]]:
             }  # fmt: skip
 
 
-def _splits(study: "Study") -> Iterator[str]:
-    """A text for each task with several splits, with the test over them."""
+def _designs(study: "Study", tables: "Tables") -> Iterator[str]:
+    """A text for each task whose design allows no verdict, and for each with several splits, with its test."""
     from fedweave import results
     from fedweave.results import verdicts
 
     for task, runs in results.by_task(study).items():
-        if test := verdicts.describe_splits(runs):
-            yield f"{task}: {test}"
+        tests = tables.significance[tables.significance["task"] == task]
+        for words in filter(None, (verdicts.short_reason(runs, tests), verdicts.describe_splits(runs))):
+            yield f"{task}: {words}"
 
 
 def _key(name: str) -> str:

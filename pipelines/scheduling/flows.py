@@ -15,7 +15,6 @@ from prefect import State, Task, flow, get_run_logger, runtime, tags, task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture, as_completed
-from prefect.settings import temporary_settings
 from prefect.states import Completed
 from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
@@ -33,6 +32,7 @@ from fedweave.pipelines.scheduling import (
     pool_names,
     ray_cluster,
     remote_stages,
+    server_watch,
     slurm_flow,
 )
 from fedweave.pipelines.scheduling.artifacts import ProgressBar, RoundProgress, publish
@@ -291,7 +291,7 @@ def _run(**options: Any) -> None:
         check_project(server)
     if not options["study"]:
         dvc_graph.check()  # before a server starts
-    with temporary_settings(server), tags(pool):
+    with server_watch.use(server), tags(pool):
         reproduce(**options)
 
 

@@ -16,7 +16,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +24,6 @@ import torch
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.exceptions import ExperimentalWarning
 from optuna.pruners import MedianPruner, NopPruner
-from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.study import StudyDirection
@@ -34,18 +32,13 @@ from optuna.trial import TrialState
 from fedweave.errors import Diverged
 from fedweave.files import check_writable, read
 from fedweave.pipelines import paths
-from fedweave.pipelines.searching import trials
+from fedweave.pipelines.searching import samplers, trials
 from fedweave.runs import assembly, repetition, tasks
 from fedweave.runs.dependencies import inputs_digest, run_digest
 from fedweave.study import plugins, search_spaces
 from fedweave.study.schema import TuneSpec
 from fedweave.study.spec import Study
 
-SAMPLERS: dict[str, Callable[..., BaseSampler]] = {
-    "tpe": partial(TPESampler, multivariate=True),
-    "random": RandomSampler,
-    "grid": RandomSampler,  # after every point once, see `initial_points`
-}
 DONE = (TrialState.COMPLETE, TrialState.PRUNED)
 PAUSE = 0.5  # seconds between two queries about trials that other processes train
 
@@ -190,6 +183,8 @@ def digest(study: Study, key: str, stored: bool = True) -> str:
     inputs = inputs_digest(run) if stored else inputs_digest(run, None)
     content = [run.fingerprint(), run_digest(run), inputs, tune.share, tune.seeds, tune.sampler, space]
     content += [tune.objectives] if len(tune.objectives) > 1 else []
+    if tune.sampler == "tpe" and (start := samplers.random_trials(tune.trials)) != samplers.MOST_START:
+        content.append(start)
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -245,9 +240,8 @@ def _claim_trial(search: Search, claims: TrialClaims) -> optuna.Trial | None:
         if in_training >= search.remaining_trials:
             return None
         tune = search.study.tune
-        optuna_study.sampler = SAMPLERS[tune.sampler](
-            seed=sampler_seed(search.key, tune.trials - search.remaining_trials + in_training)
-        )
+        seed = sampler_seed(search.key, tune.trials - search.remaining_trials + in_training)
+        optuna_study.sampler = samplers.make_sampler(tune, seed)
         new_trial = optuna_study.ask(distributions(search.study, search.key))
         claims.claim(new_trial.number)
         return new_trial

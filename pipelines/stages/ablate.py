@@ -9,6 +9,7 @@ import pandas as pd
 from fedweave import plots, results
 from fedweave.errors import Diverged, choose
 from fedweave.files import write_table
+from fedweave.metrics import Margin, default_margin, parse_margin
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import record_time, run_main
 from fedweave.pipelines.stages import params_entries
@@ -24,6 +25,7 @@ from fedweave.study.spec import Run, Study
 FAILURES = (Diverged,)  # exceptions that end the stage with one line
 DECLARED = "as declared"
 VALUES = ["seed", "client", "value"]
+COMPARED = ("difference", "low", "high", "p_adjusted", "margin", "seeds_needed", "over", "verdict")
 
 
 class VariantResult(NamedTuple):
@@ -45,13 +47,16 @@ def main(name: str) -> None:
     outcomes, trained_runs = run_variants(study, name, block["run"], block["variants"])
     record_time("trained")
     folder, run = paths.RESULTS / study.name / "ablations" / name, results.load_run(paths.run(study.name, block["run"]))
-    write_table(folder / "table.csv", optional_files.ABLATION_COLUMNS, table(name, run, outcomes))
+    metric = str(run.info["metric"])
+    own = study.margins.get(metric)
+    margin = default_margin(metric) if own is None else parse_margin(own, f"params.yaml: margins.{metric}")
+    write_table(folder / "table.csv", optional_files.ABLATION_COLUMNS, table(name, run, outcomes, margin))
     columns = ["run", "seed", "client", "value"]
     values = scores(outcomes)[columns].itertuples(index=False, name=None)
     write_table(folder / "values.csv", ("variant", *columns[1:]), values)
     plots.save(folder / "plot.svg", plots.ablation(optional_files.ablation(folder / "table.csv")))
     item = study.runs[block["run"]]
-    check(("ablate", name), *params_entries.run_entries(item.task, item.method, block["run"]))
+    check(("ablate", name), ("margins",), *params_entries.run_entries(item.task, item.method, block["run"]))
     for checkpoints, spec in trained_runs:
         checkpoint_files.remove(checkpoints, spec)
 
@@ -124,10 +129,12 @@ def scores(outcomes: Mapping[str, VariantResult]) -> pd.DataFrame:
     return pd.concat(rows, ignore_index=True)
 
 
-def table(name: str, run: results.Run, outcomes: Mapping[str, VariantResult]) -> Iterator[tuple[Any, ...]]:
+def table(
+    name: str, run: results.Run, outcomes: Mapping[str, VariantResult], margin: Margin
+) -> Iterator[tuple[Any, ...]]:
     """A row per variant; if its clients are those of the declared run, with a paired test against it.
 
-    The tests are corrected over variants.
+    The tests are corrected over variants; `margin` is that of practical equivalence.
     """
     base = next(variant for variant, outcome in outcomes.items() if outcome.declared)
     paired = [variant for variant, outcome in outcomes.items() if variant != base and not outcome.has_other_partition]
@@ -138,15 +145,12 @@ def table(name: str, run: results.Run, outcomes: Mapping[str, VariantResult]) ->
         {variant: frames[variant] for variant in (base, *paired)}, results.part_numbers([run])
     )
     pairs = [(variant, base) for variant in paired]
-    tests = {c.method: c for c in statistics.compare_pairs(values, pairs, run.higher_is_better, run.has_splits)}
+    tests = {c.method: c for c in statistics.compare_pairs(values, pairs, run.higher_is_better, margin)}
     for variant, outcome in outcomes.items():
         score, test = selection.summarise_run(frames[variant].to_numpy(), run.higher_is_better), tests.get(variant)
-        compared = (
-            (test.difference, test.low, test.high, test.p_adjusted, test.better) if test else ("", "", "", "", "")
-        )
-        verdict = {"": "", variant: "better"}.get(str(compared[-1]), "worse")
+        compared = [getattr(test, column) if test else "" for column in COMPARED]
         yield (name, variant, run.name, run.task, run.label, run.info["metric"], json.dumps(dict(outcome.settings)),
-               int(outcome.declared), *score, outcome.bytes, outcome.seconds, *compared[:-1], verdict)  # fmt: skip
+               int(outcome.declared), *score, outcome.bytes, outcome.seconds, *compared)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from fedweave.pipelines.stages.train import tuned_values
 from fedweave.report import method_views
 from fedweave.report.summary import Line, summary
 from fedweave.results import verdicts
+from fedweave.results.marks import NOTHING_SHOWN
 from fedweave.runs import assembly
 from fedweave.study import spec
 
@@ -40,20 +41,23 @@ LEAST_IMPORTANT = (
     "post",
     "pre",
 )
-ONE_SPLIT, SPLITS = "one split", "splits"  # kinds of tasks whose methods are tested
+TESTED = "tested"  # there is a verdict
 # (subjects, line): the line explains columns, marks, rows or tests, and is printed if one of its subjects is shown.
 LEGEND = (
     ((), "mean over clients, std over seeds, at the round that validation data select"),
-    (("interval",), "interval: over seeds and clients, by Student's t of a linear mixed model"),
+    (
+        ("interval",),
+        "interval: over seeds and clients, by Student's t of a linear mixed model; of one seed over clients",
+    ),
     (
         ("pre", "post"),
         "as received / after training: the means at both evaluation points of that round, before and after local "
         "training; the mean of a method is that of the point which its paper reports",
     ),
     (
-        ("tied", "undecided"),
-        "before the mean, against the leader (corrected over all pairs): ≈ not significantly different, "
-        "? undecided (only one of the interval and the corrected test finds a difference)",
+        ("equivalent", "open"),
+        "before the mean, against the leader (corrected over all pairs): ≈ equivalent (margin: {margins}), "
+        f"? open ({NOTHING_SHOWN})",
     ),
     (
         (results.RULE,),
@@ -63,12 +67,11 @@ LEGEND = (
         (results.POOLED,),
         "[not federated]: a control that trains one model on the pooled rows of all clients; no rank and no test",
     ),
-    ((ONE_SPLIT,), "tests are Wilcoxon's signed-rank tests over clients"),
-    ((SPLITS,), "the line below a board of several splits names its test"),
+    ((TESTED,), "one test decides, over seeds and clients: a verdict is about new seeds and new clients"),
     (
         ("vs_local", "vs_fedavg_ft"),
-        "vs a control (corrected over the tests against controls): ▲ significantly better, ▽ worse, "
-        "≈ not significantly different, ? undecided",
+        "vs a control (corrected over the tests against controls): ▲ better, ▽ worse, ≈ equivalent (margin: "
+        "{margins}), ? open",
     ),
     (("gain",), "gain / loss: clients with a better / worse mean over seeds than with Local"),
 )
@@ -134,6 +137,8 @@ def print_boards(console: Console, study: results.Study, tables: results.Tables,
         runs = results.by_task(study)[task]
         if splits := verdicts.describe_splits(runs):
             console.print(splits, soft_wrap=True, highlight=False)
+        if fixed := verdicts.describe_fixed(tables.significance[tables.significance["task"] == task]):
+            console.print(fixed, soft_wrap=True, highlight=False)
         reason = verdicts.reason_without_power(runs, tables.clients) or verdicts.describe_parts(runs, tables.clients)
         if reasons and reason:
             console.print(reason, soft_wrap=True)
@@ -151,13 +156,13 @@ def boards(console: Console, tables: results.Tables) -> dict[str, Table]:
 def print_legend(console: Console, study: results.Study, tables: results.Tables, shown: Iterable[Table]) -> None:
     """Print the lines of the legend that are about the tables `shown`."""
     headers = {column.header for table in shown for column in table.columns}
-    present = {key for key, header in COLUMNS.items() if header in headers}
+    present = {key for key, header in COLUMNS.items() if any(str(shown).startswith(header) for shown in headers)}
     present |= {*tables.board["mark"], *tables.controls["kind"]}
-    tested = [runs for runs in results.by_task(study).values() if len(runs) > 1]
-    present |= {SPLITS if verdicts.describe_splits(runs) else ONE_SPLIT for runs in tested}
+    present |= {TESTED} if (tables.significance["verdict"] != "").any() else set()
+    margins = verdicts.describe_margins(study)
     for subjects, line in LEGEND:
         if not subjects or present.intersection(subjects):
-            console.print(line, style="dim", soft_wrap=True, highlight=False)
+            console.print(line.format(margins=margins), style="dim", soft_wrap=True, highlight=False)
 
 
 def fit_board(console: Console, part: pd.DataFrame, controls: pd.DataFrame | None = None) -> Table:
@@ -177,7 +182,8 @@ def board(part: pd.DataFrame, without: Sequence[str] = (), controls: pd.DataFram
     }
     keys = [key for key in COLUMNS if key in present and key not in without]
     for key in keys:
-        table.add_column(COLUMNS[key], justify="left" if key == "method" else "right", vertical="bottom", no_wrap=True)
+        header = COLUMNS[key] + "\nover clients" * (key == "interval" and bool(part["seeds"].max() == 1))
+        table.add_column(header, justify="left" if key == "method" else "right", vertical="bottom", no_wrap=True)
     for row, mark in zip(rows, part["mark"], strict=True):
         table.add_row(*(row[key] for key in keys), style="bold" if mark == "best" else "")
     for control in () if controls is None else results.control_rows(controls):

@@ -291,7 +291,7 @@ class Margin:
     def describe(self, metric: str) -> str:
         """The margin in words: "1 point", "0.01" or "5 % of the error"; "none" if nothing is equivalent."""
         if self.share:
-            return f"{100 * self.share:g} % of the {'smaller mean' if METRICS[metric].higher_is_better else 'error'}"
+            return f"{100 * self.share:g} % of the {'smaller mean' if higher_is_better(metric) else 'error'}"
         if not self.points:
             return "none"
         return f"{self.points:g}" + (f" point{'s' * (self.points != 1)}" if unit(metric) else "")

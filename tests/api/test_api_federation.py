@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 import fedweave as fw
+from fedweave.api.arrays import as_times
 from fedweave.data.normalisation import normalise
 
 PARTS = ("train", "val", "test")
@@ -78,6 +79,14 @@ def test_dates_as_texts_are_read_in_their_own_order(written: str) -> None:
     for parts in rows(fw.Federation.from_arrays(X, Y, client=WHO, time=clock)):
         ends = [(min(order[[*parts[p]]]), max(order[[*parts[p]]])) for p in PARTS]
         assert ends[0][1] < ends[1][0] <= ends[1][1] < ends[2][0]
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_times_are_microseconds_in_every_unit_of_pandas(unit: str) -> None:
+    days = pd.Series(pd.date_range("2021-01-02", periods=3)).dt.as_unit(unit)
+    expected = [1_609_545_600_000_000 + i * 86_400_000_000 for i in range(3)]
+    for given in (days, days.to_numpy(), days.dt.strftime("%Y-%m-%d").tolist(), [*days.dt.to_pydatetime()]):
+        assert as_times(given, 3).tolist() == expected
 
 
 @pytest.mark.parametrize(

@@ -183,6 +183,18 @@ class Net(nn.Module):
         return self.fc(self.body(x))
 
 
+class Attention(Net):
+    """With a layer that PyTorch runs as one fused operation in evaluation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.TransformerEncoderLayer(5, 1, 8, dropout=0.0, batch_first=True)
+        self.fc = nn.Linear(5, 2)
+
+    def forward(self, x: Any) -> Any:
+        return self.fc(self.body(x[:, None] * x.new_ones(3, 1)).mean(1))
+
+
 def make_rows(kind: str) -> tuple[fw.Federation, Any, dict[str, Any]]:
     """(federation, raw rows of client "a", settings) of a kind."""
     names = ["a", "b", "c"] * 40
@@ -202,13 +214,14 @@ def make_rows(kind: str) -> tuple[fw.Federation, Any, dict[str, Any]]:
     x = (50 + 20 * DRAWS.normal(size=(120, 5))).astype(np.float32)
     y = x[:, 0] * 3 if kind == "numbers" else np.arange(120) % 2
     federation = fw.Federation.from_arrays(x, y, client=names, normalize="standard")
-    return federation, x[:4], {"model": Net()} if kind == "own" else {}
+    own = {"own": Net, "attention": Attention}.get(kind)
+    return federation, x[:4], {"model": own()} if own else {}
 
 
 @pytest.mark.parametrize(
     ("kind", "method"),
     [("numbers", "fedrep"), ("forecast", "fedavg_ft"), ("graph", "fedavg"), ("graph of tables", "local"),
-     ("own", "local"), ("rows", "knn_per"), ("rows", "fedrod")],
+     ("own", "local"), ("attention", "local"), ("rows", "knn_per"), ("rows", "fedrod")],
 )  # fmt: skip
 def test_every_kind_of_model_is_exported(
     kind: str, method: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -2,14 +2,18 @@
 
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import ttest_1samp as t_test
 
 import fedweave as fw
 from fedweave import results
+from fedweave.api import leaderboard
+from fedweave.api.leaderboard import explain_words
 from fedweave.results import statistics
 from fedweave.results.marks import control_tests, outcome
 from tests.fake_results import write_study
@@ -67,11 +71,7 @@ def test_a_control_with_a_name_of_its_own_is_the_control(tmp_path: Path) -> None
     assert "vs_local" not in fw.load(tmp_path / "named").leaderboard()
 
 
-WORDS = {
-    "behind": "is significantly better",
-    "tied": "not significantly different",
-    "undecided": "undecided: only one of the interval and the test finds a difference",
-}
+WORDS = {"behind": "is better", "equivalent": "equivalent (within 1; p = ", "open": ": open; "}
 
 
 def test_a_test_of_two_methods_has_the_verdict_of_the_leaderboard(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_test_of_two_methods_has_the_verdict_of_the_leaderboard(tmp_path: Path
         text = str(compared.test(*compared.methods))
         found.add(other)
         assert WORDS[other] in text, (leader, other, text)
-    assert found == {"behind", "tied", "undecided"}
+    assert found == {"behind", "equivalent", "open"}
 
 
 def test_the_board_agrees_with_the_tables(done: fw.Comparison) -> None:
@@ -103,6 +103,9 @@ def test_the_board_agrees_with_the_tables(done: fw.Comparison) -> None:
     same = ["mean", "std", "low", "high", "pre", "post", "pooled", "client_std", "worst10", "vs_local", "vs_fedavg_ft"]
     pd.testing.assert_frame_equal(board[same], rows[same], check_exact=True)
     assert board["verdict"].tolist() == rows["mark"].tolist()
+    leading = tables.significance[tables.significance["family"] == "leader"].set_index("other")
+    for name, column in {"p": "p_adjusted", "margin": "margin"}.items():
+        np.testing.assert_array_equal(board[name], rows["method"].map(leading[column]))
     assert board["rank"].tolist() == [1, 2, 3, 4, 5]
     reported = [row[row["point"]] for row in board.to_dict("records")]
     np.testing.assert_allclose(board["mean"], reported)
@@ -126,6 +129,94 @@ def test_tests_are_computed_once_or_read(tmp_path: Path, monkeypatch: pytest.Mon
     pd.testing.assert_frame_equal(fw.load(computed.study.folder).leaderboard(), first)
     first["mean"] = 0.0  # a copy: a change of it has no effect elsewhere
     assert computed.leaderboard()["mean"].min() > 0
+
+
+def test_another_margin_judges_the_same_runs(tmp_path: Path) -> None:
+    """Equivalence within the margin, which `save` stores; tables that were stored before are not used."""
+    folder = write_results(tmp_path, methods={"Local": -6.0, "FedAMP": -0.01, "FedAGHN": 0.0})
+    results.write(folder)
+    strict, wide = (fw.load(folder).with_margin(margin) for margin in (0.0, "90 %"))
+    words = [compared.leaderboard().set_index("method")["verdict"] for compared in (strict, wide)]
+    assert [one["fedaghn"] for one in words] == ["open", "equivalent"]
+    assert [one["local"] for one in words] == ["behind", "behind"]  # a difference that is shown stays one
+    assert strict.leaderboard()["margin"].dropna().eq(0).all()
+    assert "equivalent: the accuracy differs by no more than 90 % of the smaller mean" in str(wide)
+    pd.testing.assert_frame_equal(fw.load(folder).leaderboard(), fw.load(folder).with_margin(1).leaderboard())
+    with pytest.raises(fw.BadInput, match="report: the folder has another margin; call save"):
+        wide.report()
+    saved = fw.load(wide.save(tmp_path / "copy"))
+    pd.testing.assert_frame_equal(saved.leaderboard(), wide.leaderboard())
+    assert json.loads((tmp_path / "copy" / "margins.json").read_text()) == {"accuracy": "90 %"}
+    assert not (folder / "margins.json").exists()
+    saved.with_margin(0.25).save(tmp_path / "copy")
+    assert fw.load(tmp_path / "copy").study.margin("accuracy").points == 0.25
+    for bad in (-1, "5", True, None, float("nan")):
+        with pytest.raises(fw.BadInput, match=r"^margin: .* is not a margin; write a number in the unit of the score"):
+            saved.with_margin(bad)  # type: ignore[arg-type]
+
+
+def test_a_margin_is_checked_before_any_work_and_stored(tmp_path: Path) -> None:
+    draws = np.random.default_rng(0)
+    x, y = draws.normal(size=(240, 3)), np.arange(240) % 2
+    federation = fw.Federation.from_arrays(x, y, client=np.arange(240) % 6)
+    call = {"model": "linear", "rounds": 1, "seeds": 2, "central": False, "progress": False, "out": tmp_path / "out"}
+    with pytest.raises(fw.BadInput, match=r"^margin: '5' is not a margin"):
+        fw.compare(federation, ["local", "fedavg"], margin="5", **call)
+    assert not (tmp_path / "out" / "runs").exists()
+    fw.compare(federation, ["local", "fedavg"], **call)
+    assert not (tmp_path / "out" / "margins.json").exists()
+    compared = fw.compare(federation, ["local", "fedavg"], margin=np.float64(40), **call)
+    loaded = fw.load(tmp_path / "out")
+    assert compared.study.margins == loaded.study.margins == {"accuracy": fw.metrics.Margin(points=40.0)}
+    pd.testing.assert_frame_equal(loaded.leaderboard(), compared.leaderboard())
+    assert fw.compare(federation, ["local", "fedavg"], **call).study.margins == loaded.study.margins
+
+
+def test_two_fixed_models_are_compared_over_clients(tmp_path: Path) -> None:
+    """Those of one seed, as they are: other seeds and other methods do not matter."""
+    compared = fw.load(write_results(tmp_path))
+    test = compared.test("fedaghn", "fedamp", seed=1)
+    table = compared.selected_scores[compared.selected_scores["seed"] == 1]
+    scores = [results.score_matrix(table, compared.runs[name].name).to_numpy() for name in ("fedaghn", "fedamp")]
+    difference = (scores[0] - scores[1])[0]
+    expected = t_test(difference, 0.0)
+    assert (test.over, test.tests, test.seeds, test.clients) == ("clients", 1, 1, 12)
+    np.testing.assert_allclose([test.difference, test.p], [difference.mean(), expected.pvalue], rtol=1e-6)
+    np.testing.assert_allclose([test.low, test.high], expected.confidence_interval(), rtol=1e-6)
+    assert test.verdict == "better"
+    with pytest.raises(fw.BadInput, match="seed: 9 was not trained; choices: 0, 1, 2"):
+        compared.test("fedaghn", "fedamp", seed=9)
+
+
+def test_one_seed_gives_no_verdict(tmp_path: Path) -> None:
+    """The board says so once, in place of a verdict, however large a difference is."""
+    folder = write_study(tmp_path / "results" / "s", {"blobs": {}}, METHODS, seeds=(0,), rounds=6, extras=False)
+    board = fw.load(folder).leaderboard()
+    assert {*board["verdict"]} == {"lead", "no verdict"}
+    assert {*board["vs_local"]} == {""}
+    assert board["p"].isna().all()
+    assert str(fw.load(folder)).count("one seed: no verdict") == 1
+    assert str(fw.load(folder).test("fedaghn", "local")).endswith("over clients): one seed: no verdict")
+
+
+def test_a_graph_control_is_listed_last_without_a_rank() -> None:
+    """Also if it has the best mean; then the best method leads, and all verdicts are against that."""
+    names = ["a [shuffled]", "a", "b"]
+    board = pd.DataFrame({"run": ["t-s", "t-a", "t-b"], "task": "t", "method": names, "mean": [90.0, 89.9, 50.0]})
+    draws = np.random.default_rng(0)
+    values = {name: mean + draws.normal(size=(3, 12)) for name, mean in zip(names, board["mean"], strict=True)}
+    pairs = statistics.compare_all_pairs(values, True)
+    families = {
+        "leader": statistics.leader_comparisons(pairs, "a [shuffled]"), "pairs": pairs,
+        "graph": statistics.compare_pairs(values, [("a", "a [shuffled]")], True),
+    }  # fmt: skip
+    rows = [{"task": "t", "family": family, **asdict(test)} for family, tests in families.items() for test in tests]
+    ranked = leaderboard._rank_task(board, pd.DataFrame(rows)).set_index("method")
+    assert [*ranked.index] == ["a", "b", "a [shuffled]"]
+    assert ranked["mark"].tolist() == ["best", "behind", leaderboard.GRAPH_CONTROL]
+    np.testing.assert_array_equal(ranked["rank"], [1, 2, np.nan])
+    tests = {frozenset((test.method, test.other)): test.p_adjusted for test in pairs}
+    np.testing.assert_array_equal(ranked["p"], [np.nan, tests[frozenset("ab")], tests[frozenset(names[:2])]])
 
 
 def test_stored_tables_of_another_metric_are_not_used(tmp_path: Path) -> None:
@@ -153,7 +244,9 @@ def test_printed_comparison_has_the_scores_in_a_terminal(tmp_path: Path) -> None
         for line, row in zip(lines, board.to_dict("records"), strict=False):
             numbers = [f"{row[name]:.2f}" for name in ("mean", "low", "high", "pre", "post")]
             assert [word for word in line.split() if word in numbers] == numbers
-        assert [line for line in lines if "[control]" in line] == lines[len(board) :]
+        words = [line for line in lines if line.startswith(("equivalent: ", "open: "))]
+        assert [line for line in lines if "[control]" in line] == lines[len(board) : len(lines) - len(words)]
+        assert words == explain_words(board, comparison.study)
 
 
 def draw_scores(folder: Path, draws: np.random.Generator) -> fw.Comparison:
@@ -178,19 +271,19 @@ def test_a_test_of_many_methods_has_the_correction_of_the_leaderboard(tmp_path: 
         leader, *others = board.index.drop(["local", "fedavg-ft"])
         for name in (leader, *others):
             control = compared.test(name, "local")
-            word = "better" if control.better == name else "worse" if control.better else None
-            assert (word or ("undecided" if control.undecided else "same")) == board["vs_local"][name]
+            assert control.verdict == board["vs_local"][name]
             assert str(control).split(": ")[1].endswith(f", {control.p_adjusted:.3g} corrected for 13 tests")
             assert control.difference == -compared.test("local", name).difference
         if leader != board.index[0]:
             continue
         for name in others:
             test = compared.test(leader, name)
-            assert WORDS[board["verdict"][name]].replace("the test", "the corrected test") in str(test)
-            scores = {m: results.score_matrix(compared.selected_scores, compared.runs[m].name) for m in (leader, name)}
+            assert WORDS[board["verdict"][name]] in str(test)
+            scores = {m: results.score_matrix(compared.selected_scores, compared.runs[m].name) for m in compared}
             (alone,) = statistics.compare_pairs({m: s.to_numpy() for m, s in scores.items()}, [(leader, name)], True)
             assert (test.tests, test.p, test.low, test.high) == (28, alone.p, alone.low, alone.high)
+            assert board["p"][name] == test.p_adjusted >= alone.p_adjusted
             differs += alone.better != test.better
             found.add(board["verdict"][name])
     assert differs
-    assert found == {"behind", "tied", "undecided"}
+    assert found == {"behind", "open"}

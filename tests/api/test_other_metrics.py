@@ -6,10 +6,18 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.metrics import fbeta_score, get_scorer, make_scorer, matthews_corrcoef, roc_auc_score
+from sklearn.metrics import (
+    average_precision_score,
+    fbeta_score,
+    get_scorer,
+    make_scorer,
+    matthews_corrcoef,
+    roc_auc_score,
+)
 
 import fedweave as fw
 from fedweave import report, results
+from fedweave.api.scorers import TorchmetricsFunction
 from fedweave.metrics import METRICS, probabilities
 from fedweave.pipelines.stages import leaderboard
 from fedweave.report.summary import summary
@@ -265,6 +273,36 @@ def test_functions_and_scorers(plain: fw.Comparison) -> None:
         "torchmetrics_BinaryAUROC",
     ):
         del METRICS[name]
+
+
+def test_macro_averages_of_torchmetrics_are_over_the_classes_of_the_targets() -> None:
+    """A class that a client lacks would count as 0, whatever the model is."""
+    from torchmetrics.classification import (
+        BinaryAUROC,
+        BinaryRecall,
+        MulticlassAccuracy,
+        MulticlassAUROC,
+        MulticlassAveragePrecision,
+        MulticlassF1Score,
+    )
+
+    targets = np.repeat([1, 3], 20)
+    outputs = probabilities(DRAWS.normal(size=(40, 5)) + 2 * np.eye(5)[targets])
+    assert {*outputs.argmax(1)} > {1, 3}
+
+    def value(metric: object, of: np.ndarray = targets) -> float:
+        return TorchmetricsFunction(metric)(of, outputs)
+
+    assert value(MulticlassAUROC(5)) == pytest.approx(METRICS["roc_auc"].function(targets, outputs), abs=1e-6)
+    recall = METRICS["balanced_accuracy"].function(targets, outputs) / 100
+    assert value(MulticlassAccuracy(5)) == pytest.approx(recall, abs=1e-6)
+    precision = [average_precision_score(targets == label, outputs[:, label]) for label in (1, 3)]
+    assert value(MulticlassAveragePrecision(5)) == pytest.approx(np.mean(precision), abs=1e-6)
+    f1 = METRICS["f1_macro"].function(targets, outputs)  # a class that is only predicted counts as 0
+    assert value(MulticlassF1Score(5)) == pytest.approx(f1, abs=1e-6)
+    two, one_class = outputs[:, :2], np.zeros(40, dtype=np.int64)
+    assert np.isnan([value(MulticlassAUROC(5), one_class), TorchmetricsFunction(BinaryAUROC())(one_class, two)]).all()
+    assert np.isnan(TorchmetricsFunction(BinaryRecall())(one_class, two))
 
 
 def test_bad_metrics_are_refused_before_any_work(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import fedweave as fw
 from fedweave.results import statistics
+from fedweave.results.repetitions import interval
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -93,9 +94,10 @@ def test_a_comparison_is_over_units(compared: fw.Comparison) -> None:
     board = compared.leaderboard().set_index("method")
     for name, values in units.items():
         assert board["mean"][name] == pytest.approx(values.mean())
-        np.testing.assert_allclose(board.loc[name, ["low", "high"]].astype(float), statistics.interval(values))
+        np.testing.assert_allclose(board.loc[name, ["low", "high"]].astype(float), interval(values))
     test = compared.test("fedavg", "local")
-    assert test.p == statistics.signed_rank(units["fedavg"].mean(0), units["local"].mean(0))
+    alone = statistics.compare_pairs(units, [("fedavg", "local")], True)[0]
+    assert (test.p, test.low, test.high) == (alone.p, alone.low, alone.high)
     sentence = "clients of one unit count as one: 12 clients, 6 units"
     assert (test.clients, test.counted) == (12, sentence)
     assert str(test).endswith(f"; {sentence}")

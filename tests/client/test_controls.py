@@ -1,13 +1,16 @@
 """Outputs without a model, from the training rows of a client."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import tiny
 import torch
 
 from fedweave.client.controls import control_outputs
 from fedweave.client.regression import RowForecast, RowRegression
 from fedweave.federation.schedule import evaluation_cohort
+from fedweave.metrics import log_loss
 from fedweave.models import build
 
 FED = tiny.rows_federation()
@@ -15,10 +18,25 @@ TRAIN, TEST = (rows[1][rows[1] >= 0] for rows in (FED.train, FED.test))
 
 
 def test_the_control_of_classes_has_the_shares_of_training_rows() -> None:
+    """With one more row of each class."""
     data = evaluation_cohort(FED, 0, 0).client_data(1)
     outputs = control_outputs(tiny.rows_task(), data, TEST)
-    shares = torch.bincount(FED.shared["y"][TRAIN], minlength=3).double() / len(TRAIN)
+    shares = (torch.bincount(FED.shared["y"][TRAIN], minlength=3).double() + 1) / (len(TRAIN) + 3)
     assert {name: rows.tolist() for name, rows in outputs.items()} == {"Majority class": [shares.tolist()] * len(TEST)}
+
+
+def test_a_class_that_training_rows_lack_is_not_impossible() -> None:
+    """Small clients of one mixture: shares alone would have a log-loss far above that of the pooled shares."""
+    draws = np.random.default_rng(0)
+    y = torch.from_numpy(draws.choice(3, size=(200, 16), p=[0.6, 0.3, 0.1]))
+    losses = []
+    for mine in y:
+        data = SimpleNamespace(arrays={"y": torch.cat([mine, torch.tensor([2])])}, train=torch.arange(8))
+        (outputs,) = control_outputs(tiny.rows_task(), data, torch.arange(8, 16)).values()
+        assert outputs.argmax(1).unique().tolist() == [int(torch.bincount(mine[:8], minlength=3).argmax())]
+        losses.append(log_loss(mine[8:].numpy(), outputs.numpy()))
+    pooled = torch.bincount(y[:, :8].flatten()).double() / y[:, :8].numel()
+    assert np.mean(losses) < 1.1 * log_loss(y[:, 8:].flatten().numpy(), pooled.expand(200 * 8, 3).numpy())
 
 
 def test_several_numbers_have_a_mean_each() -> None:

@@ -1,5 +1,7 @@
 """Any nn.Module as a client model: equal under both executors, deterministic in evaluation, or refused."""
 
+from threading import Thread
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -18,6 +20,7 @@ from fedweave.methods import METHODS
 from fedweave.models.adapter import Adapter, adapt
 from fedweave.models.keyed_layers import make_keyed
 from fedweave.tensors import dropout_keys, trees
+from fedweave.tensors.attention import plain_attention
 from tests.functional_model import Functional
 
 pytestmark = pytest.mark.usefixtures("seeded")
@@ -33,6 +36,32 @@ class Sequence(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.fc(self.rnn(x)[0][:, -1])
+
+
+class Attention(nn.Module):
+    """Attention over the values of a row that are not 0, then a head on their mean."""
+
+    def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
+        super().__init__()
+        self.embed, self.fc = nn.Linear(1, 4), nn.Linear(4, outputs)
+        self.mix = self.layer()
+
+    def layer(self) -> nn.Module:
+        return nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(self.mix(self.embed(x[..., None]), src_key_padding_mask=x == 0).mean(1))
+
+
+class Multihead(Attention):
+    """The attention alone, without a mask."""
+
+    def layer(self) -> nn.Module:
+        return nn.MultiheadAttention(4, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = self.embed(x[..., None])
+        return self.fc(self.mix(tokens, tokens, tokens, need_weights=False)[0].mean(1))
 
 
 def dense(shape: tuple[int, ...], outputs: int) -> nn.Module:
@@ -68,6 +97,8 @@ MODELS = {
     "convolutional": (convolutional, (1, 8, 8)),
     "gru": (lambda shape, outputs: Sequence(nn.GRU), (3, 2)),
     "lstm": (lambda shape, outputs: Sequence(nn.LSTM, num_layers=2, dropout=0.3, bidirectional=True), (3, 2)),
+    "encoder": (Attention, (6,)),
+    "multihead": (Multihead, (6,)),
 }
 
 
@@ -103,6 +134,35 @@ def test_check_accepts(name: str) -> None:
     """Models on which the executors agree pass the check, alone and stacked."""
     adapter = maker(name)
     check_model(RowClassification(adapter), torch.rand(7, *adapter.shape), CLASSES, adapter.name)
+
+
+@pytest.mark.parametrize("setting", [True, False])
+@pytest.mark.parametrize("name", ["encoder", "multihead"])
+def test_attention_in_evaluation_is_that_of_training(name: str, setting: bool) -> None:
+    """Also for rows that are padded whole, of which PyTorch's fast path makes NaN. The user's setting stays."""
+    task = RowClassification(maker(name))
+    model, x = task.init(0), torch.rand(5, 6)
+    x[1], x[2, 3:] = 0.0, 0.0
+    torch.backends.mha.set_fastpath_enabled(setting)
+    try:
+        with torch.no_grad():
+            outputs = task.call(model, x)
+        assert torch.backends.mha.get_fastpath_enabled() == setting
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)
+    assert outputs.isfinite().all()
+    torch.testing.assert_close(outputs, task.call(model, x, key=dropout_keys.key(1)))
+
+
+def test_blocks_of_plain_attention_overlap() -> None:
+    """A thread that leaves its block does not end that of another one."""
+    task, is_on = RowClassification(maker("encoder")), torch.backends.mha.get_fastpath_enabled
+    with plain_attention:
+        thread = Thread(target=task.call, args=(task.init(0), torch.rand(5, 6)))
+        thread.start()
+        thread.join()
+        assert not is_on()
+    assert is_on()
 
 
 @pytest.mark.parametrize("name", ["dense", "functional", "convolutional"])

@@ -8,12 +8,14 @@ import pandas as pd
 import pytest
 
 from fedweave import results
+from fedweave.metrics import Margin
 from fedweave.pipelines.stages import ablate
 from fedweave.report import optional_files
 from fedweave.results import statistics
 from tests.fake_results import write_run
 
 CLIENTS = 12
+MARGIN = Margin(points=1.0)
 SHARING = [client // 2 for client in range(CLIENTS)]
 
 
@@ -40,7 +42,8 @@ def outcomes(run: results.Run) -> dict[str, ablate.VariantResult]:
 
 def test_clients_without_a_score_are_left_out_and_clients_that_share_nodes_count_once(run: results.Run) -> None:
     made = outcomes(run)
-    table = pd.DataFrame(ablate.table("parts", run, made), columns=optional_files.ABLATION_COLUMNS).set_index("variant")
+    table = pd.DataFrame(ablate.table("parts", run, made, MARGIN), columns=optional_files.ABLATION_COLUMNS)
+    table = table.set_index("variant")
     frames = {
         name: made[name].values.pivot(index="seed", columns="client", values="value")
         for name in (ablate.DECLARED, "worse")
@@ -50,9 +53,13 @@ def test_clients_without_a_score_are_left_out_and_clients_that_share_nodes_count
     assert table["mean"]["others"] == pytest.approx(55.0)
     grouped = {name: frame.drop(columns=CLIENTS - 1).T.groupby(SHARING[:-1]).mean().T for name, frame in frames.items()}
     expected = statistics.compare_pairs(
-        {name: frame.to_numpy() for name, frame in grouped.items()}, [("worse", ablate.DECLARED)], True
+        {name: frame.to_numpy() for name, frame in grouped.items()}, [("worse", ablate.DECLARED)], True, MARGIN
     )[0]
-    assert float(table["p_adjusted"]["worse"]) == pytest.approx(expected.p_adjusted)
+    for name in ("difference", "low", "high", "p_adjusted", "margin", "seeds_needed"):
+        assert float(table[name]["worse"]) == pytest.approx(getattr(expected, name), nan_ok=True)
+    for name in ("over", "verdict"):
+        assert table[name]["worse"] == getattr(expected, name) != ""
+        assert table[name]["others"] == ""
 
 
 def test_evaluated_clients_of_a_sample_keep_their_numbers(run: results.Run) -> None:

@@ -89,6 +89,22 @@ def test_changes_by_hand_are_not_lost(project: None) -> None:
         Path("params.yaml").write_text(written.replace("hidden: 4", "hidden: 5"))
 
 
+def test_a_part_of_a_study_counts_the_runs_that_it_leaves_out(project: None, capfd: pytest.CaptureFixture[str]) -> None:
+    """Their results are not lost. The whole study, or one without results, needs no warning."""
+    Path("mine.yaml").write_text(yaml.safe_dump(STUDY))
+    studies.use("mine.yaml", method=["local"], force=True)
+    assert "warning" not in capfd.readouterr().err
+    for name in STUDY["runs"]:
+        (folder := paths.RESULTS / "mine" / "runs" / name).mkdir(parents=True)
+        (folder / "run.json").write_text("{}")
+    studies.use("mine.yaml", method=["local"])
+    line = capfd.readouterr().err
+    assert line.startswith("warning: results/mine has 1 run that params.yaml leaves out now: ")
+    assert line.endswith("come back without training by: fedweave study use mine.yaml && dvc repro\n")
+    studies.use("mine.yaml")
+    assert not capfd.readouterr().err
+
+
 def test_a_command_that_runs_a_study_holds_the_lock_from_beginning_to_end(
     project: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

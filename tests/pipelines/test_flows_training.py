@@ -3,15 +3,21 @@
 import os
 import shutil
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 import torch
-from servers import Project, newest_checkpoint, running, until
+from servers import Project, newest_checkpoint, prefect_server, process, running, until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.xdist_group("prefect"), pytest.mark.timeout(900)]
 
 RUN = "digits-fedavg_ft"
+IMPATIENT = """
+from fedweave.pipelines.scheduling import flows, server_watch
+server_watch.LOSS_TIMEOUT = 8.0
+flows.main()
+"""
 
 
 def test_a_retry_continues_from_the_last_checkpoint(
@@ -39,3 +45,31 @@ def test_a_retry_continues_from_the_last_checkpoint(
     assert (results / "evaluations.parquet").read_bytes() == (first / "evaluations.parquet").read_bytes()
     models = [torch.load(folder / "models-0.pt", weights_only=True) for folder in (results, first)]
     torch.testing.assert_close(*models, rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_flow_whose_server_is_killed_ends_in_one_line_and_goes_on(
+    tmp_path: Path, partitioned_project: Project
+) -> None:
+    """It leaves no process. The same command continues from the checkpoint, on a server of its own."""
+    project, log = partitioned_project.copy(tmp_path / "project"), tmp_path / "flow.log"
+    command = [sys.executable, "-c", IMPATIENT, "--targets", f"train@{RUN}"]
+    with (
+        prefect_server(tmp_path / "home") as api,
+        process(command, project.folder, {**project.env, "PREFECT_API_URL": api}, log) as flow,
+    ):
+        assert until(lambda: newest_checkpoint(project.folder) >= 20, 300), log.read_text()
+        for server in running("prefect server start", tmp_path / "home"):
+            os.kill(server, signal.SIGKILL)
+        assert flow.wait(60) == 1
+    absent, end = [line for line in log.read_text().splitlines() if "|" not in line]
+    assert absent.startswith(f"Prefect's server at {api} does not answer (Connection refused); the flow waits for up")
+    assert end.startswith(f"error: Prefect's server at {api} has not answered for ")
+    assert end.endswith("start the server again, then run the same command again: it goes on where it stopped")
+    assert "Traceback" not in log.read_text()
+    assert not running("launching/launcher.py train", project.folder)
+    log.rename(tmp_path / "first.log")
+    with process(command, project.folder, project.env, log) as flow:
+        assert flow.wait(300) == 0, log.read_text()
+    assert "round 20/60" not in log.read_text()
+    assert (project.folder / "results" / "small" / "runs" / RUN / "run.json").is_file()
+    assert not running("prefect server start", project.folder)

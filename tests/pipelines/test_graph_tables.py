@@ -49,7 +49,10 @@ def test_differences_are_those_of_the_tests() -> None:
         cells = [cell.strip(" |") for line in lines for cell in line[-3:] if "to" in cell]
         assert len(cells) == part["other"].str.contains(r"-(?:uniform|shuffled|oracle)\]$").sum()
         for verdict, mark in SYMBOLS.items():
-            assert sum(cell.endswith(f") {mark}".strip()) for cell in cells) == (part["verdict"].fillna("") == verdict).sum()
+            assert (
+                sum(cell.endswith(f") {mark}".strip()) for cell in cells)
+                == (part["verdict"].fillna("") == verdict).sum()
+            )
 
 
 def test_verdicts_follow_from_the_stored_scores_of_clients() -> None:
@@ -140,7 +143,8 @@ def test_weight_on_the_group_helps_on_cifar100() -> None:
 def test_two_graphs_are_above_local_training_on_cifar100() -> None:
     text, boards_of, _ = _text(), *_cifar100()
     better = [
-        set(own.index[(own["mean"] > own.loc["Local", "mean"]) & own["group_auc"].notna()]) for own in boards_of.values()
+        set(own.index[(own["mean"] > own.loc["Local", "mean"]) & own["group_auc"].notna()])
+        for own in boards_of.values()
     ]
     assert set.intersection(*better) == {"pFedGraph", "FedFomo"}
     lead = [f"{own.loc[name, 'mean'] - own.loc['Local', 'mean']:.1f}" for own in boards_of.values() for name in PAIR]

@@ -124,6 +124,29 @@ def test_the_models_of_all_runs_are_copied_on_request(store: str, tmp_path: Path
     assert "models of 2 runs can be served" in str(tracking.log_study(folder, store))
 
 
+def test_numbers_of_models_are_those_of_their_runs(store: str, tmp_path: Path) -> None:
+    """Also after the results of another run have changed the ranks. A model has no p value of 0 for a missing one, and
+    not the load of the machine.
+    """
+    folder = trained.train("images", {"local": {}, "fedavg": {}})
+    before, client, ranks = models_of_current_runs(folder, store, models=True), MlflowClient(store), {}
+    for model in before.values():
+        missing = {name for name, value in client.get_run(model.source_run_id).data.metrics.items() if np.isnan(value)}
+        assert not missing & {point.key for point in model.metrics}
+    leader, other = results.compute_tables(results.load_study(folder)).board["run"]
+    file = folder / "runs" / leader / "evaluations.parquet"
+    pd.read_parquet(file).assign(value=-1.0).to_parquet(file, index=False)
+    after = models_of_current_runs(folder, store, models=True)
+    assert after[other].model_id == before[other].model_id
+    for name, model in after.items():
+        run, numbers = client.get_run(model.source_run_id), {m.key: m.value for m in model.metrics}
+        assert numbers == {name: run.data.metrics[name] for name in numbers}
+        assert not [name for name in numbers if name.startswith("system/")]
+        ranks[name] = numbers["rank"]
+    assert ranks == {other: 1.0, leader: 2.0}
+    assert [point.value for point in client.get_metric_history(after[other].source_run_id, "rank")] == [2.0, 1.0]
+
+
 def test_the_alias_moves_with_the_leader(store: str, tmp_path: Path) -> None:
     folder = trained.train("images", {"local": {}, "fedavg": {}})
     tracking.log_study(folder, store)

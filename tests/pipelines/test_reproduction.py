@@ -119,6 +119,34 @@ def test_printed_weights_are_those_of_the_paper() -> None:
             assert line[f"printed {kind}"] == weights[f"FedAGHN-{line['layers']} collab_weight_{kind}"]["mean"]
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / FOLDER).rglob("*.sizes.csv")), ids=lambda path: path.stem)
+def test_printed_sizes_are_those_of_the_papers(path: Path) -> None:
+    """Every number that the paper prints of a data set stands beside ours."""
+    board = printed_rows(str(path.relative_to(ROOT / FOLDER)).removesuffix(".sizes.csv"))
+    for line in pd.read_csv(path, na_values=results.EMPTY).to_dict("records"):
+        beside = {name: line.get(f"{label}, printed", float("nan")) for name, label in reproduction.SIZES.items()}
+        expected = {name: row["mean"] for name, row in board[line["key"]].items()}
+        assert {name: value for name, value in beside.items() if value == value} == expected
+        assert all(line[reproduction.SIZES[name]] > 0 for name in expected)
+
+
+def test_the_page_counts_the_sizes_that_agree() -> None:
+    page = " ".join((ROOT / FOLDER / "fedsheafhn.md").read_text(encoding="utf-8").split())
+    higher, counts = 0, []
+    for table in ("table4", "table5"):
+        sizes = pd.read_csv(ROOT / FOLDER / f"fedsheafhn/{table}.sizes.csv", na_values=results.EMPTY)
+        names = [name for name in reproduction.SIZES.values() if name in sizes]
+        ratios = pd.concat([sizes[name] / sizes[f"{name}, printed"] for name in names]).dropna()
+        close = (ratios - 1).abs() <= 0.005
+        assert f"{close.sum()} of the {len(close)} printed sizes of Table {table[-1]}" in page
+        higher += (sizes["heterogeneity"] > sizes["heterogeneity, printed"]).sum()
+        counts += [sizes["heterogeneity"].notna().sum()]
+        whole = sizes[sizes["key"].str.endswith("original")]
+        pairs = [(whole[name], whole[f"{name}, printed"]) for name in names if name != "heterogeneity"]
+        assert all(ours.tolist() == printed.tolist() for ours, printed in pairs)
+    assert f"in {higher} of {sum(counts)} rows" in page
+
+
 def cell(dataset: str, setting: str, method: str) -> tuple[str, str, str]:
     """The key of a cell in a printed table. Papers write TPT-48, and the files have tpt48."""
     return dataset.replace("-", ""), setting, published.canonical_label(method)
@@ -183,6 +211,28 @@ def test_a_second_merge_replaces_a_row_and_keeps_the_others(folder: Path) -> Non
         reproduction.merge_board("paper/other")
     with pytest.raises(BadInput, match="reproduction paper/other"):
         reproduction.table("paper/other")
+
+
+def test_sizes_stand_beside_the_printed_ones(folder: Path) -> None:
+    """A table without scores has sizes; a second merge replaces a line and keeps the others."""
+    target = folder / reproduction.TABLES / "fedsheafhn/table4.sizes.csv"
+    source = folder / "results/fedsheafhn/table4/measures.csv"
+    source.parent.mkdir(parents=True)
+    measures = [
+        {"dataset": "cora", "setting": "disjoint/clients10", "quantity": "num_nodes", "value": 248.5, "printed": 249},
+        {"dataset": "cora", "setting": "disjoint/clients10", "quantity": "num_edges", "value": 891.25, "printed": None},
+        {"dataset": "cora", "setting": "original", "quantity": "num_classes", "value": 7, "printed": 7},
+    ]
+    pd.DataFrame(measures).to_csv(source, index=False)
+    reproduction.merge("fedsheafhn/table4")
+    first = target.read_text()
+    pd.DataFrame(measures[2:]).assign(value=8).to_csv(source, index=False)
+    reproduction.merge("fedsheafhn/table4")
+    lines = ['key,"data set, setting",classes,"classes, printed",nodes,"nodes, printed"']
+    lines += ['"cora, disjoint/clients10","cora, disjoint/clients10",–,–,248.5,249']
+    lines += [f'"cora, original","cora, original",{n},7,–,–' for n in (7, 8)]
+    assert first.splitlines() == lines[:3]
+    assert target.read_text().splitlines() == [*lines[:2], lines[3]]
 
 
 QUESTIONS = {

@@ -32,7 +32,7 @@ from fedweave.federation.records import Report
 from fedweave.federation.schedule import evaluation_sample
 from fedweave.pipelines import paths
 from fedweave.pipelines.commands import records
-from fedweave.pipelines.searching import dashboard, search, trials
+from fedweave.pipelines.searching import dashboard, samplers, search, trials
 from fedweave.pipelines.stages import train, tune
 from fedweave.runs import assembly, repetition
 from fedweave.study import search_spaces
@@ -216,6 +216,30 @@ def test_budget_first_trial_and_pruning_by_rounds(uninterrupted: list) -> None:
     assert pruned
     assert all(rounds // 3 <= max(curve) < rounds for curve in pruned)
     assert all([*curve] == [*range(1, 2 * rounds + 1)] for _, value, curve in uninterrupted if value is not None)
+
+
+def test_tpe_leaves_its_random_start(project: Path, uninterrupted: list) -> None:
+    """After a third of the trials, the declared one among them, values depend on the trials before."""
+    space, drawn = search.distributions(assembly.load(), RUN), []
+    for number in range(TRIALS):
+        sampler = optuna.samplers.RandomSampler(seed=search.sampler_seed(RUN, number))
+        drawn.append(optuna.create_study(sampler=sampler).ask(space).params)
+    is_random = [params == drawn[number] for number, (params, *_) in enumerate(uninterrupted)]
+    assert is_random == [False, *[True] * 3, *[False] * 8]
+
+
+@pytest.mark.parametrize(("budget", "start"), [(1, 2), (6, 2), (9, 3), (20, 6), (30, 10), (500, 10)])
+def test_the_random_start_follows_the_budget(budget: int, start: int) -> None:
+    """The values of a search are those of its settings, also where a former one had another start."""
+    assert samplers.random_trials(budget) == start
+    study = assembly.load(ROOT / "params.yaml")
+    key = next(iter(study.runs))
+
+    def digest(trials: int, sampler: str = "tpe") -> str:
+        return search.digest(replace(study, tune=replace(study.tune, trials=trials, sampler=sampler)), key, False)
+
+    assert (digest(budget) == digest(30)) == (start == 10)
+    assert digest(budget, "random") == digest(30, "random")
 
 
 def best_of(val: np.ndarray, rule: str) -> float:

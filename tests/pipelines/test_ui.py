@@ -51,7 +51,7 @@ def test_a_slow_server_is_awaited_with_a_line_at_intervals(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     looks, look = itertools.count(), ui._is_reachable
-    monkeypatch.setattr(ui, "_is_reachable", lambda port: next(looks) > 5 and look(port))  # 0.2 s after each look
+    monkeypatch.setattr(ui, "_is_reachable", lambda *at: next(looks) > 5 and look(*at))  # 0.2 s after each look
     monkeypatch.setattr(ui, "MESSAGE_INTERVAL", 0.5)
     await_server(LATE)
     assert "Late     is starting (" in capsys.readouterr().out
@@ -149,7 +149,7 @@ def test_the_named_command_for_the_servers_exists_in_the_folder(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
     for port in ("MLFLOW_PORT", "PREFECT_PORT"):
         monkeypatch.setenv(port, str(free_port()))
-    monkeypatch.setattr(ui, "_is_reachable", lambda port: True)
+    monkeypatch.setattr(ui, "_is_reachable", lambda *_: True)
     other = f"MLFLOW_PORT={int(os.environ['MLFLOW_PORT']) + 1}"
     with pytest.raises(BadInput, match=f"is taken; choose another: {other} fedweave ui$"):
         ui.main()

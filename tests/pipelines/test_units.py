@@ -15,6 +15,7 @@ from fedweave.pipelines.commands import claims
 from fedweave.pipelines.commands.studies import dump
 from fedweave.pipelines.stages import download, evaluate, leaderboard, partition, train
 from fedweave.results import statistics
+from fedweave.results.repetitions import interval
 
 METHODS = ("local", "fedavg_ft")
 SPLIT = {"train": 0.1, "val": 0.2, "test": 0.7}
@@ -79,13 +80,10 @@ def test_the_tests_of_a_study_compare_people(
         run.label: results.score_matrix(chosen, run.name).to_numpy().reshape(2, 10, 2).mean(2) for run in study.runs
     }
     tests = pd.read_csv(study.folder / "significance.csv").query("family == 'pairs'")
-    first, second = people.values()
-    assert tests["p"].tolist() == pytest.approx([statistics.signed_rank(first.mean(0), second.mean(0))])
+    assert tests["p"].tolist() == pytest.approx([test.p for test in statistics.compare_all_pairs(people, True)])
     board = pd.read_csv(study.folder / "leaderboard.csv").set_index("method")
     for name, values in people.items():
-        np.testing.assert_allclose(
-            board.loc[name, ["low", "high"]].astype(float), np.clip(statistics.interval(values), 0, 100)
-        )
+        np.testing.assert_allclose(board.loc[name, ["low", "high"]].astype(float), np.clip(interval(values), 0, 100))
     rows = claims.client_rows(study)
     assert (rows["part"] == rows["client"] // 2).all()
     capsys.readouterr()

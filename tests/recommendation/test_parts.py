@@ -16,6 +16,7 @@ from fedweave.recommendation.candidates import Candidate, entries
 from fedweave.recommendation.costs import Costs, Schedule, fit_schedule
 from fedweave.recommendation.groups import groups, modularity, partition
 from fedweave.recommendation.per_client import z_test
+from fedweave.results import statistics
 from tests.fake_results import write_study
 
 DRAWS = np.random.default_rng(0)
@@ -71,7 +72,7 @@ def judge(levels: dict[str, float], settings: int = 1, noise: float = 1.0, highe
     return race.outcomes(named, scores, means, higher, set())
 
 
-def test_a_method_that_is_significantly_worse_drops_out_and_a_control_stays() -> None:
+def test_a_method_that_is_worse_drops_out_and_a_control_stays() -> None:
     """The spread between clients is ten times the difference, but pairing removes it."""
     outcome = judge({"fedper": 40.0, "local": 20.0})
     assert outcome["fedper"] == race.WORSE
@@ -84,14 +85,14 @@ def test_for_errors_smaller_is_better() -> None:
 
 
 def test_the_better_half_continues() -> None:
-    """Of six methods that do not differ significantly three remain, and of three all."""
+    """Of six methods that are not shown to differ three remain, and of three all."""
     outcome = judge({name: 50 + i / 100 for i, name in enumerate(OTHERS)}, noise=5.0)
     assert sum(outcome[name] == race.GOES_ON for name in OTHERS) == 3
     assert {outcome[name] for name in OTHERS} == {race.GOES_ON, race.HALF}
 
 
 def test_of_many_methods_a_half_continues() -> None:
-    """Of ten that do not differ significantly, the five with the best means remain. Controls do not count."""
+    """Of ten that are not shown to differ, the five with the best means remain. Controls do not count."""
     others = [Candidate(f"m{i}", f"m{i}", f"m{i}") for i in range(10)]
     named = [one for one in candidates() if one.method not in OTHERS] + others
     scores = {one.name: DRAWS.normal(50, 5, (2, 12)) for one in named}
@@ -173,18 +174,60 @@ def board(**methods: tuple[str, float, str, int]) -> pd.DataFrame:
 
 @pytest.mark.parametrize("higher", [True, False])
 def test_the_recommended_method_is_better_than_local_by_its_own_test(higher: bool) -> None:
-    """A method that is cheap, but undecided or below Local, is not recommended because the leader is better."""
+    """A method that is cheap, but open or below Local, is not recommended because the leader is better."""
     sign = 1 if higher else -1
     made = board(
         pfedgraph=("leads", 5.0 * sign, "better", 9),
-        fedavg=("undecided", 1.0 * sign, "not significantly different", 1),
-        fedavg_ft=("not significantly different", -0.5 * sign, "not significantly different", 2),
-        fedper=("not significantly different", 3.0 * sign, "worse", 3),
-        ditto=("not significantly different", 3.0 * sign, "undecided", 4),
+        fedavg=("open", 1.0 * sign, "equivalent", 1),
+        fedavg_ft=("equivalent", -0.5 * sign, "equivalent", 2),
+        fedper=("equivalent", 3.0 * sign, "worse", 3),
+        ditto=("equivalent", 3.0 * sign, "open", 4),
         fedprox=("better", 6.0 * sign, "better", 5),
     )
     assert answers.deployable_methods(made, "local", higher)["method"].tolist() == ["pfedgraph", "ditto", "fedprox"]
     assert answers.cheapest_method(answers.deployable_methods(made, "local", higher)) == "ditto"
+
+
+@pytest.mark.parametrize(
+    ("leader", "other", "kind"),
+    [("open", "better", "personal"), ("worse", "better", "personal"), ("open", "open", "local"), ("", "", "local")],
+)
+def test_another_method_that_is_better_than_local_is_not_hidden(leader: str, other: str, kind: str) -> None:
+    """The best method by validation is not shown to be better than Local, but another one is."""
+    made = board(pfedgraph=("leads", 1.0, leader or "no verdict", 9), ditto=("open", 2.0, other or "no verdict", 4))
+    made = made.assign(label=made["method"].str.title(), settings="", test=1.0, validation=1.0)
+    verdicts = {"pfedgraph": leader, "ditto": other}
+    tests = {
+        name: statistics.Comparison(name, "local", 2.0, 1.0, 3.0, 1.0, 0.01, 0.02, 1.0, verdict, "seeds and clients")
+        for name, verdict in verdicts.items()
+    }
+    selected = answers.paying_method(made) or "local"
+    assert selected == ("ditto" if kind == "personal" else "local")
+    advice = answers.Answers(kind, selected, made, pd.DataFrame(), tests, "pfedgraph", "local", "1 point")
+    texts = sentences.deployment(advice), sentences.collaboration_benefit(advice, "accuracy")
+    if kind == "personal":
+        assert texts[0] == "A personal model for each client, trained with Ditto."
+        assert texts[1].startswith("Yes. Ditto against Local: +2.00 points (95 % interval")
+        assert texts[1].endswith(", p = 0.02). Pfedgraph, best on validation rows, is not shown to be.")
+    else:
+        end = "no method is shown to be better." if leader else "no verdict on other methods is possible."
+        assert texts[0].endswith(end)
+        assert not texts[1].startswith("Yes")
+
+
+def test_an_open_comparison_says_what_would_decide_it() -> None:
+    """It is not taken for equality: the margin and the seeds that are needed are named."""
+    made = board(ditto=("leads", 1.0, "open", 4)).assign(label="Ditto", settings="")
+    for needed, end in ((9.0, " 9 seeds would decide at the variance seen."), (math.nan, "; more clients may.")):
+        test = statistics.Comparison(
+            "ditto", "local", 1.0, -1.0, 3.0, 1.0, 0.3, 0.3, 0.5, "open", "seeds and clients", needed
+        )
+        advice = answers.Answers("local", "local", made, pd.DataFrame(), {"ditto": test}, "ditto", "local", "1 point")
+        text = sentences.collaboration_benefit(advice, "accuracy")
+        assert text.startswith(
+            "Open: neither a difference nor equivalence within 1 point is shown. Ditto against Local"
+        )
+        assert text.endswith(end)
 
 
 def costs(second: float = 0.1) -> Costs:

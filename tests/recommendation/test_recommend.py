@@ -144,14 +144,26 @@ def test_bad_arguments_are_refused(arguments: dict[str, Any], message: str, tmp_
 
 
 def test_too_few_clients_for_a_test_are_reported(tmp_path: Path) -> None:
-    """The advice says that no difference could have been significant."""
+    """The advice says that no verdict is possible, and names no method as better."""
     x, y = np.random.default_rng(0).normal(size=(150, 3)), np.arange(150) % 2
     federation = fw.Federation.from_arrays(x, y, client=[f"clinic {i % 5}" for i in range(150)])
     call = {**SMALL, "methods": ["local", "fedavg", "fedavg_ft"], "rounds": 6, "settings": 1, "budget": None}
     advice = fw.recommend(federation, **call, out=tmp_path)
-    line = "With 5 clients no test can call a difference significant; it takes 6 or more."
-    assert line in advice.facts["notes"]
-    assert line in str(advice)
+    assert [note for note in advice.facts["notes"] if note.startswith("With 5 clients there is no verdict")]
+    assert advice.answer == "local"
+    assert "(Local): no verdict on other methods is possible." in str(advice)
+    assert "Fewer than 6 clients: no verdict. FedAvg" in str(advice)
+
+
+def test_one_seed_gives_no_verdict_on_methods(tmp_path: Path) -> None:
+    """Two clear groups, but with one seed of the last comparison nothing is called better."""
+    advice = recommend_case("groups", tmp_path / "out", seeds=1)
+    assert advice.answer == "local"
+    assert {*advice.board["verdict"]} == {"leads", "no verdict"}
+    assert advice.board["p_local"].isna().all()
+    assert "One seed: no verdict. pFedGraph" in str(advice)
+    assert [note for note in advice.facts["notes"] if note.startswith("One seed: no verdict.")]
+    assert "no verdict" in advice.report().read_text(encoding="utf-8")
 
 
 def test_objects_without_clients_or_validation_rows_are_refused() -> None:

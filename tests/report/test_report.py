@@ -1,6 +1,7 @@
 """Result folders with generated numbers: tables compared with NumPy, the printed columns, and the page."""
 
 import json
+import re
 import shutil
 from collections import Counter
 from html.parser import HTMLParser
@@ -15,7 +16,7 @@ from fedweave.pipelines.stages import leaderboard
 from fedweave.report import page as page_data
 from fedweave.report import task_view
 from fedweave.results import verdicts
-from fedweave.results.marks import REFERENCES
+from fedweave.results.marks import REFERENCES, outcome
 from fedweave.results.tables import score_matrix, scores_by_method
 from tests.fake_results import write_single_run, write_study
 
@@ -94,19 +95,19 @@ def test_clients_that_share_test_rows_are_one_column_of_a_test(tmp_path: Path) -
         np.testing.assert_allclose(pooled[run.label], expected)
     scores = ["method", "mean", "std", "client_std", "worst10", "gain", "loss"]
     pd.testing.assert_frame_equal(apart.board[scores], joined.board[scores])
-    assert (apart.significance["better"] == "FedAGHN").all()
-    assert joined.significance["better"].isna().all() or (joined.significance["better"] == "").all()
-    assert joined.significance["p"].min() == pytest.approx(2 / 2**4)
+    assert {outcome(test, "FedAGHN") for test in apart.significance.to_dict("records")} == {"better"}
+    assert {*joined.significance["verdict"]} == {""}
+    assert {*joined.significance["over"]} == {"too few clients"}
     assert verdicts.reason_without_power(study.runs, joined.clients) == (
-        "Clients that share test nodes count as one: 12 clients, 4 parts. With 4 of these no test can call a "
-        "difference significant; it takes 6 or more."
+        "Clients that share test nodes count as one: 12 clients, 4 parts. With 4 of these there is no verdict: even "
+        "if all agree, p is 0.12 or more. It takes 6 or more."
     )
     assert verdicts.reason_without_power(study.runs[:1], joined.clients) == ""
 
 
 @pytest.mark.usefixtures("undrawn")
-@pytest.mark.parametrize(("clients", "message"), [(5, "With 5 clients no test can"), (6, "")])
-def test_page_and_terminal_report_too_few_clients_for_a_test(
+@pytest.mark.parametrize(("clients", "message"), [(5, "With 5 clients there is no verdict"), (6, "")])
+def test_page_and_terminal_report_too_few_clients_for_a_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], clients: int, message: str
 ) -> None:
     folder = write_study(
@@ -117,7 +118,8 @@ def test_page_and_terminal_report_too_few_clients_for_a_test(
     leaderboard.main("toy")
     text = report.build(folder).read_text(encoding="utf-8")
     for shown in (capsys.readouterr().out, text):
-        assert ("no test can call a difference significant" in shown) == bool(message)
+        assert ("there is no verdict" in shown) == bool(message)
+        assert ("Fewer than 6 clients: no verdict. FedAGHN leads with" in shown) == bool(message)
         assert message in shown
 
 
@@ -202,15 +204,22 @@ def test_page_shows_every_method_task_and_figure(page: str) -> None:
 
 
 def test_page_shows_a_control_that_is_as_good(page: str) -> None:
-    assert "blobs: NO METHOD IS SIGNIFICANTLY BETTER THAN THE CONTROL FedAvg-FT" in page
-    assert "not significantly different from FedAvg-FT" in page
-    assert 'class="tie"' in page
+    assert "blobs: NO METHOD IS SHOWN TO BE BETTER THAN THE CONTROL FedAvg-FT" in page
+    assert "open against FedAvg-FT (neither a difference nor equivalence is shown; " in page
+    assert '<span class="open">?</span>' in page
 
 
 def test_a_sentence_names_few_methods_and_counts_the_rest() -> None:
-    board = pd.DataFrame({"method": [f"m{i}" for i in range(9)], "mean": 50.0, "std": 1.0, "metric": "accuracy"})
-    text = verdicts.verdict(board, {"m0": "lead", **{f"m{i}": "tied" for i in range(1, 9)}})
-    assert text.endswith("not significantly different from m1, m2, m3, m4, m5 or 3 others.")
+    def phrase(word: str, needed: float = np.nan, count: int = 9) -> str:
+        tests = [{"method": "m0", "other": f"m{i}", "verdict": word, "seeds_needed": needed} for i in range(1, count)]
+        (text,) = verdicts._outcome_phrases(tests, "1 point")
+        return text
+
+    assert phrase("equivalent") == "equivalent to m1, m2, m3, m4, m5 and 3 others (within 1 point)"
+    assert phrase("better") == "better than 8 other methods"
+    shown = "neither a difference nor equivalence is shown"
+    assert phrase("open", 7, 2) == f"open against m1 ({shown}; 7 seeds would decide)"
+    assert phrase("open", count=2) == f"open against m1 ({shown}; more seeds alone would not decide, more clients may)"
 
 
 def test_methods_in_colour_differ_in_every_task() -> None:
@@ -248,6 +257,9 @@ def test_curves_are_drawn_for_every_task(folder: Path, tmp_path: Path) -> None:
     text = (drawn / "blobs.svg").read_text()
     assert "FedAGHN" in text
     assert "http" not in text.replace("http://www.w3.org/", "")
+    size = re.search(r'<svg [^>]*width="([\d.]+)" height="([\d.]+)" viewBox="0 0 ([\d.]+) ([\d.]+)"', text)
+    assert size is not None
+    assert size.group(1, 2) == size.group(3, 4)
 
 
 def test_page_is_the_same_from_stored_tables_but_not_from_outdated_ones(

@@ -15,14 +15,18 @@ from tests.fake_results import SKILL, write_study
 
 @pytest.mark.usefixtures("undrawn")
 def test_ablations_have_the_marks_of_the_legend(tmp_path: Path) -> None:
-    """If the corrected test is not significant, the interval decides between "undecided" and "not different"."""
+    """Tooltips have difference, interval, p and margin, and how many seeds would decide an open variant."""
     folder = write_study(tmp_path / "results" / "s", seeds=(0,), clients=4, rounds=2)
     cards = ablations.views(results.load_study(folder), plots.assign_styles([*SKILL])).cards
-    marks = {
-        row.name: row.mark for card in cards if card.figure.title.endswith("FedAGHN on blobs") for row in card.rows
-    }
-    shown = {name: marks[name] for name in ("as declared", "without p", "frozen p, q", "depth = 5")}
+    rows = {row.name: row for card in cards if card.figure.title.endswith("FedAGHN on blobs") for row in card.rows}
+    shown = {name: rows[name].mark for name in ("as declared", "without p", "frozen p, q", "depth = 5")}
     assert shown == {"as declared": "", "without p": "▽", "frozen p, q": "?", "depth = 5": "≈"}
+    assert rows["frozen p, q"].title == (
+        "open: neither a difference nor equivalence is shown; frozen p, q \N{MINUS SIGN} as declared: "
+        "\N{MINUS SIGN}1.20, 95 % interval \N{MINUS SIGN}2.10 to \N{MINUS SIGN}0.30, p = 0.4, margin 2.00; "
+        "7 seeds would decide"
+    )
+    assert {card.margin for card in cards} == {"1 point"}
 
 
 def test_the_declared_variant_has_a_ring(tmp_path: Path) -> None:
@@ -35,7 +39,7 @@ def test_methods_without_a_score_on_some_task_are_last() -> None:
     """Their ranks are over fewer tasks: a method that leads its only task is not the best of the study."""
     rows = [("a", "M", 80.0), ("a", "N", 70.0), ("b", "Part", 90.0), ("b", "M", 80.0), ("b", "N", np.nan)]
     board = pd.DataFrame(rows, columns=["task", "method", "mean"]).assign(metric="accuracy")
-    marks = {task: dict.fromkeys(part["method"], "tied") for task, part in board.groupby("task")}
+    marks = {task: dict.fromkeys(part["method"], "equivalent") for task, part in board.groupby("task")}
     shown = [
         (row.method, row.rank, row.part) for row in page.overview(board, marks, plots.assign_styles(["M", "N", "Part"]))
     ]

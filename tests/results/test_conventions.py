@@ -7,8 +7,8 @@ import pytest
 
 from fedweave import results
 from fedweave.metrics import clip
-from fedweave.results import statistics
 from fedweave.results.formats import format_difference
+from fedweave.results.repetitions import interval
 from tests.fake_results import write_study
 
 
@@ -43,7 +43,7 @@ def test_intervals_of_means_end_at_the_bounds_of_the_metric(tmp_path: Path) -> N
     study = results.load_study(folder)
     board = results.compute_tables(study).board.iloc[0]
     scores = results.scores_by_method(list(study.runs), results.clients(study))["A"]
-    low, high = statistics.interval(scores)
+    low, high = interval(scores)
     assert 0 < low < 100 < high
     assert (board["low"], board["high"]) == (low, 100.0)
     assert clip("mse", [-1.0, 2.0]).tolist() == [0.0, 2.0]

@@ -9,7 +9,7 @@ import pytest
 
 import fedweave as fw
 from fedweave import report, results
-from fedweave.results.repetitions import mixed_model_test, t_test_over_seeds
+from fedweave.results import statistics
 from tests.fake_results import write_study
 
 BROKEN = "blobs-ditto"
@@ -84,7 +84,10 @@ def test_a_diverged_seed_leaves_no_means_and_no_graph(folder: Path) -> None:
     assert [graph.seed for graph, _ in results.reported_graphs(run, chosen[chosen["run"] == run.name])] == [0, 2]
 
 
-def test_methods_with_different_numbers_of_splits_have_no_p() -> None:
-    """There is not a pair for each seed. The same holds for the test over seeds alone."""
-    assert np.isnan(mixed_model_test(np.ones((3, 4)), np.zeros((2, 4))))
-    assert np.isnan(t_test_over_seeds(np.ones((3, 4)), np.zeros((2, 4))))
+def test_methods_with_different_numbers_of_seeds_have_no_verdict() -> None:
+    """There is not a pair for each seed. Others are compared."""
+    draws = np.random.default_rng(0)
+    values = {name: draws.normal(size=(seeds, 8)) for name, seeds in (("a", 3), ("b", 3), ("c", 2))}
+    tests = {(c.method, c.other): (c.verdict, c.over) for c in statistics.compare_all_pairs(values, True)}
+    assert tests["a", "b"] == ("open", "seeds and clients")
+    assert tests["a", "c"] == tests["b", "c"] == ("", "no common scores")

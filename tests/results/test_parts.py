@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from fedweave import report, results
 from fedweave.errors import BadInput
+from fedweave.metrics import Margin
 from fedweave.pipelines.stages import leaderboard, terminal
 from fedweave.results import statistics, verdicts
+from fedweave.results.repetitions import interval
 from tests.fake_results import ARMS, write_study
 
 METHODS = {"Local": -3.0, "FedAvg-FT": -0.4, "FedAGHN": 0.0}
@@ -65,7 +67,7 @@ def test_two_clients_of_equal_scores_are_tested_as_one() -> None:
         statistics.compare_pairs(results.average_parts(frames, owner), [("a", "b")], True)[0]
         for frames, owner in ((halves, None), (doubled, PAIRS[:16]))
     )
-    np.testing.assert_allclose(astuple(twice)[2:7], astuple(once)[2:7])
+    np.testing.assert_allclose(astuple(twice)[2:9], astuple(once)[2:9])
     as_if_apart = statistics.compare_pairs(results.average_parts(doubled), [("a", "b")], True)[0]
     assert as_if_apart.p < once.p
     assert as_if_apart.high - as_if_apart.low < once.high - once.low
@@ -88,11 +90,12 @@ def test_means_are_over_clients_and_tests_over_units(tmp_path: Path) -> None:
     units = {label: values.reshape(3, 10, 2).mean(2) for label, values in scores.items()}
     board = after.board.set_index("method")
     for label, values in units.items():
-        np.testing.assert_allclose(board.loc[label, ["low", "high"]].astype(float), statistics.interval(values))
-    expected = [astuple(test) for test in statistics.compare_all_pairs(units, True)]
+        np.testing.assert_allclose(board.loc[label, ["low", "high"]].astype(float), interval(values))
+    expected = statistics.compare_all_pairs(units, True, Margin(points=1.0))
     pairs = after.significance[after.significance["family"] == "pairs"].drop(columns=["task", "family"])
-    assert [row[:2] for row in pairs.itertuples(index=False)] == [test[:2] for test in expected]
-    np.testing.assert_allclose(pairs["p_adjusted"], [test[6] for test in expected])
+    for name in ("method", "other", "verdict"):
+        assert pairs[name].tolist() == [getattr(test, name) for test in expected]
+    np.testing.assert_allclose(pairs["p_adjusted"], [test.p_adjusted for test in expected])
     assert after.ranks["blocks"].iloc[0] == 10
 
 
@@ -131,7 +134,7 @@ def test_the_report_names_clients_that_count_as_one(tmp_path: Path) -> None:
     results.write(folder)
     page = report.build(folder).read_text(encoding="utf-8")
     text = " ".join(page.split())
-    assert "over clients; clients of one unit count as one: 20 clients, 10 units" in text
+    assert "over seeds and clients; clients of one unit count as one: 20 clients, 10 units" in text
     assert "Ranks over units" in text
     assert "Average over 10 units, Friedman p = " in text
 
@@ -139,8 +142,8 @@ def test_the_report_names_clients_that_count_as_one(tmp_path: Path) -> None:
 def test_too_few_units_have_no_power(tmp_path: Path) -> None:
     made = study(tmp_path, units=[f"house {i // 5}" for i in range(20)], sharing=[i // 5 for i in range(20)])
     assert verdicts.reason_without_power(made.runs, results.clients(made)) == (
-        "Clients of one unit count as one: 20 clients, 4 units. With 4 of these no test can call a difference "
-        "significant; it takes 6 or more."
+        "Clients of one unit count as one: 20 clients, 4 units. With 4 of these there is no verdict: even if all "
+        "agree, p is 0.12 or more. It takes 6 or more."
     )
 
 

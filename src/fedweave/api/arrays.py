@@ -54,7 +54,7 @@ def as_recordings(values: Any, count: int) -> np.ndarray:
 
 
 def as_times(values: Any, count: int) -> np.ndarray:
-    """A time per row [M]: numbers as they are, dates and texts as nanoseconds.
+    """A time per row [M]: numbers as they are, dates and texts as microseconds since 1970.
 
     Raises:
         BadInput: a time is missing, a text cannot be read as a time or can be read in two ways, or only some of the
@@ -80,7 +80,7 @@ def as_times(values: Any, count: int) -> np.ndarray:
         raise BadInput(
             f"time: cannot be read as times ({reason}); give numbers, or such as 2024-05-31 17:00"
         ) from error
-    return _check_missing_times(times.astype("int64").to_numpy(), times.isna().to_numpy())
+    return _check_missing_times(times.dt.as_unit("us").astype("int64").to_numpy(), times.isna().to_numpy())
 
 
 def check_zones(values: Iterable[Any], where: str = "time") -> None:

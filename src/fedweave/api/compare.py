@@ -10,12 +10,13 @@ from typing import Any
 import torch
 
 from fedweave import results
-from fedweave.api import newcomers
+from fedweave.api import margins, newcomers
 from fedweave.api.arguments import check_callbacks, check_folder
 from fedweave.api.central_control import check_methods
 from fedweave.api.comparison import Comparison, MethodResult
 from fedweave.api.federation import Federation
 from fedweave.api.folder import results_folder
+from fedweave.api.margins import check_margin
 from fedweave.api.plan import Methods, Plan
 from fedweave.api.plan import plan as make_plan
 from fedweave.api.progress import Callback, ProgressBar, build_reporter, estimate, heading
@@ -26,6 +27,7 @@ from fedweave.federation.protocol import Method
 from fedweave.federation.records import Report
 from fedweave.files import write_atomic
 from fedweave.methods import METHODS
+from fedweave.results.runs import read_margins
 from fedweave.runs import archive, repetition
 from fedweave.runs import checkpoints as checkpoint_files
 from fedweave.study import search_spaces
@@ -44,6 +46,7 @@ def compare(
     seeds: int | Sequence[int] = 3,
     tune: int | Mapping[str, Any] = 0,
     metric: Any = None,
+    margin: float | str | None = None,
     evaluate: Mapping[str, Any] | None = None,
     central: bool = True,
     out: Path | str | None = None,
@@ -66,6 +69,9 @@ def compare(
         tune: trials of a search for each method's settings, or a mapping as the block `tune` of params.yaml.
         metric: of the scores: a name as in `fedweave.metrics.METRICS`, a `fw.Metric`, a function (targets, outputs), or
             a scorer of scikit-learn. Default: accuracy for classes, mse for forecasts.
+        margin: differences up to it are equivalent in practice: a number in the unit of the score, such as 0.5, or a
+            share of the mean, such as "5 %". It is stored with the results. Default: that of `out`, else one point of a
+            percentage, 0.01 of a share, 5 % of an error.
         evaluate: every, select, point: see `fedweave.study.schema.EvaluateSpec`.
         central: also train one model on the training rows of all clients together, where rows can be pooled: a control
             that is not federated. `Comparison.controls` has its score; it has no rank and no test.
@@ -90,6 +96,7 @@ def compare(
     >>> compare(federation, ["local", "fedavg"], rounds=2, seeds=1, progress=False)
     Comparison of 2 methods on 'own-data': 3 clients, 1 seed
     """
+    given_margin = None if margin is None else check_margin(margin)
     plan = make_plan(
         federation,
         methods,
@@ -106,6 +113,9 @@ def compare(
     check_methods(plan.study)
     folder, messages, temporary = _perform_in_folder(plan, out, resume, progress, callbacks)
     study = results.load_study(folder, plan.study.runs)
+    if given_margin is not None:
+        study = margins.set_margin(study, given_margin)
+        margins.store(study)
     comparison = Comparison(study, tuple(messages), temporary, plan.inputs.model, federation)
     for line in comparison.warnings:
         warnings.warn(line, stacklevel=2)
@@ -157,7 +167,7 @@ def fit(
     )
     folder, _, temporary = _perform_in_folder(plan, out, resume, progress, callbacks)
     run = results.load_run(folder / "runs" / next(iter(plan.study.runs)))
-    study = results.Study(name, folder, (run,), ())
+    study = results.Study(name, folder, (run,), (), margins=read_margins(folder))
     comparison = Comparison(study, (), temporary, plan.inputs.model, federation)
     return comparison[next(iter(comparison.methods))]
 

@@ -15,13 +15,15 @@ from fedweave.api.comparison_warnings import collect_warnings
 from fedweave.api.federation import Federation
 from fedweave.api.figures import ComparisonPlots
 from fedweave.api.folder import copy, find_partitions, read_description
-from fedweave.api.leaderboard import format_html, format_text, rank_methods, rename_methods
+from fedweave.api.leaderboard import explain_words, format_html, format_text, rank_methods, rename_methods
+from fedweave.api.margins import as_plain, check_margin, set_margin
 from fedweave.api.paired_test import PairedTest
 from fedweave.api.result import MethodResult, client_names
 from fedweave.api.scorers import register_metric
 from fedweave.errors import BadInput, choose, format_count
-from fedweave.results import Run, Study, parts
+from fedweave.results import Run, Study, parts, statistics
 from fedweave.results.marks import find_test
+from fedweave.results.runs import read_margins
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -51,10 +53,14 @@ class Comparison:
         return f"Comparison of {methods} on {where}: {clients}, {seeds}"
 
     def __str__(self) -> str:
-        return f"{self!r}\n{format_text(self.leaderboard(), self.controls())}"
+        board = self.leaderboard()
+        return "\n".join([repr(self), format_text(board, self.controls()), *explain_words(board, self.study)])
 
     def _repr_html_(self) -> str:
-        return format_html(self.leaderboard(), self.controls())
+        board = self.leaderboard()
+        return format_html(board, self.controls()) + "".join(
+            f"<p>{line}</p>" for line in explain_words(board, self.study)
+        )
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.methods)
@@ -130,6 +136,17 @@ class Comparison:
     def _leaderboard(self) -> pd.DataFrame:
         return rank_methods(self.board, self._tests, self.runs)
 
+    def with_margin(self, margin: float | str) -> "Comparison":
+        """The same runs, judged by another margin of practical equivalence; nothing is trained, and no file changes.
+
+        Args:
+            margin: as in `compare`.
+
+        Raises:
+            BadInput: it is no margin, or the results have several metrics.
+        """
+        return replace(self, study=set_margin(self.study, check_margin(margin)))
+
     def with_metric(self, metric: Any) -> "Comparison":
         """The same runs with scores by another metric, from stored predictions; nothing is trained.
 
@@ -165,12 +182,14 @@ class Comparison:
         """One row per method, best first: rank, test score at the round that validation chose, results of tests,
         both evaluation points, spread, cost.
 
-        `low` and `high` are the 95 % interval of the mean; `verdict` is against the leader: "best" (significantly ahead
-        of all), "lead", "tied", "undecided", "behind", "diverged" or "alone". `vs_local` and `vs_fedavg_ft` are there
-        if these controls are: "better", "worse", "same" or "undecided", with the 95 % interval of the difference in
-        `vs_local_low` and `vs_local_high`. `pre` and `post` are the means as received and after local training, of
-        which `point` is the reported one. `pooled` is the metric of all clients' test rows together. `controls` has
-        the rules without a model.
+        `low` and `high` are the 95 % interval of the mean. `verdict` is against the leader: "best" (better than all),
+        "lead", "equivalent" (within `margin`), "open" (neither a difference nor equivalence is shown), "behind", "no
+        verdict" (as with one seed: `warnings` says why), "diverged", "alone", or "graph control": a method with another
+        graph than the one it learns has no rank. `p` is of the difference to the leader, corrected. `vs_local` and
+        `vs_fedavg_ft` are there if these controls are: "better", "worse", "equivalent", "open" or "", with the 95 %
+        interval of the difference in `vs_local_low` and `vs_local_high`. `pre` and `post` are the means as received and
+        after local training, of which `point` is the reported one. `pooled` is the metric of all clients' test rows
+        together. `controls` has the rules without a model.
         """
         return self._leaderboard.copy()
 
@@ -203,30 +222,43 @@ class Comparison:
         values = read_description(self.study.folder, run.task).get("majority")
         return None if values is None else float(np.nanmean(np.asarray(values)[run.evaluated_clients]))
 
-    def test(self, method: str, other: str) -> PairedTest:
+    def test(self, method: str, other: str, seed: int | None = None) -> PairedTest:
         """Is one method better than another? The test of the leaderboard, with its correction.
 
         Against Local and FedAvg-FT it is corrected for the tests of all methods against these two, as in `vs_local` and
         `vs_fedavg_ft`; else for the tests of all pairs, as in `verdict`. `p` is without the correction: it counts if
         you chose these two methods before you saw any scores, and test no other pair.
 
+        Args:
+            seed: compare the models of this seed as they are, such as a deployed one and its challenger. They are fixed
+                then: the test is over clients alone, has no correction, and says nothing of other seeds. Default: the
+                methods, over seeds and clients.
+
         Raises:
-            BadInput: an unknown method, or methods of two tasks.
+            BadInput: an unknown method, methods of two tasks, or a seed that was not trained.
         """
         pair = [self[name].run for name in (method, other)]
         if pair[0].task != pair[1].task or method == other:
             raise BadInput(f"test: {method!r} and {other!r} must be two methods of one task")
-        runs = [run for run in self.study.runs if run.task == pair[0].task]
-        tests = self._tests[self._tests["task"] == pair[0].task]
-        test, count = find_test(tests, *(run.label for run in pair))
-        names = {pair[0].label: method, pair[1].label: other, "": ""}
+        runs, scores = [run for run in self.study.runs if run.task == pair[0].task], self.selected_scores
+        if seed is None:
+            tests = self._tests[self._tests["task"] == pair[0].task]
+            test, count = find_test(tests, *(run.label for run in pair))
+        else:
+            for name in (method, other):
+                self[name].check_seed(seed)
+            runs, scores, count = pair, scores[scores["seed"] == seed], 1
+            values = parts.scores_by_method(pair, scores)
+            labels, metric = (pair[0].label, pair[1].label), str(pair[0].info["metric"])
+            higher, margin = pair[0].higher_is_better, self.study.margin(metric)
+            (test,) = statistics.compare_pairs(values, [labels], higher, margin, fixed=True)
         return PairedTest(
-            **{**asdict(test), "method": method, "other": other, "better": names[test.better]},
+            **{**asdict(test), "method": method, "other": other},
             tests=count,
-            clients=len(parts.common_clients(runs, self.selected_scores)),
-            seeds=len(pair[0].seeds),
-            splits=len(pair[0].info.get("splits") or [None]),
-            counted=parts.describe(runs, self.selected_scores),
+            clients=len(parts.common_clients(runs, scores)),
+            seeds=1 if seed is not None else len(pair[0].seeds),
+            splits=1 if seed is not None else len(pair[0].info.get("splits") or [None]),
+            counted=parts.describe(runs, scores),
         )
 
     @property
@@ -251,11 +283,17 @@ class Comparison:
             )
         folder = Path(folder)
         copy(self.study.folder, folder, "runs")
-        results.write(folder, find_partitions(folder))
+        results.write(folder, find_partitions(folder), as_plain(self.study.margins) or None)
         return folder
 
     def report(self) -> Path:
-        """Build report.html in the folder of the results and return its path; of `with_metric` report-METRIC.html."""
+        """Build report.html in the folder of the results and return its path; of `with_metric` report-METRIC.html.
+
+        Raises:
+            BadInput: the margin of `with_margin` is not that of the folder.
+        """
+        if read_margins(self.study.folder) != {**self.study.margins}:
+            raise BadInput("report: the folder has another margin; call save(folder), and report() of fw.load(folder)")
         folder, metric = self.study.folder, self.metric if self._is_rescored else ""
         return report.build(folder, find_partitions(folder), metric=metric)
 

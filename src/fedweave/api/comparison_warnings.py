@@ -22,6 +22,7 @@ from fedweave.results import (
     sampling_note,
     unconverged_rows,
 )
+from fedweave.results.nonfinite import nonfinite_outputs_note
 from fedweave.results.selection import progress
 from fedweave.results.verdicts import describe_parts, join_names, reason_without_power
 
@@ -106,7 +107,8 @@ def _compare_with_rules(comparison: "Comparison", board: pd.DataFrame, higher: b
         elif below:
             lines.append(f"not above the control {rule['control']!r} ({value}): {join_names(below)}")
     task, runs = comparison.study.runs[0].task, [*comparison.study.runs]
-    return [*lines, *filter(None, (sampling_note(task, runs), missing_score_note(task, runs)))]
+    notes = (sampling_note(task, runs), missing_score_note(task, runs), nonfinite_outputs_note(task, runs))
+    return [*lines, *filter(None, notes)]
 
 
 def _describe_test_power(comparison: "Comparison") -> list[str]:

@@ -21,6 +21,7 @@ from fedweave.data import Dataset, Partition
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput
 from fedweave.files import check_writable, read, user_errors, write_atomic
+from fedweave.results.runs import MARGINS
 from fedweave.results.tables import FILES
 from fedweave.runs import serving
 
@@ -28,7 +29,7 @@ ABOUT = "federation.json"
 NEEDED = ("name", "kind", "shape", "stored", "classes", "layout", "scaling", "columns")  # in a complete description
 # What fedweave writes into a folder of results. Other entries are the user's, and a later copy keeps them.
 RESULTS = (
-    "runs", "partitions", "tuned", "recommendation", "curves", "metrics", "ablations", "code", ".fedweave",
+    "runs", "partitions", "tuned", "recommendation", "curves", "metrics", "ablations", "code", ".fedweave", MARGINS,
     "report*.html", "leaderboard.txt", *(f"{name}.csv" for name in FILES.values()),
 )  # fmt: skip
 

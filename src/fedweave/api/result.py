@@ -109,7 +109,7 @@ class MethodResult:
         Raises:
             BadInput: an unknown seed, or the method has no graph.
         """
-        self._check_seed(seed)
+        self.check_seed(seed)
         graphs = results.graphs(self.run, seed)
         if graphs is None:
             raise BadInput(
@@ -144,7 +144,7 @@ class MethodResult:
         """
         from fedweave.tensors import trees
 
-        self._check_seed(seed)
+        self.check_seed(seed)
         file = self.run.folder / f"models-{self.run.seeds[0] if seed is None else seed}.pt"
         if not file.is_file():
             raise BadInput(f"{file}: not found; train again with evaluate={{'models': True}}, which is the default")
@@ -240,7 +240,7 @@ class MethodResult:
         result: MethodResult = newcomers.join(self, federation, newcomer_data, rounds, freeze, out)
         return result
 
-    def _check_seed(self, seed: Any) -> None:
+    def check_seed(self, seed: Any) -> None:
         if seed is not None and seed not in self.run.seeds:
             raise BadInput(f"seed: {seed!r} was not trained; choices: {', '.join(map(str, self.run.seeds))}")
 

@@ -1,5 +1,6 @@
 """Conversion of what users give as a metric: a name, a metric, a function, or one of scikit-learn or torchmetrics."""
 
+import copy
 import inspect
 import re
 import warnings
@@ -16,6 +17,8 @@ from fedweave.study import plugins
 
 # Arguments of metrics of torchmetrics that are fixed by the data or have no effect.
 IGNORED_ARGUMENTS = ("num_classes", "num_labels", "num_outputs", "validate_args")
+# Values of one class that need rows of it: where a client lacks a class, torchmetrics counts 0 for it in the mean.
+NEED_ROWS = ("AUROC", "AveragePrecision", "Recall", "Accuracy")
 ADVICE = "give a name, a function (targets, outputs) -> number, fw.Metric(...), or one of scikit-learn or torchmetrics"
 
 
@@ -98,22 +101,37 @@ class SklearnFunction:
 class TorchmetricsFunction:
     """A metric of torchmetrics as a function (targets, outputs): reset, and one update on all rows.
 
-    Binary metrics get the probability of the second class, others all outputs.
+    Binary metrics get the probability of the second class, others all outputs. Macro averages of `NEED_ROWS` are over
+    the classes of the targets.
     """
 
     def __init__(self, metric: Any) -> None:
-        self.metric = metric
+        self.metric, self._name = metric, type(metric).__name__
+        self._updated = copy.deepcopy(metric)
+        if self._name.startswith("Multiclass") and self._name.endswith(NEED_ROWS) and metric.average == "macro":
+            self._updated.average = "none"  # one value for each class
         self.__qualname__ = str(self._settings())  # metrics with different settings are different definitions
 
     def __call__(self, targets: np.ndarray, outputs: np.ndarray) -> float:
-        """The value."""
-        binary = type(self.metric).__name__.startswith("Binary") and outputs.ndim == 2 and outputs.shape[1] == 2
+        """The value; NaN for targets that do not define it."""
+        binary = self._name.startswith("Binary") and outputs.ndim == 2 and outputs.shape[1] == 2
         predictions = outputs[:, 1] if binary else outputs
-        self.metric.reset()
+        ignored = getattr(self.metric, "ignore_index", None)
+        present = np.setdiff1d(targets, [] if ignored is None else [ignored])
+        if self._is_undefined(present):
+            return float("nan")
+        self._updated.reset()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # rows of one class, at every evaluation of every client
-            self.metric.update(torch.from_numpy(np.array(predictions)), torch.from_numpy(np.array(targets)))
-            return float(self.metric.compute())
+            warnings.simplefilter("ignore")  # absent classes, at every evaluation of every client
+            self._updated.update(torch.from_numpy(np.array(predictions)), torch.from_numpy(np.array(targets)))
+            values = self._updated.compute()
+        return float(values if values.ndim == 0 else values[present].mean())
+
+    def _is_undefined(self, present: np.ndarray) -> bool:
+        """Whether targets of these classes do not define the metric."""
+        if self._name.endswith("AUROC"):
+            return len(present) < 2
+        return self._name in ("BinaryAveragePrecision", "BinaryRecall") and 1 not in present
 
     def _settings(self) -> tuple[Any, ...]:
         public = {key: value for key, value in vars(self.metric).items() if not key.startswith("_")}

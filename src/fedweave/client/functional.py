@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fedweave.tensors.attention import plain_attention
 from fedweave.tensors.trees import Params, is_mapped
 
 
@@ -16,7 +17,8 @@ def invoke(module: nn.Module, params: Params, method: str, *inputs: Any, **optio
         for name, value in params.items():
             table, leaf = tables[name]
             table[leaf] = value
-        return getattr(module, method)(*inputs, **options)
+        with plain_attention:
+            return getattr(module, method)(*inputs, **options)
     finally:
         for name, value in original.items():
             table, leaf = tables[name]

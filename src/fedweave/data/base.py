@@ -48,7 +48,8 @@ class Dataset:
 
     def __post_init__(self) -> None:
         name, series, graph = f"dataset {self.name}", self.kind == "series", self.kind == "graph"
-        require(self.kind in get_args(Kind), f"{name}: kind {self.kind!r} is not one of {get_args(Kind)}")
+        hint = "tables go as 'images', with rows [M, F, 1, 1]"
+        require(self.kind in get_args(Kind), f"{name}: kind {self.kind!r} is not one of {get_args(Kind)}; {hint}")
         for key in ("x", "y"):
             array = getattr(self, key)
             is_array = array is None or isinstance(array, np.ndarray)
@@ -57,11 +58,8 @@ class Dataset:
         require(has_rows, f"{name}: features x have the shape {list(self.x.shape)}; give at least one row [M, ...]")
         is_valid = self.kind != "images" or self.x.ndim == 4
         require(is_valid, f"{name}: images must be [M, C, H, W], not {list(self.x.shape)}; vectors go as [M, F, 1, 1]")
-        is_integer = self.y is None or np.issubdtype(self.y.dtype, np.integer)
-        require(
-            is_integer,
-            f"{name}: labels y must be whole numbers, not {getattr(self.y, 'dtype', None)}; use y.astype('int64')",
-        )
+        if self.y is not None and not np.issubdtype(self.y.dtype, np.integer):
+            raise BadInput(f"{name}: labels y must be whole numbers, not {self.y.dtype}; {_way_of_labels(self.y)}")
         rows = self.x.shape[1 if series else 0]
         for key in ("y", "official", "coarse", "owner", "recording"):
             array = getattr(self, key)
@@ -184,6 +182,13 @@ def check_units(units: Any, count: int, what: str, whose: str) -> None:
         require(
             isinstance(unit, str) and unit != "", f"{what}: {format_value(unit)} is not a name; give non-empty texts"
         )
+
+
+def _way_of_labels(y: np.ndarray) -> str:
+    """What to do with labels that are no integers: scores must not become classes."""
+    if y.dtype.kind == "f" and not np.array_equal(y, np.round(y)):
+        return "numbers to predict go into targets=y[:, None].astype('float32'), with y=None and classes=0"
+    return "use y.astype('int64')" if y.dtype.kind in "fb" else "number the classes from 0"
 
 
 def _check_targets(name: str, dataset: Dataset) -> None:

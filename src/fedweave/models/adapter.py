@@ -17,6 +17,7 @@ from fedweave.errors import BadInput
 from fedweave.models.base import ClientModel, find_shared_parameter, make_frozen_buffers
 from fedweave.models.keyed_layers import FUNCTIONS, ForwardContext, KeyedFunctions, make_keyed
 from fedweave.models.source import source_of
+from fedweave.tensors.attention import plain_attention
 from fedweave.tensors.seeding import use_seed
 
 
@@ -254,7 +255,8 @@ class _DropoutDetector(torch.overrides.TorchFunctionMode):
 
 def _run(module: nn.Module, x: Tensor, name: str) -> Any:
     try:
-        return module.eval()(x)
+        with plain_attention:
+            return module.eval()(x)
     except BadInput:
         raise
     except Exception as error:

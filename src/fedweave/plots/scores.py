@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from fedweave.results.statistics import Ranking
+    from fedweave.results.ranking import Ranking
 
 ROW_HEIGHT = 13.5  # height in points of a method's name next to its line
 MOST_NAMES = 16  # most methods whose names all fit next to their lines
@@ -231,8 +231,8 @@ def sweep(points: "pd.DataFrame", styles: Mapping[str, SeriesStyle], metric: str
 
 @drawing
 def critical_difference(ranking: "Ranking") -> "Figure":
-    """Average ranks on a line; a bar joins methods that are not significantly different by Nemenyi (Demsar, 2006, Fig.
-    1).
+    """Average ranks on a line; a bar joins those that differ by less than Nemenyi's critical difference (Demsar, 2006,
+    Fig. 1).
     """
     order = np.argsort(ranking.ranks, kind="stable")
     count, half = len(order), (len(order) + 1) // 2

@@ -180,7 +180,9 @@ def save(path: Path | str, svg: str) -> None:
         f"<style>text{{font-family:system-ui,sans-serif}}{light}@media (prefers-color-scheme:dark){{{dark}}}</style>"
     )
     names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-    write_atomic(path, re.sub(r"<svg ([^>]*)>", rf"<svg {names} \1>{style}", svg, count=1) + "\n")
+    # Without a size of its own, a viewer such as that of `dvc plots show` draws a picture of a few pixels.
+    opening = re.compile(r'<svg (viewBox="0 0 (\S+) (\S+)"[^>]*)>')
+    write_atomic(path, opening.sub(rf'<svg {names} width="\2" height="\3" \1>{style}', svg, count=1) + "\n")
 
 
 def space_labels(targets: ArrayLike, gap: float, low: float, high: float) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The answers of the last comparison: which methods are as good as the best, which is cheapest, and who gains."""
+"""The answers of the last comparison: which methods are equivalent to the best, which is cheapest, and who gains."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,17 +9,19 @@ import numpy as np
 import pandas as pd
 
 from fedweave import results
-from fedweave.metrics import clip
+from fedweave.metrics import Margin, clip
 from fedweave.recommendation import finals, per_client
 from fedweave.recommendation.candidates import GRAPHS, Candidate
 from fedweave.recommendation.finals import FinalComparison
 from fedweave.recommendation.groups import groups
 from fedweave.recommendation.race import format_settings
 from fedweave.results import statistics
+from fedweave.results.repetitions import interval
 from fedweave.study.spec import nest
 
 LOCAL, COMMON, GROUPS, PERSONAL = "local", "common", "groups", "personal"  # what to deploy
-LEADS, AS_GOOD, WORSE, UNDECIDED, BETTER = "leads", "not significantly different", "worse", "undecided", "better"
+EQUIVALENT_OR_BETTER = (statistics.EQUIVALENT, statistics.BETTER)
+LEADS, DIVERGED, NO_VERDICT = "leads", "diverged", "no verdict"  # besides better, equivalent, worse and open
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,9 +33,10 @@ class Answers:
         method: name of the method whose models are deployed.
         board: one row per finalist and control, best validation first.
         clients: one row per client and method, compared with local training.
-        pays: the test of `leader` against local training.
+        tests_against_local: collaborating method -> its test against local training.
         leader: the best collaborating method by validation.
         local_name: name of local training.
+        margin: of practical equivalence, in words.
         graph: who learns from whom [N, N], or None.
         graph_method: the method whose graph it is; empty without one.
         groups: number of each client's group, or None.
@@ -45,32 +48,42 @@ class Answers:
     method: str
     board: pd.DataFrame
     clients: pd.DataFrame
-    pays: statistics.Comparison | None
+    tests_against_local: Mapping[str, statistics.Comparison]
     leader: str
     local_name: str
+    margin: str
     graph: pd.DataFrame | None = None
     graph_method: str = ""
     groups: tuple[int, ...] | None = None
     tests: tuple[Mapping[str, Any], ...] = field(default=())
     local_clients: Mapping[str, list[str]] = field(default_factory=dict)
 
+    @property
+    def pays(self) -> str:
+        """The best method by validation that is better than local training; empty where none is shown to be."""
+        return paying_method(self.board)
+
+    def find_test(self, method: str) -> statistics.Comparison | None:
+        """The test of a collaborating method against local training."""
+        return self.tests_against_local.get(method)
+
 
 def answer(comparison: FinalComparison, candidates: Sequence[Candidate], local_name: str) -> Answers:
     """Answers from the finalists `candidates`; `local_name` is the name of local training.
 
     Clients that lose by a method on validation rows keep models of their own; all others take part. Two questions are
-    asked in a fixed order. First: take the collaborating method with the best validation score. Are the clients
-    significantly better off with it than by local training? If not, every client keeps its own model. Second, if so:
-    which method is the cheapest of those that `deployable_methods` leaves? A method is cheaper if it sends fewer bytes,
-    then if it needs fewer different models, then if it takes fewer seconds. Validation rows choose the method that all
-    others are compared with, so its test score is not that of the luckiest of many.
+    asked in a fixed order. First: are the clients better off with a collaborating method than by local training, by
+    tests that are corrected for all of them? If not, every client keeps its own model. Second: if the one with the best
+    validation score is better than local training, which method is the cheapest of those that `deployable_methods`
+    leaves? Else the one that is better than local training is deployed; of several, the best by validation. A method is
+    cheaper if it sends fewer bytes, then if it needs fewer different models, then if it takes fewer seconds. Validation
+    rows choose the method that all others are compared with, so its test score is not that of the luckiest of many.
     """
     by_name = {candidate.name: candidate for candidate in candidates}
     tests = FinalistTests(comparison, by_name, local_name, results.clients(comparison.study))
     board, leader, higher = tests.board(), tests.leader, tests.higher_is_better
-    pays = tests.tests_against_local.get(leader)
-    selected = local_name
-    if leader != local_name and (pays is None or pays.better == leader):
+    selected = paying_method(board) or local_name
+    if leader != local_name and (selected == leader or not tests.tests_against_local):
         selected = cheapest_method(deployable_methods(board, local_name, higher))
     graph_method, graph, group_numbers = _best_graph(comparison, board, tests.client_scores)
     if selected == local_name:
@@ -79,11 +92,11 @@ def answer(comparison: FinalComparison, candidates: Sequence[Candidate], local_n
         kind = COMMON
     else:
         kind = GROUPS if selected == graph_method and group_numbers is not None else PERSONAL
-    graph_tests = tuple(_graph_tests(tests.test_scores, graph_method, higher))
+    graph_tests = tuple(tests.against_other_graphs(graph_method))
     local_clients = {name: _names_of(comparison.runs[name], losers) for name, losers in tests.losing_clients.items()}
     return Answers(
-        kind, selected, board, tests.clients(), pays, leader, local_name, graph, graph_method, group_numbers,
-        graph_tests, local_clients,
+        kind, selected, board, tests.clients(), tests.tests_against_local, leader, local_name,
+        tests.margin.describe(tests.metric), graph, graph_method, group_numbers, graph_tests, local_clients,
     )  # fmt: skip
 
 
@@ -107,6 +120,16 @@ class FinalistTests:
     def higher_is_better(self) -> bool:
         """Whether a higher score is better."""
         return self.comparison.study.runs[0].higher_is_better
+
+    @property
+    def metric(self) -> str:
+        """Name of the score."""
+        return str(self.comparison.study.runs[0].info["metric"])
+
+    @property
+    def margin(self) -> Margin:
+        """Of practical equivalence."""
+        return self.comparison.study.margin(self.metric)
 
     @cached_property
     def compared_runs(self) -> dict[str, results.Run]:
@@ -144,24 +167,37 @@ class FinalistTests:
 
     @cached_property
     def tests_against_local(self) -> dict[str, statistics.Comparison]:
-        """Collaborating method -> its test against local training, as it would be deployed."""
-        return {name: self._test_against_local(name, losers) for name, losers in self.losing_clients.items()}
+        """Collaborating method -> its test against local training, as it would be deployed; corrected over these."""
+        runs, deployed = self.comparison.runs, self.client_scores
+        for name, losers in self.losing_clients.items():
+            deployed = replace_scores(deployed, runs[name].name, runs[self.local_name].name, losers)
+        pairs = [(name, self.local_name) for name in self.losing_clients]
+        return {test.method: test for test in self._compare(_test_scores(self.comparison, deployed), pairs)}
 
-    def _test_against_local(self, name: str, losers: Sequence[int]) -> statistics.Comparison:
-        runs = self.comparison.runs
-        deployed_scores = _test_scores(
-            self.comparison, replace_scores(self.client_scores, runs[name].name, runs[self.local_name].name, losers)
-        )
-        return statistics.compare_pairs(deployed_scores, [(name, self.local_name)], self.higher_is_better)[0]
+    def _compare(
+        self, scores: Mapping[str, np.ndarray], pairs: Sequence[tuple[str, str]]
+    ) -> list[statistics.Comparison]:
+        return statistics.compare_pairs(scores, pairs, self.higher_is_better, self.margin) if pairs else []
 
     def _test_against_leader(self) -> dict[str, statistics.Comparison]:
         """Method -> the test of the leader against it; for local training, the test of what would be deployed."""
         pairs = [(self.leader, name) for name in self.ranking if name not in (self.leader, self.local_name)]
-        comparisons = statistics.compare_pairs(self.test_scores, pairs, self.higher_is_better) if pairs else []
-        tests = {test.other: test for test in comparisons}
+        tests = {test.other: test for test in self._compare(self.test_scores, pairs)}
         if self.leader in self.tests_against_local:
             tests[self.local_name] = self.tests_against_local[self.leader]
         return tests
+
+    def against_other_graphs(self, graph_method: str) -> list[dict[str, Any]]:
+        """Tests of the learned graph against others, if the method was trained with them."""
+        others = [graph for graph in GRAPHS if f"{graph_method}-{graph}" in self.test_scores]
+        tests = self._compare(self.test_scores, [(graph_method, f"{graph_method}-{graph}") for graph in others])
+        return [
+            {
+                "graph": graph, "difference": test.difference, "low": test.low, "high": test.high, "p": test.p_adjusted,
+                "verdict": test.verdict or NO_VERDICT,
+            }
+            for graph, test in zip(others, tests, strict=True)
+        ]  # fmt: skip
 
     def clients(self) -> pd.DataFrame:
         """One row per client and method, compared with local training."""
@@ -177,17 +213,18 @@ class FinalistTests:
         )
 
     def _scores(self, name: str, test: statistics.Comparison | None) -> dict[str, Any]:
-        low, high = clip(self.comparison.runs[name].info["metric"], statistics.interval(self.test_scores[name]))
-        local = self.tests_against_local.get(name)
+        low, high = clip(self.comparison.runs[name].info["metric"], interval(self.test_scores[name]))
+        local, test_score = self.tests_against_local.get(name), float(np.mean(self.test_scores[name]))
+        finite = np.isfinite(test_score)
         return {
             "method": name, "label": self.comparison.runs[name].printed_label,
             "settings": format_settings(_flatten(self.candidates[name].settings)),
-            "validation": self.validation[name], "test": float(np.mean(self.test_scores[name])),
+            "validation": self.validation[name], "test": test_score,
             "low": low, "high": high,
             "difference": -test.difference if test else 0.0, "p": test.p_adjusted if test else np.nan,
-            "verdict": LEADS if name == self.leader else _verdict(test, name),
-            "over_local": local.difference if local else np.nan, "p_local": local.p if local else np.nan,
-            "verdict_local": _verdict(local, name) if local else "",
+            "verdict": LEADS if name == self.leader else _verdict(test.swap() if test else None, finite),
+            "over_local": local.difference if local else np.nan, "p_local": local.p_adjusted if local else np.nan,
+            "verdict_local": _verdict(local, finite) if local else "",
         }  # fmt: skip
 
     def _costs(self, name: str, sizes: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
@@ -201,15 +238,21 @@ class FinalistTests:
 
 
 def deployable_methods(board: pd.DataFrame, local_name: str, higher_is_better: bool) -> pd.DataFrame:
-    """The collaborating methods that may be deployed: the leader, and those that tests call as good or better.
+    """The collaborating methods that may be deployed: the leader, and those that tests call equivalent or better.
 
-    A method whose test against the leader is undecided is left out, and so is one with a score below that of local
-    training, and one that a test calls worse than local training.
+    A method whose test against the leader is open is left out, and so is one with a score below that of local training,
+    and one that a test calls worse than local training.
     """
     sign = 1.0 if higher_is_better else -1.0
-    as_good = board["verdict"].isin([LEADS, AS_GOOD, BETTER]) & (board["method"] != local_name)
-    not_worse = board["over_local"].isna() | ((sign * board["over_local"] >= 0) & (board["verdict_local"] != WORSE))
-    return board[as_good & not_worse]
+    equivalent = board["verdict"].isin([LEADS, *EQUIVALENT_OR_BETTER]) & (board["method"] != local_name)
+    above = sign * board["over_local"] >= 0
+    not_worse = board["over_local"].isna() | (above & (board["verdict_local"] != statistics.WORSE))
+    return board[equivalent & not_worse]
+
+
+def paying_method(board: pd.DataFrame) -> str:
+    """The first method of a board that is better than local training; empty where none is shown to be."""
+    return str(next(iter(board[board["verdict_local"] == statistics.BETTER]["method"]), ""))
 
 
 def replace_scores(client_scores: pd.DataFrame, run: str, local: str, clients: Sequence[int]) -> pd.DataFrame:
@@ -243,13 +286,11 @@ def _test_scores(comparison: FinalComparison, client_scores: pd.DataFrame) -> di
     return {name: by_label[run.label] for name, run in comparison.runs.items()}
 
 
-def _verdict(test: statistics.Comparison | None, name: str) -> str:
-    """What a test says of the method `name`."""
-    if test is None or not np.isfinite(test.p_adjusted):
-        return WORSE  # it has no finite score
-    if test.better:
-        return BETTER if test.better == name else WORSE
-    return UNDECIDED if test.undecided else AS_GOOD
+def _verdict(test: statistics.Comparison | None, finite: bool) -> str:
+    """What a test says of its first method, whose score is finite or not."""
+    if not finite:
+        return DIVERGED
+    return test.verdict if test and test.verdict else NO_VERDICT
 
 
 def _flatten(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -275,19 +316,3 @@ def _best_graph(
             graph = pd.DataFrame(np.mean(graphs, axis=0), index=names, columns=names)
             return str(name), graph, None if numbers is None else tuple(map(int, numbers))
     return "", None, None
-
-
-def _graph_tests(
-    test_scores: Mapping[str, np.ndarray], graph_method: str, higher_is_better: bool
-) -> list[dict[str, Any]]:
-    """Tests of the learned graph against others, if the method could be trained with them."""
-    others = [graph for graph in GRAPHS if f"{graph_method}-{graph}" in test_scores]
-    pairs = [(graph_method, f"{graph_method}-{graph}") for graph in others]
-    tests = statistics.compare_pairs(test_scores, pairs, higher_is_better) if pairs else []
-    return [
-        {
-            "graph": graph, "difference": test.difference, "low": test.low, "high": test.high, "p": test.p_adjusted,
-            "verdict": "better" if test.better == graph_method else "worse" if test.better else "no difference",
-        }
-        for graph, test in zip(others, tests, strict=True)
-    ]  # fmt: skip

@@ -19,7 +19,8 @@ from fedweave.federation.start import begin
 from fedweave.metrics import clip
 from fedweave.recommendation.candidates import Candidate, build_plan, graph_controls
 from fedweave.recommendation.subsets import subsample_training
-from fedweave.results import Run, Study, statistics
+from fedweave.results import Run, Study
+from fedweave.results.repetitions import interval
 from fedweave.runs import repetition
 from fedweave.tensors import trees
 
@@ -142,11 +143,11 @@ def _curve(scores: Mapping[float, pd.DataFrame], part_numbers: Sequence[int] | N
     columns = results.average_parts({name: scores[share][measured] for name, share in names.items()}, part_numbers)
     rows = []
     for name, share in names.items():
-        low, high = clip(metric, statistics.interval(columns[name]))
+        low, high = clip(metric, interval(columns[name]))
         row = {"share": share, "mean": float(scores[share][measured].to_numpy().mean()), "low": low, "high": high}
         if share < 1:
             gain = columns[str(1.0)] - columns[name]
-            gain_low, gain_high = statistics.interval(gain)
+            gain_low, gain_high = interval(gain)
             row |= {"gain": float(gain.mean()), "gain_low": gain_low, "gain_high": gain_high}
         rows.append(row)
     return pd.DataFrame(rows, columns=["share", "mean", "low", "high", "gain", "gain_low", "gain_high"])
@@ -168,7 +169,7 @@ def slope(run: Run) -> tuple[float, float, float]:
     slopes = 10.0 * (table.to_numpy() @ centred) / (centred**2).sum()
     by_client = pd.Series(slopes, index=table.index).unstack("client").dropna(axis="columns")
     columns = results.average_parts({run.name: by_client}, results.part_numbers([run]))[run.name]
-    return float(by_client.to_numpy().mean()), *statistics.interval(columns)
+    return float(by_client.to_numpy().mean()), *interval(columns)
 
 
 def has_one_model(run: Run) -> bool:

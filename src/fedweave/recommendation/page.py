@@ -15,7 +15,7 @@ from fedweave.results import EMPTY, format_score
 from fedweave.results.formats import format_difference, format_difference_interval
 
 PAGE = "recommendation.html"
-STYLES = {"gains": "win", "better": "win", "loses": "loss", "worse": "loss", "undecided": "open"}
+STYLES = {"gains": "win", "better": "win", "loses": "loss", "worse": "loss", "open": "open"}
 
 
 class Bar(NamedTuple):
@@ -75,13 +75,15 @@ def context(advice: Recommendation) -> dict[str, Any]:
         "graph": _graph(advice),
         "graph_method": labels.get(advice.facts["woven"], ""),
         "tests": [
-            {**test, "text": format_difference(test["difference"], metric)} for test in advice.facts["graph_tests"]
+            {**test, "text": format_difference(test["difference"], metric), "p": _format_p(test["p"])}
+            for test in advice.facts["graph_tests"]
         ],
         "rows": [_format_share(row, metric) for row in advice.rows.to_dict("records")],
         "curve": _curve(advice, study, metric),
         "race": [_format_candidate(row, metric) for row in advice.race.to_dict("records")],
         "recommended": advice.method,
         "facts": advice.facts,
+        "margin": advice.facts["margin"],
         "hues": {"light": plots.LIGHT, "dark": plots.DARK},
     }
 
@@ -95,13 +97,12 @@ def _tiles(advice: Recommendation, clients: int) -> list[tuple[str, str]]:
 
 
 def _format_method(row: dict[str, Any], metric: str) -> dict[str, Any]:
-    p = row["p"]
     return {
         **row, "style": STYLES.get(row["verdict"], "quiet"),
         **{name: format_score(row[name], np.nan, metric) for name in ("validation", "test")},
         "interval": results.format_interval(row["low"], row["high"], metric),
         "difference": "" if row["verdict"] == "leads" else format_difference(row["difference"], metric),
-        "p": EMPTY if not np.isfinite(p) else "< 0.001" if p < 0.001 else f"{p:.3f}",
+        "p": _format_p(row["p"]),
         "models": "one" if row["models"] == 1 else f"{row['models']}",
         **{name: _format_number(row[name]) for name in ("mib", "seconds", "server_mib", "client_mib")},
     }  # fmt: skip
@@ -166,6 +167,10 @@ def _format_candidate(row: dict[str, Any], metric: str) -> dict[str, Any]:
         **row, "settings": row["settings"] or "declared", "validation": format_score(row["validation"], np.nan, metric),
         "seconds": _format_number(row["seconds"]), "mib": _format_number(row["mib"]),
     }  # fmt: skip
+
+
+def _format_p(p: float) -> str:
+    return EMPTY if not np.isfinite(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def _format_number(value: float) -> str:

@@ -16,7 +16,7 @@ from fedweave.tensors.random_streams import stream
 DRAWS = 300  # bootstrap samples of a client's rows
 NORMAL = 1.959964  # 0.975 quantile
 COLUMNS = ["client", "method", "score", "local", "difference", "low", "high", "p", "verdict"]
-GAINS, LOSES, UNDECIDED, SAME = "gains", "loses", "undecided", "no difference"
+GAINS, LOSES, OPEN = "gains", "loses", "open"
 
 
 class PairedDifference(NamedTuple):
@@ -32,8 +32,7 @@ def table(runs: Mapping[str, Run], local: Run, client_scores: pd.DataFrame) -> p
     """One row per client and method: its score, that of `local`, their difference, and a verdict on it.
 
     `verdict` is "gains" or "loses" if the interval leaves out zero and the p-value of the client, corrected over the
-    clients of the method (Holm), is below 0.05; "undecided" if only the interval leaves out zero; else "no
-    difference".
+    clients of the method (Holm), is below 0.05; else "open": neither is shown.
 
     Args:
         runs: name of a method -> its run; all of one task.
@@ -58,15 +57,13 @@ def table(runs: Mapping[str, Run], local: Run, client_scores: pd.DataFrame) -> p
 
 
 def _verdict(pair: PairedDifference, p: float, higher_is_better: bool) -> str:
-    if not pair.low * pair.high > 0:
-        return SAME
-    if not p < statistics.ALPHA:
-        return UNDECIDED
+    if not pair.low * pair.high > 0 or not p < statistics.ALPHA:
+        return OPEN
     return GAINS if (pair.difference > 0) == higher_is_better else LOSES
 
 
 def losing_clients(run: Run, local: Run) -> list[int]:
-    """Clients that do significantly worse than with `local` on validation rows, without a correction for their number.
+    """Clients that do worse than with `local` on validation rows, by a test without a correction for their number.
 
     Test rows are not used, so that they can still test fairly what these clients deploy instead.
     """

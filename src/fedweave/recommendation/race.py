@@ -1,8 +1,8 @@
 """The race: successive halving over rounds, and paired elimination over seeds and clients, on validation rows alone.
 
 Successive halving (Jamieson and Talwalkar, AISTATS 2016): every rung trains fewer candidates for more rounds. Within a
-method the better half of its settings continues. A method continues if its best candidate is not significantly worse
-than the best of all, and is in the better half.
+method the better half of its settings continues. A method continues if its best candidate is not shown to be worse than
+the best of all, and is in the better half.
 """
 
 import math
@@ -25,11 +25,11 @@ from fedweave.results import statistics
 SHARES = (0.25, 0.5)  # of the rounds; one for each rung
 SEEDS = (2000, 2001)  # of the race; the last comparison uses others
 EVALUATIONS = 10  # of a run in the race
-MIN_METHODS = 3  # that continue besides the controls, unless they are significantly worse
+MIN_METHODS = 3  # that continue besides the controls, unless they are worse
 # outcomes of a candidate
 GOES_ON = "goes on"
 DIVERGED, TRAFFIC = "diverged", "sends more than the budget"
-SETTINGS, WORSE, HALF = "other settings are better", "significantly worse", "in the worse half"
+SETTINGS, WORSE, HALF = "other settings are better", "worse", "in the worse half"
 COLUMNS = ["rung", "rounds", "method", "candidate", "settings", "validation", "seconds", "mib", "outcome"]
 
 
@@ -159,14 +159,14 @@ def outcomes(
 
 
 def _find_worse(ranked: Sequence[Candidate], scores: Mapping[str, np.ndarray], higher_is_better: bool) -> set[str]:
-    """Names of those that are significantly worse than the first one, by the corrected paired test over clients."""
+    """Names of those that are worse than the first one, by the corrected test over seeds and clients."""
     first, *others = ranked
     shared = np.logical_and.reduce([np.isfinite(scores[candidate.name]).all(0) for candidate in ranked])
     if not others or shared.sum() < 2:
         return set()
     values = {candidate.name: scores[candidate.name][:, shared] for candidate in ranked}
     tests = statistics.compare_pairs(values, [(first.name, candidate.name) for candidate in others], higher_is_better)
-    return {test.other for test in tests if test.better == first.name}
+    return {test.other for test in tests if test.verdict == statistics.BETTER}
 
 
 def best_candidates(candidates: Sequence[Candidate], table: pd.DataFrame) -> list[Candidate]:

@@ -57,7 +57,7 @@ def recommend(
         traffic: bytes that a training of all rounds may send, such as "200MB"; methods above it drop out.
         model, head, metric, train: as in `compare`.
         rounds: of a full training.
-        seeds: repetitions of the last comparison.
+        seeds: repetitions of the last comparison; with one there is no verdict on methods, and Local is recommended.
         settings: candidates of each method: its declared settings, and others that Optuna draws.
         out: folder for the results; default: one that goes with the returned object. A second call with the same folder
             and arguments trains nothing again. Runs of other calls that are there must have been trained on the terms
@@ -82,6 +82,16 @@ def recommend(
     with results_folder(out) as (folder, temporary):
         recommender = Recommender(federation, request, folder, progress, tuple(callbacks))
         return recommender.run(temporary)
+
+
+def _explain_missing_graph_tests(answer: answers.Answers, comparison: finals.FinalComparison) -> list[str]:
+    """Why the graph that is shown was compared with no other; empty if it was, or if there is none."""
+    if answer.tests or answer.graph is None:
+        return []
+    compared = [name for name in comparison.runs if f"{name}-{candidates.GRAPHS[0]}" in comparison.runs]
+    if compared:
+        return [f"the graph of {answer.graph_method} was compared with no other; that of {compared[0]} was"]
+    return [f"{answer.graph_method} cannot be trained with another graph, so its graph was compared with none"]
 
 
 @dataclass(frozen=True)
@@ -272,10 +282,7 @@ class Recommender:
         run = comparison.runs[selected.name]
         metric, higher, slope = str(run.info["metric"]), run.higher_is_better, finals.slope(run)
         lines = sentences.lines(answer, metric, higher, rows, slope)
-        if not answer.tests and answer.graph is not None:
-            notes.append(
-                f"{answer.graph_method} cannot be trained with another graph, so its graph was compared with none"
-            )
+        notes += _explain_missing_graph_tests(answer, comparison)
         if no_power := reason_without_power([*comparison.runs.values()], results.clients(comparison.study)):
             notes.append(no_power)
         facts = {

@@ -14,7 +14,7 @@ from fedweave.api.arguments import check_folder
 from fedweave.api.folder import copy
 from fedweave.errors import BadInput
 from fedweave.files import read, read_table, write_atomic
-from fedweave.recommendation.answers import Answers
+from fedweave.recommendation.answers import EQUIVALENT_OR_BETTER, LEADS, Answers
 from fedweave.recommendation.sentences import Line
 from fedweave.results import AS_WRITTEN
 
@@ -95,7 +95,7 @@ class Recommendation:
 
     @property
     def equal_methods(self) -> tuple[str, ...]:
-        """Methods that are not significantly worse than the best collaborating one, which is among them."""
+        """Methods that are equivalent to the best collaborating one or better; it is among them."""
         return tuple(self.facts["equal"])
 
     @property
@@ -114,7 +114,7 @@ class Recommendation:
         return [str(name) for name in self.facts["own"].get(self.method, [])]
 
     def losing(self, method: str | None = None) -> list[str]:
-        """Clients that lose significantly by a method (default: the recommended one), compared with local training."""
+        """Clients that are shown to lose by a method (default: the recommended one), compared with local training."""
         rows = self.clients[self.clients["method"] == (method or self.method)]
         return [str(name) for name in rows[rows["verdict"] == "loses"]["client"]]
 
@@ -167,11 +167,13 @@ def write(
     equal_methods = [
         name
         for name, verdict in zip(answer.board["method"], answer.board["verdict"], strict=True)
-        if verdict != "worse"
+        if verdict in (LEADS, *EQUIVALENT_OR_BETTER)
     ]
+    pays = answer.find_test(answer.pays or answer.leader)
     content = {
         "answer": answer.kind, "method": answer.method, "leader": answer.leader, "alone": answer.local_name,
-        "equal": equal_methods, "pays": None if answer.pays is None else asdict(answer.pays), "rival": answer.leader,
+        "equal": equal_methods, "pays": None if pays is None else asdict(pays), "rival": answer.leader,
+        "margin": answer.margin,
         "woven": answer.graph_method, "groups": _members(answer), "graph_tests": [*answer.tests],
         "own": {**answer.local_clients}, **facts, "lines": [[*line] for line in lines],
     }  # fmt: skip

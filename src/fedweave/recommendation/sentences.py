@@ -6,11 +6,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from fedweave.api.paired_test import REASONS
 from fedweave.errors import format_count
 from fedweave.metrics import unit
 from fedweave.recommendation import answers as kinds
 from fedweave.recommendation import per_client
-from fedweave.recommendation.answers import Answers
+from fedweave.recommendation.answers import NO_VERDICT, Answers
+from fedweave.results import statistics
 from fedweave.results.formats import format_difference
 from fedweave.results.verdicts import join_names
 
@@ -32,7 +34,7 @@ def lines(
         Line("Deploy", deployment(answer)),
         Line("Does collaboration pay?", collaboration_benefit(answer, metric)),
         Line("For each client", client_gains(answer)),
-        Line("As good as the best", equal_methods(answer, metric, higher_is_better)),
+        Line("Equivalent to the best", equal_methods(answer, metric, higher_is_better)),
         Line("Cost", cost(answer)),
         Line("Who learns from whom", structure(answer, metric)),
         Line("More rounds", more_rounds(slope, metric, higher_is_better)),
@@ -52,7 +54,7 @@ def deployment(answer: Answers) -> str:
         else ""
     )
     if answer.kind == kinds.LOCAL:
-        return f"Each client keeps a model of its own, trained alone ({label}): no method is significantly better."
+        return f"Each client keeps a model of its own, trained alone ({label}): {_reason_for_local(answer)}."
     if answer.kind == kinds.COMMON:
         return f"One common model for all clients, trained with {label}{exception}."
     if answer.kind == kinds.GROUPS and answer.groups is not None:
@@ -64,25 +66,55 @@ def deployment(answer: Answers) -> str:
     return f"A personal model for each client, trained with {label}{exception}."
 
 
+def _reason_for_local(answer: Answers) -> str:
+    verdicts = [test.verdict for test in answer.tests_against_local.values()]
+    if verdicts and not any(verdicts):
+        return "no verdict on other methods is possible"
+    return "no method is shown to be better"
+
+
 def collaboration_benefit(answer: Answers, metric: str) -> str:
-    """Whether the best collaborating method is better than local training."""
-    test = answer.pays
+    """Whether a collaborating method is better than local training: the best one, or another where that is not."""
+    method = answer.pays or answer.leader
+    test = answer.find_test(method)
     if test is None:
         return ""
-    local_clients = answer.local_clients.get(answer.leader, [])
+    local_clients = answer.local_clients.get(method, [])
     exception = (
         f", with local training for {_join_names(local_clients)} (chosen on validation rows)," if local_clients else ""
     )
     numbers = (
-        f"{_label(answer, answer.leader)}{exception} against Local: {_format_difference(test.difference, metric)} "
-        f"({_format_interval(test.low, test.high, metric)}, p = {test.p:.2g})"
+        f"{_label(answer, method)}{exception} against Local: {_format_difference(test.difference, metric)} "
+        f"({_format_interval(test.low, test.high, metric)}{_format_p(test.p_adjusted)})"
     )
-    if test.better == answer.leader:
-        return f"Yes. {numbers}."
-    if test.better:
+    if test.verdict == statistics.BETTER:
+        is_leader = method == answer.leader
+        other = "" if is_leader else f" {_label(answer, answer.leader)}, best on validation rows, is not shown to be."
+        return f"Yes. {numbers}.{other}"
+    if test.verdict == statistics.WORSE:
         return f"No, it does harm. {numbers}."
-    word = "undecided" if test.undecided else "no significant difference"
-    return f"It is not shown ({word}). {numbers}."
+    if test.verdict == statistics.EQUIVALENT:
+        return f"No: equivalent{_within(answer)}. {numbers}."
+    if test.verdict == statistics.OPEN:
+        return f"Open: neither a difference nor equivalence{_within(answer)} is shown. {numbers}.{_advice(test)}"
+    return f"{_explain_no_verdict(test)}. {numbers}."
+
+
+def _within(answer: Answers) -> str:
+    """The margin of equivalence, if there is one."""
+    return "" if answer.margin == "none" else f" within {answer.margin}"
+
+
+def _advice(test: statistics.Comparison) -> str:
+    """What would decide an open comparison."""
+    if np.isfinite(test.seeds_needed):
+        return f" {format_count(int(test.seeds_needed), 'seed')} would decide at the variance seen."
+    return " More seeds alone would not decide; more clients may."
+
+
+def _explain_no_verdict(test: statistics.Comparison) -> str:
+    reason = REASONS.get(test.over, NO_VERDICT)
+    return f"{reason[0].upper()}{reason[1:]}"
 
 
 def _clients_with_verdict(answer: Answers, method: str, verdict: str) -> list[str]:
@@ -106,30 +138,34 @@ def _counts(answer: Answers, method: str) -> str:
     losers = (
         f"{len(losing)} {'loses' if len(losing) == 1 else 'lose'}: {_join_names(losing)}"
         if losing
-        else "none loses significantly"
+        else "none is shown to lose"
     )
     gains = (
         f"{len(gaining)} of {format_count(total, 'client')} {'gains' if 1 in (len(gaining), total) else 'gain'} "
-        "significantly over Local"
+        "over Local"
     )
     return f"With {_label(answer, method)} {gains}; {losers}."
 
 
 def equal_methods(answer: Answers, metric: str, higher_is_better: bool) -> str:
-    """The collaborating methods that are as good as the best one, and the cheapest that may be deployed."""
+    """The collaborating methods that are equivalent to the best one, better or open; the cheapest to deploy."""
     board = answer.board[answer.board["method"] != answer.local_name]
     leader = board[board["method"] == answer.leader]
     if leader.empty or not np.isfinite(leader["validation"].iloc[0]):
         return "No collaborating method reached a finite score."
-    equal, undecided = (
-        _labels(answer, board, verdicts) for verdicts in ((kinds.AS_GOOD, kinds.BETTER), (kinds.UNDECIDED,))
-    )
     first = f"Of the methods that collaborate, {_label(answer, answer.leader)} is best on validation rows"
-    if not equal and not undecided:
-        return f"{first}; every other one is significantly worse on test rows."
-    parts = [f"{first}."]
-    parts += [f"Not significantly worse on test rows: {join_names(equal)}."] if equal else []
-    parts += [f"Undecided, and so not recommended: {join_names(undecided)}."] if undecided else []
+    words = {
+        statistics.BETTER: "Better on test rows",
+        statistics.EQUIVALENT: f"Equivalent on test rows{_within(answer)}",
+        statistics.OPEN: "Open, as neither a difference nor equivalence is shown",
+        NO_VERDICT: "No verdict",
+    }
+    found = {word: names for verdict, word in words.items() if (names := _labels(answer, board, verdict))}
+    if not found:
+        return f"{first}; every other one is worse on test rows." if len(board) > 1 else f"{first}."
+    parts = [f"{first}.", *(f"{word}: {join_names(names)}." for word, names in found.items())]
+    if answer.pays not in ("", answer.leader):
+        return " ".join(parts)  # a method that is better than Local is recommended in its place, whatever it costs
     return " ".join([*parts, *_cheapest_sentence(answer, metric, higher_is_better)])
 
 
@@ -140,15 +176,20 @@ def _cheapest_sentence(answer: Answers, metric: str, higher_is_better: bool) -> 
         return
     row = deployable.set_index("method").loc[kinds.cheapest_method(deployable)]
     test_text = (
-        f": {_format_difference(row['over_local'], metric)}, p = {row['p_local']:.2g}"
+        f": {_format_difference(row['over_local'], metric)}{_format_p(row['p_local'])}"
         if np.isfinite(row["over_local"])
         else ""
     )
     yield f"The cheapest of those with a score that is not below Local's is {row['label']}{test_text}."
 
 
-def _labels(answer: Answers, board: pd.DataFrame, verdicts: Sequence[str]) -> list[str]:
-    return [_label(answer, str(name)) for name in board[board["verdict"].isin(verdicts)]["method"]]
+def _labels(answer: Answers, board: pd.DataFrame, verdict: str) -> list[str]:
+    return [_label(answer, str(name)) for name in board[board["verdict"] == verdict]["method"]]
+
+
+def _format_p(p: float) -> str:
+    """The p of a test, if there is one."""
+    return f", p = {p:.2g}" if np.isfinite(p) else ""
 
 
 def cost(answer: Answers) -> str:
@@ -180,10 +221,15 @@ def structure(answer: Answers, metric: str) -> str:
 
 
 def _graph_benefit(answer: Answers, metric: str) -> Iterable[str]:
-    words = {"better": "significantly better than", "worse": "significantly worse than"}
     for test in answer.tests:
-        word = words.get(str(test["verdict"]), "not significantly different from")
-        yield f"It is {word} a {test['graph']} graph ({_format_difference(float(test['difference']), metric)})."
+        words = {
+            statistics.BETTER: f"It is better than a {test['graph']} graph",
+            statistics.WORSE: f"It is worse than a {test['graph']} graph",
+            statistics.EQUIVALENT: f"It is equivalent to a {test['graph']} graph{_within(answer)}",
+            statistics.OPEN: f"Whether it is better than a {test['graph']} graph is open",
+            NO_VERDICT: f"There is no verdict on it against a {test['graph']} graph",
+        }
+        yield f"{words[str(test['verdict'])]} ({_format_difference(float(test['difference']), metric)})."
 
 
 def more_rounds(slope: Sequence[float], metric: str, higher_is_better: bool) -> str:

@@ -10,11 +10,12 @@ import pandas as pd
 from fedweave import plots
 from fedweave.plots import SeriesStyle
 from fedweave.report import optional_files
-from fedweave.report.board import CSS_CLASSES
+from fedweave.report.board import CSS_CLASSES, describe_comparison
 from fedweave.report.method_views import Figure
-from fedweave.results import EMPTY, Study, format_score, statistics
-from fedweave.results.formats import with_minus_sign
-from fedweave.results.marks import MEANING, SYMBOLS
+from fedweave.results import Study, format_score
+from fedweave.results.formats import format_difference
+from fedweave.results.marks import SYMBOLS
+from fedweave.results.verdicts import join_names
 
 
 class Variant(NamedTuple):
@@ -31,11 +32,13 @@ class Variant(NamedTuple):
 
 
 class Ablation(NamedTuple):
-    """One ablation: its figure, its rows, and whether any of them could be compared."""
+    """One ablation: its figure, its rows, whether any of them was compared, why there is no verdict, and the margin."""
 
     figure: Figure
     rows: list[Variant]
     compared: bool
+    reason: str
+    margin: str
 
 
 class Ablations(NamedTuple):
@@ -48,41 +51,40 @@ class Ablations(NamedTuple):
 def views(study: Study, styles: Mapping[str, SeriesStyle]) -> Ablations:
     """The ablations of `study`."""
     table = optional_files.ablations(study.folder)
-    cards = [_card(str(name), part) for name, part in table.groupby("ablation", sort=False)]
+    cards = [_card(study, str(name), part) for name, part in table.groupby("ablation", sort=False)]
     return Ablations(cards, list(_sweep_figures(table, styles)))
 
 
-def _card(name: str, part: pd.DataFrame) -> Ablation:
-    first = part.iloc[0]
+def _card(study: Study, name: str, part: pd.DataFrame) -> Ablation:
+    first, metric = part.iloc[0], str(part["metric"].iloc[0])
+    declared = str(part.loc[part["declared"] == 1, "variant"].iloc[0]) if part["declared"].any() else ""
+    over = [word for word in part["over"].unique() if word]
+    has_verdict = (part["verdict"] != "").any()
     figure = Figure(f"{name}: {first['method']} on {first['task']}", plots.ablation(part))
-    return Ablation(figure, [_row(row) for row in part.to_dict("records")], bool(part["p_adjusted"].notna().any()))
+    return Ablation(
+        figure,
+        [_row(row, declared) for row in part.to_dict("records")],
+        compared=bool(part["difference"].notna().any()),
+        reason="" if has_verdict or not over else f"{join_names(over)}: no verdict",
+        margin=study.margin(metric).describe(metric) if has_verdict else "",
+    )
 
 
-def _row(row: Mapping[str, object]) -> Variant:
+def _row(row: Mapping[str, object], declared: str) -> Variant:
     number = {name: float(str(row[name])) for name in optional_files.NUMBERS}
-    metric, tested = str(row["metric"]), np.isfinite(number["p_adjusted"])
-    change = format_score(number["difference"], np.nan, metric)
-    sign, word = "+" if number["difference"] > 0 else "", _outcome(str(row["verdict"]), number) if tested else ""
+    metric, word = str(row["metric"]), str(row["verdict"])
+    compared = np.isfinite(number["difference"])
+    test = {**number, "method": row["variant"], "other": declared, "verdict": word, "over": row["over"]}
     return Variant(
         str(row["variant"]),
         bool(row["declared"]),
         format_score(number["mean"], number["std"], metric),
         format_score(number["worst10"], np.nan, metric),
-        with_minus_sign(sign + change) if tested else EMPTY,
+        format_difference(number["difference"], metric),
         SYMBOLS[word],
-        CSS_CLASSES.get(word, ""),
-        f"{MEANING[word]}: [{number['low']:+.3g}, {number['high']:+.3g}], p = {number['p_adjusted']:.2g}"
-        if tested
-        else "",
+        CSS_CLASSES[word],
+        describe_comparison(test, str(row["variant"]), metric) if compared else "",
     )
-
-
-def _outcome(verdict: str, number: Mapping[str, float]) -> str:
-    """The word for a test. The table has a verdict of decided tests only. Of the others, those are undecided where the
-    corrected test or the interval finds a difference.
-    """
-    finds_difference = number["p_adjusted"] < statistics.ALPHA or number["low"] > 0 or number["high"] < 0
-    return verdict or ("undecided" if finds_difference else "same")
 
 
 def _sweep_figures(table: pd.DataFrame, styles: Mapping[str, SeriesStyle]) -> Iterable[Figure]:

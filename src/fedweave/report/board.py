@@ -10,9 +10,10 @@ from fedweave import results
 from fedweave.errors import format_count
 from fedweave.federation.graph_quality import AUC, EDGES, MASS, PRECISION, SIMILARITY, VARIATION
 from fedweave.plots import SeriesStyle
-from fedweave.results import EMPTY, Run, format_interval, format_score, published
+from fedweave.results import EMPTY, Run, format_interval, format_score, published, statistics
 from fedweave.results.formats import format_difference, format_difference_interval, with_minus_sign
 from fedweave.results.marks import CONTROLS, MEANING, SYMBOLS, assign_marks, control_column, control_tests, outcome
+from fedweave.results.verdicts import describe_needed
 
 POINTS = {"pre": "as received", "post": "after training"}
 GRAPHS = {
@@ -23,7 +24,7 @@ GRAPHS = {
     VARIATION: "rows differ",
     EDGES: "weight ~ gain",
 }
-CSS_CLASSES = {"better": "win", "worse": "loss", "undecided": "open", "same": "quiet"}
+CSS_CLASSES = {"better": "win", "worse": "loss", "equivalent": "tie", "open": "open", "": ""}
 
 
 class Cell(NamedTuple):
@@ -48,8 +49,17 @@ class Row(NamedTuple):
     remark: str
 
 
-def columns_of(board: pd.DataFrame, runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """Key and title of every column with content, in addition to method, score and interval."""
+def leader_tests(significance: pd.DataFrame) -> pd.DataFrame:
+    """The tests of a task's leader, by the other method."""
+    return significance[significance["family"] == "leader"].set_index("other", drop=False)
+
+
+def columns_of(board: pd.DataFrame, runs: Sequence[Run], significance: pd.DataFrame) -> list[tuple[str, str]]:
+    """Key and title of every column with content, in addition to method, score and interval.
+
+    Args:
+        significance: the tests of the task.
+    """
     columns = [
         (control_column(control), f"vs {control}")
         for control in CONTROLS
@@ -59,10 +69,8 @@ def columns_of(board: pd.DataFrame, runs: Sequence[Run]) -> list[tuple[str, str]
     columns += [("pooled", "pooled")] if board["pooled"].notna().any() else []
     columns += [(name, title) for name, title in POINTS.items() if board[name].notna().any()]
     columns += [("worst10", "worst 10 %"), ("spread", "± clients")]
-    columns += (
-        [("gap", "to leader"), ("p", "p, splits" if runs[0].has_splits else "p, clients")] if len(runs) > 1 else []
-    )
-    columns += [("seeds", "p, seeds")] if runs[0].evaluations["seed"].nunique() > 1 and len(runs) > 1 else []
+    columns += [("gap", "to leader")] if len(runs) > 1 else []
+    columns += [("p", "p")] if (leader_tests(significance)["p_adjusted"].notna()).any() else []
     columns += [(name, title) for name, title in GRAPHS.items() if board[name].notna().any()]
     columns += [("best", "best round")]
     if board["published_mean"].notna().any():
@@ -79,7 +87,7 @@ def rows_of(
     ends = board[["low", "high"]].to_numpy(dtype=float)
     low, high = (np.nanmin(ends), np.nanmax(ends)) if np.isfinite(ends).any() else (0.0, 1.0)
     scale, leader = 100 / ((high - low) or 1.0), float(board["mean"].iloc[0])
-    tests = significance[significance["family"] == "leader"].set_index("other")
+    tests = {str(test["other"]): test for test in leader_tests(significance).to_dict("records")}
     controls = {control: control_tests(significance, control) for control in CONTROLS}
     for run, row in zip(runs, board.to_dict("records"), strict=True):
         method, a, b = row["method"], row["low"], row["high"]
@@ -88,7 +96,13 @@ def rows_of(
             if np.isfinite(a)
             else {}
         )
-        cells = {key: Cell(_text(key, value, row), value) for key, value in _numbers(row, leader, tests).items()}
+        test = tests.get(method)
+        numbers = _numbers(row, leader) | {"p": float(test["p_adjusted"]) if test else np.nan}
+        title = describe_comparison(test, method, row["metric"]) if test else ""
+        cells = {
+            key: Cell(_text(key, value, row), value, title=title * (key in ("gap", "p")))
+            for key, value in numbers.items()
+        }
         cells |= {
             control_column(control): _control_cell(tests_of.get(method), row["metric"])
             for control, tests_of in controls.items()
@@ -103,18 +117,34 @@ def rows_of(
         score = Cell(
             "diverged" if marks[method] == "diverged" else format_score(row["mean"], row["std"], row["metric"]),
             row["mean"],
+            title=title,
         )
         interval = Cell(format_interval(a, b, row["metric"]))
         yield Row(method, styles[method].series, marks[method], score, bar, interval, cells, remark)
 
 
-def _numbers(row: Mapping[str, Any], leader: float, tests: pd.DataFrame) -> dict[str, float]:
+def describe_comparison(test: Mapping[str, Any], method: str, metric: str) -> str:
+    """A test in words, from the side of `method`: verdict, difference, interval, p, margin; of an open one also how
+    many seeds would decide.
+    """
+    word, side = outcome(test, method), 1 if method == test["method"] else -1
+    low, high = sorted((side * test["low"], side * test["high"]))
+    over = " over clients" if test["over"] in (statistics.ONE_SEED, statistics.CLIENTS) else ""
+    parts = [
+        f"{method} \N{MINUS SIGN} {test['other'] if side == 1 else test['method']}: "
+        f"{format_difference(side * test['difference'], metric)}",
+        f"95 % interval{over} {format_difference_interval(low, high, metric)}",
+    ]
+    if word:
+        parts += [f"p = {test['p_adjusted']:.2g}", f"margin {format_score(test['margin'], np.nan, metric)}"]
+    reason = f": {test['over']}" if not word else ""
+    needed = f"; {describe_needed([test])}" if word == statistics.OPEN else ""
+    return f"{MEANING[word]}{reason}; {', '.join(parts)}{needed}"
+
+
+def _numbers(row: Mapping[str, Any], leader: float) -> dict[str, float]:
     """Key of a column -> its number."""
-    p = {
-        key: float(tests[name].get(row["method"], np.nan))
-        for key, name in (("p", "p_adjusted"), ("seeds", "p_seeds_adjusted"))
-    }
-    return p | {
+    return {
         "pooled": row["pooled"], "pre": row["pre"], "post": row["post"],
         "worst10": row["worst10"], "spread": row["client_std"], "gap": row["mean"] - leader,
         "printed": row["published_mean"], "off": row["mean"] - row["published_mean"],
@@ -126,7 +156,7 @@ def _numbers(row: Mapping[str, Any], leader: float, tests: pd.DataFrame) -> dict
 def _text(key: str, value: float, row: Mapping[str, Any]) -> str:
     if not np.isfinite(value) or (key == "gap" and value == 0):
         return EMPTY
-    if key in ("p", "seeds"):
+    if key == "p":
         return "< 0.001" if value < 0.001 else f"{value:.3f}"
     if key in GRAPHS:
         return with_minus_sign(f"{value:.2f}")
@@ -142,15 +172,11 @@ def _text(key: str, value: float, row: Mapping[str, Any]) -> str:
 
 
 def _control_cell(test: Mapping[str, Any] | None, metric: str) -> Cell:
-    """A test against a control: mark and difference; interval and p in the tooltip."""
+    """A test against a control: mark and difference; the rest in the tooltip."""
     word = outcome(test, test["method"]) if test else ""
     if not test or not word:
         return Cell("")
-    ends = format_difference_interval(test["low"], test["high"], metric)
-    title = (
-        f"{MEANING[word]}; 95 % interval of the difference {ends}, "
-        f"p = {test['p_adjusted']:.2g} among the tests against controls"
-    )
+    title = f"{describe_comparison(test, test['method'], metric)} (corrected over the tests against controls)"
     return Cell(
         f"{SYMBOLS[word]} {format_difference(test['difference'], metric)}",
         float(test["difference"]),

@@ -10,7 +10,10 @@ import pandas as pd
 
 from fedweave.files import read, read_table
 
-NUMBERS = ("mean", "std", "client_std", "worst10", "bytes", "seconds", "difference", "low", "high", "p_adjusted")
+NUMBERS = (
+    "mean", "std", "client_std", "worst10", "bytes", "seconds", "difference", "low", "high", "p_adjusted", "margin",
+    "seeds_needed",
+)  # fmt: skip
 ABLATION_COLUMNS = (
     "ablation",
     "variant",
@@ -21,6 +24,7 @@ ABLATION_COLUMNS = (
     "settings",
     "declared",
     *NUMBERS,
+    "over",
     "verdict",
 )
 TRIAL_COLUMNS = ("value", "reached", "rounds", "started", "seconds")  # columns of trials that are not hyper-parameters
@@ -122,8 +126,10 @@ def ablation(path: Path) -> pd.DataFrame:
         BadInput: it is damaged, or a column is missing.
     """
     again = f"make it again with: dvc repro ablate@{path.parent.name}"
-    names = dict.fromkeys(("ablation", "variant", "run", "task", "method", "metric", "settings", "verdict"), str)
+    names = dict.fromkeys(
+        ("ablation", "variant", "run", "task", "method", "metric", "settings", "over", "verdict"), str
+    )
     # A variant may be called nan.
     missing = {name: ["", "nan"] if name in NUMBERS else [""] for name in ABLATION_COLUMNS}
     table = read_table(path, ABLATION_COLUMNS, again, dtype=names, keep_default_na=False, na_values=missing)
-    return table.fillna({"verdict": ""})
+    return table.fillna({"over": "", "verdict": ""})

@@ -15,8 +15,10 @@ from fedweave.report import ablations, optional_files, task_view
 from fedweave.report.summary import summary
 from fedweave.report.sweeps import sweeps
 from fedweave.report.task_view import TaskView
-from fedweave.results import EMPTY, Run, Study, Tables, format_score, statistics
+from fedweave.results import EMPTY, Run, Study, Tables, format_score
 from fedweave.results.marks import REFERENCES
+from fedweave.results.ranking import Ranking
+from fedweave.results.verdicts import describe_margins
 
 MIN_RANKED_TASKS = 5  # fewest tasks for a diagram of ranks over tasks
 
@@ -54,8 +56,7 @@ def context(study: Study, tables: Tables, partitions: Path, stale: Collection[st
     styles = plots.assign_styles([run.label for run in study.runs], emphasised_methods(tables.board))
     runs_by_task = results.by_task(study)
     views = [
-        task_view.view(task, runs, tables, styles, partitions, f"task-{i}")
-        for i, (task, runs) in enumerate(runs_by_task.items())
+        task_view.view(task, study, tables, styles, partitions, f"task-{i}") for i, task in enumerate(runs_by_task)
     ]
     ranking = ranking_over_tasks(tables.ranks)
     return {
@@ -70,6 +71,7 @@ def context(study: Study, tables: Tables, partitions: Path, stale: Collection[st
         "rank_figure": plots.critical_difference(ranking) if ranking else "",
         "sweeps": sweeps(tables.board, tables.cohorts, styles),
         "leak": _leak(tables),
+        "margins": describe_margins(study),
         "splits": any(run.has_splits for run in study.runs),
         "unfinished": study.unfinished,
         "stale": stale,
@@ -85,7 +87,7 @@ def context(study: Study, tables: Tables, partitions: Path, stale: Collection[st
     }
 
 
-def ranking_over_tasks(ranks: pd.DataFrame) -> statistics.Ranking | None:
+def ranking_over_tasks(ranks: pd.DataFrame) -> Ranking | None:
     """The ranks of methods over tasks, if there are enough tasks for a diagram."""
     ranking = task_view.ranking(ranks)
     return ranking if ranking and ranking.tasks >= MIN_RANKED_TASKS else None

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -11,25 +11,25 @@ from fedweave import results
 from fedweave.errors import format_count
 from fedweave.federation.graph_quality import ALIKE
 from fedweave.federation.graph_settings import is_control
-from fedweave.metrics import unit
 from fedweave.report import tuning
 from fedweave.report.baselines import control_warnings, upper_bound
 from fedweave.report.edge_values import missing_edges_note
 from fedweave.results import AUC, VARIATION, Study, Tables, format_score
 from fedweave.results.formats import format_difference
 from fedweave.results.marks import REFERENCES, control_tests, outcome
-from fedweave.results.verdicts import join_names
+from fedweave.results.nonfinite import nonfinite_outputs_note
+from fedweave.results.verdicts import join_names, short_reason, verdict
 
 MOST_TASKS = 4  # most tasks that are described one by one
 MOST_UNCONVERGED = 40  # most runs that a warning names one by one
 CONVERGED = "No run had its best validation round at the end in half of its seeds."
 RECOVERED, PARTLY = 0.9, 0.6  # least AUC of a graph that shows the groups, or a part of them
 LEARNED = {
-    "better": "the learned graph is significantly better than",
-    "worse": "the learned graph is significantly worse than",
-    "undecided": "undecided against",
-    "same": "the learned graph is not significantly different from",
-    "": "the learned graph could not be tested against",
+    "better": "the learned graph is better than",
+    "worse": "the learned graph is worse than",
+    "equivalent": "equivalent to",
+    "open": "open against",
+    "": "no verdict against",
 }
 
 
@@ -53,22 +53,25 @@ def summary(study: Study, tables: Tables) -> list[Line]:
     """
     parts = {str(task): part.reset_index(drop=True) for task, part in tables.board.groupby("task", sort=False)}
     tests = {task: tables.significance[tables.significance["task"] == task] for task in parts}
+    runs_by_task = results.by_task(study)
+    reasons = {task: reason for task in parts if (reason := short_reason(runs_by_task[task], tests[task]))}
     control_sentences = [text for task, part in parts.items() if (text := _control_as_good(task, part, tests[task]))]
     rule_sentences, leader_below_rule = control_warnings(study, tables)
     notes = [
         line
-        for task, runs in results.by_task(study).items()
-        for line in (results.sampling_note(task, runs), results.missing_score_note(task, runs))
-        if line
+        for task, runs in runs_by_task.items()
+        for note in (results.sampling_note, results.missing_score_note, nonfinite_outputs_note)
+        if (line := note(task, runs))
     ]
     warnings = _summarise_warnings(control_sentences, len(parts))
-    first = [*rule_sentences, *warnings, *_leaders(parts, tests), *notes, *upper_bound(study, tables)]
+    unjudged, leaders = _leaders(study, tables, [*parts], reasons)
+    first = [*unjudged, *rule_sentences, *warnings, *leaders, *notes, *upper_bound(study, tables)]
     return [
-        Line("Who leads", _order_by_task(first, [*parts]), bool(control_sentences) or leader_below_rule),
+        Line("Who leads", _order_by_task(first, [*parts]), bool(control_sentences or reasons) or leader_below_rule),
         *_unequal_rounds(study),
-        Line("Against Local", tuple(_local_sentences(parts))),
+        Line("Against Local", tuple(_local_sentences(parts, reasons))),
         Line("True groups", tuple(_groups(study, tables.measures))),
-        *_learned_graphs(tables),
+        *_learned_graphs(study, tables),
         *([Line("Value of edges", unmeasured)] if (unmeasured := missing_edges_note(study)) else []),
         Line("Tuning", _tuning(study)),
         _convergence(study, tables.board),
@@ -95,19 +98,17 @@ def _tuning(study: Study) -> tuple[str, ...]:
 
 
 def _summarise_warnings(sentences: Sequence[str], tasks: int) -> list[str]:
-    """Warnings that no method is better than a control; a count where there are many tasks."""
+    """Warnings that no method is shown to be better than a control; a count where there are many tasks."""
     if len(sentences) <= MOST_TASKS:
         return list(sentences)
     return [
-        f"ON {len(sentences)} OF {tasks} TASKS NO METHOD IS SIGNIFICANTLY BETTER THAN A CONTROL "
+        f"ON {len(sentences)} OF {tasks} TASKS NO METHOD IS SHOWN TO BE BETTER THAN A CONTROL "
         "(Local, FedAvg or FedAvg-FT)."
     ]
 
 
 def _control_as_good(task: str, board: pd.DataFrame, tests: pd.DataFrame) -> str:
-    """A sentence if no method is significantly better than a control; the controls themselves do not count as
-    methods.
-    """
+    """A sentence if no method is shown to be better than a control; the controls themselves do not count as methods."""
     methods = [name for name in board[board["mean"].notna()]["method"] if name not in REFERENCES]
     scores = board.set_index("method")["mean"]
     for control in board["method"]:  # the best control first
@@ -119,9 +120,9 @@ def _control_as_good(task: str, board: pd.DataFrame, tests: pd.DataFrame) -> str
         metric = str(board["metric"].iloc[0])
         pair = [f"{name} {format_score(scores[name], np.nan, metric)}" for name in (control, methods[0])]
         numbers = ", ".join(pair)
-        open_to = [name for name, word in words.items() if word == "undecided"]
-        still = f"; undecided for {join_names(open_to)}" if open_to else ""
-        return f"{task}: NO METHOD IS SIGNIFICANTLY BETTER THAN THE CONTROL {control} ({numbers}{still})."
+        open_to = [name for name, word in words.items() if word == "open"]
+        still = f"; open for {join_names(open_to)}" if open_to else ""
+        return f"{task}: NO METHOD IS SHOWN TO BE BETTER THAN THE CONTROL {control} ({numbers}{still})."
     return ""
 
 
@@ -136,35 +137,23 @@ def _words_against(tests: pd.DataFrame, control: str) -> dict[str, str]:
     return {other: outcome(test, other) for other, test in zip(others, pairs.to_dict("records"), strict=True)}
 
 
-def _leaders(parts: Mapping[str, pd.DataFrame], tests: Mapping[str, pd.DataFrame]) -> Iterator[str]:
-    if len(parts) > MOST_TASKS:
-        first = Counter(part["method"].iloc[0] for part in parts.values() if np.isfinite(part["mean"].iloc[0]))
-        leaders = join_names([f"{name} leads on {count}" for name, count in first.most_common()])
-        yield f"Of {len(parts)} tasks, {leaders}."
-        return
-    for task, part in parts.items():
-        row = part.iloc[0]
-        if not np.isfinite(row["mean"]):
-            yield f"{task}: no method reached a finite score."
-            continue
-        leader_tests = tests[task][tests[task]["family"] == "leader"].to_dict("records")
-        score = format_score(row["mean"], row["std"], row["metric"])
-        yield f"{task}: {row['method']} leads with {score}{unit(row['metric'])}, {_lead_phrase(leader_tests)}."
+def _leaders(
+    study: Study, tables: Tables, tasks: Sequence[str], reasons: Mapping[str, str]
+) -> tuple[list[str], list[str]]:
+    """(on the tasks whose design allows no verdict, on the leaders of the others), one sentence for each task; counts
+    where there are many.
 
-
-def _lead_phrase(tests: Sequence[Mapping[str, Any]]) -> str:
-    """The methods that the leader is significantly ahead of: their names, or the exceptions if these are fewer."""
-    behind = [test["other"] for test in tests if outcome(test, test["method"]) == "better"]
-    rest = [test["other"] for test in tests if test["other"] not in behind]
-    if not tests:
-        return "with nothing to compare it with"
-    if not behind:
-        others = f"any of the {len(tests)} others" if len(tests) > 1 else rest[0]
-        return f"not significantly ahead of {others}"
-    if not rest:
-        return "significantly ahead of every other method"
-    count = f"significantly ahead of {len(behind)} of {len(tests)} others"
-    return f"{count}, not of {join_names(rest, 'or')}" if len(rest) < len(behind) else f"{count} ({join_names(behind)})"
+    Args:
+        reasons: task -> why its design allows no verdict.
+    """
+    if len(tasks) <= MOST_TASKS:
+        sentences = {task: f"{task}: {verdict(study, tables, task)}" for task in tasks}
+        return [sentences[task] for task in reasons], [sentences[task] for task in tasks if task not in reasons]
+    scored = tables.board[tables.board["mean"].notna()].drop_duplicates("task")
+    first = [f"{name} leads on {count}" for name, count in Counter(scored["method"]).most_common()]
+    why = [f"{count} with {reason.partition(':')[0]}" for reason, count in Counter(reasons.values()).most_common()]
+    unjudged = f"NO VERDICT ON {len(reasons)} OF {len(tasks)} TASKS: {join_names(why)}." if why else ""
+    return [unjudged] if why else [], [f"Of {len(tasks)} tasks, {join_names(first)}."]
 
 
 def _unequal_rounds(study: Study) -> list[Line]:
@@ -183,7 +172,7 @@ def _unequal_rounds(study: Study) -> list[Line]:
     return [Line("Unequal budgets", tuple(sentences), True)] if sentences else []
 
 
-def _local_sentences(parts: Mapping[str, pd.DataFrame]) -> Iterator[str]:
+def _local_sentences(parts: Mapping[str, pd.DataFrame], reasons: Mapping[str, str]) -> Iterator[str]:
     measured = {task: part for task, part in parts.items() if part["gain"].notna().any() or part["vs_local"].any()}
     if not measured:
         ran = any("Local" in set(part["method"]) for part in parts.values())
@@ -191,19 +180,23 @@ def _local_sentences(parts: Mapping[str, pd.DataFrame]) -> Iterator[str]:
         yield f"{reason}, so nothing shows whether collaboration helps a client."
     elif len(parts) > MOST_TASKS:
         words = [word for part in parts.values() for word in part["vs_local"] if word]
-        better, worse = words.count("better"), words.count("worse")
-        yield f"Significantly better than Local: {better} of {len(words)} runs; significantly worse: {worse}."
+        counts = ", ".join(f"{words.count(word)} {word}" for word in ("worse", "equivalent", "open"))
+        yield f"Better than Local: {words.count('better')} of {format_count(len(words), 'run')}; {counts}."
     else:
-        yield from (_gain(task, part) for task, part in measured.items())
+        yield from (_gain(task, part, reasons.get(task, "no verdict")) for task, part in measured.items())
 
 
-def _gain(task: str, board: pd.DataFrame) -> str:
-    """How many methods are significantly better than Local, and how many clients the best one helps and hurts."""
+def _gain(task: str, board: pd.DataFrame, reason: str) -> str:
+    """How many methods are better than Local, and how many clients the best one helps and hurts.
+
+    Args:
+        reason: what to say where there is no verdict.
+    """
     words = [word for word in board["vs_local"] if word]
     better = words.count("better")
     methods, verb = format_count(len(words), "method"), "is" if 1 in (better, len(words)) else "are"
-    counts = [f"{better} of {methods} {verb} significantly better than Local"]
-    counts += [f"{words.count(word)} {word}" for word in ("worse", "undecided") if word in words]
+    counts = [f"{better} of {methods} {verb} better than Local" if words else reason]
+    counts += [f"{words.count(word)} {word}" for word in ("worse", "equivalent", "open") if word in words]
     return f"{task}: {', '.join(counts)}{_client_counts(board[board['gain'].notna()])}."
 
 
@@ -258,7 +251,7 @@ def _group_recovery(task: str, rows: pd.DataFrame, variation: pd.Series, study: 
     return f"{task}, {_describe_groups(study, task)}: {sentence} (AUC; 0.5 is chance)."
 
 
-def _learned_graphs(tables: Tables) -> list[Line]:
+def _learned_graphs(study: Study, tables: Tables) -> list[Line]:
     """Whether learning the graph helps: each method with its graph against itself with a control in its place."""
     tests = tables.significance[tables.significance["family"] == "graph"]
     metrics = tables.board.drop_duplicates("task").set_index("task")["metric"]
@@ -269,7 +262,13 @@ def _learned_graphs(tables: Tables) -> list[Line]:
             ends = (format_difference(test[name], metrics[task]) for name in ("difference", "low", "high"))
             numbers = " ({}, {} to {})".format(*ends) if pd.notna(test["p_adjusted"]) else ""
             words[outcome(test, test["method"])].append(f"{test['other']}{numbers}")
-        clauses = [f"{LEARNED[word]} {join_names(names)}" for word, names in words.items() if names]
+        metric = metrics[task]
+        within = f" within {study.margin(metric).describe(metric)}"
+        clauses = [
+            f"{LEARNED[word]} {join_names(names)}{within * (word == 'equivalent')}"
+            for word, names in words.items()
+            if names
+        ]
         sentences.append(f"{task}: {'; '.join(clauses)}.")
     return [Line("Learned graphs", tuple(sentences))] if sentences else []
 

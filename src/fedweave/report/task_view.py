@@ -11,13 +11,15 @@ from fedweave import plots, results
 from fedweave.errors import format_count
 from fedweave.plots import SeriesStyle
 from fedweave.report import graphs, method_views, optional_files
-from fedweave.report.board import CSS_CLASSES, Row, columns_of, rows_of
+from fedweave.report.board import CSS_CLASSES, Row, columns_of, describe_comparison, rows_of
 from fedweave.report.graphs import GraphFigures
 from fedweave.report.method_views import POINTS, Figure, TextTable
 from fedweave.report.rounds import round_figures
-from fedweave.results import Run, Tables, parts, published, statistics
-from fedweave.results.marks import CONTROLS, MEANING, REFERENCES, SYMBOLS, assign_marks, control_tests, outcome
-from fedweave.results.verdicts import describe_test, join_names, reason_without_power, verdict
+from fedweave.results import Run, Study, Tables, parts, published
+from fedweave.results.marks import CONTROLS, REFERENCES, SYMBOLS, assign_marks, control_tests, outcome
+from fedweave.results.nonfinite import nonfinite_outputs_note
+from fedweave.results.ranking import Ranking
+from fedweave.results.verdicts import ONE_SEED, describe_fixed, describe_test, join_names, reason_without_power, verdict
 
 BOLD = 3  # best methods that figures draw in colour, in addition to the controls
 WIDE = 30  # with more clients, a collaboration graph takes the whole width
@@ -36,6 +38,9 @@ class TaskView(NamedTuple):
     title: str
     facts: list[tuple[str, str]]
     verdict: str
+    has_verdicts: bool
+    margin: str
+    interval: str
     notes: list[str]
     metric: str
     higher_is_better: bool
@@ -59,24 +64,29 @@ class TaskView(NamedTuple):
 
 
 def view(
-    task: str, runs: list[Run], tables: Tables, styles: Mapping[str, SeriesStyle], partitions: Path, anchor: str
+    task: str, study: Study, tables: Tables, styles: Mapping[str, SeriesStyle], partitions: Path, anchor: str
 ) -> TaskView:
     """Everything the page shows about `task`."""
+    runs = results.by_task(study)[task]
     board, significance = _task_rows(tables.board, task), _task_rows(tables.significance, task)
     measures, marks = _task_rows(tables.measures, task), assign_marks(board, significance)
     by_name, metric = {run.name: run for run in runs}, str(board["metric"].iloc[0])
     ordered = [by_name[name] for name in board["run"]]
+    margin, has_verdicts = study.margin(metric).describe(metric), (significance["verdict"] != "").any()
     curves, cohorts = _task_rows(tables.curves, task), _task_rows(tables.cohorts, task)
     leaks = method_views.leak_notes(tables.leaky, task)
     return TaskView(
         anchor=anchor,
         title=f"{board['dataset'].iloc[0]} · {board['setting'].iloc[0]}",
-        facts=[*_facts(task, ordered), *_tests(ordered, tables.clients)],
-        verdict=verdict(board, marks),
-        notes=[*_notes(ordered, marks, tables.clients), *_convergence_note(board), *leaks],
+        facts=[*_facts(task, ordered), *_tests(ordered, tables.clients, margin)],
+        verdict=verdict(study, tables, task),
+        has_verdicts=bool(has_verdicts),
+        margin=margin,
+        interval="95 % interval" + " over clients" * int(board["seeds"].max() == 1),
+        notes=[*_notes(ordered, marks, tables), *_convergence_note(board), *leaks],
         metric=metric,
         higher_is_better=runs[0].higher_is_better,
-        columns=columns_of(board, ordered),
+        columns=columns_of(board, ordered, significance),
         rows=list(rows_of(board, ordered, significance, styles)),
         controls=_controls(_task_rows(tables.controls, task)),
         curves=round_figures(curves, ordered, styles, metric, coloured_methods(board)),
@@ -90,7 +100,7 @@ def view(
         diagnostics=method_views.diagnostics(ordered, styles),
         grids=[grid for grid in (method_views.cohorts(cohorts), method_views.printed_quantities(measures)) if grid],
         shares=list(method_views.shares(measures)),
-        pairs=_pairs(list(board["method"]), significance),
+        pairs=_pairs(list(board["method"]), significance, metric),
         ranks=_ranks(tables.ranks, task, "splits" if runs[0].has_splits else parts.name_parts(runs)),
         marks=marks,
     )
@@ -138,11 +148,12 @@ def _facts(task: str, runs: list[Run]) -> list[tuple[str, str]]:
     ]
 
 
-def _tests(runs: list[Run], clients: pd.DataFrame) -> list[tuple[str, str]]:
-    """Which test compares the methods, and which clients it counts as one."""
+def _tests(runs: list[Run], clients: pd.DataFrame, margin: str) -> list[tuple[str, str]]:
+    """Which test compares the methods, which clients it counts as one, and what is equivalent."""
     test, parts_text = describe_test(runs), parts.describe(runs, clients)
     words = "; ".join(filter(None, (test, parts_text)))
-    return [("test" if test else "interval", words)] if words else []
+    equivalent = [("margin of equivalence", margin)] if len(runs) > 1 else []
+    return ([("test" if test else "interval", words)] if words else []) + equivalent
 
 
 def _client_count(run: Run) -> str:
@@ -172,11 +183,12 @@ def _metric_notes(runs: list[Run]) -> list[str]:
     """Which rounds are scored, where another metric chose them, and which clients are scored."""
     chosen_by = runs[0].info.get("selected_by")
     rounds = [f"Scores by {runs[0].info['metric']} are at the rounds that {chosen_by} chose on validation data."]
-    about = [results.sampling_note(runs[0].task, runs), results.missing_score_note(runs[0].task, runs)]
+    notes = (results.sampling_note, results.missing_score_note, nonfinite_outputs_note)
+    about = [note(runs[0].task, runs) for note in notes]
     return [*(rounds if chosen_by else []), *filter(None, about)]
 
 
-def _notes(runs: list[Run], marks: Mapping[str, str], clients: pd.DataFrame) -> list[str]:
+def _notes(runs: list[Run], marks: Mapping[str, str], tables: Tables) -> list[str]:
     notes = list(dict.fromkeys(str(run.info["note"]) for run in runs if run.info.get("note")))
     notes += _metric_notes(runs)
     for reason in dict.fromkeys(run.shortfall for run in runs if run.shortfall):
@@ -190,9 +202,10 @@ def _notes(runs: list[Run], marks: Mapping[str, str], clients: pd.DataFrame) -> 
     if diverged:
         notes.append(f"Without a finite score in some seed: {', '.join(diverged)}.")
     notes += _incidents(runs)
-    if no_power := reason_without_power(runs, clients):
-        notes.append(no_power)
-    if runs[0].evaluations["seed"].nunique() == 1:
+    notes += filter(None, (describe_fixed(_task_rows(tables.significance, runs[0].task)),))
+    if no_power := reason_without_power(runs, tables.clients):
+        notes.append(no_power.removeprefix(f"{ONE_SEED} "))  # the verdict says so
+    elif runs[0].evaluations["seed"].nunique() == 1:
         notes.append("One seed only: nothing is known about the spread over seeds.")
     return notes
 
@@ -236,34 +249,29 @@ def _ranks(ranks: pd.DataFrame, task: str, blocks: str) -> Figure | None:
     ranked = ranking(ranks, task)
     if ranked is None:
         return None
-    caption = "1 is best; a thick bar joins methods that do not differ significantly by Nemenyi's test."
+    caption = "1 is best; a thick bar joins methods whose ranks differ by less than Nemenyi's critical difference."
     facts = f"Average over {ranked.tasks} {blocks}, Friedman p = {ranked.p:.2g}."
     return Figure(f"Ranks over {blocks}", plots.critical_difference(ranked), f"{caption} {facts}")
 
 
-def ranking(ranks: pd.DataFrame, task: str = "") -> statistics.Ranking | None:
+def ranking(ranks: pd.DataFrame, task: str = "") -> Ranking | None:
     """The average ranks over the clients or splits of `task`, or over all tasks; None where too little is there."""
     table = ranks[ranks["task"] == task]
     if table.empty:
         return None
     blocks, difference, p = (table[name].iloc[0] for name in ("blocks", "critical_difference", "p"))
-    return statistics.Ranking(
-        tuple(table["method"]), table["rank"].to_numpy(), int(blocks), float(p), float(difference)
-    )
+    return Ranking(tuple(table["method"]), table["rank"].to_numpy(), int(blocks), float(p), float(difference))
 
 
-def _pairs(methods: list[str], significance: pd.DataFrame) -> dict[str, Any]:
-    """Methods, a square of cells (symbol, style, title): does the row's method beat the column's?, and the controls
-    that the leaderboard compares with by another correction.
+def _pairs(methods: list[str], significance: pd.DataFrame, metric: str) -> dict[str, Any]:
+    """Methods, a square of cells (symbol, style, title): is the row's method better than the column's?, and the
+    controls that the leaderboard compares with by another correction.
     """
     square = {(a, a): ("", "", "") for a in methods}
     for test in significance[significance["family"] == "pairs"].to_dict("records"):
-        a, b = test["method"], test["other"]
-        numbers = f"{test['difference']:+.3g} [{test['low']:+.3g}, {test['high']:+.3g}], p = {test['p_adjusted']:.2g}"
-        for first, second in ((a, b), (b, a)):
+        for first, second in ((test["method"], test["other"]), (test["other"], test["method"])):
             word = outcome(test, first)
-            title = f"{a} \N{MINUS SIGN} {b}: {numbers}; {first} {MEANING.get(word, 'could not be tested')}"
-            square[first, second] = (SYMBOLS[word], CSS_CLASSES.get(word, ""), title)
+            square[first, second] = (SYMBOLS[word], CSS_CLASSES[word], describe_comparison(test, first, metric))
     controls = [control for control in CONTROLS if control_tests(significance, control)]
     return {
         "methods": methods,

@@ -12,11 +12,13 @@ CONTROLS = ("Local", "FedAvg-FT")
 REFERENCES = ("Local", "FedAvg", "FedAvg-FT")  # labels of runs that are controls and not methods to compare
 SYMBOLS = {"better": "▲", "worse": "▽", "equivalent": "≈", "open": "?", "": ""}
 MARKS = {"equivalent": "≈ ", "open": "? "}  # before the score: the result of the test against the leader
+NOTHING_SHOWN = "neither a difference nor equivalence is shown"
 MEANING = {
     "better": "better",
     "worse": "worse",
     "equivalent": "equivalent: the difference is within the margin",
-    "open": "open: neither a difference nor equivalence is shown",
+    "open": f"open: {NOTHING_SHOWN}",
+    "": "no verdict",
 }
 
 

@@ -8,7 +8,7 @@ from fedweave.errors import BadInput
 from fedweave.files import read_table
 from fedweave.results.formats import AS_WRITTEN
 from fedweave.results.marks import CONTROLS, control_column
-from fedweave.results.runs import Study
+from fedweave.results.runs import MARGINS, Study, read_margins
 from fedweave.results.tables import COLUMNS, FILES, Tables, compute_tables
 
 REEVALUATE_HINT = "make it again with: dvc repro evaluate"
@@ -36,16 +36,17 @@ def load_tables(study: Study, partitions: Path | None = None) -> Tables:
 
 
 def read_stored_tables(study: Study) -> Tables | None:
-    """The stored tables, if they are complete, of this version, newer than every run and by the same metric.
+    """The stored tables, if they are complete, of this version, newer than every run, by the same metric and margin.
 
     Raises:
         BadInput: a stored table is damaged.
     """
     files = {field: study.folder / f"{name}.csv" for field, name in FILES.items()}
-    rescored = any(run.info.get("selected_by") for run in study.runs)
-    if rescored or not all(file.is_file() for file in files.values()):
+    changed = any(run.info.get("selected_by") for run in study.runs) or read_margins(study.folder) != {**study.margins}
+    if changed or not all(file.is_file() for file in files.values()):
         return None
     runs = [run.folder / name for run in study.all_runs for name in ("run.json", "evaluations.parquet", "rounds.csv")]
+    runs += [file for file in [study.folder / MARGINS] if file.is_file()]
     tables = {field: _read(file) for field, file in files.items()}
     if any(not {*names} <= {*tables[field]} for field, names in REQUIRED_COLUMNS.items()):
         return None  # written by a version without these columns

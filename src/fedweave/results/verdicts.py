@@ -1,51 +1,115 @@
 """Sentences on which method is better, which claim no more than the test does."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from fedweave.errors import format_count
 from fedweave.metrics import unit
 from fedweave.results import parts, statistics
 from fedweave.results.formats import format_score
-from fedweave.results.marks import assign_marks
-from fedweave.results.runs import Run
+from fedweave.results.marks import NOTHING_SHOWN, assign_marks, outcome
+from fedweave.results.runs import Run, Study, by_task
+from fedweave.results.tables import Tables
 
 __all__ = [
     "assign_marks",
+    "describe_fixed",
+    "describe_margins",
+    "describe_needed",
     "describe_parts",
     "describe_splits",
     "describe_test",
     "join_names",
     "reason_without_power",
+    "short_reason",
     "verdict",
 ]
 
-SEEDS_TEST = "test over seeds and clients"
+SEEDS_TEST = "over seeds and clients"
+ONE_SEED = "One seed: no verdict."
 SPLITS_TEST = "test over splits, seeds and clients"
 
 MOST_NAMES = 6  # most names in a sentence
 MOST_BEHIND = 3  # most methods behind the leader that are named
 
 
-def verdict(board: pd.DataFrame, marks: Mapping[str, str]) -> str:
-    """The outcome of a task in one sentence."""
-    leader = next((method for method, mark in marks.items() if mark in ("best", "lead")), board["method"].iloc[0])
+def verdict(study: Study, tables: Tables, task: str) -> str:
+    """The outcome of a task in a sentence or two; why there can be no verdict, by design, comes first."""
+    board = tables.board[tables.board["task"] == task]
     if board["mean"].isna().all():
         return "No method reached a finite score."
-    row = board[board["method"] == leader].iloc[0]
+    tests = tables.significance[(tables.significance["task"] == task) & (tables.significance["family"] == "leader")]
+    rows = tests.to_dict("records")
+    row = board.iloc[0]
     score = format_score(row["mean"], row["std"], row["metric"]) + unit(row["metric"])
-    names = {
-        mark: [method for method in board["method"] if marks[method] == mark and method != leader]
-        for mark in ("behind", "equivalent", "open", "no verdict")
-    }
-    if not any(names.values()):
-        return f"{leader} reaches {score}; there is nothing to compare it with."
-    phrases = [f"better than {_join_or_count(names['behind'])}"] if names["behind"] else []
-    phrases += [f"equivalent to {join_names(names['equivalent'])}"] if names["equivalent"] else []
-    phrases += [f"open against {join_names(names['open'])}"] if names["open"] else []
-    phrases += [f"no verdict against {join_names(names['no verdict'])}"] if names["no verdict"] else []
-    return f"{leader} leads with {score}: {'; '.join(phrases)}."
+    if not rows:
+        return f"{row['method']} reaches {score}; there is nothing to compare it with."
+    runs = by_task(study)[task]
+    if reason := short_reason(runs, tests):
+        return f"{reason[0].upper()}{reason[1:]}. {row['method']} leads with {score}."
+    phrases = _outcome_phrases(rows, study.margin(row["metric"]).describe(row["metric"]))
+    return f"{row['method']} leads with {score}: {'; '.join(phrases)}."
+
+
+def _outcome_phrases(tests: Sequence[Mapping[str, Any]], margin: str) -> Iterator[str]:
+    """What the tests of a leader say, each outcome once."""
+    rows: dict[str, list[Mapping[str, Any]]] = {}
+    for test in tests:
+        rows.setdefault(outcome(test, test["method"]), []).append(test)
+    names = {word: [test["other"] for test in part] for word, part in rows.items()}
+    if better := names.get("better"):
+        yield f"better than {_join_or_count(better)}"
+    if equivalent := names.get("equivalent"):
+        yield f"equivalent to {join_names(equivalent)} (within {margin})"
+    # A leader by the mean over clients can be behind where several clients count as one.
+    if worse := names.get("worse"):
+        yield f"worse than {join_names(worse)} where clients of one part count as one"
+    if unclear := names.get("open"):
+        yield f"open against {join_names(unclear)} ({NOTHING_SHOWN}; {describe_needed(rows['open'])})"
+    if untested := names.get(""):
+        yield f"no verdict against {join_names(untested)} (no common scores)"
+
+
+def describe_needed(tests: Sequence[Mapping[str, Any]]) -> str:
+    """How many seeds would decide open `tests` at the variance seen: "5 seeds would decide"."""
+    needed = {str(test["other"]): float(test["seeds_needed"]) for test in tests}
+    finite = [name for name, seeds in needed.items() if np.isfinite(seeds)]
+    if not finite:
+        return "more seeds alone would not decide, more clients may"
+    seeds = f"{max(needed[name] for name in finite):.0f} seeds would decide"
+    rest = [name for name in needed if name not in finite]
+    return f"{seeds} {join_names(finite)}, more seeds alone not {join_names(rest)}" if rest else seeds
+
+
+def short_reason(runs: Sequence[Run], tests: pd.DataFrame) -> str:
+    """Why the design of a task allows no verdict, in a few words; empty where it allows one.
+
+    Args:
+        tests: of the task.
+    """
+    over = {*tests["over"]} - {statistics.NOT_COMPARED}
+    if over == {statistics.ONE_SEED}:
+        return "one seed: no verdict"
+    if over == {statistics.FEW_CLIENTS}:
+        return f"fewer than {statistics.LEAST_CLIENTS} {parts.name_parts(runs)}: no verdict"
+    return ""
+
+
+def describe_fixed(tests: pd.DataFrame) -> str:
+    """A sentence on the methods of a task that do not depend on the seed; empty if fewer than two do not."""
+    pairs = tests[(tests["family"] == "pairs") & (tests["over"] == statistics.CLIENTS)]
+    names = list(dict.fromkeys([*pairs["method"], *pairs["other"]]))
+    return f"{join_names(names)} do not depend on the seed: compared with each other over clients." if names else ""
+
+
+def describe_margins(study: Study) -> str:
+    """The margins of equivalence of a study: "1 point", or "accuracy 1 point, mse 5 % of the error"."""
+    metrics = list(dict.fromkeys(str(run.info["metric"]) for run in study.runs))
+    words = {metric: study.margin(metric).describe(metric) for metric in metrics}
+    return words[metrics[0]] if len(metrics) == 1 else ", ".join(f"{metric} {word}" for metric, word in words.items())
 
 
 def reason_without_power(runs: Sequence[Run], table: pd.DataFrame) -> str:
@@ -60,8 +124,8 @@ def reason_without_power(runs: Sequence[Run], table: pd.DataFrame) -> str:
     repetitions, columns = max(seeds for seeds, _ in shapes), shapes[0][1]
     if repetitions < 2:
         return (
-            "One seed: no verdict. How much the scores vary between seeds is not known; intervals are over clients "
-            "alone. It takes 2 seeds or more."
+            f"{ONE_SEED} How much the scores vary between seeds is not known; intervals are over clients alone. It "
+            "takes 2 seeds or more."
         )
     if columns >= statistics.LEAST_CLIENTS:
         return ""
@@ -94,8 +158,11 @@ def describe_splits(runs: Sequence[Run]) -> str:
 
 
 def describe_test(runs: Sequence[Run]) -> str:
-    """Which test compares the `runs` of a task, and its splits if it has several; empty for one run on one split."""
-    return describe_splits(runs) or (SEEDS_TEST if len(runs) > 1 else "")
+    """What the test of the `runs` of a task is over, and its splits if it has several; empty for one run on one split,
+    and for one seed.
+    """
+    seeds = max(run.evaluations["seed"].nunique() for run in runs)
+    return describe_splits(runs) or (SEEDS_TEST if len(runs) > 1 and seeds > 1 else "")
 
 
 def _join_or_count(methods: Sequence[str]) -> str:

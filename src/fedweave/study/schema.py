@@ -122,7 +122,10 @@ class TuneSpec:
     trials: Annotated[int, Between(0, 100_000), "trials per run; 0 turns tuning off"] = 0
     share: Annotated[float, Between(1e-6, 1), "share of the task's rounds that a trial trains, rounded up"] = 1.0
     seeds: Annotated[list[int], "seeds of a trial, none of them the study's"] = field(default_factory=lambda: [1000])
-    sampler: Annotated[Literal["tpe", "random", "grid"], "search algorithm; grid tries every combination"] = "tpe"
+    sampler: Annotated[
+        Literal["tpe", "random", "grid"],
+        "search algorithm; tpe begins with random trials: a third of them, from 2 to 10; grid tries every combination",
+    ] = "tpe"
     objectives: Annotated[
         list[Literal["score", "bytes"]], "[score], or [score, bytes] for the fewest bytes with a score near the best"
     ] = field(default_factory=lambda: ["score"])

@@ -19,7 +19,7 @@
   label();
 
   const value = (cell) => {
-    const text = cell.dataset.key ?? cell.textContent.trim().replace(/[≈,]/g, "");
+    const text = cell.dataset.key ?? cell.textContent.trim().replace(/[≈?,]/g, "");
     const number = Number.parseFloat(text);
     return Number.isNaN(number) ? text : number;
   };
