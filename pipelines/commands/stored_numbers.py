@@ -72,8 +72,8 @@ def _add_row(board: Board, key: str, method: str, row: Row) -> None:
 def client_scores(study: str, key: str) -> dict[str, np.ndarray]:
     """Method -> scores [seeds, clients] in one setting, in the unit of the page.
 
-    Methods with several seeds have the seeds that all of these share; so rows are pairs. Clients that share test nodes, or belong to one unit, are one column with their mean, because tests take columns to
-    be independent.
+    Methods with several seeds have the seeds that all of these share, so that rows are pairs. Clients that share test
+    nodes, or belong to one unit, are one column with their mean, because tests take columns to be independent.
     """
     scores = _read_client_scores(*_locate(f"{study}{CLIENTS}"), key)
     metrics = {row["metric"] for row in rows(study).get(key, {}).values()}
