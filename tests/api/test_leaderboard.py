@@ -276,11 +276,12 @@ def test_a_test_of_many_methods_has_the_correction_of_the_leaderboard(tmp_path: 
             assert control.difference == -compared.test("local", name).difference
         if leader != board.index[0]:
             continue
+        table = compared.selected_scores
+        scores = {m: results.score_matrix(table, run.name).to_numpy() for m, run in compared.runs.items()}
         for name in others:
             test = compared.test(leader, name)
             assert WORDS[board["verdict"][name]] in str(test)
-            scores = {m: results.score_matrix(compared.selected_scores, compared.runs[m].name) for m in compared}
-            (alone,) = statistics.compare_pairs({m: s.to_numpy() for m, s in scores.items()}, [(leader, name)], True)
+            (alone,) = statistics.compare_pairs(scores, [(leader, name)], True)
             assert (test.tests, test.p, test.low, test.high) == (28, alone.p, alone.low, alone.high)
             assert board["p"][name] == test.p_adjusted >= alone.p_adjusted
             differs += alone.better != test.better
