@@ -255,7 +255,7 @@ def draw_scores(folder: Path, draws: np.random.Generator) -> fw.Comparison:
     table = compared.selected_scores.copy()
     for run in compared.runs.values():
         rows = table["run"] == run.name
-        table.loc[rows, "value"] = 70 + 3 * draws.random() + draws.normal(0, 2.5, size=rows.sum())
+        table.loc[rows, "value"] = 70 + 5 * draws.random() + draws.normal(0, 2.5, size=rows.sum())
     vars(compared)["selected_scores"] = table
     return compared
 
