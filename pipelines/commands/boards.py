@@ -83,7 +83,7 @@ def _rows(source: Path, task: str) -> pd.DataFrame:
     if not source.is_file():
         raise BadInput(f"{source}: not found; take it with: python -m fedweave.pipelines.commands.boards STUDY")
     rows = read_table(source, ("dataset", "setting", "mean"), RESTORE_HINT, **results.AS_WRITTEN)
-    rows = rows.assign(**{key: rows[key].fillna("") for key in OUTCOMES if key in rows})
+    rows = rows.assign(**{key: rows[key].astype(object).fillna("") for key in OUTCOMES if key in rows})
     tasks = rows["task"] if "task" in rows else rows["dataset"]
     if task not in tasks.to_numpy():
         raise BadInput(f"{source}: has no task {task!r}, only {', '.join(sorted(set(tasks)))}")
