@@ -294,7 +294,9 @@ def _twin(means: pd.DataFrame, label: str, word: str) -> float:
 
 def test_rows_of_tasks_that_were_not_run_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A part of the study replaces only its own rows. A second copy changes nothing."""
-    tables = {ending: pd.read_csv(boards.FOLDER / f"graphs{ending}.csv") for ending in ("", ".tests", ".rounds")}
+    tables = {
+        ending: pd.read_csv(boards.FOLDER / f"graphs{ending}.csv", dtype=str) for ending in ("", ".tests", ".rounds")
+    }
     shutil.copytree(boards.FOLDER, tmp_path / boards.FOLDER)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BadInput, match="has no leaderboard; make it with: fedweave study use graphs"):
@@ -305,7 +307,7 @@ def test_rows_of_tasks_that_were_not_run_are_kept(tmp_path: Path, monkeypatch: p
     graph_tables.copy_results()
     texts = [(boards.FOLDER / f"graphs{ending}.csv").read_text() for ending in tables]
     for ending, before in tables.items():
-        now = pd.read_csv(boards.FOLDER / f"graphs{ending}.csv")
+        now = pd.read_csv(boards.FOLDER / f"graphs{ending}.csv", dtype=str)
         others = (table[table["task"] != "shoulder"].reset_index(drop=True) for table in (now, before))
         pd.testing.assert_frame_equal(*others)
         assert set(now.loc[now["task"] == "shoulder", "method"]) <= {"Local", "FedAMP"}
