@@ -162,7 +162,7 @@ def test_only_clients_without_a_score_by_any_method_are_named(tmp_path: Path) ->
     assert "two classes: client 2. No mean" in lines["Who leads"]
     edit(folder, "t-local", lambda table: table.assign(value=np.nan))
     *_, lines = compute(folder)
-    assert lines["Who leads"] == "t: no method reached a finite score."
+    assert lines["Who leads"] == "t: No method reached a finite score."
 
 
 def test_a_cohort_with_a_client_that_has_diverged_has_no_mean(tmp_path: Path) -> None:

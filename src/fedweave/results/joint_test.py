@@ -3,8 +3,9 @@
 If no method differs, a client could equally have the opposite difference, in all pairs at once: the signs of clients
 are flipped (Westfall and Young, "Resampling-Based Multiple Testing", 1993). Effects of seeds are too few to flip; they
 are drawn from normal distributions whose variances are those of the moderated model, as uncertain as it knows them.
-Each draw gives one value of Student's t for every pair, and its largest value corrects all pairs of a family. So tests
-with similar results cost little power.
+Each draw gives one value of Student's t for every pair, made comparable by the degrees of freedom of the pair; the
+largest one corrects all pairs of a family. So tests with similar results cost little power, and pairs whose variance is
+hardly known do not hide the others.
 """
 
 from dataclasses import dataclass
@@ -79,7 +80,8 @@ class JointTest:
     @cached_property
     def p_adjusted(self) -> Floats:
         """p of each pair [K], so that the chance of any false result in the family is at most p (step-down maximum)."""
-        return np.maximum(self.p, self._step_down(np.abs(self.statistic), np.zeros(len(self.statistic))))
+        size = self._normalise(np.abs(self.statistic))
+        return np.maximum(self.p, self._step_down(size, np.zeros(len(size))))
 
     def p_equivalent(self, margins: Floats) -> Floats:
         """p [K] of the claim that a difference is within its margin: two one-sided tests, corrected like `p_adjusted`.
@@ -91,7 +93,7 @@ class JointTest:
             return np.ones(len(margins))
         distance = margins - np.abs(self.model.mean)
         statistic = np.where(self.model.equal & (margins > 0), np.inf, _ratio(distance, self.model.error))
-        return self._step_down(statistic, np.where(self.model.mean >= 0, 1.0, -1.0))
+        return self._step_down(self._normalise(statistic), np.where(self.model.mean >= 0, 1.0, -1.0))
 
     def seeds_needed(self, margins: Floats) -> Floats:
         """How many seeds would decide each pair at the mean and the variances seen [K]; NaN where 100 would not.
@@ -100,7 +102,8 @@ class JointTest:
         """
         counts = np.arange(self.model.seeds + 1, MOST_SEEDS + 1, dtype=np.float64)
         size = np.abs(self.model.mean)
-        reached = np.maximum(size, margins - size) > self._critical_value * self.model.error_with(counts)
+        statistic = np.maximum(size, margins - size) / np.maximum(self.model.error_with(counts), 1e-300)
+        reached = self._normalise(statistic) > self._critical_value
         first = np.append(counts, np.nan)[np.where(reached.any(0), reached.argmax(0), len(counts))]
         return np.where(self.model.varies, first, np.nan)
 
@@ -126,13 +129,23 @@ class JointTest:
 
     @cached_property
     def _null_statistics(self) -> NDArray[np.float32]:
-        """Student's t of every pair as if no method differed [B, K]; single precision, as 1000 pairs take 40 MB."""
+        """Normalised t of every pair as if no method differed [B, K]; single precision, as 1000 pairs take 40 MB."""
         signs = _draws(self.draws, self.model.clients, self.model.methods, self.model.seeds, self.model.freedom)[0]
         null = np.empty((len(signs), len(self.model.pairs)), dtype=np.float32)
         for start in range(0, len(signs), BLOCK):
             part = slice(start, start + BLOCK)
-            null[part] = self._draw(part)
+            null[part] = self._normalise(self._draw(part))
         return null
+
+    def _normalise(self, statistic: Floats) -> Floats:
+        """Student's t [..., K] on the scale of a normal variable, by Wallace (1959); monotone in t.
+
+        Without it, a pair of few degrees of freedom would have the largest value of most draws.
+        """
+        freedom = np.fmax(np.where(np.isfinite(self.model.error_freedom), self.model.error_freedom, 1.0), 1.0)
+        scale = (8 * freedom + 1) / (8 * freedom + 3)
+        with np.errstate(over="ignore"):
+            return np.sign(statistic) * scale * np.sqrt(freedom * np.log1p(statistic**2 / freedom))
 
     def _draw(self, part: slice) -> Floats:
         """The rows `part` of `_null_statistics`."""

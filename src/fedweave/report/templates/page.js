@@ -4,7 +4,8 @@
   const button = document.getElementById("theme");
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const stored = { get: () => { try { return localStorage.getItem("fedweave-theme"); } catch { return null; } },
-                   set: (value) => { try { localStorage.setItem("fedweave-theme", value); } catch { /* private page */ } } };
+                   set: (value) => { try { localStorage.setItem("fedweave-theme", value); }
+                                    catch { /* private page */ } } };
   const current = () => root.dataset.theme || (dark.matches ? "dark" : "light");
   const label = () => { button.textContent = current() === "dark" ? "Light theme" : "Dark theme"; };
   const asked = new URLSearchParams(location.search).get("theme") || stored.get();
