@@ -74,7 +74,7 @@ class JointTest:
         from scipy.special import stdtrit
 
         margin = stdtrit(np.fmax(self.model.error_freedom, 1.0), 0.975) * self.model.error
-        margin = np.where(self.model.error > 0, margin, 0.0)
+        margin = np.where((self.model.error > 0) & ~self.model.equal, margin, 0.0)
         return self.model.mean - margin, self.model.mean + margin
 
     @cached_property
