@@ -166,6 +166,7 @@ def study(runs: Sequence[str], settings: Mapping[str, Mapping[str, object]] | No
             "methods": {name: {} for name in methods.values()},
             "tune": {"trials": 1, "share": 0.5, "seeds": [1000], "workers": 1, "spaces": {}},
             "ablate": {},
+            "margins": {},
         }
     )
 

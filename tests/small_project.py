@@ -45,6 +45,7 @@ def params(study: str = "small", lam: float = 1.0, searched: str = "lam") -> str
             "workers": 2,
             "spaces": {"ditto": {searched: {"low": 0.1, "high": 2.0}}},
         },
+        "margins": {},
         "ablate": {
             "pull": {"run": "digits-ditto", "variants": {"none": {"lam": 0.0}, "strong": {"lam": 5.0}}},
             "clients": {"run": "digits-fedavg", "grid": {"partition.clients": [5, 10]}},

@@ -30,6 +30,7 @@ PARAMS = {
     "methods": {"fedavg": {}, "central": {}},
     "tune": {"trials": 0, "seeds": [1000]},
     "ablate": {},
+    "margins": {},
 }
 EXPORT = ["export", "digits-fedavg", "--to", "app"]
 

@@ -109,7 +109,7 @@ def test_a_warning_comes_before_a_study_runs(
         assert capfd.readouterr().err == f"warning: {refusal_line(absent_server)}\n"
         return 0
 
-    monkeypatch.setattr(studies, "switch_study", lambda *_: nullcontext(({"study": "toy"}, 0)))
+    monkeypatch.setattr(studies, "switch_study", lambda *_: nullcontext(({"study": "toy", "runs": {}}, 0)))
     monkeypatch.setattr(processes, "run_to_end", started)
     studies.run("toy")
 

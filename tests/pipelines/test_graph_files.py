@@ -106,7 +106,7 @@ def test_a_graph_that_params_do_not_name_is_refused(content: dict[str, Any]) -> 
     """DVC would not notice a change of the file."""
     del content["graphs"]
     with pytest.raises(BadInput, match=r"params\.yaml: graphs: m\.csv is missing, .* write graphs: \{graph-.*: m\.csv"):
-        written({**content, "runs": {"digits-given": content["runs"]["digits-given"]}, "ablate": {}})
+        written({**content, "runs": {"digits-given": content["runs"]["digits-given"]}, "ablate": {}, "margins": {}})
 
 
 WRONG = {

@@ -29,7 +29,7 @@ PARAMS = {
         }
     },
     "runs": {f"arms-{name}": {"task": "arms", "method": name} for name in METHODS},
-    "methods": {name: {} for name in METHODS}, "tune": {"trials": 0, "seeds": [1000]}, "ablate": {},
+    "methods": {name: {} for name in METHODS}, "tune": {"trials": 0, "seeds": [1000]}, "ablate": {}, "margins": {},
 }  # fmt: skip
 WORDS = "Clients of one unit count as one: 20 clients, 10 units."
 
