@@ -55,15 +55,8 @@ from fedweave.pipelines.commands.stored_numbers import (
     rows,
 )
 from fedweave.results import statistics
-from fedweave.results.joint_test import LEAST_CLIENTS
-from fedweave.results.marks import CONTROLS
+from fedweave.results.marks import CONTROLS, reason_without_verdict
 from fedweave.study import catalogue
-
-# What a test without a verdict lacks -> the words of the page.
-WITHOUT_VERDICT = {
-    statistics.ONE_SEED: "one seed: no verdict",
-    statistics.FEW_CLIENTS: f"fewer than {LEAST_CLIENTS} clients: no verdict",
-}
 
 
 @dataclass(frozen=True)
@@ -216,7 +209,7 @@ def _compare(
 def why_no_verdict(study: str, key: str, first: str, second: str) -> str:
     """Why a pair has no p value, in words; empty if it has one."""
     test = compare(study, key, first, second)
-    return "" if test.verdict else WITHOUT_VERDICT[test.over]
+    return "" if test.verdict else reason_without_verdict(test.over)
 
 
 def _interval(study: str, key: str, first: str, second: str) -> Answer:
@@ -269,7 +262,7 @@ def _count_better_within(studies: str, control: str) -> Answer:
 
 def _count_undecidable(studies: str, control: str) -> Answer:
     reasons = [compare(*pair).over for pair in _against(studies, control)]
-    return Answer(tuple(map(reasons.count, WITHOUT_VERDICT)), 0, separator=" and ")
+    return Answer(tuple(map(reasons.count, (statistics.ONE_SEED, statistics.FEW_CLIENTS))), 0, separator=" and ")
 
 
 def _value(table: str, key: str, column: str) -> Answer:

@@ -1,15 +1,13 @@
 """The margin of practical equivalence as users give it, and its file in a folder of results."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from fedweave.api.arguments import as_python
 from fedweave.errors import BadInput
-from fedweave.files import write_atomic
 from fedweave.metrics import Margin, parse_margin
 from fedweave.results import Study
-from fedweave.results.runs import MARGINS
+from fedweave.results.runs import write_margins
 
 
 def check_margin(value: Any) -> Margin:
@@ -35,7 +33,7 @@ def set_margin(study: Study, margin: Margin) -> Study:
 
 def store(study: Study) -> None:
     """Write the margins of the study into its folder."""
-    write_atomic(study.folder / MARGINS, json.dumps(as_plain(study.margins), indent=2) + "\n")
+    write_margins(study.folder, as_plain(study.margins))
 
 
 def as_plain(margins: Mapping[str, Margin]) -> dict[str, float | str]:

@@ -6,13 +6,8 @@ import numpy as np
 
 from fedweave.errors import format_count
 from fedweave.results import statistics
+from fedweave.results.marks import reason_without_verdict
 from fedweave.results.statistics import Comparison
-
-REASONS = {
-    statistics.ONE_SEED: "one seed: no verdict",
-    statistics.FEW_CLIENTS: f"fewer than {statistics.LEAST_CLIENTS} clients: no verdict",
-    statistics.NOT_COMPARED: "scores are missing: no verdict",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +49,7 @@ class PairedTest(Comparison):
             return f"equivalent (within {self.margin:.4g}; p = {self.p_equivalent:.3g})"
         if self.verdict == statistics.OPEN:
             return f"open{self._further_seeds}"
-        return REASONS.get(self.over, "no verdict")
+        return reason_without_verdict(self.over)
 
     @property
     def _further_seeds(self) -> str:

@@ -40,20 +40,21 @@ class JointTest:
     @cached_property
     def statistic(self) -> Floats:
         """Student's t of each pair, signed [K]."""
-        between_clients = np.maximum(self.model.between_clients, self._least / (self.model.clients - 1))
-        cells = self.model.seeds * self.model.clients
-        return _ratio(self.model.mean, np.sqrt((between_clients + self.model.seed_excess) / cells), self.model.equal)
+        return self._student(self.model.mean, self.model.between_clients)
+
+    def _student(self, mean: Floats, between_clients: Floats) -> Floats:
+        """Student's t of mean differences [..., K] with mean squares between clients [..., K]."""
+        model = self.model
+        # What rounding may leave of a sum of squares around the mean: a smaller one is that of equal differences.
+        least = 1e-9 * self._squares / (model.clients - 1)
+        variance = (np.maximum(between_clients, least) + model.seed_excess) / (model.seeds * model.clients)
+        return _ratio(mean, np.sqrt(variance), model.equal)
 
     @cached_property
     def _squares(self) -> Floats:
         """Sum of squares of each pair's client differences, times S [K]."""
         first, second = self.model.pairs.T
         return self.model.seeds * ((self.model.scores[first] - self.model.scores[second]) ** 2).sum(1)
-
-    @property
-    def _least(self) -> Floats:
-        """What rounding may leave of a sum of squares around the mean: a smaller one is that of equal differences."""
-        return 1e-9 * self._squares
 
     @cached_property
     def p(self) -> Floats:
@@ -158,15 +159,14 @@ class JointTest:
         means = signs @ model.scores.T / model.clients
         mean = means[:, first] - means[:, second]
         # The sum of squares is the same under every flip.
-        between_clients = np.maximum(self._squares - cells * mean**2, self._least) / (model.clients - 1)
-        error = np.sqrt((between_clients + model.seed_excess) / cells)
+        between_clients = (self._squares - cells * mean**2) / (model.clients - 1)
         if model.varies.any():
             # The true mean squares between seeds that would explain the moderated ones.
             common = model.prior_freedom * model.prior_between_seeds * pool
             squares = common + (model.seeds - 1) * model.own_between_seeds
             excess = np.maximum(squares / chi_squared[:, first, second] - model.rest, 0.0) * model.varies
             mean = mean + (normals[:, first] - normals[:, second]) * np.sqrt(excess / (2 * cells))
-        return _ratio(mean, error, model.equal)
+        return self._student(mean, between_clients)
 
 
 @lru_cache(maxsize=2)

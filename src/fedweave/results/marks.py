@@ -22,6 +22,21 @@ MEANING = {
 }
 
 
+def reason_without_verdict(over: str, units: str = "clients") -> str:
+    """Why a test has no verdict, in a few words.
+
+    Args:
+        over: as of `statistics.Comparison`.
+        units: what tests take as independent.
+    """
+    reasons = {
+        statistics.ONE_SEED: "one seed",
+        statistics.FEW_CLIENTS: f"fewer than {statistics.LEAST_CLIENTS} {units}",
+        statistics.NOT_COMPARED: "scores are missing",
+    }
+    return f"{reasons[over]}: no verdict"
+
+
 def outcome(test: Mapping[str, Any], method: str) -> str:
     """The verdict of a test for `method`: better, worse, equivalent, open, or "" where there is none."""
     verdict = str(test["verdict"])

@@ -110,12 +110,11 @@ def fit(values: Floats, pairs: NDArray[np.int64]) -> PairedModel:
     mean = differences.mean(1)
     between_clients = seeds * ((differences - mean[:, None]) ** 2).sum(1) / (clients - 1)
     varies = depends_on_seed[first] | depends_on_seed[second]
-    own, rest = _seed_squares(values, first, second)
+    every_square, every_rest = _seed_squares(values)
+    own, rest = every_square[first, second], every_rest[first, second]
     squares = (seeds - 1) * own + (clients - 1) * (between_clients + (seeds - 1) * rest) + seeds * clients * mean**2
     everywhere = np.triu_indices(methods, 1)
-    every_square, _ = _seed_squares(values, *everywhere)
-    varying = depends_on_seed[everywhere[0]] | depends_on_seed[everywhere[1]]
-    pool = every_square[varying]
+    pool = every_square[everywhere][depends_on_seed[everywhere[0]] | depends_on_seed[everywhere[1]]]
     prior = prior_freedom = 0.0
     if seeds > 1 and len(pool):
         prior, prior_freedom = float(pool.mean()), estimate_prior_freedom(pool, seeds - 1)
@@ -127,18 +126,20 @@ def fit(values: Floats, pairs: NDArray[np.int64]) -> PairedModel:
     )  # fmt: skip
 
 
-def _seed_squares(values: Floats, first: NDArray[np.int64], second: NDArray[np.int64]) -> tuple[Floats, Floats]:
-    """Mean squares of the differences of pairs, between seeds and of single cells, [K] each; 0 for one seed."""
+def _seed_squares(values: Floats) -> tuple[Floats, Floats]:
+    """Mean squares of the differences of every two methods, between seeds and of single cells, [M, M] each; 0 for one
+    seed.
+    """
     methods, seeds, clients = values.shape
     if seeds < 2:
-        return np.zeros(len(first)), np.zeros(len(first))
+        return np.zeros((methods, methods)), np.zeros((methods, methods))
     of_seeds = values.mean(2) - values.mean((1, 2))[:, None]
     cells = values - values.mean(1, keepdims=True) - of_seeds[:, :, None]
     flat = cells.reshape(methods, -1)
     products = flat @ flat.T  # of all pairs at once: K differences [S, N] would be large
     own = np.diag(products)
-    rest = np.maximum(own[first] + own[second] - 2 * products[first, second], 0.0)
-    between = clients * ((of_seeds[first] - of_seeds[second]) ** 2).sum(1)
+    rest = np.maximum(own[:, None] + own - 2 * products, 0.0)
+    between = clients * ((of_seeds[:, None] - of_seeds) ** 2).sum(2)
     return between / (seeds - 1), rest / ((seeds - 1) * max(1, clients - 1))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from fedweave.errors import BadInput, choose, format_count
-from fedweave.files import read, read_table
+from fedweave.files import read, read_table, write_atomic
 from fedweave.metrics import Margin, default_margin, parse_margin
 from fedweave.results import published
 from fedweave.results.marks import CONTROLS, REFERENCES, control_column
@@ -292,6 +292,11 @@ def load_study(folder: Path | str, only: Collection[str] | None = None) -> Study
 def by_task(study: Study) -> dict[str, list[Run]]:
     """Task -> its runs."""
     return {task: [run for run in study.runs if run.task == task] for task in sorted({run.task for run in study.runs})}
+
+
+def write_margins(folder: Path, margins: Mapping[str, object]) -> None:
+    """Store the margins of a study, as users write them, beside its results."""
+    write_atomic(folder / MARGINS, json.dumps(dict(margins), indent=2) + "\n")
 
 
 def read_margins(folder: Path) -> dict[str, Margin]:

@@ -21,7 +21,7 @@ from fedweave.results.parts import scores_by_method
 from fedweave.results.quantities import MIB, cohorts, measures
 from fedweave.results.references import controls
 from fedweave.results.repetitions import interval
-from fedweave.results.runs import MARGINS, Run, Study, by_task, load_study
+from fedweave.results.runs import Run, Study, by_task, load_study, write_margins
 from fedweave.results.selection import clients, progress, score_matrix
 from fedweave.runs import selection
 
@@ -261,7 +261,7 @@ def write(folder: Path | str, partitions: Path | None = None, margins: Mapping[s
         margins: of practical equivalence, as in params.yaml; None keeps those of the folder.
     """
     if margins is not None:
-        write_atomic(Path(folder) / MARGINS, json.dumps(dict(margins), indent=2) + "\n")
+        write_margins(Path(folder), margins)
     study = load_study(folder)
     result = compute_tables(study, partitions)
     for field, frame in result._replace(board=result.board[COLUMNS])._asdict().items():

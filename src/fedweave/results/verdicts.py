@@ -10,7 +10,7 @@ from fedweave.errors import format_count
 from fedweave.metrics import unit
 from fedweave.results import parts, statistics
 from fedweave.results.formats import format_score
-from fedweave.results.marks import NOTHING_SHOWN, assign_marks, outcome
+from fedweave.results.marks import NOTHING_SHOWN, assign_marks, outcome, reason_without_verdict
 from fedweave.results.runs import Run, Study, by_task
 from fedweave.results.tables import Tables
 
@@ -91,11 +91,8 @@ def short_reason(runs: Sequence[Run], tests: pd.DataFrame) -> str:
         tests: of the task.
     """
     over = {*tests["over"]} - {statistics.NOT_COMPARED}
-    if over == {statistics.ONE_SEED}:
-        return "one seed: no verdict"
-    if over == {statistics.FEW_CLIENTS}:
-        return f"fewer than {statistics.LEAST_CLIENTS} {parts.name_parts(runs)}: no verdict"
-    return ""
+    by_design = over in ({statistics.ONE_SEED}, {statistics.FEW_CLIENTS})
+    return reason_without_verdict(over.pop(), parts.name_parts(runs)) if by_design else ""
 
 
 def describe_fixed(tests: pd.DataFrame) -> str:
