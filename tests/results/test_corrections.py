@@ -7,13 +7,13 @@ import pytest
 from scipy.special import polygamma
 from scipy.stats import t as student
 
+from benchmarks.verdicts import Cell, name_methods
 from fedweave.errors import BadInput
 from fedweave.metrics import Margin
 from fedweave.results import paired_model, ranking, statistics
 from fedweave.results.joint_test import JointTest
 from fedweave.results.marks import CONTROLS
 from fedweave.results.repetitions import interval, mean_squares
-from tests.simulated_scores import draw_scores
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def every_pair(methods: int) -> np.ndarray:
 
 def test_the_mean_squares_of_pairs_are_those_of_their_differences(rng: np.random.Generator) -> None:
     """All pairs are computed at once, from products of the methods' cells."""
-    values = draw_scores(rng, methods=5, seeds=4, clients=7, ratio=0.5)
+    values = Cell(0.5, 4, 7, 5).study(rng)
     model = paired_model.fit(values, every_pair(5))
     for k, (a, b) in enumerate(model.pairs):
         difference = values[a] - values[b]
@@ -48,7 +48,7 @@ def test_one_pair_alone_is_the_mixed_model(rng: np.random.Generator) -> None:
     """With two methods nothing moderates: p is that of the quasi-F test with Satterthwaite's degrees of freedom."""
     tested = 0
     for _ in range(20):
-        first, second = draw_scores(rng, methods=2, seeds=4, clients=9, ratio=0.7)
+        first, second = Cell(0.7, 4, 9, 2).study(rng)
         of_seeds, of_clients, of_cells = mean_squares(first - second)
         (test,) = statistics.compare_pairs({"a": first, "b": second}, [("a", "b")], True)
         if of_seeds < of_cells:  # a component of variance is negative and counts as zero
@@ -101,7 +101,7 @@ def test_without_seeds_the_correction_is_the_maximum_over_all_flips(rng: np.rand
 
 
 def test_a_smaller_statistic_never_has_the_smaller_corrected_p(rng: np.random.Generator) -> None:
-    values = draw_scores(rng, methods=6, seeds=3, clients=8, ratio=0.3)
+    values = Cell(0.3, 3, 8, 6).study(rng)
     values[2] += 2
     test = JointTest(paired_model.fit(values, every_pair(6)))
     corrected = test._step_down(np.abs(test.statistic), np.zeros(15))
@@ -110,7 +110,7 @@ def test_a_smaller_statistic_never_has_the_smaller_corrected_p(rng: np.random.Ge
 
 
 def test_a_smaller_family_corrects_less(rng: np.random.Generator) -> None:
-    scores = draw_scores(rng, methods=10, seeds=3, clients=12, ratio=0.2)
+    scores = Cell(0.2, 3, 12, 10).study(rng)
     values = dict(zip((*CONTROLS, *"abcdefgh"), scores + np.linspace(0, 2, 10)[:, None, None], strict=True))
     every = {frozenset((c.method, c.other)): c for c in statistics.compare_all_pairs(values, True)}
     controls = statistics.compare_to_controls(values, CONTROLS, True)
@@ -121,14 +121,14 @@ def test_a_smaller_family_corrects_less(rng: np.random.Generator) -> None:
 
 def test_p_has_no_floor_where_clients_are_many(rng: np.random.Generator) -> None:
     """A correction over hundreds of tests of many tasks must be able to find something."""
-    values = draw_scores(rng, methods=4, seeds=5, clients=100, ratio=0.05)
+    values = Cell(0.05, 5, 100, 4).study(rng)
     values[0] += 5
     tests = statistics.compare_all_pairs(dict(zip("abcd", values, strict=True)), True)
     assert max(c.p for c in tests if c.method == "a") < 1e-6
 
 
 def test_the_error_with_more_seeds_approaches_that_over_clients(rng: np.random.Generator) -> None:
-    values = draw_scores(rng, methods=4, seeds=3, clients=10, ratio=0.5)
+    values = Cell(0.5, 3, 10, 4).study(rng)
     model = paired_model.fit(values, every_pair(4))
     error = model.error_with(np.array([3.0, 6.0, 1e9]))
     positive = model.between_clients > model.rest
@@ -139,26 +139,22 @@ def test_the_error_with_more_seeds_approaches_that_over_clients(rng: np.random.G
     np.testing.assert_allclose(error[2, positive], of_clients[positive], rtol=1e-3)
 
 
-# (ratio, seeds, clients, methods, effects, spread of variances): where a test over clients alone, or one without
-# moderation, made a false claim in a fifth to four fifths of studies, and corners of the grid of benchmarks.verdicts.
+# Where a test over clients alone, or one without moderation, made a false claim in a fifth to four fifths of studies,
+# and corners of the grid.
 CELLS = [
-    (0.2, 2, 100, 6, "normal", 1.0), (0.35, 3, 100, 6, "normal", 2.0), (0.7, 2, 20, 12, "heavy tails", 1.0),
-    (0.0, 3, 10, 12, "skewed", 2.0), (0.1, 5, 6, 6, "skewed", 1.0),
+    Cell(0.2, 2, 100, 6), Cell(0.35, 3, 100, 6, variances="factor 4"), Cell(0.7, 2, 20, 12, "heavy tails"),
+    Cell(0.0, 3, 10, 12, "skewed", "factor 4"), Cell(0.1, 5, 6, 6, "skewed"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("ratio", "seeds", "clients", "methods", "effects", "spread"), CELLS)
-def test_at_most_a_twentieth_of_studies_makes_a_false_claim(
-    ratio: float, seeds: int, clients: int, methods: int, effects: str, spread: float, rng: np.random.Generator
-) -> None:
+@pytest.mark.parametrize("cell", CELLS)
+def test_at_most_a_twentieth_of_studies_makes_a_false_claim(cell: Cell, rng: np.random.Generator) -> None:
     """Methods that do not differ. Nine in 120 studies, or more, have a chance of 1 in 7 at a level of 5 %; fifteen of
     1 in 1,000. The whole grid is `python -m benchmarks.verdicts`.
     """
     wrong = {"pairs": 0, "controls": 0}
-    names = (*CONTROLS, *(f"m{number}" for number in range(2, methods)))
     for _ in range(120):
-        scores = draw_scores(rng, methods, seeds, clients, ratio, effects, spread)
-        values = dict(zip(names, scores, strict=True))
+        values = dict(zip(name_methods(cell.methods), cell.study(rng), strict=True))
         wrong["pairs"] += any(c.better for c in statistics.compare_all_pairs(values, True, draws=500))
         wrong["controls"] += any(c.better for c in statistics.compare_to_controls(values, CONTROLS, True, draws=500))
     assert max(wrong.values()) < 15
@@ -168,7 +164,7 @@ def test_real_differences_are_found(rng: np.random.Generator) -> None:
     """A gain of 1.2 standard deviations of a client's differences, three seeds, twenty clients: in 86 % of studies."""
     found = 0
     for _ in range(100):
-        scores = draw_scores(rng, methods=6, seeds=3, clients=20, ratio=0.2)
+        scores = Cell(0.2, 3, 20, 6).study(rng)
         scores[2] += 1.2 * (2 + 2 / 3) ** 0.5
         values = dict(zip((*CONTROLS, *"abcd"), scores, strict=True))
         tests = statistics.compare_to_controls(values, CONTROLS, True, draws=500)
@@ -179,7 +175,7 @@ def test_real_differences_are_found(rng: np.random.Generator) -> None:
 def test_a_difference_of_the_margin_is_rarely_called_equivalent(rng: np.random.Generator) -> None:
     wrong = right = 0
     for _ in range(100):
-        scores = draw_scores(rng, methods=6, seeds=5, clients=48, ratio=0.1)
+        scores = Cell(0.1, 5, 48, 6).study(rng)
         scores[::2] += 1.5
         pairs = statistics.compare_all_pairs(dict(zip("abcdef", scores, strict=True)), True, Margin(points=1.5), 500)
         apart = ["ace".find(c.method) * "ace".find(c.other) < 0 for c in pairs]

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_1samp
 
+from benchmarks.verdicts import Cell
 from fedweave.errors import BadInput
 from fedweave.metrics import METRICS, Margin, Metric, default_margin, parse_margin
 from fedweave.plots import cliques_of, space_labels
 from fedweave.results import ranking, statistics
 from fedweave.results.repetitions import interval
-from tests.simulated_scores import draw_scores
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_an_open_comparison_names_the_seeds_that_would_decide(rng: np.random.Gen
 
 
 def test_a_diverged_method_changes_no_other_verdict(rng: np.random.Generator) -> None:
-    scores = draw_scores(rng, methods=4, seeds=3, clients=10, ratio=0.2)
+    scores = Cell(0.2, 3, 10, 4).study(rng)
     values = dict(zip("abcd", scores, strict=True))
     broken = values | {"diverged": np.where(np.eye(3, 10) > 0, np.nan, 50.0)}
     every = statistics.compare_all_pairs(broken, True)
@@ -163,7 +163,7 @@ def test_methods_with_other_numbers_of_seeds_have_an_interval_over_clients(rng: 
 
 
 def test_equal_calls_give_equal_numbers(rng: np.random.Generator) -> None:
-    values = dict(zip("abcde", draw_scores(rng, methods=5, seeds=3, clients=16, ratio=0.2), strict=True))
+    values = dict(zip("abcde", Cell(0.2, 3, 16, 5).study(rng), strict=True))
     first, second = ([*map(astuple, statistics.compare_all_pairs(values, True))] for _ in range(2))
     np.testing.assert_equal(first, second)
 
