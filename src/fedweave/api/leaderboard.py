@@ -8,7 +8,7 @@ import pandas as pd
 
 from fedweave.metrics import unit
 from fedweave.results import MIB, Run, Study, statistics
-from fedweave.results.marks import CONTROLS, add_marks, control_column, control_tests
+from fedweave.results.marks import CONTROLS, MEANING, add_marks, control_column, control_tests
 
 SCORES = ("rank", "method", "metric", "mean", "std", "low", "high", "seeds", "verdict", "p", "margin")
 PRINTED = ("task", "rank", "method", "metric", "mean", "std", "low", "high", "verdict", "vs_local", "vs_fedavg_ft",
@@ -82,7 +82,7 @@ def explain_words(board: pd.DataFrame, study: Study) -> list[str]:
     metrics = board[has_word["equivalent"]]["metric"].unique()
     lines += [f"equivalent: the {metric} differs by no more than {study.margin(metric).describe(metric)}"
               for metric in metrics]  # fmt: skip
-    return lines + ["open: neither a difference nor equivalence is shown"] * bool(has_word["open"].any())
+    return lines + [MEANING["open"]] * bool(has_word["open"].any())
 
 
 def format_text(board: pd.DataFrame, rules: pd.DataFrame) -> str:

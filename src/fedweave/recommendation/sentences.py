@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from fedweave.api.paired_test import REASONS
 from fedweave.errors import format_count
 from fedweave.metrics import unit
 from fedweave.recommendation import answers as kinds
@@ -14,6 +13,7 @@ from fedweave.recommendation import per_client
 from fedweave.recommendation.answers import NO_VERDICT, Answers
 from fedweave.results import statistics
 from fedweave.results.formats import format_difference
+from fedweave.results.marks import NOTHING_SHOWN, reason_without_verdict
 from fedweave.results.verdicts import join_names
 
 MAX_NAMES = 8  # clients that a sentence names
@@ -113,7 +113,7 @@ def _advice(test: statistics.Comparison) -> str:
 
 
 def _explain_no_verdict(test: statistics.Comparison) -> str:
-    reason = REASONS.get(test.over, NO_VERDICT)
+    reason = reason_without_verdict(test.over)
     return f"{reason[0].upper()}{reason[1:]}"
 
 
@@ -157,7 +157,7 @@ def equal_methods(answer: Answers, metric: str, higher_is_better: bool) -> str:
     words = {
         statistics.BETTER: "Better on test rows",
         statistics.EQUIVALENT: f"Equivalent on test rows{_within(answer)}",
-        statistics.OPEN: "Open, as neither a difference nor equivalence is shown",
+        statistics.OPEN: f"Open, as {NOTHING_SHOWN}",
         NO_VERDICT: "No verdict",
     }
     found = {word: names for verdict, word in words.items() if (names := _labels(answer, board, verdict))}

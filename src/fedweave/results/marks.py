@@ -34,7 +34,7 @@ def reason_without_verdict(over: str, units: str = "clients") -> str:
         statistics.FEW_CLIENTS: f"fewer than {statistics.LEAST_CLIENTS} {units}",
         statistics.NOT_COMPARED: "scores are missing",
     }
-    return f"{reasons[over]}: no verdict"
+    return f"{reasons[over]}: no verdict" if over in reasons else "no verdict"
 
 
 def outcome(test: Mapping[str, Any], method: str) -> str:
