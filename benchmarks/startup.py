@@ -21,10 +21,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from shutil import copy
 
+from fedweave.pipelines import ROOT
 from rich.console import Console
 from rich.table import Table
-
-from fedweave.pipelines import ROOT
 
 TRAINING = {"train": "training", "ablate": "training", "tune": "tuning"}
 
@@ -50,7 +49,7 @@ def copy_project(folder: Path) -> Path:
     for name in filter(None, files.split("\0")):
         if (ROOT / name).exists():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            copy(ROOT / name, folder / name, follow_symlinks=False)  # src/fedweave/pipelines is a link to a folder
+            copy(ROOT / name, folder / name)
     subprocess.run([sys.executable, "-m", "dvc", "config", "core.no_scm", "true"], cwd=folder, check=True)
     return folder
 

@@ -1,4 +1,4 @@
-"""Stages, commands and services around the library: the only part that imports Prefect, MLflow, Optuna and DVC."""
+"""Stages, commands and services around the library: the only part that imports Prefect, MLflow and DVC."""
 
 import os
 import re

@@ -8,8 +8,10 @@ A project of `fedweave init` has a link to the package, and another environment 
 
 import os
 
+import fedweave
+
 LINK = ".fedweave/packages/fedweave"
-PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PACKAGE = os.path.dirname(os.path.abspath(fedweave.__file__))
 
 
 def difference() -> str:

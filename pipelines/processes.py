@@ -16,8 +16,9 @@ from weakref import WeakSet
 
 from fedweave.errors import BadInput
 from fedweave.files import user_errors
-from fedweave.pipelines.paths import STATE
 from fedweave.processes import die_with_parent
+
+from .paths import STATE
 
 GRACE = 10.0  # seconds between asking a process group to end and killing it
 INTERRUPT_GRACE = 60.0  # seconds that a command has to end its work after Ctrl-C

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedweave.errors import BadInput
-from fedweave.pipelines import linked
 from fedweave.study import plugins
 from fedweave.study.spec import PARAMS, read_yaml
+
+from . import linked
 
 if TYPE_CHECKING:
     from dvc.repo import Repo

@@ -12,8 +12,9 @@ from subprocess import Popen
 from typing import NamedTuple
 
 from fedweave.errors import BadInput
-from fedweave.pipelines import paths
-from fedweave.pipelines.addresses import (
+
+from . import paths
+from .addresses import (
     LOOPBACK,
     bound_host,
     check_store,
@@ -26,9 +27,9 @@ from fedweave.pipelines.addresses import (
     start_command,
     url,
 )
-from fedweave.pipelines.mlflow_records import stamp
-from fedweave.pipelines.mlflow_records.synchronise import watch_results
-from fedweave.pipelines.processes import ChildProcesses, run_main
+from .mlflow_records import stamp
+from .mlflow_records.synchronise import watch_results
+from .processes import ChildProcesses, run_main
 
 START_TIMEOUT = 600.0  # seconds for a server to answer: on a busy machine its imports alone take minutes
 READ_TIMEOUT = 2.0  # seconds to read the last lines of a server that has ended; what it started may hold the pipe open

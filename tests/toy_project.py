@@ -50,8 +50,7 @@ def make(folder: Path) -> None:
     (folder / "step.py").write_text(STEP.format(src=str(ROOT / "src"), root=str(ROOT)))
     for name in ("pids", "seen"):
         (folder / name).mkdir()
-    for name in ("pipelines", "prefect.yaml"):  # for workers, which load flows from their current folder
-        (folder / name).symlink_to(ROOT / name)
+    (folder / "prefect.yaml").symlink_to(ROOT / "prefect.yaml")
     Repo.init(str(folder), no_scm=True).close()
 
 

@@ -14,10 +14,11 @@ import pandas as pd
 from fedweave import results
 from fedweave.errors import BadInput
 from fedweave.files import read_table, write_atomic
-from fedweave.pipelines import paths
-from fedweave.pipelines.commands import claims
-from fedweave.pipelines.commands.stored_numbers import CLIENTS
-from fedweave.pipelines.processes import run_main
+
+from .. import paths
+from ..processes import run_main
+from . import claims
+from .stored_numbers import CLIENTS
 
 FOLDER = Path("docs/boards")
 PAGES = (Path("docs/zoo.md"),)

@@ -16,10 +16,11 @@ import pandas as pd
 from fedweave import results
 from fedweave.errors import BadInput
 from fedweave.files import write_atomic
-from fedweave.pipelines.commands import questions
-from fedweave.pipelines.commands.stored_numbers import FOLDER
 from fedweave.results import statistics
 from fedweave.study.config import read_yaml
+
+from . import questions
+from .stored_numbers import FOLDER
 
 WORDS = FOLDER / "claims.yaml"
 QUESTION = re.compile(r"\{([^{}]+)\}")

@@ -9,11 +9,12 @@ from rich.console import Console
 from rich.table import Table
 
 from fedweave.errors import BadInput, choose, format_count
-from fedweave.pipelines import processes
-from fedweave.pipelines.commands import studies
+
+from .. import processes
+from . import studies
 
 if TYPE_CHECKING:
-    from fedweave.pipelines.scheduling.submissions import Submission
+    from ..scheduling.submissions import Submission
 
 POLL = 10.0  # seconds between two queries of the queue
 STYLES = {"finished": "green", "failed": "red", "ended": "red", "running": "cyan", "waiting": ""}
@@ -30,7 +31,7 @@ def submit(study: Study = "", force: studies.Force = False) -> None:
 
     cluster.yaml says what they ask for.
     """
-    from fedweave.pipelines.scheduling import resources, submissions
+    from ..scheduling import resources, submissions
 
     cluster = resources.load()
     if study:
@@ -54,7 +55,7 @@ def submit(study: Study = "", force: studies.Force = False) -> None:
 @app.command()
 def status(study: Study = "") -> None:
     """How far every stage of STUDY is; without STUDY, of all that is submitted."""
-    from fedweave.pipelines.scheduling import collection, submissions
+    from ..scheduling import collection, submissions
 
     names = [study] if study else submissions.studies() or [""]
     for submission in list(map(_open_submission, names)):
@@ -75,7 +76,7 @@ def collect(
     wait: Annotated[bool, typer.Option("--wait", help="wait first until all jobs have ended")] = False,
 ) -> None:
     """Commit what has come back to DVC; when all has, also compare, and print the leaderboard."""
-    from fedweave.pipelines.scheduling import collection, submissions
+    from ..scheduling import collection, submissions
 
     submission = _open_submission(study)
     if wait:
@@ -95,10 +96,11 @@ def collect(
 
 def _finish(study: str) -> None:
     """Run the remaining stages here, unless one of them trains: it became stale after the submission."""
-    from fedweave.pipelines.scheduling import planning
-    from fedweave.pipelines.scheduling.dvc_graph import stale_stages
     from fedweave.study.config import read_yaml
     from fedweave.study.spec import PARAMS
+
+    from ..scheduling import planning
+    from ..scheduling.dvc_graph import stale_stages
 
     stages = planning.split(stale_stages(), read_yaml(PARAMS))[1]
     if stages:
@@ -133,7 +135,7 @@ def _open_submission(study: str) -> "Submission":
     Raises:
         BadInput: it has none.
     """
-    from fedweave.pipelines.scheduling import submissions
+    from ..scheduling import submissions
 
     name = study or _current_study()
     submission = submissions.load(name)

@@ -4,10 +4,11 @@ docs/reproduction/differences.yaml names the pairs of each study, such as `FED-P
 """
 
 from fedweave.errors import choose
-from fedweave.pipelines.commands import questions
-from fedweave.pipelines.commands.stored_numbers import FOLDER, client_scores, rows
 from fedweave.results import EMPTY, marks, statistics
 from fedweave.study.config import read_yaml
+
+from . import questions
+from .stored_numbers import FOLDER, client_scores, rows
 
 PAIRS = FOLDER / "differences.yaml"
 Pair = tuple[str, str]

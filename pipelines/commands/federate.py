@@ -10,8 +10,9 @@ import typer
 from rich.console import Console
 
 from fedweave.errors import BadInput, choose, format_count
-from fedweave.pipelines.commands.studies import Uses
 from fedweave.study import plugins
+
+from .studies import Uses
 
 if TYPE_CHECKING:
     from fedweave.data import Dataset, Partition
@@ -43,8 +44,9 @@ def export(
     """
     from fedweave.deployment import export as exporting
     from fedweave.deployment import support
-    from fedweave.pipelines.stages.train import tuned_values
     from fedweave.runs import assembly
+
+    from ..stages.train import tuned_values
 
     plugins.load(plugins.resolve_paths(uses or [], "--uses").values())
     study = assembly.load()
@@ -71,7 +73,8 @@ def check_partition(run: "Run", dataset: "Dataset", partition: "Partition") -> N
         BadInput: naming the task and the command that makes the partition again.
     """
     from fedweave import data
-    from fedweave.pipelines.stages.partition import digest
+
+    from ..stages.partition import digest
 
     settings = data.splits(run.task.partition)[0]
     expected = data.partition(dataset, **settings)

@@ -21,9 +21,10 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from fedweave.errors import BadInput, choose
-from fedweave.pipelines.commands import claims, questions
-from fedweave.pipelines.commands.stored_numbers import FOLDER
 from fedweave.study.config import read_yaml
+
+from . import claims, questions
+from .stored_numbers import FOLDER
 
 SOURCES = FOLDER / "figures.yaml"
 STATED = "stated"

@@ -22,12 +22,13 @@ from fedweave.errors import BadInput
 from fedweave.federation.graph_quality import AUC, quality
 from fedweave.federation.graph_settings import is_control
 from fedweave.files import read_table, write_atomic
-from fedweave.pipelines import paths
-from fedweave.pipelines.commands import boards, claims
-from fedweave.pipelines.commands.stored_numbers import CLIENTS
-from fedweave.pipelines.processes import run_main
 from fedweave.results.formats import with_minus_sign
 from fedweave.results.marks import SYMBOLS
+
+from .. import paths
+from ..processes import run_main
+from . import boards, claims
+from .stored_numbers import CLIENTS
 
 STUDY = "graphs"
 PAGE = Path("docs/graphs.md")

@@ -21,11 +21,12 @@ from fedweave.api.plan import GRAPH, ROWS, plan
 from fedweave.api.reading import check_encoding, read_folder
 from fedweave.errors import BadInput, format_count
 from fedweave.files import write_atomic
-from fedweave.pipelines.commands import data_options as opt
-from fedweave.pipelines.commands import studies
 from fedweave.registry import definition
 from fedweave.study import plugins
 from fedweave.study.catalogue import STUDIES
+
+from . import data_options as opt
+from . import studies
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,7 +12,10 @@ from rich.text import Text
 from fedweave import __version__
 from fedweave.errors import BadInput, Diverged, choose, exit_code
 from fedweave.files import user_errors
-from fedweave.pipelines.commands import (
+from fedweave.study import plugins
+
+from ..scheduling import workers
+from . import (
     cluster,
     federate,
     importing,
@@ -25,8 +28,6 @@ from fedweave.pipelines.commands import (
     single_run,
     studies,
 )
-from fedweave.pipelines.scheduling import workers
-from fedweave.study import plugins
 
 app = typer.Typer(
     help="Personalized federated learning methods, trained, tuned and compared on equal terms.",

@@ -12,12 +12,13 @@ import fedweave as fw
 from fedweave.errors import MAX_SUGGESTIONS, BadInput, choose, suggest
 from fedweave.federation.protocol import Method
 from fedweave.methods import METHODS
-from fedweave.pipelines.commands import data_options as opt
-from fedweave.pipelines.commands.interrupts import explain_interrupt
-from fedweave.pipelines.commands.single_run import parse_pairs
-from fedweave.pipelines.commands.studies import Uses
-from fedweave.pipelines.stages import terminal
 from fedweave.study import plugins
+
+from ..stages import terminal
+from . import data_options as opt
+from .interrupts import explain_interrupt
+from .single_run import parse_pairs
+from .studies import Uses
 
 app = typer.Typer()
 # Arguments of fw.compare and fw.recommend that --set does not take -> the option of the commands for them.
@@ -177,8 +178,9 @@ def show(comparison: fw.Comparison) -> None:
     """Print the leaderboard, the summary in sentences, warnings, and the path of the report."""
     from fedweave import results
     from fedweave.api.folder import find_partitions
-    from fedweave.pipelines.stages import leaderboard
     from fedweave.report.summary import summary
+
+    from ..stages import leaderboard
 
     console = terminal.console()
     tables = results.load_tables(comparison.study, find_partitions(comparison.study.folder))

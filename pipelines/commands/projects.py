@@ -13,10 +13,11 @@ from rich.console import Console
 
 from fedweave.errors import BadInput
 from fedweave.files import write_atomic
-from fedweave.pipelines import signed_files, template
-from fedweave.pipelines.commands.data_options import output_path
 from fedweave.study import plugins
 from fedweave.study.code import PACKAGE
+
+from .. import signed_files, template
+from .data_options import output_path
 
 CHECKOUT_STAGE_COMMAND = "python -IS pipelines/launching/launcher.py"
 STAGE_COMMAND = "python -m fedweave.pipelines.launching.launcher"
@@ -170,9 +171,6 @@ def _link(link: Path, target: Path) -> None:
 def contents() -> dict[str, str]:
     """Name -> text of the files of a new project, without params.yaml."""
     texts = {name: template(name).read_text(encoding="utf-8") for name in COPIED}
-    texts["prefect.yaml"] = re.sub(
-        r"pipelines/scheduling/flows\.py:(\w+)", r"fedweave.pipelines.scheduling.flows.\1", texts["prefect.yaml"]
-    )
     stages = template("dvc.yaml").read_text(encoding="utf-8")
     stages = stages.replace(CHECKOUT_STAGE_COMMAND, STAGE_COMMAND).replace(CHECKOUT_DEPENDENCY, "")
     package_vars = f"vars:\n  - {PACKAGES}  # fedweave and packages with plug-ins; `fedweave init .` writes it\n"
@@ -209,7 +207,8 @@ def _init_dvc(folder: Path, in_git: bool) -> None:
 
 def _write_first_params(folder: Path) -> None:
     """Write params.yaml of the first study, as `fedweave study use first` does."""
-    from fedweave.pipelines.commands.studies import dump
     from fedweave.study.catalogue import expand
+
+    from .studies import dump
 
     write_atomic(folder / "params.yaml", dump(expand("first", folder / "studies")))

@@ -43,20 +43,11 @@ import numpy as np
 
 from fedweave.errors import BadInput, choose
 from fedweave.metrics import METRICS, default_margin
-from fedweave.pipelines.commands.stored_numbers import (
-    FOLDER,
-    Board,
-    Group,
-    Row,
-    cell,
-    client_scores,
-    modified,
-    printed_rows,
-    rows,
-)
 from fedweave.results import statistics
 from fedweave.results.marks import CONTROLS, reason_without_verdict
 from fedweave.study import catalogue
+
+from .stored_numbers import FOLDER, Board, Group, Row, cell, client_scores, modified, printed_rows, rows
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,14 @@ from rich.table import Table
 import fedweave as fw
 from fedweave.errors import BadInput
 from fedweave.metrics import unit
-from fedweave.pipelines.commands import data_options as opt
-from fedweave.pipelines.commands import own_data
-from fedweave.pipelines.commands.interrupts import explain_interrupt
-from fedweave.pipelines.commands.studies import Uses
-from fedweave.pipelines.stages import terminal
 from fedweave.results import format_score
 from fedweave.study import plugins
+
+from ..stages import terminal
+from . import data_options as opt
+from . import own_data
+from .interrupts import explain_interrupt
+from .studies import Uses
 
 app = typer.Typer()
 

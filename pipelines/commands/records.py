@@ -16,9 +16,10 @@ def report(
 ) -> None:
     """Build results/<study>/report.html and print the leaderboard."""
     import fedweave as fw
-    from fedweave.pipelines import paths
-    from fedweave.pipelines.stages import leaderboard
-    from fedweave.pipelines.stages import report as stage
+
+    from .. import paths
+    from ..stages import leaderboard
+    from ..stages import report as stage
 
     folder = paths.RESULTS / study
     if study and (folder / "partitions").is_dir():  # a folder of `fedweave run`, for which no stage makes the tables
@@ -33,7 +34,7 @@ def report(
 @app.command()
 def search(task: Annotated[str, typer.Argument(help="a task of params.yaml")]) -> None:
     """Run trials of the searches of TASK, in addition to the stage `tune`. Start one per core or machine."""
-    from fedweave.pipelines.stages import tune
+    from ..stages import tune
 
     keys = tune.run_searches(task)
     if not keys:
@@ -45,7 +46,7 @@ def search(task: Annotated[str, typer.Argument(help="a task of params.yaml")]) -
 @app.command()
 def dashboard(port: Annotated[int, typer.Option(help="port on loopback")] = 8080) -> None:
     """Optuna's live dashboard of all searches of the study, until Ctrl-C."""
-    from fedweave.pipelines.searching import dashboard as server
+    from .. import search_dashboard as server
 
     server.main(port)
 
@@ -58,6 +59,6 @@ def log(
     ] = False,
 ) -> None:
     """Log studies to MLflow from their result files. This also restores a deleted database."""
-    from fedweave.pipelines.mlflow_records import tracking
+    from ..mlflow_records import tracking
 
     tracking.main(*(study or []), models=models)

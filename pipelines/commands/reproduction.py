@@ -17,12 +17,13 @@ import pandas as pd
 from fedweave import results
 from fedweave.errors import BadInput, choose
 from fedweave.files import read_table, write_atomic
-from fedweave.pipelines import paths
-from fedweave.pipelines.commands import claims, differences, figures
-from fedweave.pipelines.commands.stored_numbers import CLIENTS, printed_rows
-from fedweave.pipelines.processes import run_main
 from fedweave.results import marks, published
 from fedweave.study import catalogue
+
+from .. import paths
+from ..processes import run_main
+from . import claims, differences, figures
+from .stored_numbers import CLIENTS, printed_rows
 
 PAGE = Path("docs/reproduction.md")
 METHODS = Path("docs/methods")

@@ -14,11 +14,12 @@ from rich.table import Table
 import fedweave as fw
 from fedweave.errors import BadInput, choose, format_value, prefix_errors
 from fedweave.metrics import unit
-from fedweave.pipelines import template
-from fedweave.pipelines.commands.data_options import output_path
-from fedweave.pipelines.commands.interrupts import explain_interrupt
-from fedweave.pipelines.commands.studies import Uses
 from fedweave.study import catalogue, config, plugins, schema, spec
+
+from .. import template
+from .data_options import output_path
+from .interrupts import explain_interrupt
+from .studies import Uses
 
 RAW = Path("data/raw")
 BLOCKS = {"evaluate": schema.EvaluateSpec, "train": schema.TrainSpec}

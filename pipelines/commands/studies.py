@@ -12,11 +12,12 @@ from rich.console import Console
 
 from fedweave.errors import BadInput, Busy, choose, format_count
 from fedweave.files import write_atomic
-from fedweave.pipelines import addresses, processes, signed_files
-from fedweave.pipelines.commands import projects
-from fedweave.pipelines.launching import locking
-from fedweave.pipelines.paths import RESULTS
 from fedweave.study import catalogue, plugins, spec
+
+from .. import addresses, processes, signed_files
+from ..launching import locking
+from ..paths import RESULTS
+from . import projects
 
 NUMBER_LIKE = re.compile(r"[-+._0-9][-+._0-9a-fA-FxXoO:]*$")
 
@@ -133,8 +134,9 @@ def check_study(
     Raises:
         BadInput: as `select_study`, or for the first part of the study that cannot run.
     """
-    from fedweave.pipelines.stages import graphs
     from fedweave.runs import assembly
+
+    from ..stages import graphs
 
     content, where = select_study(name, tasks, methods, uses), str(catalogue.find_file(name))
     graphs.check(assembly.check(spec.parse(content, where), where), where)
@@ -152,7 +154,7 @@ def select_study(
     if not name.endswith((".yaml", ".yml")):
         catalogue.check_folder(name)
         choose(name, catalogue.studies(), "study", "fedweave list studies")
-    from fedweave.pipelines.stages.graphs import graph_paths
+    from ..stages.graphs import graph_paths
 
     content = catalogue.expand(name, uses=uses or ())
     content |= _packages(content)

@@ -9,11 +9,12 @@ import time
 from pathlib import Path
 
 from fedweave.errors import BadInput
-from fedweave.pipelines import ROOT, paths
-from fedweave.pipelines.addresses import is_reachable, mlflow_address, start_command
-from fedweave.pipelines.launching.lines import format_duration
-from fedweave.pipelines.mlflow_records import stamp, synchronise
-from fedweave.pipelines.stages import text_styles
+
+from .. import ROOT, paths
+from ..addresses import is_reachable, mlflow_address, start_command
+from ..mlflow_records import stamp, synchronise
+from ..stages import text_styles
+from .lines import format_duration
 
 
 def main(start: str = "") -> None:

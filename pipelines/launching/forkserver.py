@@ -20,10 +20,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from fedweave.pipelines.launching.freshness import imported_files, project_files, stamps
-from fedweave.pipelines.launching.inheritance import fixed_variables, inherit, initial_environment
 from fedweave.processes import die_with_parent
 from fedweave.study.code import PACKAGE, digest, find_dependencies
+
+from .freshness import imported_files, project_files, stamps
+from .inheritance import fixed_variables, inherit, initial_environment
 
 STAGES = (
     "download", "partition", "names", "code", "graphs", "sources", "tune", "train", "evaluate", "ablate", "report",
@@ -251,7 +252,7 @@ def preload() -> None:
 
 def run_stage(name: str, arguments: list[str]) -> NoReturn:
     """Run the stage `name` in this process, as `python -m pipelines.NAME` does."""
-    from fedweave.pipelines.processes import exit_process, run_main
+    from ..processes import exit_process, run_main
 
     try:
         module = importlib.import_module(f"fedweave.pipelines.stages.{name}")

@@ -4,8 +4,9 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from fedweave.pipelines import ROOT
 from fedweave.study.code import PACKAGE
+
+from .. import ROOT
 
 Stamp = tuple[int, int, int]
 

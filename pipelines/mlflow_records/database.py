@@ -13,7 +13,8 @@ from sqlalchemy.pool import StaticPool
 
 from fedweave.errors import BadInput
 from fedweave.files import USER_ERRORS, write_new
-from fedweave.pipelines import addresses
+
+from .. import addresses
 
 # What SQLite says where the disk is full, or the file or its folder cannot be written.
 DISK_ERRORS = ("database or disk is full", "disk I/O error", "readonly database", "unable to open database file")

@@ -24,10 +24,11 @@ from mlflow.entities import DatasetInput, InputTag, Metric
 from fedweave import plots, results
 from fedweave.data import load_dataset
 from fedweave.errors import BadInput
-from fedweave.pipelines.mlflow_records import writer
-from fedweave.pipelines.mlflow_records.writer import Entry, Store, Unit, metric
 from fedweave.report import optional_files
 from fedweave.results import Run, Study, Tables, verdicts
+
+from . import writer
+from .writer import Entry, Store, Unit, metric
 
 TAGS = (
     "study", "task", "dataset", "setting", "method", "label", "point", "select", "spec_hash", "device", "processor",

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from fedweave.errors import BadInput
 from fedweave.files import write_new
-from fedweave.pipelines import addresses
-from fedweave.pipelines.paths import STATE
+
+from .. import addresses
+from ..paths import STATE
 
 PROJECT = "project"  # tag of every run in a store that projects share
 FILE = STATE / "project"  # the project's name: the name of its folder when the file was made, and a random suffix

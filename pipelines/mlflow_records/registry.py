@@ -20,12 +20,13 @@ from mlflow.models import infer_signature
 from fedweave.api import packing
 from fedweave.methods import METHODS
 from fedweave.models import MODELS
-from fedweave.pipelines.mlflow_records import stamp
-from fedweave.pipelines.mlflow_records.owner import PROJECT
-from fedweave.pipelines.mlflow_records.writer import Store
 from fedweave.results import Run, Study, Tables, verdicts
 from fedweave.runs import serving
 from fedweave.study import plugins
+
+from . import stamp
+from .owner import PROJECT
+from .writer import Store
 
 SERVED = Path(__file__).with_name("served_model.py")
 CODE = [str(files("fedweave"))]

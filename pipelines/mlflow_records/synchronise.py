@@ -14,8 +14,9 @@ from functools import partial
 from pathlib import Path
 
 from fedweave.errors import BadInput
-from fedweave.pipelines import addresses
-from fedweave.pipelines.mlflow_records import stamp
+
+from .. import addresses
+from . import stamp
 
 STORE = "MLFLOW_TRACKING_URI"
 
@@ -35,7 +36,7 @@ def run_here(folder: Path, study: str) -> None:
     except BadInput as error:
         report_failure(study, error)
         return
-    from fedweave.pipelines.mlflow_records import tracking
+    from . import tracking
 
     tracking.try_log_study(folder)
 

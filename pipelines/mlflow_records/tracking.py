@@ -15,11 +15,12 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from fedweave import results
 from fedweave.errors import BadInput, format_count
-from fedweave.pipelines import addresses, project
-from fedweave.pipelines.mlflow_records import database, entries, registry, stamp, synchronise, versions, views, writer
-from fedweave.pipelines.paths import RESULTS, STATE
-from fedweave.pipelines.processes import run_main
 from fedweave.results import Study
+
+from .. import addresses, project
+from ..paths import RESULTS, STATE
+from ..processes import run_main
+from . import database, entries, registry, stamp, synchronise, versions, views, writer
 
 
 class StudyRecord(NamedTuple):

@@ -13,19 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from mlflow.entities import Run as Logged
 
-from fedweave.pipelines.mlflow_records import owner, stamp, writer
-from fedweave.pipelines.mlflow_records.writer import (
-    COMMIT,
-    CURRENT,
-    DIGEST,
-    PARENT,
-    RECORD,
-    RUN,
-    SUPERSEDED,
-    Store,
-    Unit,
-)
 from fedweave.runs.parallel import gather
+
+from . import owner, stamp, writer
+from .writer import COMMIT, CURRENT, DIGEST, PARENT, RECORD, RUN, SUPERSEDED, Store, Unit
 
 REASON_TAGS = ("superseded.reason", "superseded.commit", "superseded.at")  # tags of a superseded run
 MAX_LISTED = 3  # most changed settings in a reason

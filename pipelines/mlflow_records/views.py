@@ -8,10 +8,11 @@ from urllib.parse import quote, unquote
 import pandas as pd
 
 from fedweave import results
-from fedweave.pipelines import addresses
-from fedweave.pipelines.mlflow_records import owner
-from fedweave.pipelines.mlflow_records.writer import CURRENT, RECORD, Store
 from fedweave.results import Run, Study
+
+from .. import addresses
+from . import owner
+from .writer import CURRENT, RECORD, Store
 
 ABOUT = """\
 The methods on each task, best first: {links}.

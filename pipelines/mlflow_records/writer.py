@@ -22,8 +22,9 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from fedweave.errors import BadInput
-from fedweave.pipelines import addresses
-from fedweave.pipelines.mlflow_records import database, owner
+
+from .. import addresses
+from . import database, owner
 
 RUN, DIGEST, PARENT = "fedweave.run", "fedweave.digest", "mlflow.parentRunId"
 COMMIT = "mlflow.source.git.commit"

@@ -17,8 +17,9 @@ from prefect.artifacts import (
 )
 
 from fedweave.errors import BadInput
-from fedweave.pipelines import addresses, paths
-from fedweave.pipelines.mlflow_records import owner
+
+from .. import addresses, paths
+from ..mlflow_records import owner
 
 if TYPE_CHECKING:
     from mlflow.entities import Run

@@ -13,10 +13,11 @@ import submitit
 from submitit.core.utils import FailedJobError
 
 from fedweave.errors import BadInput
-from fedweave.pipelines.scheduling import slurm
-from fedweave.pipelines.scheduling.planning import group_by_resources
-from fedweave.pipelines.scheduling.resources import FILE, Cluster, Resources
-from fedweave.pipelines.scheduling.stage_jobs import StageJob, StageTask
+
+from . import slurm
+from .planning import group_by_resources
+from .resources import FILE, Cluster, Resources
+from .stage_jobs import StageJob, StageTask
 
 SBATCH_ERROR = re.compile(r"error: (.*)")
 NAME = "fedweave"  # of the jobs in the queue

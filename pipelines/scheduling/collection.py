@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedweave.errors import BadInput
-from fedweave.pipelines import project
-from fedweave.pipelines.scheduling import remote_stages, stage_tasks, submissions
-from fedweave.pipelines.scheduling.slurm import NEVER, JobState
-from fedweave.pipelines.scheduling.stage_jobs import Outcome, StageTask, digest, read_outcome
-from fedweave.pipelines.scheduling.submissions import Job, Submission
 from fedweave.study.config import read_yaml
 from fedweave.study.spec import PARAMS
+
+from .. import project
+from . import remote_stages, stage_tasks, submissions
+from .slurm import NEVER, JobState
+from .stage_jobs import Outcome, StageTask, digest, read_outcome
+from .submissions import Job, Submission
 
 ROUND = re.compile(r"seed (\d+): round (\d+)/(\d+)")
 TAIL_BYTES = 65536  # bytes at the end of a log that are searched for rounds

@@ -9,9 +9,10 @@ import networkx
 
 from fedweave.errors import BadInput, Busy, choose, format_count
 from fedweave.federation import graph_settings
-from fedweave.pipelines.launching import locking
-from fedweave.pipelines.project import repository
 from fedweave.study.spec import PARAMS, load, read_yaml
+
+from ..launching import locking
+from ..project import repository
 
 
 class StaleStage(NamedTuple):
@@ -60,7 +61,7 @@ def plan(targets: Sequence[str] = ()) -> Plan:
         changed = repo.status()
     content = read_yaml(PARAMS) if PARAMS.is_file() else {}
     if graph_settings.stored_graphs(content):  # DVC's graph has no edge for them, only the order of stages
-        from fedweave.pipelines.stages import graphs  # not above: it loads torch
+        from ..stages import graphs  # not above: it loads torch
 
         sources = graphs.replayed_runs(load(), str(PARAMS))
         graph.add_edges_from((f"train@{run}", f"train@{source}") for run, source in sources.items())

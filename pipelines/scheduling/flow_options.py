@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedweave.pipelines.scheduling.pool import Place
+from .pool import Place
 
 CORES = os.cpu_count() or 1
 

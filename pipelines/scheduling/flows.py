@@ -21,35 +21,19 @@ from pydantic import Field
 
 from fedweave.errors import BadInput, exit_code
 from fedweave.files import user_errors
-from fedweave.pipelines import addresses
-from fedweave.pipelines.mlflow_records import synchronise
-from fedweave.pipelines.paths import RESULTS
-from fedweave.pipelines.scheduling import (
-    dvc_graph,
-    flow_options,
-    host,
-    planning,
-    pool_names,
-    ray_cluster,
-    remote_stages,
-    server_watch,
-    slurm_flow,
-)
-from fedweave.pipelines.scheduling.artifacts import ProgressBar, RoundProgress, publish
-from fedweave.pipelines.scheduling.dvc_graph import StaleStage
-from fedweave.pipelines.scheduling.gpus import visible_devices
-from fedweave.pipelines.scheduling.host import EXPECTED, FailedStages, PermanentFailure, StageError, fail_in_one_line
-from fedweave.pipelines.scheduling.pool import (
-    Place,
-    WorkerLostError,
-    cancel_remote_runs,
-    check_project,
-    run_remotely,
-    server_settings,
-)
 from fedweave.study import catalogue
 from fedweave.study.config import read_yaml
 from fedweave.study.spec import PARAMS
+
+from .. import addresses
+from ..mlflow_records import synchronise
+from ..paths import RESULTS
+from . import dvc_graph, flow_options, host, planning, pool_names, ray_cluster, remote_stages, server_watch, slurm_flow
+from .artifacts import ProgressBar, RoundProgress, publish
+from .dvc_graph import StaleStage
+from .gpus import visible_devices
+from .host import EXPECTED, FailedStages, PermanentFailure, StageError, fail_in_one_line
+from .pool import Place, WorkerLostError, cancel_remote_runs, check_project, run_remotely, server_settings
 
 # Words of DVC about a stage that did not run -> name of its state in the UI
 NOT_RUN = {"didn't change, skipping": "Unchanged", "is cached - skipping run": "Restored"}

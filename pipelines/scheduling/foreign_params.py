@@ -11,8 +11,9 @@ from pathlib import Path
 
 from fedweave.errors import BadInput
 from fedweave.files import write_atomic
-from fedweave.pipelines import paths, signed_files
 from fedweave.study.spec import PARAMS
+
+from .. import paths, signed_files
 
 WRITTEN = paths.STATE / "params.written"  # digests of the last text that a work order brought, and of the one before
 

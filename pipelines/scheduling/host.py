@@ -13,8 +13,9 @@ from prefect import State, Task
 from prefect.states import Failed
 
 from fedweave.errors import BadInput
-from fedweave.pipelines.processes import ChildProcesses
-from fedweave.pipelines.scheduling.gpus import acquire_gpu
+
+from ..processes import ChildProcesses
+from .gpus import acquire_gpu
 
 P = ParamSpec("P")
 R = TypeVar("R")

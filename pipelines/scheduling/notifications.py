@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 from fedweave.errors import BadInput
-from fedweave.pipelines.scheduling import pool_names
+
+from . import pool_names
 
 if TYPE_CHECKING:
     from uuid import UUID

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedweave.pipelines.scheduling.dvc_graph import StaleStage
+from .dvc_graph import StaleStage
 
 MAX_ARRAY_SIZE = 1000  # tasks of an array: SLURM's limit is 1001 unless a cluster sets another
 

@@ -16,8 +16,8 @@ from prefect.deployments import run_deployment
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelling
 
-from fedweave.pipelines import addresses
-from fedweave.pipelines.scheduling import pool_names, pool_owner, remote_stages
+from .. import addresses
+from . import pool_names, pool_owner, remote_stages
 
 Place = Literal["here", "workers", "ray", "slurm"]
 POLL = 2.0  # seconds between two queries about a stage on a worker

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedweave.errors import BadInput
-from fedweave.pipelines.mlflow_records import owner as projects
-from fedweave.pipelines.scheduling.pool_names import VARIABLE
+
+from ..mlflow_records import owner as projects
+from .pool_names import VARIABLE
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.errors import BadInput
-from fedweave.pipelines.project import PROJECT_VARIABLE
-from fedweave.pipelines.scheduling import host, remote_stages
 from fedweave.runs.parallel import cores
+
+from ..project import PROJECT_VARIABLE
+from . import host, remote_stages
 
 CONNECT_TIMEOUT = 10  # seconds for an answer at RAY_ADDRESS
 POLL = 0.5  # seconds between two queries about a stage

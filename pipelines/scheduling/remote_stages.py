@@ -22,11 +22,12 @@ from uuid import uuid4
 from fedweave import pipelines
 from fedweave.errors import BadInput, choose, format_value
 from fedweave.files import write_atomic
-from fedweave.pipelines import paths, project
-from fedweave.pipelines.scheduling import foreign_params
 from fedweave.study import plugins
 from fedweave.study.config import load_yaml
 from fedweave.study.spec import PARAMS, check_names
+
+from .. import paths, project
+from . import foreign_params
 
 if TYPE_CHECKING:
     from dvc.output import Output

@@ -11,8 +11,8 @@ from typing import Any
 
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
-from fedweave.pipelines import addresses, ui
-from fedweave.pipelines.processes import end_all
+from .. import addresses, ui
+from ..processes import end_all
 
 LOSS_TIMEOUT = 120.0  # seconds without an answer after which a flow ends
 POLL = 3.0  # seconds between two questions to the server

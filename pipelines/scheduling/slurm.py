@@ -10,7 +10,8 @@ from typing import NamedTuple
 import psutil
 
 from fedweave.errors import BadInput, choose, format_value
-from fedweave.pipelines.scheduling.resources import FILE, Cluster, Resources, minutes
+
+from .resources import FILE, Cluster, Resources, minutes
 
 PROGRAMS = ("sbatch", "squeue", "sinfo", "scancel")
 HOST_HINT = f"go to a login node of the cluster, or set executor: local in {FILE} for a trial on this machine"

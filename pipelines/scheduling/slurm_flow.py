@@ -8,12 +8,13 @@ from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
 from fedweave.errors import BadInput, format_count
-from fedweave.pipelines.scheduling import host, resources, submissions
-from fedweave.pipelines.scheduling.artifacts import ProgressBar
-from fedweave.pipelines.scheduling.submissions import Submission
+
+from . import host, resources, submissions
+from .artifacts import ProgressBar
+from .submissions import Submission
 
 if TYPE_CHECKING:
-    from fedweave.pipelines.scheduling.collection import StageProgress
+    from .collection import StageProgress
 
 POLL = 10.0  # seconds between two queries of the queue
 
@@ -28,7 +29,7 @@ def run_on_cluster(study: str, targets: Sequence[str] = ()) -> int:
     Raises:
         RuntimeError: a stage did not succeed.
     """
-    from fedweave.pipelines.scheduling import collection
+    from . import collection
 
     submission = submissions.load(study) or submissions.submit(resources.load(), targets)
     if submission is None:
@@ -69,7 +70,7 @@ def _follow(submission: Submission) -> None:
 
 def _query_progress(submission: Submission) -> "list[StageProgress]":
     """The progress of every job, as soon as the queue answers: its controller may be down for some time."""
-    from fedweave.pipelines.scheduling import collection
+    from . import collection
 
     while True:
         try:

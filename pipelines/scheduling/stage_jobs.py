@@ -20,8 +20,9 @@ from submitit.helpers import Checkpointable, DelayedSubmission
 
 from fedweave.errors import BadInput
 from fedweave.files import write_atomic
-from fedweave.pipelines.processes import ChildProcesses, search_path, wait_measured
-from fedweave.pipelines.scheduling.remote_stages import code_digest, remove
+
+from ..processes import ChildProcesses, search_path, wait_measured
+from .remote_stages import code_digest, remove
 
 PERMANENT_CODES = (2, 3)  # exit codes of bad input and of diverged training: the same again would end the same way
 # Exit codes after the signals that a cluster sends to every process of a job before it kills them. The cluster may or

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedweave.errors import BadInput
-from fedweave.pipelines import paths, project
-from fedweave.pipelines.scheduling import remote_stages
-from fedweave.pipelines.scheduling.dvc_graph import StaleStage
 from fedweave.study.spec import PARAMS
 
+from .. import paths, project
+from . import remote_stages
+from .dvc_graph import StaleStage
+
 if TYPE_CHECKING:
-    from fedweave.pipelines.scheduling.stage_jobs import StageTask
+    from .stage_jobs import StageTask
 
 NOT_LINKED = ("params.yaml", ".git", ".dvc", ".venv", ".fedweave")  # entries of a project without a link in a snapshot
 
@@ -31,7 +32,7 @@ def create_tasks(stages: Sequence[StaleStage], folder: Path, retries: int) -> di
     Raises:
         BadInput: a stage writes a file at the top of the project: in a snapshot, it would not reach the project.
     """
-    from fedweave.pipelines.scheduling.stage_jobs import StageTask, digest
+    from .stage_jobs import StageTask, digest
 
     project_folder, code, outcomes = snapshot(folder / "project"), remote_stages.code_digest(), folder / "outcomes"
     with project.repository(wait=True) as repo:

@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedweave.errors import BadInput, format_count
 from fedweave.files import try_lock, write_atomic
-from fedweave.pipelines import paths
-from fedweave.pipelines.processes import search_path
-from fedweave.pipelines.scheduling import planning, resources, slurm, stage_tasks
-from fedweave.pipelines.scheduling.dvc_graph import stale_stages
 from fedweave.study.config import read_yaml
 from fedweave.study.spec import PARAMS
 
+from .. import paths
+from ..processes import search_path
+from . import planning, resources, slurm, stage_tasks
+from .dvc_graph import stale_stages
+
 if TYPE_CHECKING:
-    from fedweave.pipelines.scheduling.stage_jobs import StageTask
+    from .stage_jobs import StageTask
 
 FOLDER = paths.STATE / "cluster"
 
@@ -88,7 +89,7 @@ def load(study: str) -> Submission | None:
     Raises:
         BadInput: its record is damaged.
     """
-    from fedweave.pipelines.scheduling.stage_jobs import StageTask
+    from .stage_jobs import StageTask
 
     file = submission_folder(study) / "submission.json"
     if not file.is_file():
@@ -160,7 +161,7 @@ def _submit(cluster: resources.Cluster, params: dict[str, Any], targets: Sequenc
         return None
     shutil.rmtree(submission_folder(study), ignore_errors=True)
     tasks = stage_tasks.create_tasks(stages, submission_folder(study), cluster.retries)
-    from fedweave.pipelines.scheduling import batches
+    from . import batches
 
     def record(numbers: dict[str, str]) -> None:
         Submission(study, cluster.executor, tuple(Job(tasks[name], job) for name, job in numbers.items())).save()

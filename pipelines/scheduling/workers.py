@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 import typer
 
 from fedweave.errors import BadInput
-from fedweave.pipelines import addresses
-from fedweave.pipelines.processes import search_path
-from fedweave.pipelines.project import PROJECT_VARIABLE
-from fedweave.pipelines.scheduling import gpus, notifications, pool_names, pool_owner
+
+from .. import addresses
+from ..processes import search_path
+from ..project import PROJECT_VARIABLE
+from . import gpus, notifications, pool_names, pool_owner
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient

@@ -10,17 +10,18 @@ from fedweave import plots, results
 from fedweave.errors import Diverged, choose
 from fedweave.files import write_table
 from fedweave.metrics import Margin, default_margin, parse_margin
-from fedweave.pipelines import paths
-from fedweave.pipelines.processes import record_time, run_main
-from fedweave.pipelines.stages import params_entries
-from fedweave.pipelines.stages.train import train
-from fedweave.pipelines.stages.train import tuned_values as tuned
 from fedweave.report import optional_files
 from fedweave.results import statistics
 from fedweave.runs import archive, assembly, repetition, selection
 from fedweave.runs import checkpoints as checkpoint_files
 from fedweave.runs.dependencies import of_partition
 from fedweave.study.spec import Run, Study
+
+from .. import paths
+from ..processes import record_time, run_main
+from . import params_entries
+from .train import train
+from .train import tuned_values as tuned
 
 FAILURES = (Diverged,)  # exceptions that end the stage with one line
 DECLARED = "as declared"

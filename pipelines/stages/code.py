@@ -3,10 +3,11 @@
 from pathlib import Path
 
 from fedweave.files import write_table
-from fedweave.pipelines import paths, project
-from fedweave.pipelines.processes import run_main
 from fedweave.study import plugins
 from fedweave.study.code import PACKAGE, read_source
+
+from .. import paths, project
+from ..processes import run_main
 
 
 def main() -> None:

@@ -2,8 +2,9 @@
 
 from fedweave import data
 from fedweave.errors import format_count
-from fedweave.pipelines import paths, project
-from fedweave.pipelines.processes import run_main
+
+from .. import paths, project
+from ..processes import run_main
 
 
 def main(name: str) -> None:

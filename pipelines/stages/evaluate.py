@@ -10,9 +10,10 @@ from typing import Any
 from fedweave import results
 from fedweave.errors import format_count
 from fedweave.files import write_atomic
-from fedweave.pipelines import paths
-from fedweave.pipelines.processes import run_main
 from fedweave.study import spec
+
+from .. import paths
+from ..processes import run_main
 
 
 def main() -> None:

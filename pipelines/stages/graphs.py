@@ -13,11 +13,12 @@ from fedweave.families.weaving import Weaving
 from fedweave.federation import graph_settings
 from fedweave.files import write_table
 from fedweave.methods import METHODS
-from fedweave.pipelines import paths
-from fedweave.pipelines.processes import run_main
 from fedweave.runs import assembly, dependencies, graph_controls
 from fedweave.study import search_spaces
 from fedweave.study.spec import PARAMS, Run, Study, read_yaml
+
+from .. import paths
+from ..processes import run_main
 
 
 def main(name: str) -> None:

@@ -8,16 +8,17 @@ from rich.table import Table
 
 from fedweave import results
 from fedweave.errors import BadInput
-from fedweave.pipelines import addresses, paths
-from fedweave.pipelines.processes import run_main
-from fedweave.pipelines.stages import terminal
-from fedweave.pipelines.stages.train import tuned_values
 from fedweave.report import method_views
 from fedweave.report.summary import Line, summary
 from fedweave.results import verdicts
 from fedweave.results.marks import NOTHING_SHOWN
 from fedweave.runs import assembly
 from fedweave.study import spec
+
+from .. import addresses, paths
+from ..processes import run_main
+from . import terminal
+from .train import tuned_values
 
 COLUMNS = {
     "rank": "", "method": "method", "score": "mean ± std", "interval": "95 % interval", "pooled": "pooled",

@@ -5,9 +5,10 @@ It runs before every other stage: DVC itself would only report that a file is mi
 
 from fedweave.federation import graph_settings
 from fedweave.files import write_atomic
-from fedweave.pipelines import paths
-from fedweave.pipelines.processes import run_main
 from fedweave.study.spec import PARAMS, check_names, read_yaml
+
+from .. import paths
+from ..processes import run_main
 
 
 def main() -> None:
@@ -19,8 +20,9 @@ def main() -> None:
     content = read_yaml(PARAMS)
     check_names(content, str(PARAMS))
     if graph_settings.stored_graphs(content):
-        from fedweave.pipelines.stages import graphs  # not at the top: they import torch, which takes time
         from fedweave.runs import assembly
+
+        from . import graphs  # not at the top: they import torch, which takes time
 
         graphs.check(assembly.load(), str(PARAMS))
     write_atomic(paths.CODE / "names.txt", "checked\n")

@@ -6,9 +6,10 @@ import json
 from fedweave import data
 from fedweave.errors import choose, format_count, prefix_errors
 from fedweave.files import write_atomic
-from fedweave.pipelines import paths
-from fedweave.pipelines.processes import run_main
 from fedweave.study import spec
+
+from .. import paths
+from ..processes import run_main
 
 
 def digest(partition: data.Partition) -> str:

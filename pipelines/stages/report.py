@@ -8,10 +8,11 @@ from pathlib import Path
 
 from fedweave import report, results
 from fedweave.files import write_atomic
-from fedweave.pipelines import paths
-from fedweave.pipelines.processes import run_main
-from fedweave.pipelines.stages import text_styles
 from fedweave.study import spec
+
+from .. import paths
+from ..processes import run_main
+from . import text_styles
 
 TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": "120"}  # the terminal of leaderboard.txt
 
@@ -21,8 +22,8 @@ def main(study: str = "") -> None:
 
     At the same time a forked process brings MLflow up to date.
     """
-    from fedweave.pipelines.mlflow_records import synchronise
-    from fedweave.pipelines.stages import leaderboard
+    from ..mlflow_records import synchronise
+    from . import leaderboard
 
     name = study or spec.load().name
     folder = paths.RESULTS / name
@@ -34,7 +35,7 @@ def main(study: str = "") -> None:
 
 def build_with_metric(study: str, metric: str) -> None:
     """Build the page of `study` by another metric and print its leaderboard; nothing is trained or logged."""
-    from fedweave.pipelines.stages import leaderboard
+    from . import leaderboard
 
     folder = paths.RESULTS / (study or spec.load().name)
     path = report.build(folder, partition_folder(folder), metric=metric)
@@ -53,7 +54,7 @@ def write_board(folder: Path, study: str = "") -> None:
 
     The text with styles is another file, because an editor, git and a mail show styles as codes.
     """
-    from fedweave.pipelines.stages import leaderboard
+    from . import leaderboard
 
     text = io.StringIO()
     with _terminal_environment(), redirect_stdout(text):

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.files import write_atomic
-from fedweave.pipelines import paths
-from fedweave.pipelines.processes import run_main
-from fedweave.pipelines.stages import graphs
 from fedweave.runs import assembly, dependencies, graph_files
 from fedweave.study.call_cache import cache_calls
 from fedweave.study.code import find_dependencies
 from fedweave.study.spec import PARAMS, Run, Study, read_yaml
+
+from .. import paths
+from ..processes import run_main
+from . import graphs
 
 
 def main() -> None:

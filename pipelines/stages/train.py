@@ -10,15 +10,16 @@ from fedweave.data import Dataset, Partition
 from fedweave.errors import BadInput, Diverged, choose, prefix_errors
 from fedweave.federation.records import Report
 from fedweave.files import check_regular, check_writable
-from fedweave.pipelines import machine, paths
-from fedweave.pipelines.processes import record_time, run_main
-from fedweave.pipelines.stages import params_entries
 from fedweave.runs import archive, assembly, repetition
 from fedweave.runs import checkpoints as checkpoint_files
 from fedweave.runs.dependencies import inputs_digest, run_digest
 from fedweave.runs.selection import finite_mean
 from fedweave.study.code import digest
 from fedweave.study.spec import Run, Study
+
+from .. import machine, paths
+from ..processes import record_time, run_main
+from . import params_entries
 
 FAILURES = (Diverged,)  # exceptions that end the stage with one line
 LINES_PER_REPETITION = 3  # of progress

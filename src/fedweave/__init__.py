@@ -1,5 +1,6 @@
 """fedweave: personalized federated learning methods, trained, tuned and compared on equal terms."""
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
     from fedweave.recommendation.result import Recommendation
 
 __version__ = "0.1.0"
+
+# A wheel has fedweave.pipelines in this folder. In a checkout it lies at the top, where a link or an import hook would
+# be a second mapping, which not every system and no tool follows.
+_CHECKOUT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
+if os.path.isfile(os.path.join(_CHECKOUT, "pipelines", "ui.py")):  # noqa: PTH113, PTH118
+    __path__.append(_CHECKOUT)
 
 # Name -> its module, and its name in that module where it differs. A name is imported when it is first used, so that
 # `import fedweave` takes no time.

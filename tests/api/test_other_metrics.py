@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from fedweave.pipelines.stages import leaderboard
 from sklearn.metrics import (
     average_precision_score,
     fbeta_score,
@@ -19,10 +20,10 @@ import fedweave as fw
 from fedweave import report, results
 from fedweave.api.scorers import TorchmetricsFunction
 from fedweave.metrics import METRICS, probabilities
-from fedweave.pipelines.stages import leaderboard
 from fedweave.report.summary import summary
 from fedweave.results.rescoring import predictions as stored_by
 from fedweave.runs import predictions
+from fedweave.tensors.torchvision import declare_operators
 
 DRAWS = np.random.default_rng(8)
 OWNER = np.repeat(["Ann", "Bob", "Cy", "Dan"], 60)
@@ -243,6 +244,7 @@ def test_forecasts_have_the_last_value_and_the_mean_as_controls() -> None:
 
 
 def test_functions_and_scorers(plain: fw.Comparison) -> None:
+    declare_operators()
     from torchmetrics.classification import BinaryAUROC, MulticlassAccuracy  # seconds
 
     def correlation(targets: np.ndarray, outputs: np.ndarray) -> float:
@@ -277,6 +279,7 @@ def test_functions_and_scorers(plain: fw.Comparison) -> None:
 
 def test_macro_averages_of_torchmetrics_are_over_the_classes_of_the_targets() -> None:
     """A class that a client lacks would count as 0, whatever the model is."""
+    declare_operators()
     from torchmetrics.classification import (
         BinaryAUROC,
         BinaryRecall,

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from fedweave._torchvision import declare
+from fedweave.data.sources.images import torchvision_datasets
 from fedweave.data.sources.origins import ANY, CATALOGUE, OWN, RECORDED
 from fedweave.data.sources.retrieval import DownloadOptions
 from fedweave.data.sources.transfer import digest
@@ -20,9 +20,7 @@ def test_catalogue_is_consistent() -> None:
             assert ".." not in Path(file.path).parts
             assert (file.archive is None) == (file.member == "")
     assert len({file.path for form in CATALOGUE["cifar100"] for file in form.files}) == 3 + 121
-    declare()
-    from torchvision import datasets as reader
-
+    reader = torchvision_datasets()
     for folder, cls in (("cifar10", reader.CIFAR10), ("cifar100", reader.CIFAR100)):
         official = CATALOGUE[folder][0].files
         sums = {name: f"md5:{md5}" for name, md5 in [*cls.train_list, *cls.test_list]}

@@ -20,6 +20,10 @@ import psutil
 import pytest
 import torch
 import yaml
+from fedweave.pipelines import paths
+from fedweave.pipelines import search_dashboard as dashboard
+from fedweave.pipelines.commands import records
+from fedweave.pipelines.stages import train, tune
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.trial import TrialState, create_trial
@@ -30,18 +34,15 @@ from fedweave.data import Dataset
 from fedweave.errors import BadInput
 from fedweave.federation.records import Report
 from fedweave.federation.schedule import evaluation_sample
-from fedweave.pipelines import paths
-from fedweave.pipelines.commands import records
-from fedweave.pipelines.searching import dashboard, samplers, search, trials
-from fedweave.pipelines.stages import train, tune
 from fedweave.runs import assembly, repetition
+from fedweave.search import samplers, search, trials
 from fedweave.study import search_spaces
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN, DECLARED, TRIALS = "toy-fedprox", {"mu": 0.25, "train.lr": 0.05}, 12
 JOURNAL = paths.STATE / "tune" / "toy" / f"{RUN}.journal"
 PROGRAM = (
-    "from fedweave.pipelines.searching import search; from fedweave.runs import assembly; "
+    "from fedweave.search import search; from fedweave.runs import assembly; "
     f"search.run_search(assembly.load(), {RUN!r})"
 )
 JOIN = [sys.executable, "-c", PROGRAM]

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from fedweave.errors import BadInput
-from fedweave.pipelines.searching import search
 from fedweave.runs import assembly
+from fedweave.search import search
 from fedweave.study import catalogue, spec
 from tests.study.test_bad_input import ROOT, line
 from tests.study.test_spec import altered

@@ -78,9 +78,8 @@ def _write(folder: Path, key: str, best: Mapping[str, Any], record: Mapping[str,
 def _import_search(trials: int) -> tuple[Any, Callable[[Any], dict[str, Any]]]:
     """(the module of searches, the record of one of them)."""
     try:
-        from fedweave.pipelines.searching import search
-        from fedweave.pipelines.stages import tune
+        from fedweave.search import record, search
     except ImportError as error:
-        advice = "pip install 'fedweave[pipeline]', or use tune=0"
+        advice = "pip install 'fedweave[search]', or use tune=0"
         raise BadInput(f"tune: {format_count(trials, 'trial')} need Optuna ({error}); {advice}") from error
-    return search, tune.search_record
+    return search, record.search_record

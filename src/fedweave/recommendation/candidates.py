@@ -112,9 +112,9 @@ def propose(declared: Plan, entries: Sequence[Candidate], count: int) -> list[Ca
     if count == 1:
         return [*entries]
     try:
-        from fedweave.pipelines.searching.proposals import points
+        from fedweave.search.proposals import points
     except ImportError as error:
-        remedy = "pip install 'fedweave[pipeline]', or use settings=1"
+        remedy = "pip install 'fedweave[search]', or use settings=1"
         raise BadInput(f"settings: {count} for each method need Optuna ({error}); {remedy}") from error
     proposals: list[Candidate] = []
     for candidate in entries:

@@ -27,10 +27,11 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from fedweave.errors import BadInput, format_count
 from fedweave.files import read
-from fedweave.pipelines import paths
-from fedweave.pipelines.searching import search, trials
 from fedweave.runs import assembly
+from fedweave.search import search, trials
 from fedweave.study.spec import Study
+
+from . import paths
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication

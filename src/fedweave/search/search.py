@@ -31,15 +31,15 @@ from optuna.trial import TrialState
 
 from fedweave.errors import Diverged
 from fedweave.files import check_writable, read
-from fedweave.pipelines import paths
-from fedweave.pipelines.searching import samplers, trials
 from fedweave.runs import assembly, repetition, tasks
 from fedweave.runs.dependencies import inputs_digest, run_digest
+from fedweave.search import samplers, trials
 from fedweave.study import plugins, search_spaces
 from fedweave.study.schema import TuneSpec
 from fedweave.study.spec import Study
 
 DONE = (TrialState.COMPLETE, TrialState.PRUNED)
+STATE = Path(".fedweave")  # folder of a project with what stages keep between runs
 PAUSE = 0.5  # seconds between two queries about trials that other processes train
 
 
@@ -120,7 +120,7 @@ class Search(NamedTuple):
         return max(0, self.study.tune.trials - len(self.optuna_study.get_trials(deepcopy=False, states=DONE)))
 
 
-def open_search(study: Study, key: str, inputs: tuple[Any, ...] | None = None, root: Path = paths.STATE) -> Search:
+def open_search(study: Study, key: str, inputs: tuple[Any, ...] | None = None, root: Path = STATE) -> Search:
     """The search of the run `key` in its journal below `root`, which is created if it does not exist.
 
     Args:
@@ -153,7 +153,7 @@ def directions(tune: TuneSpec, higher_is_better: bool) -> list[StudyDirection]:
     return [best_direction if name == "score" else StudyDirection.MINIMIZE for name in tune.objectives]
 
 
-def journal_path(study: Study, key: str, root: Path = paths.STATE) -> Path:
+def journal_path(study: Study, key: str, root: Path = STATE) -> Path:
     """The path of the journal: outside of the stage's outputs, which DVC deletes before it runs a stage."""
     return root / "tune" / study.name / f"{key}.journal"
 
@@ -192,7 +192,7 @@ def run_search(
     study: Study,
     key: str,
     inputs: tuple[Any, ...] | None = None,
-    root: Path = paths.STATE,
+    root: Path = STATE,
     show: Callable[[int], None] = lambda left: None,
 ) -> None:
     """Bring the search of the run `key` to its budget, together with other processes; arguments as in `open_search`.

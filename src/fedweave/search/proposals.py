@@ -5,7 +5,7 @@ from typing import Any
 import optuna
 from optuna.distributions import FloatDistribution
 
-from fedweave.pipelines.searching.search import distributions, sampler_seed
+from fedweave.search.search import distributions, sampler_seed
 from fedweave.study.spec import Study
 
 RATE = "train.lr"  # the most important setting: its values are spread evenly, and are the same for every method

@@ -2,7 +2,8 @@
 
 The compiled operators of such a wheel cannot load, and its Python part then registers fake kernels for
 operators that nobody has declared (pytorch/vision#9085). Declaring the schemas is enough for datasets,
-transforms and models; the operators themselves stay unusable.
+transforms and models; the operators themselves stay unusable. Code that imports torchvision, or torchmetrics, which
+imports it, calls `declare_operators` before.
 """
 
 import re
@@ -25,7 +26,7 @@ def _is_gpu_build(version_file: Path) -> bool:
 
 
 @cache
-def declare() -> torch.library.Library | None:
+def declare_operators() -> torch.library.Library | None:
     """Declare torchvision's two missing operators unless its build matches torch's; idempotent.
 
     Returns the library that owns the declarations: they live as long as it does, so it is kept in the cache.

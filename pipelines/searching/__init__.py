@@ -1,1 +1,0 @@
-"""Hyper-parameter searches with Optuna, and their dashboard."""

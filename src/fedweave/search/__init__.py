@@ -1,0 +1,1 @@
+"""Hyper-parameter searches with Optuna, which is an optional extra."""
