@@ -21,9 +21,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from shutil import copy
 
-from fedweave.pipelines import ROOT
 from rich.console import Console
 from rich.table import Table
+
+from fedweave.pipelines import ROOT
 
 TRAINING = {"train": "training", "ablate": "training", "tune": "tuning"}
 

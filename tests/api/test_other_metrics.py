@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from fedweave.pipelines.stages import leaderboard
 from sklearn.metrics import (
     average_precision_score,
     fbeta_score,
@@ -20,6 +19,7 @@ import fedweave as fw
 from fedweave import report, results
 from fedweave.api.scorers import TorchmetricsFunction
 from fedweave.metrics import METRICS, probabilities
+from fedweave.pipelines.stages import leaderboard
 from fedweave.report.summary import summary
 from fedweave.results.rescoring import predictions as stored_by
 from fedweave.runs import predictions

@@ -7,19 +7,19 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from fedweave.pipelines import addresses, paths
-from fedweave.pipelines import search_dashboard as dashboard
-from fedweave.pipelines.commands import reproduction
-from fedweave.pipelines.mlflow_records import tracking
 from mlflow.store.db.utils import _get_latest_schema_revision
 
 from fedweave import results
+from fedweave.pipelines import addresses, paths
+from fedweave.pipelines import search_dashboard as dashboard
+from fedweave.pipelines.mlflow_records import tracking
 from fedweave.report import optional_files
 from fedweave.runs import assembly
 from fedweave.search import search
 from tests.data.test_bad_data import assert_refused
 from tests.fake_results import write_study
 from tests.pipelines.test_tune import RUN, prepare
+from tools.docs import reproduction
 
 WAYS = ("empty", "junk", "text", "cut")
 TABLES = ("leaderboard", "clients", "curves", "significance", "ranks", "best_test_round", "measures", "cohorts")

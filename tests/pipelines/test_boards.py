@@ -9,9 +9,9 @@ import pytest
 from fedweave.errors import BadInput
 from fedweave.federation.graph_quality import ALIKE
 from fedweave.metrics import default_margin
-from fedweave.pipelines.commands import boards
-from fedweave.pipelines.commands.stored_numbers import CLIENTS
 from fedweave.results import statistics
+from tools.docs import boards
+from tools.docs.stored_numbers import CLIENTS
 
 PAGE = boards.PAGES[0]
 

@@ -12,13 +12,13 @@ from urllib.request import urlopen
 
 import pytest
 import yaml
-from fedweave.pipelines import paths
-from fedweave.pipelines import search_dashboard as dashboard
-from fedweave.pipelines.stages import tune
 from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState, create_trial
 
 from fedweave.errors import BadInput
+from fedweave.pipelines import paths
+from fedweave.pipelines import search_dashboard as dashboard
+from fedweave.pipelines.stages import tune
 from fedweave.runs import assembly
 from tests.pipelines.test_tune import DECLARED, RUN, STUDY, prepare
 

@@ -10,11 +10,11 @@ import pytest
 from fedweave import results
 from fedweave.errors import BadInput
 from fedweave.metrics import default_margin
-from fedweave.pipelines.commands import boards, claims, graph_tables
-from fedweave.pipelines.commands.stored_numbers import CLIENTS
 from fedweave.results import statistics
 from fedweave.results.marks import SYMBOLS
 from tests.fake_results import ARMS, write_study
+from tools.docs import boards, claims, graph_tables
+from tools.docs.stored_numbers import CLIENTS
 
 TASKS = ("shoulder", "digits-grouped", "cifar100-grouped", "cluster-cifar100", "cora-overlap")
 DIGITS = "digits-grouped"

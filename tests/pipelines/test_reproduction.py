@@ -11,12 +11,12 @@ import yaml
 from fedweave import results
 from fedweave.errors import BadInput
 from fedweave.methods import METHODS
-from fedweave.pipelines.commands import claims, differences, figures, questions, reproduction
-from fedweave.pipelines.commands.stored_numbers import CLIENTS, FOLDER, client_scores, printed_rows
 from fedweave.results import published, statistics
 from fedweave.study import catalogue
 from fedweave.study.config import read_yaml
 from tests.fake_results import write_study
+from tools.docs import claims, differences, figures, questions, reproduction
+from tools.docs.stored_numbers import CLIENTS, FOLDER, client_scores, printed_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = {"test_acc_pct": 1.0, "test_mse_x1e-3": 1e-3}  # as papers print

@@ -20,10 +20,6 @@ import psutil
 import pytest
 import torch
 import yaml
-from fedweave.pipelines import paths
-from fedweave.pipelines import search_dashboard as dashboard
-from fedweave.pipelines.commands import records
-from fedweave.pipelines.stages import train, tune
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.trial import TrialState, create_trial
@@ -34,6 +30,10 @@ from fedweave.data import Dataset
 from fedweave.errors import BadInput
 from fedweave.federation.records import Report
 from fedweave.federation.schedule import evaluation_sample
+from fedweave.pipelines import paths
+from fedweave.pipelines import search_dashboard as dashboard
+from fedweave.pipelines.commands import records
+from fedweave.pipelines.stages import train, tune
 from fedweave.runs import assembly, repetition
 from fedweave.search import samplers, search, trials
 from fedweave.study import search_spaces

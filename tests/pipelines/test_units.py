@@ -11,11 +11,11 @@ from fedweave import results
 from fedweave.errors import BadInput
 from fedweave.files import write_atomic
 from fedweave.pipelines import paths
-from fedweave.pipelines.commands import claims
 from fedweave.pipelines.commands.studies import dump
 from fedweave.pipelines.stages import download, evaluate, leaderboard, partition, train
 from fedweave.results import statistics
 from fedweave.results.repetitions import interval
+from tools.docs import claims
 
 METHODS = ("local", "fedavg_ft")
 SPLIT = {"train": 0.1, "val": 0.2, "test": 0.7}

@@ -6,9 +6,8 @@ docs/reproduction/differences.yaml names the pairs of each study, such as `FED-P
 from fedweave.errors import choose
 from fedweave.results import EMPTY, marks, statistics
 from fedweave.study.config import read_yaml
-
-from . import questions
-from .stored_numbers import FOLDER, client_scores, rows
+from tools.docs import questions
+from tools.docs.stored_numbers import FOLDER, client_scores, rows
 
 PAIRS = FOLDER / "differences.yaml"
 Pair = tuple[str, str]

@@ -2,9 +2,9 @@
 
 The rows are in docs/reproduction/<study>.csv. docs/reproduction.md has the claims of the papers.
 
-python -m fedweave.pipelines.commands.reproduction STUDY...    copy results/<study>/leaderboard.csv, or the sizes in
+python -m tools.docs.reproduction STUDY...    copy results/<study>/leaderboard.csv, or the sizes in
 measures.csv where the paper prints sizes and no scores, then rewrite the pages
-python -m fedweave.pipelines.commands.reproduction             rewrite the pages
+python -m tools.docs.reproduction             rewrite the pages
 """
 
 import re
@@ -17,13 +17,12 @@ import pandas as pd
 from fedweave import results
 from fedweave.errors import BadInput, choose
 from fedweave.files import read_table, write_atomic
+from fedweave.pipelines import paths
+from fedweave.pipelines.processes import run_main
 from fedweave.results import marks, published
 from fedweave.study import catalogue
-
-from .. import paths
-from ..processes import run_main
-from . import claims, differences, figures
-from .stored_numbers import CLIENTS, printed_rows
+from tools.docs import claims, differences, figures
+from tools.docs.stored_numbers import CLIENTS, printed_rows
 
 PAGE = Path("docs/reproduction.md")
 METHODS = Path("docs/methods")
@@ -66,7 +65,7 @@ def main(*studies: str) -> None:
     """
     papers = [name for name in catalogue.studies() if name.split("/")[0] in published.PAPERS]
     for study in studies:
-        choose(study, papers, "python -m fedweave.pipelines.commands.reproduction")
+        choose(study, papers, "python -m tools.docs.reproduction")
     for study in studies:
         merge(study)
     for page in (*pages(), *sorted(METHODS.glob("*.md"))):
@@ -213,7 +212,7 @@ def _rows(study: str) -> list[dict]:
     if not source.is_file():
         raise BadInput(
             f"{source}: not there, but a page has its block; run the study, then: "
-            f"python -m fedweave.pipelines.commands.reproduction {study}"
+            f"python -m tools.docs.reproduction {study}"
         )
     rows = read_table(source, COLUMNS, RESTORE_HINT)
     rows["spread"] = rows["client_std" if study.split("/")[0] in published.STD_OVER_CLIENTS else "std"]

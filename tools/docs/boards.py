@@ -1,8 +1,8 @@
 """Leaderboards of whole studies in the docs, from docs/boards/<study>.csv and <study>.controls.csv.
 
-python -m fedweave.pipelines.commands.boards STUDY...    copy results/<study>/leaderboard.csv and controls.csv, store
+python -m tools.docs.boards STUDY...    copy results/<study>/leaderboard.csv and controls.csv, store
 the scores of all clients in <study>.clients.csv.gz, then rewrite the pages
-python -m fedweave.pipelines.commands.boards             rewrite the pages
+python -m tools.docs.boards             rewrite the pages
 """
 
 import re
@@ -14,11 +14,10 @@ import pandas as pd
 from fedweave import results
 from fedweave.errors import BadInput
 from fedweave.files import read_table, write_atomic
-
-from .. import paths
-from ..processes import run_main
-from . import claims
-from .stored_numbers import CLIENTS
+from fedweave.pipelines import paths
+from fedweave.pipelines.processes import run_main
+from tools.docs import claims
+from tools.docs.stored_numbers import CLIENTS
 
 FOLDER = Path("docs/boards")
 PAGES = (Path("docs/zoo.md"),)
@@ -82,7 +81,7 @@ def board(study: str, task: str) -> str:
 
 def _rows(source: Path, task: str) -> pd.DataFrame:
     if not source.is_file():
-        raise BadInput(f"{source}: not found; take it with: python -m fedweave.pipelines.commands.boards STUDY")
+        raise BadInput(f"{source}: not found; take it with: python -m tools.docs.boards STUDY")
     rows = read_table(source, ("dataset", "setting", "mean"), RESTORE_HINT, **results.AS_WRITTEN)
     rows = rows.assign(**{key: rows[key].astype(object).fillna("") for key in OUTCOMES if key in rows})
     tasks = rows["task"] if "task" in rows else rows["dataset"]

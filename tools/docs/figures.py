@@ -7,7 +7,7 @@ paragraph it has the paragraph's figures in their order:
     1.4 to 38 = range gap | cora20 | Local | all
     259 = stated | data | words of a node of Photo
 
-After the equals sign there is a question in the language of `fedweave.pipelines.commands.questions`; the file's block
+After the equals sign there is a question in the language of `tools.docs.questions`; the file's block
 `short` abbreviates its parts. The answer, rounded to the decimals of the sentence, must be the figure. `p corrected` is
 a p value as in the table of claims. Where no committed file has the figure, there is `stated`, one of the file's
 `kinds` and a remark instead.
@@ -22,9 +22,8 @@ from typing import Any, NamedTuple
 
 from fedweave.errors import BadInput, choose
 from fedweave.study.config import read_yaml
-
-from . import claims, questions
-from .stored_numbers import FOLDER
+from tools.docs import claims, questions
+from tools.docs.stored_numbers import FOLDER
 
 SOURCES = FOLDER / "figures.yaml"
 STATED = "stated"

@@ -1,7 +1,7 @@
 """The table of claims at the head of docs/reproduction.md, made from its texts and its numbers.
 
 The texts are in docs/reproduction/claims.yaml. Each number there is a question in braces, in the language of
-`fedweave.pipelines.commands.questions`. Its p values are corrected by Holm's method over all tests of the table. A pair
+`tools.docs.questions`. Its p values are corrected by Holm's method over all tests of the table. A pair
 without a verdict, such as one of a single seed, has the reason in its place.
 """
 
@@ -18,9 +18,8 @@ from fedweave.errors import BadInput
 from fedweave.files import write_atomic
 from fedweave.results import statistics
 from fedweave.study.config import read_yaml
-
-from . import questions
-from .stored_numbers import FOLDER
+from tools.docs import questions
+from tools.docs.stored_numbers import FOLDER
 
 WORDS = FOLDER / "claims.yaml"
 QUESTION = re.compile(r"\{([^{}]+)\}")

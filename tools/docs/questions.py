@@ -46,8 +46,7 @@ from fedweave.metrics import METRICS, default_margin
 from fedweave.results import statistics
 from fedweave.results.marks import CONTROLS, reason_without_verdict
 from fedweave.study import catalogue
-
-from .stored_numbers import FOLDER, Board, Group, Row, cell, client_scores, modified, printed_rows, rows
+from tools.docs.stored_numbers import FOLDER, Board, Group, Row, cell, client_scores, modified, printed_rows, rows
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ def _locate(name: str) -> tuple[Path, int]:
     """The path of a file and its time of modification [ns]: a changed file gets a new entry in the caches."""
     path = FOLDER / name
     if not path.is_file():
-        raise BadInput(f"{path} is not there; take its study: python -m fedweave.pipelines.commands.reproduction")
+        raise BadInput(f"{path} is not there; take its study: python -m tools.docs.reproduction")
     return path.resolve(), path.stat().st_mtime_ns
 
 

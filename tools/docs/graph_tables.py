@@ -1,8 +1,8 @@
 """The tables of docs/graphs.md: whether a method recovers the true graph, and whether its graph improves scores.
 
-python -m fedweave.pipelines.commands.graph_tables take    copy what the tables need from results/graphs to
+python -m tools.docs.graph_tables take    copy what the tables need from results/graphs to
 docs/boards, then rewrite the page
-python -m fedweave.pipelines.commands.graph_tables         rewrite the page
+python -m tools.docs.graph_tables         rewrite the page
 
 docs/boards/graphs.csv is the leaderboard, graphs.tests.csv has the tests of the learned graph against its controls,
 graphs.rounds.csv the AUC after every recorded round (mean over seeds and layers), and graphs.clients.csv.gz the scores
@@ -22,13 +22,12 @@ from fedweave.errors import BadInput
 from fedweave.federation.graph_quality import AUC, quality
 from fedweave.federation.graph_settings import is_control
 from fedweave.files import read_table, write_atomic
+from fedweave.pipelines import paths
+from fedweave.pipelines.processes import run_main
 from fedweave.results.formats import with_minus_sign
 from fedweave.results.marks import SYMBOLS
-
-from .. import paths
-from ..processes import run_main
-from . import boards, claims
-from .stored_numbers import CLIENTS
+from tools.docs import boards, claims
+from tools.docs.stored_numbers import CLIENTS
 
 STUDY = "graphs"
 PAGE = Path("docs/graphs.md")
