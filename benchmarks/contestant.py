@@ -13,12 +13,12 @@ from dataclasses import replace
 import torch
 
 from benchmarks.workloads import WORKLOADS, Workload
-from fedweave.federation.engine import run_round
-from fedweave.federation.evaluation import evaluate
-from fedweave.federation.executors import Batched, Executor, Loop, Processes
-from fedweave.federation.records import Settings
-from fedweave.federation.start import begin
-from fedweave.runs.parallel import keep_memory
+from fedweave.engine.engine import run_round
+from fedweave.engine.evaluation import evaluate
+from fedweave.engine.executors import Batched, Executor, Loop, Processes
+from fedweave.engine.records import Settings
+from fedweave.engine.start import begin
+from fedweave.processes.parallel import keep_memory
 
 EXECUTORS: dict[str, Executor] = {
     "loop": Loop(),

@@ -12,8 +12,8 @@ import torch
 
 from benchmarks.contestant import make_round, time_rounds
 from benchmarks.workloads import WORKLOADS
+from fedweave.engine.executors import Batched, set_precision
 from fedweave.errors import BadInput
-from fedweave.federation.executors import Batched, set_precision
 
 EXECUTORS = {
     "batched": Batched(),

@@ -21,7 +21,7 @@ import torch
 from benchmarks import scale
 from benchmarks.contestant import make_round, time_rounds
 from benchmarks.workloads import Workload, images
-from fedweave.federation.executors import Batched, Executor, Loop, describe
+from fedweave.engine.executors import Batched, Executor, Loop, describe
 from fedweave.models import parameter_count
 
 ROUNDS = 3

@@ -18,12 +18,12 @@ from torch import Tensor
 from benchmarks import raw
 from benchmarks.contestant import make_round
 from benchmarks.workloads import WORKLOADS, Workload, images, sensors, subgraphs
-from fedweave.federation.engine import run_round
-from fedweave.federation.executors import Batched
-from fedweave.federation.records import Settings
-from fedweave.federation.schedule import cohort
-from fedweave.federation.start import begin
-from fedweave.runs.parallel import keep_memory
+from fedweave.engine.engine import run_round
+from fedweave.engine.executors import Batched
+from fedweave.engine.records import Settings
+from fedweave.engine.schedule import cohort
+from fedweave.engine.start import begin
+from fedweave.processes.parallel import keep_memory
 
 REPEATS = 5
 

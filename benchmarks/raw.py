@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from benchmarks.workloads import Workload
 from fedweave.client.solvers import SGD, Adam
-from fedweave.federation.federation import Federation
-from fedweave.federation.schedule import cohort
+from fedweave.engine.clients import Federation
+from fedweave.engine.schedule import cohort
 
 Batch = Callable[[nn.Module, int, Tensor], Tensor]
 

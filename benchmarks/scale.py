@@ -33,15 +33,15 @@ from torch import Tensor
 from benchmarks.workloads import Workload, images, split
 from fedweave.client.solvers import SGD
 from fedweave.client.task import RowClassification
-from fedweave.federation.engine import run
-from fedweave.federation.executors import Batched, Executor, Loop
-from fedweave.federation.federation import Federation
-from fedweave.federation.protocol import Method
-from fedweave.federation.records import Settings, State
-from fedweave.federation.schedule import Training, evaluation_sample
-from fedweave.federation.start import begin
+from fedweave.engine.clients import Federation
+from fedweave.engine.engine import run
+from fedweave.engine.executors import Batched, Executor, Loop
+from fedweave.engine.protocol import Method
+from fedweave.engine.records import Settings, State
+from fedweave.engine.schedule import Training, evaluation_sample
+from fedweave.engine.start import begin
 from fedweave.models import build, parameter_count
-from fedweave.runs.parallel import keep_memory
+from fedweave.processes.parallel import keep_memory
 from fedweave.runs.preparation import LARGE_TABLE
 from fedweave.tensors import trees
 from fedweave.tensors.storage import Storage, temporary_storage, use_storage

@@ -23,12 +23,12 @@ import torch
 from benchmarks.load import prepare
 from benchmarks.workloads import WORKLOADS, Workload, images, subgraphs
 from fedweave.client import local_training, stacked_steps
-from fedweave.federation import engine, evaluation, schedule
-from fedweave.federation.executors import Batched, Executor, Loop
-from fedweave.federation.protocol import Method
-from fedweave.federation.records import DownloadCache, Settings
+from fedweave.engine import engine, evaluation, schedule
+from fedweave.engine.executors import Batched, Executor, Loop
+from fedweave.engine.protocol import Method
+from fedweave.engine.records import DownloadCache, Settings
+from fedweave.processes.parallel import keep_memory
 from fedweave.runs import repetition
-from fedweave.runs.parallel import keep_memory
 
 ROUNDS = 4
 PHASES = ("forward", "backward", "optimiser", "data", "server", "evaluation", "recording", "rest")

@@ -22,7 +22,7 @@ import pandas as pd
 from scipy.special import stdtr
 from scipy.stats import binom
 
-from fedweave.files import write_atomic
+from fedweave.files.atomic import write_atomic
 from fedweave.metrics import Margin
 from fedweave.recommendation.candidates import Candidate
 from fedweave.recommendation.race import _find_worse

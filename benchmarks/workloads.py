@@ -15,10 +15,10 @@ from torch import Tensor
 from fedweave.client.regression import Forecast
 from fedweave.client.solvers import SGD, Adam, Solver
 from fedweave.client.task import NodeClassification, RowClassification, Task
-from fedweave.federation.federation import Federation, pad_rows
-from fedweave.federation.protocol import Method
-from fedweave.federation.schedule import Training
-from fedweave.federation.subgraphs import stack_clients
+from fedweave.engine.clients import Federation, pad_rows
+from fedweave.engine.protocol import Method
+from fedweave.engine.schedule import Training
+from fedweave.engine.subgraphs import stack_clients
 from fedweave.methods import METHODS
 from fedweave.models import build
 

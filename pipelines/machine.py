@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from fedweave.files import write_table
+from fedweave.files.atomic import write_table
 
 MAX_ROWS = 256  # with more rows, every second one is removed, and the pause between new ones is doubled
 FIRST_PAUSE = 1.0  # seconds between the first rows

@@ -15,8 +15,8 @@ from typing import NoReturn
 from weakref import WeakSet
 
 from fedweave.errors import BadInput
-from fedweave.files import user_errors
-from fedweave.processes import die_with_parent
+from fedweave.files.atomic import user_errors
+from fedweave.processes.signals import die_with_parent
 
 from .paths import STATE
 

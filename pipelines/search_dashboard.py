@@ -26,7 +26,7 @@ from optuna.study._frozen import FrozenStudy
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from fedweave.errors import BadInput, format_count
-from fedweave.files import read
+from fedweave.files.atomic import read
 from fedweave.runs import assembly
 from fedweave.search import search, trials
 from fedweave.study.spec import Study

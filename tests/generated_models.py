@@ -3,11 +3,11 @@
 import tiny
 import torch
 
+from fedweave.engine.clients import Federation
+from fedweave.engine.engine import run
+from fedweave.engine.executors import Loop
+from fedweave.engine.records import Settings, State
 from fedweave.families import GeneratedModels
-from fedweave.federation.engine import run
-from fedweave.federation.executors import Loop
-from fedweave.federation.federation import Federation
-from fedweave.federation.records import Settings, State
 from fedweave.methods import METHODS
 
 EVERYBODY = torch.arange(tiny.CLIENTS)

@@ -9,14 +9,15 @@ import numpy as np
 import pandas as pd
 
 import fedweave as fw
-from fedweave.api.plan import Plan, plan
-from fedweave.deployment import export, spec
-from fedweave.deployment.checkpoint import Session
-from fedweave.deployment.message_log import MessageLog
-from fedweave.deployment.messages import Reply, Request
-from fedweave.deployment.node import Node, open_node
-from fedweave.deployment.node_registry import NodeRegistry
-from fedweave.deployment.server import Coordinator
+from fedweave.comparison.plan import Plan, plan
+from fedweave.deployment import export
+from fedweave.deployment.node.node import Node, open_node
+from fedweave.deployment.server.checkpoint import Session
+from fedweave.deployment.server.message_log import MessageLog
+from fedweave.deployment.server.node_registry import NodeRegistry
+from fedweave.deployment.server.server import Coordinator
+from fedweave.deployment.wire import spec
+from fedweave.deployment.wire.messages import Reply, Request
 from fedweave.errors import BadInput
 from fedweave.runs import repetition
 from fedweave.runs.history import History

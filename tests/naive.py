@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedweave.federation.engine import run, train
-from fedweave.federation.executors import Loop
-from fedweave.federation.federation import Federation
-from fedweave.federation.protocol import Method
-from fedweave.federation.records import Report, Settings, State
-from fedweave.federation.schedule import Training, cohort
+from fedweave.engine.clients import Federation
+from fedweave.engine.engine import run, train
+from fedweave.engine.executors import Loop
+from fedweave.engine.protocol import Method
+from fedweave.engine.records import Report, Settings, State
+from fedweave.engine.schedule import Training, cohort
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree
 

@@ -23,11 +23,11 @@ from packaging.utils import canonicalize_name
 import benchmarks.__main__ as bench
 from benchmarks import amd, contestant, gpu, growth, limits, peers, raw, scale, shares
 from benchmarks.workloads import WORKLOADS, images
+from fedweave.engine.engine import run_round
+from fedweave.engine.executors import Batched, Loop
+from fedweave.engine.records import Settings
+from fedweave.engine.start import begin
 from fedweave.errors import BadInput
-from fedweave.federation.engine import run_round
-from fedweave.federation.executors import Batched, Loop
-from fedweave.federation.records import Settings
-from fedweave.federation.start import begin
 from fedweave.tensors.storage import temporary_storage
 
 ROOT = Path(__file__).resolve().parent.parent

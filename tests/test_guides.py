@@ -14,8 +14,8 @@ import pytest
 
 import fedweave as fw
 from fedweave import settings
+from fedweave.engine import registry
 from fedweave.errors import BadInput
-from fedweave.federation import registry
 from fedweave.study.config import construct
 from fedweave.testing import check_method
 from tools.guides import ROOT, follow, guide, outputs
@@ -199,9 +199,9 @@ def test_settings_have_the_types_of_the_page(type_: Any, value: Any, wrong: Any)
 
 def test_internal_imports_are_found() -> None:
     """The check covers every form of import."""
-    text = "import fedweave as fw\nimport fedweave.federation\nfrom fedweave.settings import Share\n"
-    text += "from fedweave.federation.protocol import Method\nfrom fedweave import fit, plots\nimport numpy\n"
-    assert internal(text) == ["fedweave.federation", "fedweave.federation.protocol", "fedweave.plots"]
+    text = "import fedweave as fw\nimport fedweave.engine\nfrom fedweave.settings import Share\n"
+    text += "from fedweave.engine.protocol import Method\nfrom fedweave import fit, plots\nimport numpy\n"
+    assert internal(text) == ["fedweave.engine", "fedweave.engine.protocol", "fedweave.plots"]
 
 
 def test_files_code_and_commands_of_guides_are_found() -> None:

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from fedweave.processes import block_interrupts
+from fedweave.processes.signals import block_interrupts
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,8 @@ import torch
 
 from fedweave.client.solvers import SGD, Adam, Solver
 from fedweave.client.task import Task
-from fedweave.federation.protocol import Method
-from fedweave.federation.schedule import Training
+from fedweave.engine.protocol import Method
+from fedweave.engine.schedule import Training
 from fedweave.methods import METHODS
 from fedweave.testing.federations import (
     CLASSES,

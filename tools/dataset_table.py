@@ -15,7 +15,7 @@ from fedweave.data import DATASETS
 from fedweave.data.sources.origins import CATALOGUE, LIMITS, FileSet
 from fedweave.data.sources.packaged import PACKAGED
 from fedweave.errors import BadInput
-from fedweave.files import write_atomic
+from fedweave.files.atomic import write_atomic
 from fedweave.study.spec import read_yaml
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -11,7 +11,7 @@ from types import UnionType
 from typing import Literal, Union, get_args, get_origin
 
 from fedweave.errors import BadInput
-from fedweave.files import write_atomic
+from fedweave.files.atomic import write_atomic
 from fedweave.methods import METHODS
 from fedweave.settings import REQUIRED, Setting, describe
 from fedweave.study.schema import EvaluateSpec, TrainSpec, TuneSpec

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import psutil
 
-from fedweave.runs.parallel import cores
+from fedweave.processes.parallel import cores
 
 RUN_VARIABLE = "FEDWEAVE_TEST_RUN"  # a folder in which tests/limits.py records the test that forked a process
 LIMIT = "LIMIT"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.errors import BadInput
-from fedweave.files import write_atomic
+from fedweave.files.atomic import write_atomic
 from fedweave.study import catalogue
 from fedweave.study.spec import read_yaml
 

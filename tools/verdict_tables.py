@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from benchmarks.verdicts import FACTORS, INTERVALS, breaks
-from fedweave.files import write_atomic
+from fedweave.files.atomic import write_atomic
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "comparison.md"

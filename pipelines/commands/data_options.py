@@ -102,7 +102,7 @@ def split_names(text: str, option: str) -> list[str]:
 
 def _parse_texts(text: str) -> dict[str, Any]:
     """Column of texts -> number of hashes, or the words of a vocabulary file."""
-    from fedweave.api.tables import HASHED
+    from fedweave.own_data.column_encoding import HASHED
 
     texts: dict[str, Any] = {}
     for part in split_names(text, "--text"):

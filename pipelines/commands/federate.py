@@ -43,7 +43,7 @@ def export(
     Example: fedweave federate export digits-ditto --to app --data app-data
     """
     from fedweave.deployment import export as exporting
-    from fedweave.deployment import support
+    from fedweave.deployment.wire import support
     from fedweave.runs import assembly
 
     from ..stages.train import tuned_values
@@ -97,8 +97,8 @@ def simulate(
 
     Example: fedweave federate simulate app
     """
-    from fedweave.deployment import spec
     from fedweave.deployment.export import PACKAGE
+    from fedweave.deployment.wire import spec
 
     spec.read(folder / PACKAGE / spec.FILE)
     named = folder.resolve() if folder.name in ("", "..") else folder

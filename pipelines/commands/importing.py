@@ -15,12 +15,12 @@ import yaml
 from rich.console import Console
 
 import fedweave as fw
-from fedweave.api.columns import id_columns
-from fedweave.api.folder import notes
-from fedweave.api.plan import GRAPH, ROWS, plan
-from fedweave.api.reading import check_encoding, read_folder
+from fedweave.comparison.plan import GRAPH, ROWS, plan
+from fedweave.comparison.results_folder import notes
 from fedweave.errors import BadInput, format_count
-from fedweave.files import write_atomic
+from fedweave.files.atomic import write_atomic
+from fedweave.own_data.column_roles import id_columns
+from fedweave.own_data.user_files import check_encoding, read_folder
 from fedweave.registry import definition
 from fedweave.study import plugins
 from fedweave.study.catalogue import STUDIES
@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import Any
 
 import fedweave as fw
-from fedweave.api.federation import Federation
+from fedweave.own_data.federation import Federation
 from fedweave.data import imported
 
 SHA256 = "{sha256}"  # of the file: another sum here makes the stages run again, another file is refused
@@ -241,6 +241,6 @@ def _check_unchanged(path: Path, text: str, force: bool) -> None:
 
 def _read_pairs(relation: str) -> Any:
     """The pairs of clients in the file `relation`, which are written into the plug-in; "" without a file."""
-    from fedweave.api.reading import read_pairs
+    from fedweave.own_data.user_files import read_pairs
 
     return read_pairs(relation, "--relation") if relation else ""

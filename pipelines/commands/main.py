@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fedweave import __version__
 from fedweave.errors import BadInput, Diverged, choose, exit_code
-from fedweave.files import user_errors
+from fedweave.files.atomic import user_errors
 from fedweave.study import plugins
 
 from ..scheduling import workers

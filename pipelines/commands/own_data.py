@@ -9,8 +9,8 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 import fedweave as fw
+from fedweave.engine.protocol import Method
 from fedweave.errors import MAX_SUGGESTIONS, BadInput, choose, suggest
-from fedweave.federation.protocol import Method
 from fedweave.methods import METHODS
 from fedweave.study import plugins
 
@@ -99,21 +99,21 @@ def predict(
 
     Example: fedweave predict flights/ new.csv --client BOS
     """
-    from fedweave.api import reading
-    from fedweave.api.prediction import select_own_rows
-    from fedweave.files import write_atomic
+    from fedweave.files.atomic import write_atomic
+    from fedweave.own_data import user_files
+    from fedweave.prediction.predictor import select_own_rows
 
     if output is not None and output.resolve() == file.resolve():
         raise BadInput(
             f"--output: {output} is the file of the rows, which predictions would replace; name another file"
         )
-    encoding = reading.check_encoding(file, encoding)
+    encoding = user_files.check_encoding(file, encoding)
     result = load_result(folder, method, uses)
-    if file.suffix.lower() == reading.ARRAYS:
-        stored = reading.read_arrays(file)
+    if file.suffix.lower() == user_files.ARRAYS:
+        stored = user_files.read_arrays(file)
         rows: Any = stored[choose(features, stored, "--features")]
     else:
-        rows = reading.read_table(file, encoding=encoding)
+        rows = user_files.read_table(file, encoding=encoding)
     own_rows = select_own_rows(result.run, rows, client)
     left_out = f", {len(own_rows)} of {len(rows)} rows: the others are of other clients"
     text = _prediction_table(result, own_rows, client, seed).to_csv(index=False, float_format="%.6g")
@@ -147,7 +147,7 @@ def _check_results_spare(file: Path, out: Path) -> None:
     Raises:
         BadInput: naming the folder and the file.
     """
-    from fedweave.api.folder import RESULTS
+    from fedweave.comparison.results_folder import RESULTS
 
     if file.resolve().parent == out.resolve() and any(file.match(pattern) for pattern in RESULTS):
         raise BadInput(f"--out: in {out} the results would replace {file}; choose another folder")
@@ -177,7 +177,7 @@ def _prediction_table(result: fw.MethodResult, rows: Any, client: str, seed: int
 def show(comparison: fw.Comparison) -> None:
     """Print the leaderboard, the summary in sentences, warnings, and the path of the report."""
     from fedweave import results
-    from fedweave.api.folder import find_partitions
+    from fedweave.comparison.results_folder import find_partitions
     from fedweave.report.summary import summary
 
     from ..stages import leaderboard

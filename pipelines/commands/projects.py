@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from fedweave.errors import BadInput
-from fedweave.files import write_atomic
+from fedweave.files.atomic import write_atomic
 from fedweave.study import plugins
 from fedweave.study.code import PACKAGE
 

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from fedweave.errors import BadInput, Busy, choose, format_count
-from fedweave.files import write_atomic
+from fedweave.files.atomic import write_atomic
 from fedweave.study import catalogue, plugins, spec
 
 from .. import addresses, processes, signed_files

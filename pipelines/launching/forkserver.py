@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from fedweave.processes import die_with_parent
+from fedweave.processes.signals import die_with_parent
 from fedweave.study.code import PACKAGE, digest, find_dependencies
 
 from .freshness import imported_files, project_files, stamps

@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
 from fedweave.errors import BadInput
-from fedweave.files import USER_ERRORS, write_new
+from fedweave.files.atomic import USER_ERRORS, write_new
 
 from .. import addresses
 

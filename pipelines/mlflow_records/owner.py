@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fedweave.errors import BadInput
-from fedweave.files import write_new
+from fedweave.files.atomic import write_new
 
 from .. import addresses
 from ..paths import STATE

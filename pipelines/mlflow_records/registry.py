@@ -17,9 +17,9 @@ from mlflow.entities import LoggedModel, LoggedModelStatus, Metric
 from mlflow.exceptions import MlflowException
 from mlflow.models import infer_signature
 
-from fedweave.api import packing
 from fedweave.methods import METHODS
 from fedweave.models import MODELS
+from fedweave.prediction import packing
 from fedweave.results import Run, Study, Tables, verdicts
 from fedweave.runs import serving
 from fedweave.study import plugins
@@ -30,7 +30,12 @@ from .writer import Store
 
 SERVED = Path(__file__).with_name("served_model.py")
 CODE = [str(files("fedweave"))]
-REQUIREMENTS = ("numpy", "pandas", "torch", "tqdm")  # what `fedweave.api.packing` imports, in addition to MLflow itself
+REQUIREMENTS = (
+    "numpy",
+    "pandas",
+    "torch",
+    "tqdm",
+)  # what `fedweave.prediction.packing` imports
 ALIAS = "best"
 DEFAULTS = {"client": "", "seed": -1}  # no client, which is refused; the first seed
 EXTERNAL = "mlflow.model.isExternal"  # MLflow's tag of a record without files

@@ -19,8 +19,8 @@ from mlflow.models import set_model
 from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 from mlflow.pyfunc import PythonModel, PythonModelContext
 
-from fedweave.api import packing
 from fedweave.errors import BadInput, format_value
+from fedweave.prediction import packing
 
 PARAMETERS = {"client", "seed"}
 FIRST = -1  # as a seed: that of the first repetition

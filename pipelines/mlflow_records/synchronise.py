@@ -59,7 +59,7 @@ def run_in_fork(folder: Path, study: str) -> Iterator[None]:
     if not is_due(folder, study):
         yield
         return
-    from fedweave.runs import parallel
+    from fedweave.processes import parallel
 
     with parallel.run_in_background(partial(run_here, folder, study), report_loss):
         yield
@@ -113,7 +113,7 @@ def _is_dvc_busy() -> bool:
 
 
 if __name__ == "__main__":
-    from fedweave.processes import die_with_parent
+    from fedweave.processes.signals import die_with_parent
 
     die_with_parent()  # the next synchronisation repairs one that was interrupted
     run_here(Path(sys.argv[1]), sys.argv[2])

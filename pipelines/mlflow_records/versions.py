@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from mlflow.entities import Run as Logged
 
-from fedweave.runs.parallel import gather
+from fedweave.processes.parallel import gather
 
 from . import owner, stamp, writer
 from .writer import COMMIT, CURRENT, DIGEST, PARENT, RECORD, RUN, SUPERSEDED, Store, Unit

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import networkx
 
 from fedweave.errors import BadInput, Busy, choose, format_count
-from fedweave.federation import graph_settings
+from fedweave.graphs import setting
 from fedweave.study.spec import PARAMS, load, read_yaml
 
 from ..launching import locking
@@ -60,7 +60,7 @@ def plan(targets: Sequence[str] = ()) -> Plan:
         gpu = {stage.addressing for stage in repo.index.stages if (stage.meta or {}).get("gpu")}
         changed = repo.status()
     content = read_yaml(PARAMS) if PARAMS.is_file() else {}
-    if graph_settings.stored_graphs(content):  # DVC's graph has no edge for them, only the order of stages
+    if setting.stored_graphs(content):  # DVC's graph has no edge for them, only the order of stages
         from ..stages import graphs  # not above: it loads torch
 
         sources = graphs.replayed_runs(load(), str(PARAMS))

@@ -20,7 +20,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
 
 from fedweave.errors import BadInput, exit_code
-from fedweave.files import user_errors
+from fedweave.files.atomic import user_errors
 from fedweave.study import catalogue
 from fedweave.study.config import read_yaml
 from fedweave.study.spec import PARAMS

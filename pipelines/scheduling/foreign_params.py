@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedweave.errors import BadInput
-from fedweave.files import write_atomic
+from fedweave.files.atomic import write_atomic
 from fedweave.study.spec import PARAMS
 
 from .. import paths, signed_files

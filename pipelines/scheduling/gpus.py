@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from fedweave.files import try_lock
+from fedweave.files.atomic import try_lock
 
 POLL = 0.5  # seconds between two searches for a free GPU
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.errors import BadInput
-from fedweave.runs.parallel import cores
+from fedweave.processes.parallel import cores
 
 from ..project import PROJECT_VARIABLE
 from . import host, remote_stages

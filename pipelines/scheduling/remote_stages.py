@@ -21,7 +21,7 @@ from uuid import uuid4
 
 from fedweave import pipelines
 from fedweave.errors import BadInput, choose, format_value
-from fedweave.files import write_atomic
+from fedweave.files.atomic import write_atomic
 from fedweave.study import plugins
 from fedweave.study.config import load_yaml
 from fedweave.study.spec import PARAMS, check_names

@@ -19,7 +19,7 @@ from pathlib import Path
 from submitit.helpers import Checkpointable, DelayedSubmission
 
 from fedweave.errors import BadInput
-from fedweave.files import write_atomic
+from fedweave.files.atomic import write_atomic
 
 from ..processes import ChildProcesses, search_path, wait_measured
 from .remote_stages import code_digest, remove

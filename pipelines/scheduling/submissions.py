@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedweave.errors import BadInput, format_count
-from fedweave.files import try_lock, write_atomic
+from fedweave.files.atomic import try_lock, write_atomic
 from fedweave.study.config import read_yaml
 from fedweave.study.spec import PARAMS
 

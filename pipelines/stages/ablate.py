@@ -8,7 +8,7 @@ import pandas as pd
 
 from fedweave import plots, results
 from fedweave.errors import Diverged, choose
-from fedweave.files import write_table
+from fedweave.files.atomic import write_table
 from fedweave.metrics import Margin, default_margin, parse_margin
 from fedweave.report import optional_files
 from fedweave.results import statistics

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedweave.files import write_table
+from fedweave.files.atomic import write_table
 from fedweave.study import plugins
 from fedweave.study.code import PACKAGE, read_source
 

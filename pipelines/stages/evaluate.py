@@ -9,7 +9,7 @@ from typing import Any
 
 from fedweave import results
 from fedweave.errors import format_count
-from fedweave.files import write_atomic
+from fedweave.files.atomic import write_atomic
 from fedweave.study import spec
 
 from .. import paths

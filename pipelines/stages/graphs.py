@@ -10,8 +10,8 @@ from typing import Any
 
 from fedweave.errors import BadInput, format_count
 from fedweave.families.weaving import Weaving
-from fedweave.federation import graph_settings
-from fedweave.files import write_table
+from fedweave.files.atomic import write_table
+from fedweave.graphs import setting as graph_settings
 from fedweave.methods import METHODS
 from fedweave.runs import assembly, dependencies, graph_controls
 from fedweave.study import search_spaces

@@ -3,8 +3,8 @@
 It runs before every other stage: DVC itself would only report that a file is missing.
 """
 
-from fedweave.federation import graph_settings
-from fedweave.files import write_atomic
+from fedweave.files.atomic import write_atomic
+from fedweave.graphs import setting
 from fedweave.study.spec import PARAMS, check_names, read_yaml
 
 from .. import paths
@@ -19,7 +19,7 @@ def main() -> None:
     """
     content = read_yaml(PARAMS)
     check_names(content, str(PARAMS))
-    if graph_settings.stored_graphs(content):
+    if setting.stored_graphs(content):
         from fedweave.runs import assembly
 
         from . import graphs  # not at the top: they import torch, which takes time

@@ -5,7 +5,7 @@ import json
 
 from fedweave import data
 from fedweave.errors import choose, format_count, prefix_errors
-from fedweave.files import write_atomic
+from fedweave.files.atomic import write_atomic
 from fedweave.study import spec
 
 from .. import paths

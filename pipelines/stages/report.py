@@ -7,7 +7,7 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
 from fedweave import report, results
-from fedweave.files import write_atomic
+from fedweave.files.atomic import write_atomic
 from fedweave.study import spec
 
 from .. import paths

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fedweave.files import write_atomic
+from fedweave.files.atomic import write_atomic
 from fedweave.runs import assembly, dependencies, graph_files
 from fedweave.study.call_cache import cache_calls
 from fedweave.study.code import find_dependencies

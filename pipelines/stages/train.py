@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedweave.data import Dataset, Partition
+from fedweave.engine.records import Report
 from fedweave.errors import BadInput, Diverged, choose, prefix_errors
-from fedweave.federation.records import Report
-from fedweave.files import check_regular, check_writable
+from fedweave.files.atomic import check_regular, check_writable
 from fedweave.runs import archive, assembly, repetition
 from fedweave.runs import checkpoints as checkpoint_files
 from fedweave.runs.dependencies import inputs_digest, run_digest

@@ -6,10 +6,10 @@ from functools import partial
 import torch
 
 from fedweave.errors import choose
-from fedweave.files import write_atomic
+from fedweave.files.atomic import write_atomic
 from fedweave.methods import METHODS
+from fedweave.processes.parallel import run_processes
 from fedweave.runs import assembly
-from fedweave.runs.parallel import run_processes
 from fedweave.search.record import search_record
 from fedweave.search.search import Search, initial_points, open_search, run_search
 from fedweave.study import search_spaces

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedweave import data, families, methods, models, settings, testing
-    from fedweave.api.compare import compare, fit, load
-    from fedweave.api.comparison import Comparison
-    from fedweave.api.federation import Federation
-    from fedweave.api.progress import Progress
-    from fedweave.api.result import MethodResult
+    from fedweave.comparison.compare import compare, fit, load
+    from fedweave.comparison.comparison import Comparison
+    from fedweave.comparison.method_result import MethodResult
+    from fedweave.comparison.progress import Progress
     from fedweave.data.partitions.registry import rule as partition
     from fedweave.data.registry import dataset
+    from fedweave.engine.protocol import Method
+    from fedweave.engine.registry import method
     from fedweave.errors import BadInput, Diverged
-    from fedweave.federation.protocol import Method
-    from fedweave.federation.registry import method
     from fedweave.metrics import Metric, metric
     from fedweave.models.registry import model
+    from fedweave.own_data.federation import Federation
     from fedweave.recommendation.recommend import recommend
     from fedweave.recommendation.result import Recommendation
 
@@ -32,21 +32,21 @@ if os.path.isfile(os.path.join(_CHECKOUT, "pipelines", "ui.py")):  # noqa: PTH11
 # Name -> its module, and its name in that module where it differs. A name is imported when it is first used, so that
 # `import fedweave` takes no time.
 _SOURCES: dict[str, tuple[str, ...]] = {
-    "compare": ("fedweave.api.compare",),
-    "fit": ("fedweave.api.compare",),
-    "load": ("fedweave.api.compare",),
-    "Comparison": ("fedweave.api.comparison",),
-    "MethodResult": ("fedweave.api.result",),
-    "Federation": ("fedweave.api.federation",),
+    "compare": ("fedweave.comparison.compare",),
+    "fit": ("fedweave.comparison.compare",),
+    "load": ("fedweave.comparison.compare",),
+    "Comparison": ("fedweave.comparison.comparison",),
+    "MethodResult": ("fedweave.comparison.method_result",),
+    "Federation": ("fedweave.own_data.federation",),
     "Recommendation": ("fedweave.recommendation.result",),
     "recommend": ("fedweave.recommendation.recommend",),
-    "Progress": ("fedweave.api.progress",),
+    "Progress": ("fedweave.comparison.progress",),
     "BadInput": ("fedweave.errors",),
     "Diverged": ("fedweave.errors",),
-    "Method": ("fedweave.federation.protocol",),
+    "Method": ("fedweave.engine.protocol",),
     "Metric": ("fedweave.metrics",),
     "dataset": ("fedweave.data.registry",),
-    "method": ("fedweave.federation.registry",),
+    "method": ("fedweave.engine.registry",),
     "metric": ("fedweave.metrics",),
     "model": ("fedweave.models.registry",),
     "partition": ("fedweave.data.partitions.registry", "rule"),

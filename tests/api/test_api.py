@@ -423,7 +423,7 @@ def test_the_bar_of_a_resumed_training_begins_at_its_round(
             raise Killed
 
     call: dict[str, Any] = {"rounds": 6, "seeds": 2, "checkpoint": 2, "central": False, "out": tmp_path}
-    monkeypatch.setattr("fedweave.runs.parallel.cores", lambda: 1)  # one repetition after the other
+    monkeypatch.setattr("fedweave.processes.parallel.cores", lambda: 1)  # one repetition after the other
     with pytest.raises(Killed):
         fw.compare(people(), ["fedavg"], **call, callbacks=[kill], **QUIET)
     capsys.readouterr()

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 import fedweave as fw
-from fedweave.api.arrays import as_times
 from fedweave.data.normalisation import normalise
+from fedweave.own_data.arrays import as_times
 
 PARTS = ("train", "val", "test")
 X = np.random.default_rng(0).normal(size=(60, 4))

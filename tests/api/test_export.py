@@ -13,7 +13,7 @@ import pytest
 from torch import nn
 
 import fedweave as fw
-from fedweave.api import exported_model
+from fedweave import exported_model
 from fedweave.models import MODELS
 from fedweave.models.cnn import ConvNet
 

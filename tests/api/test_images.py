@@ -11,7 +11,8 @@ import pytest
 from PIL import Image
 
 import fedweave as fw
-from fedweave.api import exported_model, packing
+from fedweave import exported_model
+from fedweave.prediction import packing
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 BYTES = np.random.default_rng(0).integers(256, size=(60, 1, 6, 5), dtype=np.uint8)

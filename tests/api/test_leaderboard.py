@@ -12,8 +12,8 @@ from scipy.stats import ttest_1samp as t_test
 
 import fedweave as fw
 from fedweave import results
-from fedweave.api import leaderboard
-from fedweave.api.leaderboard import explain_words
+from fedweave.comparison import leaderboard
+from fedweave.comparison.leaderboard import explain_words
 from fedweave.results import statistics
 from fedweave.results.marks import control_tests, outcome
 from tests.fake_results import write_study

@@ -42,7 +42,8 @@ def test_import_is_quick_and_lazy() -> None:
 def test_the_examples_in_docstrings_run() -> None:
     import doctest
 
-    from fedweave.api import compare, federation, progress
+    from fedweave.comparison import compare, progress
+    from fedweave.own_data import federation
     from fedweave.recommendation import budget, groups, per_client
     from fedweave.recommendation import recommend as recommendation
 

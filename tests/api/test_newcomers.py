@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import fedweave as fw
-from fedweave.api.newcomers import NewcomerData, add_newcomers
+from fedweave.comparison.further_rounds import NewcomerData, add_newcomers
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 DRAWS = np.random.default_rng(0)

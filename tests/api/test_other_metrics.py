@@ -17,7 +17,7 @@ from sklearn.metrics import (
 
 import fedweave as fw
 from fedweave import report, results
-from fedweave.api.scorers import TorchmetricsFunction
+from fedweave.comparison.user_metrics import TorchmetricsFunction
 from fedweave.metrics import METRICS, probabilities
 from fedweave.pipelines.stages import leaderboard
 from fedweave.report.summary import summary

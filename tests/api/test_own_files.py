@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 import fedweave as fw
-from fedweave.api.reading import read_table
+from fedweave.own_data.user_files import read_table
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 COUNT = 90

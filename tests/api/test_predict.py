@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import fedweave as fw
-from fedweave.api import exported_model
+from fedweave import exported_model
 from tests import trained
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

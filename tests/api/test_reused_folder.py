@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedweave as fw
-from fedweave.api import folder
+from fedweave.comparison import results_folder as folder
 from fedweave.data import Dataset, Partition
 from fedweave.pipelines.commands import own_data
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import fedweave as fw
-from fedweave.api import packing
 from fedweave.models import build
+from fedweave.prediction import packing
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 CLIENTS = ("Ann", "Bob", "Cy")

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import fedweave as fw
-from fedweave.api import exported_model
+from fedweave import exported_model
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 QUIET: dict[str, Any] = {"progress": False, "seed": 0, "lr": 0.05}

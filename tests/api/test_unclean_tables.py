@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 import fedweave as fw
-from fedweave.api.newcomers import NewcomerData, add_newcomers
-from fedweave.api.reading import read_table
+from fedweave.comparison.further_rounds import NewcomerData, add_newcomers
+from fedweave.own_data.user_files import read_table
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 COUNT = 120

@@ -7,7 +7,7 @@ import tiny
 import torch
 
 from fedweave.client.augmentation import shift
-from fedweave.federation.schedule import evaluation_cohort
+from fedweave.engine.schedule import evaluation_cohort
 from fedweave.tensors import dropout_keys
 
 SHAPE, MOST = (2, 7, 9), 2

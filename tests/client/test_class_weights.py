@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import fedweave as fw
-from fedweave.api.plan import plan
-from fedweave.federation.schedule import evaluation_cohort
+from fedweave.comparison.plan import plan
+from fedweave.engine.schedule import evaluation_cohort
 from fedweave.runs import preparation
 
 DRAWS = np.random.default_rng(5)

@@ -9,7 +9,7 @@ import torch
 
 from fedweave.client.controls import control_outputs
 from fedweave.client.regression import RowForecast, RowRegression
-from fedweave.federation.schedule import evaluation_cohort
+from fedweave.engine.schedule import evaluation_cohort
 from fedweave.metrics import log_loss
 from fedweave.models import build
 

@@ -8,12 +8,12 @@ import torch
 
 from fedweave.client.solvers import value_and_grad
 from fedweave.client.task import RowClassification, Task
+from fedweave.engine.engine import run
+from fedweave.engine.executors import Batched, Loop
+from fedweave.engine.executors import set_precision as computing
+from fedweave.engine.records import Settings
+from fedweave.engine.schedule import evaluation_cohort
 from fedweave.errors import BadInput
-from fedweave.federation.engine import run
-from fedweave.federation.executors import Batched, Loop
-from fedweave.federation.executors import set_precision as computing
-from fedweave.federation.records import Settings
-from fedweave.federation.schedule import evaluation_cohort
 from fedweave.methods import METHODS
 from fedweave.models import build
 from fedweave.tensors import dropout_keys, trees

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedweave.federation.engine import run
-from fedweave.federation.executors import Batched
-from fedweave.federation.records import Settings
+from fedweave.engine.engine import run
+from fedweave.engine.executors import Batched
+from fedweave.engine.records import Settings
 from fedweave.methods import METHODS
 from fedweave.tensors import recordings
 from fedweave.tensors.trees import tree_leaves

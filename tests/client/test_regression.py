@@ -7,7 +7,7 @@ import tiny
 import torch
 
 from fedweave.client.regression import RowRegression
-from fedweave.federation.schedule import evaluation_cohort
+from fedweave.engine.schedule import evaluation_cohort
 from fedweave.models import build
 
 

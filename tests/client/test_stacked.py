@@ -23,17 +23,18 @@ from torch.utils._pytree import tree_map, tree_structure
 from fedweave.client.data import ClientData
 from fedweave.client.local_training import Fit, descend
 from fedweave.client.solvers import SGD, Adam, GroupedSolver
-from fedweave.federation.engine import run, run_round
-from fedweave.federation.executors import Batched, Loop, choose_executor, describe
-from fedweave.federation.federation import Cohort
-from fedweave.federation.graph_controls import GraphControl
-from fedweave.federation.records import Settings
-from fedweave.federation.schedule import evaluation_cohort
-from fedweave.federation.start import begin
-from fedweave.federation.subgraphs import stack_clients
+from fedweave.engine.clients import Cohort
+from fedweave.engine.engine import run, run_round
+from fedweave.engine.executors import Batched, Loop, choose_executor, describe
+from fedweave.engine.records import Settings
+from fedweave.engine.schedule import evaluation_cohort
+from fedweave.engine.start import begin
+from fedweave.engine.subgraphs import stack_clients
+from fedweave.graphs.controls import GraphControl
 from fedweave.models import SparseMatrix, build
 from fedweave.models.gcn import add_column_order, project
-from fedweave.tensors import compilation, dropout_keys, forks, trees
+from fedweave.processes import forks
+from fedweave.tensors import compilation, dropout_keys, trees
 from fedweave.tensors.closures import VOLATILE, capture
 from fedweave.tensors.trees import Params, Tree
 
@@ -183,10 +184,10 @@ def test_stacked_descent_is_descent_of_each(solver: SGD | Adam | GroupedSolver) 
 TWICE = """
 import hashlib
 import tiny
-from fedweave.federation.engine import run_round
-from fedweave.federation.executors import Batched
-from fedweave.federation.records import Settings
-from fedweave.federation.start import begin
+from fedweave.engine.engine import run_round
+from fedweave.engine.executors import Batched
+from fedweave.engine.records import Settings
+from fedweave.engine.start import begin
 from fedweave.tensors.trees import tree_leaves
 
 method, federation, executor = tiny.method("fedavg", tiny.rows_task(), "rows"), tiny.rows_federation(), Batched(0, True)

@@ -20,9 +20,9 @@ import torch
 from fedweave import data
 from fedweave.data.base import Partition
 from fedweave.data.sources.transfer import SourceError, extract
+from fedweave.engine.records import Report
 from fedweave.errors import Diverged
-from fedweave.federation.records import Report
-from fedweave.files import check_writable, load_tensors, save_tensors, write_atomic
+from fedweave.files.atomic import check_writable, load_tensors, save_tensors, write_atomic
 from fedweave.pipelines.commands import main, single_run
 from fedweave.pipelines.commands.studies import dump
 from fedweave.pipelines.processes import run_main

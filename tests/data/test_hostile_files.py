@@ -15,8 +15,8 @@ import torch
 from fedweave.data.sources import citation
 from fedweave.data.sources.pickles import read_arrays
 from fedweave.data.sources.traffic import read_hdf5
-from fedweave.files import load_tensors, read, save_tensors
-from fedweave.readers.arrays import read_npz
+from fedweave.files.arrays import read_npz
+from fedweave.files.atomic import load_tensors, read, save_tensors
 from fedweave.results.runs import read_scores
 from tests.data.test_bad_files import in_child
 from tests.fuzz.targets import amazon, evaluations, partitions, tables

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedweave.deployment.decoding import decode
-from fedweave.deployment.tensors import UndeclaredTensor
+from fedweave.deployment.wire.decoding import decode
+from fedweave.deployment.wire.tensors import UndeclaredTensor
 
 PYTHON = Path(__file__).resolve().parents[2] / ".flower" / "bin" / "python"
 
@@ -64,7 +64,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key
 from fedweave.deployment.flower import channel, secure
-from fedweave.deployment.messages import Request
+from fedweave.deployment.wire.messages import Request
 
 request = Request("train", {"round": 0}, form={"w": [[2, 3], "float32"]}, max_bytes=10**5)
 exchange = secure._CountingGrid(None, {1: request}, [(2, 3)])

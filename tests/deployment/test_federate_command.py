@@ -8,8 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from fedweave import data
-from fedweave.deployment import client_data, spec
 from fedweave.deployment.__main__ import main as hosts_main
+from fedweave.deployment.node import client_data
+from fedweave.deployment.wire import spec
 from fedweave.errors import BadInput
 from fedweave.pipelines.commands import federate
 from fedweave.pipelines.commands.main import app
@@ -134,7 +135,7 @@ class Mine(FedAvg):
 @pytest.fixture
 def own_tables():
     """Restores the tables and modules after a test that imports a plug-in."""
-    from fedweave.federation.registry import METHODS
+    from fedweave.engine.registry import METHODS
 
     tables, path = (METHODS, plugins._loaded), [*sys.path]
     before = [dict(table) for table in tables]

@@ -18,10 +18,12 @@ import pytest
 from hosts import Hosts, planned
 
 import fedweave as fw
-from fedweave.deployment import checkpoint, client_data, status
 from fedweave.deployment.flower.processes import add_nodes, local_federation
 from fedweave.deployment.flower.run_monitor import follow, launch, run_state
-from fedweave.deployment.message_log import MessageLog
+from fedweave.deployment.node import client_data
+from fedweave.deployment.server import checkpoint
+from fedweave.deployment.server.message_log import MessageLog
+from fedweave.deployment.wire import status
 from fedweave.runs.history import SPLITS
 from tests.servers import until
 

@@ -12,14 +12,16 @@ from hosts import Hosts, graphs_of, planned, rows_of, same, series_of
 
 import fedweave as fw
 from fedweave import results
-from fedweave.deployment import client_data, export, own_rows, spec, support, tensors
-from fedweave.deployment.devices import device_of
+from fedweave.deployment import export
 from fedweave.deployment.export import export_result
-from fedweave.deployment.messages import Reply, Request
-from fedweave.deployment.node import open_node
-from fedweave.deployment.store import Store
+from fedweave.deployment.node import client_data, own_rows
+from fedweave.deployment.node.devices import device_of
+from fedweave.deployment.node.node import open_node
+from fedweave.deployment.node.store import Store
+from fedweave.deployment.wire import spec, support, tensors
+from fedweave.deployment.wire.messages import Reply, Request
 from fedweave.errors import BadInput
-from fedweave.files import load_tensors, save_tensors
+from fedweave.files.atomic import load_tensors, save_tensors
 from fedweave.methods import METHODS
 from fedweave.tensors import trees
 

@@ -53,7 +53,7 @@ def test_the_keys_of_a_node(tmp_path, capsys):
 def test_a_node_with_another_file_starts_nothing(key, certificate, words, tmp_path, monkeypatch, capsys):
     """Otherwise Flower would restart again and again."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fedweave.deployment.node_options.check_data", lambda *arguments: None)
+    monkeypatch.setattr("fedweave.deployment.node.node_options.check_data", lambda *arguments: None)
     assert main(["keys", ".", "--node", "ann", "--host", "fl.example.org"]) == 0
     capsys.readouterr()
     good = ["--superlink", "127.0.0.1:1", "--data", "client.pt", "--state", "state", "--spec", "3f2a9c41d07be865"]
@@ -69,7 +69,7 @@ def test_an_environment_without_flower_starts_nothing(tmp_path, monkeypatch, cap
     from fedweave.deployment.flower.node_keys import run_flwr
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fedweave.deployment.node_options.check_data", lambda *arguments: None)
+    monkeypatch.setattr("fedweave.deployment.node.node_options.check_data", lambda *arguments: None)
     monkeypatch.setattr("fedweave.deployment.flower.processes.find_spec", lambda name: None)
     assert main(["keys", ".", "--node", "ann", "--host", "fl.example.org"]) == 0
     capsys.readouterr()
@@ -114,20 +114,20 @@ def test_invalid_names_write_nothing(names, tmp_path, capsys):
 
 def test_secrets_have_their_mode_before_they_have_content(tmp_path, monkeypatch):
     """A reader of the temporary file cannot read the content either."""
-    from fedweave import files
-    from fedweave.deployment.client_data import ClientFile
+    from fedweave.deployment.node.client_data import ClientFile
+    from fedweave.files import atomic
 
-    modes, write, sync = {}, files.Path.write_bytes, files._sync
+    modes, write, sync = {}, atomic.Path.write_bytes, atomic._sync
 
     def spy(path, content):
         modes[path.name] = stat.S_IMODE(path.stat().st_mode)
         return write(path, content)
 
-    monkeypatch.setattr(files.Path, "write_bytes", spy)
+    monkeypatch.setattr(atomic.Path, "write_bytes", spy)
     assert main(["keys", str(tmp_path), "--node", "ann", "--host", "a.org"]) == 0
     secret = [mode for name, mode in modes.items() if name.startswith((".ann.", ".server.key."))]
     assert secret.count(0o600) == 2
-    monkeypatch.setattr(files, "_sync", lambda path: (modes.setdefault(path, path.stat().st_mode), sync(path)))
+    monkeypatch.setattr(atomic, "_sync", lambda path: (modes.setdefault(path, path.stat().st_mode), sync(path)))
     modes.clear()
     ClientFile(0, {}, {}).save(tmp_path / "client.pt")
     assert stat.S_IMODE(next(iter(modes.values()))) == 0o600

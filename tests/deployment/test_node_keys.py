@@ -8,7 +8,7 @@ import pytest
 
 from fedweave.deployment.__main__ import main
 from fedweave.deployment.flower import node_keys
-from fedweave.deployment.roster import Entry, Roster
+from fedweave.deployment.wire.roster import Entry, Roster
 from fedweave.errors import BadInput
 
 DYING = """import json, sys

@@ -9,8 +9,9 @@ import torch
 from hosts import Hosts, planned
 
 import fedweave as fw
-from fedweave.deployment import client_data, own_rows, spec
 from fedweave.deployment.__main__ import main
+from fedweave.deployment.node import client_data, own_rows
+from fedweave.deployment.wire import spec
 from fedweave.errors import BadInput
 
 DAYS = pd.date_range("2019-11-20", periods=60, freq="5D")

@@ -11,11 +11,11 @@ import pytest
 import torch
 from hosts import Hosts, planned, rows_of
 
-from fedweave.deployment import inspection
 from fedweave.deployment.__main__ import main
-from fedweave.deployment.messages import Reply, Request
-from fedweave.deployment.node_registry import NodeRegistry
-from fedweave.deployment.roster import Entry, Roster, fingerprint
+from fedweave.deployment.server import replies
+from fedweave.deployment.server.node_registry import NodeRegistry
+from fedweave.deployment.wire.messages import Reply, Request
+from fedweave.deployment.wire.roster import Entry, Roster, fingerprint
 from fedweave.errors import BadInput
 
 NODES = {900: 0, 899: 1, 898: 2}  # node -> client, as `Hosts.calls` has them
@@ -114,8 +114,8 @@ def test_impossible_numbers_are_refused(case, finished):
     spec, sent = finished
     kind, numbers = HOSTILE[case]
     request, reply = sent[kind]
-    assert inspection.inspect(spec, request, reply, 1) is reply
-    wrong = inspection.inspect(spec, request, replace(reply, config={**reply.config, **numbers}), 1)
+    assert replies.inspect(spec, request, reply, 1) is reply
+    wrong = replies.inspect(spec, request, replace(reply, config={**reply.config, **numbers}), 1)
     assert isinstance(wrong, str)
     assert len(wrong) < 200
 
@@ -124,7 +124,7 @@ def test_a_score_of_a_part_without_rows_is_nan(finished):
     spec, sent = finished
     request, reply = sent["train"]
     empty = replace(reply, config={**reply.config, "pre/val": float("nan")})
-    assert inspection.inspect(spec, request, empty, 1) is empty
+    assert replies.inspect(spec, request, empty, 1) is empty
 
 
 def corrupt_reply(request: Request, reply: Reply, upload: bool) -> Reply:
@@ -159,8 +159,8 @@ def test_uploads_of_another_size_are_refused_with_every_protection(train, rows, 
     assert "'loss' must be a number" in refused[1]["error"]
     training_requests = [request for _, request, _ in calls.sent if request.kind == "train" and request.config["train"]]
     form = hosts.spec.forms["train"][0]["tensors"]
-    assert {request.max_bytes for request in training_requests} == {inspection.max_bytes(form)}
-    assert inspection.max_bytes(form) < sum(value.nbytes for value in hosts.spec.task.init(0).values()) + 20_000
+    assert {request.max_bytes for request in training_requests} == {replies.max_bytes(form)}
+    assert replies.max_bytes(form) < sum(value.nbytes for value in hosts.spec.task.init(0).values()) + 20_000
 
 
 def test_the_fingerprint_is_that_of_ssh(tmp_path, capsys):

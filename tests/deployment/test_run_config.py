@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedweave.deployment import run_config
+from fedweave.deployment.wire import run_config
 from fedweave.errors import BadInput
 
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedweave import data
-from fedweave.deployment import export, members, spec
+from fedweave.deployment import export
+from fedweave.deployment.wire import members, spec
 from fedweave.runs import repetition
 from fedweave.study.spec import parse
 from tests.servers import DIGITS

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedweave.federation.uploads import UploadPath, accept, deliver, deliver_enrolment, protect_uploads
+from fedweave.engine.uploads import UploadPath, accept, deliver, deliver_enrolment, protect_uploads
 from fedweave.threats.privacy import Privacy
 from fedweave.threats.robust import Robust
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedweave.data.base import Partition
-from fedweave.federation.schedule import LANES, Training, cohort
+from fedweave.engine.schedule import LANES, Training, cohort
 from fedweave.runs import repetition
 from fedweave.study import spec
 from tests.data.test_bad_data import SETS, rows

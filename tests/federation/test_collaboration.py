@@ -10,7 +10,7 @@ from tiny import numbers
 from torch import Tensor
 
 from fedweave.errors import BadInput
-from fedweave.federation import collaboration
+from fedweave.graphs import weights as collaboration
 from fedweave.models import build, layers
 
 pytestmark = pytest.mark.usefixtures("seeded")

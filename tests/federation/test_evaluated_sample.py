@@ -6,10 +6,10 @@ import pytest
 import tiny
 import torch
 
-from fedweave.federation.engine import run
-from fedweave.federation.executors import Loop
-from fedweave.federation.records import Settings
-from fedweave.federation.schedule import evaluation_sample
+from fedweave.engine.engine import run
+from fedweave.engine.executors import Loop
+from fedweave.engine.records import Settings
+from fedweave.engine.schedule import evaluation_sample
 from fedweave.methods import METHODS
 from fedweave.tensors import dropout_keys, trees
 from fedweave.testing.contract import CLOSE, SOME, assert_close

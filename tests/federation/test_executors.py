@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from fedweave.client.task import RowClassification, Task
+from fedweave.engine.engine import run_round
+from fedweave.engine.evaluation import evaluate
+from fedweave.engine.executors import Batched, Executor, Loop, describe
+from fedweave.engine.records import Settings
+from fedweave.engine.schedule import evaluation_cohort
+from fedweave.engine.start import begin
 from fedweave.errors import BadInput
-from fedweave.federation.engine import run_round
-from fedweave.federation.evaluation import evaluate
-from fedweave.federation.executors import Batched, Executor, Loop, describe
-from fedweave.federation.records import Settings
-from fedweave.federation.schedule import evaluation_cohort
-from fedweave.federation.start import begin
 from fedweave.models.mlp import MLP
 from fedweave.tensors.trees import tree_leaves
 

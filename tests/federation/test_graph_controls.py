@@ -5,7 +5,7 @@ import torch
 from tiny import numbers
 
 from fedweave.errors import BadInput
-from fedweave.federation.graph_controls import GraphControl, RecordedGraphs
+from fedweave.graphs.controls import GraphControl, RecordedGraphs
 
 pytestmark = pytest.mark.usefixtures("seeded")
 IDS = torch.arange(4)

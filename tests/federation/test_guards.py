@@ -17,15 +17,15 @@ import fedweave as fw
 from fedweave.client.data import ClientData
 from fedweave.client.solvers import SGD
 from fedweave.client.task import RowClassification
+from fedweave.engine.engine import run
+from fedweave.engine.executors import Batched, Executor, Loop
+from fedweave.engine.guards import draws_and_names
+from fedweave.engine.protocol import Method
+from fedweave.engine.records import Report, Settings
+from fedweave.engine.schedule import Training
 from fedweave.errors import BadInput
 from fedweave.families import ClientModels, GlobalModel, SplitClient
 from fedweave.families.mixtures import LearnedMixtures
-from fedweave.federation import guards
-from fedweave.federation.engine import run
-from fedweave.federation.executors import Batched, Executor, Loop
-from fedweave.federation.protocol import Method
-from fedweave.federation.records import Report, Settings
-from fedweave.federation.schedule import Training
 from fedweave.methods import METHODS
 from fedweave.models.mlp import MLP
 from fedweave.runs import preparation
@@ -311,10 +311,10 @@ DRAWS = {"torch": lambda: torch.randn(1), "numpy": lambda: np.random.rand(), "py
 @pytest.mark.parametrize("source", DRAWS)
 def test_draws_without_a_key_are_refused(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Draws from a global generator are refused. With other threads, which may draw, there is a warning."""
-    monkeypatch.setattr(guards, "_is_only_thread", lambda: True)
+    monkeypatch.setattr(draws_and_names, "_is_only_thread", lambda: True)
     words = "Mine: draws random numbers without a key (in round 1)"
     assert_refused(drawing_method(DRAWS[source]), words, "data.key", "dropout_keys.uniform")
-    monkeypatch.setattr(guards, "_is_only_thread", lambda: False)
+    monkeypatch.setattr(draws_and_names, "_is_only_thread", lambda: False)
     with pytest.warns(UserWarning, match="Mine, or another thread, draws random numbers"):
         run_rounds(drawing_method(DRAWS[source]))
 
@@ -324,12 +324,12 @@ def test_threads_of_progress_bars_do_not_count(monkeypatch: pytest.MonkeyPatch) 
     bar = type("TMonitor", (threading.Thread,), {"__module__": "tqdm._monitor"})()
     for threads, alone in (((), True), ((bar,), True), ((bar, threading.Thread()), False)):
         monkeypatch.setattr(threading, "enumerate", lambda threads=threads: [threading.main_thread(), *threads])
-        assert guards._is_only_thread() == alone
+        assert draws_and_names._is_only_thread() == alone
 
 
 def test_draws_of_a_start_and_of_an_evaluation_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """This includes a run without training."""
-    monkeypatch.setattr(guards, "_is_only_thread", lambda: True)
+    monkeypatch.setattr(draws_and_names, "_is_only_thread", lambda: True)
 
     def personalize(self: Any, shared: Any, own: Any, client: Any, data: ClientData) -> Any:
         return {name: value + (0 if len(data.plan) else 1e-3 * torch.rand(())) for name, value in shared.items()}
@@ -352,7 +352,7 @@ class Dropping(MLP):
 @pytest.mark.parametrize("executor", [Loop(), Batched()])
 def test_draws_of_a_model_are_refused(executor: Executor, monkeypatch: pytest.MonkeyPatch) -> None:
     """The line is the same under both executors."""
-    monkeypatch.setattr(guards, "_is_only_thread", lambda: True)
+    monkeypatch.setattr(draws_and_names, "_is_only_thread", lambda: True)
     task = RowClassification(lambda: Dropping((6,), tiny.CLASSES, hidden=5), torch.float64)
     assert_refused(
         Mine, "Mine: draws random numbers without a key", "dropout_keys.dropout", executor=executor, task=task
@@ -391,10 +391,10 @@ def test_an_import_may_draw(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> N
     """A module that draws at its import, as scikit-learn's do, is not an error of the method. The next draw is."""
     (tmp_path / "drawing_module.py").write_text("import random\n\nrandom.random()\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(guards, "_is_only_thread", lambda: True)
-    with guards.forbid_unkeyed_draws("Mine"):
+    monkeypatch.setattr(draws_and_names, "_is_only_thread", lambda: True)
+    with draws_and_names.forbid_unkeyed_draws("Mine"):
         import drawing_module  # noqa: F401
-    with pytest.raises(BadInput, match="Mine: draws random numbers"), guards.forbid_unkeyed_draws("Mine"):
+    with pytest.raises(BadInput, match="Mine: draws random numbers"), draws_and_names.forbid_unkeyed_draws("Mine"):
         random.random()
 
 

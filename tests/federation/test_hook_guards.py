@@ -12,14 +12,14 @@ from torch import Tensor
 
 from fedweave.client.data import ClientData
 from fedweave.client.solvers import SGD
+from fedweave.engine.engine import run
+from fedweave.engine.executors import Batched, Executor, Loop, Processes
+from fedweave.engine.guards.hook_calls import compare_values, guard_call
+from fedweave.engine.protocol import Method
+from fedweave.engine.records import Settings
+from fedweave.engine.schedule import Training
 from fedweave.errors import BadInput
 from fedweave.families import ClientModels, GeneratedModels, GlobalModel, SplitClient
-from fedweave.federation.engine import run
-from fedweave.federation.executors import Batched, Executor, Loop, Processes
-from fedweave.federation.hook_guards import compare_values, guard_call
-from fedweave.federation.protocol import Method
-from fedweave.federation.records import Settings
-from fedweave.federation.schedule import Training
 from fedweave.methods import METHODS
 from fedweave.tensors import trees
 from fedweave.testing import check_method, method_checks

@@ -10,16 +10,16 @@ from torch import Tensor
 
 from fedweave.client.data import ClientData
 from fedweave.client.solvers import SGD
+from fedweave.engine.engine import run, run_round
+from fedweave.engine.evaluation import evaluate
+from fedweave.engine.executors import Loop
+from fedweave.engine.protocol import Method, Server, Stage, Start, Update
+from fedweave.engine.records import Report, Settings
+from fedweave.engine.schedule import Training, participants
+from fedweave.engine.start import begin
+from fedweave.engine.timeline import Timeline
+from fedweave.engine.uploads import UploadPath
 from fedweave.families import GlobalModel, SplitClient
-from fedweave.federation.engine import run, run_round
-from fedweave.federation.evaluation import evaluate
-from fedweave.federation.executors import Loop
-from fedweave.federation.protocol import Method, Server, Stage, Start, Update
-from fedweave.federation.records import Report, Settings
-from fedweave.federation.schedule import Training, participants
-from fedweave.federation.start import begin
-from fedweave.federation.timeline import Timeline
-from fedweave.federation.uploads import UploadPath
 from fedweave.tensors.trees import Tree
 from fedweave.threats.privacy import Privacy
 

@@ -9,8 +9,8 @@ import pytest
 import tiny
 import torch
 
-from fedweave.federation.federation import Cohort
-from fedweave.federation.schedule import Training, client_plan, cohort, participants, participation_counts, sample_size
+from fedweave.engine.clients import Cohort
+from fedweave.engine.schedule import Training, client_plan, cohort, participants, participation_counts, sample_size
 from fedweave.tensors.random_streams import stream
 
 IDS = torch.arange(40)

@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 from fedweave.client.solvers import SGD
+from fedweave.engine.clients import Federation
+from fedweave.engine.engine import run, run_round, train
+from fedweave.engine.evaluation import evaluate
+from fedweave.engine.executors import Batched, Loop
+from fedweave.engine.protocol import Method
+from fedweave.engine.records import Settings, State
+from fedweave.engine.schedule import cohort
+from fedweave.engine.start import begin
+from fedweave.engine.uploads import UploadPath, finite_rows, protect_uploads, reference
 from fedweave.errors import BadInput
-from fedweave.federation.engine import run, run_round, train
-from fedweave.federation.evaluation import evaluate
-from fedweave.federation.executors import Batched, Loop
-from fedweave.federation.federation import Federation
-from fedweave.federation.protocol import Method
-from fedweave.federation.records import Settings, State
-from fedweave.federation.schedule import cohort
-from fedweave.federation.start import begin
-from fedweave.federation.uploads import UploadPath, finite_rows, protect_uploads, reference
 from fedweave.methods import METHODS
 from fedweave.runs import assembly, federations
 from fedweave.study import spec

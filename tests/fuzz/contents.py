@@ -132,7 +132,7 @@ def checkpoints() -> list[bytes]:
     """Tensors of many types, views of one storage, and plain values."""
     import torch
 
-    from fedweave.files import save_tensors
+    from fedweave.files.atomic import save_tensors
 
     base = torch.arange(24.0).reshape(4, 6)
     content = {"a": base, "t": base.t(), "v": base[1:3, 2:], "e": torch.ones(3, 1).expand(3, 5), "z": torch.zeros(0, 2)}

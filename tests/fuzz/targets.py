@@ -73,8 +73,8 @@ def read_pickle(path: Path) -> None:
 
 
 def read_npy(path: Path) -> None:
-    from fedweave.files import read
-    from fedweave.readers.arrays import map_npy
+    from fedweave.files.arrays import map_npy
+    from fedweave.files.atomic import read
 
     touch(read(path, map_npy, AGAIN))
 
@@ -87,7 +87,7 @@ def read_partition(path: Path) -> None:
 
 def read_amazon(path: Path) -> None:
     from fedweave.data.sources.citation import _read_amazon
-    from fedweave.files import read
+    from fedweave.files.atomic import read
 
     touch(vars(read(path, partial(_read_amazon, "toy"), AGAIN)))
 
@@ -105,7 +105,7 @@ def read_evaluations(path: Path) -> None:
 
 
 def read_checkpoint(path: Path) -> None:
-    from fedweave.files import load_tensors, read
+    from fedweave.files.atomic import load_tensors, read
 
     touch(read(path, load_tensors, AGAIN))
 

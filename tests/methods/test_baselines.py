@@ -9,9 +9,9 @@ import torch
 from naive import FED, SEED, build_method, last_report, models, server
 from torch import Tensor
 
-from fedweave.federation.engine import run
-from fedweave.federation.executors import Batched, Loop
-from fedweave.federation.records import Settings
+from fedweave.engine.engine import run
+from fedweave.engine.executors import Batched, Loop
+from fedweave.engine.records import Settings
 from fedweave.tensors import trees
 
 EQUAL = replace(FED, train=FED.train[:, :6])  # six training rows each: unweighted and weighted means agree

@@ -12,13 +12,13 @@ from naive import FED, SEED, build_method, ce, first_uploads, gradients, last_re
 from torch import nn
 from torch.nn import functional as F
 
+from fedweave.engine.engine import run, run_round
+from fedweave.engine.executors import Loop
+from fedweave.engine.records import Settings
+from fedweave.engine.schedule import Training, evaluation_cohort
+from fedweave.engine.start import admission, begin
 from fedweave.families import heads, penalties
-from fedweave.federation.collaboration import simplex_projection
-from fedweave.federation.engine import run, run_round
-from fedweave.federation.executors import Loop
-from fedweave.federation.records import Settings
-from fedweave.federation.schedule import Training, evaluation_cohort
-from fedweave.federation.start import admission, begin
+from fedweave.graphs.weights import simplex_projection
 from fedweave.methods import cfl
 from fedweave.tensors import dropout_keys, trees
 

@@ -23,12 +23,12 @@ from naive import (
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedweave.engine.engine import run, run_round
+from fedweave.engine.executors import Loop
+from fedweave.engine.records import Settings
+from fedweave.engine.schedule import Training, cohort
+from fedweave.engine.start import begin
 from fedweave.families import penalties
-from fedweave.federation.engine import run, run_round
-from fedweave.federation.executors import Loop
-from fedweave.federation.records import Settings
-from fedweave.federation.schedule import Training, cohort
-from fedweave.federation.start import begin
 from fedweave.methods import fedcp
 from fedweave.tensors import dropout_keys, trees
 from fedweave.tensors.trees import Params

@@ -6,9 +6,9 @@ import torch
 from naive import FED, SEED, build_method
 from torch import Tensor
 
-from fedweave.federation.executors import Loop
-from fedweave.federation.protocol import Method, Server
-from fedweave.federation.start import admission, begin
+from fedweave.engine.executors import Loop
+from fedweave.engine.protocol import Method, Server
+from fedweave.engine.start import admission, begin
 from fedweave.tensors import trees
 
 

@@ -12,10 +12,10 @@ from fake_results import write_run, write_study
 
 import fedweave as fw
 from fedweave import results
-from fedweave.federation.engine import run
-from fedweave.federation.executors import Loop
-from fedweave.federation.federation import balanced_weights, pad_rows
-from fedweave.federation.records import Settings
+from fedweave.engine.clients import balanced_weights, pad_rows
+from fedweave.engine.engine import run
+from fedweave.engine.executors import Loop
+from fedweave.engine.records import Settings
 from fedweave.report.baselines import upper_bound
 from fedweave.tensors.trees import tree_leaves
 

@@ -10,13 +10,13 @@ import pytest
 import tiny
 import torch
 
+from fedweave.engine.clients import Federation
+from fedweave.engine.engine import run, run_round
+from fedweave.engine.executors import Batched, Loop
+from fedweave.engine.protocol import Method
+from fedweave.engine.records import Report, Settings
+from fedweave.engine.start import begin
 from fedweave.families.weaving import Weaving
-from fedweave.federation.engine import run, run_round
-from fedweave.federation.executors import Batched, Loop
-from fedweave.federation.federation import Federation
-from fedweave.federation.protocol import Method
-from fedweave.federation.records import Report, Settings
-from fedweave.federation.start import begin
 from fedweave.methods import METHODS
 from fedweave.tensors import trees
 from fedweave.tensors.trees import tree_leaves

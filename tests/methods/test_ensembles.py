@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import fedweave as fw
+from fedweave.engine.protocol import Start
 from fedweave.families.ensembles import initial_models
-from fedweave.federation.protocol import Start
 
 
 class Own(nn.Module):

@@ -9,12 +9,12 @@ import torch
 from naive import FED, SEED, build_method
 
 from fedweave.client.solvers import SGD
+from fedweave.engine.engine import run_round
+from fedweave.engine.executors import Loop
+from fedweave.engine.records import Settings
+from fedweave.engine.schedule import evaluation_cohort
+from fedweave.engine.start import begin
 from fedweave.families import penalties
-from fedweave.federation.engine import run_round
-from fedweave.federation.executors import Loop
-from fedweave.federation.records import Settings
-from fedweave.federation.schedule import evaluation_cohort
-from fedweave.federation.start import begin
 from fedweave.tensors import dropout_keys, trees
 
 

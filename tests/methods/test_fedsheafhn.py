@@ -8,14 +8,14 @@ import tiny
 import torch
 
 from fedweave.client.solvers import SGD
-from fedweave.federation.collaboration import complete_graph
-from fedweave.federation.engine import run, run_round
-from fedweave.federation.evaluation import evaluate
-from fedweave.federation.executors import Loop
-from fedweave.federation.records import Settings
-from fedweave.federation.schedule import Training
-from fedweave.federation.start import add_newcomers, begin
-from fedweave.server_networks import SheafDiffusion
+from fedweave.engine.engine import run, run_round
+from fedweave.engine.evaluation import evaluate
+from fedweave.engine.executors import Loop
+from fedweave.engine.records import Settings
+from fedweave.engine.schedule import Training
+from fedweave.engine.start import add_newcomers, begin
+from fedweave.families.networks import SheafDiffusion
+from fedweave.graphs.weights import complete_graph
 from fedweave.tensors import trees
 from tests.generated_models import EVERYBODY, fixture
 

@@ -5,11 +5,11 @@ import tiny
 import torch
 
 from fedweave.client.local_training import descend
-from fedweave.federation.engine import run
-from fedweave.federation.executors import Batched, Loop
-from fedweave.federation.records import Settings, State
-from fedweave.federation.schedule import cohort
-from fedweave.federation.start import ENROLMENT, add_newcomers, begin, initial_model
+from fedweave.engine.engine import run
+from fedweave.engine.executors import Batched, Loop
+from fedweave.engine.records import Settings, State
+from fedweave.engine.schedule import cohort
+from fedweave.engine.start import ENROLMENT, add_newcomers, begin, initial_model
 from fedweave.tensors import trees
 
 PUBLIC = {"generated": "biases", "continued": True, "server_learning": False}

@@ -9,10 +9,10 @@ import torch
 from naive import FED, SEED, assert_same_model, batches, build_method, ce, last_report, model_copies, models, network
 from torch import Tensor, nn
 
-from fedweave.federation.engine import run
-from fedweave.federation.executors import Loop
-from fedweave.federation.records import Settings
-from fedweave.federation.start import begin
+from fedweave.engine.engine import run
+from fedweave.engine.executors import Loop
+from fedweave.engine.records import Settings
+from fedweave.engine.start import begin
 from fedweave.methods.gcfl_plus import minimum_cut, warping_distances
 from fedweave.tensors import trees
 

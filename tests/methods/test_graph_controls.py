@@ -10,18 +10,18 @@ import tiny
 import torch
 from scipy.stats import spearmanr
 
+from fedweave.engine.engine import run
+from fedweave.engine.executors import Loop
+from fedweave.engine.graph_truth import group_graph, jensen_shannon, similarity_graph, target_shares
+from fedweave.engine.protocol import Server
+from fedweave.engine.records import Report, Settings
+from fedweave.engine.schedule import evaluation_cohort
 from fedweave.errors import BadInput
 from fedweave.families.weaving import Weaving
-from fedweave.federation import graph_quality
-from fedweave.federation.collaboration import edges_of
-from fedweave.federation.engine import run
-from fedweave.federation.executors import Loop
-from fedweave.federation.graph_controls import GraphControl, RecordedGraphs
-from fedweave.federation.graph_settings import parse
-from fedweave.federation.graph_truth import group_graph, jensen_shannon, similarity_graph, target_shares
-from fedweave.federation.protocol import Server
-from fedweave.federation.records import Report, Settings
-from fedweave.federation.schedule import evaluation_cohort
+from fedweave.graphs import quality
+from fedweave.graphs.controls import GraphControl, RecordedGraphs
+from fedweave.graphs.setting import parse
+from fedweave.graphs.weights import edges_of
 from fedweave.methods import METHODS
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Tree
@@ -257,20 +257,20 @@ def test_measures_find_a_planted_graph() -> None:
     shares = np.eye(3)[group] * 0.7 + 0.1
     divergence = jensen_shannon(shares)
     planted = np.where(same, 0.3, 0.0) + 0.001 * g.random((12, 12))
-    measures = graph_quality.quality(planted[None], group, divergence)
+    measures = quality.quality(planted[None], group, divergence)
     assert measures["group_auc"] == measures["group_precision"] == 1.0
     assert measures["group_mass"] > 0.98
     assert measures["similarity_correlation"] > 0.6
     noise = g.random((40, 12, 12))
-    lost = graph_quality.quality(noise, group, divergence)
+    lost = quality.quality(noise, group, divergence)
     assert lost["group_auc"] == pytest.approx(0.5, abs=0.05)
     assert lost["group_mass"] == pytest.approx(3 / 11, abs=0.02)
     assert lost["similarity_correlation"] == pytest.approx(0.0, abs=0.05)
-    flat = graph_quality.quality(np.full((1, 12, 12), 1 / 12), group, divergence)
+    flat = quality.quality(np.full((1, 12, 12), 1 / 12), group, divergence)
     assert flat["group_precision"] == pytest.approx(3 / 11)
     assert "similarity_correlation" not in flat
     row = np.array([0.5, 0.4, 0.3, 0.2])
-    by_hand = graph_quality.group_precision(np.tile(row, (4, 1)), np.array([0, 1, 0, 1]))
+    by_hand = quality.group_precision(np.tile(row, (4, 1)), np.array([0, 1, 0, 1]))
     assert by_hand == pytest.approx(np.mean([1 / 2, 1 / 3, 1 / 1, 1 / 2]))
 
 
@@ -279,7 +279,7 @@ def test_a_layer_without_a_value_is_not_in_the_mean() -> None:
     g, group = np.random.default_rng(0), np.repeat([0, 1, 2], 4)
     mixed, divergence = g.random((2, 12, 12)), jensen_shannon(np.eye(3)[group] * 0.7 + 0.1)
     among, alone, both = (
-        graph_quality.quality(layers, group, divergence)
+        quality.quality(layers, group, divergence)
         for layers in (mixed, np.eye(12)[None], np.concatenate([mixed, np.eye(12)[None]]))
     )
     chance = {"group_auc": 0.5, "group_precision": 3 / 11}
@@ -292,9 +292,9 @@ def test_a_layer_that_all_clients_share_does_not_count() -> None:
     g, group = np.random.default_rng(0), np.repeat([0, 1, 2], 4)
     mixed, divergence = g.random((1, 12, 12)), jensen_shannon(np.eye(3)[group] * 0.7 + 0.1)
     shared = np.broadcast_to(g.random((2, 1, 12)), (2, 12, 12))
-    alone = graph_quality.quality(mixed, group, divergence)
-    assert graph_quality.quality(np.concatenate([shared, mixed, shared]), group, divergence) == alone
-    assert graph_quality.quality(shared, group, None)["row_variation"] == pytest.approx(0, abs=1e-12)
+    alone = quality.quality(mixed, group, divergence)
+    assert quality.quality(np.concatenate([shared, mixed, shared]), group, divergence) == alone
+    assert quality.quality(shared, group, None)["row_variation"] == pytest.approx(0, abs=1e-12)
 
 
 def test_similarity_correlation_is_spearmans() -> None:
@@ -307,4 +307,4 @@ def test_similarity_correlation_is_spearmans() -> None:
         for i, (w, d) in enumerate(zip(weights, divergence, strict=True))
         if i != 4
     ]
-    assert graph_quality.similarity_correlation(weights, divergence) == pytest.approx(np.mean(rows), rel=1e-12)
+    assert quality.similarity_correlation(weights, divergence) == pytest.approx(np.mean(rows), rel=1e-12)

@@ -13,13 +13,13 @@ from torch.nn import functional as F
 
 from fedweave.client.solvers import SGD
 from fedweave.client.task import NodeClassification
-from fedweave.federation.engine import run, run_round
-from fedweave.federation.executors import Loop
-from fedweave.federation.graph_controls import GraphControl
-from fedweave.federation.protocol import Method
-from fedweave.federation.records import Report, Settings
-from fedweave.federation.schedule import Training, evaluation_cohort
-from fedweave.federation.start import add_newcomers, begin
+from fedweave.engine.engine import run, run_round
+from fedweave.engine.executors import Loop
+from fedweave.engine.protocol import Method
+from fedweave.engine.records import Report, Settings
+from fedweave.engine.schedule import Training, evaluation_cohort
+from fedweave.engine.start import add_newcomers, begin
+from fedweave.graphs.controls import GraphControl
 from fedweave.methods.fedaux import MAP, VECTOR
 from fedweave.models import build
 from fedweave.tensors import trees

@@ -10,15 +10,15 @@ from torch import Tensor
 from fedweave.client import out_of_place_steps
 from fedweave.client.out_of_place_steps import step_out_of_place
 from fedweave.client.solvers import SGD, Adam, GroupedSolver, Solver, clone
+from fedweave.engine import sent_downloads
+from fedweave.engine.clients import Federation
+from fedweave.engine.engine import run, run_round
+from fedweave.engine.executors import Loop
+from fedweave.engine.protocol import Start
+from fedweave.engine.records import Settings
+from fedweave.engine.start import add_newcomers
 from fedweave.errors import BadInput
 from fedweave.families import GeneratedModels
-from fedweave.federation import sent_downloads
-from fedweave.federation.engine import run, run_round
-from fedweave.federation.executors import Loop
-from fedweave.federation.federation import Federation
-from fedweave.federation.protocol import Start
-from fedweave.federation.records import Settings
-from fedweave.federation.start import add_newcomers
 from fedweave.tensors import trees
 from fedweave.tensors.gradients import pull_back
 from fedweave.tensors.trees import Tree

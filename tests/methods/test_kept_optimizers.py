@@ -8,11 +8,11 @@ import torch
 
 from fedweave.client.local_training import descend
 from fedweave.client.solvers import SGD, Adam
-from fedweave.federation.engine import run
-from fedweave.federation.executors import Loop
-from fedweave.federation.records import Report, Settings
-from fedweave.federation.schedule import Training, cohort, participation_counts
-from fedweave.federation.start import initial_model
+from fedweave.engine.engine import run
+from fedweave.engine.executors import Loop
+from fedweave.engine.records import Report, Settings
+from fedweave.engine.schedule import Training, cohort, participation_counts
+from fedweave.engine.start import initial_model
 from fedweave.tensors import trees
 
 ROUNDS = 3

@@ -7,7 +7,7 @@ from naive import FED, SEED, build_method, last_report, network
 from torch import Tensor, nn
 
 from fedweave.client.solvers import SGD
-from fedweave.federation.schedule import evaluation_cohort
+from fedweave.engine.schedule import evaluation_cohort
 from fedweave.tensors import trees
 
 

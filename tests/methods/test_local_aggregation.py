@@ -7,7 +7,7 @@ from naive import FED, build_method
 from torch import Tensor
 
 from fedweave.client.data import ClientData
-from fedweave.federation.schedule import Training, evaluation_cohort
+from fedweave.engine.schedule import Training, evaluation_cohort
 from fedweave.tensors.trees import Params
 
 WHOLE = Training(batch_size=0, epochs=1)

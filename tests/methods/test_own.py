@@ -14,14 +14,14 @@ from torch.nn import functional as F
 from fedweave.client.solvers import SGD
 from fedweave.client.task import RowClassification
 from fedweave.data import DATASETS, Dataset
+from fedweave.engine.engine import run
+from fedweave.engine.executors import Batched
+from fedweave.engine.records import Settings
+from fedweave.engine.schedule import Training
+from fedweave.engine.start import initial_model
 from fedweave.errors import BadInput
 from fedweave.families import ClientModels, GeneratedModels, GlobalModel, SplitClient
 from fedweave.families.weaving import Weaving
-from fedweave.federation.engine import run
-from fedweave.federation.executors import Batched
-from fedweave.federation.records import Settings
-from fedweave.federation.schedule import Training
-from fedweave.federation.start import initial_model
 from fedweave.methods import METHODS
 from fedweave.models import MODELS, ClientModel, build
 from fedweave.models.base import check_parameters

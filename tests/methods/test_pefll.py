@@ -9,13 +9,13 @@ from naive import FED, SEED, batches, build_method, ce, network
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedweave.federation.engine import run_round
-from fedweave.federation.evaluation import evaluate
-from fedweave.federation.executors import Loop
-from fedweave.federation.protocol import Method, Server
-from fedweave.federation.records import Settings
-from fedweave.federation.start import add_newcomers, begin
-from fedweave.server_networks import TargetHypernetwork
+from fedweave.engine.engine import run_round
+from fedweave.engine.evaluation import evaluate
+from fedweave.engine.executors import Loop
+from fedweave.engine.protocol import Method, Server
+from fedweave.engine.records import Settings
+from fedweave.engine.start import add_newcomers, begin
+from fedweave.families.networks import TargetHypernetwork
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params
 

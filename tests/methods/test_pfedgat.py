@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from fedweave.client.regression import Forecast
+from fedweave.engine.clients import Federation
+from fedweave.engine.engine import run, run_round
+from fedweave.engine.executors import Batched, Loop
+from fedweave.engine.records import Settings, State
+from fedweave.engine.schedule import Training, evaluation_cohort
+from fedweave.engine.start import add_newcomers, begin
 from fedweave.families.validated_mixtures import ValidatedMixtures
-from fedweave.federation.engine import run, run_round
-from fedweave.federation.executors import Batched, Loop
-from fedweave.federation.federation import Federation
-from fedweave.federation.records import Settings, State
-from fedweave.federation.schedule import Training, evaluation_cohort
-from fedweave.federation.start import add_newcomers, begin
 from fedweave.models.base import ClientModel
 from fedweave.tensors import trees
 from fedweave.tensors.gradients import pull_back

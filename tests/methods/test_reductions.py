@@ -6,11 +6,11 @@ import pytest
 import tiny
 import torch
 
-from fedweave.federation.engine import run
-from fedweave.federation.executors import Loop
-from fedweave.federation.protocol import Method
-from fedweave.federation.records import Report, Settings
-from fedweave.federation.schedule import Training
+from fedweave.engine.engine import run
+from fedweave.engine.executors import Loop
+from fedweave.engine.protocol import Method
+from fedweave.engine.records import Report, Settings
+from fedweave.engine.schedule import Training
 
 SETTINGS = Settings(rounds=3, seed=2)
 

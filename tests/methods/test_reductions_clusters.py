@@ -12,12 +12,12 @@ from torch import Tensor
 
 from fedweave.client.data import shuffled_batches
 from fedweave.client.solvers import Adam
-from fedweave.federation.engine import run
-from fedweave.federation.executors import Batched, Loop
-from fedweave.federation.records import Report, Settings
-from fedweave.federation.schedule import Training, cohort, participants
-from fedweave.federation.start import begin
-from fedweave.federation.uploads import UploadPath
+from fedweave.engine.engine import run
+from fedweave.engine.executors import Batched, Loop
+from fedweave.engine.records import Report, Settings
+from fedweave.engine.schedule import Training, cohort, participants
+from fedweave.engine.start import begin
+from fedweave.engine.uploads import UploadPath
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params
 from fedweave.threats.privacy import Privacy

@@ -7,11 +7,11 @@ import pytest
 import tiny
 import torch
 
-from fedweave.federation.engine import run
-from fedweave.federation.executors import Loop
-from fedweave.federation.federation import Federation
-from fedweave.federation.records import Report, Settings
-from fedweave.federation.start import begin
+from fedweave.engine.clients import Federation
+from fedweave.engine.engine import run
+from fedweave.engine.executors import Loop
+from fedweave.engine.records import Report, Settings
+from fedweave.engine.start import begin
 from fedweave.tensors import trees
 
 SETTINGS = Settings(rounds=3, seed=2)

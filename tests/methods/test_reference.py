@@ -10,13 +10,13 @@ from torch import nn
 from torch.utils._pytree import tree_flatten_with_path
 
 from fedweave.client.solvers import SGD, Adam, Solver
-from fedweave.federation.engine import run, run_round
-from fedweave.federation.executors import Loop
-from fedweave.federation.federation import Federation
-from fedweave.federation.protocol import Method
-from fedweave.federation.records import Settings
-from fedweave.federation.schedule import Training, cohort, participants
-from fedweave.federation.start import begin
+from fedweave.engine.clients import Federation
+from fedweave.engine.engine import run, run_round
+from fedweave.engine.executors import Loop
+from fedweave.engine.protocol import Method
+from fedweave.engine.records import Settings
+from fedweave.engine.schedule import Training, cohort, participants
+from fedweave.engine.start import begin
 from fedweave.methods import METHODS
 from fedweave.tensors import trees
 

@@ -24,13 +24,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedweave.client.data import shuffled_batches
-from fedweave.federation.engine import run
-from fedweave.federation.executors import Loop
-from fedweave.federation.federation import Federation
-from fedweave.federation.graph_quality import MASS, MEANING
-from fedweave.federation.records import Report, Settings
-from fedweave.federation.schedule import Training, cohort, evaluation_cohort
-from fedweave.federation.start import ENROLMENT
+from fedweave.engine.clients import Federation
+from fedweave.engine.engine import run
+from fedweave.engine.executors import Loop
+from fedweave.engine.records import Report, Settings
+from fedweave.engine.schedule import Training, cohort, evaluation_cohort
+from fedweave.engine.start import ENROLMENT
+from fedweave.graphs.quality import MASS, MEANING
 from fedweave.tensors import trees
 
 MOMENTUM, KAPPA = 0.4, 0.8

@@ -9,13 +9,13 @@ import tiny
 import torch
 from torch import Tensor, nn
 
+from fedweave.engine.engine import run, run_round
+from fedweave.engine.executors import Loop
+from fedweave.engine.records import Report, Settings
+from fedweave.engine.schedule import Training, evaluation_cohort, participants
+from fedweave.engine.start import begin
+from fedweave.engine.uploads import UploadPath
 from fedweave.families.tuning import fine_tune
-from fedweave.federation.engine import run, run_round
-from fedweave.federation.executors import Loop
-from fedweave.federation.records import Report, Settings
-from fedweave.federation.schedule import Training, evaluation_cohort, participants
-from fedweave.federation.start import begin
-from fedweave.federation.uploads import UploadPath
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params
 from fedweave.threats.privacy import Privacy

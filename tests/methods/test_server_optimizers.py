@@ -11,15 +11,15 @@ import torch
 from torch import nn
 
 from fedweave.client.solvers import SGD
+from fedweave.engine.clients import Federation
+from fedweave.engine.engine import train
+from fedweave.engine.executors import Loop
+from fedweave.engine.protocol import Method
+from fedweave.engine.records import State
+from fedweave.engine.schedule import Training, cohort
+from fedweave.engine.start import begin
 from fedweave.errors import BadInput
 from fedweave.families.server_solvers import AdaptiveSolver
-from fedweave.federation.engine import train
-from fedweave.federation.executors import Loop
-from fedweave.federation.federation import Federation
-from fedweave.federation.protocol import Method
-from fedweave.federation.records import State
-from fedweave.federation.schedule import Training, cohort
-from fedweave.federation.start import begin
 from fedweave.methods import METHODS
 from fedweave.runs import assembly
 from fedweave.study import spec

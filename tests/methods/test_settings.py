@@ -16,9 +16,9 @@ import pytest
 import tiny
 import yaml
 
+from fedweave.engine import registry
+from fedweave.engine.registry import method, register
 from fedweave.errors import BadInput
-from fedweave.federation import registry
-from fedweave.federation.registry import method, register
 from fedweave.methods import METHODS
 from fedweave.pipelines.commands import main
 from fedweave.runs import assembly
@@ -202,7 +202,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fedweave.families import GlobalModel, SplitClient
-from fedweave.federation.registry import method
+from fedweave.engine.registry import method
 from fedweave.settings import Choices, LogSpace, Weight
 
 

@@ -6,11 +6,11 @@ import torch
 from naive import build_method, last_report
 from torch.nn import functional as F
 
+from fedweave.engine.protocol import init_parameters
 from fedweave.families.hypernetworks import draw_vectors
-from fedweave.federation.protocol import init_parameters
+from fedweave.families.networks import Architecture
+from fedweave.families.networks.antisymmetric import AntisymmetricGraph, keep_largest
 from fedweave.methods import sfl
-from fedweave.server_networks import Architecture
-from fedweave.server_networks.antisymmetric import AntisymmetricGraph, keep_largest
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params
 

@@ -8,12 +8,12 @@ import torch
 from naive import FED, SEED, build_method, first_uploads
 
 from fedweave.client.solvers import SGD
+from fedweave.engine.engine import run_round
+from fedweave.engine.executors import Loop
+from fedweave.engine.records import Settings
+from fedweave.engine.schedule import evaluation_cohort
+from fedweave.engine.start import admission, begin
 from fedweave.families.heads import class_statistics, head_weights
-from fedweave.federation.engine import run_round
-from fedweave.federation.executors import Loop
-from fedweave.federation.records import Settings
-from fedweave.federation.schedule import evaluation_cohort
-from fedweave.federation.start import admission, begin
 from fedweave.tensors import dropout_keys, trees
 
 EVERYBODY, ONE_ROUND = torch.arange(tiny.CLIENTS), Settings(rounds=1, seed=SEED)

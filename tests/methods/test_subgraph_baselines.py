@@ -12,13 +12,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedweave.client.solvers import SGD
+from fedweave.engine.engine import run, run_round
+from fedweave.engine.executors import Batched, Loop
+from fedweave.engine.protocol import init_parameters
+from fedweave.engine.records import Settings
+from fedweave.engine.schedule import Training, evaluation_cohort
+from fedweave.engine.start import begin
 from fedweave.families import generated_neighbours
-from fedweave.federation.engine import run, run_round
-from fedweave.federation.executors import Batched, Loop
-from fedweave.federation.protocol import init_parameters
-from fedweave.federation.records import Settings
-from fedweave.federation.schedule import Training, evaluation_cohort
-from fedweave.federation.start import begin
 from fedweave.models.gcn import GCN, add_column_order
 from fedweave.models.sage import GraphSAGE, NeighbourGenerator, Slot
 from fedweave.tensors import dropout_keys, trees

@@ -8,13 +8,13 @@ import torch
 
 from fedweave.client.solvers import SGD, Adam
 from fedweave.data.partitions.splits import chronological_parts, parse_split, part_sizes
+from fedweave.engine.engine import run, run_round
+from fedweave.engine.executors import Loop
+from fedweave.engine.records import Settings
+from fedweave.engine.schedule import Training
+from fedweave.engine.start import begin
 from fedweave.errors import BadInput
 from fedweave.families.validated_mixtures import _plain_steps
-from fedweave.federation.engine import run, run_round
-from fedweave.federation.executors import Loop
-from fedweave.federation.records import Settings
-from fedweave.federation.schedule import Training
-from fedweave.federation.start import begin
 from fedweave.methods import METHODS
 from fedweave.runs.preparation import check_validation
 from fedweave.study.search_spaces import derive_space

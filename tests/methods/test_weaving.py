@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 from fedweave.client.task import RowClassification
+from fedweave.engine.clients import Federation
+from fedweave.engine.engine import run, run_round
+from fedweave.engine.executors import Batched, Executor, Loop
+from fedweave.engine.records import Settings, State
+from fedweave.engine.start import add_newcomers, begin
+from fedweave.engine.uploads import UploadPath
 from fedweave.families import GeneratedModels
 from fedweave.families.mixtures import mask_newcomers
-from fedweave.federation.engine import run, run_round
-from fedweave.federation.executors import Batched, Executor, Loop
-from fedweave.federation.federation import Federation
-from fedweave.federation.graph_controls import GraphControl
-from fedweave.federation.records import Settings, State
-from fedweave.federation.start import add_newcomers, begin
-from fedweave.federation.uploads import UploadPath
+from fedweave.graphs.controls import GraphControl
 from fedweave.models import build
 from fedweave.tensors import trees
 from fedweave.tensors.gradients import pull_back

@@ -9,12 +9,12 @@ from torch import nn
 
 from fedweave.client.solvers import SGD
 from fedweave.client.task import RowClassification
+from fedweave.engine.engine import run
+from fedweave.engine.executors import Batched, Loop
+from fedweave.engine.records import Settings
+from fedweave.engine.schedule import Training
 from fedweave.errors import BadInput
 from fedweave.families.heads import head_shape
-from fedweave.federation.engine import run
-from fedweave.federation.executors import Batched, Loop
-from fedweave.federation.records import Settings
-from fedweave.federation.schedule import Training
 from fedweave.methods import METHODS
 from fedweave.models.adapter import adapt
 

@@ -11,11 +11,11 @@ from torch import nn
 from fedweave.client.model_check import check_model
 from fedweave.client.solvers import SGD
 from fedweave.client.task import RowClassification
-from fedweave.federation.engine import run
-from fedweave.federation.executors import Batched, Loop
-from fedweave.federation.federation import Federation
-from fedweave.federation.records import Settings
-from fedweave.federation.schedule import Training
+from fedweave.engine.clients import Federation
+from fedweave.engine.engine import run
+from fedweave.engine.executors import Batched, Loop
+from fedweave.engine.records import Settings
+from fedweave.engine.schedule import Training
 from fedweave.methods import METHODS
 from fedweave.models.adapter import Adapter, adapt
 from fedweave.models.keyed_layers import make_keyed

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from fedweave.errors import BadInput
-from fedweave.federation.graph_quality import ALIKE
+from fedweave.graphs.quality import ALIKE
 from fedweave.metrics import default_margin
 from fedweave.results import statistics
 from tools.docs import boards

@@ -16,7 +16,7 @@ import yaml
 
 from fedweave import data
 from fedweave.errors import BadInput
-from fedweave.files import user_errors
+from fedweave.files.atomic import user_errors
 from fedweave.pipelines import paths, processes
 from fedweave.pipelines.commands import studies
 from fedweave.pipelines.launching import locking

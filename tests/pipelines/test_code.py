@@ -165,7 +165,7 @@ def test_messages_docstrings_and_comments_retrain_nothing(changed_digests: Calla
         "mybench/shapes.py": ("import math\n", "import math  # a comment\n\n\n"),
         "mybench/blobs.py": ("Blobs [60", "Clouds [60"),
         "src/fedweave/errors.py": ("The exceptions that users", "Exceptions that users"),
-        "src/fedweave/federation/federation.py": ("use fewer clients, another seed", "use fewer of them, another seed"),
+        "src/fedweave/engine/clients.py": ("use fewer clients, another seed", "use fewer of them, another seed"),
     }
     assert changed_digests(edits) == set()
 
@@ -217,7 +217,7 @@ def test_everything_that_trains_is_a_dependency(project: Project, original: dict
         str(Path(file).relative_to(package)) for file in json.loads(done.stdout) if Path(file).is_relative_to(package)
     }
     listed = {*json.loads((project.folder / "results" / "small" / "code" / "runs" / "digits-ditto.json").read_text())}
-    entries = ("methods/", "models/", "families/", "server_networks/", "data/", "readers/")
+    entries = ("methods/", "models/", "families/", "data/", "files/")
     rest = {file for file in imported - listed if not file.endswith("__init__.py") and "/pipelines/" not in file}
     unused = {
         *("study/plugins.py", "study/code.py", "runs/dependencies.py"),  # they list the code, and run none

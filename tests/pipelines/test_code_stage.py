@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedweave.files import read_table
+from fedweave.files.atomic import read_table
 from fedweave.pipelines.stages import code
 
 

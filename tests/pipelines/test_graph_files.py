@@ -11,7 +11,7 @@ from dvc.repo import Repo
 from dvc.repo.reproduce import plan_repro
 
 from fedweave.errors import BadInput
-from fedweave.federation import graph_settings
+from fedweave.graphs import setting
 from fedweave.pipelines.commands import studies
 from fedweave.pipelines.scheduling.dvc_graph import stale_stages
 from fedweave.pipelines.stages import graphs, names, sources
@@ -167,7 +167,7 @@ def test_wrong_graphs_are_refused_before_anything_is_trained(word: str, content:
 
 def test_valid_graphs_are_accepted(content: dict[str, Any]) -> None:
     """A word that a method defines is not a file."""
-    assert not graph_settings.stored_graphs({"methods": {"shn": {"graph": "given"}}})
+    assert not setting.stored_graphs({"methods": {"shn": {"graph": "given"}}})
     Path("params.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
     names.main()
     assert Path("data/code/names.txt").exists()

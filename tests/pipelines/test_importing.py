@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 import fedweave as fw
-from fedweave.api.reading import read_folder
 from fedweave.data import DATASETS, PARTITIONS, load_dataset, load_partition
+from fedweave.own_data.user_files import read_folder
 from fedweave.pipelines.commands import importing, projects, studies
 from fedweave.pipelines.stages import download, partition, train, tune
 from fedweave.runs import assembly

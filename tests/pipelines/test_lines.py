@@ -118,7 +118,7 @@ def test_a_stage_that_ctrl_c_has_ended_has_not_failed() -> None:
 
 def test_a_line_of_progress_is_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seeds train in processes that share a log: a separate write of the end of a line would mix two lines."""
-    from fedweave.federation.records import Report
+    from fedweave.engine.records import Report
     from fedweave.pipelines.stages.train import progress_printer
 
     writes: list[str] = []

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from fedweave.errors import BadInput
-from fedweave.files import check_writable, user_errors, write_atomic
+from fedweave.files.atomic import check_writable, user_errors, write_atomic
 from fedweave.pipelines.commands import main
 
 COMPARE = ["compare", "rows.csv", "--client", "who", "--label", "y"]

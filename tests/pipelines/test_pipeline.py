@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from fedweave.files import write_atomic
+from fedweave.files.atomic import write_atomic
 from fedweave.pipelines.launching import forkserver
 from fedweave.pipelines.stages import train
 from tests import trained

@@ -23,9 +23,9 @@ from mlflow.exceptions import MlflowException
 
 import fedweave as fw
 from fedweave import results
-from fedweave.api import packing
 from fedweave.errors import BadInput
 from fedweave.pipelines.mlflow_records import registry, stamp, synchronise, tracking, writer
+from fedweave.prediction import packing
 from tests import trained
 from tests.mlflow_store import fresh, logged
 from tests.servers import answers, free_port, until

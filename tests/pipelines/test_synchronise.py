@@ -18,7 +18,7 @@ from fedweave import results
 from fedweave.errors import BadInput
 from fedweave.pipelines.mlflow_records import entries, stamp, synchronise, tracking
 from fedweave.pipelines.stages import leaderboard, report
-from fedweave.runs import parallel
+from fedweave.processes import parallel
 from tests.mlflow_store import SKILL, children, current, logged, small
 from tests.servers import ROOT, until
 

@@ -11,7 +11,7 @@ import pytest
 from mlflow import MlflowClient
 
 from fedweave import results
-from fedweave.federation.graph_quality import AUC, EDGES
+from fedweave.graphs.quality import AUC, EDGES
 from fedweave.pipelines.mlflow_records import tracking, views, writer
 from tests.mlflow_store import SKILL, children, current, fresh, logged, small
 

@@ -27,9 +27,9 @@ from scipy.stats import wilcoxon
 
 from fedweave import data
 from fedweave.data import Dataset
+from fedweave.engine.records import Report
+from fedweave.engine.schedule import evaluation_sample
 from fedweave.errors import BadInput
-from fedweave.federation.records import Report
-from fedweave.federation.schedule import evaluation_sample
 from fedweave.pipelines import paths
 from fedweave.pipelines import search_dashboard as dashboard
 from fedweave.pipelines.commands import records

@@ -9,7 +9,7 @@ import pytest
 
 from fedweave import results
 from fedweave.errors import BadInput
-from fedweave.files import write_atomic
+from fedweave.files.atomic import write_atomic
 from fedweave.pipelines import paths
 from fedweave.pipelines.commands.studies import dump
 from fedweave.pipelines.stages import download, evaluate, leaderboard, partition, train

@@ -5,7 +5,7 @@ import pytest
 from weaving_results import GROUP, keep, study, write
 
 from fedweave import results
-from fedweave.federation.graph_quality import AUC, EDGES, MASS
+from fedweave.graphs.quality import AUC, EDGES, MASS
 from fedweave.report.summary import summary
 from fedweave.results.tables import graph_control_pairs
 

@@ -13,7 +13,8 @@ from scipy.spatial.distance import jensenshannon
 from sklearn.metrics import average_precision_score
 
 from fedweave import results
-from fedweave.federation import graph_quality, graph_truth
+from fedweave.engine import graph_truth
+from fedweave.graphs import quality
 from fedweave.results import marks, statistics
 from fedweave.results.gains import gains as count_gains
 from tests.fake_results import write_study
@@ -128,18 +129,18 @@ def row_of(tests: pd.DataFrame) -> dict[str, object]:
 def test_auc_of_planted_groups_and_of_none(rng: np.random.Generator) -> None:
     group = np.arange(12) % 3
     planted = np.where(group[:, None] == group, 0.2, 0.01)
-    assert graph_quality.group_auc(planted, group) == 1.0
-    assert graph_quality.group_auc(-planted, group) == 0.0
-    assert graph_quality.group_auc(np.full((12, 12), 1 / 12), group) == 0.5
+    assert quality.group_auc(planted, group) == 1.0
+    assert quality.group_auc(-planted, group) == 0.0
+    assert quality.group_auc(np.full((12, 12), 1 / 12), group) == 0.5
     own = planted + np.diag(np.full(12, 9.0))  # the weight on oneself does not count
-    assert graph_quality.group_auc(own, group) == 1.0
+    assert quality.group_auc(own, group) == 1.0
     # Learners may differ in their total weight on others
-    assert graph_quality.group_auc(planted * np.arange(1, 13)[:, None], group) == 1.0
-    drawn = [graph_quality.group_auc(rng.normal(size=(12, 12)), group) for _ in range(200)]
+    assert quality.group_auc(planted * np.arange(1, 13)[:, None], group) == 1.0
+    drawn = [quality.group_auc(rng.normal(size=(12, 12)), group) for _ in range(200)]
     assert np.mean(drawn) == pytest.approx(0.5, abs=0.02)
-    assert np.isnan(graph_quality.group_auc(planted, np.zeros(12)))
-    assert np.isnan(graph_quality.group_auc(planted, np.arange(12)))
-    assert np.isnan(graph_quality.group_auc(np.full((12, 12), np.nan), group))
+    assert np.isnan(quality.group_auc(planted, np.zeros(12)))
+    assert np.isnan(quality.group_auc(planted, np.arange(12)))
+    assert np.isnan(quality.group_auc(np.full((12, 12), np.nan), group))
 
 
 def test_auc_against_counting(rng: np.random.Generator) -> None:
@@ -150,7 +151,7 @@ def test_auc_against_counting(rng: np.random.Generator) -> None:
         outside = [weights[i, j] for j in range(9) if group[j] != group[i]]
         if inside and outside:
             rows.append(np.mean([(a > b) + 0.5 * (a == b) for a in inside for b in outside]))
-    assert graph_quality.group_auc(weights, group) == pytest.approx(np.mean(rows))
+    assert quality.group_auc(weights, group) == pytest.approx(np.mean(rows))
 
 
 def test_average_precision_is_scikit_learns(rng: np.random.Generator) -> None:
@@ -159,42 +160,40 @@ def test_average_precision_is_scikit_learns(rng: np.random.Generator) -> None:
     others = ~np.eye(12, dtype=bool)
     rows = [(group[mine] == group[i], weights[i, mine]) for i, mine in enumerate(others)]
     expected = [average_precision_score(*row) for row in rows if row[0].any() and not row[0].all()]
-    assert graph_quality.group_precision(weights, group) == pytest.approx(np.mean(expected))
+    assert quality.group_precision(weights, group) == pytest.approx(np.mean(expected))
 
 
 def test_the_share_of_a_group_ignores_signs() -> None:
     group = np.array([0, 0, 1, 1])
     weights = np.array([[9.0, -2, 1, -1], [3, 9, 0, 0], [1, 1, 9, 2], [0, 0, 0, 9]])
     # The last row has no weight on others, and so no share.
-    assert graph_quality.group_mass(weights, group) == pytest.approx(np.mean([2 / 4, 1, 2 / 4]))
+    assert quality.group_mass(weights, group) == pytest.approx(np.mean([2 / 4, 1, 2 / 4]))
 
 
 def test_the_variation_between_rows_by_its_definition(rng: np.random.Generator) -> None:
     weights = rng.normal(0.3, 1, size=(5, 5))
     columns = [[weights[i, j] for i in range(5) if i != j] for j in range(5)]
     expected = np.mean([np.std(column) for column in columns]) / abs(np.mean(columns))
-    assert graph_quality.row_variation(weights) == pytest.approx(expected)
+    assert quality.row_variation(weights) == pytest.approx(expected)
 
 
 def test_identical_rows_do_not_vary(rng: np.random.Generator) -> None:
     mixture = rng.dirichlet(np.ones(10))
-    assert graph_quality.row_variation(np.tile(mixture, (10, 1))) == pytest.approx(0.0, abs=1e-12)
-    assert graph_quality.row_variation(np.tile(mixture, (10, 1)) + np.diag(np.arange(10.0))) == pytest.approx(
-        0.0, abs=1e-12
-    )
+    assert quality.row_variation(np.tile(mixture, (10, 1))) == pytest.approx(0.0, abs=1e-12)
+    assert quality.row_variation(np.tile(mixture, (10, 1)) + np.diag(np.arange(10.0))) == pytest.approx(0.0, abs=1e-12)
     group = np.arange(10) % 2
     planted = np.where(group[:, None] == group, 0.2, 0.0)
-    assert graph_quality.row_variation(planted) > 0.9
-    assert graph_quality.row_variation(7 * planted) == pytest.approx(graph_quality.row_variation(planted))
-    assert np.isnan(graph_quality.row_variation(np.eye(10)))
-    assert np.isnan(graph_quality.row_variation(np.array([[0.0, 1, -1], [-1, 0, 1], [1, -1, 0]])))  # of mean 0
+    assert quality.row_variation(planted) > 0.9
+    assert quality.row_variation(7 * planted) == pytest.approx(quality.row_variation(planted))
+    assert np.isnan(quality.row_variation(np.eye(10)))
+    assert np.isnan(quality.row_variation(np.array([[0.0, 1, -1], [-1, 0, 1], [1, -1, 0]])))  # of mean 0
 
 
 def test_an_unknown_divergence_has_no_rank(rng: np.random.Generator) -> None:
     divergence = rng.random((6, 6))
-    assert graph_quality.similarity_correlation(-divergence, divergence) == pytest.approx(1.0)
+    assert quality.similarity_correlation(-divergence, divergence) == pytest.approx(1.0)
     divergence[1, 2] = np.nan
-    assert np.isnan(graph_quality.similarity_correlation(rng.random((6, 6)), divergence))
+    assert np.isnan(quality.similarity_correlation(rng.random((6, 6)), divergence))
 
 
 def test_only_similar_clients_get_weight() -> None:

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from fedweave import plots, report, results
+from fedweave.engine.schedule import participants
 from fedweave.errors import BadInput
-from fedweave.federation.schedule import participants
 from fedweave.report import graphs
 from fedweave.report.sweeps import sweeps
 from tests.weaving_results import CLIENTS, ROUNDS, selected, study, write

@@ -17,12 +17,13 @@ import pytest
 import torch
 
 from fedweave import data
-from fedweave.federation import records, start
-from fedweave.federation.executors import Loop, Processes
-from fedweave.runs import archive, assembly, federations, parallel, preparation, repetition, selection, tasks
+from fedweave.engine import records, start
+from fedweave.engine.executors import Loop, Processes
+from fedweave.processes import forks, parallel
+from fedweave.runs import archive, assembly, federations, preparation, repetition, selection, tasks
 from fedweave.runs.repetition import History, PreparedRun
 from fedweave.study import spec
-from fedweave.tensors import compilation, forks
+from fedweave.tensors import compilation
 from fedweave.tensors.trees import tree_leaves
 from tests.study.test_spec import good
 

@@ -4,9 +4,9 @@ import pytest
 import tiny
 import torch
 
-from fedweave.federation.engine import run
-from fedweave.federation.executors import Batched, Loop
-from fedweave.federation.records import Settings
+from fedweave.engine.engine import run
+from fedweave.engine.executors import Batched, Loop
+from fedweave.engine.records import Settings
 from fedweave.methods import METHODS
 from fedweave.tensors import recordings
 from fedweave.tensors.trees import tree_leaves

@@ -15,23 +15,17 @@ from torch import Tensor
 
 from fedweave import data
 from fedweave.data import Dataset
-from fedweave.federation.collaboration import (
-    complete_graph,
-    describe_graph,
-    dirichlet_energy,
-    relation_graph,
-    smoothness,
-)
-from fedweave.federation.engine import run
-from fedweave.federation.evaluation import diagnose
-from fedweave.federation.executors import Loop
-from fedweave.federation.graph_quality import MEANING, SIMILARITY, VARIATION
-from fedweave.federation.protocol import Server
-from fedweave.federation.records import Settings
+from fedweave.engine.engine import run
+from fedweave.engine.evaluation import diagnose
+from fedweave.engine.executors import Loop
+from fedweave.engine.protocol import Server
+from fedweave.engine.records import Settings
+from fedweave.families.networks import GCNEncoder
+from fedweave.families.networks.sheaf import build_sheaf, reverse_of
+from fedweave.graphs.quality import MEANING, SIMILARITY, VARIATION
+from fedweave.graphs.weights import complete_graph, describe_graph, dirichlet_energy, relation_graph, smoothness
 from fedweave.runs import archive, federations, repetition
 from fedweave.runs import history as histories
-from fedweave.server_networks import GCNEncoder
-from fedweave.server_networks.sheaf import build_sheaf, reverse_of
 from fedweave.study import spec
 from fedweave.tensors import trees
 from tests.study.test_spec import good

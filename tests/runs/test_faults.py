@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from fedweave import data
-from fedweave.files import atomic_path, write_atomic
+from fedweave.files.atomic import atomic_path, write_atomic
 from fedweave.pipelines import paths
 from fedweave.pipelines.stages import train
 from fedweave.tensors.random_streams import stream

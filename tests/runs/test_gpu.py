@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from benchmarks.workloads import Workload, images, sensors, subgraphs
-from fedweave.federation import collaboration
-from fedweave.federation.engine import run, run_round
-from fedweave.federation.evaluation import evaluate
-from fedweave.federation.executors import Batched, Executor, Loop, set_precision
-from fedweave.federation.records import Settings
-from fedweave.federation.start import begin
-from fedweave.server_networks import SheafDiffusion
+from fedweave.engine.engine import run, run_round
+from fedweave.engine.evaluation import evaluate
+from fedweave.engine.executors import Batched, Executor, Loop, set_precision
+from fedweave.engine.records import Settings
+from fedweave.engine.start import begin
+from fedweave.families.networks import SheafDiffusion
+from fedweave.graphs import weights
 from fedweave.tensors import recordings
 from fedweave.tensors.trees import tree_leaves
 
@@ -179,7 +179,7 @@ def test_a_sheaf_on_a_gpu_has_the_numbers_of_a_cpu_and_the_same_bits_every_time(
     """Sums over neighbours have a fixed order: PyTorch's own sums by index add in the order in which threads finish."""
     torch.manual_seed(0)
     network, x = SheafDiffusion(26, 26, depth=4), torch.randn(100, 26)
-    edges = collaboration.knn_graph(x, 16)
+    edges = weights.knn_graph(x, 16)
 
     def slopes(device: str) -> list[Tensor]:
         module = network.to(device)

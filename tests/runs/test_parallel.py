@@ -15,7 +15,7 @@ import pytest
 from torch import nn
 
 from fedweave import plots
-from fedweave.runs import parallel
+from fedweave.processes import parallel
 
 # Two forks of one process without settings of its own, so that their requests for memory are counted separately.
 PROGRAM = """

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from fedweave import results
-from fedweave.api import packing
 from fedweave.errors import BadInput
+from fedweave.prediction import packing
 from fedweave.runs import serving
 from tests import trained
 

@@ -11,10 +11,10 @@ import tiny
 from hosts import planned, rows_of, same
 
 import fedweave as fw
-from fedweave.federation.engine import run, run_round
-from fedweave.federation.executors import Loop
-from fedweave.federation.records import Report
-from fedweave.files import load_tensors
+from fedweave.engine.engine import run, run_round
+from fedweave.engine.executors import Loop
+from fedweave.engine.records import Report
+from fedweave.files.atomic import load_tensors
 from fedweave.methods import METHODS
 from fedweave.models import parameter_count
 from fedweave.runs import checkpoints, repetition
@@ -150,8 +150,8 @@ def test_very_many_clients_are_mixed_in_parts(name: str, stored: bool, monkeypat
     task, federation = (make() for make in tiny.TASKS["rows"])
     method = tiny.method(name, task, "rows")
     *_, expected = run(method, federation, SOME, Loop())
-    monkeypatch.setattr("fedweave.federation.collaboration.LARGEST_GRAPH", 0)
-    monkeypatch.setattr("fedweave.federation.collaboration.PART", 1)
+    monkeypatch.setattr("fedweave.graphs.weights.LARGEST_GRAPH", 0)
+    monkeypatch.setattr("fedweave.graphs.weights.PART", 1)
     monkeypatch.setattr("fedweave.families.weaving.CELLS", 1)
     monkeypatch.setattr("fedweave.tensors.tables.BLOCK", 1)
     with temporary_storage() as files:

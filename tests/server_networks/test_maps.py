@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedweave.server_networks.maps import MAPS, inverse_root
+from fedweave.families.networks.maps import MAPS, inverse_root
 
 ORTHOGONAL = [name for name, kind in MAPS.items() if kind.orthogonal]
 

@@ -12,9 +12,7 @@ from torch.nn import Module
 
 from fedweave.client.functional import invoke
 from fedweave.errors import BadInput
-from fedweave.federation import collaboration
-from fedweave.models import build, parameter_count
-from fedweave.server_networks import (
+from fedweave.families.networks import (
     GCNEncoder,
     LayerWeights,
     ModelAttention,
@@ -23,9 +21,11 @@ from fedweave.server_networks import (
     count_sketch,
     layer_norm,
 )
-from fedweave.server_networks.attention import AttentionHeads, DotAttention, FreeAttention, add_newcomers
-from fedweave.server_networks.graph import GATEncoder
-from fedweave.server_networks.mlp import FlatHypernetwork
+from fedweave.families.networks.attention import AttentionHeads, DotAttention, FreeAttention, add_newcomers
+from fedweave.families.networks.graph import GATEncoder
+from fedweave.families.networks.mlp import FlatHypernetwork
+from fedweave.graphs import weights as collaboration
+from fedweave.models import build, parameter_count
 from fedweave.tensors import dropout_keys
 
 pytestmark = pytest.mark.usefixtures("seeded")

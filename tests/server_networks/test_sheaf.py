@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from fedweave.errors import BadInput
-from fedweave.federation import collaboration
-from fedweave.server_networks.maps import MAPS
-from fedweave.server_networks.sheaf import Sheaf, SheafDiffusion, build_sheaf, reverse_of
+from fedweave.families.networks.maps import MAPS
+from fedweave.families.networks.sheaf import Sheaf, SheafDiffusion, build_sheaf, reverse_of
+from fedweave.graphs import weights
 from fedweave.tensors import dropout_keys
 
 N, CHANNELS = 7, 4
@@ -18,7 +18,7 @@ PRINTED = {"lift_act": "none", "augmented": False, "use_eps": False}  # Definiti
 
 
 # Client 6 is isolated.
-EDGES = collaboration.relation_graph(torch.tensor([[0, 0, 1, 2, 3, 4, 1], [1, 2, 2, 3, 4, 5, 5]]), N)
+EDGES = weights.relation_graph(torch.tensor([[0, 0, 1, 2, 3, 4, 1], [1, 2, 2, 3, 4, 5, 5]]), N)
 
 
 REVERSE = reverse_of(EDGES, N)
@@ -187,7 +187,7 @@ def test_without_edges_no_client_depends_on_another(maps: str) -> None:
         jacobian = torch.autograd.functional.jacobian(lambda x: module(x, edges), x).movedim(2, 1).abs().sum((2, 3))
         return jacobian.fill_diagonal_(0.0)
 
-    assert torch.equal(cross(collaboration.knn_graph(x, 0)), torch.zeros(N, N).double())
+    assert torch.equal(cross(weights.knn_graph(x, 0)), torch.zeros(N, N).double())
     assert (cross(EDGES)[EDGES[0], EDGES[1]] > 0).all()
     # Two layers reach two hops (0 - 2 - 3). Degrees of learned lengths add one hop per layer (3 - 4).
     assert cross(EDGES)[0, 3] > 0
@@ -302,7 +302,7 @@ def fresh(seed: int, depth: int, mixes: bool = True, **options: object) -> tuple
         module = SheafDiffusion(26, 26, depth=depth, **options).double()
         for layer in () if mixes else module.layers:
             torch.nn.init.eye_(layer.right)
-        first, *_, last = (h for _, h in module.steps(x, collaboration.knn_graph(x, 3)))
+        first, *_, last = (h for _, h in module.steps(x, weights.knn_graph(x, 3)))
         return float(last.norm() / first.norm()), module.out(last.flatten(1))
 
 

@@ -14,8 +14,8 @@ import fedweave as fw
 from fedweave import data
 from fedweave.data.partitions.registry import TRAITS
 from fedweave.data.registry import DATASETS, KINDS
+from fedweave.engine.registry import METHODS
 from fedweave.errors import BadInput
-from fedweave.federation.registry import METHODS
 from fedweave.models import MODELS, build
 from fedweave.runs import dependencies
 from fedweave.study import catalogue, plugins, spec

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from fedweave.tensors import forks
+from fedweave.processes import forks
 
 pytestmark = pytest.mark.skipif(not forks.can_train_in_forks(), reason="needs Linux without a GPU")
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedweave.errors import BadInput
-from fedweave.files import load_tensors, save_tensors
+from fedweave.files.atomic import load_tensors, save_tensors
 from fedweave.tensors import row_files, storage, tables, trees
 from fedweave.tensors.storage import Storage
 from fedweave.tensors.tables import Table

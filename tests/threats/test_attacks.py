@@ -9,11 +9,11 @@ import tiny
 import torch
 from torch import Tensor
 
+from fedweave.engine.clients import Federation
+from fedweave.engine.engine import run
+from fedweave.engine.executors import Batched, Loop
+from fedweave.engine.records import Report, Settings
 from fedweave.errors import BadInput
-from fedweave.federation.engine import run
-from fedweave.federation.executors import Batched, Loop
-from fedweave.federation.federation import Federation
-from fedweave.federation.records import Report, Settings
 from fedweave.runs import assembly
 from fedweave.study import spec
 from fedweave.tensors import trees

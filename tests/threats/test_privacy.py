@@ -10,10 +10,10 @@ import torch
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from fedweave.federation.engine import run
-from fedweave.federation.executors import Batched, Loop
-from fedweave.federation.records import Settings
-from fedweave.federation.uploads import UploadPath, finite_rows
+from fedweave.engine.engine import run
+from fedweave.engine.executors import Batched, Loop
+from fedweave.engine.records import Settings
+from fedweave.engine.uploads import UploadPath, finite_rows
 from fedweave.methods import METHODS
 from fedweave.tensors import trees
 from fedweave.threats.privacy import Privacy, epsilon

@@ -13,7 +13,7 @@ import pandas as pd
 
 from fedweave import results
 from fedweave.errors import BadInput
-from fedweave.files import read_table, write_atomic
+from fedweave.files.atomic import read_table, write_atomic
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import run_main
 from tools.docs import claims

@@ -15,7 +15,7 @@ import pandas as pd
 
 from fedweave import results
 from fedweave.errors import BadInput
-from fedweave.files import write_atomic
+from fedweave.files.atomic import write_atomic
 from fedweave.results import statistics
 from fedweave.study.config import read_yaml
 from tools.docs import questions

@@ -19,9 +19,9 @@ import pandas as pd
 
 from fedweave import results
 from fedweave.errors import BadInput
-from fedweave.federation.graph_quality import AUC, quality
-from fedweave.federation.graph_settings import is_control
-from fedweave.files import read_table, write_atomic
+from fedweave.files.atomic import read_table, write_atomic
+from fedweave.graphs.quality import AUC, quality
+from fedweave.graphs.setting import is_control
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import run_main
 from fedweave.results.formats import with_minus_sign

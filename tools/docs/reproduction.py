@@ -16,7 +16,7 @@ import pandas as pd
 
 from fedweave import results
 from fedweave.errors import BadInput, choose
-from fedweave.files import read_table, write_atomic
+from fedweave.files.atomic import read_table, write_atomic
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import run_main
 from fedweave.results import marks, published

@@ -9,8 +9,8 @@ import numpy as np
 
 from fedweave.data.base import RAGGED, Dataset, Partition, Rows, require
 from fedweave.errors import BadInput
-from fedweave.files import atomic_path, check_regular, remove_temporary_files, write_atomic
-from fedweave.readers.arrays import map_npy, read_npz
+from fedweave.files.arrays import map_npy, read_npz
+from fedweave.files.atomic import atomic_path, check_regular, remove_temporary_files, write_atomic
 
 _DENSE = ("relation", "test_weight", "group")
 _TEXTS = ("names", "group_names", "units")

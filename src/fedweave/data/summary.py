@@ -11,7 +11,7 @@ import numpy as np
 
 from fedweave.data.base import Dataset, Partition, Rows
 from fedweave.data.partitions.splits import PARTS
-from fedweave.files import atomic_path, write_atomic
+from fedweave.files.atomic import atomic_path, write_atomic
 from fedweave.tensors.random_streams import stream
 
 MAX_CLIENTS = 3000  # of which all pairs are compared: 4.5 million

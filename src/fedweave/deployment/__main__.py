@@ -7,12 +7,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from fedweave.deployment import client_data, own_rows, roster
-from fedweave.deployment import spec as specification
 from fedweave.deployment.export import PACKAGE
-from fedweave.deployment.folders import lock_folder
+from fedweave.deployment.node import client_data, own_rows
+from fedweave.deployment.server.folders import lock_folder
+from fedweave.deployment.wire import roster
+from fedweave.deployment.wire import spec as specification
 from fedweave.errors import BadInput, format_count, prefix_errors
-from fedweave.files import check_writable, user_errors, write_atomic
+from fedweave.files.atomic import check_writable, user_errors, write_atomic
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -153,12 +154,12 @@ def show_roster(options: argparse.Namespace) -> None:
 
 def write_rows(options: argparse.Namespace) -> None:
     """Write the file of a client from a table of its own."""
-    from fedweave.api import reading
+    from fedweave.own_data import user_files
 
-    encoding = reading.check_encoding(options.file, options.encoding)
+    encoding = user_files.check_encoding(options.file, options.encoding)
     shares, spec = own_rows.parse_shares(options.shares), app_spec(options.app)
     own_rows.check_client(options.client)
-    table = reading.read_table(options.file, encoding=encoding)
+    table = user_files.read_table(options.file, encoding=encoding)
     with prefix_errors(f"{options.file}: ", "time: "):
         file = own_rows.of_table(spec, table, options.label, options.client, options.time, shares)
     file.save(options.out)
@@ -168,11 +169,11 @@ def write_rows(options: argparse.Namespace) -> None:
 
 def predict(options: argparse.Namespace) -> None:
     """Predict new rows with the model that a node keeps of an ended federation."""
-    from fedweave.api import reading
-    from fedweave.deployment import predictions
+    from fedweave.deployment.node import predictions
+    from fedweave.own_data import user_files
 
-    encoding, spec = reading.check_encoding(options.file, options.encoding), app_spec(options.app)
-    table = reading.read_table(options.file, encoding=encoding)
+    encoding, spec = user_files.check_encoding(options.file, options.encoding), app_spec(options.app)
+    table = user_files.read_table(options.file, encoding=encoding)
     answer = predictions.of_table(spec, table, options.data, options.state)
     text = answer.to_csv(index=False, float_format="%.6g", lineterminator="\n")
     if options.out:
@@ -183,11 +184,11 @@ def predict(options: argparse.Namespace) -> None:
 
 def run_node(options: argparse.Namespace) -> None:
     """Run a node until it is stopped."""
-    from fedweave.deployment import node_options
-    from fedweave.deployment.devices import device_of
     from fedweave.deployment.flower.keys import check_files_of_node
     from fedweave.deployment.flower.processes import Host, node_command, require_flower, start_fork_server
     from fedweave.deployment.flower.supervise import exit_on_signals, supervise
+    from fedweave.deployment.node import node_options
+    from fedweave.deployment.node.devices import device_of
 
     node_options.check_address(options.superlink, options.port)
     hashes = node_options.parse_hashes(options.spec)

@@ -10,21 +10,23 @@ from typing import Any
 
 import torch
 
-from fedweave.api import folder as results_folder
-from fedweave.api.federation import Federation as ApiFederation
-from fedweave.api.result import MethodResult
+from fedweave.comparison import results_folder
+from fedweave.comparison.method_result import MethodResult
 from fedweave.data import Dataset, Partition
 from fedweave.data.normalisation import parse_options
-from fedweave.deployment import averaging, client_data, spec, support, tensors
-from fedweave.deployment.spec import WIDTHS, AppSpec
+from fedweave.deployment.node import client_data
+from fedweave.deployment.server import averaging
+from fedweave.deployment.wire import spec, support, tensors
+from fedweave.deployment.wire.spec import WIDTHS, AppSpec
+from fedweave.engine import engine
+from fedweave.engine.clients import Federation
+from fedweave.engine.executors import Loop
+from fedweave.engine.records import State
+from fedweave.engine.schedule import cohort
+from fedweave.engine.start import admission
 from fedweave.errors import BadInput
-from fedweave.federation import engine
-from fedweave.federation.executors import Loop
-from fedweave.federation.federation import Federation
-from fedweave.federation.records import State
-from fedweave.federation.schedule import cohort
-from fedweave.federation.start import admission
-from fedweave.files import check_writable, write_atomic
+from fedweave.files.atomic import check_writable, write_atomic
+from fedweave.own_data.federation import Federation as ApiFederation
 from fedweave.runs import preparation
 from fedweave.runs.preparation import PreparedRun
 from fedweave.study.spec import Run, parse
@@ -238,7 +240,7 @@ def _upload_forms(
     draft: AppSpec, client_federation: Federation, enrolments: list[Any]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """(round, form of the upload) of each round of the trial."""
-    from fedweave.deployment.members import placeholder_federation
+    from fedweave.deployment.wire.members import placeholder_federation
 
     timeline, only_client = draft.timeline, torch.zeros(1, dtype=torch.int64)
     count = max(1, draft.founder_count)

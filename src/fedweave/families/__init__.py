@@ -5,11 +5,11 @@ PyTorch at the server is an `architecture`, whose parameters `init_parameters` d
 """
 
 from fedweave.client.solvers import SGD, Adam
+from fedweave.engine.protocol import Update, init_parameters
 from fedweave.families.base import ClientModels, GlobalModel, SplitClient
 from fedweave.families.generated_models import GeneratedModels
+from fedweave.families.networks.architecture import architecture
 from fedweave.families.weaving import Weaving
-from fedweave.federation.protocol import Update, init_parameters
-from fedweave.server_networks.architecture import architecture
 
 __all__ = [
     "SGD",

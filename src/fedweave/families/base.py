@@ -14,11 +14,12 @@ from torch import Tensor
 from fedweave.client.data import ClientData
 from fedweave.client.local_training import Fit
 from fedweave.client.solvers import Solver
+from fedweave.engine.guards import draws_and_names, states
+from fedweave.engine.guards import weights as graph_guards
+from fedweave.engine.guards.hook_calls import guard_call
+from fedweave.engine.protocol import ClientState, Method, Server, Start, Update
 from fedweave.errors import BadInput
 from fedweave.families.weaving import Weaving, all_ids, split_ids, usable_sources
-from fedweave.federation import graph_guards, guards, state_guards
-from fedweave.federation.hook_guards import guard_call
-from fedweave.federation.protocol import ClientState, Method, Server, Start, Update
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree
 
@@ -57,16 +58,16 @@ class SplitClient(Method):
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         name, model = type(self).__name__, self.personalize(shared, own, client, data)
-        state_guards.check_tensors(f"{name}.personalize", model)
+        states.check_tensors(f"{name}.personalize", model)
         fit = self.fit(model, trees.omit(model, self.local_names), data)
-        guards.check_trained(name, fit, Fit)
+        draws_and_names.check_trained(name, fit, Fit)
         feedback = self.feedback(model, own, data)
-        state_guards.check_tensors(f"{name}.feedback", feedback)
+        states.check_tensors(f"{name}.feedback", feedback)
         return self.split_update(fit, **feedback)
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         received = self.received(shared, own)
-        state_guards.check_tensors(f"{type(self).__name__}.received", received)
+        states.check_tensors(f"{type(self).__name__}.received", received)
         return {**received, **client}
 
 
@@ -78,7 +79,7 @@ def check_local_names(method: Method) -> None:
     """
     hooks = ("private", "local_names") if isinstance(method, SplitClient) else ("local_names",)
     for hook in hooks:
-        guards.check_local_names(f"{type(method).__name__}.{hook}", getattr(method, hook), method.task.names)
+        draws_and_names.check_local_names(f"{type(method).__name__}.{hook}", getattr(method, hook), method.task.names)
 
 
 def check_shared_part(method: Method, model: str, where: str) -> None:
@@ -133,7 +134,7 @@ class GlobalModel(Method):
         mean = trees.weighted_mean(uploads["model"], weights)
         with guard_call(self, "merge", old=server["model"]):
             mean = self.merge(server["model"], mean)
-        guards.check_merged(type(self).__name__, server["model"], mean)
+        draws_and_names.check_merged(type(self).__name__, server["model"], mean)
         solver = self.server_solver
         if solver is None:
             return {"model": mean}

@@ -7,10 +7,10 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from fedweave.engine.protocol import Server, Stage, Start
 from fedweave.families.base import SplitClient
 from fedweave.families.weaving import Weaving, all_ids
-from fedweave.federation.collaboration import row_shares
-from fedweave.federation.protocol import Server, Stage, Start
+from fedweave.graphs.weights import row_shares
 from fedweave.settings import AtLeast, AtMost, LogSpace, NonNegative, Size
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree

@@ -9,10 +9,10 @@ from torch.nn import functional as F
 
 from fedweave.client.data import ClientData
 from fedweave.client.task import CHUNK
+from fedweave.engine.protocol import Start, init_parameters
 from fedweave.families.generated_models import GeneratedModels
 from fedweave.families.heads import body, head_shape, one_hot
-from fedweave.federation.protocol import Start, init_parameters
-from fedweave.server_networks import Architecture, TargetHypernetwork, architecture
+from fedweave.families.networks import Architecture, TargetHypernetwork, architecture
 from fedweave.settings import Count, Size
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params

@@ -11,8 +11,8 @@ from fedweave.client.data import ClientData
 from fedweave.client.local_training import Fit
 from fedweave.client.solvers import GroupedSolver, TwoGroups
 from fedweave.client.task import NodeClassification, Task
+from fedweave.engine.protocol import ClientState, Enrolment, Method, Update
 from fedweave.errors import BadInput
-from fedweave.federation.protocol import ClientState, Enrolment, Method, Update
 from fedweave.models.gcn import gcn_norm
 from fedweave.settings import Epochs, Rounds
 from fedweave.tensors import trees

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from fedweave.client.task import Task
+from fedweave.engine.protocol import Start
 from fedweave.errors import BadInput
-from fedweave.federation.protocol import Start
 from fedweave.tensors.seeding import use_seed
 from fedweave.tensors.trees import Params
 

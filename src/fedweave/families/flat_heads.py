@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from fedweave.engine.protocol import Server
 from fedweave.families.generated_models import GeneratedModels
 from fedweave.families.hypernetworks import pull_back_heads
-from fedweave.federation.protocol import Server
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree
 

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from fedweave.client.out_of_place_steps import step_out_of_place
 from fedweave.client.solvers import Solver
+from fedweave.engine import sent_downloads
+from fedweave.engine.guards import states
+from fedweave.engine.guards.hook_calls import guard_call
+from fedweave.engine.protocol import Method, Server, Start
 from fedweave.families.weaving import split_ids
-from fedweave.federation import sent_downloads, state_guards
-from fedweave.federation.hook_guards import guard_call
-from fedweave.federation.protocol import Method, Server, Start
 from fedweave.tensors import trees
 from fedweave.tensors.gradients import pull_back
 from fedweave.tensors.trees import Params, Tree
@@ -109,9 +110,9 @@ class GeneratedModels(Method):
         return {"phi": phi, "optimizer": self.server_solver.init(trees.flatten_paths(phi)), "fixed": fixed}
 
     def init(self, start: Start) -> Server:
-        state_guards.check_shared(type(self).__name__, self.generated_shapes)
+        states.check_shared(type(self).__name__, self.generated_shapes)
         begun = self.begin(start)
-        state_guards.check_pair(f"{type(self).__name__}.begin", begun, "(φ, fixed state)")
+        states.check_pair(f"{type(self).__name__}.begin", begun, "(φ, fixed state)")
         return self.assemble(*begun)
 
     def admit(self, server: Server, enrolled: Tree, newcomers: int, start: Start) -> Server:
@@ -129,7 +130,7 @@ class GeneratedModels(Method):
             with guard_call(self, "generate", phi=phi, fixed=fixed, ids=ids):
                 models = [self.generate(phi, fixed, part) for part in parts]
             for made, part in zip(models, parts, strict=True):
-                state_guards.check_generated(type(self).__name__, made, len(part), self.generated_shapes)
+                states.check_generated(type(self).__name__, made, len(part), self.generated_shapes)
             return {}, {**trees.concat(models), **self.attach(server, ids)}
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:

@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from fedweave.client.data import ClientData
 from fedweave.client.functional import invoke
 from fedweave.client.task import NodeClassification, RowLosses
+from fedweave.engine.protocol import Method
 from fedweave.families.heads import head_shape
-from fedweave.federation.protocol import Method
 from fedweave.models.sage import GraphSAGE, NeighbourGenerator, Slot, neighbours
 from fedweave.settings import Dropout, Share, Size
 from fedweave.tensors import dropout_keys

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from fedweave.client.data import ClientData
 from fedweave.client.task import RowLosses, Task
+from fedweave.engine.protocol import Start
 from fedweave.errors import BadInput
-from fedweave.federation.protocol import Start
 from fedweave.models import ClientModel
 from fedweave.tensors.seeding import use_seed
 from fedweave.tensors.trees import Params, Tree

@@ -15,15 +15,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedweave.client.solvers import Solver
+from fedweave.engine.protocol import Server, Stage, Start, init_parameters
 from fedweave.errors import BadInput
 from fedweave.families.base import SplitClient
 from fedweave.families.generated_models import GeneratedModels
+from fedweave.families.networks import Architecture, GCNEncoder, TargetHypernetwork, architecture
+from fedweave.families.networks.mlp import backpropagate_heads, head_gradients
 from fedweave.families.server_solvers import network_solver
 from fedweave.families.weaving import Weaving, graph_values
-from fedweave.federation.collaboration import knn_graph, relation_graph, row_shares, smoothness, threshold_graph
-from fedweave.federation.protocol import Server, Stage, Start, init_parameters
-from fedweave.server_networks import Architecture, GCNEncoder, TargetHypernetwork, architecture
-from fedweave.server_networks.mlp import backpropagate_heads, head_gradients
+from fedweave.graphs.weights import knn_graph, relation_graph, row_shares, smoothness, threshold_graph
 from fedweave.settings import (
     Between,
     Choices,

@@ -11,8 +11,8 @@ from torch import Tensor
 from fedweave.client.data import ClientData, remove_padding
 from fedweave.client.local_training import Fit
 from fedweave.client.solvers import value_and_grad
+from fedweave.engine.protocol import ClientState, Update
 from fedweave.families.base import GlobalModel
-from fedweave.federation.protocol import ClientState, Update
 from fedweave.settings import AtLeast, AtMost, Between, LogSpace, NonNegative, Rate
 from fedweave.tensors import dropout_keys, trees
 from fedweave.tensors.trees import Params, Tree, is_mapped

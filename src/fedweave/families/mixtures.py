@@ -10,15 +10,15 @@ from torch.func import vmap
 
 from fedweave.client.functional import invoke
 from fedweave.client.solvers import SGD, Solver
+from fedweave.engine.guards import weights as graph_guards
+from fedweave.engine.guards.hook_calls import guard_call
+from fedweave.engine.protocol import Server, Start, init_parameters
 from fedweave.families.base import SplitClient
 from fedweave.families.generated_models import GeneratedModels
 from fedweave.families.hypernetworks import draw_vectors
+from fedweave.families.networks import Architecture, LayerWeights, architecture
 from fedweave.families.weaving import Weaving, all_ids
-from fedweave.federation import graph_guards
-from fedweave.federation.collaboration import row_shares
-from fedweave.federation.hook_guards import guard_call
-from fedweave.federation.protocol import Server, Start, init_parameters
-from fedweave.server_networks import Architecture, LayerWeights, architecture
+from fedweave.graphs.weights import row_shares
 from fedweave.settings import LogSpace, Rate, Size
 from fedweave.tensors import trees
 from fedweave.tensors.gradients import pull_back

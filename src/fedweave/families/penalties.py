@@ -10,8 +10,8 @@ from torch import Tensor
 from fedweave.client.data import ClientData
 from fedweave.client.local_training import Fit
 from fedweave.client.solvers import Loss, add_proximal_term
+from fedweave.engine.protocol import ClientState, Update
 from fedweave.families.base import ClientModels, SplitClient
-from fedweave.federation.protocol import ClientState, Update
 from fedweave.settings import LogSpace, Weight
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from fedweave.client.data import ClientData, shuffled_batches
-from fedweave.federation.protocol import Method
+from fedweave.engine.protocol import Method
 from fedweave.tensors import dropout_keys
 from fedweave.tensors.trees import Params, is_mapped
 

@@ -12,9 +12,9 @@ from fedweave.client.data import ClientData
 from fedweave.client.local_training import total_gradient
 from fedweave.client.solvers import SGD, Adam
 from fedweave.client.task import CHUNK
+from fedweave.engine.protocol import Server, Start
 from fedweave.errors import BadInput
 from fedweave.families.mixtures import LearnedMixtures
-from fedweave.federation.protocol import Server, Start
 from fedweave.settings import LogSpace, Positive, Size
 from fedweave.tensors import dropout_keys, trees
 from fedweave.tensors.trees import Params, Tree

@@ -6,9 +6,9 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from fedweave.federation.collaboration import mix_models
-from fedweave.federation.graph_settings import PLAIN, STORED
-from fedweave.federation.protocol import Method
+from fedweave.engine.protocol import Method
+from fedweave.graphs.setting import PLAIN, STORED
+from fedweave.graphs.weights import mix_models
 from fedweave.settings import Words
 from fedweave.tensors.trees import Params
 

@@ -4,7 +4,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
-from fedweave.federation.registry import METHODS
+from fedweave.engine.registry import METHODS
 
 for file in iter_modules(__path__):
     import_module(f"{__name__}.{file.name}")

@@ -19,9 +19,9 @@ from torch import Tensor
 from fedweave.client.data import ClientData
 from fedweave.client.local_training import total_gradient
 from fedweave.client.solvers import SGD, Adam, GroupedSolver, Loss
+from fedweave.engine.protocol import ClientState, Update
+from fedweave.engine.registry import method
 from fedweave.families import GlobalModel
-from fedweave.federation.protocol import ClientState, Update
-from fedweave.federation.registry import method
 from fedweave.settings import Choices, LinearSpace, Share
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree

@@ -6,8 +6,8 @@ as many epochs over the pooled rows as clients of the other methods train over t
 
 from dataclasses import dataclass
 
+from fedweave.engine.registry import method
 from fedweave.families import GlobalModel, SplitClient
-from fedweave.federation.registry import method
 from fedweave.tensors.trees import Tree
 
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedweave.engine.protocol import Server
+from fedweave.engine.registry import method
 from fedweave.families.bisection import Bisection
-from fedweave.federation.collaboration import cosines
-from fedweave.federation.protocol import Server
-from fedweave.federation.registry import method
+from fedweave.graphs.weights import cosines
 from fedweave.tensors import trees
 
 

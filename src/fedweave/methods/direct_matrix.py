@@ -13,10 +13,10 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
+from fedweave.engine.protocol import Start
+from fedweave.engine.registry import method
 from fedweave.families.validated_mixtures import ValidatedMixtures
-from fedweave.federation.collaboration import simplex_projection
-from fedweave.federation.protocol import Start
-from fedweave.federation.registry import method
+from fedweave.graphs.weights import simplex_projection
 from fedweave.settings import LogSpace
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Tree

@@ -9,9 +9,9 @@ from typing import Annotated
 
 from fedweave.client.data import ClientData
 from fedweave.client.solvers import add_proximal_term
+from fedweave.engine.protocol import ClientState, Update
+from fedweave.engine.registry import method
 from fedweave.families import GlobalModel
-from fedweave.federation.protocol import ClientState, Update
-from fedweave.federation.registry import method
 from fedweave.settings import Epochs, LogSpace, Weight
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree

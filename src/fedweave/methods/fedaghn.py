@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from fedweave.client.solvers import SGD, GroupedSolver, Solver
+from fedweave.engine.protocol import Server, Start
+from fedweave.engine.registry import method
 from fedweave.families import GeneratedModels, SplitClient
 from fedweave.families.mixtures import available_sources, mask_newcomers, newcomer_mask, update_newcomer_mask
 from fedweave.families.weaving import Weaving, all_ids
-from fedweave.federation.collaboration import is_recordable, layer_cosine_rows, layer_cosines
-from fedweave.federation.protocol import Server, Start
-from fedweave.federation.registry import method
+from fedweave.graphs.weights import is_recordable, layer_cosine_rows, layer_cosines
 from fedweave.settings import Choices, Rate, Weight
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree

@@ -10,9 +10,9 @@ from typing import Annotated
 
 from fedweave.client.data import ClientData
 from fedweave.client.local_training import Fit
+from fedweave.engine.registry import method
 from fedweave.families.heads import body
 from fedweave.families.local_aggregation import LocalAggregation
-from fedweave.federation.registry import method
 from fedweave.settings import Epochs, IntegerSpace
 from fedweave.tensors.trees import Params
 

@@ -10,8 +10,8 @@ Deviation from TsingZ0/PFLlib: the first training of W ends after `start_epochs`
 from dataclasses import dataclass
 from typing import Annotated
 
+from fedweave.engine.registry import method
 from fedweave.families.local_aggregation import LocalAggregation
-from fedweave.federation.registry import method
 from fedweave.settings import Count
 
 

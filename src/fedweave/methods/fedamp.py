@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData
+from fedweave.engine.protocol import ClientState, Server
+from fedweave.engine.registry import method
 from fedweave.families.penalties import ProximalMixtures
 from fedweave.families.weaving import usable_sources
-from fedweave.federation.collaboration import squared_distances
-from fedweave.federation.protocol import ClientState, Server
-from fedweave.federation.registry import method
+from fedweave.graphs.weights import squared_distances
 from fedweave.settings import LogSpace, Positive, Weight
 from fedweave.tensors.trees import Params, Tree
 

@@ -22,10 +22,10 @@ from torch import Tensor
 from fedweave.client.data import ClientData, shuffled_batches
 from fedweave.client.solvers import SGD
 from fedweave.client.task import RowLosses
+from fedweave.engine.protocol import ClientState, Method, Server, Start, Update
+from fedweave.engine.registry import method
 from fedweave.families.fisher import fisher_trace
 from fedweave.families.heads import body, class_statistics, one_hot
-from fedweave.federation.protocol import ClientState, Method, Server, Start, Update
-from fedweave.federation.registry import method
 from fedweave.settings import Epochs, LogSpace, Rate
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree, is_mapped

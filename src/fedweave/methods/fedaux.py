@@ -21,12 +21,12 @@ from torch.nn import functional as F
 
 from fedweave.client.data import ClientData
 from fedweave.client.task import NodeClassification, RowLosses
+from fedweave.engine.protocol import ClientState, Server, Start, Update, init_parameters
+from fedweave.engine.registry import method
 from fedweave.families import ClientModels
 from fedweave.families.heads import classify, head_shape
 from fedweave.families.weaving import usable_sources
-from fedweave.federation.collaboration import cosines
-from fedweave.federation.protocol import ClientState, Server, Start, Update, init_parameters
-from fedweave.federation.registry import method
+from fedweave.graphs.weights import cosines
 from fedweave.settings import AtLeast, LogSpace, Weight
 from fedweave.tensors import dropout_keys, trees
 from fedweave.tensors.trees import Params, Tree

@@ -6,8 +6,8 @@ training rows among the participants. Every client deploys g with its own BatchN
 
 from dataclasses import dataclass
 
+from fedweave.engine.registry import method
 from fedweave.families import GlobalModel, SplitClient
-from fedweave.federation.registry import method
 
 
 @method("fedavg")

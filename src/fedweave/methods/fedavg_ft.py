@@ -6,8 +6,8 @@ code of FedAGHN, songjiarui00/FedAGHN). The control that every method with a col
 
 from dataclasses import dataclass
 
+from fedweave.engine.registry import method
 from fedweave.families import GlobalModel, SplitClient
-from fedweave.federation.registry import method
 
 
 @method("fedavg_ft")

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from fedweave.client.data import ClientData
+from fedweave.engine.protocol import ClientState, Update
+from fedweave.engine.registry import method
 from fedweave.families import GlobalModel, tuning
 from fedweave.families.heads import body
-from fedweave.federation.protocol import ClientState, Update
-from fedweave.federation.registry import method
 from fedweave.settings import Epochs, IntegerSpace
 from fedweave.tensors.trees import Params, Tree
 

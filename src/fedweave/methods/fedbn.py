@@ -10,8 +10,8 @@ Deviations:
 
 from dataclasses import dataclass
 
+from fedweave.engine.registry import method
 from fedweave.families import GlobalModel, SplitClient
-from fedweave.federation.registry import method
 
 
 @method("fedbn")

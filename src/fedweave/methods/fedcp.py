@@ -17,11 +17,11 @@ from torch.nn import functional as F
 
 from fedweave.client.data import ClientData
 from fedweave.client.task import RowLosses
+from fedweave.engine.protocol import ClientState, Start, Update, init_parameters
+from fedweave.engine.registry import method
 from fedweave.families import GlobalModel
 from fedweave.families.heads import classify, head_shape
 from fedweave.families.penalties import discrepancy
-from fedweave.federation.protocol import ClientState, Start, Update, init_parameters
-from fedweave.federation.registry import method
 from fedweave.settings import AtLeast, LogSpace, Weight
 from fedweave.tensors import dropout_keys, trees
 from fedweave.tensors.trees import Params, Tree

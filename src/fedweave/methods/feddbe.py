@@ -16,10 +16,10 @@ from torch import Tensor
 
 from fedweave.client.data import ClientData
 from fedweave.client.solvers import Loss
+from fedweave.engine.protocol import ClientState, Start, Update
+from fedweave.engine.registry import method
 from fedweave.families import GlobalModel
 from fedweave.families.heads import classify, head_shape
-from fedweave.federation.protocol import ClientState, Start, Update
-from fedweave.federation.registry import method
 from fedweave.settings import LinearSpace, LogSpace, Share, Weight
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from fedweave.client.data import ClientData
 from fedweave.client.task import RowLosses
+from fedweave.engine.protocol import ClientState, Start, Update
+from fedweave.engine.registry import method
 from fedweave.families import GlobalModel
 from fedweave.families.ensembles import initial_models, join_models, split_models
-from fedweave.federation.protocol import ClientState, Start, Update
-from fedweave.federation.registry import method
 from fedweave.settings import IntegerSpace, Size
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree, is_mapped

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData
+from fedweave.engine.protocol import ClientState, Server, Start, Update
+from fedweave.engine.registry import method
 from fedweave.families.sampling import append_model, best_sources, first_order_gains, gather_models
 from fedweave.families.weaving import Weaving, all_ids, usable_sources
-from fedweave.federation.collaboration import row_shares
-from fedweave.federation.graph_controls import LARGEST
-from fedweave.federation.protocol import ClientState, Server, Start, Update
-from fedweave.federation.registry import method
+from fedweave.graphs.controls import LARGEST
+from fedweave.graphs.weights import row_shares
 from fedweave.settings import IntegerSpace, Rate, Share, Size
 from fedweave.tensors import dropout_keys, trees
 from fedweave.tensors.trees import Params, Tree

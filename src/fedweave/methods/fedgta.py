@@ -22,13 +22,13 @@ from torch import Tensor
 
 from fedweave.client.data import ClientData
 from fedweave.client.task import NodeClassification
+from fedweave.engine.protocol import ClientState, Server, Start, Update
+from fedweave.engine.registry import method
 from fedweave.families import ClientModels
 from fedweave.families.generated_neighbours import non_loop_edges
 from fedweave.families.heads import head_shape
 from fedweave.families.weaving import usable_sources
-from fedweave.federation.collaboration import cosines, row_shares
-from fedweave.federation.protocol import ClientState, Server, Start, Update
-from fedweave.federation.registry import method
+from fedweave.graphs.weights import cosines, row_shares
 from fedweave.models.gcn import propagate
 from fedweave.settings import AtLeast, Between, Count, IntegerSpace, LinearSpace, Share
 from fedweave.tensors import trees

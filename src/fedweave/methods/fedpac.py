@@ -19,10 +19,10 @@ from torch import Tensor
 
 from fedweave.client.data import ClientData
 from fedweave.client.solvers import SGD, Solver
+from fedweave.engine.protocol import ClientState, Server, Start, Update
+from fedweave.engine.registry import method
 from fedweave.families.heads import aligned_losses, body, class_statistics, head_shape, head_weights
 from fedweave.families.weaving import Weaving
-from fedweave.federation.protocol import ClientState, Server, Start, Update
-from fedweave.federation.registry import method
 from fedweave.settings import Epochs, LogSpace, Rate, Share, Weight
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree

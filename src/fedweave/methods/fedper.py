@@ -5,8 +5,8 @@ Server keeps the body B; the head H stays with the client. Both are trained toge
 
 from dataclasses import dataclass
 
+from fedweave.engine.registry import method
 from fedweave.families import GlobalModel, SplitClient
-from fedweave.federation.registry import method
 
 
 @method("fedper")

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData
+from fedweave.engine.protocol import ClientState, Method, Server, Start, Update
+from fedweave.engine.registry import method
 from fedweave.families.heads import aligned_losses, class_statistics, head_shape, one_hot
-from fedweave.federation.protocol import ClientState, Method, Server, Start, Update
-from fedweave.federation.registry import method
 from fedweave.settings import LogSpace, Weight
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree

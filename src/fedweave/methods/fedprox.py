@@ -5,9 +5,9 @@ Server and traffic as FedAvg; the local loss gains (μ/2) ‖w − g‖² over a
 
 from dataclasses import dataclass
 
+from fedweave.engine.registry import method
 from fedweave.families import GlobalModel
 from fedweave.families.penalties import ProximalClient
-from fedweave.federation.registry import method
 
 
 @method("fedprox")

@@ -6,9 +6,9 @@ training: the fine-tuned model is the one the client uploads (as in the public c
 
 from dataclasses import dataclass
 
+from fedweave.engine.registry import method
 from fedweave.families import GlobalModel
 from fedweave.families.penalties import ProximalClient
-from fedweave.federation.registry import method
 
 
 @method("fedprox_ft")

@@ -20,13 +20,13 @@ from torch import Tensor
 
 from fedweave.client.data import ClientData
 from fedweave.client.solvers import SGD, Adam, GroupedSolver, Loss, TwoGroups
+from fedweave.engine.protocol import ClientState, Server, Start, Update
+from fedweave.engine.registry import method
 from fedweave.families import ClientModels
 from fedweave.families.embeddings import embed_blocks, random_blocks
 from fedweave.families.heads import draw_xavier_head
 from fedweave.families.weaving import usable_sources
-from fedweave.federation.collaboration import cosines
-from fedweave.federation.protocol import ClientState, Server, Start, Update
-from fedweave.federation.registry import method
+from fedweave.graphs.weights import cosines
 from fedweave.settings import AtLeast, LogSpace, Share, Size, Weight
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree

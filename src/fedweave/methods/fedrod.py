@@ -15,10 +15,10 @@ from torch import Tensor
 
 from fedweave.client.data import ClientData
 from fedweave.client.task import RowLosses
+from fedweave.engine.protocol import ClientState, Update
+from fedweave.engine.registry import method
 from fedweave.families import GlobalModel
 from fedweave.families.heads import classify, one_hot
-from fedweave.federation.protocol import ClientState, Update
-from fedweave.federation.registry import method
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree
 

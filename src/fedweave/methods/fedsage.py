@@ -26,10 +26,10 @@ import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData
+from fedweave.engine.protocol import ClientState, Server, Start, Update, init_parameters
+from fedweave.engine.registry import method
 from fedweave.families import generated_neighbours as neighbours
 from fedweave.families.generated_neighbours import NETWORKS
-from fedweave.federation.protocol import ClientState, Server, Start, Update, init_parameters
-from fedweave.federation.registry import method
 from fedweave.settings import IntegerSpace, Rounds, Size
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree

@@ -21,15 +21,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedweave.client.solvers import Adam, GroupedSolver, Solver
+from fedweave.engine.protocol import Server, Start, init_parameters
+from fedweave.engine.registry import method
 from fedweave.families.embeddings import EmbeddedClient, unit_vectors
 from fedweave.families.flat_heads import FlatHead
+from fedweave.families.networks import Architecture, architecture
+from fedweave.families.networks.attention import add_newcomers
+from fedweave.families.networks.collaborative import CollaborativeHypernetwork, Encoder, Mixer
 from fedweave.families.weaving import Weaving, all_ids
-from fedweave.federation.collaboration import complete_graph, smoothness
-from fedweave.federation.protocol import Server, Start, init_parameters
-from fedweave.federation.registry import method
-from fedweave.server_networks import Architecture, architecture
-from fedweave.server_networks.attention import add_newcomers
-from fedweave.server_networks.collaborative import CollaborativeHypernetwork, Encoder, Mixer
+from fedweave.graphs.weights import complete_graph, smoothness
 from fedweave.settings import Choices, Dropout, IntegerSpace, LogSpace, Rate, Size
 from fedweave.tensors import dropout_keys, trees
 from fedweave.tensors.trees import Params, Tree

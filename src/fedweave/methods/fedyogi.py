@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fedweave.client.solvers import Solver
+from fedweave.engine.registry import method
 from fedweave.families import GlobalModel, SplitClient
 from fedweave.families.server_solvers import solver
-from fedweave.federation.registry import method
 from fedweave.settings import LogSpace, Momentum, Positive, Rate
 
 

@@ -19,9 +19,9 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from fedweave.engine.protocol import Server, Start
+from fedweave.engine.registry import method
 from fedweave.families.bisection import Bisection
-from fedweave.federation.protocol import Server, Start
-from fedweave.federation.registry import method
 from fedweave.settings import Between, IntegerSpace, LogSpace, NonNegative
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree

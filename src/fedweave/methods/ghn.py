@@ -10,8 +10,8 @@ without residual connections, so that depth over-smooths as in the paper.
 
 from dataclasses import dataclass
 
+from fedweave.engine.registry import method
 from fedweave.families.hypernetworks import GraphHypernetwork
-from fedweave.federation.registry import method
 
 
 @method("ghn")

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData
+from fedweave.engine.protocol import ClientState, Server, Start
+from fedweave.engine.registry import method
 from fedweave.families.penalties import ProximalMixtures
 from fedweave.families.weaving import usable_sources
-from fedweave.federation.collaboration import model_cosines
-from fedweave.federation.protocol import ClientState, Server, Start
-from fedweave.federation.registry import method
+from fedweave.graphs.weights import model_cosines
 from fedweave.settings import LogSpace, Positive, Share, Weight
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree

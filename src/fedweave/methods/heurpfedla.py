@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData
+from fedweave.engine.protocol import ClientState, Server, Update
+from fedweave.engine.registry import method
 from fedweave.families.mixtures import LayerwiseHypernetworks, mask_newcomers
-from fedweave.federation.protocol import ClientState, Server, Update
-from fedweave.federation.registry import method
 from fedweave.settings import Count, IntegerSpace
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree

@@ -22,10 +22,10 @@ from torch.nn import functional as F
 
 from fedweave.client.data import ClientData, remove_padding
 from fedweave.client.local_training import Fit
+from fedweave.engine.protocol import ClientState, Method, Server, Start, Update
+from fedweave.engine.registry import method
 from fedweave.families.ensembles import initial_models
-from fedweave.federation.collaboration import row_shares
-from fedweave.federation.protocol import ClientState, Method, Server, Start, Update
-from fedweave.federation.registry import method
+from fedweave.graphs.weights import row_shares
 from fedweave.settings import IntegerSpace, Size
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree, is_mapped

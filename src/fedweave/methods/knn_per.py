@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData
+from fedweave.engine.protocol import ClientState, Update
+from fedweave.engine.registry import method
 from fedweave.families import GlobalModel
 from fedweave.families.heads import row_features
-from fedweave.federation.protocol import ClientState, Update
-from fedweave.federation.registry import method
 from fedweave.settings import AtMost, IntegerSpace, LogSpace, Positive, Size
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree

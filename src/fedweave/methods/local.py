@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedweave.client.data import ClientData
-from fedweave.federation.protocol import ClientState, Method, Server, Start, Update
-from fedweave.federation.registry import method
+from fedweave.engine.protocol import ClientState, Method, Server, Start, Update
+from fedweave.engine.registry import method
 from fedweave.tensors.trees import Params, Tree
 
 

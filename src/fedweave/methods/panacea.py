@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedweave.engine.protocol import Start, init_parameters
+from fedweave.engine.registry import method
 from fedweave.families.hypernetworks import GraphHypernetwork
-from fedweave.federation.protocol import Start, init_parameters
-from fedweave.federation.registry import method
 from fedweave.settings import Choices, NotSearched, Weight
 from fedweave.tensors import trees
 from fedweave.tensors.gradients import pull_back

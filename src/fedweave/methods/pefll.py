@@ -22,11 +22,11 @@ from torch import Tensor
 
 from fedweave.client.data import ClientData
 from fedweave.client.solvers import Solver, value_and_grad
+from fedweave.engine.protocol import ClientState, Server, Start, Update
+from fedweave.engine.registry import method
 from fedweave.families import GeneratedModels, SplitClient
 from fedweave.families.descriptors import ClientDescriptors, moments
 from fedweave.families.server_solvers import network_solver
-from fedweave.federation.protocol import ClientState, Server, Start, Update
-from fedweave.federation.registry import method
 from fedweave.settings import Count, LogSpace, NonNegative, Rate, Share
 from fedweave.tensors import trees
 from fedweave.tensors.gradients import pull_back

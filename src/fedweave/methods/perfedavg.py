@@ -20,9 +20,9 @@ from torch.nn import functional as F
 
 from fedweave.client.data import ClientData, remove_padding, shuffled_batches
 from fedweave.client.solvers import value_and_grad
+from fedweave.engine.protocol import ClientState, Update
+from fedweave.engine.registry import method
 from fedweave.families import GlobalModel
-from fedweave.federation.protocol import ClientState, Update
-from fedweave.federation.registry import method
 from fedweave.settings import LogSpace, Positive, Rate
 from fedweave.tensors import dropout_keys, trees
 from fedweave.tensors.trees import Params, Tree, is_mapped

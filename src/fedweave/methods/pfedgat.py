@@ -23,10 +23,10 @@ from typing import Annotated, Literal
 
 from torch import Tensor
 
+from fedweave.engine.protocol import Start, init_parameters
+from fedweave.engine.registry import method
+from fedweave.families.networks import Architecture, ModelAttention, architecture, count_sketch, layer_norm
 from fedweave.families.validated_mixtures import ValidatedMixtures
-from fedweave.federation.protocol import Start, init_parameters
-from fedweave.federation.registry import method
-from fedweave.server_networks import Architecture, ModelAttention, architecture, count_sketch, layer_norm
 from fedweave.settings import Choices, Size
 from fedweave.tensors import dropout_keys, trees
 from fedweave.tensors.trees import Params, Tree

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData
+from fedweave.engine.protocol import ClientState, Server, Start, Update
+from fedweave.engine.registry import method
 from fedweave.families import ClientModels
 from fedweave.families.penalties import add_cosine_term
 from fedweave.families.weaving import usable_sources
-from fedweave.federation.collaboration import model_cosines, simplex_projection
-from fedweave.federation.protocol import ClientState, Server, Start, Update
-from fedweave.federation.registry import method
+from fedweave.graphs.weights import model_cosines, simplex_projection
 from fedweave.settings import LogSpace, Positive, Weight
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree

@@ -11,8 +11,8 @@ Deviations from the public code (AvivSham/pFedHN):
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from fedweave.engine.registry import method
 from fedweave.families.hypernetworks import TableHypernetwork
-from fedweave.federation.registry import method
 from fedweave.settings import LogSpace
 
 

@@ -16,8 +16,8 @@ Deviations:
 
 from dataclasses import dataclass
 
+from fedweave.engine.registry import method
 from fedweave.families.mixtures import LayerwiseHypernetworks
-from fedweave.federation.registry import method
 
 
 @method("pfedla")

@@ -14,9 +14,9 @@ import torch
 
 from fedweave.client.data import ClientData
 from fedweave.client.solvers import Solver
+from fedweave.engine.protocol import ClientState, Update
+from fedweave.engine.registry import method
 from fedweave.families import GlobalModel
-from fedweave.federation.protocol import ClientState, Update
-from fedweave.federation.registry import method
 from fedweave.settings import AtLeast, AtMost, LogSpace, Rate, Weight
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree

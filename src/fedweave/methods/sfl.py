@@ -21,15 +21,15 @@ from torch.nn import functional as F
 
 from fedweave.client.data import ClientData
 from fedweave.client.solvers import SGD, value_and_grad
+from fedweave.engine.protocol import ClientState, Server, Start, Update, init_parameters
+from fedweave.engine.registry import method
 from fedweave.families import ClientModels
 from fedweave.families.hypernetworks import draw_vectors
+from fedweave.families.networks import architecture
+from fedweave.families.networks.antisymmetric import AntisymmetricGraph, keep_largest
 from fedweave.families.penalties import add_norm_penalties
 from fedweave.families.weaving import all_ids
-from fedweave.federation.collaboration import relation_graph, row_shares
-from fedweave.federation.protocol import ClientState, Server, Start, Update, init_parameters
-from fedweave.federation.registry import method
-from fedweave.server_networks import architecture
-from fedweave.server_networks.antisymmetric import AntisymmetricGraph, keep_largest
+from fedweave.graphs.weights import relation_graph, row_shares
 from fedweave.settings import Count, Epochs, LogSpace, Rate, Share, Size, Weight
 from fedweave.tensors import dropout_keys, trees
 from fedweave.tensors.trees import Params, Tree

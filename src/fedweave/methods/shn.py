@@ -19,11 +19,11 @@ from typing import Annotated
 
 from torch import Tensor
 
+from fedweave.engine.protocol import Server
+from fedweave.engine.registry import method
 from fedweave.families.hypernetworks import GraphHypernetwork
-from fedweave.federation.protocol import Server
-from fedweave.federation.registry import method
-from fedweave.server_networks import Architecture, SheafDiffusion, architecture
-from fedweave.server_networks.sheaf import Activation, Lift, Maps
+from fedweave.families.networks import Architecture, SheafDiffusion, architecture
+from fedweave.families.networks.sheaf import Activation, Lift, Maps
 from fedweave.settings import Count, IntegerSpace, Size
 
 

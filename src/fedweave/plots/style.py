@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedweave.files import write_atomic
-from fedweave.runs.parallel import gather
+from fedweave.files.atomic import write_atomic
+from fedweave.processes.parallel import gather
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fedweave.api.federation import Federation
-from fedweave.api.plan import Methods, Plan, plan, resolve_methods
+from fedweave.comparison.plan import Methods, Plan, plan, resolve_methods
+from fedweave.engine.protocol import Method
 from fedweave.errors import BadInput
-from fedweave.federation.protocol import Method
 from fedweave.methods import METHODS
+from fedweave.own_data.federation import Federation
 from fedweave.runs import assembly
 from fedweave.study.spec import RunEntry, nest
 

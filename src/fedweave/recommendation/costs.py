@@ -4,14 +4,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fedweave.api.plan import Plan
-from fedweave.api.progress import measure_rounds
+from fedweave.comparison.plan import Plan
+from fedweave.comparison.progress import measure_rounds
 from fedweave.errors import BadInput, format_count
+from fedweave.processes.forks import one_thread
 from fedweave.recommendation import race
 from fedweave.recommendation.candidates import CONTROLS, Candidate
 from fedweave.recommendation.finals import SHARES
 from fedweave.runs import repetition
-from fedweave.tensors.forks import one_thread
 
 TIMED_ROUNDS = 3  # that are measured for each method; the fastest one counts
 OVERHEAD = 0.4  # seconds of a run beside its rounds, for preparation, processes and files

@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 
 from fedweave import results
-from fedweave.api.compare import perform
-from fedweave.api.federation import Federation
-from fedweave.api.plan import Plan
-from fedweave.api.progress import Callback
-from fedweave.api.reuse import check_earlier_runs, read_earlier_runs
-from fedweave.federation.start import begin
+from fedweave.comparison.compare import perform
+from fedweave.comparison.earlier_runs import check_earlier_runs, read_earlier_runs
+from fedweave.comparison.plan import Plan
+from fedweave.comparison.progress import Callback
+from fedweave.engine.start import begin
 from fedweave.metrics import clip
+from fedweave.own_data.federation import Federation
 from fedweave.recommendation.candidates import Candidate, build_plan, graph_controls
 from fedweave.recommendation.subsets import subsample_training
 from fedweave.results import Run, Study
@@ -174,7 +174,7 @@ def slope(run: Run) -> tuple[float, float, float]:
 
 def has_one_model(run: Run) -> bool:
     """Whether all clients have the same model in every seed, apart from their BatchNorm statistics."""
-    from fedweave.files import load_tensors
+    from fedweave.files.atomic import load_tensors
 
     files = [run.folder / f"models-{seed}.pt" for seed in run.seeds]
     if not all(file.is_file() for file in files):

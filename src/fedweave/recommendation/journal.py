@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from fedweave.errors import BadInput
-from fedweave.files import read, write_atomic
+from fedweave.files.atomic import read, write_atomic
 from fedweave.recommendation.candidates import Candidate
 from fedweave.recommendation.costs import Schedule
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedweave import plots, results
-from fedweave.files import write_atomic
+from fedweave.files.atomic import write_atomic
 from fedweave.metrics import unit
 from fedweave.recommendation.result import Recommendation
 from fedweave.report import make_ids_unique

@@ -15,10 +15,10 @@ import numpy as np
 import pandas as pd
 
 from fedweave import results
-from fedweave.api.compare import perform
-from fedweave.api.federation import Federation
-from fedweave.api.progress import Callback
+from fedweave.comparison.compare import perform
+from fedweave.comparison.progress import Callback
 from fedweave.errors import Diverged
+from fedweave.own_data.federation import Federation
 from fedweave.recommendation.candidates import CONTROLS, Candidate, build_plan
 from fedweave.results import statistics
 

@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 
 from fedweave import data, results
-from fedweave.api.arguments import check_callbacks
-from fedweave.api.federation import Federation
-from fedweave.api.folder import check_description, results_folder
-from fedweave.api.plan import Methods
-from fedweave.api.progress import Callback, format_duration
+from fedweave.comparison.plan import Methods
+from fedweave.comparison.progress import Callback, format_duration
+from fedweave.comparison.results_folder import check_description, results_folder
 from fedweave.errors import BadInput, format_count
+from fedweave.own_data.argument_checks import check_callbacks
+from fedweave.own_data.federation import Federation
 from fedweave.recommendation import answers, budget, candidates, costs, finals, race, sentences
 from fedweave.recommendation import result as results_of
 from fedweave.recommendation.candidates import CONTROLS, Candidate

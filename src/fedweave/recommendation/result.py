@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from fedweave.api.arguments import check_folder
-from fedweave.api.folder import copy
+from fedweave.comparison.results_folder import copy
 from fedweave.errors import BadInput
-from fedweave.files import read, read_table, write_atomic
+from fedweave.files.atomic import read, read_table, write_atomic
+from fedweave.own_data.argument_checks import check_folder
 from fedweave.recommendation.answers import EQUIVALENT_OR_BETTER, LEADS, Answers
 from fedweave.recommendation.sentences import Line
 from fedweave.results import AS_WRITTEN
 
 if TYPE_CHECKING:
-    from fedweave.api.comparison import Comparison
+    from fedweave.comparison.comparison import Comparison
 
 FOLDER = "recommendation"  # of the tables, in the folder of the last comparison
 FACTS = "answer.json"
@@ -121,7 +121,7 @@ class Recommendation:
     @cached_property
     def comparison(self) -> "Comparison":
         """The last comparison: finalists and controls."""
-        from fedweave.api.compare import load
+        from fedweave.comparison.compare import load
 
         return load(self.folder)
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedweave.api.arrays import partition_block
-from fedweave.api.federation import Federation
 from fedweave.data import Partition
 from fedweave.errors import BadInput
+from fedweave.own_data.arrays import partition_block
+from fedweave.own_data.federation import Federation
 from fedweave.tensors.random_streams import stream
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 
-from fedweave.files import write_atomic
+from fedweave.files.atomic import write_atomic
 
 
 def build(

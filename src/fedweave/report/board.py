@@ -8,7 +8,7 @@ import pandas as pd
 
 from fedweave import results
 from fedweave.errors import format_count
-from fedweave.federation.graph_quality import AUC, EDGES, MASS, PRECISION, SIMILARITY, VARIATION
+from fedweave.graphs.quality import AUC, EDGES, MASS, PRECISION, SIMILARITY, VARIATION
 from fedweave.plots import SeriesStyle
 from fedweave.results import EMPTY, Run, format_interval, format_score, published, statistics
 from fedweave.results.formats import format_difference, format_difference_interval, with_minus_sign

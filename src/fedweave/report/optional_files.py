@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from fedweave.files import read, read_table
+from fedweave.files.atomic import read, read_table
 
 NUMBERS = (
     "mean", "std", "client_std", "worst10", "bytes", "seconds", "difference", "low", "high", "p_adjusted", "margin",

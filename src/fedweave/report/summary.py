@@ -9,8 +9,8 @@ import pandas as pd
 
 from fedweave import results
 from fedweave.errors import format_count
-from fedweave.federation.graph_quality import ALIKE
-from fedweave.federation.graph_settings import is_control
+from fedweave.graphs.quality import ALIKE
+from fedweave.graphs.setting import is_control
 from fedweave.report import tuning
 from fedweave.report.baselines import control_warnings, upper_bound
 from fedweave.report.edge_values import missing_edges_note

@@ -1,6 +1,6 @@
 """Results: runs in a folder, their tables, tests and leaderboard."""
 
-from fedweave.federation.graph_quality import AUC, MEANING, VARIATION
+from fedweave.graphs.quality import AUC, MEANING, VARIATION
 from fedweave.results.formats import AS_WRITTEN, EMPTY, format_interval, format_score
 from fedweave.results.parts import average_parts, part_numbers, scores_by_method
 from fedweave.results.quantities import cohorts, measures, reported_graphs

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedweave.federation.graph_quality import EDGES, quality
-from fedweave.files import read, read_table
+from fedweave.files.atomic import read, read_table
+from fedweave.graphs.quality import EDGES, quality
 from fedweave.results import published
 from fedweave.results.runs import RETRAIN_HINT, Run, Study, by_task
 from fedweave.results.server_records import Graphs, graphs
@@ -171,7 +171,7 @@ def _edges(run: Run) -> Iterable[dict[str, Any]]:
 def _shares(weights: np.ndarray, group: np.ndarray) -> Mapping[str, tuple[float, ...]]:
     import torch
 
-    from fedweave.federation.collaboration import weight_shares
+    from fedweave.graphs.weights import weight_shares
 
     return weight_shares(torch.from_numpy(weights), torch.from_numpy(group))
 
@@ -214,7 +214,7 @@ def _traffic(run: Run) -> Iterable[dict[str, Any]]:
 
 def _updates(run: Run) -> np.ndarray:
     """How many clients took part in each row of `run.rounds`; newcomers count from the round in which they join."""
-    from fedweave.federation.schedule import sample_size  # imports torch
+    from fedweave.engine.schedule import sample_size  # imports torch
 
     train, clients, rounds = run.info["spec"]["train"], run.info["clients"], run.rounds["round"]
     founders = clients - train.get("newcomers", 0)

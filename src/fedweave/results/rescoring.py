@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from fedweave.errors import BadInput
-from fedweave.files import read
+from fedweave.files.arrays import read_npz
+from fedweave.files.atomic import read
 from fedweave.metrics import METRICS, Metric, check_fit
-from fedweave.readers.arrays import read_npz
 from fedweave.results.runs import KEYS, RETRAIN_HINT, Run, Study
 from fedweave.results.selection import select_scores
 from fedweave.runs.predictions import PredictionTable, score_pooled_rows

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from fedweave.errors import BadInput, choose, format_count
-from fedweave.files import read, read_table, write_atomic
+from fedweave.files.atomic import read, read_table, write_atomic
 from fedweave.metrics import Margin, default_margin, parse_margin
 from fedweave.results import published
 from fedweave.results.marks import CONTROLS, REFERENCES, control_column

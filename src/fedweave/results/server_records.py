@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fedweave.errors import BadInput
-from fedweave.files import read
-from fedweave.readers.arrays import read_npz
+from fedweave.files.arrays import read_npz
+from fedweave.files.atomic import read
 from fedweave.results.runs import RETRAIN_HINT, Run
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from fedweave.errors import BadInput
-from fedweave.files import read_table
+from fedweave.files.atomic import read_table
 from fedweave.results.formats import AS_WRITTEN
 from fedweave.results.marks import CONTROLS, control_column
 from fedweave.results.runs import MARGINS, Study, read_margins

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from fedweave.federation import graph_quality
-from fedweave.federation.graph_settings import is_control
-from fedweave.files import write_atomic
+from fedweave.files.atomic import write_atomic
+from fedweave.graphs import quality
+from fedweave.graphs.setting import is_control
 from fedweave.metrics import clip
 from fedweave.results import published, ranking, statistics
 from fedweave.results.formats import format_interval, format_score
@@ -28,7 +28,7 @@ from fedweave.runs import selection
 COLUMNS = [
     "study", "dataset", "setting", "method", "metric", "mean", "std", "seeds",
     "pooled", "client_std", "worst10", "low", "high", "mark", *map(control_column, CONTROLS), "gain", "loss", "clients",
-    "pre", "post", "best_round", "at_last", *graph_quality.MEANING,
+    "pre", "post", "best_round", "at_last", *quality.MEANING,
     "bytes_up", "bytes_down", "seconds", "published_mean", "published_std",
 ]  # fmt: skip
 # Field of `Tables` -> name of its file.
@@ -221,10 +221,10 @@ def compute_tables(study: Study, partitions: Path | None = None) -> Tables:
 
 def add_graph_quality(board: pd.DataFrame, measures: pd.DataFrame) -> pd.DataFrame:
     """The leaderboard with the quality of each run's collaboration graph, averaged over layers and seeds."""
-    averages = measures[(measures["part"] == "all") & measures["quantity"].isin(list(graph_quality.MEANING))]
+    averages = measures[(measures["part"] == "all") & measures["quantity"].isin(list(quality.MEANING))]
     values = averages.pivot_table(index="run", columns="quantity", values="value")
-    columns = {name: board["run"].map(values[name]) if name in values else np.nan for name in graph_quality.MEANING}
-    return board.assign(**columns).astype(dict.fromkeys(graph_quality.MEANING, "float64"))
+    columns = {name: board["run"].map(values[name]) if name in values else np.nan for name in quality.MEANING}
+    return board.assign(**columns).astype(dict.fromkeys(quality.MEANING, "float64"))
 
 
 def leaky_scores(study: Study) -> pd.DataFrame:

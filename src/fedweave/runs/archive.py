@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedweave.federation.executors import describe
-from fedweave.files import atomic_path, remove_temporary_files, save_tensors, write_atomic, write_table
+from fedweave.engine.executors import describe
+from fedweave.files.atomic import atomic_path, remove_temporary_files, save_tensors, write_atomic, write_table
 from fedweave.models import parameter_count
 from fedweave.runs import assembly, federations, predictions
 from fedweave.runs.dependent_clients import find_parts

@@ -14,13 +14,13 @@ from fedweave import data
 from fedweave.client.solvers import SOLVERS, Solver
 from fedweave.client.task import NodeClassification, RowClassification, Task
 from fedweave.data import Dataset, Partition
+from fedweave.engine.executors import Executor, Loop, choose_executor
+from fedweave.engine.protocol import Method
+from fedweave.engine.records import Settings
+from fedweave.engine.schedule import Training
 from fedweave.errors import BadInput, choose, format_value
 from fedweave.families.base import check_local_names, check_shared_part
 from fedweave.families.server_solvers import server_optimizer
-from fedweave.federation.executors import Executor, Loop, choose_executor
-from fedweave.federation.protocol import Method
-from fedweave.federation.records import Settings
-from fedweave.federation.schedule import Training
 from fedweave.methods import METHODS
 from fedweave.metrics import check_fit
 from fedweave.models import MODELS, build

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedweave.engine.records import State
 from fedweave.errors import BadInput
-from fedweave.federation.records import State
-from fedweave.files import load_tensors, remove_temporary_files, save_tensors
+from fedweave.files.atomic import load_tensors, remove_temporary_files, save_tensors
 from fedweave.runs import assembly
 from fedweave.runs.history import History
 from fedweave.runs.preparation import PreparedRun

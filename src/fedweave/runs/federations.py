@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fedweave import data
 from fedweave.data import Dataset, Partition
-from fedweave.federation import subgraphs
-from fedweave.federation.federation import Federation, balanced_weights, check_clients, pad_rows
+from fedweave.engine import subgraphs
+from fedweave.engine.clients import Federation, balanced_weights, check_clients, pad_rows
 from fedweave.study.config import construct
 from fedweave.study.schema import TaskSpec
 from fedweave.study.spec import Run

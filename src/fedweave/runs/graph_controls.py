@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import torch
 
 from fedweave.data import Partition
+from fedweave.engine.clients import Federation
+from fedweave.engine.graph_truth import group_graph, similarity_graph
+from fedweave.engine.protocol import Method
 from fedweave.errors import BadInput
 from fedweave.families.weaving import Weaving
-from fedweave.federation.federation import Federation
-from fedweave.federation.graph_controls import GraphControl, RecordedGraphs
-from fedweave.federation.graph_settings import STORED, GraphSetting, parse
-from fedweave.federation.graph_truth import group_graph, similarity_graph
-from fedweave.federation.protocol import Method
+from fedweave.graphs.controls import GraphControl, RecordedGraphs
+from fedweave.graphs.setting import STORED, GraphSetting, parse
 from fedweave.methods import METHODS
 from fedweave.runs.graph_files import read_stored
 from fedweave.study.spec import Run

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from fedweave.errors import BadInput, format_value
-from fedweave.federation.collaboration import row_shares
-from fedweave.federation.graph_controls import RecordedGraphs
-from fedweave.federation.graph_settings import GraphSetting
-from fedweave.readers.arrays import map_npy, read_npz
+from fedweave.files.arrays import map_npy, read_npz
+from fedweave.graphs.controls import RecordedGraphs
+from fedweave.graphs.setting import GraphSetting
+from fedweave.graphs.weights import row_shares
 from fedweave.runs import graph_tables
 from fedweave.study.spec import Run
 

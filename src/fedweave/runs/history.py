@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedweave.federation.collaboration import is_recordable
-from fedweave.federation.records import EdgeValue, Report
+from fedweave.engine.records import EdgeValue, Report
+from fedweave.graphs.weights import is_recordable
 from fedweave.runs import assembly
 from fedweave.runs.preparation import PreparedRun
 from fedweave.runs.selection import select

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from fedweave.client.controls import control_outputs
-from fedweave.federation.predictions import ClientPredictions, predict_clients
-from fedweave.federation.schedule import evaluation_cohort
-from fedweave.files import atomic_path
+from fedweave.engine.predictions import ClientPredictions, predict_clients
+from fedweave.engine.schedule import evaluation_cohort
+from fedweave.files.atomic import atomic_path
 from fedweave.metrics import Metric
 from fedweave.runs.history import History, select_rows
 from fedweave.runs.preparation import PreparedRun

@@ -14,21 +14,21 @@ from fedweave.client.model_check import check_model, find_softmax
 from fedweave.client.task import Task
 from fedweave.data import Dataset, Partition
 from fedweave.data.normalisation import to_float32
+from fedweave.engine.clients import Federation
+from fedweave.engine.executors import Batched, Executor, Processes, set_precision
+from fedweave.engine.graph_truth import jensen_shannon, target_shares
+from fedweave.engine.protocol import Method
+from fedweave.engine.records import Settings
+from fedweave.engine.schedule import evaluation_sample
 from fedweave.errors import BadInput
 from fedweave.families.base import check_local_names, check_shared_part
-from fedweave.federation.collaboration import is_recordable
-from fedweave.federation.executors import Batched, Executor, Processes, set_precision
-from fedweave.federation.federation import Federation
-from fedweave.federation.graph_truth import jensen_shannon, target_shares
-from fedweave.federation.protocol import Method
-from fedweave.federation.records import Settings
-from fedweave.federation.schedule import evaluation_sample
+from fedweave.graphs.weights import is_recordable
 from fedweave.models import MODELS, ClientModel, parameter_count
+from fedweave.processes.parallel import allocate_workers, cores, keep_memory
 from fedweave.registry import users_file
 from fedweave.runs import assembly, federations, graph_controls, tasks
 from fedweave.runs.dependent_clients import check_equal_units
 from fedweave.runs.metric_check import check_metric
-from fedweave.runs.parallel import allocate_workers, cores, keep_memory
 from fedweave.study import checks
 from fedweave.study.spec import Run
 

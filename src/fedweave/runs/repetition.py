@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
+from fedweave.engine.engine import run as rounds_of
+from fedweave.engine.executors import Batched
+from fedweave.engine.records import Report, State
 from fedweave.errors import Diverged
-from fedweave.federation.engine import run as rounds_of
-from fedweave.federation.executors import Batched
-from fedweave.federation.records import Report, State
-from fedweave.files import check_writable
+from fedweave.files.atomic import check_writable
+from fedweave.processes.parallel import Inbox, run_processes
 from fedweave.runs.checkpoints import open_storage, restore, save
 from fedweave.runs.history import History, record, select_rows
-from fedweave.runs.parallel import Inbox, run_processes
 from fedweave.runs.preparation import PreparedRun, prepare
 from fedweave.study.spec import Run
 from fedweave.tensors.storage import Storage

@@ -12,12 +12,12 @@ from torch.utils._pytree import tree_leaves
 
 from fedweave.client.data import ClientData
 from fedweave.data import Dataset, Partition
+from fedweave.engine.protocol import Method
 from fedweave.errors import BadInput
-from fedweave.federation.protocol import Method
-from fedweave.files import atomic_path, load_tensors
+from fedweave.files.arrays import read_npz
+from fedweave.files.atomic import atomic_path, load_tensors
 from fedweave.models import ClientModel
 from fedweave.models.gcn import gcn_norm
-from fedweave.readers.arrays import read_npz
 from fedweave.runs import assembly, tasks
 from fedweave.study.config import construct
 from fedweave.study.schema import EvaluateSpec, TaskSpec, TrainSpec

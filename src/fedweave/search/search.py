@@ -30,7 +30,7 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from fedweave.errors import Diverged
-from fedweave.files import check_writable, read
+from fedweave.files.atomic import check_writable, read
 from fedweave.runs import assembly, repetition, tasks
 from fedweave.runs.dependencies import inputs_digest, run_digest
 from fedweave.search import samplers, trials

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.errors import BadInput, choose, format_value
-from fedweave.files import check_regular
+from fedweave.files.atomic import check_regular
 from fedweave.study import plugins, task_blocks
 from fedweave.study.config import example, read_yaml
 from fedweave.study.method_lists import check_entries

@@ -9,9 +9,9 @@ from fedweave.data.normalisation import NAMES_BY_KIND, parse_options
 from fedweave.data.partitions import registry as partitions
 from fedweave.data.partitions.options import check_option
 from fedweave.data.partitions.splits import check_shares
+from fedweave.engine.protocol import Method
+from fedweave.engine.uploads import UploadPath
 from fedweave.errors import BadInput, choose, format_value
-from fedweave.federation.protocol import Method
-from fedweave.federation.uploads import UploadPath
 from fedweave.methods import METHODS
 from fedweave.models import MODELS, options, settings
 from fedweave.registry import users_file

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from fedweave.errors import BadInput, choose, format_value
-from fedweave.files import check_regular
+from fedweave.files.atomic import check_regular
 from fedweave.settings import describe
 
 if TYPE_CHECKING:

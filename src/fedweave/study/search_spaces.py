@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedweave.errors import BadInput, choose, format_value
-from fedweave.federation.graph_settings import is_control
+from fedweave.graphs.setting import is_control
 from fedweave.methods import METHODS
 from fedweave.settings import Choices, Setting, describe
 from fedweave.study.config import check_value, construct

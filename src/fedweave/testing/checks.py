@@ -16,10 +16,10 @@ from fedweave.client.solvers import SGD
 from fedweave.client.task import RowClassification
 from fedweave.data.base import Dataset
 from fedweave.data.facts import check_finite
+from fedweave.engine.executors import Batched, Loop
+from fedweave.engine.protocol import Method
+from fedweave.engine.schedule import Training
 from fedweave.errors import BadInput
-from fedweave.federation.executors import Batched, Loop
-from fedweave.federation.protocol import Method
-from fedweave.federation.schedule import Training
 from fedweave.models.base import ClientModel, check_parameters, find_norms, has_running_moments, make_frozen_buffers
 from fedweave.testing import contract
 from fedweave.testing.federations import CLASSES, rows_federation

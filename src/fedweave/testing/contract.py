@@ -11,19 +11,19 @@ from torch import Tensor
 
 from fedweave.client.regression import Forecast
 from fedweave.client.task import Task
+from fedweave.engine.clients import Federation
+from fedweave.engine.engine import run, run_round
+from fedweave.engine.evaluation import evaluate
+from fedweave.engine.executors import Batched, Executor, Loop
+from fedweave.engine.guards.hook_calls import compare_values
+from fedweave.engine.protocol import Method
+from fedweave.engine.records import Report, Settings, State
+from fedweave.engine.schedule import participants
+from fedweave.engine.start import add_newcomers, begin
 from fedweave.families import ClientModels, GeneratedModels
 from fedweave.families.base import check_local_names
 from fedweave.families.weaving import all_ids
-from fedweave.federation.engine import run, run_round
-from fedweave.federation.evaluation import evaluate
-from fedweave.federation.executors import Batched, Executor, Loop
-from fedweave.federation.federation import Federation
-from fedweave.federation.graph_controls import GraphControl
-from fedweave.federation.hook_guards import compare_values
-from fedweave.federation.protocol import Method
-from fedweave.federation.records import Report, Settings, State
-from fedweave.federation.schedule import participants
-from fedweave.federation.start import add_newcomers, begin
+from fedweave.graphs.controls import GraphControl
 from fedweave.tensors.trees import Tree, flatten_paths, tree_leaves, tree_map, unflatten_paths
 
 SOME = Settings(rounds=3, participation=0.6, seed=1, every=3)

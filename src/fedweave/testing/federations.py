@@ -9,8 +9,8 @@ import torch
 
 from fedweave.client.regression import Forecast
 from fedweave.client.task import NodeClassification, RowClassification, Task
-from fedweave.federation.federation import Federation, pad_rows
-from fedweave.federation.subgraphs import stack_clients
+from fedweave.engine.clients import Federation, pad_rows
+from fedweave.engine.subgraphs import stack_clients
 from fedweave.models import build
 from fedweave.models.base import ClientModel
 from fedweave.models.cnn import Block, ConvNet

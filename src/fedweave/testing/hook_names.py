@@ -10,7 +10,7 @@ from dataclasses import fields
 from functools import cache
 from typing import Any
 
-from fedweave.federation.protocol import Method
+from fedweave.engine.protocol import Method
 
 SIMILAR = 0.8  # from this ratio on, a name is a misspelt one
 PLAIN = (bool, int, float, str)  # types of values that look like settings

@@ -5,12 +5,12 @@ from functools import cache
 from typing import Any
 
 from fedweave.client.solvers import SGD, Adam
+from fedweave.engine.clients import Federation
+from fedweave.engine.protocol import Method
+from fedweave.engine.schedule import Training
 from fedweave.errors import BadInput
 from fedweave.families.generated_models import GeneratedModels
 from fedweave.families.weaving import Weaving
-from fedweave.federation.federation import Federation
-from fedweave.federation.protocol import Method
-from fedweave.federation.schedule import Training
 from fedweave.registry import error_line, users_file
 from fedweave.testing import contract
 from fedweave.testing.federations import TASKS
@@ -44,7 +44,7 @@ def method_checks(cls: type[Method], **settings: Any) -> list[Check]:
             or fits no task.
     """
     is_method = isinstance(cls, type) and issubclass(cls, Method)
-    assert is_method, f"{cls!r}: derive it from fedweave.federation.protocol.Method"
+    assert is_method, f"{cls!r}: derive it from fedweave.engine.protocol.Method"
     assert not cls.__abstractmethods__, f"{cls.__name__}: define {', '.join(sorted(cls.__abstractmethods__))}"
     frozen = getattr(getattr(cls, "__dataclass_params__", None), "frozen", False)
     assert frozen, f"{cls.__name__}: decorate it with @dataclass(frozen=True, kw_only=True)"

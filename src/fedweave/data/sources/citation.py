@@ -12,9 +12,9 @@ import numpy as np
 
 from fedweave.data.base import Dataset, symmetrise_edges
 from fedweave.data.registry import dataset
-from fedweave.files import read
-from fedweave.readers.arrays import read_npz
-from fedweave.readers.sparse import build_csr, to_dense
+from fedweave.files.arrays import read_npz
+from fedweave.files.atomic import read
+from fedweave.files.sparse import build_csr, to_dense
 
 CSR = ("data", "indices", "indptr", "shape")
 MAX_BYTES = 1 << 28  # bytes of the arrays of an Amazon file; the larger one has 32 MB

@@ -17,8 +17,8 @@ from fedweave.data.registry import dataset
 from fedweave.data.sources.origins import CIFAR10_SUMS, CIFAR100_SUMS
 from fedweave.data.sources.pickles import read_arrays
 from fedweave.errors import BadInput
-from fedweave.files import read
-from fedweave.readers.arrays import read_npz
+from fedweave.files.arrays import read_npz
+from fedweave.files.atomic import read
 from fedweave.tensors.torchvision import declare_operators
 
 CIFAR10_COPY = "CIFAR-10 from a lossy AVIF copy (41.8 dB)"

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedweave.errors import BadInput
-from fedweave.readers import arrays
-from fedweave.readers.arrays import Layout
-from fedweave.readers.unpickler import Builder, GlobalName, PendingObject, Unpickler
+from fedweave.files import arrays
+from fedweave.files.arrays import Layout
+from fedweave.files.unpickler import Builder, GlobalName, PendingObject, Unpickler
 
 MAX_BYTES = 1 << 29  # bytes of a pickle; CIFAR's largest has 155 MB
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from fedweave.data.sources import web
 from fedweave.data.sources.web import Deadline, SizeLimitError, SourceError, check_size
 from fedweave.errors import BadInput, format_value
-from fedweave.files import atomic_path, write_atomic
+from fedweave.files.atomic import atomic_path, write_atomic
 
 Progress = Callable[[str, int, int | None], None]  # file, bytes done, bytes in all
 CHUNK = 1 << 20

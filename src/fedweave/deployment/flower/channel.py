@@ -8,7 +8,7 @@ from flwr.app import Context, Message
 from flwr.serverapp import Grid
 
 from fedweave.deployment.flower import records, secure
-from fedweave.deployment.messages import Reply, Request
+from fedweave.deployment.wire.messages import Reply, Request
 
 POLL, PRESENCE_POLL = 0.5, 5.0  # seconds between two checks for replies, and for nodes that have gone
 

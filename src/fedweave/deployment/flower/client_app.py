@@ -6,11 +6,11 @@ from typing import Any
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedweave.deployment import spec as specification
 from fedweave.deployment.flower.records import from_reply, to_request
 from fedweave.deployment.flower.secure import mask_upload
-from fedweave.deployment.node import Node, open_node
-from fedweave.deployment.spec import HASH_DIGITS
+from fedweave.deployment.node.node import Node, open_node
+from fedweave.deployment.wire import spec as specification
+from fedweave.deployment.wire.spec import HASH_DIGITS
 from fedweave.errors import BadInput
 
 

@@ -18,7 +18,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fedweave.processes import die_with_parent
+from fedweave.processes.signals import die_with_parent
 
 COMMANDS = ("flwr-clientapp", "flwr-serverapp", "flower-superexec", "flower-supernode")
 APPS = "fedweave.deployment.flower"

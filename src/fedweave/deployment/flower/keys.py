@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from fedweave.errors import BadInput, format_value
-from fedweave.files import check_regular, write_atomic
+from fedweave.files.atomic import check_regular, write_atomic
 
 YEARS = 2  # for which a certificate is valid
 LOOPBACK = ("127.0.0.1", "localhost")  # the SuperLink's own programs reach it there

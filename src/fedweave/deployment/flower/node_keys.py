@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.deployment.flower.processes import find_reason, require_flower
-from fedweave.deployment.roster import Entry, Roster, fingerprint
+from fedweave.deployment.wire.roster import Entry, Roster, fingerprint
 from fedweave.errors import BadInput
 
 # One process for all commands, as each start of `flwr` takes a second; a record separator ends each answer.

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from fedweave.deployment import roster
 from fedweave.deployment.flower import keys
 from fedweave.deployment.flower.fork_server import SOCKET
+from fedweave.deployment.wire import roster
 from fedweave.errors import BadInput
-from fedweave.files import write_atomic
-from fedweave.processes import die_with_parent
+from fedweave.files.atomic import write_atomic
+from fedweave.processes.signals import die_with_parent
 
 CONNECTION = "federation"
 CONFIG = """[superlink]

@@ -9,8 +9,8 @@ from typing import Any
 
 import psutil
 
-from fedweave.deployment import roster, status
 from fedweave.deployment.flower.processes import CONNECTION, Host, find_reason
+from fedweave.deployment.wire import roster, status
 from fedweave.errors import BadInput
 
 QUERY_INTERVAL = 10.0  # seconds between two queries for the state of a run whose server has written no status yet

@@ -22,15 +22,15 @@ from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECOR
 from flwr.server.workflow.constant import Key as WorkflowKey
 from flwr.server.workflow.secure_aggregation.secaggplus_workflow import WorkflowState
 
-from fedweave.deployment.decoding import decode
 from fedweave.deployment.flower import records
-from fedweave.deployment.inspection import reply_form
-from fedweave.deployment.messages import Reply, Request
+from fedweave.deployment.server.replies import reply_form
+from fedweave.deployment.wire.decoding import decode
+from fedweave.deployment.wire.messages import Reply, Request
 from fedweave.errors import BadInput
 
 if TYPE_CHECKING:
     from fedweave.deployment.flower.channel import FlowerChannel
-    from fedweave.deployment.spec import AppSpec
+    from fedweave.deployment.wire.spec import AppSpec
 
 RANGE = 8.0  # numbers of an upload must lie in ±RANGE, which 2^22 steps divide
 THRESHOLD = 2 / 3  # of the nodes must stay, so that masks can be removed

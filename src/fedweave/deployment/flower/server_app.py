@@ -5,14 +5,14 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedweave.deployment import run_config
-from fedweave.deployment import spec as specification
-from fedweave.deployment.checkpoint import Session
 from fedweave.deployment.flower.channel import FlowerChannel
-from fedweave.deployment.folders import lock_folder
-from fedweave.deployment.node_registry import NodeRegistry
-from fedweave.deployment.server import Coordinator
-from fedweave.deployment.status import Status
+from fedweave.deployment.server.checkpoint import Session
+from fedweave.deployment.server.folders import lock_folder
+from fedweave.deployment.server.node_registry import NodeRegistry
+from fedweave.deployment.server.server import Coordinator
+from fedweave.deployment.wire import run_config
+from fedweave.deployment.wire import spec as specification
+from fedweave.deployment.wire.status import Status
 from fedweave.errors import format_count
 
 LOCK_WAIT = 60.0  # seconds for the end of the server before; one whose SuperLink was killed needs some of them

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-from fedweave.processes import die_with_parent
+from fedweave.processes.signals import die_with_parent
 
 DELAY = 5.0  # seconds before the next start
 POLL = 0.5  # seconds between two checks of a program

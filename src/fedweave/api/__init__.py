@@ -1,1 +1,0 @@
-"""The Python interface: federations in memory, methods compared on them, results as objects."""

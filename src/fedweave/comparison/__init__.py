@@ -1,0 +1,1 @@
+"""Comparisons of methods on one federation, and their results as objects."""

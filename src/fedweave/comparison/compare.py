@@ -1,0 +1,306 @@
+"""Train methods on one federation, on equal terms, into a folder that the report and the other tools read."""
+
+import json
+import shutil
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedweave import results
+from fedweave.comparison import further_rounds, margins
+from fedweave.comparison.central_control import check_methods
+from fedweave.comparison.comparison import Comparison, MethodResult
+from fedweave.comparison.earlier_runs import describe_data
+from fedweave.comparison.margins import check_margin
+from fedweave.comparison.plan import Methods, Plan
+from fedweave.comparison.plan import plan as make_plan
+from fedweave.comparison.progress import Callback, ProgressBar, build_reporter, estimate, heading
+from fedweave.comparison.results_folder import results_folder
+from fedweave.comparison.tuning import tune_runs
+from fedweave.engine.protocol import Method
+from fedweave.engine.records import Report
+from fedweave.errors import BadInput, Diverged
+from fedweave.files.atomic import write_atomic
+from fedweave.methods import METHODS
+from fedweave.own_data.argument_checks import check_callbacks, check_folder
+from fedweave.own_data.federation import Federation
+from fedweave.results.runs import read_margins
+from fedweave.runs import archive, repetition
+from fedweave.runs import checkpoints as checkpoint_files
+from fedweave.study import search_spaces
+from fedweave.study.spec import Run
+
+MIN_ROUNDS_FOR_ESTIMATE = 20  # rounds of all runs together; with fewer, the rounds of an estimate would cost too much
+
+
+def compare(
+    federation: Federation,
+    methods: Methods,
+    *,
+    model: Any = None,
+    head: str | None = None,
+    rounds: int = 50,
+    seeds: int | Sequence[int] = 3,
+    tune: int | Mapping[str, Any] = 0,
+    metric: Any = None,
+    margin: float | str | None = None,
+    evaluate: Mapping[str, Any] | None = None,
+    central: bool = True,
+    out: Path | str | None = None,
+    resume: bool = True,
+    progress: bool = True,
+    callbacks: Sequence[Callback] = (),
+    name: str = "comparison",
+    **train: Any,
+) -> Comparison:
+    """Train every method with every seed, choose rounds by validation, and compare by test.
+
+    Args:
+        federation: the clients and their data.
+        methods: names, methods with settings such as `fedweave.methods.Ditto(lam=0.5)`, or {name: one of these}.
+        model: of the clients: a name, {"name": ..., option: ...}, a callable (shape, outputs) -> nn.Module, a class of
+            modules, or a module, from whose values every repetition starts. Default: "mlp", of graphs "gcn".
+        head: name of the layer of a model of one's own that gives the outputs; default: its last layer.
+        rounds: of training.
+        seeds: how many repetitions, or a list of seeds.
+        tune: trials of a search for each method's settings, or a mapping as the block `tune` of params.yaml.
+        metric: of the scores: a name as in `fedweave.metrics.METRICS`, a `fw.Metric`, a function (targets, outputs), or
+            a scorer of scikit-learn. Default: accuracy for classes, mse for forecasts.
+        margin: differences up to it are equivalent in practice: a number in the unit of the score, such as 0.5, or a
+            share of the mean, such as "5 %". It is stored with the results. Default: that of `out`, else one point of a
+            percentage, 0.01 of a share, 5 % of an error.
+        evaluate: every, select, point: see `fedweave.study.schema.EvaluateSpec`.
+        central: also train one model on the training rows of all clients together, where rows can be pooled: a control
+            that is not federated. `Comparison.controls` has its score; it has no rank and no test.
+        out: folder for the results; default: one that goes with the returned object, see `Comparison.save`.
+            Other methods that are there must have been trained on the same terms: data, model, rounds, seeds, search
+            and other settings of the training and the evaluation.
+        resume: take finished runs from `out` where the settings and the code are the same. Runs of `methods` with other
+            settings are replaced.
+        progress: show a bar and an estimate.
+        callbacks: called with a `Progress` after every evaluated round.
+        name: of the study in tables.
+        train: other settings of training, such as lr=0.1 or participation=0.5: see `fedweave.study.schema.TrainSpec`.
+
+    Raises:
+        BadInput: one line that names what is wrong, before any work.
+        Diverged: every method diverged.
+
+    >>> import numpy as np
+    >>> draws = np.random.default_rng(0)
+    >>> x, y = draws.normal(size=(120, 4)), draws.integers(2, size=120)
+    >>> federation = Federation.from_arrays(x, y, client=["Ann", "Bob", "Cy"] * 40)
+    >>> compare(federation, ["local", "fedavg"], rounds=2, seeds=1, progress=False)
+    Comparison of 2 methods on 'own-data': 3 clients, 1 seed
+    """
+    given_margin = None if margin is None else check_margin(margin)
+    plan = make_plan(
+        federation,
+        methods,
+        model=model,
+        head=head,
+        seeds=seeds,
+        tune=tune,
+        metric=metric,
+        evaluate=evaluate,
+        central=central,
+        name=name,
+        train={"rounds": rounds, **train},
+    )
+    check_methods(plan.study)
+    folder, messages, temporary = _perform_in_folder(plan, out, resume, progress, callbacks)
+    study = results.load_study(folder, plan.study.runs)
+    if given_margin is not None:
+        study = margins.set_margin(study, given_margin)
+        margins.store(study)
+    comparison = Comparison(study, tuple(messages), temporary, plan.inputs.model, federation)
+    for line in comparison.warnings:
+        warnings.warn(line, stacklevel=2)
+    return comparison
+
+
+def fit(
+    method: str | Method | type[Method],
+    federation: Federation,
+    *,
+    model: Any = None,
+    head: str | None = None,
+    rounds: int = 50,
+    seed: int = 0,
+    metric: Any = None,
+    evaluate: Mapping[str, Any] | None = None,
+    out: Path | str | None = None,
+    resume: bool = True,
+    progress: bool = True,
+    callbacks: Sequence[Callback] = (),
+    name: str = "fit",
+    **train: Any,
+) -> MethodResult:
+    """Train one method once; arguments as in `compare`.
+
+    Returns:
+        its result: `history` is a table of all scores, `graph()` shows who learned from whom, `predict` uses the
+        models of the clients.
+
+    >>> federation = Federation.from_dataset("digits", "dirichlet", clients=4, beta=0.5)
+    >>> run = fit("fedavg", federation, rounds=2, progress=False)
+    >>> run.history.columns.tolist()
+    ['method', 'seed', 'client', 'round', 'point', 'split', 'metric', 'value']
+    """
+    if isinstance(method, Federation):
+        raise BadInput("fit(): the first argument is a federation; give the method first: fit('fedavg', federation)")
+    settings = {"rounds": rounds, **train}
+    plan = make_plan(
+        federation,
+        [method],
+        model=model,
+        head=head,
+        seeds=[seed],
+        metric=metric,
+        evaluate=evaluate,
+        name=name,
+        title="fit()",
+        train=settings,
+    )
+    folder, _, temporary = _perform_in_folder(plan, out, resume, progress, callbacks)
+    run = results.load_run(folder / "runs" / next(iter(plan.study.runs)))
+    study = results.Study(name, folder, (run,), (), margins=read_margins(folder))
+    comparison = Comparison(study, (), temporary, plan.inputs.model, federation)
+    return comparison[next(iter(comparison.methods))]
+
+
+def load(folder: Path | str) -> Comparison:
+    """Open a folder of results, whoever wrote it: `compare`, `fit`, the command line or `dvc repro`.
+
+    Raises:
+        BadInput: it has no finished run, or a damaged one.
+    """
+    check_folder(folder, "folder")
+    return Comparison(results.load_study(folder))
+
+
+def _perform_in_folder(
+    plan: Plan, out: Path | str | None, resume: bool, progress: bool, callbacks: Sequence[Callback]
+) -> tuple[Path, list[str], Any]:
+    """(folder with the results of a plan, messages for the user, the temporary folder or None)."""
+    check_callbacks(callbacks)
+    with results_folder(out) as (folder, temporary):
+        return folder, perform(plan, folder, resume, progress, callbacks, equal_terms=True), temporary
+
+
+def perform(
+    plan: Plan,
+    folder: Path,
+    resume: bool = True,
+    progress: bool = True,
+    callbacks: Sequence[Callback] = (),
+    figures: bool = True,
+    equal_terms: bool = False,
+) -> list[str]:
+    """Finish every run of a plan in `folder`; returns a message for each run that diverged.
+
+    Args:
+        figures: whether figures of the data are written too.
+        equal_terms: whether other runs in `folder` must have been made on the terms of the plan.
+
+    Raises:
+        BadInput: the folder has runs of other data or terms.
+        Diverged: every run diverged.
+    """
+    describe_data(plan, folder, figures, equal_terms)
+    keys = [key for key in plan.study.runs if not (resume and is_finished(plan, key, folder))]
+    if not resume:
+        _remove_partial_results(plan, folder)
+    diverged: list[Diverged] = []
+    remaining = {key for key, item in plan.study.runs.items() if not METHODS[item.method].pools} or {*plan.study.runs}
+    if not keys:
+        return []
+    total_rounds = sum(plan.study.run(key).train.rounds for key in keys) * len(plan.study.seeds)
+    bar, threads = ProgressBar(progress, total_rounds, callbacks), torch.get_num_threads()
+    try:
+        if progress and total_rounds >= MIN_ROUNDS_FOR_ESTIMATE:
+            first = repetition.prepare(plan.study.run(keys[0]), *plan.inputs)
+            bar.write(heading(plan.study, estimate(first, plan.study) * len(keys) / len(plan.study.runs)))
+        best = tune_runs(plan, folder, bar.show_tuning)
+        for key in keys:
+            try:
+                _train_run(plan, plan.study.run(key, best[key]), folder, bar)
+            except Diverged as error:
+                # An earlier result of this name has other settings: it must not be taken for this one.
+                (folder / "runs" / key / "run.json").unlink(missing_ok=True)
+                diverged.append(error)
+                remaining.discard(key)
+    finally:
+        bar.close()
+        torch.set_num_threads(threads)
+    # Here, settings of the training are arguments and have no prefix.
+    messages = [str(error).removeprefix("runs.").replace("train.", "") for error in diverged]
+    if not remaining:
+        raise Diverged(messages[0]) from diverged[0]
+    return messages
+
+
+def _train_run(plan: Plan, run: Run, folder: Path, bar: ProgressBar) -> None:
+    """Train a run and write its folder."""
+    prepared = repetition.prepare(run, *plan.inputs)
+    name = run.key.removeprefix(f"{run.name}-")
+    bar.start_method(name, (prepared.rounds - run.train.rounds) * len(run.seeds))
+    code = plan.hash_code(run.key)  # before training, as a file of a graph may change meanwhile
+    checkpoints = folder / ".fedweave" / code / "checkpoints"
+    run_folder, build_progress = folder / "runs" / run.key, build_reporter(name, prepared)
+
+    def report_round(seed: int, report: Report) -> Any:
+        if report.round == prepared.rounds and run.evaluate.models:
+            further_rounds.store_state(checkpoints, run, seed, report.state)
+        return build_progress(seed, report)
+
+    histories = repetition.run_repetitions(prepared, checkpoints, report_round, bar.receive, most_threads=1)
+    bar.end_method(prepared.rounds, run.seeds)
+    (run_folder / "run.json").unlink(missing_ok=True)
+    write_atomic(run_folder / "code.json", json.dumps({"code": code}) + "\n")
+    archive.write(run_folder, prepared, histories, others=further_rounds.find_stored_states(checkpoints, run))
+    checkpoint_files.remove(checkpoints, run)
+
+
+def is_finished(plan: Plan, key: str, folder: Path) -> bool:
+    """Whether `folder` holds the run `key` as the plan wants it, trained by the same code."""
+    run_folder = folder / "runs" / key
+    if not (run_folder / "run.json").is_file():
+        return False
+    try:
+        info = dict(json.loads((run_folder / "run.json").read_text(encoding="utf-8")))
+        code = json.loads((run_folder / "code.json").read_text(encoding="utf-8"))["code"]
+        best = _read_best_values(plan, key, folder)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    if best is None:
+        return False
+    run = plan.study.run(key, best)
+    return bool(
+        info.get("spec_hash") == run.fingerprint() and info.get("seeds") == [*run.seeds] and code == plan.hash_code(key)
+    )
+
+
+def _read_best_values(plan: Plan, key: str, folder: Path) -> dict[str, Any] | None:
+    """The values of a run from an earlier search of the same space; None where a search is needed and has not ended."""
+    study = plan.study
+    source = search_spaces.find_source_run(study, key)
+    if not study.tune.trials or not (spaces := search_spaces.describe_search(study, source)):
+        return {}
+    tuned_folder = folder / "tuned" / study.runs[key].task
+    record = json.loads((tuned_folder / "trials" / f"{source}.json").read_text(encoding="utf-8"))
+    if record["budget"] != study.tune.budget or record["spaces"] != json.loads(json.dumps(spaces)):
+        return None
+    return search_spaces.select_values(study, key, {source: record["best"]})
+
+
+def _remove_partial_results(plan: Plan, folder: Path) -> None:
+    """Remove what earlier calls have begun: searches, and checkpoints of the same runs."""
+    for key in plan.study.runs:
+        cache = folder / ".fedweave" / plan.hash_code(key)
+        if plan.study.tune.trials:
+            shutil.rmtree(cache, ignore_errors=True)
+        checkpoint_files.remove(cache / "checkpoints", plan.study.run(key))

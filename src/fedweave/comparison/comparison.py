@@ -1,0 +1,302 @@
+"""Results as objects: tidy tables with the names of clients, tests, figures."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedweave import report, results
+from fedweave.comparison.figures import ComparisonPlots
+from fedweave.comparison.leaderboard import explain_words, format_html, format_text, rank_methods, rename_methods
+from fedweave.comparison.margins import as_plain, check_margin, set_margin
+from fedweave.comparison.method_result import MethodResult, client_names
+from fedweave.comparison.paired_test import PairedTest
+from fedweave.comparison.results_folder import copy, find_partitions, read_description
+from fedweave.comparison.user_metrics import register_metric
+from fedweave.comparison.warnings import collect_warnings
+from fedweave.errors import BadInput, choose, format_count
+from fedweave.own_data.argument_checks import check_folder
+from fedweave.own_data.federation import Federation
+from fedweave.results import Run, Study, parts, statistics
+from fedweave.results.marks import find_test
+from fedweave.results.runs import read_margins
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison:
+    """Methods that were trained on the same clients.
+
+    Attributes:
+        study: the finished runs.
+        lost: a line for each method that diverged in this call.
+        temporary: the temporary folder of the results, which is removed with this object.
+        model: makes the clients' models, where they have no name.
+        federation: the clients, where they are in memory.
+    """
+
+    study: Study
+    lost: tuple[str, ...] = ()
+    temporary: Any = None
+    model: Any = None
+    federation: Federation | None = None
+
+    def __repr__(self) -> str:
+        run = self.study.runs[0]
+        where = f"{run.info['dataset']!r}" if len({r.task for r in self.study.runs}) == 1 else "several tasks"
+        clients, evaluated = format_count(len(self.clients), "client"), len(run.evaluated_clients)
+        clients = clients if evaluated == len(self.clients) else f"{evaluated} of {clients}"
+        methods, seeds = format_count(len(self.methods), "method"), format_count(len(run.seeds), "seed")
+        return f"Comparison of {methods} on {where}: {clients}, {seeds}"
+
+    def __str__(self) -> str:
+        board = self.leaderboard()
+        return "\n".join([repr(self), format_text(board, self.controls()), *explain_words(board, self.study)])
+
+    def _repr_html_(self) -> str:
+        board = self.leaderboard()
+        return format_html(board, self.controls()) + "".join(
+            f"<p>{line}</p>" for line in explain_words(board, self.study)
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.methods)
+
+    def __getitem__(self, method: str) -> MethodResult:
+        """The result of one method.
+
+        Raises:
+            BadInput: no such method.
+        """
+        return MethodResult(choose(method, self.runs, "method"), self.runs[method], self)
+
+    @cached_property
+    def runs(self) -> dict[str, Run]:
+        """Name -> run. With several tasks a name begins with that of the task."""
+        one_task = len({run.task for run in self.study.runs}) == 1
+        return {run.name.removeprefix(f"{run.task}-") if one_task else run.name: run for run in self.study.runs}
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Names of the methods."""
+        return tuple(self.runs)
+
+    @property
+    def metric(self) -> str:
+        """Name of the score."""
+        return str(self.study.runs[0].info["metric"])
+
+    @cached_property
+    def clients(self) -> tuple[str, ...]:
+        """Names of the clients of the first task."""
+        return client_names(self.study.runs[0].info)
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """Every score: one row per method, seed, client, round, point and split."""
+        return pd.concat([self[name].history for name in self.methods], ignore_index=True)
+
+    @property
+    def central(self) -> MethodResult | None:
+        """The model on the pooled rows of all clients: a control, not federated and not among `methods`; or None."""
+        run = next(iter(self.study.pooled), None)
+        return None if run is None else MethodResult(str(run.info["method"]), run, self)
+
+    @cached_property
+    def selected_scores(self) -> pd.DataFrame:
+        """Test score of every run, seed and client at its reported round: the table of `results.clients`."""
+        return results.clients(self.study)
+
+    @cached_property
+    def _stored_tables(self) -> results.Tables | None:
+        return results.read_stored_tables(self.study)
+
+    @cached_property
+    def board(self) -> pd.DataFrame:
+        """Scores and cost of every run without tests, which take longer: the table of `results.board`."""
+        return (
+            results.board(self.study, self.selected_scores)
+            if self._stored_tables is None
+            else self._stored_tables.board
+        )
+
+    @cached_property
+    def _tests(self) -> pd.DataFrame:
+        """The tests between the methods: the table of `results.significance`."""
+        return (
+            results.significance(self.study, self.selected_scores)
+            if self._stored_tables is None
+            else self._stored_tables.significance
+        )
+
+    @cached_property
+    def _leaderboard(self) -> pd.DataFrame:
+        return rank_methods(self.board, self._tests, self.runs)
+
+    def with_margin(self, margin: float | str) -> "Comparison":
+        """The same runs, judged by another margin of practical equivalence; nothing is trained, and no file changes.
+
+        Args:
+            margin: as in `compare`.
+
+        Raises:
+            BadInput: it is no margin, or the results have several metrics.
+        """
+        return replace(self, study=set_margin(self.study, check_margin(margin)))
+
+    def with_metric(self, metric: Any) -> "Comparison":
+        """The same runs with scores by another metric, from stored predictions; nothing is trained.
+
+        Every run stays at the round that validation by its own metric chose.
+
+        Args:
+            metric: as in `compare`.
+
+        Raises:
+            BadInput: an unknown metric, one that does not fit the targets, or no predictions are stored.
+        """
+        name = register_metric(metric)
+        if name is None:
+            raise BadInput("metric: None is not a metric; give one, such as 'f1_macro'")
+        return replace(self, study=results.rescore(self.study, name))
+
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """Reasons why the numbers may mislead, one line each."""
+        return (*self.lost, *collect_warnings(self))
+
+    def controls(self) -> pd.DataFrame:
+        """One row per control that is not a method, best first: `kind` "control" or "not federated".
+
+        A rule without a model (most frequent class, training mean, last value) uses the training rows of each client
+        and has no seeds. A model on the pooled rows of all clients is what privacy forbids. Neither is ranked or
+        tested.
+        """
+        table = results.controls(self.study)
+        return table if table["task"].nunique() > 1 else table.drop(columns=["task", "dataset", "setting"])
+
+    def leaderboard(self) -> pd.DataFrame:
+        """One row per method, best first: rank, test score at the round that validation chose, results of tests,
+        both evaluation points, spread, cost.
+
+        `low` and `high` are the 95 % interval of the mean. `verdict` is against the leader: "best" (better than all),
+        "lead", "equivalent" (within `margin`), "open" (neither a difference nor equivalence is shown), "behind", "no
+        verdict" (as with one seed: `warnings` says why), "diverged", "alone", or "graph control": a method with another
+        graph than the one it learns has no rank. `p` is of the difference to the leader, corrected. `vs_local` and
+        `vs_fedavg_ft` are there if these controls are: "better", "worse", "equivalent", "open" or "", with the 95 %
+        interval of the difference in `vs_local_low` and `vs_local_high`. `pre` and `post` are the means as received and
+        after local training, of which `point` is the reported one. `pooled` is the metric of all clients' test rows
+        together. `controls` has the rules without a model.
+        """
+        return self._leaderboard.copy()
+
+    def best(self) -> MethodResult:
+        """The method with the best mean validation score at its chosen round; test scores choose nothing.
+
+        One that has diverged with some seed comes after all others.
+
+        Raises:
+            BadInput: the results are of several data sets.
+        """
+        runs = [*self.runs.values()]
+        if len({run.task for run in runs}) > 1:
+            raise BadInput("best: the folder has results on several data sets; name one of: " + ", ".join(self.methods))
+        return self[results.best_first(results.validation_means(self.runs), runs[0].higher_is_better)[0]]
+
+    def scores(self) -> pd.DataFrame:
+        """Test score of every evaluated client (rows) by method (columns), averaged over seeds.
+
+        With several splits, rows are (split, client).
+        """
+        return pd.DataFrame({name: self[name].scores for name in rename_methods(self.board, self.runs)["method"]})
+
+    def majority(self) -> float | None:
+        """Mean accuracy over clients of always naming the client's most frequent training class, in percent.
+
+        Of the first task. None without classes, and where the stages of DVC wrote the results.
+        """
+        run = self.study.runs[0]
+        values = read_description(self.study.folder, run.task).get("majority")
+        return None if values is None else float(np.nanmean(np.asarray(values)[run.evaluated_clients]))
+
+    def test(self, method: str, other: str, seed: int | None = None) -> PairedTest:
+        """Is one method better than another? The test of the leaderboard, with its correction.
+
+        Against Local and FedAvg-FT it is corrected for the tests of all methods against these two, as in `vs_local` and
+        `vs_fedavg_ft`; else for the tests of all pairs, as in `verdict`. `p` is without the correction: it counts if
+        you chose these two methods before you saw any scores, and test no other pair.
+
+        Args:
+            seed: compare the models of this seed as they are, such as a deployed one and its challenger. They are fixed
+                then: the test is over clients alone, has no correction, and says nothing of other seeds. Default: the
+                methods, over seeds and clients.
+
+        Raises:
+            BadInput: an unknown method, methods of two tasks, or a seed that was not trained.
+        """
+        pair = [self[name].run for name in (method, other)]
+        if pair[0].task != pair[1].task or method == other:
+            raise BadInput(f"test: {method!r} and {other!r} must be two methods of one task")
+        runs, scores = [run for run in self.study.runs if run.task == pair[0].task], self.selected_scores
+        if seed is None:
+            tests = self._tests[self._tests["task"] == pair[0].task]
+            test, count = find_test(tests, *(run.label for run in pair))
+        else:
+            for name in (method, other):
+                self[name].check_seed(seed)
+            runs, scores, count = pair, scores[scores["seed"] == seed], 1
+            values = parts.scores_by_method(pair, scores)
+            labels, metric = (pair[0].label, pair[1].label), str(pair[0].info["metric"])
+            higher, margin = pair[0].higher_is_better, self.study.margin(metric)
+            (test,) = statistics.compare_pairs(values, [labels], higher, margin, fixed=True)
+        return PairedTest(
+            **{**asdict(test), "method": method, "other": other},
+            tests=count,
+            clients=len(parts.common_clients(runs, scores)),
+            seeds=1 if seed is not None else len(pair[0].seeds),
+            splits=1 if seed is not None else len(pair[0].info.get("splits") or [None]),
+            counted=parts.describe(runs, scores),
+        )
+
+    @property
+    def plot(self) -> ComparisonPlots:
+        """Figures."""
+        return ComparisonPlots(self)
+
+    def save(self, folder: Path | str) -> Path:
+        """Copy the results to `folder`, with the tables as CSV; `fedweave.load` opens it.
+
+        The copy takes the place of results that the folder had before.
+
+        Raises:
+            BadInput: the folder has other content or cannot be written, or the scores are by another metric than the
+                training's.
+        """
+        check_folder(folder, "folder")
+        if self._is_rescored:
+            raise BadInput(
+                f"save: scores by {self.metric} are made from stored predictions; save the comparison that "
+                f"with_metric was called on, and call with_metric({self.metric!r}) again after fw.load"
+            )
+        folder = Path(folder)
+        copy(self.study.folder, folder, "runs")
+        results.write(folder, find_partitions(folder), as_plain(self.study.margins) or None)
+        return folder
+
+    def report(self) -> Path:
+        """Build report.html in the folder of the results and return its path; of `with_metric` report-METRIC.html.
+
+        Raises:
+            BadInput: the margin of `with_margin` is not that of the folder.
+        """
+        if read_margins(self.study.folder) != {**self.study.margins}:
+            raise BadInput("report: the folder has another margin; call save(folder), and report() of fw.load(folder)")
+        folder, metric = self.study.folder, self.metric if self._is_rescored else ""
+        return report.build(folder, find_partitions(folder), metric=metric)
+
+    @property
+    def _is_rescored(self) -> bool:
+        return any(run.info.get("selected_by") for run in self.study.runs)

@@ -1,0 +1,44 @@
+"""The margin of practical equivalence as users give it, and its file in a folder of results."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedweave.errors import BadInput
+from fedweave.metrics import Margin, parse_margin
+from fedweave.own_data.argument_checks import as_python
+from fedweave.results import Study
+from fedweave.results.runs import write_margins
+
+
+def check_margin(value: Any) -> Margin:
+    """The margin that `value` means: a number in the unit of the score, or a share of the mean such as "5 %".
+
+    Raises:
+        BadInput: it is neither.
+    """
+    return parse_margin(as_python(value), "margin")
+
+
+def set_margin(study: Study, margin: Margin) -> Study:
+    """The study with `margin` for its metric.
+
+    Raises:
+        BadInput: its tasks have several metrics.
+    """
+    metrics = sorted({str(run.info["metric"]) for run in study.runs})
+    if len(metrics) > 1:
+        raise BadInput(f"margin: one margin does not fit the metrics of all data sets here: {', '.join(metrics)}")
+    return study._replace(margins={**study.margins, metrics[0]: margin})
+
+
+def store(study: Study) -> None:
+    """Write the margins of the study into its folder."""
+    write_margins(study.folder, as_plain(study.margins))
+
+
+def as_plain(margins: Mapping[str, Margin]) -> dict[str, float | str]:
+    """Margins as users write them."""
+    return {
+        metric: f"{round(100 * margin.share, 10):g} %" if margin.share else margin.points
+        for metric, margin in margins.items()
+    }

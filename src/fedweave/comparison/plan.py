@@ -1,0 +1,297 @@
+"""The plan of a comparison: its study, and the data and the model of its tasks."""
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from fedweave.client.task import RowClassification
+from fedweave.comparison.central_control import add_control, check_units
+from fedweave.comparison.user_metrics import register_metric
+from fedweave.engine.executors import choose_executor
+from fedweave.engine.protocol import Method
+from fedweave.errors import BadInput, choose, format_value
+from fedweave.methods import METHODS
+from fedweave.metrics import METRICS
+from fedweave.models import MODELS
+from fedweave.models.adapter import Adapter, adapt
+from fedweave.models.source import source_of
+from fedweave.own_data.argument_checks import as_mapping, as_python, as_seeds, check_text, check_train_names
+from fedweave.own_data.federation import Federation
+from fedweave.runs import assembly, dependencies, graph_files
+from fedweave.runs.inputs import Inputs
+from fedweave.runs.preparation import try_model
+from fedweave.study import plugins, search_spaces
+from fedweave.study.code import PACKAGE, digest
+from fedweave.study.schema import TrainSpec
+from fedweave.study.spec import Run, Study, parse
+
+ROWS = {"epochs": 1, "batch_size": 32, "lr": 0.05}
+GRAPH = {"epochs": 3, "batch_size": 0, "optimizer": "adam", "lr": 0.01, "weight_decay": 0.0005}
+ALIASES = {("images", "gru"): "gru_window", ("images", "lenet"): "lenet16"}  # (kind of data, short name) -> model
+Methods = Sequence[str | Method | type[Method]] | Mapping[str, str | Method | type[Method]]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A checked comparison.
+
+    Attributes:
+        federation: the clients.
+        study: its runs, one a method.
+        inputs: the data and the model of its task.
+        title: how a message names the call.
+    """
+
+    federation: Federation
+    study: Study
+    inputs: Inputs
+    title: str
+
+    def hash_code(self, key: str) -> str:
+        """A hash of the code that the run `key` depends on (fedweave's and the user's) and of the file of its graph.
+
+        A process computes the hash of the code once for a method, a model and a metric, as it does not reload modules.
+        """
+        run = self.study.run(key)
+        model, metric = str(run.task.model["name"]), str(run.task.metric)
+        parts = (METHODS[run.method], MODELS.get(model), METRICS.get(metric))
+        entry = (run.method, model, metric, run.task.model.get("code"), *map(id, parts), *plugins.list_loaded())
+        if entry not in _CODE_HASHES:
+            _CODE_HASHES[entry] = (_hash_code(run), parts)
+        if not graph_files.files_of(run):
+            return _CODE_HASHES[entry][0]
+        text = _CODE_HASHES[entry][0] + dependencies.inputs_digest(run, None)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+# Arguments of `hash_code` -> (hash, the objects behind the ids in the key: no other object can get these ids).
+_CODE_HASHES: dict[tuple[Any, ...], tuple[str, tuple[Any, ...]]] = {}
+
+
+def _hash_code(run: Run) -> str:
+    """A hash of the code behind a run, also where the method was defined in a notebook."""
+    parts = METHODS[run.method].__mro__
+    user_classes = [part for part in parts if part.__module__.split(".")[0] not in ("fedweave", "abc", "builtins")]
+    # Of a script or test that defines a class, only the source of the class counts.
+    folders = (PACKAGE, *plugins.list_loaded())
+    package_files = [file for file in dependencies.of_run(run) if any(map(file.is_relative_to, folders))]
+    metric = METRICS.get(str(run.task.metric))
+    functions = [] if metric is None or metric.function.__module__.startswith("fedweave.") else [metric.function]
+    text = "".join([digest(package_files), *map(source_of, [*user_classes, *functions])])
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def plan(
+    federation: Federation,
+    methods: Methods,
+    *,
+    model: Any = None,
+    head: str | None = None,
+    seeds: int | Sequence[int] = 3,
+    tune: int | Mapping[str, Any] = 0,
+    metric: Any = None,
+    evaluate: Mapping[str, Any] | None = None,
+    central: bool = False,
+    name: str = "comparison",
+    title: str = "compare()",
+    train: Mapping[str, Any],
+) -> Plan:
+    """The checked plan of a comparison; all bad input is refused here.
+
+    Raises:
+        BadInput: one line that names the argument, its value and how to fix it.
+    """
+    if not isinstance(federation, Federation):
+        raise BadInput(f"{title}: {type(federation).__name__} is not a federation; use Federation.from_arrays")
+    check_text(name, "name", "comparison")
+    block, adapter = _resolve_model(federation, model, head)
+    entries = _resolve_entries(methods, train, title)
+    check_units(federation, entries, title)
+    entries = add_control(federation, entries, train) if central else entries
+    task = {**_task_block(federation, block, train, evaluate), "metric": register_metric(metric)}
+    raw = {
+        "study": name,
+        "seeds": (used_seeds := as_seeds(seeds)),
+        "tasks": {federation.name: task},
+        **_run_blocks(federation, entries),
+        "tune": _tuning_block(tune, used_seeds, {method for method, _ in entries.values()}),
+    }
+    inputs = Inputs(federation.dataset, federation.partition, adapter)
+    try:
+        study = parse(as_python(raw), title)
+        if adapter:
+            _check_model(study, inputs, adapter)
+        assembly.check(study, title, inputs)
+    except BadInput as error:
+        # Here nothing is read from a file: the wrong value is an argument.
+        raise BadInput(_rewrite_message(str(error), federation, raw["runs"], title)) from error
+    return Plan(federation, study, inputs, title)
+
+
+def _resolve_entries(methods: Methods, train: Mapping[str, Any], title: str) -> dict[str, tuple[str, dict[str, Any]]]:
+    """As `resolve_methods`; a setting of a method among those of the training is refused, too."""
+    entries = resolve_methods(methods)
+    check_train_names(train, title)
+    for name in train.keys() - {field.name for field in fields(TrainSpec)}:
+        for method, cls in ((method, METHODS[method]) for method, _ in entries.values()):
+            if name in {setting.name for setting in cls.settings()}:
+                own = f"{cls.__name__}({name}={format_value(train[name])})"
+                place = f"fedweave.methods.{own}" if cls.__module__.startswith("fedweave.methods.") else own
+                raise BadInput(
+                    f"{title}: {name}: is a setting of {method} and not of the training; in Python, list {place} in "
+                    f"place of {method!r}; on the command line, --set {method}.{name}={format_value(train[name])}"
+                )
+    return entries
+
+
+def _run_blocks(federation: Federation, entries: Mapping[str, tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+    """The blocks `runs` and `methods` of a study."""
+    runs = {
+        f"{federation.name}-{n}": {"task": federation.name, "method": m, "set": options}
+        for n, (m, options) in entries.items()
+    }
+    return {"runs": runs, "methods": {method: {} for method, _ in entries.values()}}
+
+
+def _rewrite_message(message: str, federation: Federation, keys: Iterable[str], title: str) -> str:
+    """`message` with the name of the call or of its argument instead of the position in a file.
+
+    Args:
+        keys: of the runs; all of them have the same settings of training and evaluation.
+    """
+    message = message.removeprefix(f"{title}: ") if f"tasks.{federation.name}.metric: " in message else message
+    message = message.replace(f"tasks.{federation.name}.", "")
+    in_run = rf"{re.escape(title)}: runs\.\S+\.set\."  # before messages about settings that a method was given
+    message = re.sub(rf"({in_run})?params\.yaml: (methods|runs)\.", f"{title}: ", message)
+    for key in keys:
+        message = message.replace(f": {key}.train.", ": ").replace(f": {key}.evaluate.", ": evaluate.")
+    return message
+
+
+def resolve_methods(methods: Methods) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Name -> (method of METHODS, its settings) of what a user lists.
+
+    Raises:
+        BadInput: nothing is listed, a name is unknown, or two entries are the same.
+    """
+    if isinstance(methods, str | Method | type):
+        methods = [methods]
+    if not isinstance(methods, Iterable):
+        raise BadInput(
+            f"methods: {format_value(methods)} is not a list of methods; name some, as ['local', 'fedavg', 'ditto']"
+        )
+    pairs = [*methods.items()] if isinstance(methods, Mapping) else [(None, one) for one in methods]
+    if not pairs:
+        raise BadInput("methods: the list is empty; name some, as ['local', 'fedavg', 'ditto']")
+    for key in methods if isinstance(methods, Mapping) else ():
+        check_text(key, "methods", "first")
+    entries = [(label, *_resolve_method(one)) for label, one in pairs]
+    method_names = [method for _, method, _ in entries]
+    by_name: dict[str, tuple[str, dict[str, Any]]] = {}
+    for label, method, options in entries:
+        suffix = "-".join(re.sub(r"[^\w-]", "_", f"{key}-{value}") for key, value in options.items())
+        name = label or (f"{method}-{suffix}" if method_names.count(method) > 1 and suffix else method)
+        if name in by_name:
+            raise BadInput(
+                f"methods: {name!r} occurs twice; change a setting, or give names: {{'first': ..., 'second': ...}}"
+            )
+        by_name[name] = (method, options)
+    return by_name
+
+
+def _resolve_method(entry: Any) -> tuple[str, dict[str, Any]]:
+    if isinstance(entry, str):
+        plugins.load_if_missing(entry, METHODS)
+        return choose(entry, METHODS, "methods"), {}
+    cls = entry if isinstance(entry, type) else type(entry)
+    if not issubclass(cls, Method):
+        raise BadInput(
+            f"methods: {entry!r} is not a method; give a name, or a method such as fedweave.methods.Ditto(lam=0.5)"
+        )
+    name = _register_method(cls)
+    if isinstance(entry, type):
+        return name, {}
+    engine_fields = {f.name for f in fields(Method)}
+    options = {f.name: getattr(entry, f.name) for f in fields(entry) if f.name not in engine_fields}
+    return name, {key: value for key, value in options.items() if value != cls.__dataclass_fields__[key].default}
+
+
+def _register_method(cls: type[Method]) -> str:
+    """The name of a method's class; a user's own class is registered under its own name."""
+    names = {value: name for name, value in METHODS.items()}
+    if cls in names:
+        return names[cls]
+    name = cls.__name__.lower()
+    missing = sorted(getattr(cls, "__abstractmethods__", ()))
+    if missing or "__dataclass_fields__" not in vars(cls) or not getattr(cls, "label", ""):
+        problem = f"lacks {', '.join(missing)}" if missing else "is not a frozen dataclass with a label"
+        raise BadInput(f"methods: {cls.__name__} {problem}; decorate it with @dataclass(frozen=True, kw_only=True)")
+    other = METHODS.get(name)
+    if other is not None and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+        raise BadInput(f"methods: {cls.__name__} has the name of {other.__module__}.{other.__name__}; rename the class")
+    METHODS[name] = cls
+    return name
+
+
+def _task_block(
+    federation: Federation, model: dict[str, Any], train: Mapping[str, Any], evaluate: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    defaults = GRAPH if federation.dataset.kind == "graph" else ROWS
+    if "steps" in train:
+        defaults = {key: value for key, value in defaults.items() if key != "epochs"}
+    kind = federation.dataset.targets_are
+    return {
+        **({"targets": kind} if federation.dataset.targets is not None else {}),
+        "dataset": federation.name,
+        "setting": federation.setting,
+        "normalize": federation.normalize,
+        "partition": dict(federation.partition_block),
+        "model": model,
+        "train": {**defaults, **train},
+        "evaluate": as_mapping(evaluate, "evaluate", "{'every': 5}"),
+    }
+
+
+def _tuning_block(tune: int | Mapping[str, Any], seeds: Sequence[int], methods: set[str]) -> dict[str, Any]:
+    """The block `tune`; its default seed is not a seed of the comparison."""
+    block: dict[str, Any] = dict(tune) if isinstance(tune, Mapping) else {"trials": tune}
+    unused_seed = next(seed for seed in range(1000, 2000 + len(seeds)) if seed not in seeds)
+    spaces = as_mapping(block.get("spaces"), "tune.spaces", "{'ditto': {'lam': {'choices': [0.1, 1]}}}")
+    return {"seeds": [unused_seed], **block, "spaces": {**_default_spaces(methods), **spaces}}
+
+
+def _default_spaces(methods: set[str]) -> dict[str, Any]:
+    """The default search spaces: the clients' learning rate, and the spaces that the methods' settings declare."""
+    return {method: search_spaces.derive_space(method) for method in sorted(methods)}
+
+
+def _resolve_model(federation: Federation, model: Any, head: str | None) -> tuple[dict[str, Any], Adapter | None]:
+    """(model block of the task, adapter of a user's own model or None)."""
+    graph = federation.dataset.kind == "graph"
+    model = ("gcn" if graph else "gru" if federation.dataset.kind == "series" else "mlp") if model is None else model
+    if isinstance(model, str | Mapping):
+        block = {"name": model} if isinstance(model, str) else dict(model)
+        if "name" not in block:
+            raise BadInput("model.name: missing; for example {'name': 'mlp', 'hidden': 3}")
+        check_text(block["name"], "model.name", "mlp")
+        block["name"] = ALIASES.get((federation.dataset.kind, str(block.get("name"))), block.get("name"))
+        if head is not None:
+            raise BadInput(f"head: {head!r}, but the model {block.get('name')!r} declares its own; leave it out")
+        plugins.load_if_missing(block.get("name"), MODELS)
+        return {**block, "name": choose(str(block.get("name")), MODELS, "model")}, None
+    if federation.dataset.kind != "images":
+        raise BadInput(
+            f"model: {federation.name} holds a {federation.dataset.kind}, which takes models by name alone; give one"
+        )
+    windows = len(federation.shape) == 2
+    adapter = adapt(model, federation.shape, federation.dataset.outputs, head, windows)
+    return {"name": adapter.name, "code": adapter.code, "head": adapter.head}, adapter
+
+
+def _check_model(study: Study, inputs: Inputs, adapter: Adapter) -> None:
+    """Try a user's model in the way in which the first run will train it."""
+    task, train = RowClassification(adapter), study.run(next(iter(study.runs))).train
+    executor = choose_executor(train.executor, task.template, assembly.choose_device(train.device))
+    try_model(task, inputs.dataset, inputs.partition, adapter.name, executor)

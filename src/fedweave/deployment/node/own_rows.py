@@ -1,0 +1,238 @@
+"""Rows of the owner of a node as the file of a client, encoded and scaled like the rows of the run."""
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from fedweave import exported_model
+from fedweave.comparison import results_folder
+from fedweave.deployment.node.client_data import ClientFile
+from fedweave.deployment.wire.spec import WIDTHS, AppSpec
+from fedweave.errors import BadInput, format_count, format_value
+from fedweave.own_data import features
+from fedweave.own_data.arrays import as_times, check_zones
+from fedweave.own_data.column_encoding import Preprocessing, convert_input_errors
+from fedweave.tensors.random_streams import stream
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SPLIT = 41  # random stream of the seed: which rows train
+SHARES = (0.6, 0.2, 0.2)
+EXPORT_COMMAND = "fedweave federate export --data"
+ISO = re.compile(r"\d{4}-\d{2}(-\d{2}([T ].*)?)?")
+
+
+def parse_shares(text: str) -> list[float]:
+    """The shares of train, val and test, from the text of an option.
+
+    Raises:
+        BadInput: they are not three numbers that add up to 1, or no row would train.
+    """
+    try:
+        shares = [float(share) for share in text.split(",")]
+    except ValueError as error:
+        raise BadInput(
+            f"--shares: {format_value(text)} must be three numbers with commas, such as 0.6,0.2,0.2"
+        ) from error
+    check_shares(shares)
+    return shares
+
+
+def check_shares(shares: Sequence[float]) -> None:
+    """Refuse shares that are not three numbers from 0 to 1 that add up to 1, the first above 0."""
+    are_shares = len(shares) == len(WIDTHS) and all(0 <= share <= 1 for share in shares)  # false for NaN
+    if not are_shares or abs(sum(shares) - 1) > 1e-6:
+        raise BadInput(f"--shares: {[*shares]} must be three numbers that add up to 1, of train, val and test")
+    if shares[0] <= 0:
+        raise BadInput(f"--shares: {[*shares]} leave no row for training; the first number must be above 0")
+
+
+def check_client(client: int) -> None:
+    """Refuse a negative identity."""
+    if client < 0:
+        raise BadInput(f"--client: {client} is not an identity; `show` lists them, from 0")
+
+
+def of_table(
+    spec: AppSpec, table: "pd.DataFrame", label: str, client: int, time: str = "", shares: Sequence[float] = SHARES
+) -> ClientFile:
+    """The client file of a table that has the columns of the run's table.
+
+    Args:
+        label: column of the class, or of the number to predict.
+        client: identity of the client; a larger number than those of the specification is a newcomer's.
+        time: column by which rows are ordered, so that the first ones train; default: rows are drawn.
+        shares: of train, val and test.
+
+    Raises:
+        BadInput: the run was not made from such a table, the table has rows of another client, or a column or a class
+            is not what it was.
+    """
+    check_client(client)
+    _check_owner(spec, table, client)
+    x = _encode(spec, table, client)
+    for name in (label, *([time] if time else [])):
+        if name not in table:
+            raise BadInput(f"table: no column {name!r}; it has {', '.join(map(str, table.columns))}")
+    if time:
+        check_zones(table[time], f"time: column {time!r}")
+    return of_arrays(spec, x, table[label].to_numpy(), client, table[time].to_numpy() if time else None, shares)
+
+
+def _check_owner(spec: AppSpec, table: "pd.DataFrame", client: int) -> None:
+    """Refuse rows of other clients, which would train this client's model; a newcomer may have any name, but one.
+
+    Raises:
+        BadInput: naming the column of the clients and another client.
+    """
+    column = spec.scaling.get("client_column", "")
+    if client < len(spec.clients):
+        with convert_input_errors():
+            exported_model.check_client(table, column, spec.clients[client])
+    elif column in table and table[column].nunique() > 1:
+        raise BadInput(
+            f"table: column {column!r} has rows of {format_count(table[column].nunique(), 'client')}, and --client "
+            f"{client} is one newcomer; give the rows of one client alone, or leave the column out"
+        )
+
+
+def features_of_table(spec: AppSpec, table: "pd.DataFrame", client: int) -> np.ndarray:
+    """Rows [M, ...] of a table as the models take them: encoded and scaled as those of the run.
+
+    Raises:
+        BadInput: as of `of_table`.
+    """
+    return _scale(spec, _encode(spec, table, client), client)
+
+
+def _encode(spec: AppSpec, table: "pd.DataFrame", client: int) -> np.ndarray:
+    """The columns of the run's table as numbers [M, ...], before scaling."""
+    columns = spec.scaling.get("columns")
+    if not columns or "role" in columns[0]:
+        raise BadInput(f"{spec.run.key}: was not made from rows of a table; take client-N.pt of: {EXPORT_COMMAND}")
+    preprocessing = Preprocessing.from_data(columns)
+    position = client if client < len(spec.clients) else 0
+    if client >= len(spec.clients) and any(column.own for column in preprocessing.columns):
+        raise BadInput(_without_scaling(spec, client, "columns"))
+    return exported_model.as_images(preprocessing.encode(table, position))
+
+
+def _scale(spec: AppSpec, x: np.ndarray, client: int) -> np.ndarray:
+    """Rows [M, ...] scaled as those of the run."""
+    if "scaling" not in spec.scaling:
+        raise BadInput(
+            f"{spec.run.key}: each client's own rows scale its features, and these numbers are not in the app; "
+            f"take client-N.pt of: {EXPORT_COMMAND}"
+        )
+    x = results_folder.scaling(spec.scaling).apply_to_client(x, client)
+    if not np.isfinite(x).all():
+        raise BadInput("x: a value is not finite; leave its row out")
+    return x
+
+
+def _parse_times(column: np.ndarray) -> np.ndarray:
+    """A time per row [M]; a text must be a number or an ISO date, as the order of others is a guess.
+
+    Raises:
+        BadInput: naming the first text that is neither, or the number of rows without a time.
+    """
+    import pandas as pd
+
+    texts = [value for value in column.tolist() if isinstance(value, str)]
+    if pd.to_numeric(pd.Series(texts, dtype=object), errors="coerce").isna().any():
+        wrong = next((text for text in texts if not ISO.fullmatch(text)), None)
+        if wrong is not None:
+            raise BadInput(
+                f"--time: {format_value(wrong)} is neither a number nor an ISO date; write dates such as 2020-04-25"
+            )
+    return as_times(column, len(column))
+
+
+def of_arrays(
+    spec: AppSpec, x: np.ndarray, y: np.ndarray, client: int, time: np.ndarray | None = None,
+    shares: Sequence[float] = SHARES,
+) -> ClientFile:  # fmt: skip
+    """The client file of rows `x` [M, ...], as the data set of the run has them, and their classes or numbers `y` [M].
+
+    Raises:
+        BadInput: another shape, an unknown class, or values that are not finite.
+    """
+    check_client(client)
+    check_shares(shares)
+    facts = spec.data
+    if facts["kind"] != "images":
+        raise BadInput(f"{spec.run.key}: its clients hold a {facts['kind']}; take client-N.pt of: {EXPORT_COMMAND}")
+    x = np.asarray(x)
+    has_pixels = bool(spec.scaling.get("pixels"))
+    x = features.as_training(x, spec.scaling) if has_pixels else exported_model.as_images(x.astype(np.float32))
+    if [*x.shape[1:]] != facts["shape"] or len(x) != len(y):
+        raise BadInput(
+            f"x: shape {[*x.shape]} with {format_count(len(y), 'label')}, but rows of the federation "
+            f"are {facts['shape']}"
+        )
+    x = _scale(spec, x, client)
+    arrays = {"x": torch.from_numpy(np.ascontiguousarray(x)), **_targets(spec, y, client)}
+    return ClientFile(client, arrays, _split_rows(len(x), time, shares, spec.seed, client))
+
+
+def _without_scaling(spec: AppSpec, client: int, what: str) -> str:
+    """Why a client that was not in the export cannot take part."""
+    return (
+        f"client {client}: each client's own rows scale its {what}, and the app has no numbers for a new client; "
+        f"give one from 0 to {len(spec.clients) - 1}, or export a run whose clients share the scaling"
+    )
+
+
+def _targets(spec: AppSpec, y: np.ndarray, client: int) -> dict[str, Any]:
+    facts = spec.data
+    if facts["targets"] is not None:
+        values = _parse_numbers(y, facts["targets"])
+        units = {name: np.asarray(spec.scaling[name], dtype=np.float32) for name in ("offset", "unit")}
+        if client >= len(spec.clients) and any((numbers != numbers[0]).any() for numbers in units.values()):
+            raise BadInput(_without_scaling(spec, client, "targets"))
+        position = min(client, len(spec.clients) - 1)
+        arrays = {"targets": values, **{name: numbers[position] for name, numbers in units.items()}}
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+    names = [*(facts["class_names"] or map(str, range(facts["classes"])))]
+    class_numbers = {name: i for i, name in enumerate(names)}
+    unknown = sorted({str(value) for value in y} - {*class_numbers})
+    if unknown:
+        raise BadInput(f"label: {unknown[0]!r} is not a class of this federation; it has {', '.join(names)}")
+    return {"y": torch.tensor([class_numbers[str(value)] for value in y], dtype=torch.int64)}
+
+
+def _parse_numbers(y: np.ndarray, count: int) -> np.ndarray:
+    """Targets [M, count], which are finite numbers."""
+    import pandas as pd
+
+    if np.size(y) != len(y) * count:
+        raise BadInput(f"label: one number for each row, but this federation predicts {count}")
+    flat = pd.Series(np.asarray(y).ravel())
+    values = pd.to_numeric(flat, errors="coerce").to_numpy(dtype=np.float64)
+    if not np.isfinite(values).all():
+        row = int((~np.isfinite(values)).argmax())
+        problem = "is missing" if flat.isna()[row] else f"{format_value(flat[row])} is not a finite number"
+        raise BadInput(
+            f"label: {problem} in row {row // count}, but this federation predicts numbers; leave the row out"
+        )
+    return values.astype(np.float32).reshape(len(y), count)
+
+
+def _split_rows(
+    count: int, time: np.ndarray | None, shares: Sequence[float], seed: int, client: int
+) -> dict[str, torch.Tensor]:
+    """Rows of train, val and test, each ascending."""
+    order = (
+        stream(seed, SPLIT, client).permutation(count)
+        if time is None
+        else np.argsort(_parse_times(time), kind="stable")
+    )
+    ends = np.rint(np.cumsum(shares) * count).astype(int)
+    if not ends[0]:
+        raise BadInput(f"--shares: {[*shares]} of {format_count(count, 'row')} leave none for training; give more rows")
+    pieces = np.split(order, ends[:-1])
+    return {name: torch.from_numpy(np.sort(piece)) for name, piece in zip(WIDTHS, pieces, strict=True)}

@@ -1,0 +1,71 @@
+"""The server's state between two rounds, and its files."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedweave.engine.protocol import Server
+from fedweave.errors import BadInput
+from fedweave.files.atomic import load_tensors, remove_temporary_files, save_tensors
+from fedweave.runs.history import History
+
+VERSION = 1
+MAX_FILES = 2  # checkpoints that stay in the folder
+
+
+@dataclass(frozen=True)
+class Session:
+    """A running federation.
+
+    Attributes:
+        round: number of rounds that are over.
+        server: the method's state.
+        members: identities of the clients, in the order in which they joined.
+        sizes: training rows of each member, float [N].
+        history: scores, losses and traffic so far.
+        last: numbers of the last round, whose scores have not arrived yet; empty if there is no such round.
+        controls: rule -> score by identity, of rules without a model.
+    """
+
+    round: int = 0
+    server: Server = field(default_factory=dict)
+    members: tuple[int, ...] = ()
+    sizes: Tensor = field(default_factory=lambda: torch.zeros(0))
+    history: History = field(default_factory=History)
+    last: dict[str, Any] = field(default_factory=dict)
+    controls: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+def save(folder: Path, spec_hash: str, session: Session) -> None:
+    """Write a checkpoint. The one before it stays, because the disk may damage the new one."""
+    content = {**vars(session), "history": session.history.to_plain(), "members": [*session.members]}
+    header = {"version": VERSION, "spec": spec_hash}
+    save_tensors(folder / f"server-{session.round:09d}.pt", {**header, "content": content})
+    for old in sorted(folder.glob("server-*.pt"), reverse=True)[MAX_FILES:]:
+        old.unlink(missing_ok=True)
+
+
+def restore(folder: Path, spec_hash: str) -> Session | None:
+    """The newest readable checkpoint, or None where there is none.
+
+    Raises:
+        BadInput: none can be read, or one is of another federation.
+    """
+    remove_temporary_files(folder, "server-*")
+    files = sorted(folder.glob("server-*.pt"), reverse=True)
+    for path in files:
+        try:
+            stored = load_tensors(path)
+            header, content = (stored["version"], stored["spec"]), stored["content"]
+        except Exception:  # a damaged file can raise nearly anything
+            continue
+        if header != (VERSION, spec_hash):
+            raise BadInput(f"{path}: is of another federation or version; give this one another folder")
+        history = History.from_plain(content["history"])
+        return replace(Session(**{**content, "history": history}), members=tuple(content["members"]))
+    if files:
+        raise BadInput(f"{files[0]}: no readable checkpoint; delete it to start this federation again")
+    return None

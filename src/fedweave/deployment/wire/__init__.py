@@ -1,0 +1,1 @@
+"""What hosts agree on and send to each other: specification, messages, tensors."""

@@ -1,0 +1,218 @@
+"""Executors map a one-client function over the clients of a cohort.
+
+`Loop` runs plain PyTorch, one client after the other, and `Processes` a client on every core. `Batched` runs `chunk`
+clients at once under `torch.func.vmap`. All give the same stacked result. The chunk changes memory only, and is reduced
+where a GPU is too small.
+"""
+
+import gc
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+from torch.func import vmap
+
+from fedweave.client.data import ClientData
+from fedweave.client.stacked_steps import ExecutionMode, use_mode
+from fedweave.engine.clients import Cohort
+from fedweave.engine.guards import draws_and_names as guards
+from fedweave.errors import BadInput
+from fedweave.models import parameter_count
+from fedweave.models.gcn import GraphConv
+from fedweave.processes import forks
+from fedweave.tensors import compilation, recordings, trees
+from fedweave.tensors.convolutions import use_products
+from fedweave.tensors.trees import Tree
+
+LARGE = 100_000  # parameters
+RECORDED = 5_000_000  # parameters up to which steps are recorded on a GPU
+FORKED = 5_000_000  # parameters up to which a core computes one client, and not a part of all products
+# Local steps of a repetition from which on compilation saves time. It saves a millisecond per step, in each of three
+# repetitions, and takes 49 seconds, or 14 if the program is in the cache. The limit is the same in both cases, because
+# compiled steps round differently and a result must not depend on what ran before.
+LONG = 15_000
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+class Executor(ABC):
+    """Maps a function of ONE client over stacked arguments.
+
+    Attributes:
+        recorded: on a GPU, replay steps of clients and of the server's networks as CUDA graphs.
+    """
+
+    recorded: bool = False
+
+    @abstractmethod
+    def map(self, function: Callable[..., Tree], stacked: tuple[Tree, ...], cohort: Cohort) -> Tree:
+        """[function(*args_i, data_i) for every client i], stacked along a new leading axis [P, ...].
+
+        Args:
+            function: takes one slice of every tree in `stacked`, then a `ClientData`; returns a tree of tensors.
+            stacked: trees with a leading axis [P, ...].
+            cohort: the P participants.
+        """
+
+
+@dataclass(frozen=True)
+class Loop(Executor):
+    """One client after the other, without padding."""
+
+    def map(self, function: Callable[..., Tree], stacked: tuple[Tree, ...], cohort: Cohort) -> Tree:
+        def run_client(i: int) -> Tree:
+            return function(*(trees.at(t, i) for t in stacked), cohort.client_data(i))
+
+        return trees.stack(trees.collect_for_stack(self._map_clients(run_client, len(cohort)), len(cohort)))
+
+    def _map_clients(self, run_client: Callable[[int], Tree], count: int) -> Iterator[Tree]:
+        return map(run_client, range(count))
+
+
+@dataclass(frozen=True)
+class Processes(Loop):
+    """As `Loop`, but with several clients at once: one thread for each, in a process of its own.
+
+    The results of two clients or more have the same bits for every number of processes.
+
+    Attributes:
+        count: the most processes.
+    """
+
+    count: int = 1
+
+    def _map_clients(self, run_client: Callable[[int], Tree], count: int) -> Iterator[Tree]:
+        processes = min(self.count, count)
+        return forks.map_jobs(run_client, count, processes) if processes > 1 else map(run_client, range(count))
+
+
+@dataclass(frozen=True)
+class Batched(Executor):
+    """`chunk` clients at once; fewer, from then on, if they do not fit into a GPU's memory.
+
+    Attributes:
+        chunk: clients per chunk, 0 for all of them.
+        compiled: compile the steps of local training.
+        recorded: on a GPU, replay them as CUDA graphs.
+        fitted: the largest chunk that fits into memory, once a larger one has failed; empty before that.
+    """
+
+    chunk: int = 0
+    compiled: bool = False
+    recorded: bool = False
+    fitted: list[int] = field(default_factory=list, compare=False)
+
+    def map(self, function: Callable[..., Tree], stacked: tuple[Tree, ...], cohort: Cohort) -> Tree:
+        requested_size = size = min([self.chunk or len(cohort), *self.fitted])
+        parts, start = [], 0
+        while start < len(cohort):
+            part = cohort.chunk(start, min(start + size, len(cohort)))
+            rows = slice(start, start + len(part))
+            slices = tuple(trees.tree_map(lambda t, rows=rows: t[rows], tree) for tree in stacked)
+            try:
+                parts.append(self._run_chunk(function, slices, part))
+                start += len(part)
+            except torch.OutOfMemoryError:
+                size = halve(len(part))
+            if size < len(part):  # not inside `except`, where the exception keeps the memory of the failed attempt
+                recordings.clear()
+                gc.collect()
+                torch.cuda.empty_cache()
+        if size < requested_size:
+            self.fitted[:] = [size]
+            warnings.warn(
+                f"{requested_size} clients at once do not fit into the GPU's memory; continuing with {size} at once",
+                stacklevel=2,
+            )
+        return trees.concat(parts)
+
+    def _run_chunk(self, function: Callable[..., Tree], slices: tuple[Tree, ...], part: Cohort) -> Tree:
+        padded = bool((part.plan < 0).any())
+
+        def run_client(args: tuple[Tree, ...], tensors: Tree) -> Tree:
+            data: ClientData = part.view(tensors, padded)
+            return function(*args, data)
+
+        mode = ExecutionMode(self.compiled, self.recorded)
+        with use_mode(mode), use_products(part.federation.ids.device.type), guards.forbid_values():
+            return vmap(run_client)(slices, part.client_tensors())
+
+
+def halve(size: int) -> int:
+    """The chunk to try after one of `size` clients did not fit.
+
+    Raises:
+        BadInput: not even one client fits.
+    """
+    if size == 1:
+        raise BadInput(
+            "train.chunk: not even 1 client at a time fits into the GPU's memory; "
+            "lower train.batch_size, or set train.executor to loop or train.device to cpu"
+        )
+    return size // 2
+
+
+def choose_executor(name: str, network: nn.Module, device: str, chunk: int = 0, steps: int = 0) -> Executor:
+    """The executor called `name`; "auto" stacks small models, and all models on a GPU, and compiles long trainings.
+
+    On a CPU, stacked convolutions are slower (0.6-0.8 of the plain loop's speed), and so are dense models whose
+    optimiser step is limited by memory, which the loop's fused kernels read once. Small models are several times faster
+    stacked, graphs by a half. On a GPU, steps of models that are not large are recorded: their kernels take less time
+    than their launches.
+
+    Args:
+        steps: local steps of the whole run, as far as they are known.
+    """
+    types = {type(module) for module in network.modules() if any(True for _ in module.parameters(recurse=False))}
+    size, auto_on_cpu = parameter_count(network), name == "auto" and device == "cpu"
+    slow_stacked = not types.isdisjoint(CONVOLUTIONS) or (GraphConv not in types and size > LARGE)
+    if name == "processes":
+        return _processes(device)
+    if auto_on_cpu and slow_stacked:
+        return Processes() if size <= FORKED and forks.can_train_in_forks() else Loop()
+    if name == "loop":
+        return Loop()
+    compiled = auto_on_cpu and types <= {nn.Linear} and steps >= LONG and compilation.has_compiler()
+    recorded = device != "cpu" and name != "batched" and size <= RECORDED
+    return Batched(chunk, name == "compiled" or compiled, recorded)
+
+
+def _processes(device: str) -> Processes:
+    if device != "cpu" or not forks.can_train_in_forks():
+        raise BadInput(
+            "train.executor: 'processes' needs Linux and no visible GPU; use auto, or hide the GPU with an empty "
+            "CUDA_VISIBLE_DEVICES"
+        )
+    return Processes()
+
+
+def set_precision(device: str, tf32: bool = False) -> None:
+    """Make a GPU compute in full float32, or with factors of ten bits (TF32), and always in the same order.
+
+    PyTorch's own default is TF32 in convolutions, float32 in matrix products, and an order that cuDNN chooses.
+
+    Raises:
+        BadInput: TF32 on a device that has none.
+    """
+    if device != "cpu":
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = tf32
+        torch.backends.cudnn.deterministic = True
+    elif tf32:
+        raise BadInput(
+            "train.precision: 'tf32' exists on GPUs only, and train.device is the CPU; use bfloat16, or leave it out"
+        )
+
+
+def describe(executor: Executor) -> str:
+    """The executor in words, for the log and the record of a run."""
+    match executor:
+        case Batched(chunk=chunk, compiled=fused, recorded=recorded, fitted=fitted):
+            size = min(fitted, default=chunk)
+            words = ["compiled" if fused else "batched", "CUDA graphs" if recorded else ""]
+            return ", ".join(filter(None, [*words, f"{size} clients at once" if size else ""]))
+        case Processes():
+            return "processes"
+        case _:
+            return "loop"

@@ -1,0 +1,57 @@
+"""The server's calls of a method's hooks, guarded: in the simulation and where clients are on hosts of their own."""
+
+from torch import Tensor
+
+from fedweave.engine.guards import states
+from fedweave.engine.guards.hook_calls import guard_call
+from fedweave.engine.protocol import Method, Server, Stage, Start
+from fedweave.tensors.trees import Tree
+
+
+def init(method: Method, start: Start) -> Server:
+    """The server's state before round 0.
+
+    Raises:
+        BadInput: the hook writes into what it was given, or returns something else than a state; so do all functions
+            here.
+    """
+    with guard_call(method, "init", start=start):
+        server = method.init(start)
+    states.check_tensors(f"{type(method).__name__}.init", server)
+    return server
+
+
+def hand_over(stage: Stage, server: Server, start: Start) -> Server:
+    """The server's state at the beginning of `stage`, from that of the stage before it."""
+    if stage.handover is None:
+        return server
+    with guard_call(stage.method, "stages", server=server, start=start):
+        return stage.handover(server, start)
+
+
+def admit(method: Method, server: Server, enrolled: Tree, newcomers: int, start: Start) -> Server:
+    """The server's state with the last clients, who uploaded `enrolled` [newcomers, ...]."""
+    with guard_call(method, "admit", server=server, enrolled=enrolled, start=start):
+        return method.admit(server, enrolled, newcomers, start)
+
+
+def download(method: Method, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
+    """What the clients `ids` [P] get: (for all of them, for each [P, ...])."""
+    with guard_call(method, "download", server=server, ids=ids):
+        downloads = method.download(server, ids)
+    states.check_downloads(type(method).__name__, downloads, len(ids))
+    return downloads
+
+
+def aggregate(method: Method, server: Server, senders: Tensor, uploads: Tree, weights: Tensor, own: Tree) -> Server:
+    """The server's state after the `uploads` [P, ...] of `senders` [P].
+
+    Args:
+        weights: of the uploads in a mean [P].
+        own: downloads of each client of the round, which the method may have made them from.
+    """
+    given = {"server": server, "ids": senders, "uploads": uploads, "weights": weights, "downloads": own}
+    with guard_call(method, "aggregate", **given):
+        new_server = method.aggregate(server, senders, uploads, weights)
+    states.check_server(type(method).__name__, server, new_server)
+    return new_server

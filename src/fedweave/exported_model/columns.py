@@ -1,0 +1,166 @@
+"""Columns of a table as numbers, and rows as inputs of a model."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+DATE = r"\s*(\d{1,2})[./-](\d{1,2})[./-]\d{2,4}(?!\d)"  # a few rows do not show which number is the day
+
+
+def unique_texts(column: "pd.Series[Any]") -> tuple[list[str], np.ndarray]:
+    """(different values as texts, position of each row's value among them [M]); -1 for a missing value.
+
+    Raises:
+        InputError: a value that is not a number or text.
+    """
+    try:
+        positions, values = column.factorize()
+    except TypeError as error:
+        raise InputError(f"table: column {column.name!r} holds lists or other objects; leave it out") from error
+    return [str(value) for value in values], np.asarray(positions)
+
+
+def as_numbers(column: "pd.Series[Any]", name: str) -> np.ndarray:
+    """Float64 [M] with NaN where a value is missing.
+
+    Raises:
+        InputError: a value is not a number.
+    """
+    values = column.astype(object) if column.dtype.kind in "mM" else column  # times would become nanoseconds
+    try:
+        return np.asarray(values.to_numpy(dtype=np.float64, na_value=np.nan))
+    except (ValueError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"table: column {name!r} held numbers in training; give numbers ({reason})") from error
+
+
+def encode_column(column: "pd.Series[Any]", about: Mapping[str, Any], numbers: Sequence[Any]) -> np.ndarray:
+    """Raw values of a column as inputs, float32 [M, width].
+
+    Args:
+        about: the fields of `fedweave.own_data.column_encoding.Column`.
+        numbers: median, mean and standard deviation of a column of numbers, one each or one a row [M].
+
+    Raises:
+        InputError: a value of a column of numbers is not a number.
+    """
+    if about.get("buckets") or about.get("words"):
+        return count_words(column, about.get("words") or (), int(about.get("buckets") or 0))
+    if about["levels"]:
+        codes = level_codes(column, about["levels"])[:, None]
+        return (codes if about.get("coded") else codes == np.arange(1, len(about["levels"]) + 1)).astype(np.float32)
+    median, mean, std = numbers
+    values = as_numbers(column, about["name"])
+    values = np.where(np.isfinite(values), values, median)
+    return ((values - mean) / std).astype(np.float32)[:, None]
+
+
+def level_codes(column: "pd.Series[Any]", levels: Sequence[str]) -> np.ndarray:
+    """1 + the position of each row's value among `levels` [M], 0 where it is none of them."""
+    texts, positions = unique_texts(column)
+    codes = {level: i + 1 for i, level in enumerate(levels)}
+    if getattr(column.dtype, "kind", "") in "iuf":  # a missing value makes pandas read "1" as the number 1.0
+        texts = [text if text in codes else text[:-2] if text.endswith(".0") else f"{text}.0" for text in texts]
+    return np.array([*(codes.get(text, 0) for text in texts), 0], dtype=np.int64)[positions]
+
+
+def count_words(column: "pd.Series[Any]", vocabulary: Sequence[str], buckets: int) -> np.ndarray:
+    """How often each word of `vocabulary`, or each of `buckets` hashes of words, occurs; rows have length 1 or 0.
+
+    Words are those of scikit-learn's vectorisers: two or more letters or digits, in lower case.
+    """
+    from sklearn.feature_extraction.text import HashingVectorizer, TfidfVectorizer
+
+    if vocabulary:
+        counter = TfidfVectorizer(vocabulary=[*vocabulary], use_idf=False, dtype=np.float32)
+    else:
+        counter = HashingVectorizer(n_features=buckets, alternate_sign=False, dtype=np.float32)
+    texts = column.astype(object).where(column.notna(), "").map(str)
+    return np.asarray(counter.fit_transform(texts).toarray(), dtype=np.float32)
+
+
+def last_window(table: "pd.DataFrame", columns: Sequence[Mapping[str, Any]], length: int) -> np.ndarray:
+    """The last `length` rows of a table, in the order of its column of times, as one window [1, length, C].
+
+    Raises:
+        InputError: a column is missing, there are fewer rows, a value or a time is missing, or a time cannot be read.
+    """
+    check_columns(table, [column["name"] for column in columns if column["role"] != "client"])
+    time = next(column["name"] for column in columns if column["role"] == "time")
+    if len(table) < length:
+        raise InputError(f"table: {len(table)} rows, but the model reads the last {length}; give more")
+    import pandas as pd
+
+    if len(unclear := table[time][table[time].isna() | table[time].astype(str).str.match(DATE)]):
+        raise InputError(f"table: column {time!r} has the time {unclear.iloc[0]!r}; for example 2021-04-03")
+    try:
+        order = table[time] if pd.api.types.is_numeric_dtype(table[time]) else pd.to_datetime(table[time], utc=True)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InputError(f"table: column {time!r} cannot be read as times ({error})") from error
+    latest = table.iloc[np.argsort(order.to_numpy(), kind="stable")[-length:]]
+    window = np.stack([as_numbers(latest[c["name"]], c["name"]) for c in columns if c["role"] == "value"], axis=1)
+    if not np.isfinite(window).all():
+        raise InputError(f"table: one of the last {length} rows has no value; fill it in")
+    return window[None].astype(np.float32)
+
+
+def check_columns(table: "pd.DataFrame", names: Sequence[str]) -> None:
+    """Refuse a table that lacks a column, or has two of one name."""
+    if missing := [name for name in names if name not in table]:
+        raise InputError(f"table: no column {missing[0]!r}; it has {', '.join(map(str, table.columns))}")
+    if repeated := [name for name in names if table[name].ndim > 1]:
+        raise InputError(f"table: two columns have the name {repeated[0]!r}; rename one")
+
+
+def check_client(rows: Any, column: str, client: str) -> None:
+    """Refuse a table with rows of other clients than the one whose model predicts.
+
+    Args:
+        column: with the names of clients in training; "" if there was none. A table without it is taken as it is.
+
+    Raises:
+        InputError: naming the column and another client.
+    """
+    if column == "" or not hasattr(rows, "columns") or column not in rows:
+        return
+    others = other_clients(rows[column], client)
+    if others.any():
+        raise InputError(
+            f"table: column {column!r} has rows of other clients, such as {str(rows[column][others].iloc[0])!r}; give "
+            f"the rows of {client!r} alone, or leave the column out"
+        )
+
+
+def other_clients(column: "pd.Series[Any]", client: str) -> "pd.Series[Any]":
+    """Whether each row is of another client [M]; a row without a name is not."""
+    names = column.map(str)
+    return column.notna() & (names != client) & (names.str.removesuffix(".0") != client)
+
+
+def as_images(values: np.ndarray) -> np.ndarray:
+    """Rows as images [M, C, H, W]: vectors [F, 1, 1], windows [C, 1, T]."""
+    if values.ndim == 2:
+        return values[:, :, None, None]
+    return np.ascontiguousarray(values.transpose(0, 2, 1))[:, :, None] if values.ndim == 3 else values
+
+
+def as_table(rows: Any, columns: Sequence[Any]) -> "pd.DataFrame":
+    """A table as it is; a list of texts as its only column.
+
+    Raises:
+        InputError: it is neither.
+    """
+    import pandas as pd
+
+    if hasattr(rows, "columns"):
+        return pd.DataFrame(rows)
+    texts = [] if isinstance(rows, str) or not hasattr(rows, "__iter__") else [*rows]
+    if len(columns) == 1 and texts and all(isinstance(text, str) for text in texts):
+        return pd.DataFrame({columns[0]["name"]: texts})
+    raise InputError("x: give a pandas table with the columns of the training's, such as table.head()")

@@ -1,0 +1,152 @@
+"""A model that was exported."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .columns import as_images, as_table, check_client, check_columns, encode_column, last_window
+from .errors import InputError
+from .pixels import refuse_files, scale_pixels
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ABOUT, PROGRAM, WEIGHTS = "export.json", "program.pt2", "weights.safetensors"
+MAX_ROWS = 2048  # rows that the program takes at once
+
+
+class Model:
+    """The model of one client: raw rows in, classes or numbers out.
+
+    Attributes:
+        about: the content of export.json: the data, the client, versions.
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        import torch
+        from safetensors.torch import load_file
+
+        self.about = json.loads((Path(folder) / ABOUT).read_text(encoding="utf-8"))
+        self.weights = load_file(Path(folder) / WEIGHTS)
+        if self.about["program"]:
+            program: Any = torch.export.load(Path(folder) / PROGRAM).module()
+            self._run = lambda x: self._run_program(program, torch.from_numpy(x))
+        else:
+            self._run = _load_without_program(Path(folder), self.about)
+
+    def _run_program(self, program: Any, x: Any) -> np.ndarray:
+        """Outputs of the program, which takes two rows or more at once."""
+        import torch
+
+        with torch.no_grad():
+            is_single = len(x) == 1 and self.about["kind"] != "graph"
+            return np.asarray(program(self.weights, torch.cat([x, x]) if is_single else x)[: len(x)])
+
+    def outputs(self, rows: Any) -> np.ndarray:
+        """Scores of classes [M, C], or numbers [M, K] in the unit of the targets.
+
+        Args:
+            rows: a table with the columns of the training's, or rows [M, ...] of the shape that `about` names.
+
+        Raises:
+            InputError: rows of another shape, a missing column, or a value that is not a number.
+        """
+        x = self.inputs(rows)
+        parts = [x] if self.about["kind"] == "graph" else np.split(x, range(MAX_ROWS, len(x), MAX_ROWS))
+        outputs = np.concatenate([self._run(np.ascontiguousarray(part)) for part in parts])
+        offset, unit = (np.asarray(self.about[name], dtype=np.float32) for name in ("offset", "unit"))
+        return outputs * unit + offset if len(unit) else outputs
+
+    def predict(self, rows: Any) -> np.ndarray:
+        """Names of classes [M], numbers [M], or forecasts [M, horizon]; arguments and errors as of `outputs`."""
+        outputs, classes = self.outputs(rows), self.about["classes"]
+        if classes:
+            return np.array(classes)[outputs.argmax(1)]
+        return outputs[:, 0] if self.about["targets"] == "numbers" and outputs.shape[1] == 1 else outputs
+
+    def predict_proba(self, rows: Any) -> "pd.DataFrame":
+        """Probability of each class (columns); arguments and errors as of `outputs`.
+
+        Raises:
+            InputError: the model predicts no classes.
+        """
+        import pandas as pd
+
+        if not self.about["classes"]:
+            raise InputError("predict_proba: this model predicts numbers, not classes; use predict")
+        return pd.DataFrame(probabilities(self.outputs(rows)), columns=self.about["classes"])
+
+    def inputs(self, rows: Any) -> np.ndarray:
+        """Rows as the network takes them, float32 [M, ...]."""
+        columns, kind, nodes = self.about["columns"], self.about["kind"], self.about["nodes"]
+        check_client(rows, self.about.get("client_column", ""), self.about["client"])
+        x = self._encode_table(as_table(rows, columns), columns) if columns else self._as_array(rows)
+        if kind == "graph" and len(x) != nodes:
+            raise InputError(f"x: {len(x)} rows, but the client's graph has {nodes} nodes; give one for each")
+        inputs = self._scale_series(x) if kind == "series" else self._scale(as_images(x) if kind == "images" else x)
+        if not np.isfinite(inputs).all():
+            raise InputError("x: a value is missing or infinite; drop its row, or fill it in")
+        return inputs
+
+    def _as_array(self, rows: Any) -> np.ndarray:
+        """An array of rows, of the shape and the scale of the training's."""
+        shape = self.about["shape"]
+        try:
+            x = np.asarray(rows.to_numpy() if hasattr(rows, "to_numpy") else rows)
+            refuse_files(x, shape)
+            x = x if x.ndim == 4 and x.dtype.kind in "biuf" else x.astype(np.float32)
+        except InputError:
+            raise
+        except (ValueError, TypeError) as error:
+            raise InputError(f"x: cannot be read as rows of numbers ({error})") from error
+        if [*x.shape[1:]] != shape:
+            raise InputError(f"x: shape {[*x.shape]}, but the model reads [M, {str(shape)[1:]}")
+        # Folders of earlier versions do not state the scale.
+        return scale_pixels(x, self.about.get("pixels")) if x.ndim == 4 else x
+
+    def _encode_table(self, table: "pd.DataFrame", columns: Sequence[Mapping[str, Any]]) -> np.ndarray:
+        """The rows of a table as vectors [M, F], or its last rows as a window [1, T, C]."""
+        if "role" in columns[0]:
+            return last_window(table, columns, self.about["shape"][0])
+        check_columns(table, [column["name"] for column in columns])
+        parts = [encode_column(table[c["name"]], c, [c[n] for n in ("median", "mean", "std")]) for c in columns]
+        return np.concatenate(parts, axis=1)
+
+    def _scale_series(self, x: np.ndarray) -> np.ndarray:
+        window = self.about["window"]
+        x[:, window:, 0] = 0
+        x[:, :window, 0] = self._scale(x[:, :window, 0])
+        return x
+
+    def _scale(self, x: np.ndarray) -> np.ndarray:
+        x = (np.arange(256) / 255.0).astype(np.float32)[x] if x.dtype == np.uint8 else np.array(x, dtype=np.float32)
+        scaling = self.about["scaling"]
+        subtracted, divisor = (np.asarray(scaling[name], dtype=np.float32) for name in ("subtracted", "divisor"))
+        x -= subtracted
+        x /= np.maximum(x.sum(1, keepdims=True), 1.0) if scaling["rows"] else divisor
+        return x
+
+
+def probabilities(outputs: np.ndarray) -> np.ndarray:
+    """Probabilities [M, C] of model outputs; some methods, such as kNN-Per, return probabilities already."""
+    if (outputs >= 0).all() and np.allclose(outputs.sum(1), 1, atol=1e-4):
+        return outputs
+    exponentials = np.exp(outputs - outputs.max(1, keepdims=True))
+    return np.asarray(exponentials / exponentials.sum(1, keepdims=True))
+
+
+def _load_without_program(folder: Path, about: Mapping[str, Any]) -> Any:
+    """The model by the code of fedweave, which must be installed: PyTorch could not export this one."""
+    try:
+        from fedweave.prediction.export import run_weights
+    except ImportError as error:
+        raise InputError(f"{folder}: has no {PROGRAM}; install fedweave {about['versions']['fedweave']}") from error
+    return run_weights(folder)
+
+
+def load(folder: Path | str) -> Model:
+    """The model that `export` has written."""
+    return Model(folder)

@@ -1,0 +1,234 @@
+"""Files that are complete or not there: written under a temporary name, synced, renamed, and the folder synced."""
+
+import csv
+import errno
+import fcntl
+import io
+import os
+import stat
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, TypeVar
+
+from fedweave.errors import BadInput
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+T = TypeVar("T")
+
+# Errors of a disk without space: it is full, or a quota or a size limit is reached.
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+# Errors that the user can fix: no space, a folder that is read-only or of another user, a file in the place of a folder
+# or the reverse, a name that is too long, or links in a circle.
+USER_ERRORS = FULL | {
+    errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP,
+}  # fmt: skip
+
+
+@contextmanager
+def atomic_path(path: Path | str, mode: int = 0o644) -> Iterator[Path]:
+    """Yield a temporary path next to `path`; on success it replaces `path`, on any error it is removed.
+
+    After a power cut `path` is the old file or the new one: the content is on the disk before the name changes.
+
+    Args:
+        mode: of the file; it is set before the file has content.
+
+    Raises:
+        BadInput: the disk is full, or the folder cannot be written.
+    """
+    path = Path(path)
+    with _one_line_errors(path, {*USER_ERRORS, errno.ENOENT}):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
+        os.close(descriptor)
+        temporary = Path(name)
+    with _one_line_errors(path):
+        try:
+            temporary.chmod(mode)
+            yield temporary
+            _sync(temporary)
+            temporary.replace(path)
+            _sync(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def try_lock(file: IO[Any] | int) -> bool:
+    """Whether this process now has the lock of an open file, which the kernel releases when the file is closed."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def user_errors() -> Iterator[None]:
+    """Context of a whole command: turn file errors that the user can fix into a one-line BadInput.
+
+    Raises:
+        BadInput: a folder is a file, or cannot be written, or the disk is full.
+    """
+    try:
+        yield
+    except OSError as error:
+        # The system's error of a full disk often has no file name.
+        if error.errno not in USER_ERRORS or (error.filename is None and error.errno not in FULL):
+            raise
+        path = "a file" if error.filename is None else error.filename
+        if error.errno in FULL:
+            raise BadInput(f"{path}: cannot be written ({error.strerror}); free space, and run this again") from error
+        advice = "make sure that it and those above it are folders that can be written, and run this again"
+        raise BadInput(f"{path}: cannot be used ({error.strerror}); {advice}") from error
+
+
+@contextmanager
+def _one_line_errors(path: Path, errors: Collection[int] = USER_ERRORS) -> Iterator[None]:
+    """Turn errors that the user can fix into a one-line BadInput; `errors` has their numbers.
+
+    In a folder such as /proc, the error for a new name is "does not exist". Elsewhere that error is a defect of the
+    program.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in errors:
+            raise
+        advice = f"free space, or make {path.parent} a folder that can be written, and run this again"
+        raise BadInput(f"{path}: cannot be written ({error.strerror}); {advice}") from error
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomic(path: Path | str, content: bytes | str, mode: int = 0o644) -> None:
+    """Write `content` to `path` so that a reader sees the old file or the new one, never a part; `mode` is its mode."""
+    with atomic_path(path, mode) as temporary:
+        if isinstance(content, bytes):
+            temporary.write_bytes(content)
+        else:
+            temporary.write_text(content, encoding="utf-8")
+
+
+def write_new(path: Path | str, content: bytes) -> None:
+    """Write `content` to `path` unless it exists; of several processes that do so at once, the first one wins.
+
+    Raises:
+        BadInput: as `atomic_path`.
+    """
+    path = Path(path)
+    with _one_line_errors(path, {*USER_ERRORS, errno.ENOENT}):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(prefix=f".{path.name}.", dir=path.parent) as temporary:
+            temporary.write(content)
+            temporary.flush()
+            Path(temporary.name).chmod(0o644)
+            _sync(Path(temporary.name))
+            with suppress(FileExistsError):
+                os.link(temporary.name, path)
+        _sync(path.parent)
+
+
+def write_table(path: Path | str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write a CSV file, as `write_atomic` does."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([header, *rows])
+    write_atomic(path, text.getvalue())
+
+
+def check_regular(path: Path | str) -> None:
+    """Refuse a path that exists and is not a regular file: a pipe may wait forever, a device may never end.
+
+    Raises:
+        BadInput: naming the path and what it is.
+    """
+    try:
+        mode = Path(path).stat().st_mode
+    except (OSError, ValueError):
+        return  # the reader reports why it cannot be read
+    if not stat.S_ISREG(mode):
+        kinds = {stat.S_IFIFO: "a named pipe", stat.S_IFDIR: "a folder", stat.S_IFSOCK: "a socket"}
+        kind = kinds.get(stat.S_IFMT(mode), "a device")
+        raise BadInput(f"{path}: is {kind} and not a file; move it away, and run what writes the file again")
+
+
+def read(file: Path, reader: Callable[[Path], T], advice: str) -> T:
+    """The result of `reader(file)`.
+
+    Raises:
+        BadInput: naming the file and `advice`, which says how to fix it.
+    """
+    check_regular(file)
+    try:
+        return reader(file)
+    except Exception as error:  # each format raises exceptions of its own for damaged files
+        reason = (str(error).splitlines() or [""])[0]
+        raise BadInput(f"{file}: damaged ({type(error).__name__}: {reason}); {advice}") from error
+
+
+def read_table(file: Path, columns: Sequence[str], advice: str, **options: Any) -> "pd.DataFrame":
+    """The table of a complete CSV file that has `columns`; `options` are those of pandas.
+
+    Raises:
+        BadInput: as `read`.
+    """
+    import pandas as pd
+
+    def reader(path: Path) -> pd.DataFrame:
+        text = path.read_text(encoding="utf-8")
+        if not text.endswith("\n"):
+            raise ValueError("it ends within a line")
+        table = pd.read_csv(io.StringIO(text), **options)
+        if missing := [name for name in columns if name not in table]:
+            raise ValueError(f"no column {', '.join(missing)}")
+        return table
+
+    return read(file, reader, advice)
+
+
+def save_tensors(path: Path | str, content: Any, mode: int = 0o644) -> None:
+    """Write a tree of tensors and plain values, as `write_atomic` does; `load_tensors` reads it."""
+    import torch
+
+    with atomic_path(path, mode) as temporary, temporary.open("wb") as file:
+        try:
+            torch.save(content, file)
+        except RuntimeError as error:  # torch hides why a write failed
+            raise error.__context__ if isinstance(error.__context__, OSError) else error from None
+
+
+def load_tensors(path: Path | str) -> Any:
+    """What `save_tensors` wrote, on the CPU; never runs code from the file. Any damage raises an error."""
+    from fedweave.files.tensors import read_tensors
+
+    check_regular(path)
+    return read_tensors(Path(path))
+
+
+def check_writable(folder: Path | str) -> None:
+    """Make sure that `folder` exists and can be written, before hours are spent on results for it.
+
+    Raises:
+        BadInput: naming the folder, the reason and how to fix it.
+    """
+    with _one_line_errors(Path(folder) / ".writable", errors={*USER_ERRORS, errno.ENOENT}):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        # A file without a name: a killed process leaves nothing behind.
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as probe:
+            probe.write(b"\0")
+
+
+def remove_temporary_files(folder: Path, pattern: str = "*") -> None:
+    """Remove temporary files of killed writers of `pattern`; no other process may be writing such files."""
+    for path in folder.glob(f".{pattern}"):
+        with suppress(IsADirectoryError, PermissionError):
+            path.unlink()

@@ -1,0 +1,1 @@
+"""Rows, files and graphs of users, read into federations."""

@@ -1,0 +1,300 @@
+"""Conversion of arrays of users into the form that data sets have, with checks.
+
+Every function raises `BadInput`, one line that names the argument and how to fix it.
+"""
+
+import calendar
+import hashlib
+import re
+from collections.abc import Hashable, Iterable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+
+from fedweave import data
+from fedweave.data import Dataset, Partition
+from fedweave.data.base import symmetrise_edges
+from fedweave.data.partitions.splits import PARTS
+from fedweave.errors import BadInput, format_count, format_value
+from fedweave.exported_model import DATE
+from fedweave.own_data.argument_checks import as_array, check_kind, check_missing, check_size
+
+# A time of day and a zone behind it: 17:00Z, T170000+0200, 17:00 UTC
+ZONE = re.compile(r"(?:\d:\d\d|T\d{4})[^+\-Z]*(?:Z|UTC|GMT|[+-]\d\d(?::?\d\d)?)\s*$", re.IGNORECASE)
+
+
+def as_column(values: Any, name: str, count: int) -> np.ndarray:
+    """One value per row [M]."""
+    try:
+        column = np.asarray(values)
+    except ValueError as error:
+        raise BadInput(f"{name}: the entries have different lengths; give one value for each row") from error
+    if column.ndim > 1 and len(column) == count and column.size > count:
+        several = "; several labels are for forecasts, with window and horizon" if name == "y" else ""
+        values = f"shape {list(column.shape)} has {column.size // count} values for each row"
+        raise BadInput(f"{name}: {values}; give one, such as {name}[:, 0]{several}")
+    if column.shape != (count,):
+        raise BadInput(
+            f"{name}: shape {list(column.shape)}, but x has {format_count(count, 'row')}; give one value for each"
+        )
+    return column
+
+
+def as_recordings(values: Any, count: int) -> np.ndarray:
+    """The recording of each row [M].
+
+    Raises:
+        BadInput: it is missing for a row, so that rows of one recording could get into two parts.
+    """
+    column = as_column(values, "recording", count)
+    check_missing(values, "recording")
+    return column
+
+
+def as_times(values: Any, count: int) -> np.ndarray:
+    """A time per row [M]: numbers as they are, dates and texts as microseconds since 1970.
+
+    Raises:
+        BadInput: a time is missing, a text cannot be read as a time or can be read in two ways, or only some of the
+            times have a time zone.
+    """
+    column = as_column(values, "time", count)
+    if column.dtype.kind in "iub":
+        return column
+    if column.dtype.kind == "f":
+        return _check_missing_times(column, np.isnan(column))
+    import pandas as pd
+
+    check_zones(column.tolist())
+    day_first = _has_day_first(column.tolist())
+    try:
+        if column.dtype.kind in "OUS":
+            numbers = pd.to_numeric(pd.Series(column), errors="coerce").to_numpy(dtype=np.float64)
+            if np.isfinite(numbers).all():
+                return numbers
+        times = pd.to_datetime(pd.Series(column), utc=True, dayfirst=day_first)
+    except (ValueError, TypeError, OverflowError) as error:
+        reason = str(error).split(". ")[0].split(", at position")[0].splitlines()[0]
+        raise BadInput(
+            f"time: cannot be read as times ({reason}); give numbers, or such as 2024-05-31 17:00"
+        ) from error
+    return _check_missing_times(times.dt.as_unit("us").astype("int64").to_numpy(), times.isna().to_numpy())
+
+
+def check_zones(values: Iterable[Any], where: str = "time") -> None:
+    """Refuse times of which only some have a time zone: which moment the others are would be a guess.
+
+    Raises:
+        BadInput: beginning with `where`, and naming a time of each sort.
+    """
+    import pandas as pd
+
+    examples: dict[bool, Any] = {}
+    for value in values:
+        if isinstance(value, str | datetime) and value is not pd.NaT:
+            examples.setdefault(_has_zone(value), value)
+    if len(examples) == 2:
+        with_zone, without = (format_value(str(examples[has_zone])) for has_zone in (True, False))
+        raise BadInput(
+            f"{where}: {with_zone} has a time zone, and {without} has none; write all with one, such as "
+            "2024-05-31 17:00+02:00, or all without"
+        )
+
+
+def _has_zone(value: str | datetime) -> bool:
+    """Whether a text or a date has a time zone."""
+    return ZONE.search(value) is not None if isinstance(value, str) else value.tzinfo is not None
+
+
+def _has_day_first(values: list[Any]) -> bool:
+    """Whether dates such as 31.5.2024 have the day before the month; one number above 12 decides for all rows.
+
+    Raises:
+        BadInput: no row decides, or two rows contradict each other.
+    """
+    texts = dict.fromkeys(value for value in values if isinstance(value, str))
+    dates = {text: (int(match[1]), int(match[2])) for text in texts if (match := re.match(DATE, text))}
+    day_first, month_first = (next((text for text in dates if dates[text][i] > 12), None) for i in (0, 1))
+    if day_first and month_first:
+        raise BadInput(
+            f"time: {format_value(day_first)} has the day first, and {format_value(month_first)} the month; "
+            "write dates such as 2021-04-03"
+        )
+    unclear = next((text for text, (a, b) in dates.items() if a != b), None)
+    if unclear and not (day_first or month_first):
+        a, b = dates[unclear]
+        raise BadInput(
+            f"time: {format_value(unclear)} may be {a} {calendar.month_name[b]} or {b} {calendar.month_name[a]}, and "
+            "no other row says which; write dates such as 2021-04-03 for 3 April"
+        )
+    return day_first is not None
+
+
+def _check_missing_times(times: np.ndarray, missing: np.ndarray) -> np.ndarray:
+    if missing.any():
+        raise BadInput(
+            f"time: is missing in {format_count(int(missing.sum()), 'row')}, first in row "
+            f"{int(missing.argmax())}; drop them first"
+        )
+    return times
+
+
+def as_classes(y: Any, count: int, least: int = 2) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Class numbers [M] and the sorted names of the classes, of which there must be at least `least`."""
+    column = as_column(y, "y", count)
+    check_kind(column, "y")
+    if np.issubdtype(column.dtype, np.floating):
+        if not np.isfinite(column).all() or (column != column.round()).any():
+            raise BadInput("y: has numbers that are not classes; use target='numbers', or give whole numbers or names")
+        column = column.astype(np.int64)
+    if column.dtype == object and len({type(value) for value in column.tolist()}) > 1:
+        column = column.astype(str)
+    names, labels = np.unique(column, return_inverse=True)
+    if len(names) < least:
+        raise BadInput(f"y: only one class, {str(names[0])!r}; there is nothing to learn")
+    return labels.astype(np.int64), tuple(map(str, names.tolist()))
+
+
+def as_clients(client: Any, count: int) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Position of each row's client [M], and the clients' names in their own order."""
+    ids = client.tolist() if hasattr(client, "tolist") else [*client] if isinstance(client, Iterable) else client
+    if not isinstance(ids, list) or not all(isinstance(one, Hashable) for one in ids):
+        raise BadInput(f"client: {format_value(client)} is not a list of names; give the name of a client for each row")
+    if len(ids) != count:
+        given, rows = format_count(len(ids), "id"), format_count(count, "row")
+        raise BadInput(f"client: {given}, but x has {rows}; give one for each")
+    distinct = list(dict.fromkeys(ids))
+    if any(map(_is_missing, distinct)):
+        raise BadInput("client: is missing in some rows; drop them first")
+    with suppress(TypeError):  # ids of several types keep the order in which they come
+        distinct.sort()
+    names = tuple(map(str, distinct))
+    if len({*names}) < len(names):
+        raise BadInput("client: two ids have the same name, such as 1 and '1'; give them one type")
+    position = {one: i for i, one in enumerate(distinct)}
+    return np.array([position[one] for one in ids], dtype=np.int64), names
+
+
+def _is_missing(value: Any) -> bool:
+    try:
+        return value is None or bool(value != value)
+    except TypeError:  # pandas' missing value is not even different from itself
+        return True
+
+
+def as_groups(group: Any, owner: np.ndarray, names: tuple[str, ...]) -> tuple[np.ndarray | None, tuple[str, ...]]:
+    """Number of each client's group [N] and the groups' names."""
+    if group is None:
+        return None, ()
+    _check_complete(group, "group", "name one for each client")
+    group_of = _names_by_client(group, "group", owner, names)
+    group_names = tuple(sorted({*group_of}))
+    return np.array([group_names.index(name) for name in group_of], dtype=np.int64), group_names
+
+
+def as_units(unit: Any, owner: np.ndarray, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Name of each client's unit, such as a person; empty without units."""
+    if unit is None:
+        return ()
+    _check_complete(unit, "unit", "give every client a unit, its own one if it shares none")
+    return tuple(_names_by_client(unit, "unit", owner, names))
+
+
+def _check_complete(values: Any, option: str, remedy: str) -> None:
+    """Refuse a missing name: its text "nan" would be taken for a name."""
+    import pandas as pd
+
+    entries = np.array([*values.values()] if isinstance(values, Mapping) else values, dtype=object)
+    missing = int((pd.isna(entries) | (entries == "")).sum())
+    if missing:
+        raise BadInput(f"{option}: {missing} of {entries.size} entries are missing; {remedy}")
+
+
+def _names_by_client(values: Any, option: str, owner: np.ndarray, names: tuple[str, ...]) -> list[str]:
+    """One name for each client [N], from a mapping or from one value a row."""
+    if isinstance(values, Mapping):
+        name_of = {str(key): str(value) for key, value in values.items()}
+    else:
+        column = as_column(np.asarray(values, dtype=object), option, len(owner))
+        pairs = {(names[i], str(value)) for i, value in zip(owner, column, strict=True)}
+        name_of = dict(pairs)
+        if len(pairs) > len(name_of):
+            client = min(name for name, value in pairs if name_of[name] != value)
+            two = " and ".join(repr(value) for value in sorted(value for name, value in pairs if name == client)[:2])
+            raise BadInput(
+                f"{option}: client {client!r} is in two {option}s, {two}; give all rows of a client the same"
+            )
+    missing = [name for name in names if name not in name_of]
+    if missing:
+        raise BadInput(f"{option}: client {missing[0]!r} has none; name one for each client")
+    return [name_of[name] for name in names]
+
+
+def as_relation(pairs: list[tuple[Any, Any]], names: tuple[str, ...]) -> np.ndarray:
+    """Edges [2, R] of a given client graph in both directions, from pairs of names."""
+    position = {name: i for i, name in enumerate(names)}
+    unknown = [one for pair in pairs for one in pair if str(one) not in position]
+    if unknown:
+        raise BadInput(f"relation: {unknown[0]!r} is not a client; clients: {', '.join(names[:10])}")
+    if not pairs:
+        raise BadInput("relation: has no pair; for example [('a', 'b')], or leave it out")
+    return symmetrise_edges(np.array([[position[str(one)] for one in pair] for pair in pairs]).T, len(names))
+
+
+def as_graphs(graphs: Any) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Name of the client -> features [V, F], edges [2, E] in both directions and classes [V]."""
+    if not isinstance(graphs, Iterable):
+        raise BadInput(f"graphs: {format_value(graphs)} is not a list of graphs; give each client's (x, edge_index, y)")
+    graph_of = dict(graphs) if isinstance(graphs, Mapping) else {f"client {i}": graph for i, graph in enumerate(graphs)}
+    parts = {str(client): as_graph(graph, str(client)) for client, graph in graph_of.items()}
+    if len(parts) < len(graph_of):
+        raise BadInput("graphs: two clients have the same name, such as 1 and '1'; give them one type")
+    widths = sorted({x.shape[1] for x, _, _ in parts.values()})
+    if len(widths) != 1:
+        raise BadInput(f"graphs: their numbers of features are {widths}; give at least one, all with the same number")
+    return parts
+
+
+def as_graph(graph: tuple[Any, Any, Any], client: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Features, edges in both directions and classes of one client."""
+    if not isinstance(graph, list | tuple) or len(graph) != 3:
+        raise BadInput(f"graphs: {client!r} has {format_value(graph)}; give (x [V, F], edge_index [2, E], y [V])")
+    x, edges, y = (as_array(part, f"graphs: {client!r}", "give x [V, F], edge_index [2, E], y [V]") for part in graph)
+    edges = edges if edges.size else edges.astype(np.int64)  # NumPy takes empty lists for fractions
+    fits = x.ndim == 2 and y.shape == (len(x),) and edges.ndim == 2 and len(edges) == 2
+    if not fits or x.dtype.kind not in "biuf" or edges.dtype.kind not in "iu":
+        raise BadInput(
+            f"graphs: {client!r} has x {list(x.shape)}, edge_index {list(edges.shape)} and y {list(y.shape)}; "
+            "they must be numbers [V, F], whole numbers [2, E], and a class for each node [V]"
+        )
+    check_size(x, f"graphs: x of {client!r}")
+    x = x.astype(np.float32)
+    data.check_finite(x, f"graphs: x of {client!r}", "drop these nodes, or fill them in")
+    if y.dtype.kind not in "biuf":
+        check_missing(graph[2], f"graphs: y of {client!r}")
+    if edges.size and (edges.min() < 0 or edges.max() >= len(x)):
+        node = edges.min() if edges.min() < 0 else edges.max()
+        raise BadInput(f"graphs: {client!r} has an edge of node {node}; its nodes are 0 to {len(x) - 1}")
+    return x, symmetrise_edges(edges, len(x)), y
+
+
+def partition_block(dataset: Dataset, partition: Partition) -> dict[str, Any]:
+    """The partition block of a task with given rows: it has a hash in place of the rows."""
+    rows = (client_rows for part in PARTS for client_rows in getattr(partition, part))
+    relation = [] if partition.relation is None else [partition.relation]
+    targets = dataset.labels if dataset.targets is None else dataset.targets
+    units = [np.array(partition.units)] if partition.units else []
+    content = digest([dataset.x, targets, *rows, *(partition.edges or ()), *relation, *units])
+    return {"name": "given", "clients": partition.clients, "seed": 0, "content": content}
+
+
+def digest(arrays: Iterable[np.ndarray]) -> str:
+    """A hash of the types, shapes and values of arrays."""
+    hasher = hashlib.sha256()
+    for array in arrays:
+        values = np.ascontiguousarray(array)
+        hasher.update(str((values.dtype, values.shape)).encode())
+        hasher.update(values.data if values.size else b"")
+    return hasher.hexdigest()[:16]

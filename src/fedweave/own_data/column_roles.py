@@ -1,0 +1,163 @@
+"""Columns of a table by their names: the client of a row, the labels, and the features."""
+
+import difflib
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedweave.errors import MAX_VALUE_LENGTH, BadInput, format_count, format_value
+from fedweave.own_data.argument_checks import as_names
+from fedweave.own_data.arrays import check_zones
+from fedweave.own_data.splits import RULES
+from fedweave.own_data.user_files import read_folder, read_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_LISTED = 20  # most names of columns in a message
+ONE_COLUMN_ADVICE = "separate the fields of a CSV file by commas or semicolons, and those of a TSV file by tabs"
+COLUMN_OPTIONS = ("split", "time", "recording", "group", "unit")  # options that may be names of columns
+
+ID_OPTIONS = ("recording", "group", "unit")  # options that may be columns of names
+CLIENT_OPTIONS = ("group", "unit")  # options that describe a client, so that they may name its column
+
+
+def named_columns(table: "pd.DataFrame", options: Any) -> dict[str, str]:
+    """Option -> column of `table` that it names; the name of a rule counts only if a column has it."""
+    import pandas as pd
+
+    if not isinstance(table, pd.DataFrame):
+        raise BadInput(f"table: {format_value(table)} is not a pandas table; give one, or use Federation.from_file")
+    if not len(table):
+        raise BadInput("table: has no rows; give one row for each example")
+    names = {key: getattr(options, key) for key in COLUMN_OPTIONS if isinstance(getattr(options, key), str)}
+    option_columns = {key: name for key, name in names.items() if key != "split" or name in table}
+    for key, name in option_columns.items():
+        check_column(table, name, key)
+    if "time" in option_columns:
+        check_zones(table[option_columns["time"]], f"time: column {option_columns['time']!r}")
+    return option_columns
+
+
+def feature_columns(
+    table: "pd.DataFrame",
+    client: str,
+    labels: Sequence[str],
+    features: Sequence[str] | None,
+    option_columns: Mapping[str, str],
+    least: int = 1,
+    exclude: Sequence[str] = (),
+) -> list[str]:
+    """The columns that are features, at least `least`; where `features` is None, all others but `exclude`.
+
+    Raises:
+        BadInput: a column is not there, is the client or the label, or has missing entries where there must be none.
+    """
+    used = [client, *labels, *option_columns.values()]
+    roles = [("client", client), *(("label", label) for label in labels), *option_columns.items()]
+    for role, column in roles:
+        check_column(table, column, role)
+    check_roles(client, labels, option_columns)
+    for column in (client, *(labels if least else ())):  # a series may lack a value
+        if table[column].isna().any():
+            raise BadInput(
+                f"table: column {column!r} is missing in "
+                f"{format_count(int(table[column].isna().sum()), 'row')}; drop them first "
+                "(in a file, NA and null count as missing; rename what has such a name)"
+            )
+    excluded = _excluded_columns(table, features, exclude)
+    columns = [name for name in table.columns if name not in (*used, *excluded)] if features is None else features
+    selected = as_names(columns, "features", 0)
+    if features is None and len(selected) < least:
+        raise BadInput(f"table: no column is left as a feature; it has {', '.join(map(str, table.columns))} alone")
+    if len(selected) < least or {*selected} & {client, *labels}:
+        others = " and ".join(map(repr, (client, *labels)))
+        raise BadInput(f"features: {selected} must name columns other than {others}, at least {least}")
+    for column in selected:
+        check_column(table, column, "features")
+    if len({*selected}) < len(selected):
+        raise BadInput(f"features: {selected} names a column twice; name each once")
+    return selected
+
+
+def _excluded_columns(table: "pd.DataFrame", features: Sequence[str] | None, exclude: Sequence[str]) -> list[str]:
+    """The columns that `exclude` names.
+
+    Raises:
+        BadInput: one is not there, or `features` says already what models see.
+    """
+    names = as_names(exclude, "exclude", 0)
+    if names and features is not None:
+        raise BadInput(f"exclude: {names} and features are both given; give one of them")
+    for name in names:
+        check_column(table, name, "exclude")
+    return names
+
+
+def check_roles(client: str, labels: Sequence[str], option_columns: Mapping[str, str]) -> None:
+    """Refuse one column for two roles that exclude each other.
+
+    Raises:
+        BadInput: naming both options and the column.
+    """
+    for position, label in enumerate(labels):
+        if label == client:
+            raise BadInput(f"label: {label!r} is also the column of client; name another column to predict")
+        if label in labels[:position]:
+            raise BadInput(f"label: {label!r} is named twice; name each column once")
+    for role, column in option_columns.items():
+        other = "label" if column in labels else "client" if column == client and role not in CLIENT_OPTIONS else ""
+        if other:
+            raise BadInput(f"{role}: {column!r} is also the column of {other}; name another, or leave {role} out")
+
+
+def check_column(table: "pd.DataFrame", column: Any, option: str) -> None:
+    """Refuse a name that no column has, or that two columns have; `option` is the option that gives it."""
+    if not isinstance(column, Hashable) or column not in table:
+        names = [*map(str, table.columns)]
+        if isinstance(column, str) and column in table.index.names:
+            raise BadInput(f"{option}: {column!r} is the index of the table; make it a column with reset_index()")
+        matches = difflib.get_close_matches(str(column)[:MAX_VALUE_LENGTH], names, n=1)
+        hint = f"did you mean {matches[0]!r}? " if matches else ""
+        rest = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
+        listed = ", ".join(names[:MOST_LISTED]) if len(names) > 1 else f"one column, {names[0]!r}; {ONE_COLUMN_ADVICE}"
+        raise BadInput(f"{option}: no column {format_value(column)}; {hint}the table has {listed}{rest}")
+    if getattr(table[column], "ndim", 1) != 1:
+        raise BadInput(f"table: two columns have the name {column!r}; rename one")
+
+
+def column_values(table: "pd.DataFrame", column: str) -> Any:
+    """The values of a column: an array where they are numbers or times, else a list of Python objects."""
+    values = table[column].to_numpy()
+    return values if values.dtype.kind in "iufbM" else table[column].tolist()
+
+
+def read_used_columns(
+    path: Path | str, client: str, label: str | Sequence[str], options: Mapping[str, Any], encoding: str = ""
+) -> "pd.DataFrame":
+    """The table of a file; only the columns that are used, where features are named and the file has them.
+
+    Of a folder, the tables of all its files.
+    """
+    ids = id_columns(options, client)
+    if Path(path).is_dir():
+        return read_folder(Path(path), client, ids, encoding)
+    features, split = options.get("features"), options.get("split")
+    if not features or not isinstance(client, str) or (isinstance(split, str) and split in RULES):
+        return read_table(path, ids=ids, encoding=encoding)
+    column_names = [options[key] for key in COLUMN_OPTIONS if isinstance(options.get(key), str)]
+    used = [*dict.fromkeys([client, *as_names(label, "label"), *as_names(features, "features"), *column_names])]
+    table = read_table(path, used, ids, encoding)
+    is_complete = table.shape[1] >= len(used)  # else a message lists all names
+    return table if is_complete else read_table(path, ids=ids, encoding=encoding)
+
+
+def read_named(source: Any, options: Mapping[str, Any], *names: Any) -> "pd.DataFrame":
+    """A table, or that of a file, where columns of names stay texts: `names`, and those that `options` name."""
+    return read_table(source, ids=id_columns(options, *names))
+
+
+def id_columns(options: Mapping[str, Any], *names: Any) -> tuple[str, ...]:
+    """The columns whose values are names: `names`, and those that `options` name."""
+    chosen = (*names, *(options.get(key) for key in ID_OPTIONS))
+    return tuple(name for name in chosen if isinstance(name, str))

@@ -1,0 +1,250 @@
+"""Warnings about data: columns that reveal the label or are misread, test rows in training, similar names."""
+
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedweave import exported_model
+from fedweave.data import Dataset
+from fedweave.errors import format_count
+from fedweave.own_data.user_files import UNNAMED
+from fedweave.tensors.random_streams import stream
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from fedweave.own_data.column_encoding import Column
+    from fedweave.own_data.row_options import Arrangement
+
+MIN_ROWS = 50  # with fewer rows, columns and rows may be equal by chance
+MAX_ROWS = 20_000  # most rows that are checked
+BINS = 200  # intervals of a column of numbers
+MAX_ERROR = 0.01  # a column whose predictions have a smaller share of errors reveals the label
+CHUNK = 65_536  # rows that are hashed at once
+SAMPLE = 2000  # rows of which the chance of equal rows is estimated
+MIN_NUMBER_SHARE = 0.8  # a column of texts with a larger share of numbers should have numbers alone
+THOUSANDS = r"[+-]?\d{1,3}([,' ]\d{3})+(\.\d+)?"  # a number with thousands separators
+MAX_CODES = 10  # up to so many different numbers may be codes of categories
+MANY_CLASSES = 20  # more whole numbers as labels may be amounts
+DUPLICATE_FACTOR = 3  # so many times more equal rows than by chance are duplicates
+
+
+def find_label_leakage(
+    table: "pd.DataFrame", features: Sequence[str], arrangement: "Arrangement", train: np.ndarray
+) -> tuple[str, ...]:
+    """A line for each column that alone predicts nearly every label of training rows.
+
+    The most frequent class of every value (or interval of numbers) is counted in one half of the rows and predicted
+    in the other half. A column reveals the label if at most 1 % of these predictions are wrong, and at most a tenth as
+    many as if the most frequent class were always predicted. It reveals a number if the means by value explain 99 % of
+    the variance.
+    """
+    if len(train) < MIN_ROWS:
+        return ()
+    if arrangement.labels is None:
+        return _find_target_leakage(table, features, np.asarray(arrangement.numbers)[:, 0], train)
+    labels = arrangement.labels
+    rows = stream(0, len(train)).permutation(train)[:MAX_ROWS]
+    half, classes = len(rows) // 2, int(labels.max()) + 1
+    fit_labels, check_labels = labels[rows[:half]], labels[rows[half:]]
+    most_frequent = np.bincount(fit_labels, minlength=classes).argmax()
+    base_error = float((check_labels != most_frequent).mean())
+    lines = []
+    for name in features:
+        values = _bin_values(table[name].iloc[rows], half)
+        counts = np.bincount(values[:half] * classes + fit_labels, minlength=(values.max() + 1) * classes)
+        counts = counts.reshape(-1, classes)
+        guesses = np.where(counts.any(1), counts.argmax(1), most_frequent)
+        error = float((guesses[values[half:]] != check_labels).mean())
+        if error <= MAX_ERROR and error <= base_error / 10 and base_error > 0:
+            lines.append(
+                f"column {name!r} alone predicts {100 * (1 - error):.1f} % of the labels of training rows; "
+                "if it is known only after the label, leave it out of features"
+            )
+    return tuple(lines)
+
+
+def _find_target_leakage(
+    table: "pd.DataFrame", features: Sequence[str], targets: np.ndarray, train: np.ndarray
+) -> tuple[str, ...]:
+    rows = stream(0, len(train)).permutation(train)[:MAX_ROWS]
+    half = len(rows) // 2
+    fit_targets, check_targets = (part.astype(np.float64) for part in (targets[rows[:half]], targets[rows[half:]]))
+    lines = []
+    for name in features:
+        values = _bin_values(table[name].iloc[rows], half)
+        counts = np.bincount(values[:half], minlength=values.max() + 1)
+        sums = np.bincount(values[:half], weights=fit_targets, minlength=values.max() + 1)
+        guesses = np.where(counts > 0, sums / np.maximum(counts, 1), fit_targets.mean())
+        total = max(np.square(check_targets - fit_targets.mean()).sum(), 1e-300)
+        share = 1 - np.square(guesses[values[half:]] - check_targets).sum() / total
+        if share >= 1 - MAX_ERROR:
+            lines.append(
+                f"column {name!r} alone explains {100 * share:.1f} % of the variance of the targets of training rows; "
+                "if it is known only after the target, leave it out of features"
+            )
+    return tuple(lines)
+
+
+def _bin_values(column: "pd.Series[Any]", half: int) -> np.ndarray:
+    """Number of the value, or of the interval, of each row [M]; 0 is a missing value."""
+    from pandas.api import types
+
+    codes, values = column.factorize()
+    if not types.is_numeric_dtype(column) or len(values) <= BINS:
+        return np.asarray(codes) + 1
+    numbers = column.to_numpy(dtype=np.float64, na_value=np.nan)
+    finite = numbers[:half][np.isfinite(numbers[:half])]
+    bins = min(BINS, half // 2)
+    edges = np.unique(np.quantile(finite, np.linspace(0, 1, bins + 1)[1:-1])) if len(finite) else finite
+    return np.where(np.isnan(numbers), 0, np.searchsorted(edges, numbers) + 1)
+
+
+def find_misread_columns(table: "pd.DataFrame", columns: Iterable["Column"], rows: int) -> tuple[str, ...]:
+    """A line for each category that should be numbers, or has so many values that nothing is learned from it, and for
+    each column that may be an index.
+
+    Args:
+        rows: of training.
+    """
+    lines = []
+    for column in columns:
+        if re.fullmatch(UNNAMED, str(column.name)):
+            lines.append(
+                f"column {column.name!r} has no name in its file, as the index that pandas writes beside the columns; "
+                "leave it out with exclude=, or write the file with index=False"
+            )
+        if column.levels and rows >= MIN_ROWS:
+            line = _texts_among_numbers(table[column.name], len(column.levels))
+            if not line and len(column.levels) > rows / 2:
+                line = (
+                    f"column {column.name!r} has {len(column.levels)} different values in {rows} training rows, so "
+                    "hardly anything can be learned from it; leave it out with exclude="
+                )
+            lines.append(line)
+    return tuple(filter(None, lines))
+
+
+def find_infinite(table: "pd.DataFrame", columns: Iterable["Column"]) -> tuple[str, ...]:
+    """A line for each column of numbers with infinite values, which are filled in as missing ones are."""
+    lines = []
+    for column in columns:
+        if column.levels or column.is_text:
+            continue
+        count = int(np.isinf(exported_model.as_numbers(table[column.name], column.name)).sum())
+        if count:
+            verb = "is infinite and counts" if count == 1 else "are infinite and count"
+            lines.append(
+                f"column {column.name!r}: {format_count(count, 'value')} {verb} as missing; look for a division by 0, "
+                "or leave the value empty"
+            )
+    return tuple(lines)
+
+
+def _texts_among_numbers(column: "pd.Series[Any]", levels: int) -> str:
+    """A line if most values are numbers and some are texts, which make a category of all."""
+    import pandas as pd
+
+    counts = column.value_counts()
+    counts = counts[counts > 0]  # a category of pandas may have values that no row has
+    texts = pd.Series([str(value) for value in counts.index], dtype=object)
+    numbers = pd.to_numeric(texts, errors="coerce").notna().to_numpy()
+    with_comma = ~numbers & pd.to_numeric(texts.str.replace(",", "."), errors="coerce").notna().to_numpy()
+    grouped = texts.str.fullmatch(THOUSANDS).to_numpy()
+    if (with_comma & ~grouped).any():  # then "1,090" is 1.09 and not 1090
+        grouped = grouped & ~with_comma
+    numeric, sizes = numbers | with_comma | grouped, counts.to_numpy()
+    share = sizes[numeric].sum() / max(sizes.sum(), 1)
+    if numbers.all() or share <= MIN_NUMBER_SHARE or numeric.sum() <= MAX_CODES:
+        return ""
+    first, others = int((~numbers).argmax()), int((~numbers).sum()) - 1  # the most frequent text, and the rest
+    more = f" and {format_count(others, 'other text')}" if others else ""
+    point = "write a point in place of the comma" if with_comma[first] else "make these empty"
+    advice = "leave out the thousands separators" if grouped[first] else point
+    return (
+        f"column {column.name!r}: {int(100 * share)} % of its values are numbers, and it is read as {levels} "
+        f"categories because of {texts[first]!r} ({format_count(sizes[first], 'row')}){more}; {advice}"
+    )
+
+
+def find_similar_names(kind: str, names: Sequence[str]) -> tuple[str, ...]:
+    """A line if names of `kind` differ only in capitals, spaces at the ends, or the encoding of an accent."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(_normalize_unicode(name).strip().casefold(), []).append(name)
+    similar = [group for group in groups.values() if len(group) > 1]
+    if not similar:
+        return ()
+    more = f" (and {format_count(len(similar) - 1, 'more group')} of names)" if len(similar) > 1 else ""
+    # Two encodings of an accent look the same, so both are written in ASCII.
+    spellings = " and ".join(map(repr if len({*map(_normalize_unicode, similar[0])}) > 1 else ascii, similar[0]))
+    return (f"{kind} {spellings} differ only in spelling{more}; write them the same way if they are one",)
+
+
+def find_number_classes(classes: Sequence[str]) -> tuple[str, ...]:
+    """A line if there are many classes and all are whole numbers, which may be meant as numbers to predict."""
+    if len(classes) <= MANY_CLASSES or not all(re.fullmatch(r"-?\d+", name) for name in classes):
+        return ()
+    return (
+        f"the label has {len(classes)} different whole numbers, which are taken as classes; to predict numbers, give "
+        "target='numbers' (--target numbers), and target='classes' if they are classes",
+    )
+
+
+def _normalize_unicode(name: str) -> str:
+    return unicodedata.normalize("NFC", name)
+
+
+def find_duplicates(
+    dataset: Dataset, rows: Mapping[str, Sequence[np.ndarray]], complete: np.ndarray | None = None
+) -> tuple[str, ...]:
+    """A line if test rows are training rows too: the same features and the same class.
+
+    No line where most rows equal others, or where so many equal rows are likely by chance, as in a table of a few
+    categories.
+
+    Args:
+        complete: whether a row has all its values [M]; rows with filled-in values are not compared.
+    """
+    if len(dataset.x) < MIN_ROWS:
+        return ()
+    targets = dataset.y if dataset.targets is None else dataset.targets[:, 0].view(np.uint32)
+    hashes = _hash_rows(dataset.x, np.asarray(targets))
+    parts = [np.concatenate(rows[part]) for part in ("train", "test")]
+    parts = [part if complete is None else part[complete[part]] for part in parts]
+    train, test = (hashes[part] for part in parts)
+    count = int(np.isin(test, train).sum())
+    if not count or len(np.unique(train)) < len(train) / 2:
+        return ()
+    collision = _collision_probability(dataset.x[parts[0]], np.asarray(targets)[parts[0]])
+    if count < DUPLICATE_FACTOR * len(test) * (1 - (1 - collision) ** len(train)):
+        return ()
+    verb = "is a training row" if count == 1 else "are training rows"
+    return (
+        f"{count} of {len(parts[1])} test rows {verb} too, with the same features and the same label; "
+        "drop duplicates before splitting",
+    )
+
+
+def _collision_probability(x: np.ndarray, targets: np.ndarray) -> float:
+    """The probability that two rows are equal if their values are independent, estimated from pairs of SAMPLE rows."""
+    order = stream(2, len(x)).permutation(len(x))[:SAMPLE]
+    pairs, probability = len(order) * (len(order) - 1), 1.0
+    for column in (targets[order], *x[order].reshape(len(order), -1).T):
+        counts = np.unique(column, return_counts=True)[1]
+        probability *= float((counts * (counts - 1)).sum() / pairs)
+        if not probability:  # a column of different numbers
+            break
+    return probability
+
+
+def _hash_rows(x: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """A number of 64 bits for each row and its label [M]; equal rows have equal ones."""
+    flat = np.ascontiguousarray(x).reshape(len(x), -1)
+    words = flat.view(f"u{flat.itemsize}")
+    factors = stream(1, words.shape[1]).integers(0, 2**63, size=words.shape[1], dtype=np.uint64) * 2 + 1
+    parts = [words[start : start + CHUNK].astype(np.uint64) @ factors for start in range(0, len(words), CHUNK)]
+    return np.asarray(np.concatenate(parts) * np.uint64(0x9E3779B97F4A7C15) + labels.astype(np.uint64))

@@ -1,0 +1,120 @@
+"""Features as arrays of numbers, and the scale of images: bytes are divided by 255, other numbers are as they are."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fedweave.data import Dataset, Partition, check_finite
+from fedweave.data.normalisation import to_float32
+from fedweave.errors import BadInput
+from fedweave.exported_model import WHITE, scale_pixels
+from fedweave.own_data.argument_checks import as_array, check_size
+from fedweave.own_data.column_encoding import convert_input_errors
+
+MOST_CHANNELS = 4  # of images as files have them
+DARK = 32  # whole numbers up to here are hardly the gray values of images from 0 to 255
+
+
+def as_features(x: Any, name: str) -> np.ndarray:
+    """Finite numbers, float32: vectors [M, F], windows [M, T, C] or images [M, C, H, W]; these may be uint8."""
+    values = as_array(x, "x", "give each row the same number of values")
+    if values.dtype.kind not in "biuf" or values.ndim not in (2, 3, 4) or not values.size:
+        raise BadInput(
+            f"x: shape {list(values.shape)}; give vectors [M, F], windows [M, T, C] or images [M, C, H, W] of numbers"
+        )
+    if values.ndim == 4 and values.shape[3] <= MOST_CHANNELS < min(values.shape[1:3]):
+        raise BadInput(
+            f"x: shape {list(values.shape)} has the channels of images last; give [M, C, H, W]: x.transpose(0, 3, 1, 2)"
+        )
+    check_size(values, "x")
+    values = to_bytes(values)
+    if values.dtype != np.uint8 or values.ndim != 4:
+        values = values.astype(np.float32)
+    check_finite(values, f"x of {name}", "drop these rows, or fill them in")
+    return values
+
+
+def is_image(shape: tuple[int, ...]) -> bool:
+    """Whether rows of a shape are images; vectors [F, 1, 1] and windows [C, 1, T] are none."""
+    return len(shape) == 3 and min(shape[1:]) > 1
+
+
+def to_bytes(x: np.ndarray) -> np.ndarray:
+    """Images of whole numbers of any type as uint8 if all are from 0 to 255; other arrays as they are."""
+    whole = is_image(x.shape[1:]) and x.dtype.kind in "iu"
+    return x.astype(np.uint8) if whole and x.min() >= 0 and x.max() <= WHITE else x
+
+
+def describe_pixels(dataset: Dataset, partition: Partition) -> dict[str, float] | None:
+    """How images become inputs: "divisor", 255 or 1, and "low" and "high" of the training rows; None for other rows."""
+    if dataset.kind != "images":
+        return None
+    if dataset.x.dtype == np.uint8:
+        return {"divisor": WHITE, "low": 0, "high": WHITE}
+    if not is_image(dataset.x.shape[1:]):
+        return None
+    parts = [dataset.x[rows] for rows in partition.train if len(rows)]
+    return {
+        "divisor": 1,
+        "low": min(float(part.min()) for part in parts),
+        "high": max(float(part.max()) for part in parts),
+    }
+
+
+def state_scale(dataset: Dataset, partition: Partition) -> str:
+    """`describe_pixels` as a sentence; empty for other rows."""
+    about = describe_pixels(dataset, partition)
+    if about is None:
+        return ""
+    if about["divisor"] == WHITE:
+        return "Images have whole numbers from 0 to 255, which are divided by 255."
+    return f"Images have numbers from {about['low']:g} to {about['high']:g} in training, which are not divided by 255."
+
+
+def as_training(x: np.ndarray, about: Mapping[str, Any]) -> np.ndarray:
+    """New images [M, C, H, W] on the scale of those that `about` describes; see `scale_pixels`.
+
+    Raises:
+        BadInput: values that are on another scale, or may be.
+    """
+    with convert_input_errors():
+        return scale_pixels(x, about.get("pixels")) if x.ndim == 4 and x.dtype.kind in "biuf" else x
+
+
+def as_stored(x: np.ndarray, old: Dataset, partition: Partition) -> np.ndarray:
+    """Rows `x` of newcomers in the type of those of `old`, on the same scale.
+
+    Raises:
+        BadInput: as `as_training`, or fractions where the images of training have whole numbers.
+    """
+    if x.shape[1:] != old.x.shape[1:] or not is_image(x.shape[1:]):
+        return x
+    scaled = as_training(x, {"pixels": describe_pixels(old, partition)})
+    if old.x.dtype != np.uint8:
+        return to_float32(scaled)
+    if (x != x.round()).any():
+        raise BadInput("join: images have fractions, but training had whole numbers from 0 to 255; give x.round()")
+    return x.astype(np.uint8)
+
+
+def find_unscaled(x: np.ndarray, scaled: bool) -> tuple[str, ...]:
+    """A line if images of training are likely to be on another scale than their type says.
+
+    Args:
+        scaled: whether the training rows scale the numbers, so that their range matters little.
+    """
+    if not is_image(x.shape[1:]) or scaled:
+        return ()
+    low, high = float(x.min()), float(x.max())
+    if x.dtype == np.uint8 and 0 < high <= DARK:
+        return (
+            f"x: images of whole numbers are divided by 255, but the largest is {high:g}; if that is white, give "
+            f"x / {high:g}",
+        )
+    if x.dtype != np.uint8 and low >= 0 and DARK < high <= WHITE:
+        return (
+            f"x: images have fractions (floats) from {low:g} to {high:g}, which are not divided by 255; "
+            "give x.astype('uint8') if 255 is white",
+        )
+    return ()

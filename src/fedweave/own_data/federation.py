@@ -1,0 +1,301 @@
+"""A federation in memory: the rows of all clients, the client of each row, and the rows of each part."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from fedweave import data
+from fedweave.data import Dataset, Partition
+from fedweave.errors import BadInput, format_value, prefix_errors
+from fedweave.own_data import column_roles as columns
+from fedweave.own_data import graphs as subgraphs
+from fedweave.own_data import image_files, overview, rows, user_files
+from fedweave.own_data.argument_checks import check_path, check_text
+from fedweave.own_data.column_encoding import Preprocessing, Text
+from fedweave.own_data.row_options import TABLE_OPTIONS, RowOptions, check_names, row_options
+from fedweave.study import plugins
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Federation:
+    """Clients with data of their own.
+
+    Attributes:
+        dataset: the features and classes of all rows.
+        partition: which client holds which rows.
+        setting: name of the partition in tables.
+        partition_block: the block of the partition as in params.yaml.
+        normalize: how features are scaled, by statistics of training rows.
+        shape: of one row as it was given.
+        classes: names of the classes.
+        preprocessing: how the rows of a table became vectors, or None.
+        notes: warnings about the data.
+        rules: `split` and `stride` by which rows became parts and windows: newcomers' rows follow them.
+    """
+
+    dataset: Dataset
+    partition: Partition
+    setting: str
+    partition_block: Mapping[str, Any]
+    normalize: Any = "none"
+    shape: tuple[int, ...] = ()
+    classes: tuple[str, ...] = ()
+    preprocessing: Preprocessing | None = None
+    notes: tuple[str, ...] = field(default=())
+    rules: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_arrays(
+        cls, x: Any, y: Any, *, client: Sequence[Hashable] | None = None, split: Any = None,
+        shares: Mapping[str, float] | None = None, time: Any = None, gap: int = 0, recording: Any = None,
+        group: Any = None, relation: Any = None, val: float | None = None, normalize: Any = None,
+        target: str | None = None, window: int | None = None, horizon: int | None = None, stride: int = 1,
+        name: str = "own-data", seed: int = 0, unit: Any = None,
+    ) -> "Federation":  # fmt: skip
+        """A federation from arrays with one entry per row, or with those of each client: {client: rows}.
+
+        Args:
+            x: vectors [M, F], windows of series [M, T, C], images [M, C, H, W], or a list of texts.
+            y: the class of each row, a number or a name, or a number to predict; see `target`.
+            client: who owns each row; any hashable value, which is also the client's name. None: x and y (and split,
+                time, recording) are {client: rows}.
+            target: "classes" or "numbers". Default: classes, and numbers where one has a fraction.
+            window, horizon: where rows are time steps: known steps and steps to forecast. y has then the value of each
+                step [M], or of several series [M, V]; x has further channels [M, C], or is None.
+            stride: steps between two windows.
+            split: "train", "val" or "test" for each row; {"train": rows, ...}; shares {"train": 0.6, ...}; or a rule:
+                "random", "stratified" (with the mix of classes), "chronological" (a client's first rows train, its last
+                ones test) or "grouped" (whole recordings). Default: chronological where `time` is given, grouped where
+                `recording` is, else stratified.
+            shares: of a rule; default .6/.2/.2.
+            time: of each row: numbers, dates or texts such as 2024-05-31 17:00.
+            gap: rows between two parts in the order of time that are in none.
+            recording: of each row, such as a session: its rows stay in one part, or it is cut by `time` on its own.
+            group: of each row, or {client: group}; for tables and figures alone.
+            relation: a given graph of the clients, as pairs of names, a table of two columns, or its file.
+            val: share of the training rows that validates, where `split` and `shares` give no validation rows.
+            normalize: "none", "standard" (by channel or column, from all training rows), "standard_client" (from
+                those of the client) or "unit". Default: "none", of forecasts "standard". Of tables for forecasts only.
+            name: of the data in tables.
+            seed: of a drawn split.
+            unit: of each row, or {client: unit}: the person, hospital or household behind a client. Tests and intervals
+                take the clients of one unit as one.
+
+        Raises:
+            BadInput: lengths that differ, values that are not finite, parts that overlap or are empty, or labels of
+                test rows that no training row has.
+
+        >>> import numpy as np
+        >>> x, y = np.arange(60.0).reshape(30, 2), np.arange(30) % 2
+        >>> Federation.from_arrays(x, y, client=["Ann", "Bob", "Cy"] * 10)
+        Federation 'own-data': 3 clients, 30 rows of 2 values, 2 classes
+        """
+        options = RowOptions(
+            split, shares, time, gap, recording, group, relation, val, normalize, target, window, horizon, stride, name,
+            seed, unit,
+        )  # fmt: skip
+        return cls(**rows.fields_from_arrays(x, y, client, options))
+
+    @classmethod
+    def from_pandas(
+        cls, table: "pd.DataFrame", *, client: str, label: str | Sequence[str], features: Sequence[str] | None = None,
+        embed: bool | None = None, preprocess: Literal["pooled", "client"] = "pooled",
+        text: Sequence[str] | Mapping[str, int | Sequence[str]] = (), exclude: Sequence[str] = (), **options: Any,
+    ) -> "Federation":  # fmt: skip
+        """A federation from a table.
+
+        Numbers are standardised by training rows, and a missing one becomes their median. A category has one column
+        per value, in which a missing or new value is zero everywhere; or it is embedded by the clients' models, and a
+        missing or new value has a vector of its own. `describe` shows the preprocessing of each column.
+
+        Args:
+            table: one row per example; for forecasts (`window`, `horizon`) one per time step.
+            client, label: names of columns. Forecasts may have several labels, one a series.
+            features, exclude: names of columns; default: all others but those of `exclude`, and none for forecasts.
+            embed: whether categories are embedded, as the model "mlp" can; default: those of more than 100 values.
+            preprocess: "pooled": the training rows of all clients scale a column. "client": the client's own scale it.
+            text: columns whose words are counted in 256 hashes, or {column: number of hashes, or words}.
+            options: those of `from_arrays`; split, time, recording, group and unit may be names of columns.
+
+        Raises:
+            BadInput: a column that is not there or cannot be a feature, and as `from_arrays`.
+
+        >>> import pandas as pd
+        >>> table = pd.DataFrame({"shop": ["A", "B"] * 10, "hour": range(20), "late": ["no", "no", "yes", "yes"] * 5})
+        >>> Federation.from_pandas(table, client="shop", label="late")
+        Federation 'own-data': 2 clients, 20 rows of 1 value, 2 classes
+        """
+        table_options = rows.TableOptions(features, embed, preprocess, text, exclude)
+        return cls(**rows.fields_from_table(table, client, label, table_options, row_options(options, TABLE_OPTIONS)))
+
+    @classmethod
+    def from_file(cls, path: Path | str, *, client: str, label: str | Sequence[str], **options: Any) -> "Federation":
+        """A federation from a CSV, TSV or Parquet file, a folder of them, or from the arrays of an NPZ file.
+
+        Args:
+            path: its name is the default for `name`. In a folder, a file without the column `client` is one client.
+            client, label: names of columns, or of arrays with one entry per row.
+            options: of a table those of `from_pandas`, and `encoding` of a CSV or TSV file (default: UTF-8). Of arrays
+                those of `from_arrays`; `features` ("x"), split, time, recording, group and unit may be names of arrays.
+
+        Raises:
+            BadInput: a file that cannot be read, and as `from_pandas` and `from_arrays`.
+        """
+        check_path(path, "path")
+        arguments = {"name": Path(path).name.split(".")[0] or "own-data", **options}
+        encoding = user_files.check_encoding(Path(path), arguments.pop("encoding", ""))
+        check_names(arguments, TABLE_OPTIONS)
+        if Path(path).suffix.lower() == user_files.ARRAYS:
+            return cls(**rows.fields_from_named_arrays(user_files.read_arrays(path), client, label, arguments))
+        table = columns.read_used_columns(path, client, label, arguments, encoding)
+        with prefix_errors(f"{path}: ", "time: "):
+            return cls.from_pandas(table, client=client, label=label, **arguments)
+
+    @classmethod
+    def from_images(
+        cls, folder: Path | str, table: Any = None, *, file: str = "file", client: str = "client",
+        label: str = "label", size: tuple[int, int] | None = None, **options: Any,
+    ) -> "Federation":  # fmt: skip
+        """A federation from image files.
+
+        Args:
+            folder: of files CLIENT/CLASS/FILE, or of those that `table` names.
+            table: one row per image, or the path of its CSV or Parquet file.
+            file, client, label: names of columns of the table.
+            size: height and width to which images are resized; default: all have the same.
+            options: those of `from_arrays`; split, time, recording, group and unit may be names of columns.
+
+        Raises:
+            BadInput: a file that is missing, damaged or of another size.
+        """
+        check_path(folder, "folder")
+        files = image_files.list_files(folder) if table is None else columns.read_named(table, options, file, client)
+        return cls(**rows.fields_from_images(files, file, client, label, Path(folder), size, row_options(options)))
+
+    @classmethod
+    def from_huggingface(
+        cls, dataset: Any, *, client: str, label: str, image: str | None = None,
+        size: tuple[int, int] | None = None, **options: Any,
+    ) -> "Federation":  # fmt: skip
+        """A federation from a data set of Hugging Face, or anything that has `to_pandas`.
+
+        Args:
+            dataset: one, or a mapping of "train", "validation" and "test" to one each, which is then the split.
+            client, label: names of columns.
+            image: name of the column of images; default: the columns are features of a table.
+            size: as in `from_images`.
+            options: those of `from_pandas`, or of `from_arrays` for images.
+
+        Raises:
+            BadInput: no such data set, and as `from_pandas` and `from_images`.
+        """
+        table = image_files.as_table(dataset)
+        if isinstance(dataset, Mapping) and "split" in table:
+            options = {"split": "split", **options}
+        if image is None:
+            return cls.from_pandas(table, client=client, label=label, **options)
+        return cls(**rows.fields_from_images(table, image, client, label, Path(), size, row_options(options)))
+
+    @classmethod
+    def from_graphs(
+        cls, graphs: Any, edges: Any = None, *, node: str = "node", client: str = "client", label: str = "label",
+        features: Sequence[str] | None = None, exclude: Sequence[str] = (), **options: Any,
+    ) -> "Federation":  # fmt: skip
+        """A federation from one graph per client.
+
+        Args:
+            graphs: (x [V, F], edge_index [2, E], y [V]) of each client, or a mapping of names to these. With `edges`:
+                a table with a row per node, or its file.
+            edges: a table of two columns, or its file: names of nodes. Edges between two clients are left out. All
+                edges are made to run in both directions.
+            node, client, label, features, exclude: names of columns of the table of nodes, as in `from_pandas`.
+            options: those of `from_arrays`; split, time, recording, group and unit may be names of columns. Of graphs
+                without `edges`, split may be one list of "train", "val" or "test" per client, a label per node.
+
+        Raises:
+            BadInput: shapes that do not fit each other, an edge of an unknown node, and as `from_arrays`.
+        """
+        settings = row_options({"name": "own-graphs", **options})
+        if edges is None:
+            return cls(**subgraphs.fields_from_graphs(graphs, settings))
+        return cls(**subgraphs.fields_from_tables(graphs, edges, node, client, label, features, settings, exclude))
+
+    @classmethod
+    def from_dataset(
+        cls, name: str, partition: str | Mapping[str, Any], *, normalize: Any = "none", setting: str | None = None,
+        root: Path | str = "data/raw", **options: Any,
+    ) -> "Federation":  # fmt: skip
+        """A federation from a data set of fedweave; its files are downloaded to `root` if they are missing.
+
+        Args:
+            name: as in `fedweave list datasets`.
+            partition: name of a rule, as in `fedweave list partitions`, or a mapping with its options.
+            normalize: as in a task of params.yaml.
+            setting: how the partition is called in tables; default: its name.
+            root: folder of the files.
+            options: of the partition: its own, clients, seed (default 0) or seeds (a list: one split per repetition).
+
+        Raises:
+            BadInput: an unknown name or option, or data that no source has.
+
+        >>> Federation.from_dataset("digits", "dirichlet", clients=5, beta=0.3)
+        Federation 'digits': 5 clients, 1797 rows of 1 x 8 x 8 values, 10 classes
+        """
+        check_text(name, "name", "digits")
+        check_path(root, "root")
+        if not isinstance(partition, str | Mapping):
+            raise BadInput(f"partition: {format_value(partition)} is neither a name nor a mapping; for example 'iid'")
+        block = {**({"name": partition} if isinstance(partition, str) else partition), **options}
+        block = block if "seeds" in block else {"seed": 0, **block}
+        check_text(block.get("name"), "partition", "iid")
+        plugins.load_if_missing(name, data.DATASETS)
+        plugins.load_if_missing(block.get("name"), data.PARTITIONS)
+        data.download(name, root)
+        dataset = data.load(name, root)
+        client_partition = data.partition(dataset, **data.splits(block)[0])
+        block["clients"] = client_partition.clients  # some rules take their number from the data
+        shape = (1,) if dataset.kind == "series" else dataset.x.shape[1:]
+        classes = dataset.class_names or tuple(map(str, range(dataset.classes)))
+        return cls(dataset, client_partition, setting or str(block["name"]), block, normalize, shape, classes)
+
+    @property
+    def name(self) -> str:
+        """Of the data in tables."""
+        return self.dataset.name
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the clients."""
+        return self.partition.names or tuple(f"client {i}" for i in range(self.partition.clients))
+
+    def __len__(self) -> int:
+        return self.partition.clients
+
+    def __repr__(self) -> str:
+        return overview.summary(self)
+
+    @cached_property
+    def table(self) -> "pd.DataFrame":
+        """One row per client: rows of each part, classes, the share of its most frequent class, its group."""
+        return overview.table(self)
+
+    def describe(self) -> Text:
+        """The content of the federation and the preprocessing of its features, as a text."""
+        lines = [repr(self), *overview.scaling(self), *self.notes, *self.small_clients()]
+        columns = [] if self.preprocessing is None else ["columns, fitted on training rows:", str(self.preprocessing)]
+        return Text("\n".join([*lines, *columns, self.table.to_string(index=False)]))
+
+    def small_clients(self) -> list[str]:
+        """A line if clients have so few test rows that their scores are hardly reliable."""
+        return overview.small_clients(self)
+
+    def majority(self) -> np.ndarray | None:
+        """Accuracy in % of each client [N] for its most frequent training class (NaN without test rows), or None."""
+        return overview.majority(self)

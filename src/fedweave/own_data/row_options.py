@@ -1,0 +1,211 @@
+"""Options of all federations of one's own data, and rows with their clients, targets and parts."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from fedweave.data import Dataset, Partition
+from fedweave.data.normalisation import scale_by_own_rows
+from fedweave.errors import BadInput, choose
+from fedweave.own_data import arrays, data_warnings
+from fedweave.own_data.argument_checks import as_python, check_seed, check_text
+from fedweave.own_data.splits import RULES, SplitOptions, split_rows
+from fedweave.own_data.targets import as_targets, check_classes
+from fedweave.own_data.user_files import read_pairs
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """Options of `Federation.from_arrays`, where they are described."""
+
+    split: Any = None
+    shares: Mapping[str, float] | None = None
+    time: Any = None
+    gap: int = 0
+    recording: Any = None
+    group: Any = None
+    relation: Any = None
+    val: float | None = None
+    normalize: Any = None
+    target: str | None = None
+    window: int | None = None
+    horizon: int | None = None
+    stride: int = 1
+    name: str = "own-data"
+    seed: int = 0
+    unit: Any = None
+    least_classes: int = 2  # newcomers may have one, as training had others
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+        check_text(self.name, "name", "own-data")
+        for name in ("gap", "window", "horizon", "stride"):
+            object.__setattr__(self, name, as_python(getattr(self, name)))
+
+    @property
+    def is_forecast(self) -> bool:
+        """Whether rows are time steps, of which windows are cut."""
+        return self.window is not None or self.horizon is not None
+
+    @property
+    def rule(self) -> str:
+        """The rule of the split that these options name or imply; empty for the default and for given parts."""
+        if self.time is not None or self.recording is not None:
+            return "grouped" if self.time is None else "chronological"
+        return self.split if isinstance(self.split, str) and self.split in RULES else ""
+
+    def build_split_options(self, count: int) -> SplitOptions:
+        """The checked options of a split of `count` rows."""
+        time = None if self.time is None else arrays.as_times(self.time, count)
+        recording = None if self.recording is None else arrays.as_recordings(self.recording, count)
+        return SplitOptions(self.split, self.shares, time, self.gap, recording, self.val, self.seed)
+
+
+TABLE_OPTIONS = ("features", "exclude", "embed", "preprocess", "text")
+NEEDED = {"chronological": "time", "grouped": "recording"}  # rule of a split -> what it needs of each row
+INTERNAL = ("least_classes",)  # options that users do not give
+
+
+def check_names(names: Iterable[str], others: Iterable[str] = ()) -> None:
+    """Refuse a name that is not an option of rows and not in `others`.
+
+    Raises:
+        BadInput: with the nearest name.
+    """
+    known = [field.name for field in fields(RowOptions) if field.name not in INTERNAL]
+    for name in names:
+        choose(name, [*known, *others], "options")
+
+
+def row_options(options: Mapping[str, Any], others: Iterable[str] = ()) -> RowOptions:
+    """The options of rows that a call got; `others` are names of further options of the call.
+
+    Raises:
+        BadInput: an unknown name.
+    """
+    check_names(options, others)
+    return RowOptions(**options)
+
+
+def follow_rule(options: RowOptions, rule: str) -> RowOptions:
+    """The options of newcomers' rows with the rule by which the rows of training were split, unless they name another.
+
+    Raises:
+        BadInput: the rule needs a time or a recording of each row, which is not given.
+    """
+    if options.rule or not (options.split is None or _are_shares(options.split)):
+        return options
+    if needed := NEEDED.get(rule):
+        raise BadInput(
+            f"join: the rows of {options.name} are split by the rule {rule!r}, so newcomers' rows need {needed}= too; "
+            "or name another rule, such as split='random'"
+        )
+    if rule and options.split is not None:
+        return replace(options, split=rule, shares=options.split)
+    return replace(options, split=rule or options.split)
+
+
+def _are_shares(split: Any) -> bool:
+    return isinstance(split, Mapping) and all(isinstance(share, int | float) for share in split.values())
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """Clients, targets and parts of rows, whatever the rows hold.
+
+    Attributes:
+        owner: position of each row's client [M].
+        names: of the clients.
+        labels: class of each row [M], or None.
+        classes: names of the classes.
+        rows: part -> rows of each client.
+        numbers: targets of each row [M, K], where they are not classes.
+    """
+
+    owner: np.ndarray
+    names: tuple[str, ...]
+    labels: np.ndarray | None
+    classes: tuple[str, ...]
+    rows: Mapping[str, tuple[np.ndarray, ...]]
+    numbers: np.ndarray | None = None
+
+
+def arrange(y: Any, client: Any, count: int, options: RowOptions, names: tuple[str, ...] = ()) -> Arrangement:
+    """Assign rows to clients and split them.
+
+    Args:
+        client: who owns each row; a position in `names` where these are given.
+
+    Raises:
+        BadInput: as `Federation.from_arrays`.
+    """
+    labels, classes, numbers = as_targets(y, count, options.target, options.least_classes)
+    owner, names = (client, names) if names else arrays.as_clients(client, count)
+    rows = split_rows(owner, labels, names, options.build_split_options(count))
+    if labels is not None:
+        check_classes(labels, rows, classes)
+    return Arrangement(owner, names, labels, classes, rows, numbers)
+
+
+def client_fields(arrangement: Arrangement, options: RowOptions) -> dict[str, Any]:
+    """The fields of a partition about its clients: names, groups, units and the given client graph."""
+    _check_names(arrangement.names)
+    members, groups = arrays.as_groups(options.group, arrangement.owner, arrangement.names)
+    pairs = None if options.relation is None else read_pairs(options.relation, "relation")
+    relation = None if pairs is None else arrays.as_relation(pairs, arrangement.names)
+    units = arrays.as_units(options.unit, arrangement.owner, arrangement.names)
+    return {
+        "names": arrangement.names, "group": members, "group_names": groups, "relation": relation, "units": units
+    }  # fmt: skip
+
+
+def _check_names(names: tuple[str, ...]) -> None:
+    """Refuse a client without a name: results and messages could not name it.
+
+    Raises:
+        BadInput: naming the client before it, if there is one.
+    """
+    empty = next((i for i, name in enumerate(names) if not name.strip()), None)
+    if empty is not None:
+        raise BadInput(
+            f"client: {names[empty]!r} is not a name of a client; name these rows, or leave them out (the others: "
+            f"{', '.join([*names[:empty], *names[empty + 1 :]][:3])})"
+        )
+
+
+def federation_fields(
+    dataset: Dataset, arrangement: Arrangement, options: RowOptions, shape: tuple[int, ...], notes: tuple[str, ...]
+) -> dict[str, Any]:
+    """The fields of a federation of independent rows."""
+    rows = arrangement.rows
+    partition = Partition(rows["train"], rows["val"], rows["test"], **client_fields(arrangement, options))
+    return partition_fields(dataset, partition, arrangement, options, shape, notes)
+
+
+def partition_fields(
+    dataset: Dataset,
+    partition: Partition,
+    arrangement: Arrangement,
+    options: RowOptions,
+    shape: tuple[int, ...],
+    notes: tuple[str, ...],
+) -> dict[str, Any]:
+    """The fields of a federation whose partition is given."""
+    spelling_notes = (
+        *data_warnings.find_similar_names("clients", arrangement.names),
+        *data_warnings.find_similar_names("classes", arrangement.classes),
+        *(data_warnings.find_number_classes(arrangement.classes) if options.target is None else ()),
+    )
+    return {
+        "dataset": dataset,
+        "partition": partition,
+        "setting": "own",
+        "partition_block": arrays.partition_block(dataset, partition),
+        "normalize": scale_by_own_rows(dataset, partition, options.normalize or "none"),
+        "shape": tuple(shape),
+        "classes": arrangement.classes,
+        "notes": (*notes, *spelling_notes),
+        "rules": {"split": options.rule, "stride": options.stride},
+    }

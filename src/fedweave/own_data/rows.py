@@ -1,0 +1,289 @@
+"""Federations of independent rows: the client of each row, the parts, and how columns become numbers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from fedweave import exported_model
+from fedweave.data import Dataset
+from fedweave.errors import BadInput, choose, format_value
+from fedweave.own_data import arrays, data_warnings, forecast_windows, image_files
+from fedweave.own_data.argument_checks import as_names, check_flag
+from fedweave.own_data.arrays_by_client import join_clients
+from fedweave.own_data.column_encoding import HASHED, Preprocessing, fit_columns
+from fedweave.own_data.column_roles import (
+    COLUMN_OPTIONS,
+    check_column,
+    check_roles,
+    column_values,
+    feature_columns,
+    named_columns,
+)
+from fedweave.own_data.features import as_features, find_unscaled
+from fedweave.own_data.row_options import Arrangement, RowOptions, arrange, federation_fields
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCALING_NOTES = {
+    "standard": "Features are scaled by the training rows of all clients together.",
+    "standard_client": "Features are scaled by each client's own training rows.",
+}
+TARGET_NOTES = {
+    "pooled": "Targets are scaled by the training rows of all clients together; scores are in their own unit.",
+    "client": "Targets are scaled by each client's own training rows; scores are in their own unit.",
+}
+TEXT_COLUMN = "text"  # name of the column of a list of texts
+Words = Mapping[str, int | Sequence[str]]
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """Options of `Federation.from_pandas`, where they are described."""
+
+    features: Sequence[str] | None = None
+    embed: bool | None = None
+    preprocess: Literal["pooled", "client"] = "pooled"
+    text: Sequence[str] | Words = ()
+    exclude: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if self.embed is not None:
+            check_flag(self.embed, "embed")
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether the rows of all clients scale a column.
+
+        Raises:
+            BadInput: another word.
+        """
+        return choose(self.preprocess, ("pooled", "client"), "preprocess") == "pooled"
+
+    def words(self, features: Sequence[str]) -> Words:
+        """Column of texts -> its words, or how many hashes.
+
+        Raises:
+            BadInput: a column that is not a feature.
+        """
+        texts = self.text
+        if not isinstance(texts, Mapping):
+            texts = dict.fromkeys(as_names(texts, "text", 0), HASHED)
+        vocabularies = dict(texts)
+        for name in vocabularies:
+            choose(name, features, "text")
+        return vocabularies
+
+
+def fields_from_arrays(x: Any, y: Any, client: Any, options: RowOptions) -> dict[str, Any]:
+    """The fields of a federation of arrays."""
+    x, y, client, options = join_clients(x, y, client, options)
+    if options.is_forecast:
+        return forecast_windows.fields_from_steps(y, x, client, options)
+    if are_texts(x):
+        columns = TableOptions([TEXT_COLUMN], text=[TEXT_COLUMN])
+        return fields_from_table(text_table(x, y, client), "client", "label", columns, options)
+    values = as_features(x, options.name)
+    arrangement = arrange(y, client, len(values), options)
+    scaling = options.normalize.get("name") if isinstance(options.normalize, Mapping) else options.normalize
+    scope = "client" if scaling == "standard_client" else "pooled"
+    note = [SCALING_NOTES.get(str(scaling), ""), *([TARGET_NOTES[scope]] if arrangement.numbers is not None else [])]
+    dataset = _build_dataset(exported_model.as_images(values), arrangement, options, " ".join(filter(None, note)))
+    if arrangement.numbers is not None and scope == "client":
+        options = replace(options, normalize={"name": scaling, "targets": scope})
+    notes = data_warnings.find_duplicates(dataset, arrangement.rows) + find_unscaled(dataset.x, bool(note[0]))
+    return federation_fields(dataset, arrangement, options, values.shape[1:], notes)
+
+
+def text_table(x: Any, y: Any, client: Any) -> "pd.DataFrame":
+    """A list of texts with the label and the client of each, as a table.
+
+    Raises:
+        BadInput: lengths that differ.
+    """
+    import pandas as pd
+
+    label = arrays.as_column(np.asarray(y, dtype=object), "y", len(x))
+    arrays.as_clients(client, len(x))
+    return pd.DataFrame({TEXT_COLUMN: [*x], "client": [*client], "label": pd.Series([*label])})
+
+
+def are_texts(x: Any) -> bool:
+    """Whether `x` is a list of texts."""
+    try:
+        flat = np.asarray(x) if hasattr(x, "dtype") or isinstance(x, list | tuple) else np.zeros(0)
+    except ValueError:  # rows of different lengths
+        return False
+    return flat.ndim == 1 and len(flat) > 0 and isinstance(flat[0], str)
+
+
+def _build_dataset(x: np.ndarray, arrangement: Arrangement, options: RowOptions, note: str, **more: Any) -> Dataset:
+    return Dataset(
+        options.name, "images", x, arrangement.labels, len(arrangement.classes), note=note,
+        targets=arrangement.numbers, class_names=arrangement.classes, **more,
+    )  # fmt: skip
+
+
+def fields_from_table(
+    table: "pd.DataFrame",
+    client: str,
+    label: str | Sequence[str],
+    columns: TableOptions,
+    options: RowOptions,
+    preprocessing: Preprocessing | None = None,
+) -> dict[str, Any]:
+    """The fields of a federation of a table.
+
+    Args:
+        preprocessing: of the columns, from a training without these clients; default: fitted on the training rows.
+    """
+    option_columns = named_columns(table, options)
+    if options.is_forecast:
+        return _fields_from_series(table, client, label, columns, options, option_columns)
+    _refuse_scaling(options.normalize)
+    if not isinstance(label, str) and len(as_names(label, "label")) > 1:
+        raise BadInput(f"label: {[*label]} are several columns, which only forecasts have; give window and horizon")
+    target = str(as_names(label, "label")[0])
+    selected = feature_columns(table, client, [target], columns.features, option_columns, exclude=columns.exclude)
+    options = replace(options, **{key: column_values(table, column) for key, column in option_columns.items()})
+    arrangement = arrange(column_values(table, target), column_values(table, client), len(table), options)
+    train = arrangement.rows["train"]
+    if preprocessing is None:
+        words = columns.words(selected)
+        preprocessing = fit_columns(table, selected, train, columns.embed, columns.is_pooled, words)
+    else:
+        preprocessing = preprocessing.with_clients(table, train)
+    known_clients = max(0, preprocessing.clients - len(arrangement.names))  # they come first
+    encoded = preprocessing.encode(table, arrangement.owner + known_clients)
+    numbers, scaled = arrangement.numbers, "standard" if columns.is_pooled else "standard_client"
+    has_numbers = any(not (column.levels or column.is_text) for column in preprocessing.columns)
+    sentences = [SCALING_NOTES[scaled]] * has_numbers + [TARGET_NOTES[columns.preprocess]] * (numbers is not None)
+    dataset = _build_dataset(
+        exported_model.as_images(encoded), arrangement, options, " ".join(sentences),
+        categories=preprocessing.categories, columns=tuple(preprocessing.as_data()), client_column=client,
+    )  # fmt: skip
+    if numbers is not None and not columns.is_pooled:
+        options = replace(options, normalize={"name": "none", "targets": "client"})
+    notes = _warnings(table, selected, arrangement, dataset, preprocessing)
+    fields = federation_fields(dataset, arrangement, options, encoded.shape[1:], notes)
+    return {**fields, "preprocessing": preprocessing}
+
+
+def _refuse_scaling(normalize: Any) -> None:
+    """Refuse a scaling of arrays, which would scale the encoded columns a second time."""
+    if normalize is not None:
+        raise BadInput(
+            f"normalize: {format_value(normalize)} does not fit the columns of a table, or texts, which are scaled "
+            "already; leave it out, and give preprocess='client' for columns by each client's own rows"
+        )
+
+
+def _warnings(
+    table: "pd.DataFrame",
+    features: Sequence[str],
+    arrangement: Arrangement,
+    dataset: Dataset,
+    preprocessing: Preprocessing,
+) -> tuple[str, ...]:
+    """Warnings about the columns and rows of a table, one line each."""
+    train = np.concatenate(arrangement.rows["train"])
+    whole_rows = table[[*features]].notna().all(axis=1).to_numpy()
+    return (
+        *data_warnings.find_label_leakage(table, features, arrangement, train),
+        *data_warnings.find_duplicates(dataset, arrangement.rows, whole_rows),
+        *data_warnings.find_misread_columns(table, preprocessing.columns, len(train)),
+        *data_warnings.find_infinite(table, preprocessing.columns),
+    )
+
+
+def _fields_from_series(
+    table: "pd.DataFrame",
+    client: str,
+    label: str | Sequence[str],
+    columns: TableOptions,
+    options: RowOptions,
+    option_columns: Mapping[str, str],
+) -> dict[str, Any]:
+    """The fields of a federation of a table whose rows are time steps."""
+    if columns.embed is not None or columns.text:
+        raise BadInput(
+            f"{'text' if columns.text else 'embed'}: does not fit forecasts, whose columns are numbers; drop it"
+        )
+    if columns.exclude:
+        raise BadInput("exclude: forecasts read the label and `features` alone; drop it")
+    labels = as_names(label, "label")
+    others = feature_columns(
+        table, client, labels, () if columns.features is None else columns.features, option_columns, least=0
+    )
+    options = replace(options, **{key: column_values(table, column) for key, column in option_columns.items()})
+    if not columns.is_pooled:
+        options = replace(options, normalize=options.normalize or "standard_client")
+    channels = [forecast_windows.as_channels(table[name].to_numpy(), f"column {name!r}") for name in (*labels, *others)]
+    values = np.concatenate(channels[: len(labels)], axis=1)
+    other_values = np.concatenate(channels[len(labels) :], axis=1) if others else None
+    fields = forecast_windows.fields_from_steps(values, other_values, column_values(table, client), options)
+    fields["dataset"] = replace(fields["dataset"], client_column=client)
+    roles = [{"name": name, "role": "value"} for name in (*labels, *others)]
+    if "time" in option_columns:
+        roles += [{"name": option_columns["time"], "role": "time"}, {"name": client, "role": "client"}]
+        fields["dataset"] = replace(fields["dataset"], columns=tuple(roles))
+    return fields
+
+
+def fields_from_named_arrays(
+    stored: Mapping[str, np.ndarray], client: str, label: str | Sequence[str], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The fields of a federation of the arrays of a file.
+
+    Raises:
+        BadInput: an array is not there, several are named where one is needed, or an option is one of tables.
+    """
+    arguments = dict(options)
+    features = arguments.pop("features", None)
+    table_only = next((key for key in ("exclude", "embed", "preprocess", "text") if key in arguments), None)
+    if table_only:
+        raise BadInput(f"{table_only}: is an option of tables, and this file holds arrays; leave it out")
+    option_arrays = {key: arguments[key] for key in COLUMN_OPTIONS if isinstance(arguments.get(key), str)}
+    option_arrays = {key: name for key, name in option_arrays.items() if key != "split" or name in stored}
+    target, feature_name = (_one_name(*pair) for pair in ((label, "label"), (features or "x", "features")))
+    check_roles(client, [target], option_arrays)
+    without_features = features is None and arguments.get("window") is not None and feature_name not in stored
+    for name in (*([] if without_features else [feature_name]), client, target, *option_arrays.values()):
+        if not isinstance(name, str) or name not in stored:
+            raise BadInput(f"arrays: there is no {format_value(name)}; the file has {', '.join(stored)}")
+    arguments |= {key: stored[name] for key, name in option_arrays.items()}
+    return fields_from_arrays(
+        None if without_features else stored[feature_name], stored[target], stored[client], RowOptions(**arguments)
+    )
+
+
+def _one_name(value: Any, option: str) -> str:
+    names = as_names(value, option)
+    if len(names) > 1:
+        raise BadInput(f"{option}: {names} are several arrays; give one")
+    return str(names[0])
+
+
+def fields_from_images(
+    table: "pd.DataFrame",
+    image: str,
+    client: str,
+    label: str,
+    root: Path,
+    size: tuple[int, int] | None,
+    options: RowOptions,
+) -> dict[str, Any]:
+    """The fields of a federation of images that a column of a table names or holds."""
+    option_columns = named_columns(table, options)
+    check_column(table, image, "image")
+    feature_columns(table, client, [label], [image], option_columns)
+    options = replace(options, **{key: column_values(table, column) for key, column in option_columns.items()})
+    x = image_files.load(table[image].tolist(), root, size)
+    fields = fields_from_arrays(x, column_values(table, label), column_values(table, client), options)
+    return {
+        **fields,
+        "dataset": replace(fields["dataset"], columns=(image_files.describe(image, size),), client_column=client),
+    }

@@ -1,0 +1,130 @@
+"""The targets of a prediction: classes, or numbers."""
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedweave.errors import BadInput, choose, format_count
+from fedweave.own_data.argument_checks import check_kind, check_missing, check_size
+from fedweave.own_data.arrays import as_classes, as_column
+from fedweave.own_data.data_warnings import MIN_NUMBER_SHARE
+
+KINDS = ("classes", "numbers")
+MAX_INTEGER_CLASSES = 100  # with more different whole numbers it is not clear that they are classes
+MAX_NUMERIC_TEXTS = 10  # with more different texts that are numbers it is not clear that they are classes
+NUMBER = r"\s*[+-]?\d[\d.,' ]*"  # with a comma as the decimal mark, or with thousands separators
+
+
+class Targets(NamedTuple):
+    """Targets of all rows: class numbers [M] and the names of the classes, or numbers [M, 1]."""
+
+    labels: np.ndarray | None
+    classes: tuple[str, ...]
+    numbers: np.ndarray | None
+
+
+def as_targets(y: Any, count: int, target: str | None = None, least: int = 2) -> Targets:
+    """Classes where `y` holds names, truth values or few whole numbers, and numbers where it has fractions.
+
+    Args:
+        y: the target of each row.
+        count: of rows.
+        target: "classes" or "numbers"; None decides as above.
+        least: different classes that there must be.
+
+    Raises:
+        BadInput: a target is missing, or no number where numbers are wanted, or it is not clear which kind is meant.
+    """
+    if target is not None:
+        choose(target, KINDS, "target")
+    column = as_column(y, "y", count)
+    if column.dtype.kind not in "biuf":
+        check_missing(y, "y")
+    if column.dtype == object and {*map(type, column.tolist())} == {Decimal}:
+        column = column.astype(np.float64)
+    check_kind(column, "y")
+    check_size(column, "y")
+    if target == "numbers":
+        return Targets(None, (), as_values(column))
+    if target is None and np.issubdtype(column.dtype, np.floating):
+        if not np.isfinite(column).all():
+            raise BadInput(
+                "y: is missing or infinite in "
+                f"{format_count(int((~np.isfinite(column)).sum()), 'row')}; drop them first"
+            )
+        if (column != column.round()).any():
+            return Targets(None, (), as_values(column))
+    labels, classes = as_classes(column, count, least)
+    if target is None and column.dtype.kind in "OU":
+        _refuse_numbers(labels, classes)
+    if target is None and column.dtype.kind in "iuf" and len(classes) > MAX_INTEGER_CLASSES:
+        raise BadInput(
+            f"y: has {len(classes)} different whole numbers; say what they are: target='numbers' or target='classes'"
+        )
+    return Targets(labels, classes, None)
+
+
+def _refuse_numbers(labels: np.ndarray, classes: tuple[str, ...]) -> None:
+    """Refuse texts that are numbers but for a few: they are more likely numbers to predict than classes.
+
+    Raises:
+        BadInput: naming a number, and a text that is none.
+    """
+    numbers = [name for name in classes if re.fullmatch(NUMBER, name)]
+    is_number = np.isin(classes, numbers)
+    others, share = [*np.array(classes)[~is_number]], is_number[labels].mean()
+    if len(numbers) <= MAX_NUMERIC_TEXTS or share <= MIN_NUMBER_SHARE:
+        return
+    if others or not all(map(str.isdigit, numbers)):
+        but = f", but not {str(others[0])!r}" if others else ""
+        raise BadInput(
+            f"y: the labels are texts, and most of them are numbers, such as {numbers[0]!r}{but}; make numbers of all, "
+            "without thousands separators, or say target='classes'"
+        )
+
+
+def check_classes(labels: np.ndarray, rows: Mapping[str, Any], classes: tuple[str, ...]) -> None:
+    """Refuse test rows of a class that no training row has: no model can learn it.
+
+    Raises:
+        BadInput: naming such a class.
+    """
+    test, train = (
+        np.bincount(labels[np.concatenate(rows[part])], minlength=len(classes)) for part in ("test", "train")
+    )
+    untrained = np.flatnonzero((test > 0) & (train == 0))
+    if len(untrained):
+        examples = ", ".join(repr(classes[c]) for c in untrained[:3]) + (", ..." if len(untrained) > 3 else "")
+        are_numbers = all(re.fullmatch(r"-?\d+", name) for name in classes)
+        advice = "; if the label is a number to predict, give target='numbers'" if are_numbers else ""
+        raise BadInput(
+            f"y: test rows have labels that no training row has: {examples}; give these more training rows, "
+            f"or leave their rows out{advice}"
+        )
+
+
+def as_values(column: np.ndarray) -> np.ndarray:
+    """Finite float32 [M, 1].
+
+    Raises:
+        BadInput: a target is not a number, or all are the same.
+    """
+    try:
+        values = (column.astype(object) if column.dtype.kind == "U" else column).astype(np.float64)
+    except (ValueError, TypeError) as error:
+        raise BadInput(
+            f"y: holds a value that is not a number ({error}); drop its row, or use target='classes'"
+        ) from error
+    check_size(values, "y")
+    bad = ~np.isfinite(values.astype(np.float32))
+    if bad.any():
+        raise BadInput(
+            f"y: is missing or infinite in {format_count(int(bad.sum()), 'row')}, first in row "
+            f"{int(bad.argmax())}; drop them"
+        )
+    if np.ptp(values) == 0:
+        raise BadInput(f"y: all numbers are {values[0]:g}; there is nothing to learn")
+    return values.astype(np.float32)[:, None]

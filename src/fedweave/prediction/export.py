@@ -1,0 +1,254 @@
+"""One client's model in a folder of its own, which predicts raw rows without fedweave's code."""
+
+import contextlib
+import io
+import json
+import platform
+import shutil
+import warnings
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from fedweave import exported_model
+from fedweave.comparison import results_folder
+from fedweave.errors import BadInput
+from fedweave.files.atomic import check_writable, read, user_errors, write_atomic
+from fedweave.own_data import image_files
+from fedweave.prediction import packing
+from fedweave.prediction.predictor import Predictor
+from fedweave.runs.serving import DeployedModels
+from fedweave.tensors.trees import Tree
+
+if TYPE_CHECKING:
+    from fedweave.comparison.method_result import MethodResult
+
+MAX_REASON = 200  # characters of an error of PyTorch
+CODE, MODULE, RUN = "code", "fedweave_export", "run"
+MLMODEL = """flavors:
+  python_function:
+    loader_module: {module}
+    code: {code}
+    env: {{conda: conda.yaml, virtualenv: python_env.yaml}}
+    python_version: {python}
+"""
+README = """# {label} of {client}, trained on {data}
+
+    import sys
+    import pandas as pd
+    sys.path.insert(0, "{folder}/{code}")
+    from {module} import load
+    rows = {rows}
+    load("{folder}").predict(rows)
+
+`mlflow models serve --env-manager local --model-uri {folder}` serves it. `export.json` says which rows it takes and
+how they are scaled; `requirements.txt` has the versions that it was made with.
+{needs}"""
+NEEDS = """
+PyTorch could make no program of this model, so fedweave {fedweave} must be installed. PyTorch's reason: {reason}
+"""
+
+
+class Program(nn.Module):
+    """A client's model as a function of its weights by name and of scaled inputs."""
+
+    def __init__(self, models: DeployedModels, spec: Any, names: list[str], client: int) -> None:
+        super().__init__()
+        self.models, self.spec, self.names, self.client = models, spec, names, client
+
+    def forward(self, weights: dict[str, Tensor], x: Tensor) -> Tensor:
+        """Outputs [M, C] of inputs [M, ...]."""
+        tree = pytree.tree_unflatten([weights[name] for name in self.names], self.spec)
+        return self.models.outputs(tree, x, self.client)
+
+
+def export(result: "MethodResult", target: Path, predictor: Predictor, client: Any, seed: int | None) -> Path:
+    """Write the model of `client`; see `MethodResult.export`.
+
+    Raises:
+        BadInput: an unknown client or seed, or a folder with other content or cannot be written.
+    """
+    with user_errors():
+        return _export(result, target, predictor, client, seed)
+
+
+def _export(result: "MethodResult", target: Path, predictor: Predictor, client: Any, seed: int | None) -> Path:
+    position = predictor.position(client)
+    name, seed = predictor.names[position], predictor.models.select_seed(seed)
+    identity = {"method": result.run.label, "data": result.run.info["dataset"], "client": name}
+    _check_target(target, identity)
+    model = predictor.models.select_model(seed, position)
+    weights, spec = flatten(model)
+    about = {**_describe_inputs(predictor, position), "client": name, "position": position, "seed": seed}
+    program, reason = _export_program(predictor, spec, weights, position, about)
+    if program is None and "code" in result.run.info["spec"]["task"]["model"]:
+        raise BadInput(
+            f"export: PyTorch can make no program of {result.name} ({reason}), and its model has no name, by which "
+            "fedweave could run it; enter it with @fedweave.model"
+        )
+    check_writable(target)
+    one_file = f"{CODE}/{MODULE}.py"  # the code of earlier versions
+    for file in (exported_model.ABOUT, exported_model.PROGRAM, exported_model.WEIGHTS, one_file):
+        (target / file).unlink(missing_ok=True)
+    save_file(weights, target / exported_model.WEIGHTS)
+    if program is None:
+        (target / RUN).mkdir(exist_ok=True)
+        packing.pack(result.run, target / RUN)
+    else:
+        torch.export.save(program, target / exported_model.PROGRAM)
+    about |= {"program": program is not None, "no_program": reason, "versions": _versions(about)}
+    about |= {**identity, "metric": result.run.info["metric"]}
+    _write_files(target, about)
+    # The last file: its presence marks a complete export.
+    write_atomic(target / exported_model.ABOUT, json.dumps(about, indent=1, default=str) + "\n")
+    return target
+
+
+def _check_target(target: Path, identity: Mapping[str, str]) -> None:
+    """Refuse a folder with other content than an export of the same method, data and client, which is replaced.
+
+    Raises:
+        BadInput: naming what it holds.
+    """
+    if not target.exists() or not any(target.iterdir()):
+        return
+    about = target / exported_model.ABOUT
+    if not about.is_file():
+        raise BadInput(f"export: {target} is not an empty folder; choose another one")
+    stored = read(about, lambda file: dict(json.loads(file.read_text(encoding="utf-8"))), "choose an empty folder")
+    if any(stored.get(key) != value for key, value in identity.items()):
+        label, data, client = (stored.get(key) for key in ("method", "data", "client"))
+        raise BadInput(f"export: {target} holds the model of {client!r} ({label} on {data}); choose an empty folder")
+
+
+def flatten(model: Tree) -> tuple[dict[str, Tensor], Any]:
+    """(tensors of a model by name, the structure of the model's tree)."""
+    pairs, spec = pytree.tree_flatten_with_path(model)
+    named = {
+        ".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path): value.detach()
+        .clone()
+        .contiguous()
+        for path, value in pairs
+    }
+    return named, spec
+
+
+def _describe_inputs(predictor: Predictor, client: int) -> dict[str, Any]:
+    """How raw rows of one client become inputs, and what outputs are."""
+    about = predictor.about
+    scaling = results_folder.scaling(about)
+    subtracted, divisor = scaling.numbers(client)
+    units: dict[str, Any] = {"offset": [], "unit": []}
+    if about.get("offset"):
+        units = {key: about[key][client] for key in units}
+    elif about["kind"] == "series":
+        units = {"offset": subtracted.ravel().tolist(), "unit": divisor.ravel().tolist()}
+    layout = about["layout"]
+    series = [sum(layout[key] for key in ("window", "horizon")), 2] if about["kind"] == "series" else None
+    nodes = int(predictor.models.graphs[client][0][0].max()) + 1 if about["kind"] == "graph" else 0
+    return {
+        "kind": about["kind"],
+        "shape": series or [*about["shape"]],
+        "window": layout.get("window", 0),
+        "nodes": nodes,
+        "classes": [*about["classes"]],
+        "targets": about.get("targets", "forecasts" if about["kind"] == "series" else "classes"),
+        "pixels": about.get("pixels"),
+        "columns": _describe_columns(predictor, client),
+        "client_column": about.get("client_column", ""),
+        "scaling": {"subtracted": subtracted.tolist(), "divisor": divisor.tolist(), "rows": scaling.rows},
+        **units,
+    }
+
+
+def _describe_columns(predictor: Predictor, client: int) -> Any:
+    """How a table becomes inputs; None for arrays, and for files of images, of which a folder reads arrays."""
+    columns = results_folder.columns(predictor.about)
+    if columns is not None:
+        return columns.of_client(client).as_data()
+    stored = predictor.about["columns"]
+    return None if image_files.are_images(stored) else stored
+
+
+def _export_program(
+    predictor: Predictor, spec: Any, weights: dict[str, Tensor], client: int, about: dict[str, Any]
+) -> tuple[torch.export.ExportedProgram | None, str]:
+    """The model as a program of PyTorch; None, and why, where PyTorch cannot make one with the same outputs."""
+    module = Program(predictor.models, spec, [*weights], client)
+    count = about["nodes"] or 3
+    shape = about["shape"] if about["kind"] == "series" else predictor.about["stored"]
+    x = torch.zeros(count, *shape)
+    rows = None if about["kind"] == "graph" else {0: torch.export.Dim("rows", min=2, max=exported_model.MAX_ROWS)}
+    try:
+        # PyTorch prints what it has traced before it raises an error.
+        with warnings.catch_warnings(), torch.no_grad(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            program = torch.export.export(
+                module, (weights, x), dynamic_shapes=(dict.fromkeys(weights), rows), strict=False
+            )
+            large_batch = x if rows is None else torch.zeros(exported_model.MAX_ROWS, *shape)
+            agrees = torch.allclose(program.module()(weights, large_batch), module(weights, large_batch), atol=1e-6)
+    except Exception as error:  # models that PyTorch cannot trace raise errors of any type
+        return None, " ".join(f"{type(error).__name__}: {error}".split("Suggested fixes")[0].split())[:MAX_REASON]
+    return (program, "") if agrees else (None, "its outputs differ from the model's")
+
+
+def run_weights(folder: Path) -> Any:
+    """A function of inputs [M, ...] where there is no program: the model, by the code of fedweave."""
+    about = json.loads((folder / exported_model.ABOUT).read_text(encoding="utf-8"))
+    models = packing.unpack(folder / RUN).models
+    tensors, spec = flatten(models.select_model(about["seed"], about["position"]))
+    weights = load_file(folder / exported_model.WEIGHTS)
+    tree = pytree.tree_unflatten([weights[name] for name in tensors], spec)
+
+    def run(x: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            return models.outputs(tree, torch.from_numpy(x), about["position"]).numpy()
+
+    return run
+
+
+def _describe_array(about: dict[str, Any]) -> str:
+    """Shape and scale of an array of rows."""
+    pixels = about["pixels"]
+    scale = f" of numbers from {pixels['low']:g} to {pixels['high']:g}" if pixels else ""
+    return f"an array [M, {', '.join(map(str, about['shape']))}]{scale}"
+
+
+def _versions(about: dict[str, Any]) -> dict[str, str]:
+    """Versions of the packages that the folder needs, and of fedweave and Python."""
+    texts = any(column.get("buckets") or column.get("words") for column in about["columns"] or ())
+    names = ("numpy", "pandas", "safetensors", "torch", *(["scikit-learn"] if texts else []))
+    versions = {name: version(name).split("+")[0] for name in names}
+    return {**versions, "fedweave": version("fedweave"), "python": platform.python_version()}
+
+
+def _write_files(target: Path, about: dict[str, Any]) -> None:
+    """Code, README, and what MLflow reads."""
+    (target / CODE / MODULE).mkdir(parents=True, exist_ok=True)
+    for file in Path(exported_model.__file__).parent.glob("*.py"):
+        shutil.copyfile(file, target / CODE / MODULE / file.name)
+    versions = about["versions"]
+    packages = [name for name in versions if name != "python" and (name != "fedweave" or not about["program"])]
+    pins = [f"{name}=={versions[name]}" for name in packages]
+    rows = 'pd.read_csv("new.csv")' if about["columns"] else f"...  # {_describe_array(about)}"
+    needs = "" if about["program"] else NEEDS.format(fedweave=versions["fedweave"], reason=about["no_program"])
+    fields = {key: about[key] for key in ("client", "data")} | {"label": about["method"], "rows": rows, "needs": needs}
+    listed = "".join(f"  - {pin}\n" for pin in pins)
+    nested = "".join(f"      - {pin}\n" for pin in pins)
+    texts = {
+        "MLmodel": MLMODEL.format(module=MODULE, code=CODE, python=versions["python"]),
+        "README.md": README.format(**fields, code=CODE, module=MODULE, folder=target.name),
+        "requirements.txt": "\n".join(pins) + "\n",
+        "python_env.yaml": f"python: {versions['python']}\ndependencies:\n{listed}",
+        "conda.yaml": f"dependencies:\n  - python={versions['python']}\n  - pip\n  - pip:\n{nested}name: fedweave\n",
+    }
+    for name, text in texts.items():
+        write_atomic(target / name, text)

@@ -1,0 +1,90 @@
+"""A finished run in one folder that predicts by itself: models, graphs, and how raw rows become inputs."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedweave.comparison import results_folder
+from fedweave.errors import BadInput
+from fedweave.own_data import image_files
+from fedweave.own_data.column_encoding import Preprocessing
+from fedweave.prediction import predictor
+from fedweave.prediction.predictor import Predictor, RunData
+from fedweave.results import Run
+from fedweave.runs import serving
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+RUN, ABOUT = "run.json", "data.json"
+
+
+def pack(run: Run, folder: Path) -> "np.ndarray | pd.DataFrame | None":
+    """Gather in `folder` what the models of `run` need to predict; returns raw rows of its first client as an example.
+
+    None where that is not possible: no models, a model without a name, or data that do not exist any more.
+    """
+    models = sorted(run.folder.glob(serving.MODELS))
+    if not models or "code" in run.info["spec"]["task"]["model"]:
+        return None
+    try:
+        about, _, run_data = predictor.read_inputs(run)
+    except BadInput:
+        return None
+    if image_files.are_images(about["columns"]):  # a server shall not open files that a request names
+        about["columns"] = None
+    for file in (run.folder / RUN, *models):
+        shutil.copy(file, folder)
+    (folder / ABOUT).write_text(json.dumps(about, default=str), encoding="utf-8")
+    if about["kind"] == "graph":
+        _pack_graphs(run, run_data, folder / serving.GRAPHS)
+    return build_example(about, run_data, run)
+
+
+def unpack(folder: Path) -> Predictor:
+    """What `pack` gathered, ready to predict.
+
+    Raises:
+        BadInput: the run's settings do not fit the code any more.
+    """
+    info, about = (json.loads((folder / name).read_text(encoding="utf-8")) for name in (RUN, ABOUT))
+    names = predictor.client_names(info)
+    return predictor.build_predictor(info, about, folder, serving.read_graphs(folder / serving.GRAPHS), names)
+
+
+def _pack_graphs(run: Run, run_data: RunData | None, target: Path) -> None:
+    if run_data is not None:
+        serving.write_graphs(target, run_data.partition)
+    else:
+        shutil.copy(results_folder.partition_folder(run.folder.parents[1], run.task) / serving.GRAPHS, target)
+
+
+def build_example(about: dict[str, Any], run_data: RunData | None, run: Run) -> "np.ndarray | pd.DataFrame":
+    """Rows as users send them: two test rows of the first client with a model, or zeros where the arrays are missing.
+
+    Of a graph, the features of all nodes of that client; of a table, one typical row.
+    """
+    first = run.evaluated_clients[0]
+    if columns := results_folder.columns(about):
+        return _typical_row(columns)
+    if about["kind"] == "series":
+        return np.zeros((2, sum(about["layout"][name] for name in serving.SPAN), 2), dtype=np.float32)
+    if about["kind"] == "graph":
+        if run_data is not None and run_data.partition.nodes is not None:
+            return np.asarray(run_data.dataset.x[run_data.partition.nodes[first]])
+        graphs = serving.read_graphs(results_folder.partition_folder(run.folder.parents[1], run.task) / serving.GRAPHS)
+        return np.zeros((int(graphs[first][0][0].max()) + 1, *about["stored"]), dtype=np.float32)
+    if run_data is not None:
+        return np.asarray(run_data.dataset.x[run_data.partition.test[first][:2]])
+    return np.zeros((2, *about["shape"]), dtype=np.float32)
+
+
+def _typical_row(columns: Preprocessing) -> "pd.DataFrame":
+    """One row: the median of each number, the first value of each category, a word for each text."""
+    import pandas as pd
+
+    words = {c.name: (*c.levels, *c.words, "text")[0] for c in columns.columns if c.levels or c.is_text}
+    return pd.DataFrame({c.name: [words.get(c.name, c.median)] for c in columns.columns})

@@ -1,0 +1,290 @@
+"""Predictions of clients' own models for new rows, which are scaled like the rows of training."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor, nn
+
+from fedweave import data, exported_model
+from fedweave.comparison import results_folder
+from fedweave.engine.registry import METHODS
+from fedweave.errors import BadInput, choose, format_count
+from fedweave.models import MODELS
+from fedweave.models.adapter import Adapter, adapt
+from fedweave.own_data import features, image_files
+from fedweave.own_data.argument_checks import as_array
+from fedweave.own_data.column_encoding import convert_input_errors
+from fedweave.results import Run
+from fedweave.runs import serving
+from fedweave.study import plugins
+
+
+class RunData(NamedTuple):
+    """The arrays behind a run."""
+
+    dataset: data.Dataset
+    partition: data.Partition
+
+
+@dataclass(frozen=True, eq=False)
+class Predictor:
+    """The models of all clients of a run, and how new rows become their inputs.
+
+    Attributes:
+        models: of every client and seed.
+        about: of the data, see `folder.describe_inputs`.
+        names: of the clients.
+    """
+
+    models: serving.DeployedModels
+    about: Mapping[str, Any]
+    names: tuple[str, ...]
+
+    def outputs(self, x: Any, client: Any, seed: int | None) -> np.ndarray:
+        """Scores [M, C] of classes, or numbers and forecasts [M, K] in the unit of the targets.
+
+        Raises:
+            BadInput: an unknown client or seed, rows of another shape, or a table with rows of other clients.
+        """
+        i = self.position(client)
+        with convert_input_errors():
+            exported_model.check_client(x, _client_column(self.about), self.names[i])
+        scaling = results_folder.scaling(self.about)
+        if self.about["kind"] == "series":
+            return scaling.undo(self.models.answer(self._encode_windows(x, scaling, i), i, seed), i)
+        values = self._encode_nodes(x, i) if self.about["kind"] == "graph" else self._encode_rows(x, i)
+        answer = self.models.answer(scaling.apply_to_client(values, i), i, seed)
+        if not self.about.get("offset"):
+            return answer
+        offset, unit = (np.asarray(self.about[name][i], dtype=np.float32) for name in ("offset", "unit"))
+        return np.asarray(answer * unit + offset)
+
+    @property
+    def available(self) -> tuple[str, ...]:
+        """Names of the clients whose models were stored."""
+        return self.names if self.models.clients is None else tuple(self.names[i] for i in self.models.clients)
+
+    def position(self, client: Any) -> int:
+        """The number of the client called `client`.
+
+        Raises:
+            BadInput: there is none of that name, or it was not evaluated, so that it has no stored model.
+        """
+        i = self.names.index(choose(str(client), self.names, "client"))
+        if self.names[i] not in (stored := self.available):
+            raise BadInput(
+                f"client: {client!r} is none of the {format_count(len(stored), 'client')} that were "
+                f"evaluated (such as {stored[0]!r}); "
+                "only these have stored models; train again with a larger evaluate.clients, or without it"
+            )
+        return i
+
+    def classes(self) -> list[str]:
+        """Names of the classes.
+
+        Raises:
+            BadInput: the models forecast numbers.
+        """
+        if not self.about["classes"]:
+            raise BadInput("predict_proba: these models predict numbers, not classes; use predict")
+        return list(self.about["classes"])
+
+    def _encode_rows(self, x: Any, client: int) -> np.ndarray:
+        """Rows as they were given, or a table with the columns of the training's, as images [M, C, H, W]."""
+        table, stored = results_folder.columns(self.about), self.about["columns"]
+        if image_files.are_images(stored) or (not stored and len(self.about["shape"]) == 3):
+            x, stored = image_files.load_like(x, stored, self.about["shape"]), None
+        with convert_input_errors():
+            if table is not None:
+                return exported_model.as_images(table.encode(exported_model.as_table(x, stored), client))
+            if stored and hasattr(x, "columns"):
+                return exported_model.as_images(exported_model.last_window(x, stored, self.about["shape"][0]))
+        values = _as_array(x)
+        shape = tuple(self.about["shape"])
+        _check_shape(values, shape, self.about["name"])
+        return exported_model.as_images(features.as_features(features.as_training(values, self.about), "predict"))
+
+    def _encode_nodes(self, x: Any, client: int) -> np.ndarray:
+        """Features of all nodes of the client's subgraph [V, F]."""
+        table = results_folder.columns(self.about)
+        values = table.encode(x, client) if table is not None and hasattr(x, "columns") else _as_floats(x)
+        nodes = int(self.models.graphs[client][0][0].max()) + 1  # each has a loop
+        if values.shape != (nodes, *self.about["stored"]):
+            raise BadInput(
+                f"x: shape {[*values.shape]}, but the graph of {self.names[client]!r} has "
+                f"{format_count(nodes, 'node')} of "
+                f"{self.about['stored'][0]} values; give one row for each of its nodes"
+            )
+        data.check_finite(values, "x", "drop these rows, or fill them in")
+        return values
+
+    def _encode_windows(self, x: Any, scaling: data.Scaling, client: int) -> np.ndarray:
+        """Windows of values and hours [M, window + horizon, 2]; what is to be forecast is left out."""
+        windows, layout = _as_floats(x), self.about["layout"]
+        window, span = layout["window"], layout["window"] + layout["horizon"]
+        if windows.ndim != 3 or windows.shape[1:] != (span, 2):
+            raise BadInput(
+                f"x: shape {[*windows.shape]}; give [M, {span}, 2], values and hours of {window} known steps and of "
+                f"{layout['horizon']} to be forecast, whose values are ignored"
+            )
+        windows[:, window:, 0] = 0
+        data.check_finite(windows, "x", "drop these windows, or fill them in")
+        windows[:, :window, 0] = scaling.apply_to_client(windows[:, :window, 0], client)
+        return windows
+
+
+def load_predictor(run: Run, names: tuple[str, ...], model: Any = None) -> Predictor:
+    """The models of a run.
+
+    Args:
+        run: of a folder of results.
+        names: of its clients.
+        model: the model as it was given to `fit`, or its adapter; only for models without a name.
+
+    Raises:
+        BadInput: no models were stored, or what they need is missing.
+    """
+    if run.info.get("federation"):
+        raise BadInput(
+            f"{run.folder}: is of a federation, whose models stay on the nodes; predict there: "
+            "python -m fedweave.deployment predict"
+        )
+    if not any(run.folder.glob(serving.MODELS)):
+        raise BadInput(
+            f"{run.folder}: no models are stored; train again with evaluate={{'models': True}}, which is the default"
+        )
+    plugins.load_if_missing(run.info["method"], METHODS)
+    if run.info["method"] not in METHODS:
+        raise BadInput(f"predict: the method {run.info['method']!r} is not defined here; import the file that has it")
+    about, graphs, _ = read_inputs(run)
+    return build_predictor(run.info, about, run.folder, graphs, names, _build_adapter(run.info, about, model))
+
+
+def build_predictor(
+    info: Mapping[str, Any],
+    about: Mapping[str, Any],
+    models: Path,
+    graphs: list[tuple[Tensor, Tensor]],
+    names: tuple[str, ...],
+    adapter: Adapter | None = None,
+) -> Predictor:
+    """A predictor from its parts: run.json, the description of the data, the folder of the models, the graphs."""
+    facts = {**about, "shape": about["stored"], "classes": len(about["classes"]), **about["layout"]}
+    return Predictor(serving.deploy(dict(info), facts, models, graphs, adapter), about, names)
+
+
+def _build_adapter(info: Mapping[str, Any], about: Mapping[str, Any], model: Any) -> Adapter | None:
+    """The adapter of a run's models; None for models with a name."""
+    block = info["spec"]["task"]["model"]
+    if "code" not in block:
+        plugins.load_if_missing(block["name"], MODELS)
+        if block["name"] not in MODELS:
+            raise BadInput(f"predict: the model {block['name']!r} is not defined here; import the file that has it")
+        return None
+    if isinstance(model, Adapter):
+        return model
+    if model is None:
+        raise BadInput(f"predict: the model {block['name']!r} is your own; pass the function that makes it: model=...")
+    shape = tuple(about["shape"])
+    outputs = len(about["offset"][0]) if about.get("offset") else len(about["classes"])
+    adapter = adapt(model, shape, outputs, block["head"], len(shape) == 2)
+    if adapter.code != block["code"]:
+        way = "; give that one, or train again"
+        if isinstance(model, nn.Module):
+            way = (
+                ": a module is known by the values that it starts with, which another process draws anew; give the "
+                f"function or class that made it, or train again with one, such as model={adapter.name}"
+            )
+        raise BadInput(f"predict: model {adapter.name!r} is not the one that was trained{way}")
+    return adapter
+
+
+def read_inputs(run: Run) -> tuple[dict[str, Any], list[tuple[Tensor, Tensor]], RunData | None]:
+    """(description of the data of a run, graphs of its clients, the arrays where they are available).
+
+    Raises:
+        BadInput: neither the folder of results nor the project around it has the description.
+    """
+    study_folder = run.folder.parents[1]
+    about = results_folder.read_description(study_folder, run.task)
+    if about:
+        return (
+            about,
+            serving.read_graphs(results_folder.partition_folder(study_folder, run.task) / serving.GRAPHS),
+            None,
+        )
+    return _read_project_inputs(run)
+
+
+def _read_project_inputs(run: Run) -> tuple[dict[str, Any], list[tuple[Tensor, Tensor]], RunData]:
+    """The data of a run from the stages of DVC: the arrays in the folder `data` beside `results`."""
+    for project in run.folder.resolve().parents:
+        features = project / "data" / "features" / run.info["dataset"]
+        file = project / "data" / "partitions" / run.task / "partition.npz"
+        if features.is_dir() and file.is_file():
+            dataset, partition = data.load_dataset(features), data.load_partition(file)
+            about = results_folder.describe_inputs(
+                dataset, partition, run.info["spec"]["task"].get("normalize", "none")
+            )
+            graphs = serving.normalise_graphs(partition.edges or (), map(len, partition.nodes or ()))
+            return {**about, "name": dataset.name}, graphs, RunData(dataset, partition)
+    raise BadInput(
+        f"{run.folder}: the data of task {run.task!r} are not there, whose scaling predictions need; "
+        "run in the project: dvc repro partition"
+    )
+
+
+def _as_array(x: Any) -> np.ndarray:
+    return as_array(x.to_numpy() if hasattr(x, "to_numpy") else x, "x", "give each row the same number of values")
+
+
+def _client_column(about: Mapping[str, Any]) -> Any:
+    """The column of the client's names in the table of the training, or ""; earlier versions named it as a role."""
+    roles = (column["name"] for column in about["columns"] or () if column.get("role") == "client")
+    return about.get("client_column", next(roles, ""))
+
+
+def select_own_rows(run: Run, rows: Any, client: str) -> Any:
+    """The rows of `client` in a table with the clients' column of the training; other rows as they are.
+
+    So are those for an unknown client, which `Predictor.outputs` refuses.
+
+    Raises:
+        BadInput: the table has no row of this client.
+    """
+    column = _client_column(read_inputs(run)[0])
+    is_known = client in client_names(run.info)
+    if column == "" or not is_known or not hasattr(rows, "columns") or column not in rows:
+        return rows
+    own = rows[~exported_model.other_clients(rows[column], client)]
+    if not len(own):
+        raise BadInput(
+            f"table: column {column!r} has no row of {client!r}, but of such as {str(rows[column].iloc[0])!r}; "
+            "leave the column out, and the model predicts all rows"
+        )
+    return own
+
+
+def _as_floats(x: Any) -> np.ndarray:
+    """A float32 copy of rows of numbers [M, ...]."""
+    try:
+        return _as_array(x).astype(np.float32)
+    except (ValueError, TypeError) as error:
+        raise BadInput(f"x: holds values that are not numbers ({error}); give rows of numbers") from error
+
+
+def _check_shape(values: np.ndarray, shape: tuple[int, ...], name: str) -> None:
+    if values.ndim != len(shape) + 1 or values.shape[1:] != shape:
+        axes = ", ".join(map(str, shape))
+        single = values.shape == shape
+        way = f"one row is x[None], of shape [1, {axes}]" if single else f"give rows [M, {axes}]"
+        raise BadInput(f"x: shape {[*values.shape]}, but {name} has rows of shape [{axes}]; {way}")
+
+
+def client_names(info: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the clients of a run, from its run.json; numbers where it has none."""
+    names = info.get("client_names")
+    return tuple(names) if names else tuple(f"client {i}" for i in range(int(info.get("clients", 0))))

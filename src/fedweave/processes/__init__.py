@@ -1,0 +1,1 @@
+"""Processes that this program starts: signals, forks, and several at once."""
