@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from benchmarks.workloads import Workload
 from fedweave.client.solvers import SGD, Adam
-from fedweave.engine.clients import Federation
+from fedweave.engine.clients import Clients
 from fedweave.engine.schedule import cohort
 
 Batch = Callable[[nn.Module, int, Tensor], Tensor]
@@ -83,7 +83,7 @@ def network(name: str) -> nn.Module:
     return networks[name]()
 
 
-def outputs(name: str, federation: Federation) -> Callable[[nn.Module, int, Tensor], tuple[Tensor, Tensor]]:
+def outputs(name: str, federation: Clients) -> Callable[[nn.Module, int, Tensor], tuple[Tensor, Tensor]]:
     """(model, client, rows) -> (outputs, targets)."""
     if name == "gcn":
         own = {k: [v[i] for i in range(federation.clients)] for k, v in federation.own.items()}
@@ -120,7 +120,7 @@ def plans(workload: Workload) -> list[list[Tensor]]:
     return [[rows[rows >= 0] for epoch in plan for rows in epoch if (rows >= 0).any()] for plan in clients.plan]
 
 
-def held_out_rows(federation: Federation) -> list[Tensor]:
+def held_out_rows(federation: Clients) -> list[Tensor]:
     """The rows of the evaluation, per client."""
     return [torch.cat([v, t]) for v, t in zip(federation.val, federation.test, strict=True)]
 

@@ -33,7 +33,7 @@ from torch import Tensor
 from benchmarks.workloads import Workload, images, split
 from fedweave.client.solvers import SGD
 from fedweave.client.task import RowClassification
-from fedweave.engine.clients import Federation
+from fedweave.engine.clients import Clients
 from fedweave.engine.engine import run
 from fedweave.engine.executors import Batched, Executor, Loop
 from fedweave.engine.protocol import Method
@@ -91,7 +91,7 @@ def workload(line: Line) -> tuple[Workload, Executor, float]:
     parts = split([r[:50] for r in rows], [r[50:] for r in rows])
     shared = {"x": x, "y": torch.from_numpy(g.integers(10, size=IMAGES))}
     task = RowClassification(partial(build, "aghn_cnn", shape, 10))
-    federation = Federation(shared=shared, own={}, **parts, ids=torch.arange(line.clients))
+    federation = Clients(shared=shared, own={}, **parts, ids=torch.arange(line.clients))
     work = Workload("", task, federation, Training(batch_size=64, epochs=1), SGD(lr=0.01))
     return work, Loop(), max(10, line.clients // 100)
 
@@ -134,7 +134,7 @@ def time_last_rounds(
     return durations[-2], durations[-1]
 
 
-def full_state(method: Method, federation: Federation, executor: Executor, files: Storage) -> State:
+def full_state(method: Method, federation: Clients, executor: Executor, files: Storage) -> State:
     """The state before round 0, with every row of the server's tables written, for every client."""
     noise = torch.Generator().manual_seed(0)
 

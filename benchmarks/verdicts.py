@@ -176,7 +176,7 @@ def power(cell: Cell, studies: int, draws: int = DRAWS) -> dict[str, float]:
     return {name: count / studies for name, count in found.items()}
 
 
-def _finds(tests: Sequence[statistics.Comparison], method: str, other: str) -> bool:
+def _finds(tests: Sequence[statistics.TestedPair], method: str, other: str) -> bool:
     return any(c.better == method and {c.method, c.other} == {method, other} for c in tests)
 
 

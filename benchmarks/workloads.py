@@ -15,7 +15,7 @@ from torch import Tensor
 from fedweave.client.regression import Forecast
 from fedweave.client.solvers import SGD, Adam, Solver
 from fedweave.client.task import NodeClassification, RowClassification, Task
-from fedweave.engine.clients import Federation, pad_rows
+from fedweave.engine.clients import Clients, pad_rows
 from fedweave.engine.protocol import Method
 from fedweave.engine.schedule import Training
 from fedweave.engine.subgraphs import stack_clients
@@ -34,7 +34,7 @@ class Workload:
 
     what: str
     task: Task
-    federation: Federation
+    federation: Clients
     training: Training
     solver: Solver
 
@@ -62,7 +62,7 @@ def images(
     return Workload(
         f"{model} {'x'.join(map(str, shape))}, {clients} clients",
         task,
-        Federation(shared={"x": x, "y": y}, own={}, **split(train, test), ids=torch.arange(clients)),
+        Clients(shared={"x": x, "y": y}, own={}, **split(train, test), ids=torch.arange(clients)),
         Training(batch_size=64, epochs=1),
         SGD(lr=0.01),
     )
@@ -83,7 +83,7 @@ def subgraphs(
     return Workload(
         f"gcn {nodes} nodes x {features}, {clients} clients",
         NodeClassification(partial(build, "gcn", (features,), classes)),
-        Federation(shared={}, own=own, **split(train, test), ids=torch.arange(clients), extents=extents),
+        Clients(shared={}, own=own, **split(train, test), ids=torch.arange(clients), extents=extents),
         Training(batch_size=0, epochs=epochs),
         Adam(lr=0.01),
     )
@@ -101,7 +101,7 @@ def sensors(
     return Workload(
         f"{model} {window} to {horizon}, {clients} clients",
         Forecast(partial(build, model, (window, 2), horizon), window=window, horizon=horizon),
-        Federation(shared={"x": series, "time": time}, own={}, **parts, ids=torch.arange(clients)),
+        Clients(shared={"x": series, "time": time}, own={}, **parts, ids=torch.arange(clients)),
         Training(batch_size=64, steps=steps),
         Adam(lr=0.001),
     )

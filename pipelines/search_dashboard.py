@@ -29,7 +29,7 @@ from fedweave.errors import BadInput, format_count
 from fedweave.files.atomic import read
 from fedweave.runs import assembly
 from fedweave.search import search, trials
-from fedweave.study.spec import Study
+from fedweave.study.spec import StudySpec
 
 from . import paths
 
@@ -62,7 +62,7 @@ class SearchStorage(InMemoryStorage):
 class SearchReplica:
     """A copy of the searches of a study in a storage in memory, which `update` brings up to date."""
 
-    def __init__(self, study: Study) -> None:
+    def __init__(self, study: StudySpec) -> None:
         self.storage = SearchStorage()
         self._study = study
         self._journals: dict[str, JournalStorage] = {}
@@ -149,7 +149,7 @@ def _strip_client_scores(trial: FrozenTrial) -> FrozenTrial:
     return plain
 
 
-def read_stored_trials(study: Study, key: str) -> tuple[list[FrozenTrial], bool]:
+def read_stored_trials(study: StudySpec, key: str) -> tuple[list[FrozenTrial], bool]:
     """(trials that the stage `tune` wrote for a run, whether higher scores are better); no trials without results."""
     file = paths.trials(study.name, study.runs[key].task, key)
     if not file.is_file():

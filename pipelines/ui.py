@@ -36,7 +36,7 @@ READ_TIMEOUT = 2.0  # seconds to read the last lines of a server that has ended;
 MESSAGE_INTERVAL = 20.0  # seconds between two lines about a server that does not answer yet
 
 
-class Server(NamedTuple):
+class UIServer(NamedTuple):
     """A server: its name, its port, and the command and environment that start it."""
 
     name: str
@@ -45,11 +45,11 @@ class Server(NamedTuple):
     env: Mapping[str, str] = {}
 
 
-def _prefect(host: str, port: int, *options: str) -> Server:
+def _prefect(host: str, port: int, *options: str) -> UIServer:
     # By a relative address the page calls the server that it came from, at any port. The timeout is for a busy disk.
     environment = {"PREFECT_UI_API_URL": "/api", "PREFECT_API_DATABASE_TIMEOUT": "60"}
     command = f"-m prefect server start --host {host} --port {port}".split()
-    return Server("Prefect", port, (sys.executable, *command, *options), environment)
+    return UIServer("Prefect", port, (sys.executable, *command, *options), environment)
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def temporary_prefect() -> Iterator[str]:
         yield f"http://{LOOPBACK}:{port}/api"
 
 
-def servers() -> tuple[Server, ...]:
+def servers() -> tuple[UIServer, ...]:
     """MLflow's server, unless the store is another server, and Prefect's server.
 
     MLFLOW_PORT and PREFECT_PORT set their ports. They listen on loopback, or on the address UI_HOST.
@@ -85,7 +85,7 @@ def servers() -> tuple[Server, ...]:
         raise BadInput(f"PREFECT_PORT: {prefect} is the port of MLflow too (MLFLOW_PORT); choose another")
     store = ("--backend-store-uri", os.environ["MLFLOW_TRACKING_URI"])
     command = (sys.executable, *f"-m mlflow server --host {host} --port {mlflow} --workers 1".split(), *store)
-    return Server("MLflow", mlflow, command), flows
+    return UIServer("MLflow", mlflow, command), flows
 
 
 def main() -> None:
@@ -183,7 +183,7 @@ class _Output:
         return (errors or self._lines or ["no word"])[-1]
 
 
-def _wait_for(server: Server, process: Popen[str], output: _Output, host: str = "") -> None:
+def _wait_for(server: UIServer, process: Popen[str], output: _Output, host: str = "") -> None:
     """Wait until `server` answers on its port; every `MESSAGE_INTERVAL` seconds a line says that it is starting.
 
     Args:

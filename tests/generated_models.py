@@ -3,7 +3,7 @@
 import tiny
 import torch
 
-from fedweave.engine.clients import Federation
+from fedweave.engine.clients import Clients
 from fedweave.engine.engine import run
 from fedweave.engine.executors import Loop
 from fedweave.engine.records import Settings, State
@@ -20,7 +20,7 @@ GENERATED = {
 }
 
 
-def fixture(name: str, rounds: int = 2, **overrides: object) -> tuple[GeneratedModels, Federation, State]:
+def fixture(name: str, rounds: int = 2, **overrides: object) -> tuple[GeneratedModels, Clients, State]:
     """The method of the last stage and the state after some rounds of every stage."""
     kind = GENERATED[name]
     task, federation = (make() for make in tiny.TASKS[kind])

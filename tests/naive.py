@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedweave.engine.clients import Federation
+from fedweave.engine.clients import Clients
 from fedweave.engine.engine import run, train
 from fedweave.engine.executors import Loop
 from fedweave.engine.protocol import Method
@@ -27,7 +27,7 @@ def build_method(name: str, kind: str = "rows", **overrides: object) -> Method:
 
 
 def last_report(
-    name: str, kind: str = "rows", federation: Federation | None = None, rounds: int = 3, **overrides: object
+    name: str, kind: str = "rows", federation: Clients | None = None, rounds: int = 3, **overrides: object
 ) -> Report:
     """The last report of a run with all clients."""
     *_, report = run(

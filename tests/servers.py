@@ -14,7 +14,7 @@ from urllib.request import urlopen
 
 from dvc.repo import Repo
 
-from fedweave.pipelines.commands.studies import dump
+from fedweave.pipelines.commands.params_file import dump
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = (

@@ -4,7 +4,7 @@ import re
 
 import yaml
 
-from fedweave.pipelines.commands.studies import dump
+from fedweave.pipelines.commands.params_file import dump
 from tests.servers import DIGITS, Project
 
 GRAPH = {

@@ -71,7 +71,7 @@ def train(
 
 def study(
     kind: str, methods: Mapping[str, dict], seeds: Sequence[int] = (0, 1), normalize: str = "none", **evaluate: Any
-) -> spec.Study:
+) -> spec.StudySpec:
     """The study toy: three rounds of `methods` on the three clients."""
     task: dict[str, Any] = {
         "dataset": "blobs", "setting": "made-up", "normalize": normalize,

@@ -16,9 +16,9 @@ from .studies import Uses
 
 if TYPE_CHECKING:
     from fedweave.data import Dataset, Partition
-    from fedweave.study.spec import Run
+    from fedweave.study.spec import RunSpec
 
-app = typer.Typer(help="Run a method on separate hosts, with Flower.", no_args_is_help=True)
+app = typer.Typer(help="RunSpec a method on separate hosts, with Flower.", no_args_is_help=True)
 out = Console(markup=False)
 ENVIRONMENT = Path(".flower/bin/python")  # of `make flower`, here or in the checkout that this package comes from
 
@@ -66,7 +66,7 @@ def export(
         out.print(f"{data}: one file for each client, which belongs on its host alone", soft_wrap=True)
 
 
-def check_partition(run: "Run", dataset: "Dataset", partition: "Partition") -> None:
+def check_partition(run: "RunSpec", dataset: "Dataset", partition: "Partition") -> None:
     """Refuse a partition that was made with other settings than params.yaml has now, or from other data.
 
     Raises:

@@ -147,7 +147,7 @@ def _check_results_spare(file: Path, out: Path) -> None:
     Raises:
         BadInput: naming the folder and the file.
     """
-    from fedweave.comparison.results_folder import RESULTS
+    from fedweave.comparison.folder_copies import RESULTS
 
     if file.resolve().parent == out.resolve() and any(file.match(pattern) for pattern in RESULTS):
         raise BadInput(f"--out: in {out} the results would replace {file}; choose another folder")
@@ -177,7 +177,7 @@ def _prediction_table(result: fw.MethodResult, rows: Any, client: str, seed: int
 def show(comparison: fw.Comparison) -> None:
     """Print the leaderboard, the summary in sentences, warnings, and the path of the report."""
     from fedweave import results
-    from fedweave.comparison.results_folder import find_partitions
+    from fedweave.prediction.input_description import find_partitions
     from fedweave.report.summary import summary
 
     from ..stages import leaderboard

@@ -209,6 +209,6 @@ def _write_first_params(folder: Path) -> None:
     """Write params.yaml of the first study, as `fedweave study use first` does."""
     from fedweave.study.catalogue import expand
 
-    from .studies import dump
+    from .params_file import dump
 
     write_atomic(folder / "params.yaml", dump(expand("first", folder / "studies")))

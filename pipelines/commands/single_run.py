@@ -79,7 +79,7 @@ def run(
 
 
 def _train(
-    chosen: spec.Run, federation: fw.Federation, folder: Path, resume: bool, reports: list[fw.Progress]
+    chosen: spec.RunSpec, federation: fw.Federation, folder: Path, resume: bool, reports: list[fw.Progress]
 ) -> fw.MethodResult:
     """Train the run into `folder`; every evaluated round is added to `reports`."""
     from fedweave.methods import METHODS
@@ -95,7 +95,7 @@ def _train(
         raise error.__cause__ or error from None  # which names settings as --set takes them, such as train.lr
 
 
-def build_run(method: str, dataset: str, rounds: int, seed: int, settings: list[str]) -> spec.Run:
+def build_run(method: str, dataset: str, rounds: int, seed: int, settings: list[str]) -> spec.RunSpec:
     """A run from the options of the command line, checked like a study before anything is downloaded.
 
     Raises:
@@ -168,7 +168,7 @@ def _task(dataset: str) -> dict[str, Any]:
     return dict(tasks[choose(dataset, {**dict.fromkeys(DATASETS), **tasks}, "--dataset")])
 
 
-def _check_partition(chosen: spec.Run, dataset: str) -> None:
+def _check_partition(chosen: spec.RunSpec, dataset: str) -> None:
     if "name" not in chosen.task.partition:
         raise BadInput(
             f"--dataset {dataset}: no task in studies/base.yaml says which client has which rows; add for example "

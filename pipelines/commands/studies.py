@@ -1,7 +1,6 @@
 """`fedweave study`: show, select and run a study, or a part of it, by writing params.yaml."""
 
 import os
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,8 +17,7 @@ from .. import addresses, processes, signed_files
 from ..launching import locking
 from ..paths import RESULTS
 from . import projects
-
-NUMBER_LIKE = re.compile(r"[-+._0-9][-+._0-9a-fA-FxXoO:]*$")
+from .params_file import dump
 
 app = typer.Typer(help="Studies: what is trained on what, and how long.", no_args_is_help=True)
 out = Console()
@@ -182,38 +180,3 @@ def _is_from_catalogue(content: dict[str, Any]) -> bool:
         return False
     study = catalogue.expand(content["study"])
     return content in (study, catalogue.restrict_runs(study, content["runs"]))
-
-
-def dump(content: dict[str, Any]) -> str:
-    """The text of params.yaml: a block for each key, and one line for each entry of a block."""
-    parts = []
-    for key, value in content.items():
-        if isinstance(value, dict) and value and key not in ("tune", "tasks"):
-            parts.append(
-                "\n".join(
-                    [f"{key}:", *(f"  {_to_yaml({name: entry}, True, 10**6)[1:-1]}" for name, entry in value.items())]
-                )
-            )
-        else:
-            parts.append(_to_yaml({key: value}, None if isinstance(value, dict | list) else False, 150))
-    body = "\n\n".join(parts) + "\n"
-    command = f"`fedweave study use {content['study']}`"
-    return signed_files.sign(f"Written by {command}; `dvc repro` runs what stands here.", body)
-
-
-def _to_yaml(value: dict[str, Any], flow: bool | None, width: int) -> str:
-    """YAML that `read_yaml` and DVC read as `value`."""
-    import yaml
-
-    class PlainDumper(yaml.SafeDumper):
-        def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
-            return super().increase_indent(flow, False)
-
-        def ignore_aliases(self, data: Any) -> bool:
-            return True
-
-    # PyYAML writes YAML 1.1; what looks like a number in either dialect is quoted if it is a text.
-    PlainDumper.add_implicit_resolver("!number", NUMBER_LIKE, None)
-    return yaml.dump(
-        value, Dumper=PlainDumper, sort_keys=False, default_flow_style=flow, width=width, allow_unicode=True
-    ).rstrip()

@@ -30,12 +30,7 @@ from .writer import Store
 
 SERVED = Path(__file__).with_name("served_model.py")
 CODE = [str(files("fedweave"))]
-REQUIREMENTS = (
-    "numpy",
-    "pandas",
-    "torch",
-    "tqdm",
-)  # what `fedweave.prediction.packing` imports
+REQUIREMENTS = ("numpy", "pandas", "torch", "tqdm")  # what `fedweave.prediction.packing` imports
 ALIAS = "best"
 DEFAULTS = {"client": "", "seed": -1}  # no client, which is refused; the first seed
 EXTERNAL = "mlflow.model.isExternal"  # MLflow's tag of a record without files

@@ -7,10 +7,13 @@ import hashlib
 import json
 import os
 import sqlite3
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
+
+from fedweave.errors import BadInput
 
 FOLDER = Path(".fedweave", "mlflow")
 # Files that are logged of a study, relative to its folder; their sizes and times are compared, not their content.
@@ -75,6 +78,14 @@ def write(results: str, study: str, uri: str, links: Mapping[str, str]) -> None:
     temporary.write_text(json.dumps({"stamp": _stamp(results, study, uri), "links": {**links}}), encoding="utf-8")
     temporary.replace(file)
     _failure_file(study).unlink(missing_ok=True)
+
+
+def report_failure(study: str, error: Exception) -> None:
+    """Print and record that MLflow could not be brought up to date; a `BadInput` already says what the user can do."""
+    reason = str(error).partition("\n")[0]
+    explanation = f": {reason}" if isinstance(error, BadInput) else f" ({reason}); later: fedweave log {study}"
+    print(f"not logged to MLflow{explanation}", file=sys.stderr)
+    record_failure(study)
 
 
 def record_failure(study: str) -> None:

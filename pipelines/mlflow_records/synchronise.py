@@ -34,19 +34,11 @@ def run_here(folder: Path, study: str) -> None:
     try:
         addresses.check_store(os.environ.get(STORE, ""), study)
     except BadInput as error:
-        report_failure(study, error)
+        stamp.report_failure(study, error)
         return
-    from . import tracking
+    from . import tracking  # takes seconds
 
     tracking.try_log_study(folder)
-
-
-def report_failure(study: str, error: Exception) -> None:
-    """Print and record that MLflow could not be brought up to date; a `BadInput` already says what the user can do."""
-    reason = str(error).partition("\n")[0]
-    explanation = f": {reason}" if isinstance(error, BadInput) else f" ({reason}); later: fedweave log {study}"
-    print(f"not logged to MLflow{explanation}", file=sys.stderr)
-    stamp.record_failure(study)
 
 
 @contextmanager
@@ -54,7 +46,7 @@ def run_in_fork(folder: Path, study: str) -> Iterator[None]:
     """Synchronise in a forked process while the block runs; the block ends after it. A failure is one line."""
 
     def report_loss() -> None:
-        report_failure(study, RuntimeError("its process was lost"))
+        stamp.report_failure(study, RuntimeError("its process was lost"))
 
     if not is_due(folder, study):
         yield

@@ -20,7 +20,7 @@ from fedweave.results import Study
 from .. import addresses, project
 from ..paths import RESULTS, STATE
 from ..processes import run_main
-from . import database, entries, registry, stamp, synchronise, versions, views, writer
+from . import database, entries, registry, stamp, versions, views, writer
 
 
 class StudyRecord(NamedTuple):
@@ -74,7 +74,7 @@ def try_log_study(folder: Path) -> None:
     try:
         print(f"MLflow: {log_study(folder)}", flush=True)
     except (BadInput, MlflowException, SQLAlchemyError, OSError) as error:
-        synchronise.report_failure(folder.relative_to(RESULTS).as_posix(), error)
+        stamp.report_failure(folder.relative_to(RESULTS).as_posix(), error)
 
 
 def log_study(folder: Path | str, uri: str | None = None, models: bool = False) -> StudyRecord:

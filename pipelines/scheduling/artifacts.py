@@ -41,7 +41,7 @@ VERDICTS = {
 }
 
 
-class ProgressBar:
+class FlowProgress:
     """A progress bar that appears with its first value."""
 
     def __init__(self, key: str, description: str) -> None:
@@ -62,7 +62,7 @@ class RoundProgress:
     LINE = re.compile(r"seed (\d+): round (\d+)/(\d+)")
 
     def __init__(self, stage: str, seeds: int) -> None:
-        self._bar = ProgressBar(f"rounds-{stage}", f"rounds of {stage}, all seeds")
+        self._bar = FlowProgress(f"rounds-{stage}", f"rounds of {stage}, all seeds")
         self._seeds, self._done = seeds, dict[str, float]()
 
     def update(self, line: str) -> None:

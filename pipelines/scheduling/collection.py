@@ -14,7 +14,7 @@ from .. import project
 from . import remote_stages, stage_tasks, submissions
 from .slurm import NEVER, JobState
 from .stage_jobs import Outcome, StageTask, digest, read_outcome
-from .submissions import Job, Submission
+from .submissions import Submission, SubmittedJob
 
 ROUND = re.compile(r"seed (\d+): round (\d+)/(\d+)")
 TAIL_BYTES = 65536  # bytes at the end of a log that are searched for rounds
@@ -31,7 +31,7 @@ class StageProgress(NamedTuple):
         outcome: the result, or None where there is none.
     """
 
-    job: Job
+    job: SubmittedJob
     state: str
     detail: str
     outcome: Outcome | None
@@ -43,7 +43,7 @@ def progress(submission: Submission) -> list[StageProgress]:
     return [_progress(submission, job, states.get(job.job)) for job in submission.jobs]
 
 
-def _progress(submission: Submission, job: Job, state: JobState | None) -> StageProgress:
+def _progress(submission: Submission, job: SubmittedJob, state: JobState | None) -> StageProgress:
     outcome, active = read_outcome(job.task), state is not None and state.is_active
     if outcome and not outcome.code:
         restarts = f", restarts: {outcome.restarts}" if outcome.restarts else ""
@@ -62,12 +62,12 @@ def _progress(submission: Submission, job: Job, state: JobState | None) -> Stage
     return StageProgress(job, "ended", f"without an outcome ({reason}); log: {log_file(submission, job)}", None)
 
 
-def log_file(submission: Submission, job: Job) -> Path:
+def log_file(submission: Submission, job: SubmittedJob) -> Path:
     """The log of a job."""
     return submission.folder / "jobs" / f"{job.job}_0_log.out"
 
 
-def _rounds(submission: Submission, job: Job) -> str:
+def _rounds(submission: Submission, job: SubmittedJob) -> str:
     """The last round of every repetition in the log of a job, as text."""
     try:
         with log_file(submission, job).open("rb") as file:

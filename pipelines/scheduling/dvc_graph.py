@@ -23,7 +23,7 @@ class StaleStage(NamedTuple):
     gpu: bool
 
 
-class Plan(NamedTuple):
+class StagePlan(NamedTuple):
     """The stages to run, and the number of all stages, with the unchanged ones."""
 
     stale: list[StaleStage]
@@ -42,7 +42,7 @@ def stale_stages(targets: Sequence[str] = ()) -> list[StaleStage]:
     return plan(targets).stale
 
 
-def plan(targets: Sequence[str] = ()) -> Plan:
+def plan(targets: Sequence[str] = ()) -> StagePlan:
     """The stages that changed, or depend on one that did, in an order in which they can run.
 
     It waits while another command of DVC holds the lock of the project, as the stages of a flow do.
@@ -74,7 +74,7 @@ def plan(targets: Sequence[str] = ()) -> Plan:
         needs = tuple(sorted(stale.keys() & set(graph.successors(name))))
         if needs or name in changed:
             stale[name] = StaleStage(name, needs, name in gpu)
-    return Plan(list(stale.values()), len(graph))
+    return StagePlan(list(stale.values()), len(graph))
 
 
 def check() -> None:

@@ -29,7 +29,7 @@ from .. import addresses
 from ..mlflow_records import synchronise
 from ..paths import RESULTS
 from . import dvc_graph, flow_options, host, planning, pool_names, ray_cluster, remote_stages, server_watch, slurm_flow
-from .artifacts import ProgressBar, RoundProgress, publish
+from .artifacts import FlowProgress, RoundProgress, publish
 from .dvc_graph import StaleStage
 from .gpus import visible_devices
 from .host import EXPECTED, FailedStages, PermanentFailure, StageError, fail_in_one_line
@@ -153,7 +153,7 @@ def _submit(
 
 def _follow(futures: Sequence[PrefectFuture[Any]]) -> tuple[list[str], int]:
     """Move the progress bar until all are done; return why the failed ones failed, and how many did not run."""
-    progress = ProgressBar("stages", "stages that are up to date")
+    progress = FlowProgress("stages", "stages that are up to date")
     progress.update(0.0 if futures else 1.0)
     failed, not_run = [], 0
     for count, future in enumerate(as_completed(list(futures)), 1):

@@ -10,7 +10,7 @@ from prefect.cache_policies import NO_CACHE
 from fedweave.errors import BadInput, format_count
 
 from . import host, resources, submissions
-from .artifacts import ProgressBar
+from .artifacts import FlowProgress
 from .submissions import Submission
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def run_on_cluster(study: str, targets: Sequence[str] = ()) -> int:
 def _follow(submission: Submission) -> None:
     """Log every change and move the bar until no job is active."""
     logger = get_run_logger()
-    bar = ProgressBar("cluster", f"stages of {submission.study} on the cluster")
+    bar = FlowProgress("cluster", f"stages of {submission.study} on the cluster")
     last_counts = Counter[str]()
     last_states: dict[str, str] = {}
     while True:

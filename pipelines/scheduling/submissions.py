@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 FOLDER = paths.STATE / "cluster"
 
 
-class Job(NamedTuple):
+class SubmittedJob(NamedTuple):
     """A task and the number of its job."""
 
     task: "StageTask"
@@ -50,7 +50,7 @@ class Submission:
 
     study: str
     executor: str
-    jobs: tuple[Job, ...]
+    jobs: tuple[SubmittedJob, ...]
 
     @property
     def folder(self) -> Path:
@@ -97,7 +97,7 @@ def load(study: str) -> Submission | None:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         rows = [(row.pop("job"), StageTask(**{**row, "outputs": tuple(row["outputs"])})) for row in content["jobs"]]
-        return Submission(content["study"], content["executor"], tuple(Job(task, job) for job, task in rows))
+        return Submission(content["study"], content["executor"], tuple(SubmittedJob(task, job) for job, task in rows))
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise BadInput(
             f"{file}: is damaged ({type(error).__name__}); end its jobs (scancel), delete {file.parent}, submit again"
@@ -164,7 +164,9 @@ def _submit(cluster: resources.Cluster, params: dict[str, Any], targets: Sequenc
     from . import batches
 
     def record(numbers: dict[str, str]) -> None:
-        Submission(study, cluster.executor, tuple(Job(tasks[name], job) for name, job in numbers.items())).save()
+        Submission(
+            study, cluster.executor, tuple(SubmittedJob(tasks[name], job) for name, job in numbers.items())
+        ).save()
 
     needs = {stage.name: stage.needs for stage in stages}
     batches.submit(cluster, tasks, needs, kinds, submission_folder(study) / "jobs", record)
@@ -210,7 +212,7 @@ def wait(submission: Submission, seconds: float) -> None:
         time.sleep(seconds)
 
 
-def close(submission: Submission, open_jobs: Sequence[Job]) -> None:
+def close(submission: Submission, open_jobs: Sequence[SubmittedJob]) -> None:
     """Keep only `open_jobs` in the record; without any, remove the record and the snapshot. The logs stay."""
     replace(submission, jobs=tuple(open_jobs)).save()
     if not open_jobs:

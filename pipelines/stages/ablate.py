@@ -15,7 +15,7 @@ from fedweave.results import statistics
 from fedweave.runs import archive, assembly, repetition, selection
 from fedweave.runs import checkpoints as checkpoint_files
 from fedweave.runs.dependencies import of_partition
-from fedweave.study.spec import Run, Study
+from fedweave.study.spec import RunSpec, StudySpec
 
 from .. import paths
 from ..processes import record_time, run_main
@@ -63,8 +63,8 @@ def main(name: str) -> None:
 
 
 def run_variants(
-    study: Study, name: str, key: str, variants: Mapping[str, Mapping[str, Any]]
-) -> tuple[dict[str, VariantResult], list[tuple[Any, Run]]]:
+    study: StudySpec, name: str, key: str, variants: Mapping[str, Mapping[str, Any]]
+) -> tuple[dict[str, VariantResult], list[tuple[Any, RunSpec]]]:
     """Variant -> its result, with the declared run, and (folder of checkpoints, run) of each training.
 
     A variant that equals the declared run is read from its results and not trained again.
@@ -95,14 +95,14 @@ def run_variants(
     return outcomes, trained_runs
 
 
-def _is_same_run(first: Run, second: Run) -> bool:
+def _is_same_run(first: RunSpec, second: RunSpec) -> bool:
     """Whether two runs compute the same; settings may be given or left at their defaults."""
     methods = [dict(assembly.hyperparameters(assembly.check_run(run, "params.yaml"))) for run in (first, second)]
     specifications = [run.specification() | {"method": run.method} for run in (first, second)]
     return methods[0] == methods[1] and specifications[0] == specifications[1]
 
 
-def _read_result(study: Study, key: str, settings: Mapping[str, Any]) -> VariantResult:
+def _read_result(study: StudySpec, key: str, settings: Mapping[str, Any]) -> VariantResult:
     run = results.load_run(paths.run(study.name, key))
     values = results.select_scores(run)[VALUES]
     values = values[values["seed"].isin(study.seeds)]

@@ -27,7 +27,7 @@ def main() -> None:
     print(f"{folder / 'leaderboard.csv'}: {format_count(len(tables.board), 'row')}")
 
 
-def remove_undeclared_folders(study: spec.Study) -> None:
+def remove_undeclared_folders(study: spec.StudySpec) -> None:
     """Remove results of runs and ablations that params.yaml does not name, as the tables must not contain them.
 
     A folder that DVC has not stored is moved instead.

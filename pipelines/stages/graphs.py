@@ -15,7 +15,7 @@ from fedweave.graphs import setting as graph_settings
 from fedweave.methods import METHODS
 from fedweave.runs import assembly, dependencies, graph_controls
 from fedweave.study import search_spaces
-from fedweave.study.spec import PARAMS, Run, Study, read_yaml
+from fedweave.study.spec import PARAMS, RunSpec, StudySpec, read_yaml
 
 from .. import paths
 from ..processes import run_main
@@ -34,7 +34,7 @@ def main(name: str) -> None:
     write_table(paths.CODE / "packages" / f"{name}.csv", ("file", "digest"), rows)
 
 
-def check(study: Study, where: str) -> None:
+def check(study: StudySpec, where: str) -> None:
     """Refuse graphs that a run of `study` cannot read, before DVC needs their files and before any training.
 
     Raises:
@@ -49,7 +49,7 @@ def check(study: Study, where: str) -> None:
     replayed_runs(study, where)
 
 
-def _check_source(run: Run, source: Run, where: str) -> None:
+def _check_source(run: RunSpec, source: RunSpec, where: str) -> None:
     """Refuse a source in the same study whose method has no graph, or that has another number of clients."""
     if not issubclass(METHODS[source.method], Weaving):
         raise BadInput(f"{where}: {source.method} has no collaboration graph; name a run of another method")
@@ -61,7 +61,7 @@ def _check_source(run: Run, source: Run, where: str) -> None:
         )
 
 
-def replayed_runs(study: Study, where: str) -> dict[str, str]:
+def replayed_runs(study: StudySpec, where: str) -> dict[str, str]:
     """Run -> the run of the same study whose graph it replays.
 
     Raises:
@@ -76,7 +76,7 @@ def replayed_runs(study: Study, where: str) -> dict[str, str]:
     return sources
 
 
-def _readers(study: Study, where: str) -> Iterator[tuple[Run, str]]:
+def _readers(study: StudySpec, where: str) -> Iterator[tuple[RunSpec, str]]:
     """(run, name for messages) of every run, every run with a graph of its search space, and every variant."""
     for key, item in study.runs.items():
         yield study.run(key), f"{where}: runs.{key}"
@@ -88,7 +88,7 @@ def _readers(study: Study, where: str) -> Iterator[tuple[Run, str]]:
             yield assembly.build_variant(study, block["run"], {}, settings), f"{where}: ablate.{name}.{variant}"
 
 
-def _check_order(study: Study, key: str, source: str, where: str) -> None:
+def _check_order(study: StudySpec, key: str, source: str, where: str) -> None:
     """Refuse a run that replays a run `source` of the same study that is not trained before it.
 
     DVC trains in the order of params.yaml: a stage of dvc.yaml cannot depend on another one for some runs only.

@@ -9,7 +9,7 @@ from rich.table import Table
 from fedweave import results
 from fedweave.errors import BadInput
 from fedweave.report import method_views
-from fedweave.report.summary import Line, summary
+from fedweave.report.summary import SummaryLine, summary
 from fedweave.results import verdicts
 from fedweave.results.marks import NOTHING_SHOWN
 from fedweave.runs import assembly
@@ -192,7 +192,7 @@ def board(part: pd.DataFrame, without: Sequence[str] = (), controls: pd.DataFram
     return table
 
 
-def print_summary(console: Console, lines: Sequence[Line]) -> None:
+def print_summary(console: Console, lines: Sequence[SummaryLine]) -> None:
     """Print the summary in five lines; the sentences of a line that has several are below its title."""
     console.print("")
     for line in lines:

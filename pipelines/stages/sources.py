@@ -13,7 +13,7 @@ from fedweave.files.atomic import write_atomic
 from fedweave.runs import assembly, dependencies, graph_files
 from fedweave.study.call_cache import cache_calls
 from fedweave.study.code import find_dependencies
-from fedweave.study.spec import PARAMS, Run, Study, read_yaml
+from fedweave.study.spec import PARAMS, RunSpec, StudySpec, read_yaml
 
 from .. import paths
 from ..processes import run_main
@@ -34,7 +34,7 @@ def main() -> None:
         _write_all(study)
 
 
-def _write_all(study: Study) -> None:
+def _write_all(study: StudySpec) -> None:
     folder = paths.code(study.name)
     for task, spec in study.tasks.items():
         _write(paths.CODE / "datasets" / f"{spec.dataset}.json", dependencies.of_dataset(spec.dataset))
@@ -55,11 +55,11 @@ def _write_all(study: Study) -> None:
     _write(folder / "page.json", {*dependencies.of_page(), *summary})
 
 
-def _task_runs(study: Study, task: str) -> list[Run]:
+def _task_runs(study: StudySpec, task: str) -> list[RunSpec]:
     return [study.run(key) for key, item in study.runs.items() if item.task == task]
 
 
-def _search_settings(study: Study, task: str) -> dict[str, Any]:
+def _search_settings(study: StudySpec, task: str) -> dict[str, Any]:
     """The settings that decide the searches of `task`, apart from those of the task itself."""
     items = {key: item for key, item in study.runs.items() if item.task == task}
     methods = sorted({item.method for item in items.values()})
@@ -70,21 +70,21 @@ def _search_settings(study: Study, task: str) -> dict[str, Any]:
     }
 
 
-def _variants(study: Study, name: str) -> list[Run]:
+def _variants(study: StudySpec, name: str) -> list[RunSpec]:
     """The variants of an ablation, which may have other models and partitions."""
     block = study.ablate[name]
     return [assembly.build_variant(study, block["run"], {}, settings) for settings in block["variants"].values()]
 
 
-def _partition_files(runs: Iterable[Run]) -> set[Path]:
+def _partition_files(runs: Iterable[RunSpec]) -> set[Path]:
     """The code behind the partitions of `runs` and their summaries."""
     return {file for rule in {run.task.partition["name"] for run in runs} for file in dependencies.of_partition(rule)}
 
 
 def _write_runs(
     file: Path,
-    study: Study,
-    runs: Iterable[Run],
+    study: StudySpec,
+    runs: Iterable[RunSpec],
     others: Iterable[Path] = (),
     settings: Mapping[str, Any] | None = None,
 ) -> None:
@@ -94,7 +94,7 @@ def _write_runs(
     _write(file, files, {**graph, **(settings or {})})
 
 
-def _graph_digests(study: Study, run: Run) -> dict[str, str]:
+def _graph_digests(study: StudySpec, run: RunSpec) -> dict[str, str]:
     """Digests of what the graph of a run is read from: of files, or of everything that decides a run of this study."""
     if key := graphs.replayed_run(run.options.get("graph"), study.name, study.runs):
         other = study.run(key)

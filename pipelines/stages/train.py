@@ -15,7 +15,7 @@ from fedweave.runs import checkpoints as checkpoint_files
 from fedweave.runs.dependencies import inputs_digest, run_digest
 from fedweave.runs.selection import finite_mean
 from fedweave.study.code import digest
-from fedweave.study.spec import Run, Study
+from fedweave.study.spec import RunSpec, StudySpec
 
 from .. import machine, paths
 from ..processes import record_time, run_main
@@ -53,7 +53,7 @@ class TrainingResult(NamedTuple):
 
 
 def train(
-    run: Run, inputs: tuple[Dataset, Partition], title: str, partition_code: Sequence[Path] = ()
+    run: RunSpec, inputs: tuple[Dataset, Partition], title: str, partition_code: Sequence[Path] = ()
 ) -> TrainingResult:
     """Train every repetition of `run`; one that was killed continues from its checkpoint of the same code and data.
 
@@ -74,7 +74,7 @@ def train(
     )
 
 
-def tuned_values(study: Study, key: str) -> dict[str, Any]:
+def tuned_values(study: StudySpec, key: str) -> dict[str, Any]:
     """The values of the settings that tuning has chosen for the run `key`.
 
     Raises:

@@ -14,7 +14,7 @@ from fedweave.search.record import search_record
 from fedweave.search.search import Search, initial_points, open_search, run_search
 from fedweave.study import search_spaces
 from fedweave.study.call_cache import cache_calls
-from fedweave.study.spec import Study
+from fedweave.study.spec import StudySpec
 
 from .. import paths
 from ..processes import run_main
@@ -35,7 +35,7 @@ def main(task: str) -> None:
     check(("tune",), *(name for names in searched for name in names))
 
 
-def _search(task: str) -> Study:
+def _search(task: str) -> StudySpec:
     study, keys = assembly.load(), run_searches(task)
     records = {key: search_record(open_search(study, key)) for key in keys}
     best = {key: record["best"] for key, record in records.items()}
@@ -51,7 +51,7 @@ def _search(task: str) -> Study:
     return study
 
 
-def _reason(study: Study, key: str) -> str:
+def _reason(study: StudySpec, key: str) -> str:
     """Why a run has no search."""
     if (source := search_spaces.find_source_run(study, key)) != key:
         return f"it takes the values of {source}, from which it differs in the graph alone"
@@ -86,7 +86,7 @@ def _duration_key(search: Search) -> tuple[bool, int]:
     return METHODS[search.study.runs[search.key].method].pools, search.rounds
 
 
-def runs(study: Study, task: str) -> list[str]:
+def runs(study: StudySpec, task: str) -> list[str]:
     """The runs of `task`.
 
     Raises:

@@ -4,6 +4,8 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fedweave import _renamed
+
 if TYPE_CHECKING:
     from fedweave import data, families, methods, models, settings, testing
     from fedweave.comparison.compare import compare, fit, load
@@ -28,6 +30,8 @@ __version__ = "0.1.0"
 _CHECKOUT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
 if os.path.isfile(os.path.join(_CHECKOUT, "pipelines", "ui.py")):  # noqa: PTH113, PTH118
     __path__.append(_CHECKOUT)
+
+_renamed.install()
 
 # Name -> its module, and its name in that module where it differs. A name is imported when it is first used, so that
 # `import fedweave` takes no time.

@@ -24,7 +24,7 @@ from fedweave.engine.records import Report
 from fedweave.errors import Diverged
 from fedweave.files.atomic import check_writable, load_tensors, save_tensors, write_atomic
 from fedweave.pipelines.commands import main, single_run
-from fedweave.pipelines.commands.studies import dump
+from fedweave.pipelines.commands.params_file import dump
 from fedweave.pipelines.processes import run_main
 from fedweave.pipelines.stages import evaluate
 from fedweave.runs import archive, repetition

@@ -14,7 +14,7 @@ from fedweave.deployment.wire import spec
 from fedweave.errors import BadInput
 from fedweave.pipelines.commands import federate
 from fedweave.pipelines.commands.main import app
-from fedweave.pipelines.commands.studies import dump
+from fedweave.pipelines.commands.params_file import dump
 from fedweave.study import plugins
 from tests.servers import DIGITS
 

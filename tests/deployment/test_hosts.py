@@ -17,7 +17,7 @@ from fedweave.deployment.export import export_result
 from fedweave.deployment.node import client_data, own_rows
 from fedweave.deployment.node.devices import device_of
 from fedweave.deployment.node.node import open_node
-from fedweave.deployment.node.store import Store
+from fedweave.deployment.node.store import NodeStore
 from fedweave.deployment.wire import spec, support, tensors
 from fedweave.deployment.wire.messages import Reply, Request
 from fedweave.errors import BadInput
@@ -334,7 +334,7 @@ def test_an_impossible_federation_is_refused(rows, tmp_path):
 
 
 def test_a_store_survives_damage_and_refuses_another_federation(tmp_path):
-    store = Store(tmp_path, "a")
+    store = NodeStore(tmp_path, "a")
     store.prepare()
     for version in (1, 2, 3):
         store.save(version, {"w": torch.tensor(float(version))})
@@ -343,7 +343,7 @@ def test_a_store_survives_damage_and_refuses_another_federation(tmp_path):
     assert store.load_newest(1)["w"] == 1
     assert store.versions() == [1]
     with pytest.raises(BadInput, match="another folder"):
-        Store(tmp_path, "b").load(1)
+        NodeStore(tmp_path, "b").load(1)
 
 
 @pytest.mark.parametrize("tree", [{"a": {"b.c": 1.0, "d/e": {}}, "f": 2.0}, 3.0], ids=["nested", "bare"])

@@ -8,7 +8,7 @@ import pytest
 
 from fedweave.deployment.__main__ import main
 from fedweave.deployment.flower import node_keys
-from fedweave.deployment.wire.roster import Entry, Roster
+from fedweave.deployment.wire.roster import Roster, RosterEntry
 from fedweave.errors import BadInput
 
 DYING = """import json, sys
@@ -94,9 +94,9 @@ def test_a_key_may_move_to_another_client(case: str, roster: Roster, monkeypatch
 
     monkeypatch.setattr(node_keys, "run_flwr", superlink)
     with roster.edit() as rows:
-        rows |= {client: Entry(client, f"SHA256:{key}", nodes[key]) for client, key in enumerate("ab")}
+        rows |= {client: RosterEntry(client, f"SHA256:{key}", nodes[key]) for client, key in enumerate("ab")}
     lines = node_keys.register({client: Path(f"{key}.pub") for client, key in keys.items()}, roster, "here")
-    assert roster.entries() == tuple(Entry(i, f"SHA256:{key}", nodes[key]) for i, key in sorted(expected.items()))
+    assert roster.entries() == tuple(RosterEntry(i, f"SHA256:{key}", nodes[key]) for i, key in sorted(expected.items()))
     assert unregistered == [nodes[key] for key in refused]
     assert [line for line in lines if "no key" in line] == [
         f"client {client}: has no key any more" for client in {0, 1} - {*expected}

@@ -15,7 +15,7 @@ from fedweave.deployment.__main__ import main
 from fedweave.deployment.server import replies
 from fedweave.deployment.server.node_registry import NodeRegistry
 from fedweave.deployment.wire.messages import Reply, Request
-from fedweave.deployment.wire.roster import Entry, Roster, fingerprint
+from fedweave.deployment.wire.roster import Roster, RosterEntry, fingerprint
 from fedweave.errors import BadInput
 
 NODES = {900: 0, 899: 1, 898: 2}  # node -> client, as `Hosts.calls` has them
@@ -47,7 +47,7 @@ def write_roster(path, owners) -> Roster:
     """A roster of the nodes `owners`."""
     roster = Roster(path)
     with roster.edit() as entries:
-        entries |= {client: Entry(client, f"SHA256:{client}", node) for node, client in owners.items()}
+        entries |= {client: RosterEntry(client, f"SHA256:{client}", node) for node, client in owners.items()}
     return roster
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedweave.client.solvers import SGD
-from fedweave.engine.clients import Federation
+from fedweave.engine.clients import Clients
 from fedweave.engine.engine import run, run_round, train
 from fedweave.engine.evaluation import evaluate
 from fedweave.engine.executors import Batched, Loop
@@ -35,14 +35,14 @@ SETTINGS = Settings(rounds=3, seed=2)
 ATTACKER = 1
 
 
-def objects(name: str, **overrides: object) -> tuple[Method, Federation]:
+def objects(name: str, **overrides: object) -> tuple[Method, Clients]:
     """A method and a toy federation that it supports."""
     kind = next(k for k in ("rows", "images", "nodes") if tiny.suits(name, tiny.TASKS[k][0]()))
     task, federation = (make() for make in tiny.TASKS[kind])
     return tiny.method(name, task, kind, **overrides).stages(3)[0].method, federation
 
 
-def add_attack(federation: Federation, kind: str, scale: float = 0.0, *ids: int) -> Federation:
+def add_attack(federation: Clients, kind: str, scale: float = 0.0, *ids: int) -> Clients:
     """The federation with attackers, by default client 1."""
     attackers = torch.isin(torch.arange(federation.clients), torch.tensor(ids or (ATTACKER,)))
     return replace(federation, attack=Attack(kind, scale, attackers))

@@ -10,7 +10,7 @@ import pytest
 import tiny
 import torch
 
-from fedweave.engine.clients import Federation
+from fedweave.engine.clients import Clients
 from fedweave.engine.engine import run, run_round
 from fedweave.engine.executors import Batched, Loop
 from fedweave.engine.protocol import Method
@@ -43,7 +43,7 @@ def marks(pair: tuple[str, str]) -> list[pytest.MarkDecorator]:
 MARKED = [pytest.param(*pair, marks=marks(pair)) for pair in PAIRS]
 
 
-def objects(name: str, kind: str) -> tuple[Method, Federation]:
+def objects(name: str, kind: str) -> tuple[Method, Clients]:
     """A method and its toy federation."""
     task, federation = (make() for make in tiny.TASKS[kind])
     return tiny.method(name, task, kind), federation

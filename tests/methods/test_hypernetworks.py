@@ -11,7 +11,7 @@ from fedweave.client import out_of_place_steps
 from fedweave.client.out_of_place_steps import step_out_of_place
 from fedweave.client.solvers import SGD, Adam, GroupedSolver, Solver, clone
 from fedweave.engine import sent_downloads
-from fedweave.engine.clients import Federation
+from fedweave.engine.clients import Clients
 from fedweave.engine.engine import run, run_round
 from fedweave.engine.executors import Loop
 from fedweave.engine.protocol import Start
@@ -33,7 +33,7 @@ STEADY: dict[str, dict] = {
 }
 
 
-def start_of(method: GeneratedModels, federation: Federation, enrolled: Tree | None = None) -> Start:
+def start_of(method: GeneratedModels, federation: Clients, enrolled: Tree | None = None) -> Start:
     """The server's state before round 0."""
     return Start(method.task.init(1), enrolled or {}, federation.clients, 7, federation.relation, federation.ids)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedweave.client.regression import Forecast
-from fedweave.engine.clients import Federation
+from fedweave.engine.clients import Clients
 from fedweave.engine.engine import run, run_round
 from fedweave.engine.executors import Batched, Loop
 from fedweave.engine.records import Settings, State
@@ -26,7 +26,7 @@ EVERYBODY = torch.arange(tiny.CLIENTS)
 
 def fixture(
     name: str = "pfedgat", kind: str = "rows", rounds: int = 2, **overrides: object
-) -> tuple[ValidatedMixtures, Federation, State]:
+) -> tuple[ValidatedMixtures, Clients, State]:
     """A method and its state after some rounds."""
     task, federation = (make() for make in tiny.TASKS[kind])
     method = tiny.method(name, task, kind, **overrides)
@@ -34,7 +34,7 @@ def fixture(
     return method, federation, report.state
 
 
-def client_answers(method: ValidatedMixtures, federation: Federation, state: State) -> Tree:
+def client_answers(method: ValidatedMixtures, federation: Clients, state: State) -> Tree:
     """The answers of all clients to the models that they receive."""
     own = method.download(state.server, EVERYBODY)[1]
     answers = []
@@ -44,7 +44,7 @@ def client_answers(method: ValidatedMixtures, federation: Federation, state: Sta
     return trees.stack(answers)
 
 
-def single_process(method: ValidatedMixtures, federation: Federation, state: State, split: str = "val") -> Tree:
+def single_process(method: ValidatedMixtures, federation: Clients, state: State, split: str = "val") -> Tree:
     """∂ Σ_i ℓ_i(θ̄_i(φ)) / ∂φ with every client's held-out loss in one graph."""
     phi = {name: value.clone().requires_grad_() for name, value in state.server["phi"].items()}
     models = method.generate(phi, state.server["fixed"], EVERYBODY)

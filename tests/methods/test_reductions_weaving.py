@@ -7,7 +7,7 @@ import pytest
 import tiny
 import torch
 
-from fedweave.engine.clients import Federation
+from fedweave.engine.clients import Clients
 from fedweave.engine.engine import run
 from fedweave.engine.executors import Loop
 from fedweave.engine.records import Report, Settings
@@ -17,13 +17,13 @@ from fedweave.tensors import trees
 SETTINGS = Settings(rounds=3, seed=2)
 
 
-def equal_sizes() -> Federation:
+def equal_sizes() -> Clients:
     """The toy with six training rows per client, so that means by size are plain means."""
     federation = tiny.rows_federation()
     return replace(federation, train=federation.train[:, :6])
 
 
-def last(name: str, federation: Federation | None = None, blank: bool = False, **overrides: object) -> Report:
+def last(name: str, federation: Clients | None = None, blank: bool = False, **overrides: object) -> Report:
     """The last report; `blank` sets the server's networks to zero before the first round."""
     task, federation = tiny.rows_task(), federation or tiny.rows_federation()
     method = tiny.method(name, task, "rows", **overrides)

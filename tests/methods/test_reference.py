@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils._pytree import tree_flatten_with_path
 
 from fedweave.client.solvers import SGD, Adam, Solver
-from fedweave.engine.clients import Federation
+from fedweave.engine.clients import Clients
 from fedweave.engine.engine import run, run_round
 from fedweave.engine.executors import Loop
 from fedweave.engine.protocol import Method
@@ -32,7 +32,7 @@ def module(method: Method) -> nn.Module:
     return net
 
 
-def batches(federation: Federation, client: int, round: int, epochs: int) -> list[list[torch.Tensor]]:
+def batches(federation: Clients, client: int, round: int, epochs: int) -> list[list[torch.Tensor]]:
     """The minibatches of a client by the schedule."""
     plan = cohort(federation, torch.arange(tiny.CLIENTS), TRAINING, epochs, SEED, round).plan[client]
     return [[rows[rows >= 0] for rows in epoch if (rows >= 0).any()] for epoch in plan]
@@ -40,7 +40,7 @@ def batches(federation: Federation, client: int, round: int, epochs: int) -> lis
 
 def sgd_epochs(
     net: nn.Module,
-    federation: Federation,
+    federation: Clients,
     epochs: list[list[torch.Tensor]],
     params: list[nn.Parameter] | None = None,
     mu: float = 0.0,
@@ -61,7 +61,7 @@ def sgd_epochs(
             optimizer.step()
 
 
-def average(nets: list[nn.Module], federation: Federation) -> nn.Module:
+def average(nets: list[nn.Module], federation: Clients) -> nn.Module:
     """The model whose parameters are the size-weighted means."""
     shares = federation.sizes.double() / federation.sizes.sum()
     mean = copy.deepcopy(nets[0])
@@ -77,7 +77,7 @@ def assert_same_model(net: nn.Module, params: dict[str, torch.Tensor]) -> None:
         torch.testing.assert_close(params[name], value.detach(), rtol=1e-10, atol=1e-12)
 
 
-def final(method: Method, federation: Federation):
+def final(method: Method, federation: Clients):
     """The last report of a run with all clients."""
     *_, report = run(method, federation, Settings(rounds=ROUNDS, seed=SEED), Loop())
     return report

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedweave.client.data import shuffled_batches
-from fedweave.engine.clients import Federation
+from fedweave.engine.clients import Clients
 from fedweave.engine.engine import run
 from fedweave.engine.executors import Loop
 from fedweave.engine.records import Report, Settings
@@ -109,7 +109,7 @@ def test_ifca(averaging: str) -> None:
     assert (report.bytes_down, report.bytes_up) == (4 * 5 * k * size, 4 * 5 * (size + k))
 
 
-def opposed_groups() -> Federation:
+def opposed_groups() -> Clients:
     """The classes of two clients have another meaning than those of the other three."""
     group = torch.tensor([0, 1, 0, 1, 0])
     y = FED.shared["y"].clone()

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from fedweave.client.solvers import SGD
-from fedweave.engine.clients import Federation
+from fedweave.engine.clients import Clients
 from fedweave.engine.engine import train
 from fedweave.engine.executors import Loop
 from fedweave.engine.protocol import Method
@@ -118,7 +118,7 @@ def test_every_method_that_averages_takes_a_server_optimizer(name: str) -> None:
         torch.testing.assert_close(value, expected[part], rtol=1e-12, atol=1e-14)
 
 
-def first_uploads(method: Method, state: State, federation: Federation) -> Tree:
+def first_uploads(method: Method, state: State, federation: Clients) -> Tree:
     """The uploads of a round 0 with all clients."""
     participants = cohort(federation, EVERYBODY, method.training, method.epochs, 1, 0)
     return train(method, state, participants, Loop()).updates.upload

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedweave.client.task import RowClassification
-from fedweave.engine.clients import Federation
+from fedweave.engine.clients import Clients
 from fedweave.engine.engine import run, run_round
 from fedweave.engine.executors import Batched, Executor, Loop
 from fedweave.engine.records import Settings, State
@@ -29,7 +29,7 @@ EVERYBODY = torch.arange(tiny.CLIENTS)
 
 def fixture(
     name: str, rounds: int = 2, kind: str = "rows", **overrides: object
-) -> tuple[GeneratedModels, Federation, State]:
+) -> tuple[GeneratedModels, Clients, State]:
     """A method and its state after some rounds."""
     task, federation = (make() for make in tiny.TASKS[kind])
     method = tiny.method(name, task, kind, **overrides)

@@ -11,7 +11,7 @@ from torch import nn
 from fedweave.client.model_check import check_model
 from fedweave.client.solvers import SGD
 from fedweave.client.task import RowClassification
-from fedweave.engine.clients import Federation
+from fedweave.engine.clients import Clients
 from fedweave.engine.engine import run
 from fedweave.engine.executors import Batched, Loop
 from fedweave.engine.records import Settings
@@ -108,7 +108,7 @@ def maker(name: str) -> Adapter:
     return adapt(model, shape, CLASSES)
 
 
-def federation(name: str) -> Federation:
+def federation(name: str) -> Clients:
     """Clients of different sizes, with rows for one of MODELS."""
     shape = MODELS[name][1]
     return rows_federation(shape if len(shape) == 3 else (6,))

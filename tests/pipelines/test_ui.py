@@ -42,7 +42,7 @@ def has_ipv6() -> bool:
 
 def await_server(program: str, *words: str) -> None:
     """Start `program` as a server and wait until it answers."""
-    server = ui.Server("Late", port := free_port(), (sys.executable, "-c", program, str(port), *words))
+    server = ui.UIServer("Late", port := free_port(), (sys.executable, "-c", program, str(port), *words))
     with ChildProcesses().start(server.command) as process:
         ui._wait_for(server, process, ui._Output(process))
 
@@ -112,7 +112,7 @@ def test_with_an_external_tracking_server_only_prefect_is_started(
         "import socket, sys; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); s.accept(); "
         "print('no such table'); print()"
     )
-    mine = ui.Server("Prefect", other := free_port(), (sys.executable, "-c", short, str(other)))
+    mine = ui.UIServer("Prefect", other := free_port(), (sys.executable, "-c", short, str(other)))
     monkeypatch.setattr(ui, "servers", lambda: (mine,))
     monkeypatch.setattr(ui, "_run_links", lambda: iter([("mine in MLflow", "here")]))
     tracking = HTTPServer(("127.0.0.1", port), BaseHTTPRequestHandler)  # it answers that it does not have this method

@@ -11,7 +11,7 @@ from fedweave import results
 from fedweave.errors import BadInput
 from fedweave.files.atomic import write_atomic
 from fedweave.pipelines import paths
-from fedweave.pipelines.commands.studies import dump
+from fedweave.pipelines.commands.params_file import dump
 from fedweave.pipelines.stages import download, evaluate, leaderboard, partition, train
 from fedweave.results import statistics
 from fedweave.results.repetitions import interval

@@ -198,7 +198,7 @@ def test_another_method_that_is_better_than_local_is_not_hidden(leader: str, oth
     made = made.assign(label=made["method"].str.title(), settings="", test=1.0, validation=1.0)
     verdicts = {"pfedgraph": leader, "ditto": other}
     tests = {
-        name: statistics.Comparison(name, "local", 2.0, 1.0, 3.0, 1.0, 0.01, 0.02, 1.0, verdict, "seeds and clients")
+        name: statistics.TestedPair(name, "local", 2.0, 1.0, 3.0, 1.0, 0.01, 0.02, 1.0, verdict, "seeds and clients")
         for name, verdict in verdicts.items()
     }
     selected = answers.paying_method(made) or "local"
@@ -219,7 +219,7 @@ def test_an_open_comparison_says_what_would_decide_it() -> None:
     """It is not taken for equality: the margin and the seeds that are needed are named."""
     made = board(ditto=("leads", 1.0, "open", 4)).assign(label="Ditto", settings="")
     for needed, end in ((9.0, " 9 seeds would decide at the variance seen."), (math.nan, "; more clients may.")):
-        test = statistics.Comparison(
+        test = statistics.TestedPair(
             "ditto", "local", 1.0, -1.0, 3.0, 1.0, 0.3, 0.3, 0.5, "open", "seeds and clients", needed
         )
         advice = answers.Answers("local", "local", made, pd.DataFrame(), {"ditto": test}, "ditto", "local", "1 point")

@@ -59,7 +59,7 @@ def write_params(seeds: list[int]) -> None:
 
 
 def _dumped(content: dict[str, Any]) -> str:
-    from fedweave.pipelines.commands.studies import dump
+    from fedweave.pipelines.commands.params_file import dump
 
     return dump(content)
 

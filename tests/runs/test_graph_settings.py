@@ -11,12 +11,12 @@ import torch
 from fedweave.errors import BadInput
 from fedweave.runs import graph_controls, graph_files
 from fedweave.study import spec
-from fedweave.study.spec import Run
+from fedweave.study.spec import RunSpec
 
 N = tiny.CLIENTS
 
 
-def run(graph: object, method: str = "fedaghn") -> Run:
+def run(graph: object, method: str = "fedaghn") -> RunSpec:
     """A run of a study with one method and one seed."""
     task = {"dataset": "digits", "setting": "s", "partition": {"name": "iid", "clients": N, "seed": 0},
             "model": {"name": "mlp"}, "train": {"rounds": 2, "lr": 0.1}}  # fmt: skip

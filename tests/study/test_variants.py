@@ -52,7 +52,7 @@ def test_equal_values_in_a_grid_are_refused(values: list[Any]) -> None:
         variants.expand({"run": "r", "grid": {"k": values}}, "params.yaml: ablate.x")
 
 
-def study() -> spec.Study:
+def study() -> spec.StudySpec:
     return spec.parse(catalogue.expand("ablations", ROOT / "studies"))
 
 

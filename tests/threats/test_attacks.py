@@ -9,7 +9,7 @@ import tiny
 import torch
 from torch import Tensor
 
-from fedweave.engine.clients import Federation
+from fedweave.engine.clients import Clients
 from fedweave.engine.engine import run
 from fedweave.engine.executors import Batched, Loop
 from fedweave.engine.records import Report, Settings
@@ -24,12 +24,12 @@ SETTINGS = Settings(rounds=4, seed=2)
 METHODS = ("fedsheafhn", "fedpub")
 
 
-def federation(kind: str = "gaussian", scale: float = 20.0, share: float = 0.4, seed: int = 1) -> Federation:
+def federation(kind: str = "gaussian", scale: float = 20.0, share: float = 0.4, seed: int = 1) -> Clients:
     """The toy's subgraphs with some attackers."""
     return replace(tiny.nodes_federation(), attack=Attack(kind, scale, choose_attackers(tiny.CLIENTS, share, seed)))
 
 
-def run_rounds(name: str, clients: Federation, settings: Settings = SETTINGS, **overrides: object) -> list[Report]:
+def run_rounds(name: str, clients: Clients, settings: Settings = SETTINGS, **overrides: object) -> list[Report]:
     """Every round of a toy run."""
     return list(run(tiny.method(name, tiny.nodes_task(), "nodes", **overrides), clients, settings, Loop()))
 

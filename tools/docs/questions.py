@@ -167,7 +167,7 @@ def _best_method(group: Group) -> str:
     return min(group, key=lambda name: group[name]["mean"] * (1 if group[name]["metric"] == "mse" else -1))
 
 
-def compare(study: str, key: str, first: str, second: str) -> statistics.Comparison:
+def compare(study: str, key: str, first: str, second: str) -> statistics.TestedPair:
     """The test of one pair over seeds and clients, uncorrected.
 
     The variance between seeds is moderated by all methods of the setting.
@@ -176,7 +176,7 @@ def compare(study: str, key: str, first: str, second: str) -> statistics.Compari
     return test
 
 
-def to_controls(study: str, key: str) -> list[statistics.Comparison]:
+def to_controls(study: str, key: str) -> list[statistics.TestedPair]:
     """The tests of all methods of a setting against the two controls, corrected over all of them."""
     return _compare(study, key, None, modified(study))
 
@@ -184,7 +184,7 @@ def to_controls(study: str, key: str) -> list[statistics.Comparison]:
 @lru_cache(maxsize=4096)
 def _compare(
     study: str, key: str, pairs: tuple[tuple[str, str], ...] | None, stamp: int
-) -> list[statistics.Comparison]:
+) -> list[statistics.TestedPair]:
     """The tests of `pairs`, by default those against the controls; `stamp` is the time of the files."""
     scores = client_scores(study, key)
     for name in {name for pair in pairs or () for name in pair}:

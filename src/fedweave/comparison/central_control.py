@@ -7,7 +7,7 @@ from fedweave.data import fit_units
 from fedweave.errors import BadInput
 from fedweave.methods import METHODS
 from fedweave.own_data.federation import Federation
-from fedweave.study.spec import Study
+from fedweave.study.spec import StudySpec
 
 
 def add_control(
@@ -36,7 +36,7 @@ def check_units(federation: Federation, entries: Mapping[str, tuple[str, dict[st
         )
 
 
-def check_methods(study: Study) -> None:
+def check_methods(study: StudySpec) -> None:
     """Refuse a comparison of nothing but training on pooled rows."""
     methods = [item.method for item in study.runs.values()]
     if all(METHODS[method].pools for method in methods):

@@ -31,7 +31,7 @@ from fedweave.results.runs import read_margins
 from fedweave.runs import archive, repetition
 from fedweave.runs import checkpoints as checkpoint_files
 from fedweave.study import search_spaces
-from fedweave.study.spec import Run
+from fedweave.study.spec import RunSpec
 
 MIN_ROUNDS_FOR_ESTIMATE = 20  # rounds of all runs together; with fewer, the rounds of an estimate would cost too much
 
@@ -243,7 +243,7 @@ def perform(
     return messages
 
 
-def _train_run(plan: Plan, run: Run, folder: Path, bar: ProgressBar) -> None:
+def _train_run(plan: Plan, run: RunSpec, folder: Path, bar: ProgressBar) -> None:
     """Train a run and write its folder."""
     prepared = repetition.prepare(run, *plan.inputs)
     name = run.key.removeprefix(f"{run.name}-")

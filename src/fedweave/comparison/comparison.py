@@ -11,16 +11,17 @@ import pandas as pd
 
 from fedweave import report, results
 from fedweave.comparison.figures import ComparisonPlots
+from fedweave.comparison.folder_copies import copy
 from fedweave.comparison.leaderboard import explain_words, format_html, format_text, rank_methods, rename_methods
 from fedweave.comparison.margins import as_plain, check_margin, set_margin
 from fedweave.comparison.method_result import MethodResult, client_names
 from fedweave.comparison.paired_test import PairedTest
-from fedweave.comparison.results_folder import copy, find_partitions, read_description
 from fedweave.comparison.user_metrics import register_metric
 from fedweave.comparison.warnings import collect_warnings
 from fedweave.errors import BadInput, choose, format_count
 from fedweave.own_data.argument_checks import check_folder
 from fedweave.own_data.federation import Federation
+from fedweave.prediction.input_description import find_partitions, read_description
 from fedweave.results import Run, Study, parts, statistics
 from fedweave.results.marks import find_test
 from fedweave.results.runs import read_margins
@@ -165,8 +166,12 @@ class Comparison:
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
-        """Reasons why the numbers may mislead, one line each."""
-        return (*self.lost, *collect_warnings(self))
+        """Reasons why the numbers may mislead, one line each; with several tasks it begins with its task."""
+        tasks = results.by_task(self.study)
+        if len(tasks) == 1:
+            return (*self.lost, *collect_warnings(self))
+        parts = {task: replace(self, study=self.study._replace(runs=tuple(runs))) for task, runs in tasks.items()}
+        return (*self.lost, *(f"{task}: {line}" for task, part in parts.items() for line in collect_warnings(part)))
 
     def controls(self) -> pd.DataFrame:
         """One row per control that is not a method, best first: `kind` "control" or "not federated".

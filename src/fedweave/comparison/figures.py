@@ -2,15 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fedweave import plots, results
 from fedweave.comparison.leaderboard import rename_methods
+from fedweave.comparison.origin import OneMethod, Origin
 from fedweave.errors import BadInput
 from fedweave.own_data.argument_checks import check_path
-
-if TYPE_CHECKING:
-    from fedweave.comparison.comparison import Comparison, MethodResult
 
 THEME = "color:#1b1d22;--muted:#5c616b;--grid:#dcdfe4;--surface:#ffffff;background:#ffffff;padding:8px"
 
@@ -50,7 +47,7 @@ class Figure:
 class ComparisonPlots:
     """Figures of a comparison."""
 
-    def __init__(self, comparison: "Comparison") -> None:
+    def __init__(self, comparison: Origin) -> None:
         self._comparison = comparison
 
     def curves(self, split: str = "test") -> Figure:
@@ -87,7 +84,7 @@ class ComparisonPlots:
 class MethodPlots:
     """Figures of one method."""
 
-    def __init__(self, result: "MethodResult") -> None:
+    def __init__(self, result: OneMethod) -> None:
         self._result = result
 
     def graph(self, seed: int | None = None) -> Figure:

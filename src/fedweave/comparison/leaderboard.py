@@ -65,8 +65,8 @@ def _rank_task(board: pd.DataFrame, significance: pd.DataFrame) -> pd.DataFrame:
 def _tests_of(significance: pd.DataFrame, leader: str | None) -> pd.DataFrame:
     """The tests of `leader` against all others, out of those of all pairs."""
     pairs = significance[significance["family"] == "pairs"]
-    names = [field.name for field in fields(statistics.Comparison)]
-    every = [statistics.Comparison(**row) for row in pairs[names].to_dict("records")]
+    names = [field.name for field in fields(statistics.TestedPair)]
+    every = [statistics.TestedPair(**row) for row in pairs[names].to_dict("records")]
     rows = [asdict(test) for test in statistics.leader_comparisons(every, leader)]
     task = significance["task"].iloc[0]
     return pd.DataFrame(rows, columns=names).assign(task=task, family="leader")[[*significance]]

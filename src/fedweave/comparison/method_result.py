@@ -1,24 +1,24 @@
 """The result of one method: tidy tables, graphs, the clients' models and their predictions."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from fedweave import results
+from fedweave.comparison import further_rounds
 from fedweave.comparison.figures import MethodPlots
+from fedweave.comparison.origin import Origin
 from fedweave.errors import BadInput, choose, format_count
 from fedweave.files.atomic import load_tensors
 from fedweave.metrics import probabilities
 from fedweave.own_data.argument_checks import check_folder
+from fedweave.own_data.newcomers import NewcomerData
 from fedweave.prediction.predictor import Predictor, client_names, load_predictor
 from fedweave.results import Graphs, Run
-
-if TYPE_CHECKING:
-    from fedweave.comparison.comparison import Comparison
 
 TIDY = ["method", "seed", "client", "round", "point", "split", "metric", "value"]
 
@@ -35,7 +35,7 @@ class MethodResult:
 
     name: str
     run: Run
-    comparison: "Comparison"
+    comparison: Origin
 
     def __repr__(self) -> str:
         scores = self._scores_by_seed.dropna(axis="columns", how="all")  # clients without test rows have no score
@@ -202,7 +202,7 @@ class MethodResult:
         from fedweave.prediction.export import export
 
         check_folder(folder, "folder")
-        return export(self, Path(folder), self._load_predictor(model), client, seed)
+        return export(self.run, self.name, Path(folder), self._load_predictor(model), client, seed)
 
     def join(
         self, rows: Any, *, client: Any = None, label: Any = None, edges: Any = None, node: str = "node",
@@ -231,13 +231,16 @@ class MethodResult:
         Raises:
             BadInput: rows that do not fit those of training, a class that it did not have, or no stored state.
         """
-        from fedweave.comparison import further_rounds
-
-        newcomer_data = further_rounds.NewcomerData(rows, client, label, options, edges, node)
+        newcomer_data = NewcomerData(rows, client, label, options, edges, node)
         federation = self.comparison.federation if federation is None else federation
         if federation is None:
             raise BadInput("join: the rows of training are not in memory; give federation= the one that was trained on")
-        result: MethodResult = further_rounds.join(self, federation, newcomer_data, rounds, freeze, out)
+        origin: Any = self.comparison
+        study, temporary, extended = further_rounds.join(
+            self.run, federation, newcomer_data, rounds, freeze, out, origin.model
+        )
+        joined = replace(origin, study=study, lost=(), temporary=temporary, federation=extended)
+        result: MethodResult = joined[joined.methods[0]]
         return result
 
     def check_seed(self, seed: Any) -> None:

@@ -7,11 +7,11 @@ import numpy as np
 from fedweave.errors import format_count
 from fedweave.results import statistics
 from fedweave.results.marks import reason_without_verdict
-from fedweave.results.statistics import Comparison
+from fedweave.results.statistics import TestedPair
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairedTest(Comparison):
+class PairedTest(TestedPair):
     """A paired comparison of two methods over the same seeds and clients: the verdict of the leaderboard.
 
     Attributes:

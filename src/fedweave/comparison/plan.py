@@ -25,7 +25,7 @@ from fedweave.runs.preparation import try_model
 from fedweave.study import plugins, search_spaces
 from fedweave.study.code import PACKAGE, digest
 from fedweave.study.schema import TrainSpec
-from fedweave.study.spec import Run, Study, parse
+from fedweave.study.spec import RunSpec, StudySpec, parse
 
 ROWS = {"epochs": 1, "batch_size": 32, "lr": 0.05}
 GRAPH = {"epochs": 3, "batch_size": 0, "optimizer": "adam", "lr": 0.01, "weight_decay": 0.0005}
@@ -45,7 +45,7 @@ class Plan:
     """
 
     federation: Federation
-    study: Study
+    study: StudySpec
     inputs: Inputs
     title: str
 
@@ -70,7 +70,7 @@ class Plan:
 _CODE_HASHES: dict[tuple[Any, ...], tuple[str, tuple[Any, ...]]] = {}
 
 
-def _hash_code(run: Run) -> str:
+def _hash_code(run: RunSpec) -> str:
     """A hash of the code behind a run, also where the method was defined in a notebook."""
     parts = METHODS[run.method].__mro__
     user_classes = [part for part in parts if part.__module__.split(".")[0] not in ("fedweave", "abc", "builtins")]
@@ -290,7 +290,7 @@ def _resolve_model(federation: Federation, model: Any, head: str | None) -> tupl
     return {"name": adapter.name, "code": adapter.code, "head": adapter.head}, adapter
 
 
-def _check_model(study: Study, inputs: Inputs, adapter: Adapter) -> None:
+def _check_model(study: StudySpec, inputs: Inputs, adapter: Adapter) -> None:
     """Try a user's model in the way in which the first run will train it."""
     task, train = RowClassification(adapter), study.run(next(iter(study.runs))).train
     executor = choose_executor(train.executor, task.template, assembly.choose_device(train.device))

@@ -12,7 +12,7 @@ from fedweave.errors import Diverged, format_count
 from fedweave.processes.forks import one_thread
 from fedweave.runs import repetition
 from fedweave.runs.selection import finite_mean
-from fedweave.study.spec import Study
+from fedweave.study.spec import StudySpec
 
 TIMED_ROUNDS = 2  # rounds behind an estimate; the first one also warms up
 
@@ -108,7 +108,7 @@ def build_reporter(method: str, prepared: repetition.PreparedRun) -> Callable[[i
     return build_progress
 
 
-def estimate(prepared: repetition.PreparedRun, study: Study) -> float:
+def estimate(prepared: repetition.PreparedRun, study: StudySpec) -> float:
     """Seconds that the runs and the trials of `study` will take, from some rounds of the run that `prepared` holds.
 
     Methods differ in cost, so this is only the order of magnitude.
@@ -150,7 +150,7 @@ def format_duration(seconds: float) -> str:
     return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"
 
 
-def heading(study: Study, seconds: float) -> str:
+def heading(study: StudySpec, seconds: float) -> str:
     """The line before a comparison runs."""
 
     tuning = f", {format_count(study.tune.trials, 'trial')} each" if study.tune.trials else ""

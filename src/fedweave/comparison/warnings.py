@@ -1,63 +1,46 @@
 """Warnings: reasons why the numbers of a comparison may mislead."""
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pandas as pd
 
 from fedweave import results
 from fedweave.comparison.leaderboard import rename_methods
-from fedweave.comparison.results_folder import notes, read_description
+from fedweave.comparison.origin import Origin
+from fedweave.comparison.results_folder import notes
 from fedweave.errors import format_count
 from fedweave.graphs.quality import ALIKE, VARIATION, quality
 from fedweave.graphs.setting import is_control
 from fedweave.metrics import unit
-from fedweave.results import (
-    RULE,
-    by_task,
-    format_score,
-    methods_not_above,
-    missing_score_note,
-    sampling_note,
-    unconverged_rows,
-)
+from fedweave.prediction.input_description import read_description
+from fedweave.results import RULE, format_score, methods_not_above, missing_score_note, sampling_note, unconverged_rows
 from fedweave.results.nonfinite import nonfinite_outputs_note
 from fedweave.results.selection import progress
 from fedweave.results.verdicts import describe_parts, join_names, reason_without_power
 
-if TYPE_CHECKING:
-    from fedweave.comparison.comparison import Comparison
 
-
-def collect_warnings(comparison: "Comparison") -> list[str]:
+def collect_warnings(comparison: Origin) -> list[str]:
     """One line each: training was too short, no method is above a control, clients are too small or too few.
 
-    With several tasks a line begins with the name of its task.
+    Args:
+        comparison: of one task.
     """
-    tasks = by_task(comparison.study)
-    if len(tasks) == 1:
-        return [
-            *_find_unconverged_methods(comparison),
-            *_compare_with_controls(comparison),
-            *_find_uniform_graphs(comparison),
-            *_notes(comparison),
-            *_describe_test_power(comparison),
-        ]
-    comparisons = {
-        task: replace(comparison, study=comparison.study._replace(runs=tuple(runs))) for task, runs in tasks.items()
-    }
-    return [f"{task}: {line}" for task, one in comparisons.items() for line in collect_warnings(one)]
+    return [
+        *_find_unconverged_methods(comparison),
+        *_compare_with_controls(comparison),
+        *_find_uniform_graphs(comparison),
+        *_notes(comparison),
+        *_describe_test_power(comparison),
+    ]
 
 
-def _notes(comparison: "Comparison") -> list[str]:
+def _notes(comparison: Origin) -> list[str]:
     """Warnings about the data; none where the stages of DVC wrote the results, whose report has them."""
     if comparison.federation is not None:
         return notes(comparison.federation)
     return [*read_description(comparison.study.folder, comparison.study.runs[0].task).get("notes", ())]
 
 
-def _find_unconverged_methods(comparison: "Comparison") -> list[str]:
+def _find_unconverged_methods(comparison: Origin) -> list[str]:
     """Methods that have not converged, by the rule of the report."""
     rows = [{"name": name, "seeds": len(run.seeds), **progress(run)} for name, run in comparison.runs.items()]
     unconverged = unconverged_rows(pd.DataFrame(rows)).to_dict("records")
@@ -67,7 +50,7 @@ def _find_unconverged_methods(comparison: "Comparison") -> list[str]:
     return [f"the best validation round is the last one for {', '.join(names)}; more rounds may change the result"]
 
 
-def _find_uniform_graphs(comparison: "Comparison") -> list[str]:
+def _find_uniform_graphs(comparison: Origin) -> list[str]:
     """Methods whose graph has nearly the same row for all clients, by the rule of the report."""
     names = [name for name, run in comparison.runs.items() if _is_one_row(run)]
     return [f"the rows of the graph of {name} are nearly identical: all clients get the same mixture" for name in names]
@@ -80,7 +63,7 @@ def _is_one_row(run: results.Run) -> bool:
     return quality(graphs.weights[-1], None, None).get(VARIATION, np.nan) < ALIKE
 
 
-def _compare_with_controls(comparison: "Comparison") -> list[str]:
+def _compare_with_controls(comparison: Origin) -> list[str]:
     """The controls that no method is better than."""
     board, higher = rename_methods(comparison.board, comparison.runs), comparison.study.runs[0].higher_is_better
     lines = _compare_with_rules(comparison, board, higher)
@@ -92,7 +75,7 @@ def _compare_with_controls(comparison: "Comparison") -> list[str]:
     return lines
 
 
-def _compare_with_rules(comparison: "Comparison", board: pd.DataFrame, higher: bool) -> list[str]:
+def _compare_with_rules(comparison: Origin, board: pd.DataFrame, higher: bool) -> list[str]:
     """The best rule without a model, if methods are not better than it, and the clients that have no score."""
     lines = []
     rules = comparison.controls()
@@ -111,7 +94,7 @@ def _compare_with_rules(comparison: "Comparison", board: pd.DataFrame, higher: b
     return [*lines, *filter(None, notes)]
 
 
-def _describe_test_power(comparison: "Comparison") -> list[str]:
+def _describe_test_power(comparison: Origin) -> list[str]:
     """A line where not even agreement of all clients would be significant, or where clients count as one."""
     runs = [*comparison.study.runs]
     line = reason_without_power(runs, comparison.selected_scores) or describe_parts(runs, comparison.selected_scores)

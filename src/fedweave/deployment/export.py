@@ -10,26 +10,27 @@ from typing import Any
 
 import torch
 
-from fedweave.comparison import results_folder
 from fedweave.comparison.method_result import MethodResult
 from fedweave.data import Dataset, Partition
 from fedweave.data.normalisation import parse_options
 from fedweave.deployment.node import client_data
 from fedweave.deployment.server import averaging
 from fedweave.deployment.wire import spec, support, tensors
+from fedweave.deployment.wire.members import placeholder_federation
 from fedweave.deployment.wire.spec import WIDTHS, AppSpec
 from fedweave.engine import engine
-from fedweave.engine.clients import Federation
+from fedweave.engine.clients import Clients
 from fedweave.engine.executors import Loop
 from fedweave.engine.records import State
 from fedweave.engine.schedule import cohort
 from fedweave.engine.start import admission
 from fedweave.errors import BadInput
 from fedweave.files.atomic import check_writable, write_atomic
-from fedweave.own_data.federation import Federation as ApiFederation
+from fedweave.own_data.federation import Federation
+from fedweave.prediction import input_description
 from fedweave.runs import preparation
 from fedweave.runs.preparation import PreparedRun
-from fedweave.study.spec import Run, parse
+from fedweave.study.spec import RunSpec, parse
 from fedweave.tensors import trees
 
 PACKAGE = "fedweave_app"
@@ -82,7 +83,7 @@ Specification: `{hash}`. Every node is started with `spec="{short}"` or the whol
 
 
 def export(
-    run: Run, dataset: Dataset, partition: Partition, target: Path, seed: int | None = None, secure: bool = False
+    run: RunSpec, dataset: Dataset, partition: Partition, target: Path, seed: int | None = None, secure: bool = False
 ) -> AppSpec:
     """Write the app of `run` to `target`.
 
@@ -103,7 +104,7 @@ def export(
 
 
 def export_result(
-    result: MethodResult, federation: ApiFederation, target: Path, data: Path | None = None, secure: bool = False
+    result: MethodResult, federation: Federation, target: Path, data: Path | None = None, secure: bool = False
 ) -> AppSpec:
     """Write the app of a method of a comparison, or of what `recommend` chose; the settings are those of the result.
 
@@ -134,7 +135,7 @@ def export_result(
     return app_spec
 
 
-def prepare(run: Run, dataset: Dataset, partition: Partition, seed: int | None = None) -> PreparedRun:
+def prepare(run: RunSpec, dataset: Dataset, partition: Partition, seed: int | None = None) -> PreparedRun:
     """The objects of one repetition of `run`, on the CPU.
 
     Raises:
@@ -148,7 +149,7 @@ def prepare(run: Run, dataset: Dataset, partition: Partition, seed: int | None =
     return replace(prepared, run=replace(run, seeds=(chosen,)))
 
 
-def check_seed(run: Run, seed: int | None) -> int:
+def check_seed(run: RunSpec, seed: int | None) -> int:
     """The seed of the federation: `seed`, by default the run's first.
 
     Raises:
@@ -199,7 +200,7 @@ def specify(prepared: PreparedRun, dataset: Dataset, partition: Partition, secur
     names = prepared.names or tuple(f"client {i}" for i in range(federation.clients))
     group, pairs = federation.group, federation.relation
     facts = spec.facts_of(dataset, partition, widths)
-    description = results_folder.describe_inputs(dataset, partition, run.task.normalize)
+    description = input_description.describe_inputs(dataset, partition, run.task.normalize)
     keys = ("scaling", "offset", "unit", "columns", "client_column", "pixels")
     scaling = {key: description[key] for key in keys if description.get(key)}
     if parse_options(run.task.normalize)[0].endswith("client"):
@@ -221,7 +222,7 @@ def specify(prepared: PreparedRun, dataset: Dataset, partition: Partition, secur
     return app_spec
 
 
-def forms(draft: AppSpec, federation: Federation) -> dict[str, Any]:
+def forms(draft: AppSpec, federation: Clients) -> dict[str, Any]:
     """What clients send: a trial trains the first client for one step a round. For the format see `AppSpec.forms`."""
     client_federation = client_data.build_federation(client_data.extract_client(federation, 0), draft)
     enrolments = [admission(stage.method, client_federation, draft.seed, Loop()) for stage in draft.timeline.stages]
@@ -237,11 +238,9 @@ def forms(draft: AppSpec, federation: Federation) -> dict[str, Any]:
 
 
 def _upload_forms(
-    draft: AppSpec, client_federation: Federation, enrolments: list[Any]
+    draft: AppSpec, client_federation: Clients, enrolments: list[Any]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """(round, form of the upload) of each round of the trial."""
-    from fedweave.deployment.wire.members import placeholder_federation
-
     timeline, only_client = draft.timeline, torch.zeros(1, dtype=torch.int64)
     count = max(1, draft.founder_count)
     placeholder = placeholder_federation(draft, range(count))
@@ -284,7 +283,7 @@ def write_app(app_spec: AppSpec, label: str, target: Path) -> None:
     write_atomic(target / "pyproject.toml", PYPROJECT.format(**values))
 
 
-def write_client_files(federation: Federation, target: Path) -> list[Path]:
+def write_client_files(federation: Clients, target: Path) -> list[Path]:
     """Write the file of each client's data to `target`, and remove older ones there.
 
     A file belongs on the host of its client only.

@@ -24,7 +24,7 @@ PAIRS = ("edges", "cells")  # arrays [3, ...] with the positions of the entries 
 
 
 @dataclass(frozen=True)
-class Federation:
+class Clients:
     """All clients' data on one device.
 
     Attributes:
@@ -69,7 +69,7 @@ class Federation:
         return (self.train >= 0).sum(1).to(torch.get_default_dtype())
 
     @cached_property
-    def pooled_federation(self) -> "Federation":
+    def pooled_federation(self) -> "Clients":
         """One client with the training rows of all clients, for a method that pools them. It has no other rows.
 
         The rows are in their order in the data, so that the order of clients has no influence.
@@ -88,9 +88,9 @@ class Federation:
             classes = self.own["class_weight"].shape[1]
             own["class_weight"] = balanced_weights(self.shared["y"][rows[0]], classes).to(self.sizes)[None]
         no_rows = rows[:, :0]
-        return Federation(self.shared, own, rows, no_rows, no_rows, self.ids.min()[None])
+        return Clients(self.shared, own, rows, no_rows, no_rows, self.ids.min()[None])
 
-    def select(self, positions: Tensor) -> "Federation":
+    def select(self, positions: Tensor) -> "Clients":
         """The federation of the clients at `positions`, in that order; the client graph is restricted to them."""
         positions = positions.to(self.ids.device)
         rows = {name: getattr(self, name)[positions] for name in ("train", "val", "test", "ids")}
@@ -107,7 +107,7 @@ class Federation:
             evaluated=None if self.evaluated is None else self.evaluated[positions.cpu()],
         )
 
-    def to(self, device: torch.device | str) -> "Federation":
+    def to(self, device: torch.device | str) -> "Clients":
         """The same federation on `device`."""
         required: dict[str, Any] = {name: getattr(self, name).to(device) for name in ("train", "val", "test", "ids")}
         names = ("relation", "group", "divergence", "attack")
@@ -150,7 +150,7 @@ class Cohort:
         testing: whether clients see their test rows: in evaluation, and if a method declares that it leaks.
     """
 
-    federation: Federation
+    federation: Clients
     positions: Tensor
     plan: Tensor
     keys: Tensor

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData, remove_padding
-from fedweave.engine.clients import Federation
+from fedweave.engine.clients import Clients
 from fedweave.engine.executors import Executor
 from fedweave.engine.guards.hook_calls import data_of, guard_call
 from fedweave.engine.protocol import ClientState, Method
@@ -26,7 +26,7 @@ class _Measurement(NamedTuple):
 
 
 def edge_values(
-    method: Method, state: State, federation: Federation, seed: int, executor: Executor, sources: int
+    method: Method, state: State, federation: Clients, seed: int, executor: Executor, sources: int
 ) -> tuple[EdgeValue, ...]:
     """Leave-one-source-out gains of `sources` random edges per evaluated client that has validation rows.
 
@@ -52,7 +52,7 @@ def edge_values(
     return tuple(values)
 
 
-def _measure(method: Method, state: State, federation: Federation, seed: int, executor: Executor) -> _Measurement:
+def _measure(method: Method, state: State, federation: Clients, seed: int, executor: Executor) -> _Measurement:
     ids = federation.sample.to(federation.ids.device)
     shared, own = DownloadCache()(method, state.server, ids)
 

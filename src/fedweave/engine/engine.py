@@ -14,7 +14,7 @@ from fedweave.client import optimizers
 from fedweave.client.data import ClientData
 from fedweave.engine import schedule, sent_downloads, server_hooks
 from fedweave.engine.accounting import Accountant
-from fedweave.engine.clients import Cohort, Federation
+from fedweave.engine.clients import Clients, Cohort
 from fedweave.engine.edge_values import edge_values
 from fedweave.engine.evaluation import diagnose, evaluate, portray
 from fedweave.engine.executors import Executor
@@ -83,7 +83,7 @@ def train(
 def run_round(
     method: Method,
     state: State,
-    federation: Federation,
+    federation: Clients,
     settings: Settings,
     executor: Executor,
     shadow: bool = False,
@@ -121,7 +121,7 @@ def run_round(
     return new_state, report, _add_absent_models(method, state, cohort, settings, executor, updates.model)
 
 
-def _training_cohort(method: Method, federation: Federation, positions: Tensor, seed: int, round: int) -> Cohort:
+def _training_cohort(method: Method, federation: Clients, positions: Tensor, seed: int, round: int) -> Cohort:
     """The clients at `positions` with their minibatches of `round`."""
     return schedule.cohort(federation, positions, method.training, method.epochs, seed, round, method.leaks)
 
@@ -184,7 +184,7 @@ def _add_absent_models(
 
 
 def run(
-    method: Method, federation: Federation, settings: Settings, executor: Executor, resume: State | None = None
+    method: Method, federation: Clients, settings: Settings, executor: Executor, resume: State | None = None
 ) -> Iterator[Report]:
     """All rounds of a run; `resume` is a state to continue from, with the same results bit for bit.
 
@@ -195,10 +195,7 @@ def run(
     settings = timeline.settings
     join_settings = (settings.newcomers, settings.seed, executor, settings.upload_path)
     first_method, founders = timeline.stages[0].method, timeline.founders
-    with (
-        use_storage(settings.storage),
-        guards.forbid_unkeyed_draws(type(first_method).__name__, "before round 1"),
-    ):
+    with use_storage(settings.storage), guards.forbid_unkeyed_draws(type(first_method).__name__, "before round 1"):
         state = resume or begin(first_method, founders, settings.seed, executor, settings.upload_path)
     downloads, accountant = DownloadCache(), Accountant(timeline)
     current: Method | None = None
@@ -218,10 +215,7 @@ def run(
         method = current = stage.method.at(settings.seed, state.round)
         if evaluates:
             when = f"in the evaluation after round {state.round}"
-            with (
-                recordings.enable(executor.recorded),
-                guards.forbid_unkeyed_draws(type(method).__name__, when),
-            ):
+            with recordings.enable(executor.recorded), guards.forbid_unkeyed_draws(type(method).__name__, when):
                 scores, models = evaluate(method, state, present, settings, executor, post, downloads)
             numbers = diagnose(method, state.server, present) | accountant.privacy_loss(state.round)
             vectors = portray(method, state.server, present)

@@ -5,9 +5,10 @@ from torch import Tensor
 
 from fedweave.client.data import ClientData, remove_padding
 from fedweave.engine import predictions, schedule
-from fedweave.engine.clients import Cohort, Federation
+from fedweave.engine.clients import Clients, Cohort
 from fedweave.engine.executors import Executor
-from fedweave.engine.guards import draws_and_names as guards, states
+from fedweave.engine.guards import draws_and_names as guards
+from fedweave.engine.guards import states
 from fedweave.engine.guards import weights as graph_guards
 from fedweave.engine.guards.hook_calls import data_of, guard_call
 from fedweave.engine.protocol import ClientState, Method, Server
@@ -22,7 +23,7 @@ from fedweave.tensors.trees import Tree
 def evaluate(
     method: Method,
     state: State,
-    federation: Federation,
+    federation: Clients,
     settings: Settings,
     executor: Executor,
     post: Tree | None = None,
@@ -82,7 +83,7 @@ def _replace_nonfinite(post: Tree, pre: Tree) -> Tree:
     return trees.tree_map(lambda new, old: torch.where(trees.column(is_finite, new), new, old), post, pre)
 
 
-def portray(method: Method, server: Server, federation: Federation) -> Tensor | None:
+def portray(method: Method, server: Server, federation: Clients) -> Tensor | None:
     """The method's vectors of the clients of `federation` [N, D]; None if it has none."""
     with torch.no_grad(), guard_call(method, "portrait", server=server):
         vectors = method.portrait(server)
@@ -91,7 +92,7 @@ def portray(method: Method, server: Server, federation: Federation) -> Tensor | 
     return vectors
 
 
-def diagnose(method: Method, server: Server, federation: Federation) -> dict[str, float]:
+def diagnose(method: Method, server: Server, federation: Clients) -> dict[str, float]:
     """The method's own diagnostics, and the quality of its collaboration graph between the clients of `federation`.
 
     A graph of very many clients is not computed.

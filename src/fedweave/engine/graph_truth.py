@@ -4,14 +4,14 @@ import numpy as np
 import torch
 
 from fedweave.client.task import Task
-from fedweave.engine.clients import Federation
+from fedweave.engine.clients import Clients
 from fedweave.engine.schedule import evaluation_cohort
 
 BINS = 10  # ranges of targets that are numbers
 SHARPNESS = 4.0  # a pair of median divergence gets e⁻⁴ of the weight of equal clients
 
 
-def target_shares(task: Task, federation: Federation) -> np.ndarray:
+def target_shares(task: Task, federation: Clients) -> np.ndarray:
     """Shares [N, C] of the training targets of every client: of the classes, or of ten equally frequent ranges."""
     everybody = evaluation_cohort(federation, 0, 0, testing=False)
     targets = []

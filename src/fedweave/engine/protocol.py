@@ -265,9 +265,7 @@ class Method(NamedSettings, ABC):
                 of a round has the first one, the second call the second one. A kept state is used instead of `state`.
         """
         name, solver = type(self).__name__, solver or self.solver
-        plan = guards.planned_epochs(
-            name, slice(0, self.training.epochs) if epochs is None else epochs, data.plan
-        )
+        plan = guards.planned_epochs(name, slice(0, self.training.epochs) if epochs is None else epochs, data.plan)
         names = self.task.params if names is None else guards.trainable_names(name, names, model)
         memory = optimizers.current_memory()
         if memory is not None:

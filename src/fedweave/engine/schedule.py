@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedweave.client.solvers import Solver
-from fedweave.engine.clients import Cohort, Federation
+from fedweave.engine.clients import Clients, Cohort
 from fedweave.tensors import dropout_keys
 from fedweave.tensors.random_streams import first_numbers, streams
 
@@ -93,7 +93,7 @@ def _limit_batch_size(training: Training, rows: int) -> Training:
 
 
 def cohort(
-    federation: Federation,
+    federation: Clients,
     positions: Tensor,
     training: Training,
     epochs: int,
@@ -134,7 +134,7 @@ def evaluation_sample(seed: int, ids: Tensor, clients: int) -> Tensor | None:
 
 
 def evaluation_cohort(
-    federation: Federation, seed: int, round: int, testing: bool = True, positions: Tensor | None = None
+    federation: Clients, seed: int, round: int, testing: bool = True, positions: Tensor | None = None
 ) -> Cohort:
     """The clients at `positions` (default: all) with an empty plan: for evaluation, and for what needs no training."""
     positions = torch.arange(federation.clients) if positions is None else positions

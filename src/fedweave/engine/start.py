@@ -9,7 +9,7 @@ from torch import Tensor
 from fedweave.client import optimizers
 from fedweave.client.data import ClientData
 from fedweave.engine import server_hooks
-from fedweave.engine.clients import Federation
+from fedweave.engine.clients import Clients
 from fedweave.engine.executors import Executor
 from fedweave.engine.guards import states as state_guards
 from fedweave.engine.guards.hook_calls import data_of, guard_call
@@ -31,14 +31,14 @@ class StackedEnrolments(NamedTuple):
     optimizers: Tree
 
 
-def initial_model(method: Method, federation: Federation, seed: int) -> Params:
+def initial_model(method: Method, federation: Clients, seed: int) -> Params:
     """The one model that all clients start from, on the device of the data."""
     device = federation.ids.device
     return trees.tree_map(lambda t: t.to(device), method.task.init(seed * 1000 + INITIAL))
 
 
 def _enrol_all(
-    method: Method, federation: Federation, seed: int, executor: Executor, upload_path: UploadPath, round: int = 0
+    method: Method, federation: Clients, seed: int, executor: Executor, upload_path: UploadPath, round: int = 0
 ) -> tuple[Start, StackedEnrolments]:
     """What the server knows before `round`, the first one of a stage, and what all clients enrolled with."""
     model, everybody = initial_model(method, federation, seed), torch.arange(federation.clients)
@@ -46,14 +46,12 @@ def _enrol_all(
     return _start(model, enrolled, federation, seed), enrolled
 
 
-def _start(model: Params, enrolled: StackedEnrolments, federation: Federation, seed: int) -> Start:
+def _start(model: Params, enrolled: StackedEnrolments, federation: Clients, seed: int) -> Start:
     n = federation.clients
     return Start(model, enrolled.upload, n, seed * 1000 + SERVER, federation.relation, federation.ids)
 
 
-def begin(
-    method: Method, federation: Federation, seed: int, executor: Executor, upload_path: UploadPath = PLAIN
-) -> State:
+def begin(method: Method, federation: Clients, seed: int, executor: Executor, upload_path: UploadPath = PLAIN) -> State:
     """The state before round 0."""
     start, clients, states = admission(method, federation, seed, executor, upload_path)
     server = trees.tree_map(lambda t: t.to(federation.ids.device), server_hooks.init(method, start))
@@ -61,14 +59,14 @@ def begin(
 
 
 def admission(
-    method: Method, federation: Federation, seed: int, executor: Executor, upload_path: UploadPath = PLAIN
+    method: Method, federation: Clients, seed: int, executor: Executor, upload_path: UploadPath = PLAIN
 ) -> tuple[Start, ClientState, Tree]:
     """The result of joining: (what the server learns, private states [N, ...], states of kept optimisers)."""
     start, enrolled = _enrol_all(method, federation, seed, executor, upload_path)
     return start, _private_states(method, start.model, enrolled, federation.clients), enrolled.optimizers
 
 
-def hand_over(stage: Stage, state: State, federation: Federation, settings: Settings, executor: Executor) -> State:
+def hand_over(stage: Stage, state: State, federation: Clients, settings: Settings, executor: Executor) -> State:
     """The state at the beginning of `stage`: the last state, with the server that `stage.handover` makes, if any."""
     if stage.handover is None:
         return state
@@ -81,7 +79,7 @@ def hand_over(stage: Stage, state: State, federation: Federation, settings: Sett
 def add_newcomers(
     method: Method,
     state: State,
-    federation: Federation,
+    federation: Clients,
     newcomers: int,
     seed: int,
     executor: Executor,
@@ -115,7 +113,7 @@ def _private_states(method: Method, model: Params, enrolled: StackedEnrolments, 
 def _enrol(
     method: Method,
     model: Params,
-    federation: Federation,
+    federation: Clients,
     positions: Tensor,
     seed: int,
     executor: Executor,

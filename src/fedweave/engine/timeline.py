@@ -5,7 +5,7 @@ from functools import cached_property
 
 import torch
 
-from fedweave.engine.clients import Federation
+from fedweave.engine.clients import Clients
 from fedweave.engine.protocol import Method, Stage
 from fedweave.engine.records import Settings
 
@@ -21,11 +21,11 @@ class Timeline:
     """
 
     stages: tuple[Stage, ...]
-    everybody: Federation
+    everybody: Clients
     settings: Settings
 
     @classmethod
-    def of(cls, method: Method, federation: Federation, settings: Settings) -> "Timeline":
+    def of(cls, method: Method, federation: Clients, settings: Settings) -> "Timeline":
         """The timeline of a run of `method`; `join_round` of `settings` counts from the start of the last stage."""
         stages = tuple(method.at(settings.seed, 0).stages(settings.rounds))
         warm_up = sum(stage.rounds for stage in stages[:-1])
@@ -38,13 +38,13 @@ class Timeline:
         return sum(stage.rounds for stage in self.stages)
 
     @cached_property
-    def founders(self) -> Federation:
+    def founders(self) -> Clients:
         """The clients that are present from the start."""
         if not self.settings.join_round:
             return self.everybody
         return self.everybody.select(torch.arange(self.everybody.clients - self.settings.newcomers))
 
-    def federation(self, round: int) -> Federation:
+    def federation(self, round: int) -> Clients:
         """The clients that are present in `round`."""
         return self.founders if round < self.settings.join_round else self.everybody
 

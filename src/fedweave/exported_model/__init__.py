@@ -17,12 +17,12 @@ from .columns import (
     unique_texts,
 )  # fmt: skip
 from .errors import InputError
-from .model import ABOUT, MAX_ROWS, PROGRAM, WEIGHTS, Model, load, probabilities
+from .model import ABOUT, LOADER, MAX_ROWS, PROGRAM, WEIGHTS, Model, load, probabilities
 from .pixels import WHITE, scale_pixels
 from .serving import PyfuncModel, _load_pyfunc
 
 __all__ = [
-    "ABOUT", "DATE", "MAX_ROWS", "PROGRAM", "WEIGHTS", "WHITE", "InputError", "Model", "PyfuncModel", "_load_pyfunc",
-    "as_images", "as_numbers", "as_table", "check_client", "check_columns", "encode_column", "last_window", "load",
-    "other_clients", "probabilities", "scale_pixels", "unique_texts",
+    "ABOUT", "DATE", "LOADER", "MAX_ROWS", "PROGRAM", "WEIGHTS", "WHITE", "InputError", "Model", "PyfuncModel",
+    "_load_pyfunc", "as_images", "as_numbers", "as_table", "check_client", "check_columns", "encode_column",
+    "last_window", "load", "other_clients", "probabilities", "scale_pixels", "unique_texts",
 ]  # fmt: skip

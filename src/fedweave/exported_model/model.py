@@ -1,6 +1,7 @@
 """A model that was exported."""
 
 import json
+import runpy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ABOUT, PROGRAM, WEIGHTS = "export.json", "program.pt2", "weights.safetensors"
+LOADER = "without_program.py"  # a file with `run_weights`, where there is no program
 MAX_ROWS = 2048  # rows that the program takes at once
 
 
@@ -139,12 +141,14 @@ def probabilities(outputs: np.ndarray) -> np.ndarray:
 
 
 def _load_without_program(folder: Path, about: Mapping[str, Any]) -> Any:
-    """The model by the code of fedweave, which must be installed: PyTorch could not export this one."""
+    """The model by the code of fedweave, which must be installed: PyTorch could not export this one.
+
+    `export` writes the file that imports it, so that this package imports nothing of fedweave.
+    """
     try:
-        from fedweave.prediction.export import run_weights
-    except ImportError as error:
+        return runpy.run_path(str(folder / LOADER))["run_weights"](folder)
+    except (ImportError, FileNotFoundError) as error:
         raise InputError(f"{folder}: has no {PROGRAM}; install fedweave {about['versions']['fedweave']}") from error
-    return run_weights(folder)
 
 
 def load(folder: Path | str) -> Model:

@@ -15,7 +15,8 @@ from torch.nn.parameter import is_lazy
 
 from fedweave.errors import BadInput
 from fedweave.models.base import ClientModel, find_shared_parameter, make_frozen_buffers
-from fedweave.models.keyed_layers import FUNCTIONS, ForwardContext, KeyedFunctions, make_keyed
+from fedweave.models.context import ForwardContext
+from fedweave.models.keyed_layers import FUNCTIONS, KeyedFunctions, make_keyed
 from fedweave.models.source import source_of
 from fedweave.tensors.attention import plain_attention
 from fedweave.tensors.seeding import use_seed

@@ -14,25 +14,13 @@ from torch.overrides import TorchFunctionMode
 
 from fedweave.errors import BadInput
 from fedweave.models.base import masked_moments
+from fedweave.models.context import ForwardContext
 from fedweave.models.recurrent import RECURRENT
 from fedweave.tensors import dropout_keys
 
 # SELU's negative saturation value, which alpha dropout puts in place of a dropped element
 ALPHA = -1.7580993408473766
 FUNCTIONAL = 1_000_000  # salts of functional dropout start here; layers have smaller ones
-
-
-class ForwardContext:
-    """Key and mask of a forward pass, which the keyed layers of one model read.
-
-    Attributes:
-        key: 0-d key of the randomness; None means evaluation.
-        mask: [B], true for the real rows of a padded batch, or None.
-    """
-
-    def __init__(self) -> None:
-        self.key: Tensor | None = None
-        self.mask: Tensor | None = None
 
 
 def element_dropout(x: Tensor, p: float, key: Tensor | None, salt: int) -> Tensor:

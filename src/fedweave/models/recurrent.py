@@ -3,7 +3,7 @@
 Names, shapes, gate order and initialisation of the parameters are torch's.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,10 +11,8 @@ from torch.nn.functional import linear
 from torch.nn.utils.rnn import PackedSequence
 
 from fedweave.errors import BadInput
+from fedweave.models.context import ForwardContext
 from fedweave.tensors import dropout_keys
-
-if TYPE_CHECKING:
-    from fedweave.models.keyed_layers import ForwardContext
 
 States = tuple[Tensor, ...]
 
@@ -65,7 +63,7 @@ class RecurrentLayer(nn.Module):
     dropout: float
     proj_size: int
     bias: bool
-    context: "ForwardContext"
+    context: ForwardContext
     salt: int
 
     def forward(self, x: Tensor, start: Any = None) -> tuple[Tensor, Any]:

@@ -16,8 +16,8 @@ from fedweave.tensors.random_streams import stream
 if TYPE_CHECKING:
     import pandas as pd
 
+    from fedweave.own_data.arrangement import Arrangement
     from fedweave.own_data.column_encoding import Column
-    from fedweave.own_data.row_options import Arrangement
 
 MIN_ROWS = 50  # with fewer rows, columns and rows may be equal by chance
 MAX_ROWS = 20_000  # most rows that are checked

@@ -4,13 +4,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-import numpy as np
-
 from fedweave.data import Dataset, Partition
 from fedweave.data.normalisation import scale_by_own_rows
 from fedweave.errors import BadInput, choose
 from fedweave.own_data import arrays, data_warnings
 from fedweave.own_data.argument_checks import as_python, check_seed, check_text
+from fedweave.own_data.arrangement import Arrangement
 from fedweave.own_data.splits import RULES, SplitOptions, split_rows
 from fedweave.own_data.targets import as_targets, check_classes
 from fedweave.own_data.user_files import read_pairs
@@ -109,27 +108,6 @@ def follow_rule(options: RowOptions, rule: str) -> RowOptions:
 
 def _are_shares(split: Any) -> bool:
     return isinstance(split, Mapping) and all(isinstance(share, int | float) for share in split.values())
-
-
-@dataclass(frozen=True)
-class Arrangement:
-    """Clients, targets and parts of rows, whatever the rows hold.
-
-    Attributes:
-        owner: position of each row's client [M].
-        names: of the clients.
-        labels: class of each row [M], or None.
-        classes: names of the classes.
-        rows: part -> rows of each client.
-        numbers: targets of each row [M, K], where they are not classes.
-    """
-
-    owner: np.ndarray
-    names: tuple[str, ...]
-    labels: np.ndarray | None
-    classes: tuple[str, ...]
-    rows: Mapping[str, tuple[np.ndarray, ...]]
-    numbers: np.ndarray | None = None
 
 
 def arrange(y: Any, client: Any, count: int, options: RowOptions, names: tuple[str, ...] = ()) -> Arrangement:

@@ -12,6 +12,7 @@ from fedweave.data import Dataset
 from fedweave.errors import BadInput, choose, format_value
 from fedweave.own_data import arrays, data_warnings, forecast_windows, image_files
 from fedweave.own_data.argument_checks import as_names, check_flag
+from fedweave.own_data.arrangement import Arrangement
 from fedweave.own_data.arrays_by_client import join_clients
 from fedweave.own_data.column_encoding import HASHED, Preprocessing, fit_columns
 from fedweave.own_data.column_roles import (
@@ -23,7 +24,7 @@ from fedweave.own_data.column_roles import (
     named_columns,
 )
 from fedweave.own_data.features import as_features, find_unscaled
-from fedweave.own_data.row_options import Arrangement, RowOptions, arrange, federation_fields
+from fedweave.own_data.row_options import RowOptions, arrange, federation_fields
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,20 +18,21 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from fedweave import exported_model
-from fedweave.comparison import results_folder
 from fedweave.errors import BadInput
 from fedweave.files.atomic import check_writable, read, user_errors, write_atomic
 from fedweave.own_data import image_files
-from fedweave.prediction import packing
+from fedweave.prediction import input_description, packing
 from fedweave.prediction.predictor import Predictor
+from fedweave.results import Run
 from fedweave.runs.serving import DeployedModels
 from fedweave.tensors.trees import Tree
 
-if TYPE_CHECKING:
-    from fedweave.comparison.method_result import MethodResult
-
 MAX_REASON = 200  # characters of an error of PyTorch
 CODE, MODULE, RUN = "code", "fedweave_export", "run"
+LOADER = '''"""The model of this folder by the code of fedweave, as PyTorch could make no program of it."""
+
+from fedweave.prediction.export import run_weights  # noqa: F401
+'''
 MLMODEL = """flavors:
   python_function:
     loader_module: {module}
@@ -69,42 +70,43 @@ class Program(nn.Module):
         return self.models.outputs(tree, x, self.client)
 
 
-def export(result: "MethodResult", target: Path, predictor: Predictor, client: Any, seed: int | None) -> Path:
-    """Write the model of `client`; see `MethodResult.export`.
+def export(run: Run, name: str, target: Path, predictor: Predictor, client: Any, seed: int | None) -> Path:
+    """Write the model of `client` of the run `name`; see `MethodResult.export`.
 
     Raises:
         BadInput: an unknown client or seed, or a folder with other content or cannot be written.
     """
     with user_errors():
-        return _export(result, target, predictor, client, seed)
+        return _export(run, name, target, predictor, client, seed)
 
 
-def _export(result: "MethodResult", target: Path, predictor: Predictor, client: Any, seed: int | None) -> Path:
+def _export(run: Run, method: str, target: Path, predictor: Predictor, client: Any, seed: int | None) -> Path:
     position = predictor.position(client)
     name, seed = predictor.names[position], predictor.models.select_seed(seed)
-    identity = {"method": result.run.label, "data": result.run.info["dataset"], "client": name}
+    identity = {"method": run.label, "data": run.info["dataset"], "client": name}
     _check_target(target, identity)
     model = predictor.models.select_model(seed, position)
     weights, spec = flatten(model)
     about = {**_describe_inputs(predictor, position), "client": name, "position": position, "seed": seed}
     program, reason = _export_program(predictor, spec, weights, position, about)
-    if program is None and "code" in result.run.info["spec"]["task"]["model"]:
+    if program is None and "code" in run.info["spec"]["task"]["model"]:
         raise BadInput(
-            f"export: PyTorch can make no program of {result.name} ({reason}), and its model has no name, by which "
+            f"export: PyTorch can make no program of {method} ({reason}), and its model has no name, by which "
             "fedweave could run it; enter it with @fedweave.model"
         )
     check_writable(target)
     one_file = f"{CODE}/{MODULE}.py"  # the code of earlier versions
-    for file in (exported_model.ABOUT, exported_model.PROGRAM, exported_model.WEIGHTS, one_file):
+    for file in (exported_model.ABOUT, exported_model.PROGRAM, exported_model.WEIGHTS, exported_model.LOADER, one_file):
         (target / file).unlink(missing_ok=True)
     save_file(weights, target / exported_model.WEIGHTS)
     if program is None:
         (target / RUN).mkdir(exist_ok=True)
-        packing.pack(result.run, target / RUN)
+        packing.pack(run, target / RUN)
+        write_atomic(target / exported_model.LOADER, LOADER)
     else:
         torch.export.save(program, target / exported_model.PROGRAM)
     about |= {"program": program is not None, "no_program": reason, "versions": _versions(about)}
-    about |= {**identity, "metric": result.run.info["metric"]}
+    about |= {**identity, "metric": run.info["metric"]}
     _write_files(target, about)
     # The last file: its presence marks a complete export.
     write_atomic(target / exported_model.ABOUT, json.dumps(about, indent=1, default=str) + "\n")
@@ -143,7 +145,7 @@ def flatten(model: Tree) -> tuple[dict[str, Tensor], Any]:
 def _describe_inputs(predictor: Predictor, client: int) -> dict[str, Any]:
     """How raw rows of one client become inputs, and what outputs are."""
     about = predictor.about
-    scaling = results_folder.scaling(about)
+    scaling = input_description.scaling(about)
     subtracted, divisor = scaling.numbers(client)
     units: dict[str, Any] = {"offset": [], "unit": []}
     if about.get("offset"):
@@ -170,7 +172,7 @@ def _describe_inputs(predictor: Predictor, client: int) -> dict[str, Any]:
 
 def _describe_columns(predictor: Predictor, client: int) -> Any:
     """How a table becomes inputs; None for arrays, and for files of images, of which a folder reads arrays."""
-    columns = results_folder.columns(predictor.about)
+    columns = input_description.columns(predictor.about)
     if columns is not None:
         return columns.of_client(client).as_data()
     stored = predictor.about["columns"]

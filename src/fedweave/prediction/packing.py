@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedweave.comparison import results_folder
 from fedweave.errors import BadInput
 from fedweave.own_data import image_files
 from fedweave.own_data.column_encoding import Preprocessing
-from fedweave.prediction import predictor
+from fedweave.prediction import input_description, predictor
 from fedweave.prediction.predictor import Predictor, RunData
 from fedweave.results import Run
 from fedweave.runs import serving
@@ -59,7 +58,7 @@ def _pack_graphs(run: Run, run_data: RunData | None, target: Path) -> None:
     if run_data is not None:
         serving.write_graphs(target, run_data.partition)
     else:
-        shutil.copy(results_folder.partition_folder(run.folder.parents[1], run.task) / serving.GRAPHS, target)
+        shutil.copy(input_description.partition_folder(run.folder.parents[1], run.task) / serving.GRAPHS, target)
 
 
 def build_example(about: dict[str, Any], run_data: RunData | None, run: Run) -> "np.ndarray | pd.DataFrame":
@@ -68,14 +67,16 @@ def build_example(about: dict[str, Any], run_data: RunData | None, run: Run) -> 
     Of a graph, the features of all nodes of that client; of a table, one typical row.
     """
     first = run.evaluated_clients[0]
-    if columns := results_folder.columns(about):
+    if columns := input_description.columns(about):
         return _typical_row(columns)
     if about["kind"] == "series":
         return np.zeros((2, sum(about["layout"][name] for name in serving.SPAN), 2), dtype=np.float32)
     if about["kind"] == "graph":
         if run_data is not None and run_data.partition.nodes is not None:
             return np.asarray(run_data.dataset.x[run_data.partition.nodes[first]])
-        graphs = serving.read_graphs(results_folder.partition_folder(run.folder.parents[1], run.task) / serving.GRAPHS)
+        graphs = serving.read_graphs(
+            input_description.partition_folder(run.folder.parents[1], run.task) / serving.GRAPHS
+        )
         return np.zeros((int(graphs[first][0][0].max()) + 1, *about["stored"]), dtype=np.float32)
     if run_data is not None:
         return np.asarray(run_data.dataset.x[run_data.partition.test[first][:2]])

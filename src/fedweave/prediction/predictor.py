@@ -9,7 +9,6 @@ import numpy as np
 from torch import Tensor, nn
 
 from fedweave import data, exported_model
-from fedweave.comparison import results_folder
 from fedweave.engine.registry import METHODS
 from fedweave.errors import BadInput, choose, format_count
 from fedweave.models import MODELS
@@ -17,6 +16,7 @@ from fedweave.models.adapter import Adapter, adapt
 from fedweave.own_data import features, image_files
 from fedweave.own_data.argument_checks import as_array
 from fedweave.own_data.column_encoding import convert_input_errors
+from fedweave.prediction import input_description
 from fedweave.results import Run
 from fedweave.runs import serving
 from fedweave.study import plugins
@@ -52,7 +52,7 @@ class Predictor:
         i = self.position(client)
         with convert_input_errors():
             exported_model.check_client(x, _client_column(self.about), self.names[i])
-        scaling = results_folder.scaling(self.about)
+        scaling = input_description.scaling(self.about)
         if self.about["kind"] == "series":
             return scaling.undo(self.models.answer(self._encode_windows(x, scaling, i), i, seed), i)
         values = self._encode_nodes(x, i) if self.about["kind"] == "graph" else self._encode_rows(x, i)
@@ -94,7 +94,7 @@ class Predictor:
 
     def _encode_rows(self, x: Any, client: int) -> np.ndarray:
         """Rows as they were given, or a table with the columns of the training's, as images [M, C, H, W]."""
-        table, stored = results_folder.columns(self.about), self.about["columns"]
+        table, stored = input_description.columns(self.about), self.about["columns"]
         if image_files.are_images(stored) or (not stored and len(self.about["shape"]) == 3):
             x, stored = image_files.load_like(x, stored, self.about["shape"]), None
         with convert_input_errors():
@@ -109,7 +109,7 @@ class Predictor:
 
     def _encode_nodes(self, x: Any, client: int) -> np.ndarray:
         """Features of all nodes of the client's subgraph [V, F]."""
-        table = results_folder.columns(self.about)
+        table = input_description.columns(self.about)
         values = table.encode(x, client) if table is not None and hasattr(x, "columns") else _as_floats(x)
         nodes = int(self.models.graphs[client][0][0].max()) + 1  # each has a loop
         if values.shape != (nodes, *self.about["stored"]):
@@ -209,11 +209,11 @@ def read_inputs(run: Run) -> tuple[dict[str, Any], list[tuple[Tensor, Tensor]], 
         BadInput: neither the folder of results nor the project around it has the description.
     """
     study_folder = run.folder.parents[1]
-    about = results_folder.read_description(study_folder, run.task)
+    about = input_description.read_description(study_folder, run.task)
     if about:
         return (
             about,
-            serving.read_graphs(results_folder.partition_folder(study_folder, run.task) / serving.GRAPHS),
+            serving.read_graphs(input_description.partition_folder(study_folder, run.task) / serving.GRAPHS),
             None,
         )
     return _read_project_inputs(run)
@@ -226,7 +226,7 @@ def _read_project_inputs(run: Run) -> tuple[dict[str, Any], list[tuple[Tensor, T
         file = project / "data" / "partitions" / run.task / "partition.npz"
         if features.is_dir() and file.is_file():
             dataset, partition = data.load_dataset(features), data.load_partition(file)
-            about = results_folder.describe_inputs(
+            about = input_description.describe_inputs(
                 dataset, partition, run.info["spec"]["task"].get("normalize", "none")
             )
             graphs = serving.normalise_graphs(partition.edges or (), map(len, partition.nodes or ()))

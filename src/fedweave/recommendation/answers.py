@@ -48,7 +48,7 @@ class Answers:
     method: str
     board: pd.DataFrame
     clients: pd.DataFrame
-    tests_against_local: Mapping[str, statistics.Comparison]
+    tests_against_local: Mapping[str, statistics.TestedPair]
     leader: str
     local_name: str
     margin: str
@@ -63,7 +63,7 @@ class Answers:
         """The best method by validation that is better than local training; empty where none is shown to be."""
         return paying_method(self.board)
 
-    def find_test(self, method: str) -> statistics.Comparison | None:
+    def find_test(self, method: str) -> statistics.TestedPair | None:
         """The test of a collaborating method against local training."""
         return self.tests_against_local.get(method)
 
@@ -166,7 +166,7 @@ class FinalistTests:
         }  # fmt: skip
 
     @cached_property
-    def tests_against_local(self) -> dict[str, statistics.Comparison]:
+    def tests_against_local(self) -> dict[str, statistics.TestedPair]:
         """Collaborating method -> its test against local training, as it would be deployed; corrected over these."""
         runs, deployed = self.comparison.runs, self.client_scores
         for name, losers in self.losing_clients.items():
@@ -176,10 +176,10 @@ class FinalistTests:
 
     def _compare(
         self, scores: Mapping[str, np.ndarray], pairs: Sequence[tuple[str, str]]
-    ) -> list[statistics.Comparison]:
+    ) -> list[statistics.TestedPair]:
         return statistics.compare_pairs(scores, pairs, self.higher_is_better, self.margin) if pairs else []
 
-    def _test_against_leader(self) -> dict[str, statistics.Comparison]:
+    def _test_against_leader(self) -> dict[str, statistics.TestedPair]:
         """Method -> the test of the leader against it; for local training, the test of what would be deployed."""
         pairs = [(self.leader, name) for name in self.ranking if name not in (self.leader, self.local_name)]
         tests = {test.other: test for test in self._compare(self.test_scores, pairs)}
@@ -212,7 +212,7 @@ class FinalistTests:
             [{**self._scores(name, tests.get(name)), **self._costs(name, sizes)} for name in self.ranking]
         )
 
-    def _scores(self, name: str, test: statistics.Comparison | None) -> dict[str, Any]:
+    def _scores(self, name: str, test: statistics.TestedPair | None) -> dict[str, Any]:
         low, high = clip(self.comparison.runs[name].info["metric"], interval(self.test_scores[name]))
         local, test_score = self.tests_against_local.get(name), float(np.mean(self.test_scores[name]))
         finite = np.isfinite(test_score)
@@ -286,7 +286,7 @@ def _test_scores(comparison: FinalComparison, client_scores: pd.DataFrame) -> di
     return {name: by_label[run.label] for name, run in comparison.runs.items()}
 
 
-def _verdict(test: statistics.Comparison | None, finite: bool) -> str:
+def _verdict(test: statistics.TestedPair | None, finite: bool) -> str:
     """What a test says of its first method, whose score is finite or not."""
     if not finite:
         return DIVERGED

@@ -1,21 +1,49 @@
 """One self-contained page that shows a recommendation. It needs no network and no scripts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import pandas as pd
 
 from fedweave import plots, results
+from fedweave.comparison.comparison import Comparison
 from fedweave.files.atomic import write_atomic
 from fedweave.metrics import unit
-from fedweave.recommendation.result import Recommendation
 from fedweave.report import make_ids_unique
 from fedweave.results import EMPTY, format_score
 from fedweave.results.formats import format_difference, format_difference_interval
 
 PAGE = "recommendation.html"
 STYLES = {"gains": "win", "better": "win", "loses": "loss", "worse": "loss", "open": "open"}
+
+
+class Advice(Protocol):
+    """What the page shows; see `Recommendation`."""
+
+    @property
+    def folder(self) -> Path: ...
+    @property
+    def comparison(self) -> Comparison: ...
+    @property
+    def facts(self) -> Mapping[str, Any]: ...
+    @property
+    def method(self) -> str: ...
+    @property
+    def lines(self) -> Sequence[Any]: ...
+    @property
+    def groups(self) -> Sequence[Sequence[str]]: ...
+    @property
+    def race(self) -> pd.DataFrame: ...
+    @property
+    def board(self) -> pd.DataFrame: ...
+    @property
+    def clients(self) -> pd.DataFrame: ...
+    @property
+    def rows(self) -> pd.DataFrame: ...
+    @property
+    def graph(self) -> pd.DataFrame | None: ...
 
 
 class Bar(NamedTuple):
@@ -42,7 +70,7 @@ class Gains(NamedTuple):
     bars: list[Bar]
 
 
-def build(advice: Recommendation) -> Path:
+def build(advice: Advice) -> Path:
     """Write the page of a recommendation into its folder and return its path."""
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
@@ -56,7 +84,7 @@ def build(advice: Recommendation) -> Path:
     return path
 
 
-def context(advice: Recommendation) -> dict[str, Any]:
+def context(advice: Advice) -> dict[str, Any]:
     """The variables of the template."""
     comparison = advice.comparison
     study = results.load_study(advice.folder)
@@ -88,7 +116,7 @@ def context(advice: Recommendation) -> dict[str, Any]:
     }
 
 
-def _tiles(advice: Recommendation, clients: int) -> list[tuple[str, str]]:
+def _tiles(advice: Advice, clients: int) -> list[tuple[str, str]]:
     methods = advice.race["method"].nunique()
     seconds = float(advice.facts["seconds"])
     duration = f"{seconds / 60:.1f} min" if seconds >= 60 else f"{seconds:.0f} s"
@@ -108,7 +136,7 @@ def _format_method(row: dict[str, Any], metric: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _gains(advice: Recommendation, labels: dict[str, str], metric: str) -> Iterator[Gains]:
+def _gains(advice: Advice, labels: dict[str, str], metric: str) -> Iterator[Gains]:
     """The bars of every method, the recommended one first."""
     if advice.clients.empty:
         return
@@ -131,7 +159,7 @@ def _gains(advice: Recommendation, labels: dict[str, str], metric: str) -> Itera
         yield Gains(method, labels[method], bars)
 
 
-def _graph(advice: Recommendation) -> str:
+def _graph(advice: Advice) -> str:
     if advice.graph is None:
         return ""
     names, client_groups = [str(name) for name in advice.graph.index], advice.groups
@@ -147,7 +175,7 @@ def _format_share(row: dict[str, Any], metric: str) -> tuple[str, str, str, str]
     return f"{100 * row['share']:.0f} %", format_score(row["mean"], np.nan, metric), gain, span
 
 
-def _curve(advice: Recommendation, study: results.Study, metric: str) -> str:
+def _curve(advice: Advice, study: results.Study, metric: str) -> str:
     """Validation score by round of the recommended method and local training."""
     curves = results.curves(study)
     runs = {run.name.removeprefix(f"{run.task}-"): run for run in study.runs}

@@ -95,7 +95,7 @@ def _explain_missing_graph_tests(answer: answers.Answers, comparison: finals.Fin
 
 
 @dataclass(frozen=True)
-class Request:
+class RaceRequest:
     """The checked arguments of `recommend`.
 
     Attributes:
@@ -116,7 +116,7 @@ class Request:
     notes: list[str] = field(default_factory=list)
 
 
-def _check_arguments(arguments: Mapping[str, Any]) -> Request:
+def _check_arguments(arguments: Mapping[str, Any]) -> RaceRequest:
     """The arguments of `recommend`, checked."""
     federation = arguments["federation"]
     if not isinstance(federation, Federation):
@@ -136,7 +136,7 @@ def _check_arguments(arguments: Mapping[str, Any]) -> Request:
         raise BadInput(next(iter(refused.values())))
     entries = {name: candidate for name, candidate in entries.items() if name not in refused}
     notes = [f"left out: {reason}" for reason in refused.values()]
-    return Request(entries, options, train, max_seconds, max_bytes, schedule, notes)
+    return RaceRequest(entries, options, train, max_seconds, max_bytes, schedule, notes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +151,7 @@ class Recommender:
     """
 
     federation: Federation
-    request: Request
+    request: RaceRequest
     folder: Path
     progress: bool
     callbacks: tuple[Callback, ...]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from fedweave.comparison.results_folder import copy
+from fedweave.comparison.folder_copies import copy
 from fedweave.errors import BadInput
 from fedweave.files.atomic import read, read_table, write_atomic
 from fedweave.own_data.argument_checks import check_folder

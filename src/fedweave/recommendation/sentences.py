@@ -105,14 +105,14 @@ def _within(answer: Answers) -> str:
     return "" if answer.margin == "none" else f" within {answer.margin}"
 
 
-def _advice(test: statistics.Comparison) -> str:
+def _advice(test: statistics.TestedPair) -> str:
     """What would decide an open comparison."""
     if np.isfinite(test.seeds_needed):
         return f" {format_count(int(test.seeds_needed), 'seed')} would decide at the variance seen."
     return " More seeds alone would not decide; more clients may."
 
 
-def _explain_no_verdict(test: statistics.Comparison) -> str:
+def _explain_no_verdict(test: statistics.TestedPair) -> str:
     reason = reason_without_verdict(test.over)
     return f"{reason[0].upper()}{reason[1:]}"
 

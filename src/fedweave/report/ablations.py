@@ -11,7 +11,7 @@ from fedweave import plots
 from fedweave.plots import SeriesStyle
 from fedweave.report import optional_files
 from fedweave.report.board import CSS_CLASSES, describe_comparison
-from fedweave.report.method_views import Figure
+from fedweave.report.method_views import PageFigure
 from fedweave.results import Study, format_score
 from fedweave.results.formats import format_difference
 from fedweave.results.marks import SYMBOLS
@@ -34,7 +34,7 @@ class Variant(NamedTuple):
 class Ablation(NamedTuple):
     """One ablation: its figure, its rows, whether any of them was compared, why there is no verdict, and the margin."""
 
-    figure: Figure
+    figure: PageFigure
     rows: list[Variant]
     compared: bool
     reason: str
@@ -45,7 +45,7 @@ class Ablations(NamedTuple):
     """All ablations of a study: a card for each, and figures over several methods."""
 
     cards: list[Ablation]
-    sweeps: list[Figure]
+    sweeps: list[PageFigure]
 
 
 def views(study: Study, styles: Mapping[str, SeriesStyle]) -> Ablations:
@@ -60,7 +60,7 @@ def _card(study: Study, name: str, part: pd.DataFrame) -> Ablation:
     declared = str(part.loc[part["declared"] == 1, "variant"].iloc[0]) if part["declared"].any() else ""
     over = [word for word in part["over"].unique() if word]
     has_verdict = (part["verdict"] != "").any()
-    figure = Figure(f"{name}: {first['method']} on {first['task']}", plots.ablation(part))
+    figure = PageFigure(f"{name}: {first['method']} on {first['task']}", plots.ablation(part))
     return Ablation(
         figure,
         [_row(row, declared) for row in part.to_dict("records")],
@@ -87,7 +87,7 @@ def _row(row: Mapping[str, object], declared: str) -> Variant:
     )
 
 
-def _sweep_figures(table: pd.DataFrame, styles: Mapping[str, SeriesStyle]) -> Iterable[Figure]:
+def _sweep_figures(table: pd.DataFrame, styles: Mapping[str, SeriesStyle]) -> Iterable[PageFigure]:
     """A figure for every task and number that at least two methods vary."""
     parts: dict[tuple[str, str], list[pd.DataFrame]] = {}
     for _, part in table.groupby("ablation", sort=False):
@@ -103,7 +103,7 @@ def _sweep_figures(table: pd.DataFrame, styles: Mapping[str, SeriesStyle]) -> It
     for (task, name), frames in parts.items():
         points = pd.concat(frames).drop_duplicates(["method", "x"])
         if points["method"].nunique() > 1 and {*points["method"]} <= {*styles}:
-            yield Figure(
+            yield PageFigure(
                 f"{name.rpartition('.')[2]} on {task}",
                 plots.sweep(points, styles, str(points["metric"].iloc[0]), name.rpartition(".")[2]),
             )

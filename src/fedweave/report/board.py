@@ -36,7 +36,7 @@ class Cell(NamedTuple):
     title: str = ""
 
 
-class Row(NamedTuple):
+class BoardRow(NamedTuple):
     """One method on one task, ready to print."""
 
     method: str
@@ -81,7 +81,7 @@ def columns_of(board: pd.DataFrame, runs: Sequence[Run], significance: pd.DataFr
 
 def rows_of(
     board: pd.DataFrame, runs: Sequence[Run], significance: pd.DataFrame, styles: Mapping[str, SeriesStyle]
-) -> Iterator[Row]:
+) -> Iterator[BoardRow]:
     """A row for every run of `board`, in its order; `significance` has the tests of the task."""
     marks, unconverged = assign_marks(board, significance), {*results.unconverged_rows(board)["run"]}
     ends = board[["low", "high"]].to_numpy(dtype=float)
@@ -120,7 +120,7 @@ def rows_of(
             title=title,
         )
         interval = Cell(format_interval(a, b, row["metric"]))
-        yield Row(method, styles[method].series, marks[method], score, bar, interval, cells, remark)
+        yield BoardRow(method, styles[method].series, marks[method], score, bar, interval, cells, remark)
 
 
 def describe_comparison(test: Mapping[str, Any], method: str, metric: str) -> str:

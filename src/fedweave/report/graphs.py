@@ -8,7 +8,7 @@ import pandas as pd
 
 from fedweave import plots, results
 from fedweave.plots.graph import MOST_NAMED
-from fedweave.report.method_views import Figure
+from fedweave.report.method_views import PageFigure
 from fedweave.results import Graphs, Run
 
 MOST_LINES = 30  # most clients whose weights are drawn as one line each
@@ -21,8 +21,8 @@ class GraphFigures(NamedTuple):
     """The graph of one run: large at the reported round with names, and small over rounds and layers."""
 
     title: str
-    main: Figure
-    steps: Figure
+    main: PageFigure
+    steps: PageFigure
 
 
 def graph_figures(runs: Sequence[Run], measures: pd.DataFrame, chosen: pd.DataFrame) -> Iterable[GraphFigures]:
@@ -39,7 +39,7 @@ def graph_figures(runs: Sequence[Run], measures: pd.DataFrame, chosen: pd.DataFr
         figure = plots.graph(
             weights, names_of(run, len(weights)), group, [] if group is None else run.group_names(group)
         )
-        main = Figure(run.label, figure, _caption(run, weights, final_graphs, measures))
+        main = PageFigure(run.label, figure, _caption(run, weights, final_graphs, measures))
         yield GraphFigures(run.label, main, _steps(run, graphs))
 
 
@@ -81,13 +81,13 @@ def _caption(run: Run, weights: np.ndarray, final_graphs: Sequence[tuple[Graphs,
     return f"{'; '.join(phrases)}. {seeds}, {when}."
 
 
-def _steps(run: Run, graphs: Graphs) -> Figure:
+def _steps(run: Run, graphs: Graphs) -> PageFigure:
     order = plots.group_order(graphs.group, graphs.weights.shape[-1])
     weights = graphs.weights[:, :, order][..., order]
-    return Figure(run.label, plots.collaboration(weights, graphs.rounds, graphs.layers), f"Seed {graphs.seed}.")
+    return PageFigure(run.label, plots.collaboration(weights, graphs.rounds, graphs.layers), f"Seed {graphs.seed}.")
 
 
-def evolution(runs: Sequence[Run]) -> Iterable[Figure]:
+def evolution(runs: Sequence[Run]) -> Iterable[PageFigure]:
     """How the weights change over rounds and depth."""
     for run in runs:
         stored = results.graphs(run)
@@ -100,10 +100,10 @@ def evolution(runs: Sequence[Run]) -> Iterable[Figure]:
         first_row = f"Row of {names[0]}; thin lines are the clients it weighs least"
         whose = "Mean weight of one client" if stored.group is not None else first_row
         figure = plots.evolution(stored.weights, stored.rounds, stored.layers, stored.group, names)
-        yield Figure(run.label, figure, f"{whose}; seed {stored.seed}.")
+        yield PageFigure(run.label, figure, f"{whose}; seed {stored.seed}.")
 
 
-def maps(runs: Sequence[Run]) -> Iterable[Figure]:
+def maps(runs: Sequence[Run]) -> Iterable[PageFigure]:
     """The vectors by which the server describes clients, in the plane, with the graph between them if it is sparse."""
     for run in runs:
         portrait = results.portrait(run)
@@ -114,7 +114,7 @@ def maps(runs: Sequence[Run]) -> Iterable[Figure]:
         links = edges(stored.weights[-1], len(points)) if stored else np.empty((2, 0), dtype=int)
         names = names_of(run, len(points)) if len(points) <= MOST_NAMED else []
         groups = [] if portrait.group is None else run.group_names(portrait.group)
-        yield Figure(
+        yield PageFigure(
             run.label,
             plots.client_map(points, links, portrait.group, names, groups),
             f"{method}, round {portrait.round}, seed {portrait.seed}. {_about_points(names, groups)}",

@@ -14,7 +14,7 @@ POINTS = {"pre": "as received", "post": "after local training"}
 KINDS = {"collab_weight_self": "oneself", "collab_weight_similar": "similar", "collab_weight_other": "other"}
 
 
-class Figure(NamedTuple):
+class PageFigure(NamedTuple):
     """A drawing with its caption, and a drawing for narrow screens, if there is one."""
 
     title: str
@@ -32,14 +32,14 @@ class TextTable(NamedTuple):
     caption: str = ""
 
 
-def diagnostics(runs: Sequence[Run], styles: Mapping[str, SeriesStyle]) -> list[Figure]:
+def diagnostics(runs: Sequence[Run], styles: Mapping[str, SeriesStyle]) -> list[PageFigure]:
     """One figure for every diagnostic, a line for every run that has it."""
     parts = [run.diagnostics.assign(method=run.label) for run in runs if len(run.diagnostics)]
     if not parts:
         return []
     table = pd.concat(parts).groupby(["name", "method", "round"])["value"].agg(["mean", "std"]).reset_index()
     return [
-        Figure(str(name), plots.convergence(part, styles, str(name)))
+        PageFigure(str(name), plots.convergence(part, styles, str(name)))
         for name, part in table.groupby("name", sort=False)
     ]
 

@@ -6,7 +6,7 @@ import pandas as pd
 
 from fedweave import plots, results
 from fedweave.plots import SeriesStyle
-from fedweave.report.method_views import POINTS, Figure
+from fedweave.report.method_views import POINTS, PageFigure
 from fedweave.results import Run
 
 COSTS = {
@@ -17,7 +17,7 @@ COSTS = {
 
 def round_figures(
     curves: pd.DataFrame, runs: Sequence[Run], styles: Mapping[str, SeriesStyle], metric: str, bold: Collection[str]
-) -> list[Figure]:  # fmt: skip
+) -> list[PageFigure]:  # fmt: skip
     """Scores as reported (each run at its own point), on validation, at all other points, and against costs; the first
     also for narrow screens.
 
@@ -42,7 +42,7 @@ def round_figures(
         {"Test, as reported": plots.convergence(first, styles, metric, bold=bold, narrow=True)} if len(first) else {}
     )
     return [
-        Figure(title, plots.convergence(part, styles, metric, name, bold), caption, narrow.get(title, ""))
+        PageFigure(title, plots.convergence(part, styles, metric, name, bold), caption, narrow.get(title, ""))
         for title, part, name in series
         if len(part)
     ]

@@ -33,7 +33,7 @@ LEARNED = {
 }
 
 
-class Line(NamedTuple):
+class SummaryLine(NamedTuple):
     """One line: its title, its sentences (one per task, if there are few tasks), and whether it is a warning."""
 
     topic: str
@@ -46,7 +46,7 @@ class Line(NamedTuple):
         return " ".join(self.sentences)
 
 
-def summary(study: Study, tables: Tables) -> list[Line]:
+def summary(study: Study, tables: Tables) -> list[SummaryLine]:
     """The study in five lines: the leader, the gain by collaboration, graphs that show the groups, tuning,
     convergence; and more where runs differ in their rounds, graphs were compared with controls, or runs that were asked
     for the value of edges have none.
@@ -67,13 +67,15 @@ def summary(study: Study, tables: Tables) -> list[Line]:
     unjudged, leaders = _leaders(study, tables, [*parts], reasons)
     first = [*unjudged, *rule_sentences, *warnings, *leaders, *notes, *upper_bound(study, tables)]
     return [
-        Line("Who leads", _order_by_task(first, [*parts]), bool(control_sentences or reasons) or leader_below_rule),
+        SummaryLine(
+            "Who leads", _order_by_task(first, [*parts]), bool(control_sentences or reasons) or leader_below_rule
+        ),
         *_unequal_rounds(study),
-        Line("Against Local", tuple(_local_sentences(parts, reasons))),
-        Line("True groups", tuple(_groups(study, tables.measures))),
+        SummaryLine("Against Local", tuple(_local_sentences(parts, reasons))),
+        SummaryLine("True groups", tuple(_groups(study, tables.measures))),
         *_learned_graphs(study, tables),
-        *([Line("Value of edges", unmeasured)] if (unmeasured := missing_edges_note(study)) else []),
-        Line("Tuning", _tuning(study)),
+        *([SummaryLine("Value of edges", unmeasured)] if (unmeasured := missing_edges_note(study)) else []),
+        SummaryLine("Tuning", _tuning(study)),
         _convergence(study, tables.board),
     ]
 
@@ -156,7 +158,7 @@ def _leaders(
     return [unjudged] if why else [], [f"Of {len(tasks)} tasks, {join_names(first)}."]
 
 
-def _unequal_rounds(study: Study) -> list[Line]:
+def _unequal_rounds(study: Study) -> list[SummaryLine]:
     """A warning if methods of a task trained for different numbers of rounds; a first stage has additional ones."""
     sentences = []
     for task, runs in results.by_task(study).items():
@@ -169,7 +171,7 @@ def _unequal_rounds(study: Study) -> list[Line]:
             f"{rounds} ROUNDS for {join_names(labels)}" for rounds, labels in sorted(others.items(), reverse=True)
         ]
         sentences += [f"{task}: {', '.join(counts)}, {usual} for all others."] if counts else []
-    return [Line("Unequal budgets", tuple(sentences), True)] if sentences else []
+    return [SummaryLine("Unequal budgets", tuple(sentences), True)] if sentences else []
 
 
 def _local_sentences(parts: Mapping[str, pd.DataFrame], reasons: Mapping[str, str]) -> Iterator[str]:
@@ -251,7 +253,7 @@ def _group_recovery(task: str, rows: pd.DataFrame, variation: pd.Series, study: 
     return f"{task}, {_describe_groups(study, task)}: {sentence} (AUC; 0.5 is chance)."
 
 
-def _learned_graphs(study: Study, tables: Tables) -> list[Line]:
+def _learned_graphs(study: Study, tables: Tables) -> list[SummaryLine]:
     """Whether learning the graph helps: each method with its graph against itself with a control in its place."""
     tests = tables.significance[tables.significance["family"] == "graph"]
     metrics = tables.board.drop_duplicates("task").set_index("task")["metric"]
@@ -270,7 +272,7 @@ def _learned_graphs(study: Study, tables: Tables) -> list[Line]:
             if names
         ]
         sentences.append(f"{task}: {'; '.join(clauses)}.")
-    return [Line("Learned graphs", tuple(sentences))] if sentences else []
+    return [SummaryLine("Learned graphs", tuple(sentences))] if sentences else []
 
 
 def _describe_groups(study: Study, task: str) -> str:
@@ -282,16 +284,18 @@ def _describe_groups(study: Study, task: str) -> str:
     return f"the {len(names)} groups" if names else "the groups"
 
 
-def _convergence(study: Study, board: pd.DataFrame) -> Line:
+def _convergence(study: Study, board: pd.DataFrame) -> SummaryLine:
     """A warning that names every method whose best validation round is the last one."""
     unconverged = results.unconverged_rows(board)
     if unconverged.empty:
         known = any(results.evaluated_rounds(run) > 1 for run in study.runs)
-        return Line("Convergence", (CONVERGED if known else "Not known: each run has scores of one round only.",))
+        return SummaryLine(
+            "Convergence", (CONVERGED if known else "Not known: each run has scores of one round only.",)
+        )
     start = "NOT CONVERGED, validation was best at the last round in at least half of the seeds"
     if len(unconverged) > MOST_UNCONVERGED or board["task"].nunique() == 1:
         many = f"{len(unconverged)} of {len(board)} runs ({join_names(list(unconverged['run']))})"
         names = many if len(unconverged) > MOST_UNCONVERGED else ", ".join(unconverged["method"])
-        return Line("Convergence", (f"{start}: {names}. More rounds may help them.",), True)
+        return SummaryLine("Convergence", (f"{start}: {names}. More rounds may help them.",), True)
     of_tasks = [f"{task}: {', '.join(part['method'])}." for task, part in unconverged.groupby("task", sort=False)]
-    return Line("Convergence", (f"{start}. More rounds may help:", *of_tasks), True)
+    return SummaryLine("Convergence", (f"{start}. More rounds may help:", *of_tasks), True)

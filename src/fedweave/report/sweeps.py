@@ -9,13 +9,13 @@ import pandas as pd
 
 from fedweave import plots
 from fedweave.plots import SeriesStyle
-from fedweave.report.method_views import Figure
+from fedweave.report.method_views import PageFigure
 
 NUMBER = re.compile(r"(?P<factor>.*?)(?P<x>\d+(?:\.\d+)?)(?: \[.*)?")
 MIN_SETTINGS = 3  # settings that make a curve
 
 
-def sweeps(board: pd.DataFrame, cohorts: pd.DataFrame, styles: Mapping[str, SeriesStyle]) -> list[Figure]:
+def sweeps(board: pd.DataFrame, cohorts: pd.DataFrame, styles: Mapping[str, SeriesStyle]) -> list[PageFigure]:
     """A figure for every data set and factor with enough settings: over all clients, and over separate groups of
     them.
     """
@@ -26,7 +26,7 @@ def sweeps(board: pd.DataFrame, cohorts: pd.DataFrame, styles: Mapping[str, Seri
     return list(_curves(pd.concat(parts, ignore_index=True), styles))
 
 
-def _curves(table: pd.DataFrame, styles: Mapping[str, SeriesStyle]) -> Iterable[Figure]:
+def _curves(table: pd.DataFrame, styles: Mapping[str, SeriesStyle]) -> Iterable[PageFigure]:
     split = table["setting"].map(NUMBER.fullmatch)
     table = table[split.notna()].assign(
         factor=split.dropna().map(lambda m: m["factor"]), x=split.dropna().map(lambda m: float(m["x"]))
@@ -37,6 +37,6 @@ def _curves(table: pd.DataFrame, styles: Mapping[str, SeriesStyle]) -> Iterable[
         if part["x"].nunique() >= MIN_SETTINGS:
             *prefix, name = str(factor).rstrip("/").split("/")
             title = " ".join([str(dataset), "/".join(prefix)]).strip()
-            yield Figure(
+            yield PageFigure(
                 f"{title}: {name or 'setting'}{who}", plots.sweep(part, styles, str(metric), name or "setting")
             )

@@ -11,9 +11,9 @@ from fedweave import plots, results
 from fedweave.errors import format_count
 from fedweave.plots import SeriesStyle
 from fedweave.report import graphs, method_views, optional_files
-from fedweave.report.board import CSS_CLASSES, Row, columns_of, describe_comparison, rows_of
+from fedweave.report.board import CSS_CLASSES, BoardRow, columns_of, describe_comparison, rows_of
 from fedweave.report.graphs import GraphFigures
-from fedweave.report.method_views import POINTS, Figure, TextTable
+from fedweave.report.method_views import POINTS, PageFigure, TextTable
 from fedweave.report.rounds import round_figures
 from fedweave.results import Run, Study, Tables, parts, published
 from fedweave.results.marks import CONTROLS, REFERENCES, SYMBOLS, assign_marks, control_tests, outcome
@@ -45,21 +45,21 @@ class TaskView(NamedTuple):
     metric: str
     higher_is_better: bool
     columns: list[tuple[str, str]]
-    rows: list[Row]
+    rows: list[BoardRow]
     controls: list[tuple[str, str]]
-    curves: list[Figure]
-    clients: Figure
-    cost: Figure
-    labels: Figure | None
+    curves: list[PageFigure]
+    clients: PageFigure
+    cost: PageFigure
+    labels: PageFigure | None
     graphs: list[GraphFigures]
     wide: bool
-    evolution: list[Figure]
-    maps: list[Figure]
-    diagnostics: list[Figure]
+    evolution: list[PageFigure]
+    maps: list[PageFigure]
+    diagnostics: list[PageFigure]
     grids: list[TextTable]
     shares: list[TextTable]
     pairs: Mapping[str, Any]
-    ranks: Figure | None
+    ranks: PageFigure | None
     marks: Mapping[str, str]
 
 
@@ -173,10 +173,10 @@ def _controls(table: pd.DataFrame) -> list[tuple[str, str]]:
     return [(row["method"], row["score"]) for row in results.control_rows(table)]
 
 
-def _cost(board: pd.DataFrame, styles: Mapping[str, SeriesStyle], metric: str) -> Figure:
+def _cost(board: pd.DataFrame, styles: Mapping[str, SeriesStyle], metric: str) -> PageFigure:
     figure = plots.cost(board, styles, metric)
     caption = "Best score first. Costs are of one seed, over all rounds and clients, averaged over the seeds."
-    return Figure("Score against cost", figure, caption)
+    return PageFigure("Score against cost", figure, caption)
 
 
 def _metric_notes(runs: list[Run]) -> list[str]:
@@ -222,10 +222,10 @@ def _incidents(runs: list[Run]) -> list[str]:
     return notes + ([f"Differentially private uploads, worst seed: {', '.join(private)}."] if private else [])
 
 
-def _clients(runs: list[Run], table: pd.DataFrame, styles: Mapping[str, SeriesStyle]) -> Figure:
+def _clients(runs: list[Run], table: pd.DataFrame, styles: Mapping[str, SeriesStyle]) -> PageFigure:
     ticks, metric = client_ticks(runs, table), str(runs[0].info["metric"])
     caption = "client of one split" if runs[0].has_splits else "client, averaged over seeds"
-    return Figure("Clients", plots.client_spread(ticks, styles, metric), f"Every tick is one {caption}.")
+    return PageFigure("Clients", plots.client_spread(ticks, styles, metric), f"Every tick is one {caption}.")
 
 
 def client_ticks(runs: Sequence[Run], table: pd.DataFrame) -> dict[str, np.ndarray]:
@@ -236,22 +236,22 @@ def client_ticks(runs: Sequence[Run], table: pd.DataFrame) -> dict[str, np.ndarr
     return {label: values.ravel() if runs[0].has_splits else values.mean(axis=0) for label, values in scores.items()}
 
 
-def _labels(path: Path, run: Run) -> Figure | None:
+def _labels(path: Path, run: Run) -> PageFigure | None:
     counts = optional_files.label_counts(path)
     if not counts:
         return None
-    return Figure(
+    return PageFigure(
         "Labels", plots.labels(*counts, graphs.names_of(run, len(counts[0]))), "Rows of each label that a client holds."
     )
 
 
-def _ranks(ranks: pd.DataFrame, task: str, blocks: str) -> Figure | None:
+def _ranks(ranks: pd.DataFrame, task: str, blocks: str) -> PageFigure | None:
     ranked = ranking(ranks, task)
     if ranked is None:
         return None
     caption = "1 is best; a thick bar joins methods whose ranks differ by less than Nemenyi's critical difference."
     facts = f"Average over {ranked.tasks} {blocks}, Friedman p = {ranked.p:.2g}."
-    return Figure(f"Ranks over {blocks}", plots.critical_difference(ranked), f"{caption} {facts}")
+    return PageFigure(f"Ranks over {blocks}", plots.critical_difference(ranked), f"{caption} {facts}")
 
 
 def ranking(ranks: pd.DataFrame, task: str = "") -> Ranking | None:

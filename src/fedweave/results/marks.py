@@ -26,7 +26,7 @@ def reason_without_verdict(over: str, units: str = "clients") -> str:
     """Why a test has no verdict, in a few words.
 
     Args:
-        over: as of `statistics.Comparison`.
+        over: as of `statistics.TestedPair`.
         units: what tests take as independent.
     """
     reasons = {
@@ -80,7 +80,7 @@ def control_tests(significance: pd.DataFrame, control: str) -> dict[str, dict[st
     return rows
 
 
-def find_test(significance: pd.DataFrame, method: str, other: str) -> tuple[statistics.Comparison, int]:
+def find_test(significance: pd.DataFrame, method: str, other: str) -> tuple[statistics.TestedPair, int]:
     """(the test of two methods, from the side of `method`, the number of tests that it is corrected for).
 
     Against a control it is the one behind the column of the control, else the one behind the mark of the leader.
@@ -92,7 +92,7 @@ def find_test(significance: pd.DataFrame, method: str, other: str) -> tuple[stat
     tests = significance[significance["family"] == family]
     pair = tests[tests["method"].isin([method, other]) & tests["other"].isin([method, other])]
     row = pair.drop(columns=["task", "family"]).to_dict("records")[0]
-    test = statistics.Comparison(**{str(name): value for name, value in row.items()})
+    test = statistics.TestedPair(**{str(name): value for name, value in row.items()})
     return test if test.method == method else test.swap(), int(tests["p"].notna().sum())
 
 

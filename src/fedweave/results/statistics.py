@@ -27,7 +27,7 @@ SEEDS_AND_CLIENTS, CLIENTS, ONE_SEED, FEW_CLIENTS, NOT_COMPARED = (
 
 
 @dataclass(frozen=True)
-class Comparison:
+class TestedPair:
     """`method` against `other` on one task.
 
     Attributes:
@@ -61,7 +61,7 @@ class Comparison:
         """Name of the better method; empty where none is."""
         return {BETTER: self.method, WORSE: self.other}.get(self.verdict, "")
 
-    def swap(self) -> "Comparison":
+    def swap(self) -> "TestedPair":
         """The same test from the side of `other`."""
         return replace(
             self, method=self.other, other=self.method, difference=-self.difference, low=-self.high, high=-self.low,
@@ -87,7 +87,7 @@ def compare_pairs(
     margin: Margin | None = None,
     fixed: bool = False,
     draws: int = DRAWS,
-) -> list[Comparison]:
+) -> list[TestedPair]:
     """Compare `pairs` of methods, corrected over all of them.
 
     The variance between seeds is estimated with all methods in `values`, also those of no pair.
@@ -132,7 +132,7 @@ def _test(
     margin: Margin,
     fixed: bool,
     draws: int,
-) -> dict[tuple[str, str], Comparison]:
+) -> dict[tuple[str, str], TestedPair]:
     """The tests of `pairs` of the comparable methods `names`."""
     numbers = {name: number for number, name in enumerate(names)}
     stacked = np.stack([arrays[name] for name in names])
@@ -151,7 +151,7 @@ def _test(
     ]
     columns = (model.mean, low, high, margins, test.p, p_adjusted, p_equivalent)
     return {
-        pair: Comparison(*pair, *map(float, numbers), verdict, basis, float(more) if verdict == OPEN else float("nan"))
+        pair: TestedPair(*pair, *map(float, numbers), verdict, basis, float(more) if verdict == OPEN else float("nan"))
         for pair, *numbers, verdict, basis, more in zip(pairs, *columns, verdicts, over, needed, strict=True)
     }
 
@@ -176,14 +176,14 @@ def _verdict(gain: float, p_adjusted: float, p_equivalent: float) -> str:
     return EQUIVALENT if p_equivalent < ALPHA else OPEN
 
 
-def _describe_untested(arrays: Mapping[str, np.ndarray], method: str, other: str, margin: Margin) -> Comparison:
+def _describe_untested(arrays: Mapping[str, np.ndarray], method: str, other: str, margin: Margin) -> TestedPair:
     """A pair without a test: scores are missing, there is one client, or the numbers of seeds differ."""
     first, second = arrays[method], arrays[other]
     paired = first - second if first.shape == second.shape else first.mean(0) - second.mean(0)
     nan, clients = float("nan"), first.shape[1]
     why = FEW_CLIENTS if clients < 2 else NOT_COMPARED
     size = margin.of(float(first.mean()), float(second.mean()))
-    return Comparison(method, other, float(paired.mean()), *interval(paired), size, nan, nan, nan, "", why)
+    return TestedPair(method, other, float(paired.mean()), *interval(paired), size, nan, nan, nan, "", why)
 
 
 def leader(values: Mapping[str, np.ndarray], higher_is_better: bool) -> str | None:
@@ -195,7 +195,7 @@ def leader(values: Mapping[str, np.ndarray], higher_is_better: bool) -> str | No
 
 def compare_all_pairs(
     values: Mapping[str, np.ndarray], higher_is_better: bool, margin: Margin | None = None, draws: int = DRAWS
-) -> list[Comparison]:
+) -> list[TestedPair]:
     """Every pair of methods once, corrected over all M (M - 1) / 2 tests."""
     return compare_pairs(values, list(combinations(values, 2)), higher_is_better, margin, draws=draws)
 
@@ -206,7 +206,7 @@ def compare_to_controls(
     higher_is_better: bool,
     margin: Margin | None = None,
     draws: int = DRAWS,
-) -> list[Comparison]:
+) -> list[TestedPair]:
     """Every method against each of `controls`, corrected over these tests alone; controls missing in `values` are left
     out.
 
@@ -223,7 +223,7 @@ def compare_to_controls(
     return compare_pairs(values, pairs, higher_is_better, margin, draws=draws) if pairs else []
 
 
-def leader_comparisons(pairs: Sequence[Comparison], best: str | None) -> list[Comparison]:
+def leader_comparisons(pairs: Sequence[TestedPair], best: str | None) -> list[TestedPair]:
     """The comparisons of `best` with every other method, out of `compare_all_pairs` with their correction.
 
     The leader is chosen by the same scores. Corrected over the M - 1 tests of the leader alone, the best of sixteen

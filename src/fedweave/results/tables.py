@@ -145,7 +145,7 @@ def significance(study: Study, table: pd.DataFrame) -> pd.DataFrame:
             "pairs": pairs,
         }
         rows += [{"task": task, "family": family, **asdict(c)} for family, part in families.items() for c in part]
-    return pd.DataFrame(rows, columns=["task", "family", *(f.name for f in fields(statistics.Comparison))])
+    return pd.DataFrame(rows, columns=["task", "family", *(f.name for f in fields(statistics.TestedPair))])
 
 
 def _leader(runs: Sequence[Run], table: pd.DataFrame) -> str | None:

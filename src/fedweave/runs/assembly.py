@@ -31,7 +31,7 @@ from fedweave.runs.metric_check import check_metric
 from fedweave.study import checks, search_spaces, spec
 from fedweave.study.config import construct
 from fedweave.study.schema import TaskSpec, TrainSpec
-from fedweave.study.spec import PARAMS, Run, Study, nest
+from fedweave.study.spec import PARAMS, RunSpec, StudySpec, nest
 from fedweave.study.task_blocks import drop_replaced_seed
 
 EXAMPLES = {"partition": "iid", "model": "mlp"}
@@ -42,7 +42,7 @@ def data_folders(task: TaskSpec, name: str, root: Path = Path("data")) -> tuple[
     return root / "features" / task.dataset, root / "partitions" / name
 
 
-def load(path: Path | str = PARAMS) -> Study:
+def load(path: Path | str = PARAMS) -> StudySpec:
     """Read and check params.yaml: form, names, hyper-parameters, search spaces, and whether every method fits its task.
 
     Raises:
@@ -51,7 +51,7 @@ def load(path: Path | str = PARAMS) -> Study:
     return check(spec.load(path), str(path))
 
 
-def check(study: Study, where: str = str(PARAMS), inputs: Inputs | None = None) -> Study:
+def check(study: StudySpec, where: str = str(PARAMS), inputs: Inputs | None = None) -> StudySpec:
     """`study` unchanged, or the first error in it.
 
     Args:
@@ -85,7 +85,7 @@ def check(study: Study, where: str = str(PARAMS), inputs: Inputs | None = None) 
 
 
 @contextmanager
-def _rename(study: Study, key: str, where: str, place: str) -> Iterator[None]:
+def _rename(study: StudySpec, key: str, where: str, place: str) -> Iterator[None]:
     """Begin messages about the run `key` with `place`, which holds the settings that make it wrong."""
     try:
         yield
@@ -95,7 +95,7 @@ def _rename(study: Study, key: str, where: str, place: str) -> Iterator[None]:
         raise BadInput(message if message.startswith(where) else f"{place}.{message}") from error
 
 
-def build_variant(study: Study, key: str, tuned: Mapping[str, Any], settings: Mapping[str, Any]) -> Run:
+def build_variant(study: StudySpec, key: str, tuned: Mapping[str, Any], settings: Mapping[str, Any]) -> RunSpec:
     """The run `key` with `settings`, which may also reach the `partition` and the `model` of its task.
 
     A partition or model with another name keeps no option of the old one, except the number of clients and the seed.
@@ -119,7 +119,7 @@ def build_variant(study: Study, key: str, tuned: Mapping[str, Any], settings: Ma
     return run
 
 
-def check_run(run: Run, where: str, inputs: Inputs | None = None) -> Method:
+def check_run(run: RunSpec, where: str, inputs: Inputs | None = None) -> Method:
     """The run's method, on `inputs` or on a placeholder of its task; refuses unknown names and methods that do not fit.
 
     Raises:
@@ -169,7 +169,7 @@ def build_server_optimizer(train: TrainSpec, where: str) -> Solver | None:
     return server_optimizer(train.server_optimizer, {name: getattr(train, name) for name in names}, where)
 
 
-def build_method(run: Run, task: Task, file: str = str(PARAMS)) -> Method:
+def build_method(run: RunSpec, task: Task, file: str = str(PARAMS)) -> Method:
     """The run's method; `file` is the name of the settings file in messages.
 
     Raises:
@@ -192,7 +192,7 @@ def build_method(run: Run, task: Task, file: str = str(PARAMS)) -> Method:
     return construct(cls, run.options, f"{file}: methods.{run.method}", **run_fields)
 
 
-def build_settings(run: Run, seed: int = 0) -> Settings:
+def build_settings(run: RunSpec, seed: int = 0) -> Settings:
     """The engine's settings of one repetition."""
     train = run.train
     return Settings(
@@ -221,7 +221,7 @@ def choose_device(name: str) -> str:
     return "cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu"
 
 
-def build_executor(run: Run, method: Method, device: str) -> Executor:
+def build_executor(run: RunSpec, method: Method, device: str) -> Executor:
     """The executor of a run of `method` on `device`."""
     train = run.train
     if method.pools and train.executor == "auto":
@@ -231,7 +231,7 @@ def build_executor(run: Run, method: Method, device: str) -> Executor:
     )
 
 
-def load_inputs(run: Run, root: Path = Path("data")) -> tuple[Dataset, Partition]:
+def load_inputs(run: RunSpec, root: Path = Path("data")) -> tuple[Dataset, Partition]:
     """The data set and partition that the earlier stages wrote.
 
     Raises:
@@ -241,7 +241,7 @@ def load_inputs(run: Run, root: Path = Path("data")) -> tuple[Dataset, Partition
     return data.load_dataset(features), data.load_partition(folder / "partition.npz")
 
 
-def partition_inputs(run: Run, root: Path = Path("data")) -> tuple[Dataset, Partition]:
+def partition_inputs(run: RunSpec, root: Path = Path("data")) -> tuple[Dataset, Partition]:
     """The data set that the earlier stages wrote, and its first split, partitioned in memory as the run's task says.
 
     Raises:
@@ -256,7 +256,7 @@ def hyperparameters(method: Method) -> Mapping[str, Any]:
     return {setting.name: getattr(method, setting.name) for setting in method.settings()}
 
 
-def evaluation_point(run: Run) -> str:
+def evaluation_point(run: RunSpec) -> str:
     """The evaluation point that is reported."""
     method = METHODS[run.method]
     return method.point if run.evaluate.point == "method" or method.fixed_point else run.evaluate.point

@@ -15,19 +15,19 @@ from fedweave.files.atomic import load_tensors, remove_temporary_files, save_ten
 from fedweave.runs import assembly
 from fedweave.runs.history import History
 from fedweave.runs.preparation import PreparedRun
-from fedweave.study.spec import Run
+from fedweave.study.spec import RunSpec
 from fedweave.tensors.storage import Storage, records_to_tables, tables_to_records, tables_to_tensors, temporary_storage
 
 VERSION = 3  # of a checkpoint's content
 CHECKPOINTS = 2  # that are kept of a repetition: the newest, and the one before in case the newest is damaged
 
 
-def list_checkpoints(folder: Path, run: Run, seed: int) -> list[Path]:
+def list_checkpoints(folder: Path, run: RunSpec, seed: int) -> list[Path]:
     """The checkpoints of a repetition, the newest first."""
     return sorted(folder.glob(f"{run.fingerprint()}-{seed}-*.pt"), reverse=True)
 
 
-def remove(folder: Path, run: Run) -> None:
+def remove(folder: Path, run: RunSpec) -> None:
     """Remove the checkpoints of a run whose results are written."""
     remove_temporary_files(folder, f"{run.fingerprint()}-*")
     for path in folder.glob(f"{run.fingerprint()}-*.pt"):
@@ -51,7 +51,7 @@ def open_storage(checkpoints: Path | None, prepared: PreparedRun, seed: int) -> 
         yield Storage(_table_folder(checkpoints, prepared.run, seed))
 
 
-def _table_folder(checkpoints: Path, run: Run, seed: int | str) -> Path:
+def _table_folder(checkpoints: Path, run: RunSpec, seed: int | str) -> Path:
     """The folder of the tables of a repetition."""
     return checkpoints / f"{run.fingerprint()}-{seed}-rows"
 

@@ -15,7 +15,7 @@ from fedweave.registry import files
 from fedweave.runs import assembly, graph_files
 from fedweave.study import plugins
 from fedweave.study.code import PACKAGE, digest, find_dependencies, label, read_source
-from fedweave.study.spec import Run
+from fedweave.study.spec import RunSpec
 
 TRAINING = ("runs/archive.py", "runs/assembly.py", "runs/repetition.py")  # behind every run
 TABLES = ("results/__init__.py", "runs/selection.py")
@@ -26,7 +26,7 @@ OWN_PLACE = re.compile(r"\b(__file__|__path__|__spec__|resources|pkgutil)\b")
 PAGE = ("plots/__init__.py", "report/page.py", "report/__init__.py")
 
 
-def of_run(run: Run) -> tuple[Path, ...]:
+def of_run(run: RunSpec) -> tuple[Path, ...]:
     """The files behind the training of `run`: the engine, its method and its model, and what these import.
 
     Of a plug-in that may read files beside its code, these files too. The code of its data set and partition is not
@@ -94,12 +94,12 @@ def of_page() -> tuple[Path, ...]:
     return tuple(sorted({*find_dependencies(_package_paths(PAGE)), *(PACKAGE / "report" / "templates").glob("*.*")}))
 
 
-def run_digest(run: Run) -> str:
+def run_digest(run: RunSpec) -> str:
     """A hash of the code behind `run`, by which a checkpoint of other code is refused."""
     return digest(of_run(run))
 
 
-def inputs_digest(run: Run, root: Path | None = Path("data")) -> str:
+def inputs_digest(run: RunSpec, root: Path | None = Path("data")) -> str:
     """A hash of the files that `run` reads: check sums of its data set, the rows of its clients, and graphs.
 
     Args:

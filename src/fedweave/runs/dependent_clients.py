@@ -1,18 +1,15 @@
 """Clients that depend on each other, so that tests treat them as one part: same unit, or shared test nodes."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from fedweave.data.partitions.registry import TRAITS
-from fedweave.errors import BadInput
-
-if TYPE_CHECKING:
-    from fedweave.runs.preparation import PreparedRun
+from fedweave.runs.preparation import PreparedRun
 
 
-def find_parts(prepared: "PreparedRun") -> list[int] | None:
+def find_parts(prepared: PreparedRun) -> list[int] | None:
     """Number of each client's part [N]; None where every client is a part of its own.
 
     Clients are in one part if they are of one unit, if their test nodes are from one part of a graph, or if a chain of
@@ -46,22 +43,3 @@ def connected_parts(relations: Sequence[Sequence[Any]], count: int) -> np.ndarra
     size = count * (len(values) + 1)
     graph = coo_array((np.ones(len(pairs[0])), pairs), shape=(size, size))
     return np.unique(connected_components(graph, directed=False)[1][:count], return_inverse=True)[1]
-
-
-def check_equal_units(run: str, units: Mapping[int, tuple[str, ...]]) -> None:
-    """Refuse splits whose clients are of different units, because tests use the clients of all repetitions together.
-
-    Args:
-        run: its key.
-        units: seed of a split -> the unit of each client.
-
-    Raises:
-        BadInput: naming both splits.
-    """
-    (first_seed, first_units), (other_seed, other_units) = units.items()
-    if first_units != other_units:
-        raise BadInput(
-            f"runs.{run}: partition.seeds: clients of split {other_seed} are of other units "
-            f"than those of split {first_seed}; "
-            "let the rule give client i the same unit in every split, or give no units"
-        )

@@ -10,16 +10,16 @@ from torch import Tensor
 from fedweave import data
 from fedweave.data import Dataset, Partition
 from fedweave.engine import subgraphs
-from fedweave.engine.clients import Federation, balanced_weights, check_clients, pad_rows
+from fedweave.engine.clients import Clients, balanced_weights, check_clients, pad_rows
 from fedweave.study.config import construct
 from fedweave.study.schema import TaskSpec
-from fedweave.study.spec import Run
+from fedweave.study.spec import RunSpec
 from fedweave.threats.attacks import Attack, AttackSpec, choose_attackers, flip_labels
 
 
 def build_federation(
     dataset: Dataset, partition: Partition, normalize: Any, dtype: torch.dtype = torch.float32
-) -> Federation:
+) -> Clients:
     """All clients' data as tensors on the CPU.
 
     Raises:
@@ -40,7 +40,7 @@ def build_federation(
         own["test_weight"] = torch.from_numpy(np.array(partition.test_weight)).to(dtype)
     optional = {"relation": partition.relation, "group": partition.group}
     structure: dict[str, Any] = {k: torch.from_numpy(np.array(v)) for k, v in optional.items() if v is not None}
-    return Federation(shared=shared, own=own, **rows, ids=torch.arange(partition.clients), extents=extents, **structure)
+    return Clients(shared=shared, own=own, **rows, ids=torch.arange(partition.clients), extents=extents, **structure)
 
 
 def _target_units(dataset: Dataset, partition: Partition, normalize: Any) -> dict[str, Tensor]:
@@ -49,7 +49,7 @@ def _target_units(dataset: Dataset, partition: Partition, normalize: Any) -> dic
     return {"offset": torch.from_numpy(offset), "unit": torch.from_numpy(unit)}
 
 
-def add_attackers(federation: Federation, task: TaskSpec) -> Federation:
+def add_attackers(federation: Clients, task: TaskSpec) -> Clients:
     """`federation` with the attackers that the task declares; the partition's seed decides which clients attack."""
     if task.attack is None:
         return federation
@@ -62,7 +62,7 @@ def add_attackers(federation: Federation, task: TaskSpec) -> Federation:
     )
 
 
-def _flip_labels(federation: Federation, attackers: Tensor) -> Federation:
+def _flip_labels(federation: Clients, attackers: Tensor) -> Clients:
     """The training labels of `attackers` mirrored; their validation and test labels stay unchanged."""
     rows, shared, own = federation.train[attackers], federation.shared, federation.own
     labels = {**shared, **own}["y"]
@@ -75,7 +75,7 @@ def _flip_labels(federation: Federation, attackers: Tensor) -> Federation:
     return replace(federation, own={**own, "y": y})
 
 
-def add_class_weights(federation: Federation, kind: str | None) -> Federation:
+def add_class_weights(federation: Clients, kind: str | None) -> Clients:
     """`federation` with a weight of every class for every client's losses, [N, C].
 
     "balanced": rows / (classes · rows of the class), of the client's training rows and of the classes that these have,
@@ -91,7 +91,7 @@ def add_class_weights(federation: Federation, kind: str | None) -> Federation:
     return replace(federation, own={**federation.own, "class_weight": stacked})
 
 
-def cohorts(run: Run, federation: Federation) -> dict[str, list[int]]:
+def cohorts(run: RunSpec, federation: Clients) -> dict[str, list[int]]:
     """Groups of evaluated clients that are reported separately, such as newcomers and attackers: name -> positions."""
     newcomers = range(federation.clients - run.train.newcomers, federation.clients)
     members_of = {"newcomers": [*newcomers], "from the start": [*range(newcomers.start)]} if newcomers else {}

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from fedweave.data import Partition
-from fedweave.engine.clients import Federation
+from fedweave.engine.clients import Clients
 from fedweave.engine.graph_truth import group_graph, similarity_graph
 from fedweave.engine.protocol import Method
 from fedweave.errors import BadInput
@@ -14,10 +14,10 @@ from fedweave.graphs.controls import GraphControl, RecordedGraphs
 from fedweave.graphs.setting import STORED, GraphSetting, parse
 from fedweave.methods import METHODS
 from fedweave.runs.graph_files import read_stored
-from fedweave.study.spec import Run
+from fedweave.study.spec import RunSpec
 
 
-def check_setting(run: Run, where: str) -> None:
+def check_setting(run: RunSpec, where: str) -> None:
     """Refuse a word that is not a graph of the run's method, and any graph of a method that has none.
 
     Raises:
@@ -33,7 +33,7 @@ def check_setting(run: Run, where: str) -> None:
         parse(word, cls.own_graphs, f"{where}.graph")
 
 
-def build(run: Run, method: Method, federation: Federation, names: Sequence[str] = ()) -> GraphControl | None:
+def build(run: RunSpec, method: Method, federation: Clients, names: Sequence[str] = ()) -> GraphControl | None:
     """The control that the run's method asks for, or None; `names` are those of the clients, if they have any.
 
     Raises:
@@ -62,7 +62,7 @@ def default_names(clients: int) -> tuple[str, ...]:
     return tuple(f"client {i}" for i in range(clients))
 
 
-def check_given_graph(run: Run, partition: Partition, where: str) -> None:
+def check_given_graph(run: RunSpec, partition: Partition, where: str) -> None:
     """Refuse a given graph that does not fit the clients of `partition`. A run to replay may not be trained yet.
 
     Raises:
@@ -72,7 +72,7 @@ def check_given_graph(run: Run, partition: Partition, where: str) -> None:
         check_stored_graph(run, where, partition.names or default_names(partition.clients))
 
 
-def check_stored_graph(run: Run, where: str, names: Sequence[str] = ()) -> None:
+def check_stored_graph(run: RunSpec, where: str, names: Sequence[str] = ()) -> None:
     """Refuse a given or replayed graph that the run cannot read, before there are any models.
 
     Args:
@@ -89,7 +89,7 @@ def check_stored_graph(run: Run, where: str, names: Sequence[str] = ()) -> None:
         read_stored(run, setting, clients, None, f"{where}.graph: {run.options['graph']!r}", names)
 
 
-def _build_oracle_graph(method: Method, federation: Federation, where: str) -> torch.Tensor:
+def _build_oracle_graph(method: Method, federation: Clients, where: str) -> torch.Tensor:
     """Equal weights on the true group, else weights that fall with the divergence of the clients' labels."""
     if federation.group is not None:
         return group_graph(federation.group.cpu().numpy())

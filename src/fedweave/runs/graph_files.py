@@ -13,14 +13,14 @@ from fedweave.graphs.controls import RecordedGraphs
 from fedweave.graphs.setting import GraphSetting
 from fedweave.graphs.weights import row_shares
 from fedweave.runs import graph_tables
-from fedweave.study.spec import Run
+from fedweave.study.spec import RunSpec
 
 RESULTS = Path("results")
 FORMATS = ".npy, .npz with the array `weights`, or .csv"
 
 
 def read_stored(
-    run: Run, setting: GraphSetting, clients: int, layers: int | None, where: str, names: Sequence[str] = ()
+    run: RunSpec, setting: GraphSetting, clients: int, layers: int | None, where: str, names: Sequence[str] = ()
 ) -> dict[int | None, RecordedGraphs]:
     """Seed -> graphs that `run` reads, as `setting` says; a given file has those of every seed, under None.
 
@@ -45,7 +45,7 @@ def read_stored(
     }
 
 
-def files_of(run: Run) -> tuple[Path, ...]:
+def files_of(run: RunSpec) -> tuple[Path, ...]:
     """The files that a given or replayed graph of `run` is read from, as far as they exist."""
     kind, _, source = str(run.options.get("graph", "")).partition(":")
     if kind == "given":
@@ -91,7 +91,7 @@ def _read_npy(path: Path) -> dict[str, np.ndarray]:
 READERS = {".npz": read_npz, ".npy": _read_npy, ".csv": graph_tables.read_csv}
 
 
-def _find_recorded_files(run: Run, source: str, where: str) -> dict[int, Path]:
+def _find_recorded_files(run: RunSpec, source: str, where: str) -> dict[int, Path]:
     """Seed -> the file with the graphs that the run `source` recorded."""
     folder = _find_folder(run, source)
     if not (folder / "run.json").is_file():
@@ -104,7 +104,7 @@ def _find_recorded_files(run: Run, source: str, where: str) -> dict[int, Path]:
     return files
 
 
-def _find_folder(run: Run, source: str) -> Path:
+def _find_folder(run: RunSpec, source: str) -> Path:
     """The folder of the run `source`, which is a path, a run of the same study, or <study>/<run>."""
     study, _, name = source.rpartition("/")
     places = [Path(source), RESULTS / run.study / "runs" / source, RESULTS / (study or run.study) / "runs" / name]

@@ -5,13 +5,13 @@ import numpy as np
 from fedweave.data import Dataset, Partition
 from fedweave.errors import BadInput
 from fedweave.metrics import METRICS, Metric
-from fedweave.study.spec import Run
+from fedweave.study.spec import RunSpec
 from fedweave.tensors.random_streams import stream
 
 NOISE = 0.01  # of the outputs, relative to the targets
 
 
-def check_metric(run: Run, dataset: Dataset, partition: Partition) -> None:
+def check_metric(run: RunSpec, dataset: Dataset, partition: Partition) -> None:
     """Refuse a metric that is not a number for any client: no method would have a score, as if all had diverged.
 
     Each client's rows are scored with outputs near its targets, validation rows too where they choose the round. A

@@ -14,7 +14,7 @@ from fedweave.client.model_check import check_model, find_softmax
 from fedweave.client.task import Task
 from fedweave.data import Dataset, Partition
 from fedweave.data.normalisation import to_float32
-from fedweave.engine.clients import Federation
+from fedweave.engine.clients import Clients
 from fedweave.engine.executors import Batched, Executor, Processes, set_precision
 from fedweave.engine.graph_truth import jensen_shannon, target_shares
 from fedweave.engine.protocol import Method
@@ -27,10 +27,10 @@ from fedweave.models import MODELS, ClientModel, parameter_count
 from fedweave.processes.parallel import allocate_workers, cores, keep_memory
 from fedweave.registry import users_file
 from fedweave.runs import assembly, federations, graph_controls, tasks
-from fedweave.runs.dependent_clients import check_equal_units
 from fedweave.runs.metric_check import check_metric
+from fedweave.runs.units import check_equal_units
 from fedweave.study import checks
-from fedweave.study.spec import Run
+from fedweave.study.spec import RunSpec
 
 CHECKED_ROWS = 8  # on which a user's model is checked
 LARGE_TABLE = 2**31  # bytes of the models of all clients above which their tables are stored in files
@@ -54,9 +54,9 @@ class PreparedRun:
             those of the first split.
     """
 
-    run: Run
+    run: RunSpec
     method: Method
-    federation: Federation
+    federation: Clients
     executor: Executor
     settings: Settings
     device: str
@@ -98,7 +98,7 @@ class PreparedRun:
 
 
 def prepare(
-    run: Run, dataset: Dataset, partition: Partition, model: Callable[[], ClientModel] | None = None
+    run: RunSpec, dataset: Dataset, partition: Partition, model: Callable[[], ClientModel] | None = None
 ) -> PreparedRun:
     """Build the objects of `run`, and prepare this process for it. All checks that need no training are made here.
 
@@ -129,7 +129,7 @@ def prepare(
     return replace(first, run=run, split=prepare_for_seed)
 
 
-def check_validation(run: Run, method: Method, federation: Federation) -> None:
+def check_validation(run: RunSpec, method: Method, federation: Clients) -> None:
     """Refuse clients without validation rows where the choice of the round or the method needs them.
 
     Raises:
@@ -166,12 +166,12 @@ def check_memory(prepared: PreparedRun) -> None:
         )
 
 
-def _replace_partition(run: Run, split: dict[str, Any]) -> Run:
+def _replace_partition(run: RunSpec, split: dict[str, Any]) -> RunSpec:
     return replace(run, task=replace(run.task, partition=split))
 
 
 def _prepare_split(
-    run: Run, dataset: Dataset, partition: Partition, model: Callable[[], ClientModel] | None, sample: int
+    run: RunSpec, dataset: Dataset, partition: Partition, model: Callable[[], ClientModel] | None, sample: int
 ) -> PreparedRun:
     """The objects of `run` on one split; `sample` is the seed of the clients that are evaluated."""
     device = assembly.choose_device(run.train.device)

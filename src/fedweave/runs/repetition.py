@@ -18,7 +18,7 @@ from fedweave.processes.parallel import Inbox, run_processes
 from fedweave.runs.checkpoints import open_storage, restore, save
 from fedweave.runs.history import History, record, select_rows
 from fedweave.runs.preparation import PreparedRun, prepare
-from fedweave.study.spec import Run
+from fedweave.study.spec import RunSpec
 from fedweave.tensors.storage import Storage
 
 __all__ = [
@@ -59,7 +59,7 @@ def iterate_reports(
             yield report
 
 
-def _suggest_change(run: Run) -> str:
+def _suggest_change(run: RunSpec) -> str:
     """What to change after training has diverged: too much noise, a strong attack, or the step size."""
     privacy, attack = run.train.privacy or {}, run.task.attack or {}
     if (deviation := privacy.get("noise", 0.0) * privacy.get("clip", 0.0)) >= 1:

@@ -21,7 +21,7 @@ from fedweave.models.gcn import gcn_norm
 from fedweave.runs import assembly, tasks
 from fedweave.study.config import construct
 from fedweave.study.schema import EvaluateSpec, TaskSpec, TrainSpec
-from fedweave.study.spec import Run
+from fedweave.study.spec import RunSpec
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Tree
 
@@ -155,10 +155,10 @@ def deploy(
 SPAN = ("window", "horizon")
 
 
-def parse_run(info: dict[str, Any]) -> Run:
+def parse_run(info: dict[str, Any]) -> RunSpec:
     """The run that run.json describes."""
     task, method = dict(info["spec"]["task"]), dict(info["spec"]["method"])
-    return Run(
+    return RunSpec(
         info["study"],
         info["run"],
         info["task"],

@@ -14,11 +14,11 @@ from fedweave.data import Dataset, Partition
 from fedweave.errors import BadInput
 from fedweave.metrics import METRICS, check_fit
 from fedweave.models import MODELS, ClientModel, build
-from fedweave.study.spec import Run
+from fedweave.study.spec import RunSpec
 
 
 def build_task(
-    run: Run,
+    run: RunSpec,
     dataset: Dataset,
     partition: Partition,
     dtype: torch.dtype = torch.float32,
@@ -35,7 +35,7 @@ def build_task(
     )
 
 
-def _replace_metric(run: Run, partition: Partition, task: Task, outputs: int) -> Task:
+def _replace_metric(run: RunSpec, partition: Partition, task: Task, outputs: int) -> Task:
     """`task` with the metric that the run asks for, if it is not the default one."""
     name, where = run.task.metric, f"tasks.{run.name}.metric"
     if name is None or check_fit(name, task.targets_are, where).name == task.metric:
@@ -47,7 +47,7 @@ def _replace_metric(run: Run, partition: Partition, task: Task, outputs: int) ->
 
 
 def _build_default_task(
-    run: Run, dataset: Dataset, partition: Partition, dtype: torch.dtype, model: Callable[[], ClientModel] | None
+    run: RunSpec, dataset: Dataset, partition: Partition, dtype: torch.dtype, model: Callable[[], ClientModel] | None
 ) -> Task:
     """What the run's clients learn, with the default metric of the task."""
     options = dict(run.task.model)
@@ -72,12 +72,12 @@ def _build_default_task(
         ) from error
 
 
-def _product_precision(run: Run) -> torch.dtype | None:
+def _product_precision(run: RunSpec) -> torch.dtype | None:
     """Precision of the model's products, if it is not that of the tensors."""
     return torch.bfloat16 if run.train.precision == "bfloat16" else None
 
 
-def _build_row_task(dataset: Dataset, build_model: Callable[[], ClientModel], run: Run, dtype: torch.dtype) -> Task:
+def _build_row_task(dataset: Dataset, build_model: Callable[[], ClientModel], run: RunSpec, dtype: torch.dtype) -> Task:
     """What is learnt of rows: classes, numbers, or the next steps of windows."""
     augment = run.train.augment or 0
     settings: dict[str, Any] = {
@@ -91,7 +91,7 @@ def _build_row_task(dataset: Dataset, build_model: Callable[[], ClientModel], ru
     return RowForecast(**settings, channels=dataset.channels) if dataset.channels else RowRegression(**settings)
 
 
-def _check_fit(run: Run, dataset: Dataset, named: bool = True) -> None:
+def _check_fit(run: RunSpec, dataset: Dataset, named: bool = True) -> None:
     """Refuse a setting of training, or a `named` model, that does not fit `dataset`."""
     name, graph = run.task.model["name"], dataset.kind == "graph"
     if run.task.targets not in (None, dataset.targets_are):

@@ -6,12 +6,12 @@ import optuna
 from optuna.distributions import FloatDistribution
 
 from fedweave.search.search import distributions, sampler_seed
-from fedweave.study.spec import Study
+from fedweave.study.spec import StudySpec
 
 RATE = "train.lr"  # the most important setting: its values are spread evenly, and are the same for every method
 
 
-def points(study: Study, key: str, count: int) -> list[dict[str, Any]]:
+def points(study: StudySpec, key: str, count: int) -> list[dict[str, Any]]:
     """`count` points of the search space of the run `key`, the same at every call; none for a run without a space.
 
     The learning rates are at the middles of `count` equal parts of their range, on its own scale. The other settings

@@ -36,7 +36,7 @@ from fedweave.runs.dependencies import inputs_digest, run_digest
 from fedweave.search import samplers, trials
 from fedweave.study import plugins, search_spaces
 from fedweave.study.schema import TuneSpec
-from fedweave.study.spec import Study
+from fedweave.study.spec import StudySpec
 
 DONE = (TrialState.COMPLETE, TrialState.PRUNED)
 STATE = Path(".fedweave")  # folder of a project with what stages keep between runs
@@ -108,7 +108,7 @@ class Search(NamedTuple):
         rounds: of a repetition of the run, all stages of its method together.
     """
 
-    study: Study
+    study: StudySpec
     key: str
     optuna_study: optuna.Study
     inputs: tuple[Any, ...]
@@ -120,7 +120,7 @@ class Search(NamedTuple):
         return max(0, self.study.tune.trials - len(self.optuna_study.get_trials(deepcopy=False, states=DONE)))
 
 
-def open_search(study: Study, key: str, inputs: tuple[Any, ...] | None = None, root: Path = STATE) -> Search:
+def open_search(study: StudySpec, key: str, inputs: tuple[Any, ...] | None = None, root: Path = STATE) -> Search:
     """The search of the run `key` in its journal below `root`, which is created if it does not exist.
 
     Args:
@@ -153,7 +153,7 @@ def directions(tune: TuneSpec, higher_is_better: bool) -> list[StudyDirection]:
     return [best_direction if name == "score" else StudyDirection.MINIMIZE for name in tune.objectives]
 
 
-def journal_path(study: Study, key: str, root: Path = STATE) -> Path:
+def journal_path(study: StudySpec, key: str, root: Path = STATE) -> Path:
     """The path of the journal: outside of the stage's outputs, which DVC deletes before it runs a stage."""
     return root / "tune" / study.name / f"{key}.journal"
 
@@ -168,7 +168,7 @@ def open_storage(path: Path) -> JournalStorage:
     return read(path, lambda file: JournalStorage(JournalFileBackend(str(file), KernelLock(str(file)))), hint)
 
 
-def digest(study: Study, key: str, stored: bool = True) -> str:
+def digest(study: StudySpec, key: str, stored: bool = True) -> str:
     """A hash of everything that the values of the search depend on.
 
     A search is continued as long as its hash is the same.
@@ -189,7 +189,7 @@ def digest(study: Study, key: str, stored: bool = True) -> str:
 
 
 def run_search(
-    study: Study,
+    study: StudySpec,
     key: str,
     inputs: tuple[Any, ...] | None = None,
     root: Path = STATE,
@@ -258,7 +258,7 @@ def _prepare_trial(search: Search, params: Mapping[str, Any]) -> repetition.Prep
     return repetition.prepare(search.study.run(search.key, params, {"train.rounds": rounds}), *search.inputs)
 
 
-def initial_points(study: Study, key: str) -> list[dict[str, Any]]:
+def initial_points(study: StudySpec, key: str) -> list[dict[str, Any]]:
     """The first points of a search: the declared one, and for a grid all others."""
     declared = search_spaces.declared_values(study, key)
     if study.tune.sampler != "grid":
@@ -272,7 +272,7 @@ def initial_points(study: Study, key: str) -> list[dict[str, Any]]:
     return [declared, *(point for point in points if point != declared)]
 
 
-def distributions(study: Study, key: str) -> dict[str, BaseDistribution]:
+def distributions(study: StudySpec, key: str) -> dict[str, BaseDistribution]:
     """The search space of a run: the declared ranges, widened to hold the values that the run has without tuning."""
     values = search_spaces.declared_values(study, key)
     return {name: _distribution(entry, values[name]) for name, entry in search_spaces.entries(study, key).items()}

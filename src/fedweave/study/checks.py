@@ -16,9 +16,8 @@ from fedweave.methods import METHODS
 from fedweave.models import MODELS, options, settings
 from fedweave.registry import users_file
 from fedweave.study.config import LARGEST_WHOLE, check_numbers, check_value, construct
-from fedweave.study.schema import TaskSpec
-from fedweave.study.spec import PARAMS, Run, Study, file_of
-from fedweave.study.task_blocks import EVERY_RULE
+from fedweave.study.schema import EVERY_RULE, TaskSpec
+from fedweave.study.spec import PARAMS, RunSpec, StudySpec, file_of
 from fedweave.threats.attacks import ON_EMBEDDINGS, AttackSpec
 from fedweave.threats.privacy import Privacy
 from fedweave.threats.robust import Robust
@@ -27,7 +26,7 @@ MOST_CLIENTS = 1_000_000
 COLUMN = ("paper", "table", "dataset", "setting", "budget", "row")  # words of `published`
 
 
-def check_methods(study: Study, where: str) -> None:
+def check_methods(study: StudySpec, where: str) -> None:
     """Refuse blocks of settings that belong to no method, and wrong settings in them."""
     for name, block in study.methods.items():
         check_settings(choose(name, METHODS, f"{where}: methods"), block or {}, f"{where}: methods.{name}")
@@ -135,7 +134,7 @@ def _check_integer(value: object, low: int, high: int, where: str) -> None:
         _refuse(f"{where}: {format_value(value)} must be a whole number, at least {low} and at most {high}")
 
 
-def check_splits(run: Run, trials: int, where: str) -> None:
+def check_splits(run: RunSpec, trials: int, where: str) -> None:
     """Refuse several splits of a task with another number of seeds, or with a setting that one value decides for all.
 
     Raises:
@@ -154,13 +153,13 @@ def check_splits(run: Run, trials: int, where: str) -> None:
         _refuse(f"{prefix}: who attacks depends on the seed of the partition; give one seed, or no attack")
 
 
-def check_samples(runs: Sequence[Run], where: str) -> None:
+def check_samples(runs: Sequence[RunSpec], where: str) -> None:
     """Refuse runs of one task that are evaluated on different numbers of clients.
 
     Raises:
         BadInput: naming both runs and the way out.
     """
-    first: dict[str, Run] = {}
+    first: dict[str, RunSpec] = {}
     for run in runs:
         other = first.setdefault(run.name, run)
         clients, other_clients = run.evaluate.clients, other.evaluate.clients
@@ -171,7 +170,7 @@ def check_samples(runs: Sequence[Run], where: str) -> None:
             )
 
 
-def check_budget(run: Run, where: str, clients: int | None) -> None:
+def check_budget(run: RunSpec, where: str, clients: int | None) -> None:
     """Refuse settings of `train` that contradict each other or the number of clients; None: it is not yet known."""
     train = run.train
     if train.steps and train.epochs != 1:
@@ -191,7 +190,7 @@ def check_budget(run: Run, where: str, clients: int | None) -> None:
         )
 
 
-def check_uploads(run: Run, method: Method, where: str, capabilities: frozenset[str]) -> None:
+def check_uploads(run: RunSpec, method: Method, where: str, capabilities: frozenset[str]) -> None:
     """Refuse attacks, defences and options of averaging that fit neither the method nor the task's `capabilities`."""
     kind = (run.task.attack or {}).get("kind")
     if kind in ON_EMBEDDINGS and not method.embeds:
@@ -225,7 +224,7 @@ def check_uploads(run: Run, method: Method, where: str, capabilities: frozenset[
         )
 
 
-def _check_buffers(run: Run, method: Method, where: str, capabilities: frozenset[str]) -> None:
+def _check_buffers(run: RunSpec, method: Method, where: str, capabilities: frozenset[str]) -> None:
     """Refuse averages of BatchNorm statistics without BatchNorm, without a mean of models, or with noise.
 
     With noise, a variance could become negative.
@@ -248,7 +247,7 @@ def _list_methods(trait: str) -> str:
     return ", ".join(sorted(name for name, cls in METHODS.items() if getattr(cls, trait)))
 
 
-def check_needs(run: Run, where: str, capabilities: frozenset[str]) -> None:
+def check_needs(run: RunSpec, where: str, capabilities: frozenset[str]) -> None:
     """Refuse a method on a task whose `capabilities` lack what it needs."""
     missing = METHODS[run.method].needs - capabilities
     if missing:
@@ -259,7 +258,7 @@ def check_needs(run: Run, where: str, capabilities: frozenset[str]) -> None:
         )
 
 
-def _declare(run: Run) -> str:
+def _declare(run: RunSpec) -> str:
     """How a user's model says that it has BatchNorm layers; empty for others, and where an option says it."""
     name = run.task.model["name"]
     cls = MODELS.get(name)
@@ -268,7 +267,7 @@ def _declare(run: Run) -> str:
     return f", or set has_batch_norm = True in {cls.__name__} if it has BatchNorm layers"
 
 
-def build_upload_path(run: Run, file: str = str(PARAMS)) -> UploadPath:
+def build_upload_path(run: RunSpec, file: str = str(PARAMS)) -> UploadPath:
     """What happens to the uploads of a run on their way; `file` is what messages call the file with its settings.
 
     Raises:

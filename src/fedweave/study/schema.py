@@ -13,6 +13,8 @@ Precision = Literal["tf32", "bfloat16"]
 Store = Literal["auto", "memory", "mapped"]
 Selection = Literal["best_val_round", "per_client_best_val", "last"]
 
+EVERY_RULE = ("name", "clients", "seed", "seeds")  # of a partition
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSpec:

@@ -10,7 +10,7 @@ from fedweave.methods import METHODS
 from fedweave.settings import Choices, Setting, describe
 from fedweave.study.config import check_value, construct
 from fedweave.study.schema import TrainSpec
-from fedweave.study.spec import Run, Study
+from fedweave.study.spec import RunSpec, StudySpec
 
 FORMS = "give either low and high (with log or step, if needed), or choices"
 
@@ -30,7 +30,7 @@ def derive_space(method: str) -> dict[str, dict[str, Any]]:
     return {name: setting.space.entry() for name, setting in _parameters(method).items() if setting.space}
 
 
-def entries(study: Study, key: str) -> dict[str, Any]:
+def entries(study: StudySpec, key: str) -> dict[str, Any]:
     """The declared entries for a run, without the settings that the run itself fixes.
 
     Empty if the search of another run gives the values (`find_source_run`).
@@ -42,7 +42,7 @@ def entries(study: Study, key: str) -> dict[str, Any]:
     return {name: entry for name, entry in (study.tune.spaces.get(item.method) or {}).items() if name not in fixed}
 
 
-def find_source_run(study: Study, key: str) -> str:
+def find_source_run(study: StudySpec, key: str) -> str:
     """The run whose search gives the values of the run `key`, by default itself.
 
     For a control of the graph, it is the run with the same settings and a graph of the method itself. So a learned
@@ -59,21 +59,21 @@ def find_source_run(study: Study, key: str) -> str:
     return key
 
 
-def select_values(study: Study, key: str, best: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def select_values(study: StudySpec, key: str, best: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The tuned values of a run; `best` has the best values of the searches, by run."""
     source = find_source_run(study, key)
     return {name: value for name, value in best.get(source, {}).items() if source == key or name != "graph"}
 
 
-def _has_control(run: Run) -> bool:
+def _has_control(run: RunSpec) -> bool:
     return is_control(str(run.options.get("graph", "")))
 
 
-def _settings_without_graph(run: Run) -> tuple[Any, ...]:
+def _settings_without_graph(run: RunSpec) -> tuple[Any, ...]:
     return run.train, {name: value for name, value in run.options.items() if name != "graph"}
 
 
-def declared_values(study: Study, key: str) -> dict[str, Any]:
+def declared_values(study: StudySpec, key: str) -> dict[str, Any]:
     """The values of a run without tuning, for the parameters of its space. They are always the first trial."""
     run = study.run(key)
     settings = METHODS[run.method].__dataclass_fields__
@@ -83,13 +83,13 @@ def declared_values(study: Study, key: str) -> dict[str, Any]:
     }
 
 
-def describe_search(study: Study, key: str) -> dict[str, Any]:
+def describe_search(study: StudySpec, key: str) -> dict[str, Any]:
     """The settings of a run's search besides its budget: each parameter's entry and its value without tuning."""
     values = declared_values(study, key)
     return {name: {"entry": entry, "declared": values[name]} for name, entry in entries(study, key).items()}
 
 
-def check(study: Study, where: str) -> None:
+def check(study: StudySpec, where: str) -> None:
     """Refuse spaces of unknown methods and parameters, without any value, or without the declared value.
 
     Raises:
@@ -142,7 +142,7 @@ def _values(entry: Any, where: str, sampler: str) -> list[Any]:
     return [entry["low"], entry["high"]]
 
 
-def _check_ranges(study: Study, key: str, where: str) -> None:
+def _check_ranges(study: StudySpec, key: str, where: str) -> None:
     """Refuse ranges that cannot contain the value without tuning; the search widens a range to contain that value."""
     values = declared_values(study, key)
     for name, entry in entries(study, key).items():

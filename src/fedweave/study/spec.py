@@ -41,7 +41,7 @@ DEFAULTS = {"client_optimizer": "fresh", "averaging": "size"}  # values that a r
 
 
 @dataclass(frozen=True)
-class Run:
+class RunSpec:
     """One method on one task, with everything resolved.
 
     Attributes:
@@ -92,7 +92,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Study:
+class StudySpec:
     """A checked params.yaml."""
 
     name: str
@@ -107,7 +107,7 @@ class Study:
     uses: tuple[str, ...] = ()
     file: str = ""  # the file that was read, for messages; empty if there is none
 
-    def run(self, key: str, tuned: Mapping[str, Any] | None = None, extra: Mapping[str, Any] | None = None) -> Run:
+    def run(self, key: str, tuned: Mapping[str, Any] | None = None, extra: Mapping[str, Any] | None = None) -> RunSpec:
         """The run `key`; later layers win: task, method block, `tuned`, the run's own `set`, `extra`.
 
         Raises:
@@ -130,7 +130,7 @@ class Study:
                 block.update(settings)
                 places |= {name: f"{where}.{name}"} if settings else {}
             options.update({k: v for k, v in layer.items() if k not in ("train", "evaluate")})
-        return Run(
+        return RunSpec(
             self.name,
             key,
             item.task,
@@ -167,7 +167,7 @@ def file_of(where: str) -> str:
     return file if file.endswith((".yaml", ".yml")) else str(PARAMS)
 
 
-def load(path: Path | str = PARAMS) -> Study:
+def load(path: Path | str = PARAMS) -> StudySpec:
     """Read params.yaml, load the plug-ins it uses, and check its form; `assembly.load` also checks names and settings.
 
     Raises:
@@ -179,7 +179,7 @@ def load(path: Path | str = PARAMS) -> Study:
     return parse(raw, str(path))
 
 
-def parse(raw: Mapping[str, Any], where: str = "params.yaml") -> Study:
+def parse(raw: Mapping[str, Any], where: str = "params.yaml") -> StudySpec:
     """A study from plain data, its form checked."""
     _check_keys(raw, where)
     check_names(raw, where)
@@ -205,7 +205,7 @@ def parse(raw: Mapping[str, Any], where: str = "params.yaml") -> Study:
     for name, block in ablate.items():
         choose(block["run"], runs, f"{where}: ablate.{name}.run")
     uses = tuple(plugins.resolve_paths(raw.get("uses") or {}, where).values())
-    return Study(
+    return StudySpec(
         raw["study"],
         raw.get("about", ""),
         tuple(raw["seeds"]),

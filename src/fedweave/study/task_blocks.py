@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedweave.errors import BadInput, choose
-from fedweave.study.schema import TaskSpec
+from fedweave.study.schema import EVERY_RULE, TaskSpec
 
 ADDED = ("methods", "base", "protocol")  # words of a task that params.yaml does not have
 WORDS = (*(field.name for field in dataclasses.fields(TaskSpec)), *ADDED)
-EVERY_RULE = ("name", "clients", "seed", "seeds")  # of a partition
 
 
 def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:

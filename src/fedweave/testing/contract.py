@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedweave.client.regression import Forecast
 from fedweave.client.task import Task
-from fedweave.engine.clients import Federation
+from fedweave.engine.clients import Clients
 from fedweave.engine.engine import run, run_round
 from fedweave.engine.evaluation import evaluate
 from fedweave.engine.executors import Batched, Executor, Loop
@@ -31,7 +31,7 @@ EVERYBODY = Settings(rounds=3, seed=1, every=3)
 CLOSE = 1e-8  # relative and absolute, in double precision
 
 
-def run_rounds(method: Method, federation: Federation) -> list[Report]:
+def run_rounds(method: Method, federation: Clients) -> list[Report]:
     """The rounds of a run with partial participation, one client after the other: what the checks compare with.
 
     Raises:
@@ -42,7 +42,7 @@ def run_rounds(method: Method, federation: Federation) -> list[Report]:
 
 
 def run_to_end(
-    method: Method, federation: Federation, settings: Settings, executor: Executor, resume: State | None = None
+    method: Method, federation: Clients, settings: Settings, executor: Executor, resume: State | None = None
 ) -> tuple[State, dict[str, Any]]:
     """State and scores at the end of a run."""
     *_, report = run(method, federation, settings, executor, resume)
@@ -62,7 +62,7 @@ def assert_close(a: Tree, b: Tree, tolerance: float, what: str = "the results") 
             assert x == y, f"{what}: {x!r} and {y!r}"
 
 
-def executors_agree(method: Method, federation: Federation, expected: Sequence[Report]) -> None:
+def executors_agree(method: Method, federation: Clients, expected: Sequence[Report]) -> None:
     """loop = batched = chunked, with partial participation and ragged clients, in state and scores.
 
     Chunked runs the first round, and batched all others, from the state that one client at a time reached.
@@ -74,7 +74,7 @@ def executors_agree(method: Method, federation: Federation, expected: Sequence[R
     assert_close(batched, (final.state, final.scores), CLOSE, "one client at a time, and all at once")
 
 
-def absent_clients_keep_their_bits(method: Method, federation: Federation) -> int:
+def absent_clients_keep_their_bits(method: Method, federation: Clients) -> int:
     """A client that is not sampled keeps its private state bit for bit; returns how many clients changed."""
     method = method.stages(1)[0].method
     before = begin(method, federation, 3, Loop())
@@ -93,7 +93,7 @@ def absent_clients_keep_their_bits(method: Method, federation: Federation) -> in
     return int(changed.sum())
 
 
-def resumed_equals_uninterrupted(method: Method, federation: Federation, expected: Sequence[Report]) -> None:
+def resumed_equals_uninterrupted(method: Method, federation: Clients, expected: Sequence[Report]) -> None:
     """The round after any round's state gives the same bits as never having stopped."""
     for before, after in itertools.pairwise(expected):
         resumed = next(iter(run(method, federation, SOME, Loop(), before.state)))
@@ -109,7 +109,7 @@ def state_is_plain_tensors(expected: Sequence[Report]) -> None:
     assert_close(torch.load(file, weights_only=True), tuple(state), 0.0, "a saved state, and the state")
 
 
-def training_ignores_test_rows(method: Method, federation: Federation, expected: Sequence[Report]) -> None:
+def training_ignores_test_rows(method: Method, federation: Clients, expected: Sequence[Report]) -> None:
     """Without test rows, and with other ones of other values, training is the same bit for bit."""
     without_test = replace(federation, test=torch.full_like(federation.test, -1))
     first = next(iter(run(method, without_test, SOME, Loop()))).state
@@ -120,7 +120,7 @@ def training_ignores_test_rows(method: Method, federation: Federation, expected:
     assert_close(trained, expected[-1].state, 0.0, what)
 
 
-def change_unseen_values(federation: Federation, task: Task) -> Federation:
+def change_unseen_values(federation: Clients, task: Task) -> Clients:
     """`federation` with other values wherever no client has a training or validation row.
 
     In a graph, only the labels change, because training may read the features of all nodes.
@@ -147,13 +147,13 @@ def _change_values(arrays: dict[str, Tensor], rows: Tensor, task: Task) -> dict[
     return {name: value.index_copy(0, rows, arrays[name][rows]) for name, value in changed.items()}
 
 
-def names_are_known(method: Method, federation: Federation) -> None:
+def names_are_known(method: Method, federation: Clients) -> None:
     """Names that stay with the client are those of the model."""
     for stage in method.stages(SOME.rounds):
         check_local_names(stage.method)
 
 
-def rows_are_those_of_ids(method: Method, federation: Federation, expected: Sequence[Report]) -> None:
+def rows_are_those_of_ids(method: Method, federation: Clients, expected: Sequence[Report]) -> None:
     """What a client receives depends on who it is, and not on its place among the clients that are asked for."""
     report, device = expected[-1], federation.ids.device
     method, server = report.method, report.state.server
@@ -182,7 +182,7 @@ def _row_hooks(method: Method, server: Tree) -> dict[str, Callable[[Tensor], Tre
     return {**hooks, "download": lambda ids: method.download(server, ids)[1]}
 
 
-def all_parameters_learn(method: Method, federation: Federation, expected: Sequence[Report]) -> None:
+def all_parameters_learn(method: Method, federation: Clients, expected: Sequence[Report]) -> None:
     """Generated models depend on all of φ, so that every server parameter is trained."""
     method, server = expected[-1].method, expected[-1].state.server
     if not isinstance(method, GeneratedModels) or not type(method).gradient.__module__.startswith("fedweave.families"):
@@ -205,7 +205,7 @@ def all_parameters_learn(method: Method, federation: Federation, expected: Seque
     )
 
 
-def newcomers_join(method: Method, federation: Federation) -> None:
+def newcomers_join(method: Method, federation: Clients) -> None:
     """The last two clients join after a round, are evaluated, and a round with everybody works."""
     clients = len(federation.ids)
     method = method.stages(1)[0].method
@@ -220,7 +220,7 @@ def newcomers_join(method: Method, federation: Federation) -> None:
     assert weights is None or weights.shape[1:] == (clients, clients), "the graph has not one row and column a client"
 
 
-def controls_reach_the_graph(method: Method, federation: Federation) -> None:
+def controls_reach_the_graph(method: Method, federation: Clients) -> None:
     """A control of the graph takes the place of what the server learns."""
     clients = len(federation.ids)
     for kind, expected in (("self", torch.eye(clients)), ("uniform", torch.full((clients, clients), 1 / clients))):

@@ -9,7 +9,7 @@ import torch
 
 from fedweave.client.regression import Forecast
 from fedweave.client.task import NodeClassification, RowClassification, Task
-from fedweave.engine.clients import Federation, pad_rows
+from fedweave.engine.clients import Clients, pad_rows
 from fedweave.engine.subgraphs import stack_clients
 from fedweave.models import build
 from fedweave.models.base import ClientModel
@@ -40,7 +40,7 @@ def rows_task(model: str = "mlp", dtype: torch.dtype = torch.float64) -> RowClas
     return RowClassification(build_model[model], dtype)
 
 
-def rows_federation(shape: tuple[int, ...] = (6,), dtype: torch.dtype = torch.float64, seed: int = 0) -> Federation:
+def rows_federation(shape: tuple[int, ...] = (6,), dtype: torch.dtype = torch.float64, seed: int = 0) -> Clients:
     """Gaussian blobs, one per class; every client sees the classes in its own proportion and has its own size."""
     rng = np.random.default_rng(seed)
     centres = 2.0 * rng.normal(size=(CLASSES, *shape))
@@ -51,7 +51,7 @@ def rows_federation(shape: tuple[int, ...] = (6,), dtype: torch.dtype = torch.fl
     rows = [np.arange(a, b) for a, b in pairwise(first)]
     split = [(r[: len(r) // 2], r[len(r) // 2 : 3 * len(r) // 4], r[3 * len(r) // 4 :]) for r in rows]
     train, val, test = zip(*split, strict=True)
-    return Federation(
+    return Clients(
         shared={"x": torch.from_numpy(x).to(dtype), "y": torch.from_numpy(y)},
         own={},
         train=pad_rows(train),
@@ -68,7 +68,7 @@ def nodes_task(dtype: torch.dtype = torch.float64) -> Task:
     return NodeClassification(lambda: build("gcn", (7,), CLASSES, hidden=4, dropout=0.3), dtype)
 
 
-def nodes_federation(dtype: torch.dtype = torch.float64, seed: int = 1) -> Federation:
+def nodes_federation(dtype: torch.dtype = torch.float64, seed: int = 1) -> Clients:
     """Random subgraphs of different sizes whose features follow the label."""
     rng = np.random.default_rng(seed)
     centres = 1.5 * rng.normal(size=(CLASSES, 7))
@@ -87,7 +87,7 @@ def nodes_federation(dtype: torch.dtype = torch.float64, seed: int = 1) -> Feder
         splits.append((order[: v // 2], order[v // 2 : 3 * v // 4], order[3 * v // 4 :]))
     own, extents = stack_clients(xs, ys, edges, dtype)
     train, val, test = zip(*splits, strict=True)
-    return Federation(
+    return Clients(
         shared={},
         own=own,
         train=pad_rows(train),
@@ -105,7 +105,7 @@ def series_task(dtype: torch.dtype = torch.float64) -> Task:
     return Forecast(lambda: build("gru", (3, 2), 2, hidden=4), dtype, window=3, horizon=2)
 
 
-def series_federation(dtype: torch.dtype = torch.float64, seed: int = 2) -> Federation:
+def series_federation(dtype: torch.dtype = torch.float64, seed: int = 2) -> Clients:
     """Noisy sines with a phase per sensor."""
     rng = np.random.default_rng(seed)
     length = 40
@@ -114,7 +114,7 @@ def series_federation(dtype: torch.dtype = torch.float64, seed: int = 2) -> Fede
     starts = np.arange(length - 4)
     rows = [i * length + starts for i in range(CLIENTS)]
     shared = {"x": torch.from_numpy(series).to(dtype), "time": torch.from_numpy(clock % 12 / 12).to(dtype)}
-    return Federation(
+    return Clients(
         shared=shared,
         own={},
         train=pad_rows([r[: 9 + i] for i, r in enumerate(rows)]),
@@ -132,7 +132,7 @@ def ring(n: int) -> torch.Tensor:
     return torch.stack([torch.cat([a, b]), torch.cat([b, a])])
 
 
-TASKS: dict[str, tuple[Callable[..., Task], Callable[..., Federation]]] = {
+TASKS: dict[str, tuple[Callable[..., Task], Callable[..., Clients]]] = {
     "rows": (rows_task, rows_federation),
     "images": (
         lambda dtype=torch.float64: replace(rows_task("cnn", dtype), augment=1),

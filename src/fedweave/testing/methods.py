@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any
 
 from fedweave.client.solvers import SGD, Adam
-from fedweave.engine.clients import Federation
+from fedweave.engine.clients import Clients
 from fedweave.engine.protocol import Method
 from fedweave.engine.schedule import Training
 from fedweave.errors import BadInput
@@ -56,7 +56,7 @@ def method_checks(cls: type[Method], **settings: Any) -> list[Check]:
 
 def _method_checks(cls: type[Method], kind: str, settings: dict[str, Any]) -> list[Check]:
     @cache
-    def build_objects() -> tuple[Method, Federation]:
+    def build_objects() -> tuple[Method, Clients]:
         make_task, make_federation = TASKS[kind]
         task, federation = make_task(), make_federation()
         solver = Adam(lr=0.02, weight_decay=5e-4) if kind == "nodes" else SGD(lr=0.1)

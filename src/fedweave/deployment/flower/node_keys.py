@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.deployment.flower.processes import find_reason, require_flower
-from fedweave.deployment.wire.roster import Entry, Roster, fingerprint
+from fedweave.deployment.wire.roster import Roster, RosterEntry, fingerprint
 from fedweave.errors import BadInput
 
 # One process for all commands, as each start of `flwr` takes a second; a record separator ends each answer.
@@ -73,7 +73,7 @@ def register(keys: Mapping[int, Path], roster: Roster, connection: str) -> list[
             key = fingerprints[client]
             if answer.get("success") or key in by_key:
                 node = int(answer["node-id"]) if answer.get("success") else by_key[key].node
-                registered[client] = Entry(client, key, node)
+                registered[client] = RosterEntry(client, key, node)
             else:
                 refusals.append(f"{path}: {_reason(answer)}")
         assigned = {entry.key for entry in registered.values()}
@@ -104,7 +104,7 @@ def unregister(client: int, roster: Roster, connection: str) -> list[str]:
     return _remove([entry], connection)
 
 
-def _remove(entries: Sequence[Entry], connection: str) -> list[str]:
+def _remove(entries: Sequence[RosterEntry], connection: str) -> list[str]:
     """Remove nodes from the SuperLink. An unknown one is not an error, because the roster decides."""
     if entries:
         run_flwr([["supernode", "unregister", str(entry.node), connection] for entry in entries])

@@ -6,7 +6,7 @@ in the sum; shares of the keys let the others remove the masks of a node that is
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -29,7 +29,6 @@ from fedweave.deployment.wire.messages import Reply, Request
 from fedweave.errors import BadInput
 
 if TYPE_CHECKING:
-    from fedweave.deployment.flower.channel import FlowerChannel
     from fedweave.deployment.wire.spec import AppSpec
 
 RANGE = 8.0  # numbers of an upload must lie in ±RANGE, which 2^22 steps divide
@@ -37,6 +36,14 @@ THRESHOLD = 2 / 3  # of the nodes must stay, so that masks can be removed
 SHARES = 2048  # at most so many bytes of keys and shares for each other node
 MASKED = "int64"  # type of masked numbers
 TOO_FEW_NODES = "secure aggregation: too few nodes stayed to remove the masks"
+
+
+class MessageDelivery(Protocol):
+    """What delivers messages to nodes: the channel of the server."""
+
+    context: Context
+
+    def deliver(self, messages: Sequence[Message]) -> dict[int, Message | str]: ...
 
 
 class _MeanStrategy(FedAvg):
@@ -77,7 +84,7 @@ class _CountingGrid:
         connection_error: why the SuperLink could not be reached.
     """
 
-    channel: "FlowerChannel"
+    channel: MessageDelivery
     requests: Mapping[int, Request]
     shapes: list[tuple[int, ...]]
     bytes: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -131,7 +138,7 @@ class _CountingGrid:
 
 
 def aggregate(
-    channel: "FlowerChannel", requests: Mapping[int, Request], contents: Mapping[int, RecordDict]
+    channel: MessageDelivery, requests: Mapping[int, Request], contents: Mapping[int, RecordDict]
 ) -> dict[int, Reply | str]:
     """Node -> its numbers, with the weighted mean of the uploads of all nodes that stayed as its upload."""
     form = next(iter(requests.values())).form

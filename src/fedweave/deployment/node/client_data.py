@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedweave.deployment.wire.spec import WIDTHS, AppSpec
-from fedweave.engine.clients import Federation
+from fedweave.engine.clients import Clients
 from fedweave.engine.schedule import evaluation_cohort
 from fedweave.errors import BadInput, format_count
 from fedweave.files.atomic import load_tensors, save_tensors
@@ -87,7 +87,7 @@ def read(path: Path) -> ClientFile:
         raise BadInput(f"{path}: no data of a client ({type(error).__name__}); {REMEDY}") from error
 
 
-def extract_client(federation: Federation, position: int) -> ClientFile:
+def extract_client(federation: Clients, position: int) -> ClientFile:
     """The rows of the client at `position` and of nobody else."""
     data = evaluation_cohort(federation, 0, 0).client_data(position)
     parts = {name: getattr(data, name)[getattr(data, name) >= 0] for name in WIDTHS}
@@ -111,7 +111,7 @@ def _select_sensors(series: Tensor, parts: dict[str, Tensor]) -> tuple[Tensor, d
     return series[sensors], moved
 
 
-def build_federation(file: ClientFile, spec: AppSpec) -> Federation:
+def build_federation(file: ClientFile, spec: AppSpec) -> Clients:
     """The node's federation, which has one client.
 
     Raises:
@@ -128,7 +128,7 @@ def build_federation(file: ClientFile, spec: AppSpec) -> Federation:
         name: value[None] for name, value in file.arrays.items() if name not in (*ROWS, "time") or _holds_graphs(spec)
     }
     shared = {name: value for name, value in file.arrays.items() if name not in own}
-    return Federation(shared, own, **rows, ids=torch.tensor([file.client]))
+    return Clients(shared, own, **rows, ids=torch.tensor([file.client]))
 
 
 def _holds_graphs(spec: AppSpec) -> bool:

@@ -12,12 +12,12 @@ from fedweave.client import optimizers
 from fedweave.client.controls import control_outputs
 from fedweave.deployment.node import client_data
 from fedweave.deployment.node.devices import device_of, to_device
-from fedweave.deployment.node.store import MODEL, Store
+from fedweave.deployment.node.store import MODEL, NodeStore
 from fedweave.deployment.wire import tensors
 from fedweave.deployment.wire.messages import Reply, Request
 from fedweave.deployment.wire.spec import AppSpec
 from fedweave.engine import engine, evaluation
-from fedweave.engine.clients import Federation
+from fedweave.engine.clients import Clients
 from fedweave.engine.executors import Loop, set_precision
 from fedweave.engine.protocol import Method
 from fedweave.engine.records import State
@@ -44,8 +44,8 @@ class Node:
     """
 
     spec: AppSpec
-    federation: Federation
-    store: Store
+    federation: Clients
+    store: NodeStore
     device: str = "cpu"
 
     def answer(self, request: Request) -> Reply:
@@ -209,6 +209,6 @@ def open_node(spec: AppSpec, data: Path, state: Path, device: str = "cpu") -> No
     """
     device_name, file = device_of(device), client_data.read(data)
     set_precision(device_name, spec.run.train.precision == "tf32")
-    store = Store(state / spec.short_hash / str(file.client), spec.hash)
+    store = NodeStore(state / spec.short_hash / str(file.client), spec.hash)
     store.prepare()
     return Node(spec, client_data.build_federation(file, spec).to(device_name), store, device_name)

@@ -16,7 +16,7 @@ MODEL = "model.pt"
 
 
 @dataclass(frozen=True)
-class Store:
+class NodeStore:
     """The folder of one client in one federation.
 
     Attributes:

@@ -7,7 +7,7 @@ import torch
 from fedweave.deployment.wire import members
 from fedweave.deployment.wire.spec import AppSpec
 from fedweave.deployment.wire.tensors import unflatten
-from fedweave.engine.clients import Federation
+from fedweave.engine.clients import Clients
 from fedweave.engine.executors import Loop
 from fedweave.engine.protocol import Method, Start
 from fedweave.engine.schedule import sample_size
@@ -36,7 +36,7 @@ def needs_mean_only(method: Method, start: Start, form: dict[str, Any], seed: in
     return all(torch.allclose(a.double(), b.double(), TOLERANCE, TOLERANCE) for a, b in zip(*leaves, strict=True))
 
 
-def _build_start(spec: AppSpec, federation: Federation) -> Start:
+def _build_start(spec: AppSpec, federation: Clients) -> Start:
     """What the server knows of the first clients, if all of them are like the client of `federation`."""
     start, _, _ = admission(spec.method, federation, spec.seed, Loop())
     placeholder = members.placeholder_federation(spec, range(MIN_CLIENTS))
@@ -44,7 +44,7 @@ def _build_start(spec: AppSpec, federation: Federation) -> Start:
     return start._replace(enrolled=enrolled, clients=MIN_CLIENTS, relation=placeholder.relation, ids=placeholder.ids)
 
 
-def check(spec: AppSpec, federation: Federation) -> None:
+def check(spec: AppSpec, federation: Clients) -> None:
     """Refuse a run that secure aggregation cannot carry.
 
     Args:

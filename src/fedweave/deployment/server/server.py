@@ -22,7 +22,7 @@ from fedweave.deployment.wire import members, tensors
 from fedweave.deployment.wire.messages import Reply, Request
 from fedweave.deployment.wire.spec import AppSpec
 from fedweave.engine import server_hooks
-from fedweave.engine.clients import Federation
+from fedweave.engine.clients import Clients
 from fedweave.engine.protocol import Method
 from fedweave.engine.schedule import participants
 from fedweave.engine.start import initial_model
@@ -182,7 +182,7 @@ class Coordinator:
         return recorder.record_round(session, replies)
 
     def _aggregate(
-        self, method: Method, session: Session, placeholder: Federation, chosen: Tensor, downloads: tuple[Tree, Tree],
+        self, method: Method, session: Session, placeholder: Clients, chosen: Tensor, downloads: tuple[Tree, Tree],
         replies: Mapping[int, Reply | str],
     ) -> tuple[Tree, dict[str, Any]]:  # fmt: skip
         """(server's state after the accepted uploads, numbers of the round)."""
@@ -209,9 +209,7 @@ class Coordinator:
         dropped = sorted(session.members[int(chosen[row])] for row in {*range(len(chosen))} - {*accepted})
         return server, {"loss": loss, "bytes_down": down, "bytes_up": up, "dropped": dropped}
 
-    def _apply_robust_rule(
-        self, method: Method, uploads: Tree, shared: Tree, own: Tree, placeholder: Federation
-    ) -> Tree:
+    def _apply_robust_rule(self, method: Method, uploads: Tree, shared: Tree, own: Tree, placeholder: Clients) -> Tree:
         """`uploads` [K, ...] after the server's robust rule, if there is one."""
         robust = self.spec.settings.upload_path.robust
         if robust is None or not trees.tree_leaves(uploads):

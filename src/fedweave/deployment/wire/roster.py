@@ -22,7 +22,7 @@ DEFAULT_PATH = Path("~/.fedweave/roster.json")
 REMEDY = "register the keys of the nodes: python -m fedweave.deployment register KEY.pub --client N"
 
 
-class Entry(NamedTuple):
+class RosterEntry(NamedTuple):
     """The key of a client.
 
     Attributes:
@@ -42,7 +42,7 @@ class Roster:
 
     path: Path
 
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[RosterEntry, ...]:
         """All rows by client; none where there is no file.
 
         Raises:
@@ -55,7 +55,7 @@ class Roster:
             content = json.loads(self.path.read_text(encoding="utf-8"))
             if content["version"] != VERSION:
                 raise ValueError(f"version {content['version']}")
-            rows = [Entry(int(row["client"]), str(row["key"]), int(row["node"])) for row in content["nodes"]]
+            rows = [RosterEntry(int(row["client"]), str(row["key"]), int(row["node"])) for row in content["nodes"]]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise BadInput(
                 f"{self.path}: no roster ({type(error).__name__}: {error}); delete it, and {REMEDY}"
@@ -73,7 +73,7 @@ class Roster:
         return {entry.node: entry.client for entry in self.entries()}
 
     @contextmanager
-    def edit(self) -> Iterator[dict[int, Entry]]:
+    def edit(self) -> Iterator[dict[int, RosterEntry]]:
         """Client -> its row, for the caller to change; written at the end, while no other process changes the file."""
         check_writable(self.path.parent)
         with self.path.with_name(f".{self.path.name}.lock").open("a") as lock:
@@ -82,7 +82,7 @@ class Roster:
             yield rows
             self._write(sorted(rows.values()))
 
-    def _write(self, entries: Sequence[Entry]) -> None:
+    def _write(self, entries: Sequence[RosterEntry]) -> None:
         content = {"version": VERSION, "nodes": [{**entry._asdict(), "node": str(entry.node)} for entry in entries]}
         write_atomic(self.path, json.dumps(content, indent=1) + "\n")
 

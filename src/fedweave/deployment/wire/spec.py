@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedweave.client.task import Task
 from fedweave.data import Dataset, Partition, splits
+from fedweave.deployment.wire.members import placeholder_federation
 from fedweave.engine.protocol import Method
 from fedweave.engine.records import Settings
 from fedweave.engine.schedule import evaluation_sample
@@ -28,7 +29,7 @@ from fedweave.runs import assembly, tasks
 from fedweave.study import plugins
 from fedweave.study.config import construct
 from fedweave.study.schema import EvaluateSpec, TaskSpec, TrainSpec
-from fedweave.study.spec import Run
+from fedweave.study.spec import RunSpec
 
 FILE, VERSION = "spec.json", 1
 WIDTHS = ("train", "val", "test")
@@ -51,7 +52,7 @@ class AppSpec:
         units: unit of each client, by identity, or none.
     """
 
-    run: Run
+    run: RunSpec
     data: Mapping[str, Any]
     clients: tuple[str, ...]
     group: tuple[int, ...] | None
@@ -86,8 +87,6 @@ class AppSpec:
     @cached_property
     def timeline(self) -> Timeline:
         """Stages and rounds of evaluation; who takes part is known only while the federation runs."""
-        from fedweave.deployment.wire.members import placeholder_federation
-
         return Timeline.of(self.method, placeholder_federation(self, range(len(self.clients))), self.settings)
 
     @cached_property
@@ -154,14 +153,14 @@ def read(path: Path) -> AppSpec:
         raise BadInput(f"{path}: an incomplete specification ({error}); export it again") from error
 
 
-def _parse_run(block: dict[str, Any], where: str) -> Run:
+def _parse_run(block: dict[str, Any], where: str) -> RunSpec:
     plugins.load_if_missing(block["method"], METHODS)
     choose(block["method"], METHODS, f"{where}: run.method")
     records: dict[str, Any] = {
         name: construct(cls, block.pop(name), f"{where}: run.{name}")
         for name, cls in (("task", TaskSpec), ("train", TrainSpec), ("evaluate", EvaluateSpec))
     }
-    return Run(**{**block, **records, "seeds": tuple(block["seeds"])})
+    return RunSpec(**{**block, **records, "seeds": tuple(block["seeds"])})
 
 
 def _lists_to_tuples(content: dict[str, Any]) -> dict[str, Any]:

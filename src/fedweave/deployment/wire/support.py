@@ -8,7 +8,7 @@ from fedweave.methods import METHODS
 from fedweave.metrics import METRICS
 from fedweave.models import MODELS
 from fedweave.study import plugins
-from fedweave.study.spec import Run
+from fedweave.study.spec import RunSpec
 
 POOLS = "one party trains on the rows of all clients"
 
@@ -45,7 +45,7 @@ def check_method(key: str, name: str) -> None:
         _refuse(key, name, POOLS)
 
 
-def check_code(run: Run) -> None:
+def check_code(run: RunSpec) -> None:
     """Refuse a run whose method, model or metric is code in a file of the user, which other hosts do not have.
 
     Raises:
@@ -67,7 +67,7 @@ def _refuse(key: str, name: str, reason: str) -> NoReturn:
     raise BadInput(f"runs.{key}: {name} cannot run on separate hosts: {reason}; choose another method")
 
 
-def check(run: Run, method: Method) -> None:
+def check(run: RunSpec, method: Method) -> None:
     """Refuse a run that cannot be a federation of real hosts.
 
     Raises:

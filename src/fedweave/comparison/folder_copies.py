@@ -1,0 +1,68 @@
+"""Copies of folders of results, which take the place of earlier results in one step."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from fedweave.errors import BadInput
+from fedweave.files.atomic import check_writable, user_errors
+from fedweave.results.runs import MARGINS
+from fedweave.results.tables import FILES
+
+# What fedweave writes into a folder of results. Other entries are the user's, and a later copy keeps them.
+RESULTS = (
+    "runs", "partitions", "tuned", "recommendation", "curves", "metrics", "ablations", "code", ".fedweave", MARGINS,
+    "report*.html", "leaderboard.txt", *(f"{name}.csv" for name in FILES.values()),
+)  # fmt: skip
+
+
+def copy(source: Path, target: Path, part: str) -> None:
+    """Copy results to `target` and replace its earlier results in one step, so that they are never mixed.
+
+    Args:
+        part: a folder that marks `target` as results of this kind.
+
+    Raises:
+        BadInput: `target` has other content, or is `source` itself, or it cannot be written.
+    """
+    with user_errors():
+        check_writable(target.resolve().parent)
+        _copy(source, target, part)
+
+
+def _copy(source: Path, target: Path, part: str) -> None:
+    source, destination = source.resolve(), target.resolve()
+    if destination == source:
+        return
+    if source.is_relative_to(destination):
+        raise BadInput(f"save: {target} holds the results that are to be copied; choose an empty folder")
+    if destination.exists() and any(destination.iterdir()) and not (destination / part).is_dir():
+        raise BadInput(f"save: {target} is not an empty folder; choose another one")
+    with tempfile.TemporaryDirectory(prefix=f".{destination.name}-", dir=destination.parent) as staging:
+        shutil.copytree(source, Path(staging, "new"), ignore=shutil.ignore_patterns(".fedweave", Path(staging).name))
+        _copy_others(destination, Path(staging, "new"))
+        _swap(Path(staging, "new"), destination, Path(staging, "old"))
+
+
+def _copy_others(destination: Path, new: Path) -> None:
+    """Copy files and folders of the user, which lie beside earlier results, to `new`."""
+    others = destination.iterdir() if destination.exists() else ()
+    for path in others:
+        if (new / path.name).exists() or any(path.match(pattern) for pattern in RESULTS):
+            continue
+        if path.is_dir():
+            shutil.copytree(path, new / path.name, symlinks=True)
+        else:
+            shutil.copy2(path, new / path.name, follow_symlinks=False)
+
+
+def _swap(new: Path, destination: Path, old: Path) -> None:
+    """Put `new` in the place of what is at `destination`, which moves to `old`, or back if that fails."""
+    if destination.exists():
+        destination.replace(old)
+    try:
+        new.replace(destination)
+    except BaseException:
+        if old.exists():
+            old.replace(destination)
+        raise

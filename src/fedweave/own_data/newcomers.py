@@ -1,0 +1,165 @@
+"""Clients that join after training: their rows, prepared like the rows of training."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedweave import data
+from fedweave.data import Dataset, Partition
+from fedweave.data.partitions.splits import PARTS
+from fedweave.errors import BadInput
+from fedweave.own_data import arrays, features, graphs, rows
+from fedweave.own_data.column_encoding import Preprocessing
+from fedweave.own_data.federation import Federation
+from fedweave.own_data.row_options import RowOptions, follow_rule, row_options
+
+
+@dataclass(frozen=True)
+class NewcomerData:
+    """Rows of newcomers, as `Federation.from_pandas`, `from_arrays` or `from_graphs` takes them.
+
+    Attributes:
+        rows: a table, features [M, ...], or a graph for each newcomer.
+        client: name of a column, or the client of each row; None for graphs without a table.
+        label: name of a column, or the target of each row; None for graphs without a table.
+        options: such as time, split and shares.
+        edges: of a table of nodes.
+        node: the column with the names of nodes.
+    """
+
+    rows: Any
+    client: Any
+    label: Any
+    options: dict[str, Any]
+    edges: Any = None
+    node: str = "node"
+
+
+def add_newcomers(federation: Federation, newcomer_data: NewcomerData) -> Federation:
+    """`federation` with more clients behind the others; what was fitted on its training rows stays as it is.
+
+    Raises:
+        BadInput: rows of another form, a class that training did not have, or the name of a client that is there.
+    """
+    if federation.dataset.kind == "series" or federation.partition.test_weight is not None:
+        raise BadInput(f"join: {federation.name} holds {federation.dataset.kind}; newcomers need rows of their own")
+    graph = federation.dataset.kind == "graph"
+    newcomers = (_read_graphs if graph else _read_rows)(federation, newcomer_data)
+    duplicates = [name for name in newcomers.names if name in federation.names]
+    if duplicates:
+        raise BadInput(f"join: client {duplicates[0]!r} already exists; give newcomers other names")
+    partition = _extend_partition(federation, newcomers)
+    dataset = _extend_dataset(federation, newcomers)
+    return replace(
+        federation, dataset=dataset, partition=partition, partition_block=arrays.partition_block(dataset, partition),
+        normalize=_freeze_scaling(federation), preprocessing=_preprocessing(dataset), notes=(),
+    )  # fmt: skip
+
+
+def _extend_partition(federation: Federation, newcomers: Federation) -> Partition:
+    """The partition with the newcomers' rows, or nodes, behind the others."""
+    count, old, new = len(federation.dataset.x), federation.partition, newcomers.partition
+    if old.nodes is None:
+        parts = {part: getattr(old, part) + tuple(rows + count for rows in getattr(new, part)) for part in PARTS}
+    else:  # parts and edges number the nodes of a client
+        parts = {part: getattr(old, part) + getattr(new, part) for part in (*PARTS, "edges")}
+        parts["nodes"] = old.nodes + tuple(nodes + count for nodes in new.nodes or ())
+    units = _units(federation, newcomers)
+    return Partition(**parts, relation=old.relation, names=federation.names + newcomers.names, units=units)
+
+
+def _units(federation: Federation, newcomers: Federation) -> tuple[str, ...]:
+    """Units of all clients; a newcomer may be of the unit of another client.
+
+    Raises:
+        BadInput: only the newcomers have units, or only the others.
+    """
+    old, new = federation.partition.units, newcomers.partition.units
+    if bool(old) != bool(new):
+        whose, advice = ("training", "give unit= of the newcomers") if old else ("newcomers", "leave unit= out")
+        raise BadInput(f"join: only the clients of {whose} have units; {advice}")
+    return old + new
+
+
+def _options(federation: Federation, newcomer_data: NewcomerData) -> RowOptions:
+    """How the newcomers' rows are read and split; they need not have every class."""
+    options = replace(row_options(newcomer_data.options), name=federation.name, least_classes=1)
+    return follow_rule(options, str(federation.rules.get("split", "")))
+
+
+def _read_graphs(federation: Federation, newcomer_data: NewcomerData) -> Federation:
+    """The newcomers' graphs as a federation of their own; their nodes are encoded as those of training were."""
+    options = _options(federation, newcomer_data)
+    preprocessing = federation.preprocessing
+    if (preprocessing is None) != (newcomer_data.edges is None):
+        advice = "no tables; leave edges= out" if preprocessing is None else "a table of nodes; give one, and edges="
+        raise BadInput(f"join: {federation.name} was made from {advice}")
+    if preprocessing is None:
+        return Federation(**graphs.fields_from_graphs(newcomer_data.rows, options))
+    nodes, edges, node = newcomer_data.rows, newcomer_data.edges, newcomer_data.node
+    client, label = newcomer_data.client or "client", newcomer_data.label or "label"
+    features = [column.name for column in preprocessing.columns]
+    fields = graphs.fields_from_tables(
+        nodes, edges, node, client, label, features, options, preprocessing=preprocessing
+    )
+    return Federation(**fields)
+
+
+def _read_rows(federation: Federation, newcomer_data: NewcomerData) -> Federation:
+    """The newcomers as a federation of their own; their rows are encoded as those of training were."""
+    raw, client, label = newcomer_data.rows, newcomer_data.client, newcomer_data.label
+    if client is None or label is None:
+        raise BadInput("join: rows need client= and label=, names of columns or one value for each row")
+    channels = federation.dataset.channels
+    task: dict[str, Any] = {} if channels else {"target": federation.dataset.targets_are}
+    if channels:
+        task = {"window": federation.shape[0], "horizon": federation.dataset.outputs // len(channels)}
+        task |= {} if "stride" in newcomer_data.options else {"stride": federation.rules["stride"]}
+    options = replace(_options(federation, newcomer_data), **task)
+    preprocessing = federation.preprocessing
+    if preprocessing is not None and rows.are_texts(raw):
+        raw, client, label = rows.text_table(raw, label, client), "client", "label"
+    if preprocessing is None and not (channels and hasattr(raw, "columns")):
+        return Federation(**rows.fields_from_arrays(raw, label, client, options))
+    names = [column["name"] for column in federation.dataset.columns if column.get("role", "value") == "value"]
+    columns = rows.TableOptions(names if preprocessing is not None else names[len(channels) :])
+    return Federation(**rows.fields_from_table(raw, client, label, columns, options, preprocessing))
+
+
+def _extend_dataset(federation: Federation, newcomers: Federation) -> Dataset:
+    old, new = federation.dataset, newcomers.dataset
+    if new.x.shape[1:] != old.x.shape[1:] or old.targets_are != new.targets_are or old.channels != new.channels:
+        raise BadInput(
+            f"join: rows of shape {[*new.x.shape[1:]]} with {new.targets_are}, but training had {[*old.x.shape[1:]]} "
+            f"with {old.targets_are}"
+        )
+    x = np.concatenate([old.x, features.as_stored(new.x, old, federation.partition)])
+    columns = old.columns if newcomers.preprocessing is None else tuple(newcomers.preprocessing.as_data())
+    if old.targets is not None and new.targets is not None:
+        return replace(old, x=x, targets=np.concatenate([old.targets, new.targets]), columns=columns)
+    unknown = [name for name in newcomers.classes if name not in federation.classes]
+    if unknown:
+        raise BadInput(f"join: class {unknown[0]!r} was not in training, so no model knows it; drop its rows")
+    class_numbers = np.array([federation.classes.index(name) for name in newcomers.classes])
+    edges = None if old.edges is None else np.concatenate([old.links, new.links + len(old.x)], axis=1)
+    return replace(old, x=x, y=np.concatenate([old.labels, class_numbers[new.labels]]), columns=columns, edges=edges)
+
+
+def _preprocessing(dataset: Dataset) -> Preprocessing | None:
+    return None if not dataset.columns or "role" in dataset.columns[0] else Preprocessing.from_data(dataset.columns)
+
+
+def _freeze_scaling(federation: Federation) -> Any:
+    """The scaling of training with its numbers, so that newcomers do not change it."""
+    normalize = federation.normalize
+    block = dict(normalize) if isinstance(normalize, Mapping) else {"name": normalize}
+    if block["name"] == "standard":
+        scaling = data.fit_scaling(federation.dataset, federation.partition, normalize)
+        pair = (part.ravel().astype(float).tolist() for part in (scaling.subtracted, scaling.divisor))
+        block |= dict(zip(("mean", "std"), pair, strict=True))
+    if federation.dataset.targets_are == "numbers" and block.get("targets", "pooled") == "pooled":
+        offset, unit = data.fit_units(federation.dataset, federation.partition, normalize)
+        block["targets"] = {"offset": offset[0].astype(float).tolist(), "unit": unit[0].astype(float).tolist()}
+    return block if len(block) > 1 else normalize

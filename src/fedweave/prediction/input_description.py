@@ -1,0 +1,96 @@
+"""The description of the data beside results: clients, classes, and how new rows become inputs."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedweave import data
+from fedweave.data import Dataset, Partition
+from fedweave.data.partitions.splits import PARTS
+from fedweave.files.atomic import read
+from fedweave.own_data import features
+from fedweave.own_data.arrays import digest
+from fedweave.own_data.column_encoding import Preprocessing
+
+ABOUT = "federation.json"
+NEEDED = ("name", "kind", "shape", "stored", "classes", "layout", "scaling", "columns")  # in a complete description
+
+
+def partition_folder(folder: Path, task: str) -> Path:
+    """Where the data of a task are described."""
+    return folder / "partitions" / task
+
+
+def find_partitions(folder: Path) -> Path | None:
+    """Where the data of all tasks are described; None where the stages of DVC wrote the results.
+
+    Their data are in the project.
+    """
+    partitions = folder / "partitions"
+    return partitions if partitions.is_dir() else None
+
+
+def read_description(folder: Path, task: str) -> dict[str, Any]:
+    """The description of a task; empty where the stages of DVC wrote the results, as their data are in the project.
+
+    Raises:
+        BadInput: the file is damaged.
+    """
+    file = partition_folder(folder, task) / ABOUT
+    return read(file, _parse_description, "remove it, and train again") if file.is_file() else {}
+
+
+def _parse_description(file: Path) -> dict[str, Any]:
+    about = dict(json.loads(file.read_text(encoding="utf-8")))
+    if missing := [name for name in NEEDED if name not in about]:
+        raise ValueError(f"no {', '.join(missing)}")
+    return about
+
+
+def describe_inputs(dataset: Dataset, partition: Partition, normalize: Any) -> dict[str, Any]:
+    """How rows of a data set become inputs of models, as plain data: shapes, classes, and what they are scaled by."""
+    scaling = data.fit_scaling(dataset, partition, normalize)
+    units = (np.zeros(0), np.zeros(0)) if dataset.targets is None else data.fit_units(dataset, partition, normalize)
+    classes = dataset.class_names or map(str, range(dataset.classes))
+    numeric = {"offset": units[0].tolist(), "unit": units[1].tolist(), "channels": [*dataset.channels]}
+    return {
+        "kind": dataset.kind,
+        "shape": [*dataset.x.shape[1:]],
+        "stored": [*dataset.x.shape[1:]],
+        "classes": [*classes],
+        "targets": dataset.targets_are,
+        "layout": dict(partition.layout),
+        "scaling": {
+            "subtracted": scaling.subtracted.tolist(),
+            "divisor": scaling.divisor.tolist(),
+            "rows": scaling.rows,
+        },
+        "columns": [*dataset.columns] or None,
+        "pixels": features.describe_pixels(dataset, partition),
+        **(numeric if dataset.targets is not None else {}),
+        **({"categories": [*dataset.categories]} if dataset.categories else {}),
+        **({"client_column": dataset.client_column} if dataset.client_column != "" else {}),
+    }
+
+
+def scaling(about: Mapping[str, Any]) -> data.Scaling:
+    """The scaling that `describe_inputs` has described."""
+    block = about["scaling"]
+    subtracted, divisor = (np.asarray(block[name], dtype=np.float32) for name in ("subtracted", "divisor"))
+    return data.Scaling(subtracted, divisor, bool(block["rows"]))
+
+
+def columns(about: Mapping[str, Any]) -> Preprocessing | None:
+    """How rows of a table became vectors, or None."""
+    stored = about["columns"]
+    return None if not stored or "role" in stored[0] else Preprocessing.from_data(stored)
+
+
+def hash_content(dataset: Dataset, partition: Partition) -> str:
+    """A hash of all features, labels and rows."""
+    rows = (client_rows for part in PARTS for client_rows in getattr(partition, part))
+    optional = (array for array in (dataset.y, dataset.targets, dataset.time, dataset.edges) if array is not None)
+    return digest([dataset.x, *optional, *rows, *(partition.nodes or ()), *(partition.edges or ())])
