@@ -2,7 +2,9 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,15 @@ from fedweave.settings import REQUIRED
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "fedweave"
-CORE = sorted(path for path in SOURCE.rglob("*.py") if "pipelines" not in path.relative_to(SOURCE).parts)
+CORE = sorted(SOURCE.rglob("*.py"))
 ADAPTERS = sorted((ROOT / "pipelines").rglob("*.py"))
 FILES = [*CORE, *ADAPTERS]
+
+
+def dotted(path: Path) -> str:
+    """The name by which a file is imported."""
+    below = path.relative_to(SOURCE if path.is_relative_to(SOURCE) else ROOT)
+    return ".".join(["fedweave", *below.with_suffix("").parts]).removesuffix(".__init__")
 
 
 def layers(package: str) -> tuple[tuple[str, ...], ...]:
@@ -29,14 +37,39 @@ PIPELINE_LAYERS = layers("fedweave.pipelines")
 ORCHESTRATION = {"prefect", "mlflow", "optuna", "dvc", "typer", "rich"}
 
 
-def imported(path: Path) -> Iterator[str]:
-    """Every module that a file imports, dotted, anywhere in the file."""
+MODULES = {dotted(path): path for path in FILES}
+
+
+@cache
+def imported(path: Path) -> frozenset[str]:
+    """Every name that a file imports, dotted: also in functions, and for type checkers only."""
+    names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = absolute(node, path)
+            names |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
+    return frozenset(names)
+
+
+def absolute(node: ast.ImportFrom, path: Path) -> str:
+    """The module after `from`; a relative one by the place of the file."""
+    if not node.level:
+        return node.module or ""
+    package = dotted(path.parent / "__init__.py").split(".")
+    return ".".join([*package[: len(package) - node.level + 1], *filter(None, [node.module])])
+
+
+def imported_files(module: str) -> set[str]:
+    """The modules of the project that a module imports; a package that it takes a submodule from is none of them."""
+    found = set()
+    for name in imported(MODULES[module]):
+        if name not in MODULES and name.rpartition(".")[0] in MODULES:  # a name of a module
+            found.add(name.rpartition(".")[0])
+        elif name in MODULES and not any(other.startswith(f"{name}.") for other in imported(MODULES[module])):
+            found.add(name)
+    return found - {module, "fedweave"}  # which imports its parts when they are used
 
 
 def level(layers: tuple[tuple[str, ...], ...], name: str) -> int | None:
@@ -55,15 +88,32 @@ def higher_imports(path: Path, root: Path, prefix: str, layers: tuple[tuple[str,
 
 @pytest.mark.parametrize("path", CORE, ids=lambda p: str(p.relative_to(SOURCE)))
 def test_modules_import_from_lower_layers_only(path: Path) -> None:
-    """They import no tools of the pipelines either."""
-    assert not {m.split(".")[0] for m in imported(path)} & ORCHESTRATION
-    assert not higher_imports(path, SOURCE, "fedweave.", LAYERS)
+    """They import no tools of the pipelines either; searches are by Optuna."""
+    allowed = {"optuna"} if path.parent.name == "search" else set()
+    assert not {m.split(".")[0] for m in imported(path)} & ORCHESTRATION - allowed
+    assert not higher_imports(path, SOURCE, "fedweave.", (*LAYERS, ("pipelines",)))
 
 
 @pytest.mark.parametrize("path", ADAPTERS, ids=lambda p: str(p.relative_to(ROOT)))
 def test_pipelines_import_from_lower_layers_only(path: Path) -> None:
     """Commands may import stages, and not the reverse."""
     assert not higher_imports(path, ROOT / "pipelines", "fedweave.pipelines.", PIPELINE_LAYERS)
+
+
+def test_no_files_import_each_other() -> None:
+    """There is no circle of imports, those in functions and for type checkers counted."""
+    order = TopologicalSorter({module: imported_files(module) for module in MODULES})
+    order.prepare()  # raises CycleError, which names a circle
+
+
+def test_no_two_classes_have_one_name() -> None:
+    """A name says which class is meant; names with an underscore belong to their file."""
+    places = defaultdict(list)
+    for module, path in MODULES.items():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(module)
+    assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}
 
 
 def test_every_package_has_a_layer() -> None:

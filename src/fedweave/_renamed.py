@@ -91,4 +91,4 @@ class OldNames:
 
 def install() -> None:
     """Let Python find modules by their old names; called when fedweave is imported."""
-    sys.meta_path.append(OldNames())  # type: ignore[arg-type]
+    sys.meta_path.append(OldNames())

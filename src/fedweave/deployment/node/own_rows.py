@@ -8,13 +8,13 @@ import numpy as np
 import torch
 
 from fedweave import exported_model
-from fedweave.comparison import results_folder
 from fedweave.deployment.node.client_data import ClientFile
 from fedweave.deployment.wire.spec import WIDTHS, AppSpec
 from fedweave.errors import BadInput, format_count, format_value
 from fedweave.own_data import features
 from fedweave.own_data.arrays import as_times, check_zones
 from fedweave.own_data.column_encoding import Preprocessing, convert_input_errors
+from fedweave.prediction import input_description
 from fedweave.tensors.random_streams import stream
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _scale(spec: AppSpec, x: np.ndarray, client: int) -> np.ndarray:
             f"{spec.run.key}: each client's own rows scale its features, and these numbers are not in the app; "
             f"take client-N.pt of: {EXPORT_COMMAND}"
         )
-    x = results_folder.scaling(spec.scaling).apply_to_client(x, client)
+    x = input_description.scaling(spec.scaling).apply_to_client(x, client)
     if not np.isfinite(x).all():
         raise BadInput("x: a value is not finite; leave its row out")
     return x
