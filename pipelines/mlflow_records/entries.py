@@ -28,6 +28,7 @@ from fedweave.pipelines.mlflow_records import writer
 from fedweave.pipelines.mlflow_records.writer import Entry, Store, Unit, metric
 from fedweave.report import optional_files
 from fedweave.results import Run, Study, Tables, verdicts
+from fedweave.results.marks import GRAPH_CONTROL
 
 TAGS = (
     "study", "task", "dataset", "setting", "method", "label", "point", "select", "spec_hash", "device", "processor",
@@ -95,7 +96,7 @@ def headline(run: Run, tables: Tables) -> dict[str, float]:
         **{name: row[name] for name in results.MEANING},
         "bytes": row["bytes_up"] + row["bytes_down"],
         "parameters": run.info["parameters"],
-        "rank": rank,
+        "rank": np.nan if row["mark"] == GRAPH_CONTROL else rank,
         "p_adjusted": next(iter(tests["p_adjusted"]), np.nan),
         **{name: run.info[name] for name in ("dropped", "epsilon") if run.info.get(name) is not None},
     }

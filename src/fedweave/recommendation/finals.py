@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,14 @@ import numpy as np
 import pandas as pd
 
 from fedweave import results
+from fedweave.api import margins
 from fedweave.api.compare import perform
 from fedweave.api.federation import Federation
 from fedweave.api.plan import Plan
 from fedweave.api.progress import Callback
 from fedweave.api.reuse import check_earlier_runs, read_earlier_runs
 from fedweave.federation.start import begin
-from fedweave.metrics import clip
+from fedweave.metrics import Margin, clip
 from fedweave.recommendation.candidates import Candidate, build_plan, graph_controls
 from fedweave.recommendation.subsets import subsample_training
 from fedweave.results import Run, Study
@@ -46,6 +47,12 @@ class FinalComparison:
     def runs(self) -> dict[str, Run]:
         """Name of a candidate -> its run."""
         return {run.name.removeprefix(f"{run.task}-"): run for run in self.study.runs}
+
+    def with_margin(self, margin: Margin) -> "FinalComparison":
+        """The same runs with another margin of practical equivalence, which is stored with them."""
+        study = margins.set_margin(self.study, margin)
+        margins.store(study)
+        return replace(self, study=study)
 
 
 def check_folder(
