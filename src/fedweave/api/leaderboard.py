@@ -7,7 +7,7 @@ import pandas as pd
 
 from fedweave.metrics import unit
 from fedweave.results import MIB, Run, Study
-from fedweave.results.marks import CONTROLS, GRAPH_CONTROL, MEANING, control_column, control_tests
+from fedweave.results.marks import CONTROLS, GRAPH_CONTROL, MEANING, add_marks, control_column, control_tests
 
 SCORES = ("rank", "method", "metric", "mean", "std", "low", "high", "seeds", "verdict", "p", "margin")
 PRINTED = ("task", "rank", "method", "metric", "mean", "std", "low", "high", "verdict", "vs_local", "vs_fedavg_ft",
@@ -25,7 +25,8 @@ def rank_methods(board: pd.DataFrame, significance: pd.DataFrame, runs: Mapping[
         significance: the tests between its methods.
         runs: name -> run.
     """
-    parts = [_rank_task(part, significance[significance["task"] == task]) for task, part in board.groupby("task")]
+    marked = add_marks(board, significance)
+    parts = [_rank_task(part, significance[significance["task"] == task]) for task, part in marked.groupby("task")]
     table = _add_control_intervals(pd.concat(parts, ignore_index=True), significance)
     controls = [control_column(control) for control in CONTROLS if control in {*board["method"]}]
     against = [name + suffix for name in controls for suffix in ("", "_low", "_high")]
