@@ -17,8 +17,17 @@ if TYPE_CHECKING:
 sys.path.insert(0, str(Path(__file__).parent))
 torch.set_num_threads(1)
 pytest_plugins = ["limits"]
-# Groups of tests that take half a minute or more.
+# Groups of tests that take half a minute or more. Those of `make acceptance` come first: one of them takes minutes.
 FIRST = (
+    "prefect",
+    "tests/deployment/test_flower.py",
+    "tests/test_guides.py",
+    "slurm",
+    "experiments",
+    "projects",
+    "browser",
+    "tests/api/test_examples.py",
+    "faults",
     "pipeline",
     "tests/test_limits.py",
     "code",

@@ -22,7 +22,8 @@ from .studies import Uses
 
 app = typer.Typer()
 # Arguments of fw.compare and fw.recommend that --set does not take -> the option of the commands for them.
-OPTION_NAMES = ("methods", "model", "rounds", "seeds", "metric", "out", "name", "tune", "resume", "budget", "traffic")
+OPTION_NAMES = ("methods", "model", "rounds", "seeds", "metric", "out", "name", "tune", "resume", "budget", "traffic",
+                "margin")  # fmt: skip
 OPTIONS = {"federation": "the argument FILE", "settings": "--settings", **{word: f"--{word}" for word in OPTION_NAMES},
            "evaluate": "for example evaluate.every=5"}  # fmt: skip
 Out = Annotated[
@@ -34,6 +35,10 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", help="a setting, name=value: lr=0.1 of the training, ditto.lam=0.5 of a method, "
                  "model.hidden=32, evaluate.every=5"),
+]  # fmt: skip
+Margin = Annotated[
+    str, typer.Option(help="difference that is equivalent in practice: 0.5, or a share such as '5 %'; default: 1 "
+                      "point of a percentage, 0.01 of a share, 5 % of an error"),
 ]  # fmt: skip
 
 
@@ -50,7 +55,7 @@ def compare(
     seeds: Annotated[int, typer.Option(help="number of repetitions")] = 3,
     tune: Annotated[int, typer.Option(help="trials of the search for each method's settings; 0: no search")] = 0,
     metric: Annotated[str, typer.Option(help="metric of the scores; default: accuracy")] = "",
-    settings: Settings = None,
+    margin: Margin = "", settings: Settings = None,
     resume: Annotated[bool, typer.Option(help="reuse finished runs with the same settings and code")] = True,
     uses: Uses = None,
 ) -> None:  # fmt: skip
@@ -73,7 +78,8 @@ def compare(
         warnings.simplefilter("ignore", UserWarning)  # they are printed below the leaderboard
         comparison = fw.compare(
             federation, listed, model={"name": model, **chosen.model}, rounds=rounds, seeds=seeds,
-            tune=tune, out=out, resume=resume, evaluate=chosen.evaluate or None, **chosen.train,
+            margin=read_margin(margin), tune=tune, out=out, resume=resume, evaluate=chosen.evaluate or None,
+            **chosen.train,
         )  # fmt: skip
     comparison.save(out)
     show(comparison)
@@ -234,6 +240,14 @@ def split_settings(settings: list[str], metric: str = "") -> SplitSettings:
         else:
             getattr(split, _choose_block(block, key))[name] = value
     return split
+
+
+def read_margin(text: str) -> float | str | None:
+    """The option --margin as `fw.compare` takes it: a number, a share such as "5 %", or None where it is not given."""
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return text
 
 
 def _choose_block(block: str, key: str) -> str:

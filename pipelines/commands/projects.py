@@ -119,10 +119,8 @@ def init(
     _init_dvc(folder, _init_git(folder))
     if not (folder / "params.yaml").exists():
         _write_first_params(folder)
-    out.print(
-        f"{folder}: a project of fedweave; next: cd {shlex.quote(str(folder))} && fedweave study run first",
-        soft_wrap=True,
-    )
+    change = "" if folder.samefile(Path.cwd()) else f"cd {shlex.quote(str(folder))} && "
+    out.print(f"{folder}: a project of fedweave; next: {change}fedweave study run first", soft_wrap=True)
 
 
 def _complete(file: Path, text: str, renew: bool) -> None:

@@ -38,7 +38,7 @@ def recommend(
     seeds: Annotated[int, typer.Option(help="repetitions in the last comparison")] = 3,
     points: Annotated[int, typer.Option("--settings", help="number of settings of each method to race")] = 3,
     metric: Annotated[str, typer.Option(help="metric of the scores; default: accuracy")] = "",
-    settings: own_data.Settings = None,
+    margin: own_data.Margin = "", settings: own_data.Settings = None,
     uses: Uses = None,
 ) -> None:  # fmt: skip
     """Race methods on your own data, and say what to deploy; run it again to continue it.
@@ -62,7 +62,7 @@ def recommend(
         advice = fw.recommend(
             federation, listed or None, budget=None if budget == "none" else budget,
             traffic=traffic or None, model={"name": model, **chosen.model}, rounds=rounds, seeds=seeds,
-            settings=points, out=out, **chosen.train,
+            settings=points, margin=own_data.read_margin(margin), out=out, **chosen.train,
         )  # fmt: skip
     show(advice)
 

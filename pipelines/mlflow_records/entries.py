@@ -26,6 +26,7 @@ from fedweave.data import load_dataset
 from fedweave.errors import BadInput
 from fedweave.report import optional_files
 from fedweave.results import Run, Study, Tables, verdicts
+from fedweave.results.marks import GRAPH_CONTROL
 
 from . import writer
 from .writer import Entry, Store, Unit, metric
@@ -96,7 +97,7 @@ def headline(run: Run, tables: Tables) -> dict[str, float]:
         **{name: row[name] for name in results.MEANING},
         "bytes": row["bytes_up"] + row["bytes_down"],
         "parameters": run.info["parameters"],
-        "rank": rank,
+        "rank": np.nan if row["mark"] == GRAPH_CONTROL else rank,
         "p_adjusted": next(iter(tests["p_adjusted"]), np.nan),
         **{name: run.info[name] for name in ("dropped", "epsilon") if run.info.get(name) is not None},
     }

@@ -38,6 +38,7 @@ VERDICTS = {
     "no verdict": "no verdict",
     "diverged": "diverged",
     "alone": "nothing to compare with",
+    "graph control": "control with another graph",
 }
 
 

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
+from prefect.events.worker import EventsWorker
+from prefect.logging.handlers import APILogWorker
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 from .. import addresses, ui
@@ -38,6 +40,7 @@ def use(server: dict[Any, str]) -> Iterator[None]:
         nullcontext(address) if address else ui.temporary_prefect() as api,
         temporary_settings({PREFECT_API_URL: api, PREFECT_CLIENT_MAX_RETRIES: RETRIES}),
         _end_without_server(api, way_out),
+        _delivery(),
     ):
         yield
 
@@ -60,6 +63,19 @@ def _end_without_server(api: str, way_out: str) -> Iterator[None]:
         is_over.set()
         for logger, level in levels.items():
             logger.setLevel(level)
+
+
+@contextmanager
+def _delivery() -> Iterator[None]:
+    """After the block, wait until Prefect has sent its last logs and events.
+
+    It would send them at the end of the interpreter, when a temporary server has ended, and repeat that for minutes.
+    """
+    try:
+        yield
+    finally:
+        for service in (APILogWorker, EventsWorker):
+            service.drain_all()
 
 
 def _watch(api: str, way_out: str, is_over: threading.Event) -> None:

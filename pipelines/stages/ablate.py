@@ -9,7 +9,7 @@ import pandas as pd
 from fedweave import plots, results
 from fedweave.errors import Diverged, choose
 from fedweave.files.atomic import write_table
-from fedweave.metrics import Margin, default_margin, parse_margin
+from fedweave.metrics import Margin, margin_of, parse_margins
 from fedweave.report import optional_files
 from fedweave.results import statistics
 from fedweave.runs import archive, assembly, repetition, selection
@@ -48,9 +48,7 @@ def main(name: str) -> None:
     outcomes, trained_runs = run_variants(study, name, block["run"], block["variants"])
     record_time("trained")
     folder, run = paths.RESULTS / study.name / "ablations" / name, results.load_run(paths.run(study.name, block["run"]))
-    metric = str(run.info["metric"])
-    own = study.margins.get(metric)
-    margin = default_margin(metric) if own is None else parse_margin(own, f"params.yaml: margins.{metric}")
+    margin = margin_of(str(run.info["metric"]), parse_margins(study.margins, "params.yaml: margins."))
     write_table(folder / "table.csv", optional_files.ABLATION_COLUMNS, table(name, run, outcomes, margin))
     columns = ["run", "seed", "client", "value"]
     values = scores(outcomes)[columns].itertuples(index=False, name=None)

@@ -6,7 +6,7 @@ ROC curve of rows of one class. This depends on targets alone, so that all metho
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -311,6 +311,20 @@ def parse_margin(value: object, where: str) -> Margin:
         f"{where}: {format_value(value)} is not a margin; write a number in the unit of the score, such as 0.5, or a "
         "share of the mean, such as '5 %'"
     )
+
+
+def parse_margins(values: Mapping[str, object], where: str) -> dict[str, Margin]:
+    """Metric -> its margin.
+
+    Raises:
+        BadInput: one is no margin; `where` stands before its metric.
+    """
+    return {str(metric): parse_margin(value, f"{where}{metric}") for metric, value in values.items()}
+
+
+def margin_of(metric: str, margins: Mapping[str, Margin]) -> Margin:
+    """The margin of a metric in `margins`, or else the default."""
+    return margins.get(metric) or default_margin(metric)
 
 
 def default_margin(metric: str) -> Margin:

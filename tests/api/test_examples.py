@@ -1,6 +1,8 @@
 """The examples run unchanged, from any folder."""
 
+import csv
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +34,24 @@ def test_an_example_runs(name: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.acceptance
+@pytest.mark.timeout(600)
+def test_the_minimal_project_is_copied_and_run(tmp_path: Path) -> None:
+    """By the commands in the first line of its study. All of it has at most fifty lines."""
+    folder = tmp_path / "mine"
+    shutil.copytree(EXAMPLES / "minimal", folder)
+    texts = {path.name: path.read_text(encoding="utf-8") for path in folder.rglob("*.*")}
+    assert sum(text.count("\n") for text in texts.values()) <= 50
+    typed = texts["study.yaml"].splitlines()[0].split(" && ")[2:]
+    assert typed == ["fedweave init .", "fedweave study run study.yaml"]
+    for command in typed:
+        words = [sys.executable, "-m", "fedweave.pipelines.commands.main", *command.split()[1:]]
+        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=540, check=False)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    (board,) = folder.glob("results/*/leaderboard.csv")
+    assert {row["method"] for row in csv.DictReader(board.open())} == {"Local", "FedAvg", "FedAvg-FT", "Damped"}
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.ipynb")), ids=lambda path: path.stem)

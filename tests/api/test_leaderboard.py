@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +11,8 @@ from scipy.stats import ttest_1samp as t_test
 
 import fedweave as fw
 from fedweave import results
-from fedweave.comparison import leaderboard
 from fedweave.comparison.leaderboard import explain_words
+from fedweave.report.summary import summary
 from fedweave.results import statistics
 from fedweave.results.marks import control_tests, outcome
 from tests.fake_results import write_study
@@ -199,24 +198,31 @@ def test_one_seed_gives_no_verdict(tmp_path: Path) -> None:
     assert str(fw.load(folder).test("fedaghn", "local")).endswith("over clients): one seed: no verdict")
 
 
-def test_a_graph_control_is_listed_last_without_a_rank() -> None:
-    """Also if it has the best mean; then the best method leads, and all verdicts are against that."""
-    names = ["a [shuffled]", "a", "b"]
-    board = pd.DataFrame({"run": ["t-s", "t-a", "t-b"], "task": "t", "method": names, "mean": [90.0, 89.9, 50.0]})
-    draws = np.random.default_rng(0)
-    values = {name: mean + draws.normal(size=(3, 12)) for name, mean in zip(names, board["mean"], strict=True)}
-    pairs = statistics.compare_all_pairs(values, True)
-    families = {
-        "leader": statistics.leader_comparisons(pairs, "a [shuffled]"), "pairs": pairs,
-        "graph": statistics.compare_pairs(values, [("a", "a [shuffled]")], True),
-    }  # fmt: skip
-    rows = [{"task": "t", "family": family, **asdict(test)} for family, tests in families.items() for test in tests]
-    ranked = leaderboard._rank_task(board, pd.DataFrame(rows)).set_index("method")
-    assert [*ranked.index] == ["a", "b", "a [shuffled]"]
-    assert ranked["mark"].tolist() == ["best", "behind", leaderboard.GRAPH_CONTROL]
+def test_a_graph_control_is_listed_last_without_a_rank(tmp_path: Path) -> None:
+    """Also if it has the best mean. Then the best method leads on all boards, and all verdicts are against that."""
+    folder = write_results(tmp_path, methods={"FedAGHN [shuffled]": 0.5, "FedAGHN": 0.0, "Local": -12.0})
+    for label, graph in {"fedaghn--shuffled-": "shuffled", "fedaghn": "learned"}.items():
+        file = folder / "runs" / f"blobs-{label}" / "run.json"
+        info = json.loads(file.read_text())
+        info["spec"]["method"]["graph"] = graph
+        file.write_text(json.dumps(info))
+    tables = results.write(folder)
+    stored = fw.load(folder)
+    control, other = "FedAGHN [shuffled]", ["FedAGHN", "Local"]
+    assert tables.board["mean"].idxmax() == 2
+    assert tables.board["method"].tolist() == [*other, control]
+    assert tables.board["mark"].tolist() == ["best", "behind", "graph control"]
+    tests = tables.significance
+    assert {*tests[tests["family"] == "leader"]["method"]} == {"FedAGHN"}
+    assert [row["rank"] for row in results.leaderboard_rows(tables.board)] == ["1", "2", ""]
+    ranked = stored.leaderboard()
+    assert ranked["verdict"].tolist() == tables.board["mark"].tolist()
     np.testing.assert_array_equal(ranked["rank"], [1, 2, np.nan])
-    tests = {frozenset((test.method, test.other)): test.p_adjusted for test in pairs}
-    np.testing.assert_array_equal(ranked["p"], [np.nan, tests[frozenset("ab")], tests[frozenset(names[:2])]])
+    assert ranked["p"].notna().tolist() == [False, True, True]
+    leads, *_, learned = [line.text for line in summary(stored.study, tables) if "FedAGHN" in line.text]
+    assert "FedAGHN leads" in leads
+    assert control not in leads
+    assert control in learned
 
 
 def test_stored_tables_of_another_metric_are_not_used(tmp_path: Path) -> None:

@@ -227,12 +227,18 @@ def test_options_of_set_change_the_block_that_they_name() -> None:
 
 
 def test_settings_of_methods(folder: Path, tmp_path: Path) -> None:
-    """`--set METHOD.NAME=VALUE` changes a setting of one method. The other methods keep theirs."""
+    """`--set METHOD.NAME=VALUE` changes a setting of one method. The other methods keep theirs. A margin is stored."""
     settings = {**SETTINGS, "methods": "local,ditto", "settings": ["ditto.lam=0.25"], "seeds": 1, "rounds": 2}
-    own_data.compare(folder / "flights.csv", **settings, out=tmp_path / "out")
+    own_data.compare(folder / "flights.csv", **settings, margin="2 %", out=tmp_path / "out")
     done = fw.load(tmp_path / "out")
+    assert [margin.share for margin in done.study.margins.values()] == [0.02]
     assert done["ditto"].run.info["spec"]["method"]["lam"] == 0.25
     assert "lam" not in done["local"].run.info["spec"]["method"]
+
+
+def test_margins_on_the_command_line() -> None:
+    """A number, a share, or nothing; other texts are refused by `fw.compare`, which names them."""
+    assert [own_data.read_margin(text) for text in ("", "0.5", "5 %", "much")] == [None, 0.5, "5 %", "much"]
 
 
 def test_settings_of_evaluation_reach_a_comparison(folder: Path, tmp_path: Path) -> None:

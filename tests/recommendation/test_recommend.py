@@ -79,6 +79,20 @@ def test_a_second_call_trains_nothing(grouped: fw.Recommendation) -> None:
         recommend_case("groups", grouped.folder, rounds=13)
 
 
+def test_another_margin_trains_nothing_and_is_stored(grouped: fw.Recommendation, tmp_path: Path) -> None:
+    """It judges the same runs. Local is far from the best, so that a difference stays one."""
+    calls: list[fw.Progress] = []
+    folder = grouped.save(tmp_path / "out")
+    wide = recommend_case("groups", folder, callbacks=[calls.append], margin="90 %")
+    assert not calls
+    assert wide.facts["margin"] == "90 % of the smaller mean"
+    assert fw.load(folder).study.margin("accuracy").share == 0.9
+    assert wide.method == grouped.method
+    verdicts = [advice.board.set_index("method")["verdict"] for advice in (grouped, wide)]
+    assert {*verdicts[1]} - {"leads", "equivalent", "worse"} == set()
+    assert verdicts[1]["local"] == verdicts[0]["local"] == "worse"
+
+
 def test_a_saved_recommendation_is_loaded_and_has_a_page(grouped: fw.Recommendation, tmp_path: Path) -> None:
     """A copy is the same. The page has the answers, the clients' names and no address of another host."""
     copy = fw.Recommendation.load(grouped.save(tmp_path / "copy"))
@@ -126,6 +140,7 @@ def test_federations_without_test_rows_and_with_fewer_training_rows() -> None:
     [
         ({"budget": "soon"}, "budget: 'soon' is not a time; give a number of seconds"),
         ({"traffic": "much"}, "traffic: 'much' is not a size"),
+        ({"margin": "5"}, "^margin: '5' is not a margin"),
         ({"settings": 0}, "settings: 0 must be a whole number, at least 1"),
         ({"methods": ["dito"]}, "methods: 'dito'"),
         ({"callbacks": 3}, "callbacks: 3 is not a list of functions"),

@@ -1,20 +1,18 @@
 """The leaderboard of a comparison as one table: scores, results of tests, both evaluation points, cost."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
 
 import numpy as np
 import pandas as pd
 
 from fedweave.metrics import unit
-from fedweave.results import MIB, Run, Study, statistics
-from fedweave.results.marks import CONTROLS, MEANING, add_marks, control_column, control_tests
+from fedweave.results import MIB, Run, Study
+from fedweave.results.marks import CONTROLS, GRAPH_CONTROL, MEANING, add_marks, control_column, control_tests
 
 SCORES = ("rank", "method", "metric", "mean", "std", "low", "high", "seeds", "verdict", "p", "margin")
 PRINTED = ("task", "rank", "method", "metric", "mean", "std", "low", "high", "verdict", "vs_local", "vs_fedavg_ft",
            "pre", "post")  # fmt: skip
 DETAILS = ("pre", "post", "point", "pooled", "client_std", "worst10", "mib", "seconds")
-GRAPH_CONTROL = "graph control"  # in place of a verdict: a method with another graph than the one it learns
 
 
 def rank_methods(board: pd.DataFrame, significance: pd.DataFrame, runs: Mapping[str, Run]) -> pd.DataFrame:
@@ -27,7 +25,8 @@ def rank_methods(board: pd.DataFrame, significance: pd.DataFrame, runs: Mapping[
         significance: the tests between its methods.
         runs: name -> run.
     """
-    parts = [_rank_task(part, significance[significance["task"] == task]) for task, part in board.groupby("task")]
+    marked = add_marks(board, significance)
+    parts = [_rank_task(part, significance[significance["task"] == task]) for task, part in marked.groupby("task")]
     table = _add_control_intervals(pd.concat(parts, ignore_index=True), significance)
     controls = [control_column(control) for control in CONTROLS if control in {*board["method"]}]
     against = [name + suffix for name in controls for suffix in ("", "_low", "_high")]
@@ -39,37 +38,17 @@ def rank_methods(board: pd.DataFrame, significance: pd.DataFrame, runs: Mapping[
 
 
 def _rank_task(board: pd.DataFrame, significance: pd.DataFrame) -> pd.DataFrame:
-    """The rows of one task with `rank`, `mark`, outcomes against controls, and `p` and `margin` of the tests against
-    the leader.
+    """The rows of one task with `rank`, and `p` and `margin` of the tests against the leader.
 
     Args:
         significance: the tests of the task.
     """
-    is_control = board["method"].isin(significance[significance["family"] == "graph"]["other"])
-    methods, controls = board[~is_control], board[is_control]
-    tests = significance
-    if len(controls):
-        # A control may have the best mean; the leader is the best method.
-        finite = methods[methods["mean"].notna()]["method"]
-        leading = _tests_of(significance, finite.iloc[0] if len(finite) else None)
-        tests = pd.concat([significance[significance["family"] != "leader"], leading])
-    leading = tests[tests["family"] == "leader"].set_index("other")
-    ranked = add_marks(methods, tests[~((tests["family"] == "leader") & tests["other"].isin(controls["method"]))])
-    ranked["rank"] = np.arange(1, len(ranked) + 1)
-    if len(controls):
-        ranked = pd.concat([ranked, add_marks(controls, tests).assign(mark=GRAPH_CONTROL)])
+    leading = significance[significance["family"] == "leader"].set_index("other")
     columns = {"p": "p_adjusted", "margin": "margin"}
-    return ranked.assign(**{name: ranked["method"].map(leading[source]) for name, source in columns.items()})
-
-
-def _tests_of(significance: pd.DataFrame, leader: str | None) -> pd.DataFrame:
-    """The tests of `leader` against all others, out of those of all pairs."""
-    pairs = significance[significance["family"] == "pairs"]
-    names = [field.name for field in fields(statistics.TestedPair)]
-    every = [statistics.TestedPair(**row) for row in pairs[names].to_dict("records")]
-    rows = [asdict(test) for test in statistics.leader_comparisons(every, leader)]
-    task = significance["task"].iloc[0]
-    return pd.DataFrame(rows, columns=names).assign(task=task, family="leader")[[*significance]]
+    ranks = (board["mark"] != GRAPH_CONTROL).cumsum().where(board["mark"] != GRAPH_CONTROL)
+    return board.assign(
+        rank=ranks.astype("float64"), **{name: board["method"].map(leading[source]) for name, source in columns.items()}
+    )
 
 
 def explain_words(board: pd.DataFrame, study: Study) -> list[str]:

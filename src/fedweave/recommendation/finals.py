@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,13 @@ import numpy as np
 import pandas as pd
 
 from fedweave import results
+from fedweave.comparison import margins
 from fedweave.comparison.compare import perform
 from fedweave.comparison.earlier_runs import check_earlier_runs, read_earlier_runs
 from fedweave.comparison.plan import Plan
 from fedweave.comparison.progress import Callback
 from fedweave.engine.start import begin
-from fedweave.metrics import clip
+from fedweave.metrics import Margin, clip
 from fedweave.own_data.federation import Federation
 from fedweave.recommendation.candidates import Candidate, build_plan, graph_controls
 from fedweave.recommendation.subsets import subsample_training
@@ -46,6 +47,12 @@ class FinalComparison:
     def runs(self) -> dict[str, Run]:
         """Name of a candidate -> its run."""
         return {run.name.removeprefix(f"{run.task}-"): run for run in self.study.runs}
+
+    def with_margin(self, margin: Margin) -> "FinalComparison":
+        """The same runs with another margin of practical equivalence, which is stored with them."""
+        study = margins.set_margin(self.study, margin)
+        margins.store(study)
+        return replace(self, study=study)
 
 
 def check_folder(

@@ -10,10 +10,12 @@ import numpy as np
 import pandas as pd
 
 from fedweave import data, results
+from fedweave.comparison import margins
 from fedweave.comparison.plan import Methods
 from fedweave.comparison.progress import Callback, format_duration
 from fedweave.comparison.results_folder import check_description, results_folder
 from fedweave.errors import BadInput, format_count
+from fedweave.metrics import Margin
 from fedweave.own_data.argument_checks import check_callbacks
 from fedweave.own_data.federation import Federation
 from fedweave.recommendation import answers, budget, candidates, costs, finals, race, sentences
@@ -38,6 +40,7 @@ def recommend(
     seeds: int = 3,
     settings: int = 3,
     metric: Any = None,
+    margin: float | str | None = None,
     out: Path | str | None = None,
     progress: bool = True,
     callbacks: Sequence[Callback] = (),
@@ -55,7 +58,7 @@ def recommend(
         budget: of time: seconds, or a text such as "10min" or "2h"; None for no limit. A smaller one means fewer
             settings, then fewer rounds.
         traffic: bytes that a training of all rounds may send, such as "200MB"; methods above it drop out.
-        model, head, metric, train: as in `compare`.
+        model, head, metric, margin, train: as in `compare`.
         rounds: of a full training.
         seeds: repetitions of the last comparison; with one there is no verdict on methods, and Local is recommended.
         settings: candidates of each method: its declared settings, and others that Optuna draws.
@@ -104,6 +107,7 @@ class RaceRequest:
         train: settings of training, rounds among them.
         seconds, bytes: budgets.
         schedule: what is trained if the budget allows it.
+        margin: of practical equivalence; None for that of the folder, or else the default.
         notes: what the user must know.
     """
 
@@ -113,6 +117,7 @@ class RaceRequest:
     seconds: float
     bytes: float
     schedule: Schedule
+    margin: Margin | None
     notes: list[str] = field(default_factory=list)
 
 
@@ -126,6 +131,7 @@ def _check_arguments(arguments: Mapping[str, Any]) -> RaceRequest:
     for name in ("rounds", "seeds", "settings"):
         if type(arguments[name]) is not int or arguments[name] < 1:
             raise BadInput(f"{name}: {arguments[name]!r} must be a whole number, at least 1")
+    margin = None if arguments["margin"] is None else margins.check_margin(arguments["margin"])
     max_seconds, max_bytes = budget.seconds(arguments["budget"]), budget.size(arguments["traffic"])
     schedule = Schedule(arguments["settings"], arguments["rounds"], tuple(range(arguments["seeds"])))
     options = {name: arguments[name] for name in ("model", "head", "metric")} | {"name": "recommendation"}
@@ -136,7 +142,7 @@ def _check_arguments(arguments: Mapping[str, Any]) -> RaceRequest:
         raise BadInput(next(iter(refused.values())))
     entries = {name: candidate for name, candidate in entries.items() if name not in refused}
     notes = [f"left out: {reason}" for reason in refused.values()]
-    return RaceRequest(entries, options, train, max_seconds, max_bytes, schedule, notes)
+    return RaceRequest(entries, options, train, max_seconds, max_bytes, schedule, margin, notes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,6 +183,8 @@ class Recommender:
             comparison = finals.compare_finalists(
                 self.federation, trained, options, self.folder, self.progress, self.callbacks
             )
+            if self.request.margin is not None:
+                comparison = comparison.with_margin(self.request.margin)
             answer = answers.answer(comparison, trained, self._local_entry)
             selected = next(candidate for candidate in trained if candidate.name == answer.method)
             self._print_line(f"learning curve of {answer.method}: a half and a quarter of the training rows")

@@ -16,7 +16,7 @@ from fedweave.report.baselines import control_warnings, upper_bound
 from fedweave.report.edge_values import missing_edges_note
 from fedweave.results import AUC, VARIATION, Study, Tables, format_score
 from fedweave.results.formats import format_difference
-from fedweave.results.marks import REFERENCES, control_tests, outcome
+from fedweave.results.marks import GRAPH_CONTROL, REFERENCES, control_tests, outcome
 from fedweave.results.nonfinite import nonfinite_outputs_note
 from fedweave.results.verdicts import join_names, short_reason, verdict
 
@@ -111,7 +111,8 @@ def _summarise_warnings(sentences: Sequence[str], tasks: int) -> list[str]:
 
 def _control_as_good(task: str, board: pd.DataFrame, tests: pd.DataFrame) -> str:
     """A sentence if no method is shown to be better than a control; the controls themselves do not count as methods."""
-    methods = [name for name in board[board["mean"].notna()]["method"] if name not in REFERENCES]
+    counted = board[board["mean"].notna() & (board["mark"] != GRAPH_CONTROL)]
+    methods = [name for name in counted["method"] if name not in REFERENCES]
     scores = board.set_index("method")["mean"]
     for control in board["method"]:  # the best control first
         if control not in REFERENCES or not methods or not np.isfinite(scores[control]):

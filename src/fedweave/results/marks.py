@@ -12,6 +12,7 @@ CONTROLS = ("Local", "FedAvg-FT")
 REFERENCES = ("Local", "FedAvg", "FedAvg-FT")  # labels of runs that are controls and not methods to compare
 SYMBOLS = {"better": "▲", "worse": "▽", "equivalent": "≈", "open": "?", "": ""}
 MARKS = {"equivalent": "≈ ", "open": "? "}  # before the score: the result of the test against the leader
+GRAPH_CONTROL = "graph control"  # in place of a verdict: a method with another graph than the one it learns
 NOTHING_SHOWN = "neither a difference nor equivalence is shown"
 MEANING = {
     "better": "better",
@@ -49,6 +50,7 @@ def assign_marks(board: pd.DataFrame, significance: pd.DataFrame) -> dict[str, s
     "best": leads, and is better than all others. "lead": leads, but is not shown to be better than all.
     "equivalent": as good as the leader, within the margin. "open": neither is shown. "behind": worse than the leader.
     "no verdict": none is possible, as with one seed. "diverged": no finite score. "alone": nothing to compare with.
+    "graph control": a method with another graph than the one it learns, which cannot lead.
     """
     tests = significance[significance["family"] == "leader"]
     words = {"better": "behind", "equivalent": "equivalent", "worse": "open", "open": "open", "": "no verdict"}
@@ -56,10 +58,12 @@ def assign_marks(board: pd.DataFrame, significance: pd.DataFrame) -> dict[str, s
     marks |= {test["other"]: words[outcome(test, test["method"])] for test in tests.to_dict("records")}
     finite = board[board["mean"].notna()]["method"]
     marks |= dict.fromkeys(board[board["mean"].isna()]["method"], "diverged")
+    graph_controls = significance[significance["family"] == "graph"]["other"]
+    marks |= dict.fromkeys({*graph_controls} & {*marks}, GRAPH_CONTROL)
     if len(finite) and len(board) > 1:
         leader = tests["method"].iloc[0] if len(tests) else finite.iloc[0]
         rest = {mark for method, mark in marks.items() if method != leader}
-        marks[leader] = "best" if rest - {"diverged"} == {"behind"} else "lead"
+        marks[leader] = "best" if rest - {"diverged", GRAPH_CONTROL} == {"behind"} else "lead"
     return marks
 
 

@@ -15,7 +15,7 @@ import pandas as pd
 
 from fedweave.errors import BadInput, choose, format_count
 from fedweave.files.atomic import read, read_table, write_atomic
-from fedweave.metrics import Margin, default_margin, parse_margin
+from fedweave.metrics import Margin, margin_of, parse_margins
 from fedweave.results import published
 from fedweave.results.marks import CONTROLS, REFERENCES, control_column
 from fedweave.runs import selection
@@ -161,7 +161,7 @@ class Study(NamedTuple):
 
     def margin(self, metric: str) -> Margin:
         """The margin of practical equivalence of a metric: the study's own, or the default."""
-        return self.margins.get(metric) or default_margin(metric)
+        return margin_of(metric, self.margins)
 
     @property
     def all_runs(self) -> tuple[Run, ...]:
@@ -309,4 +309,4 @@ def read_margins(folder: Path) -> dict[str, Margin]:
     if not file.is_file():
         return {}
     stored = read(file, lambda path: dict(json.loads(path.read_text(encoding="utf-8"))), "evaluate the study again")
-    return {str(metric): parse_margin(value, f"{file}: {metric}") for metric, value in stored.items()}
+    return parse_margins(stored, f"{file}: ")

@@ -16,7 +16,7 @@ from fedweave.metrics import clip
 from fedweave.results import published, ranking, statistics
 from fedweave.results.formats import format_interval, format_score
 from fedweave.results.gains import gains
-from fedweave.results.marks import CONTROLS, MARKS, SYMBOLS, add_marks, control_column
+from fedweave.results.marks import CONTROLS, GRAPH_CONTROL, MARKS, SYMBOLS, add_marks, control_column
 from fedweave.results.parts import scores_by_method
 from fedweave.results.quantities import MIB, cohorts, measures
 from fedweave.results.references import controls
@@ -68,6 +68,9 @@ def _score(run: Run, table: pd.DataFrame) -> dict[str, Any]:
 def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     """One row per run, best first within each task; columns `run`, `task` and those of the leaderboard.
 
+    A method with another graph than the one it learns (`graph_control_pairs`) is a control and comes last.
+
+
     `std` is over seeds (ddof 1). `pooled` is the metric of all clients' test rows together, averaged over seeds.
     `client_std` and `worst10` are averaged over seeds too. Bytes and seconds are totals of a run, averaged over seeds.
     `low` and `high` are the 95 % interval of the mean (over seeds and clients), within the metric's bounds. Where
@@ -78,6 +81,7 @@ def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     scores = {task: scores_by_method(runs, table) for task, runs in by_task(study).items()}
+    last = {task: {control for _, control in graph_control_pairs(runs)} for task, runs in by_task(study).items()}
     gain_counts = {name: counts for runs in by_task(study).values() for name, counts in gains(runs, table).items()}
     for run in study.runs:
         printed = None
@@ -90,15 +94,17 @@ def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
             "study": study.name, **_score(run, table), "low": low, "high": high,
             **points(run, table), **progress(run), **gain_counts.get(run.name, {}),
         }  # fmt: skip
-        rows.append({**about, **run.totals.to_dict(), **printed_numbers, "order": order})
-    frame = pd.DataFrame(rows).reindex(columns=["run", "task", *COLUMNS, "order"])
+        rows.append(
+            {**about, **run.totals.to_dict(), **printed_numbers, "order": order, "last": run.label in last[run.task]}
+        )
+    frame = pd.DataFrame(rows).reindex(columns=["run", "task", *COLUMNS, "order", "last"])
     shared = frame.groupby(["dataset", "setting"])["task"].transform("nunique") > 1
     frame["setting"] = frame["setting"].where(~shared, frame["setting"] + " [" + frame["task"] + "]")
     frame["order"] *= frame["mean"]
-    frame = frame.sort_values(["task", "order", "method"], na_position="last", ignore_index=True)
+    frame = frame.sort_values(["task", "last", "order", "method"], na_position="last", ignore_index=True)
     frame[["mark", *map(control_column, CONTROLS)]] = ""
     numbers = ["published_mean", "published_std", "gain", "loss", "clients"]
-    return frame.drop(columns="order").astype(dict.fromkeys(numbers, "float64"))
+    return frame.drop(columns=["order", "last"]).astype(dict.fromkeys(numbers, "float64"))
 
 
 def points(run: Run, selected: pd.DataFrame) -> dict[str, float]:
@@ -152,7 +158,8 @@ def _leader(runs: Sequence[Run], table: pd.DataFrame) -> str | None:
     """The first method of a task's leaderboard: means and ties are those of `board`, also where clients count as one in
     tests.
     """
-    ordered = sorted(runs, key=lambda run: run.label)
+    graph_controls = {control for _, control in graph_control_pairs(runs)}
+    ordered = sorted((run for run in runs if run.label not in graph_controls), key=lambda run: run.label)
     means = {run.label: np.array(_score(run, table)["mean"]) for run in ordered}
     return statistics.leader(means, runs[0].higher_is_better)
 
@@ -272,12 +279,15 @@ def write(folder: Path | str, partitions: Path | None = None, margins: Mapping[s
 
 
 def leaderboard_rows(frame: pd.DataFrame) -> Iterator[dict[str, str]]:
-    """A leaderboard as text cells, best first within each dataset and setting; the rank restarts there."""
+    """A leaderboard as text cells, best first within each dataset and setting; the rank restarts there.
+
+    Controls with another graph have none.
+    """
     for (dataset, setting), part in frame.groupby(["dataset", "setting"], sort=False):
         for rank, row in enumerate(part.to_dict("records"), start=1):
             yield {
                 "task": f"{dataset} {setting}",
-                "rank": str(rank),
+                "rank": str(rank) * (row["mark"] != GRAPH_CONTROL),
                 "method": row["method"],
                 "metric": row["metric"],
                 "score": MARKS.get(row["mark"], "") + format_score(row["mean"], row["std"], row["metric"]),

@@ -10,7 +10,7 @@ from fedweave.errors import format_count
 from fedweave.metrics import unit
 from fedweave.results import parts, statistics
 from fedweave.results.formats import format_score
-from fedweave.results.marks import NOTHING_SHOWN, assign_marks, outcome, reason_without_verdict
+from fedweave.results.marks import GRAPH_CONTROL, NOTHING_SHOWN, assign_marks, outcome, reason_without_verdict
 from fedweave.results.runs import Run, Study, by_task
 from fedweave.results.tables import Tables
 
@@ -42,7 +42,7 @@ def verdict(study: Study, tables: Tables, task: str) -> str:
     if board["mean"].isna().all():
         return "No method reached a finite score."
     tests = tables.significance[(tables.significance["task"] == task) & (tables.significance["family"] == "leader")]
-    rows = tests.to_dict("records")
+    rows = tests[~tests["other"].isin(board[board["mark"] == GRAPH_CONTROL]["method"])].to_dict("records")
     row = board.iloc[0]
     score = format_score(row["mean"], row["std"], row["metric"]) + unit(row["metric"])
     if not rows:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.errors import BadInput, choose, format_value
-from fedweave.metrics import parse_margin
+from fedweave.metrics import parse_margins
 from fedweave.study import plugins, variants
 from fedweave.study.config import MOST_SEEDS, construct, example, read_yaml
 from fedweave.study.schema import EvaluateSpec, RunEntry, TaskSpec, TrainSpec, TuneSpec
@@ -226,8 +226,7 @@ def _check_margins(margins: object, where: str) -> dict[str, Any]:
         raise BadInput(
             f"{where}: {format_value(margins)} is not a mapping of metrics to margins; see docs/comparison.md"
         )
-    for metric, value in margins.items():
-        parse_margin(value, f"{where}.{metric}")
+    parse_margins(margins, f"{where}.")
     return dict(margins)
 
 
