@@ -58,7 +58,7 @@ class Submission:
         return submission_folder(self.study)
 
     def states(self) -> dict[str, slurm.JobState]:
-        """SubmittedJob -> its state, for the jobs that the queue still knows."""
+        """Job -> its state, for the jobs that the queue still knows."""
         return slurm.states(self.executor, {job.job for job in self.jobs})
 
     def cancel(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""TestedPair of methods: which differences, and which equalities, hold for new seeds and new clients.
+"""Comparison of methods: which differences, and which equalities, hold for new seeds and new clients.
 
 One test decides (`joint_test`): its model has the variance between seeds and that between clients. Holm, "A Simple
 Sequentially Rejective Multiple Test Procedure" (1979), corrects tests of several tasks together.

@@ -23,7 +23,7 @@ from fedweave.families import ClientModels, GeneratedModels, GlobalModel, SplitC
 from fedweave.methods import METHODS
 from fedweave.tensors import trees
 from fedweave.testing import check_method, method_checks
-from tests.federation.test_guards import assert_refused, run_rounds, variant
+from tests.engine.test_guards import assert_refused, run_rounds, variant
 
 COPY = "write into a copy, x.clone(), or use an operation that returns a new tensor, such as x + y in place of x += y"
 EXECUTORS = pytest.mark.parametrize("executor", [Loop(), Batched(), Batched(2), Processes(2)], ids=repr)
