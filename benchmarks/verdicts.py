@@ -11,11 +11,12 @@ The tables are written to docs/verdicts/*.csv, which docs/comparison.md shows. I
 
 import argparse
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations, product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -63,11 +64,12 @@ class Cell:
         """Scores [M, S, N] of methods that do not differ."""
         methods, seeds, clients = self.methods, self.seeds, self.clients
         scale = np.ones(methods) if self.variances == "equal" else np.where(np.arange(methods) % 2, 2.0, 1.0)
-        draw = {
+        draws: dict[str, Callable[..., Any]] = {
             "normal": generator.standard_normal,
             "skewed": lambda size: generator.standard_exponential(size) - 1,
             "heavy tails": lambda size: generator.standard_t(4, size) / 2**0.5,
-        }[self.effects]
+        }
+        draw = draws[self.effects]
         of_method = draw((methods, 1, clients)) + draw((methods, seeds, clients))
         of_method += self.ratio * 2**0.5 * draw((methods, seeds, 1))
         return 50 + draw((1, seeds, 1)) + 2 * draw((1, 1, clients)) + scale[:, None, None] * of_method
@@ -117,7 +119,7 @@ def false_claims(cell: Cell, studies: int, draws: int = DRAWS) -> dict[str, floa
         wrong["all pairs"] += any(c.better for c in pairs)
         wrong["leader"] += any(c.better for c in leading)
         wrong["controls"] += any(c.better for c in statistics.compare_to_controls(values, CONTROLS, True, draws=draws))
-        covered["differences"] += np.mean([c.low <= 0 <= c.high for c in pairs])
+        covered["differences"] += float(np.mean([c.low <= 0 <= c.high for c in pairs]))
         low, high = interval(values[names[0]])
         covered["means"] += low <= 50 <= high
     return {name: count / studies for name, count in (wrong | covered).items()}

@@ -165,7 +165,8 @@ def _find_worse(ranked: Sequence[Candidate], scores: Mapping[str, np.ndarray], h
     if not others or shared.sum() < 2:
         return set()
     values = {candidate.name: scores[candidate.name][:, shared] for candidate in ranked}
-    tests = statistics.compare_pairs(values, [(first.name, candidate.name) for candidate in others], higher_is_better)
+    # The first one was chosen by these scores, so the correction is over all pairs.
+    tests = statistics.leader_comparisons(statistics.compare_all_pairs(values, higher_is_better), first.name)
     return {test.other for test in tests if test.verdict == statistics.BETTER}
 
 

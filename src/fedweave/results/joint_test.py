@@ -195,7 +195,7 @@ def _draws(
     products = virtual @ virtual.transpose(0, 2, 1)
     own = np.diagonal(products, axis1=1, axis2=2)
     chi_squared = (own[:, :, None] + own[:, None, :] - 2 * products) / 2
-    return signs, pool, normals, np.maximum(chi_squared, 1e-6)
+    return signs.astype(np.float64, copy=False), pool, normals, np.maximum(chi_squared, np.float32(1e-6))
 
 
 def _ratio(numerator: Floats, error: Floats, is_zero: NDArray[np.bool_] | bool = False) -> Floats:

@@ -4,9 +4,10 @@ One test decides (`joint_test`): its model has the variance between seeds and th
 Sequentially Rejective Multiple Test Procedure" (1979), corrects tests of several tasks together.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -149,11 +150,13 @@ def _test(
         _verdict(difference if higher_is_better else -difference, *p)
         for difference, *p in zip(model.mean, p_adjusted, p_equivalent, strict=True)
     ]
-    columns = (model.mean, low, high, margins, test.p, p_adjusted, p_equivalent)
-    return {
-        pair: TestedPair(*pair, *map(float, numbers), verdict, basis, float(more) if verdict == OPEN else float("nan"))
-        for pair, *numbers, verdict, basis, more in zip(pairs, *columns, verdicts, over, needed, strict=True)
-    }
+    more = np.where([verdict == OPEN for verdict in verdicts], needed, np.nan)
+    numbers = np.column_stack([model.mean, low, high, margins, test.p, p_adjusted, p_equivalent]).tolist()
+    words = zip(verdicts, over, more.tolist(), strict=True)
+    rows: Iterable[Sequence[Any]] = (
+        (*pair, *row, *rest) for pair, row, rest in zip(pairs, numbers, words, strict=True)
+    )
+    return {(row[0], row[1]): Comparison(*row) for row in rows}
 
 
 def _describe_basis(model: paired_model.PairedModel, fixed: bool) -> list[str]:
