@@ -156,7 +156,7 @@ def _test(
     rows: Iterable[Sequence[Any]] = (
         (*pair, *row, *rest) for pair, row, rest in zip(pairs, numbers, words, strict=True)
     )
-    return {(row[0], row[1]): Comparison(*row) for row in rows}
+    return {(row[0], row[1]): TestedPair(*row) for row in rows}
 
 
 def _describe_basis(model: paired_model.PairedModel, fixed: bool) -> list[str]:
