@@ -26,7 +26,7 @@ X = DRAWS.normal(size=(120, 4)).astype(np.float32)
 FEDERATION = fw.Federation.from_arrays(X, X.sum(1) > 0, client=[f"site {i % 4}" for i in range(120)])
 ARGUMENTS: dict[str, Any] = {
     "methods": ["ditto"], "budget": "2h", "traffic": None, "model": None, "head": None, "rounds": 50, "seeds": 2,
-    "settings": 3, "metric": None, "train": {},
+    "settings": 3, "metric": None, "margin": None, "train": {},
 }  # fmt: skip
 MODEL = """
 from torch import nn
