@@ -208,9 +208,9 @@ def test_internal_imports_are_found() -> None:
 def test_files_code_and_commands_of_guides_are_found() -> None:
     assert {*guide("docs/add-method.md").files} == {
         "mybench/damped.py", "mybench/nearest.py", "mybench/smoothed.py", "mybench/hyper.py",
-        "mybench/attentive.py", "my.yaml", "test_damped.py",
+        "mybench/attentive.py", "mybench/steady.py", "my.yaml", "test_damped.py",
     }  # fmt: skip
-    assert len(guide("docs/add-method.md").commands) == 6
+    assert len(guide("docs/add-method.md").commands) == 7
     assert {*guide("docs/add-model.md").files} == {
         "mybench/gated.py", "test_gated.py", "mybench/blocks.py", "test_blocks.py", "my.yaml",
     }  # fmt: skip
