@@ -16,7 +16,7 @@ CHILD = "import signal; signal.pause()"
 # A controller as submitit starts it; its child ends when the controller ends.
 CONTROLLER = f"""
 import subprocess, sys
-from fedweave.processes import die_with_parent
+from fedweave.processes.signals import die_with_parent
 subprocess.run([sys.executable, "-c", {CHILD!r}], preexec_fn=lambda: die_with_parent({int(signal.SIGKILL)}))
 """
 
