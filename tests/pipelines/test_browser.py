@@ -37,24 +37,30 @@ pytestmark = [
 ]
 
 
-MEASURE = """<iframe width={width} height=900 style="border: 0" srcdoc="{page}"></iframe><p></p><script>
+MEASURE = """<iframe width={width} height={height} style="border: 0" srcdoc="{page}"></iframe><p></p><script>
 const frame = document.querySelector("iframe");
 frame.onload = () => {{
   const page = frame.contentDocument;
-  const drawn = [...page.querySelectorAll("figure svg, .summary, .note, h1, h2")].filter(one => one.checkVisibility());
+  const all = [...page.querySelectorAll("figure svg, .answers, .forest, .summary, .note, h1, h2")];
+  const drawn = all.filter(one => one.checkVisibility());
   const cut = drawn.filter(one => one.getBoundingClientRect().right > frame.contentWindow.innerWidth);
   const wide = page.documentElement.scrollWidth;
-  document.querySelector("p").textContent = `wide ${{wide}}, cut ${{cut.length}} of ${{drawn.length}}`;
+  const bottom = (part) => Math.ceil(page.querySelector(part).getBoundingClientRect().bottom);
+  const places = `answers ${{bottom(".answers")}}, picture ${{bottom(".forest ol")}}`;
+  document.querySelector("p").textContent =
+    `wide ${{wide}}, cut ${{cut.length}} of ${{drawn.length}}, ${{places}}, all ${{page.documentElement.scrollHeight}}`;
 }};</script>"""
 
 
-@pytest.mark.parametrize("width", [390, 1400])
-def test_the_report_fits_its_screen(width: int, tmp_path: Path) -> None:
-    """On a phone too, the page does not scroll sideways. Tables scroll in their frames. No drawing is cut."""
+@pytest.mark.parametrize(("width", "height", "screens"), [(390, 844, 7), (1400, 900, 6)])
+def test_the_report_fits_its_screen(width: int, height: int, screens: int, tmp_path: Path) -> None:
+    """On a phone too, the page does not scroll sideways. Tables scroll in their frames. No drawing is cut. The first
+    screen has the answers and the whole picture of a task.
+    """
     folder = write_study(tmp_path / "results" / "toy", {"shoulder": ARMS}, clients=20, rounds=8)
     page = report.build(folder).read_text(encoding="utf-8")
     file = tmp_path / "frame.html"
-    file.write_text(MEASURE.format(width=width, page=escape(page)), encoding="utf-8")
+    file.write_text(MEASURE.format(width=width, height=height, page=escape(page)), encoding="utf-8")
     command = [
         str(CHROMIUM),
         *FLAGS,
@@ -63,10 +69,13 @@ def test_the_report_fits_its_screen(width: int, tmp_path: Path) -> None:
         file.as_uri(),
     ]
     dom = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False).stdout
-    measured = re.search(r"<p>wide (\d+), cut (\d+) of (\d+)</p>", dom)
+    measured = re.search(r"<p>wide (\d+), cut (\d+) of (\d+), answers (\d+), picture (\d+), all (\d+)</p>", dom)
     assert measured, dom[-500:]
-    assert int(measured[1]) <= width
-    assert (int(measured[2]), int(measured[3]) > 10) == (0, True)
+    wide, cut, drawn, answers, picture, all_screens = map(int, measured.groups())
+    assert wide <= width
+    assert (cut, drawn > 10) == (0, True)
+    assert answers < picture <= height
+    assert all_screens <= screens * height
 
 
 class Site(NamedTuple):

@@ -204,7 +204,7 @@ def test_page_shows_every_method_task_and_figure(page: str) -> None:
 
 
 def test_page_shows_a_control_that_is_as_good(page: str) -> None:
-    assert "blobs: NO METHOD IS SHOWN TO BE BETTER THAN THE CONTROL FedAvg-FT" in page
+    assert "blobs: no method is shown to be better than the control FedAvg-FT" in page
     assert "equivalent to FedAGHN (within 1 point)" in page
     assert '<span class="open">?</span>' in page
 

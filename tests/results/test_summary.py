@@ -80,7 +80,7 @@ def test_clients_that_gain_and_lose_are_counted(folder: Path, tables: results.Ta
 
 def test_the_five_lines_agree_with_the_tables(folder: Path, tables: results.Tables) -> None:
     summary, board = lines(folder), tables.board
-    assert [*summary] == ["Who leads", "Against Local", "True groups", "Tuning", "Convergence"]
+    assert [*summary] == ["Who leads", "Against Local", "Deploy", "True groups", "Tuning", "Convergence"]
     row = board.iloc[0]
     assert f"shoulder: {row['method']} leads with {row['mean']:.2f} ± {row['std']:.2f} %" in summary["Who leads"]
     best = board[board["method"] != "Local"].iloc[0]
@@ -99,10 +99,10 @@ def test_a_control_that_is_as_good_is_named_first(tmp_path: Path) -> None:
     names = {"Local": -9.0, "FedAvg-FT": 0.2, "FedAGHN": 0.0}
     copy = write_study(tmp_path / "results" / "s", {"t": {}}, names, rounds=4, extras=False)
     assert lines(copy)["Who leads"].startswith(
-        "t: NO METHOD IS SHOWN TO BE BETTER THAN THE CONTROL FedAvg-FT (FedAvg-FT "
+        "t: no method is shown to be better than the control FedAvg-FT (FedAvg-FT "
     )
     apart = write_study(tmp_path / "results" / "u", {"t": {}}, {**names, "FedAGHN": 9.0}, rounds=4, extras=False)
-    assert "CONTROL" not in lines(apart)["Who leads"]
+    assert "control" not in lines(apart)["Who leads"]
     alone = write_study(tmp_path / "results" / "v", {"t": {}}, {"FedAGHN": 0.0, "FedAMP": -9.0}, rounds=4, extras=False)
     assert lines(alone)["Against Local"] == "Local was not run, so nothing shows whether collaboration helps a client."
 
@@ -113,10 +113,10 @@ def test_one_seed_gives_no_verdict(tmp_path: Path, capsys: pytest.CaptureFixture
     study, tables = results.load_study(folder), results.write(folder)
     assert {*tables.board["mark"]} == {"lead", "no verdict"}
     assert {*tables.board["vs_local"]} == {""}
-    first = summary(study, tables)[0]
+    first = next(line for line in summary(study, tables) if line.topic == "Who leads")
     assert first.warning
     assert first.sentences[0].startswith("t: One seed: no verdict. FedAGHN leads with ")
-    assert first.sentences[1].startswith("t: NO METHOD IS SHOWN TO BE BETTER THAN THE CONTROL ")
+    assert first.sentences[1].startswith("t: no method is shown to be better than the control ")
     assert lines(folder)["Against Local"].startswith("t: one seed: no verdict; FedAGHN: gain for ")
     console = Console(width=160)
     leaderboard.print_boards(console, study, tables)
@@ -124,7 +124,7 @@ def test_one_seed_gives_no_verdict(tmp_path: Path, capsys: pytest.CaptureFixture
     assert board.count("no verdict") == 1
     assert re.search(r"95 % interval .*\n.* over clients ", board)
     page = report.build(folder).read_text(encoding="utf-8")
-    section = page[page.index('class="task"') : page.index('id="method"')]
+    section = page[page.index('class="task"') : page.index('id="summary"')]
     assert section.count("One seed: no verdict") == 1
     assert "95 % interval over clients</th>" in section
     assert ">p</button>" not in section
@@ -160,7 +160,7 @@ def test_a_method_with_more_rounds_is_named(tmp_path: Path) -> None:
     folder = write_study(tmp_path / "results" / "arms", {"shoulder": ARMS}, METHODS, clients=20, rounds=8, extras=False)
     assert "Unequal budgets" not in lines(folder)
     write_run(folder, "shoulder", "SHN", 1.0, ARMS, (0, 1, 2), 20, 12, draws())
-    assert lines(folder)["Unequal budgets"] == "shoulder: 12 ROUNDS for SHN, 8 for all others."
+    assert lines(folder)["Unequal budgets"] == "shoulder: 12 rounds for SHN, 8 for all others."
 
 
 def test_a_graph_of_identical_rows_does_not_count(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_a_run_whose_best_round_is_the_last_had_not_converged(
     board = results.compute_tables(study).board
     assert board["at_last"].item() == sum(round == 6 for round in best)
     assert board["best_round"].item() == np.mean(best)
-    assert ("NOT CONVERGED" in lines(run.parents[1])["Convergence"]) == late
+    assert ("Not converged" in lines(run.parents[1])["Convergence"]) == late
     assert bool(len(results.unconverged_rows(board))) == late
 
 
@@ -227,11 +227,14 @@ def test_one_evaluated_round_gives_no_line_on_convergence(tmp_path: Path) -> Non
 
 def test_the_page_begins_with_the_lines_and_names_clients(page: str, folder: Path) -> None:
     parts = (
-        '<section id="summary">',
         'class="task"',
+        'class="answers"',
+        'class="forest"',
         'class="sortable board"',
+        "Who gains and who loses",
         "Who learns from whom",
         "Over rounds",
+        '<section id="summary">',
         'id="method"',
     )
     places = [page.index(text) for text in parts]

@@ -2,7 +2,7 @@
 
 from fedweave.plots.choices import ablation, factors_of, importance, tuning
 from fedweave.plots.graph import graph, group_order
-from fedweave.plots.scores import client_spread, cliques_of, convergence, cost, critical_difference, sweep
+from fedweave.plots.scores import client_gains, client_spread, cliques_of, convergence, cost, critical_difference, sweep
 from fedweave.plots.structure import client_map, collaboration, evolution, labels, spaced_indices
 from fedweave.plots.style import DARK, LIGHT, SeriesStyle, assign_styles, draw_in_parallel, save, space_labels
 
@@ -12,6 +12,7 @@ __all__ = [
     "SeriesStyle",
     "ablation",
     "assign_styles",
+    "client_gains",
     "client_map",
     "client_spread",
     "cliques_of",

@@ -1,12 +1,12 @@
 """Figures of scores: over rounds, over clients, against cost, across tasks."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedweave.metrics import higher_is_better, title
-from fedweave.plots.style import INK, MUTED, SeriesStyle, drawing, name_below, name_ends, panels
+from fedweave.plots.style import GAIN, INK, LOSS, MUTED, SeriesStyle, drawing, name_below, name_ends, panels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 ROW_HEIGHT = 13.5  # height in points of a method's name next to its line
 MOST_NAMES = 16  # most methods whose names all fit next to their lines
+MOST_NAMED_CLIENTS = 40  # most clients whose names fit below their dots
 LOG_RATIO = 10  # errors have a logarithmic axis if the largest is so many times the smallest
 
 
@@ -144,6 +145,36 @@ def client_spread(values: Mapping[str, np.ndarray], styles: Mapping[str, SeriesS
     axis.set_ylim(len(values) - 0.5, -0.62)
     axis.set_xlabel(f"{title(metric)}, per client")
     axis.grid(axis="y", visible=False)
+    return figure
+
+
+@drawing
+def client_gains(differences: np.ndarray, names: Sequence[str], metric: str, narrow: bool = False) -> "Figure":
+    """Who gains and who loses: one dot a client, sorted, its score minus that of Local.
+
+    Args:
+        differences: [N], in the unit of the score; clients without a score are left out.
+        names: of the clients; shown where they are few.
+        narrow: for the screen of a phone.
+    """
+    finite = np.flatnonzero(np.isfinite(differences))
+    order = finite[np.argsort(differences[finite], kind="stable")]
+    values, sign = differences[order], 1.0 if higher_is_better(metric) else -1.0
+    named = len(order) <= (MOST_NAMED_CLIENTS // 2 if narrow else MOST_NAMED_CLIENTS)
+    figure, axes = panels(*(340, 260) if narrow else (560, 300))
+    axis, places = axes[0, 0], np.arange(len(order))
+    axis.axhline(0.0, color=MUTED, linewidth=1.2)
+    size = 6 if len(order) <= 60 else 3
+    for side, color in ((sign * values > 0, GAIN), (sign * values < 0, LOSS), (values == 0, MUTED)):
+        axis.vlines(places[side], 0.0, values[side], color=color, linewidth=1.2, alpha=0.5)
+        axis.plot(places[side], values[side], "o", color=color, markersize=size)
+    axis.set_xticks(places if named else [], [names[client] for client in order] if named else [], rotation=60)
+    for text in axis.get_xticklabels():
+        text.set(ha="right", rotation_mode="anchor")
+    direction = "above 0: better" if sign > 0 else "below 0: better"
+    axis.set(title=f"{title(metric)} minus that of Local; {direction}", xlabel="" if named else "clients, sorted")
+    axis.margins(x=0.03)
+    axis.grid(axis="x", visible=False)
     return figure
 
 

@@ -31,7 +31,9 @@ DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)))
 HEAT = (0.23, 0.49, 0.92)  # opacity carries the value, so it reads on both backgrounds
 
 INK, MUTED, GRID, SURFACE = "#0a0b01", "#0a0b02", "#0a0b03", "#0a0b04"
+GAIN, LOSS = "#0a0b05", "#0a0b06"
 ROLES = {INK: "currentColor", MUTED: "var(--muted)", GRID: "var(--grid)", SURFACE: "var(--surface)"}
+ROLES |= {GAIN: "var(--win)", LOSS: "var(--loss)"}
 SERIES = tuple(f"#0a0b{16 + i:02x}" for i in range(len(LIGHT)))
 ROLES |= {color: f"var(--s{i})" for i, color in enumerate(SERIES)}
 

@@ -1,5 +1,6 @@
-"""One self-contained page that shows a recommendation. It needs no network and no scripts."""
+"""One self-contained page that shows a recommendation. It needs no network."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -11,11 +12,15 @@ from fedweave import plots, results
 from fedweave.comparison.comparison import Comparison
 from fedweave.files.atomic import write_atomic
 from fedweave.metrics import unit
-from fedweave.report import make_ids_unique
+from fedweave.prediction.input_description import read_description
+from fedweave.report import make_ids_unique, picture
+from fedweave.report.board import CSS_CLASSES, BoardRow, Cell, score_range
 from fedweave.results import EMPTY, format_score
 from fedweave.results.formats import format_difference, format_difference_interval
+from fedweave.results.marks import SYMBOLS
 
 PAGE = "recommendation.html"
+MARKS = {"leads": "lead", "worse": "behind"}  # verdict against the leader -> its word in the picture
 STYLES = {"gains": "win", "better": "win", "loses": "loss", "worse": "loss", "open": "open"}
 
 
@@ -93,10 +98,15 @@ def context(advice: Advice) -> dict[str, Any]:
     return {
         "name": comparison.study.runs[0].info["dataset"],
         "lines": advice.lines,
+        "view": _first_screen(advice, study, metric),
+        "styles": plots.assign_styles(list(advice.board["label"]), list(advice.board["label"])),
+        "predicts": read_description(advice.folder, study.runs[0].task).get("kind", "graph") != "graph",
+        "folder": shlex.quote(str(advice.folder)),
+        "client": shlex.quote(str(comparison.clients[0])),
         "notes": advice.facts["notes"],
         "tiles": _tiles(advice, len(comparison.clients)),
         "metric": metric,
-        "unit": unit(metric),
+        "unit": unit,
         "board": [_format_method(row, metric) for row in advice.board.to_dict("records")],
         "controls": [(row["method"], row["score"]) for row in results.control_rows(results.controls(study))],
         "clients": list(_gains(advice, labels, metric)),
@@ -114,6 +124,42 @@ def context(advice: Advice) -> dict[str, Any]:
         "margin": advice.facts["margin"],
         "hues": {"light": plots.LIGHT, "dark": plots.DARK},
     }
+
+
+class FirstScreen(NamedTuple):
+    """What `forest` of the report draws."""
+
+    picture: picture.Picture
+    metric: str
+    higher_is_better: bool
+    interval: str
+    margin: str
+
+
+def _first_screen(advice: Advice, study: results.Study, metric: str) -> FirstScreen:
+    """The picture of finalists and controls, with the verdicts of the recommendation: against the method that is best
+    on validation rows, and against local training.
+    """
+    board, margin = advice.board.rename(columns={"test": "mean"}).assign(metric=metric), study.margin(metric)
+    leads, (low, high) = board[board["verdict"] == "leads"]["mean"], score_range(board)
+    scale, rows = 100 / (high - low), []
+    for series, row in enumerate(board.to_dict("records")):
+        ends = np.array([row["low"], row["high"], row["mean"]])
+        left, right, at = (ends - low) * scale
+        place = {"left": left, "width": right - left, "at": at} if np.isfinite(ends).all() else {}
+        word = str(row["verdict_local"]).replace("no verdict", "")
+        difference = f"{SYMBOLS.get(word, '')} {format_difference(row['over_local'], metric)}"
+        local = Cell(difference if word in SYMBOLS and word else "", style=CSS_CLASSES.get(word, ""))
+        rows.append(
+            BoardRow(
+                row["label"], series, MARKS.get(row["verdict"], row["verdict"]),
+                Cell(format_score(row["mean"], np.nan, metric)), place,
+                Cell(results.format_interval(row["low"], row["high"], metric)), {"vs_local": local}, "",
+            )
+        )  # fmt: skip
+    drawn = picture.draw(board, rows, results.controls(study), margin, float(leads.iloc[0]) if len(leads) else None)
+    interval = "95 % interval" + " over clients" * int(len(advice.facts["seeds"]) == 1)
+    return FirstScreen(drawn, metric, study.runs[0].higher_is_better, interval, margin.describe(metric))
 
 
 def _tiles(advice: Advice, clients: int) -> list[tuple[str, str]]:

@@ -84,9 +84,8 @@ def rows_of(
 ) -> Iterator[BoardRow]:
     """A row for every run of `board`, in its order; `significance` has the tests of the task."""
     marks, unconverged = assign_marks(board, significance), {*results.unconverged_rows(board)["run"]}
-    ends = board[["low", "high"]].to_numpy(dtype=float)
-    low, high = (np.nanmin(ends), np.nanmax(ends)) if np.isfinite(ends).any() else (0.0, 1.0)
-    scale, leader = 100 / ((high - low) or 1.0), float(board["mean"].iloc[0])
+    low, high = score_range(board)
+    scale, leader = 100 / (high - low), float(board["mean"].iloc[0])
     tests = {str(test["other"]): test for test in leader_tests(significance).to_dict("records")}
     controls = {control: control_tests(significance, control) for control in CONTROLS}
     for run, row in zip(runs, board.to_dict("records"), strict=True):
@@ -121,6 +120,14 @@ def rows_of(
         )
         interval = Cell(format_interval(a, b, row["metric"]))
         yield BoardRow(method, styles[method].series, marks[method], score, bar, interval, cells, remark)
+
+
+def score_range(board: pd.DataFrame) -> tuple[float, float]:
+    """The lowest and the highest end of the intervals of a task, or of the scores where there are no intervals."""
+    ends = board[["low", "high", "mean"]].to_numpy(dtype=float)
+    ends = ends[np.isfinite(ends)]
+    low, high = (float(ends.min()), float(ends.max())) if ends.size else (0.0, 1.0)
+    return (low, high) if high > low else (low - 0.5, high + 0.5)
 
 
 def describe_comparison(test: Mapping[str, Any], method: str, metric: str) -> str:

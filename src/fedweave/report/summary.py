@@ -11,7 +11,7 @@ from fedweave import results
 from fedweave.errors import format_count
 from fedweave.graphs.quality import ALIKE
 from fedweave.graphs.setting import is_control
-from fedweave.report import tuning
+from fedweave.report import answers, tuning
 from fedweave.report.baselines import control_warnings, upper_bound
 from fedweave.report.edge_values import missing_edges_note
 from fedweave.results import AUC, VARIATION, Study, Tables, format_score
@@ -67,17 +67,37 @@ def summary(study: Study, tables: Tables) -> list[SummaryLine]:
     unjudged, leaders = _leaders(study, tables, [*parts], reasons)
     first = [*unjudged, *rule_sentences, *warnings, *leaders, *notes, *upper_bound(study, tables)]
     return [
+        *_under_trained(parts),
         SummaryLine(
             "Who leads", _order_by_task(first, [*parts]), bool(control_sentences or reasons) or leader_below_rule
         ),
         *_unequal_rounds(study),
         SummaryLine("Against Local", tuple(_local_sentences(parts, reasons))),
+        *_deployments(study, tables, [*parts]),
         SummaryLine("True groups", tuple(_groups(study, tables.measures))),
         *_learned_graphs(study, tables),
         *([SummaryLine("Value of edges", unmeasured)] if (unmeasured := missing_edges_note(study)) else []),
         SummaryLine("Tuning", _tuning(study)),
         _convergence(study, tables.board),
     ]
+
+
+def _under_trained(parts: Mapping[str, pd.DataFrame]) -> list[SummaryLine]:
+    """A warning where Local itself has not converged, so that nothing is known of what collaboration adds."""
+    reasons = {task: why for task, part in parts.items() if (why := answers.explain_under_training(part))}
+    if len(parts) > MOST_TASKS:
+        sentences = [f"{answers.UNDER_TRAINED} on {len(reasons)} of {len(parts)} tasks."] if reasons else []
+    else:
+        sentences = [f"{task}: no statement about collaboration: {why}." for task, why in reasons.items()]
+    return [SummaryLine("Under-trained", tuple(sentences), True)] if sentences else []
+
+
+def _deployments(study: Study, tables: Tables, tasks: Sequence[str]) -> list[SummaryLine]:
+    """What to deploy on each task, if there are few."""
+    if len(tasks) > MOST_TASKS or all(len(part) == 1 for _, part in tables.board.groupby("task")):
+        return []
+    found = {task: answers.answer(study, tables, task).deploy for task in tasks}
+    return [SummaryLine("Deploy", tuple(f"{task}: {one.word}: {one.reason}." for task, one in found.items()))]
 
 
 def _order_by_task(sentences: Sequence[str], tasks: Sequence[str]) -> tuple[str, ...]:
@@ -104,7 +124,7 @@ def _summarise_warnings(sentences: Sequence[str], tasks: int) -> list[str]:
     if len(sentences) <= MOST_TASKS:
         return list(sentences)
     return [
-        f"ON {len(sentences)} OF {tasks} TASKS NO METHOD IS SHOWN TO BE BETTER THAN A CONTROL "
+        f"On {len(sentences)} of {tasks} tasks no method is shown to be better than a control "
         "(Local, FedAvg or FedAvg-FT)."
     ]
 
@@ -125,7 +145,7 @@ def _control_as_good(task: str, board: pd.DataFrame, tests: pd.DataFrame) -> str
         numbers = ", ".join(pair)
         open_to = [name for name, word in words.items() if word == "open"]
         still = f"; open for {join_names(open_to)}" if open_to else ""
-        return f"{task}: NO METHOD IS SHOWN TO BE BETTER THAN THE CONTROL {control} ({numbers}{still})."
+        return f"{task}: no method is shown to be better than the control {control} ({numbers}{still})."
     return ""
 
 
@@ -155,7 +175,7 @@ def _leaders(
     scored = tables.board[tables.board["mean"].notna()].drop_duplicates("task")
     first = [f"{name} leads on {count}" for name, count in Counter(scored["method"]).most_common()]
     why = [f"{count} with {reason.partition(':')[0]}" for reason, count in Counter(reasons.values()).most_common()]
-    unjudged = f"NO VERDICT ON {len(reasons)} OF {len(tasks)} TASKS: {join_names(why)}." if why else ""
+    unjudged = f"No verdict on {len(reasons)} of {len(tasks)} tasks: {join_names(why)}." if why else ""
     return [unjudged] if why else [], [f"Of {len(tasks)} tasks, {join_names(first)}."]
 
 
@@ -169,7 +189,7 @@ def _unequal_rounds(study: Study) -> list[SummaryLine]:
             others.setdefault(run.trained_rounds, []).append(run.label)
         others.pop(usual)
         counts = [
-            f"{rounds} ROUNDS for {join_names(labels)}" for rounds, labels in sorted(others.items(), reverse=True)
+            f"{rounds} rounds for {join_names(labels)}" for rounds, labels in sorted(others.items(), reverse=True)
         ]
         sentences += [f"{task}: {', '.join(counts)}, {usual} for all others."] if counts else []
     return [SummaryLine("Unequal budgets", tuple(sentences), True)] if sentences else []
@@ -293,7 +313,7 @@ def _convergence(study: Study, board: pd.DataFrame) -> SummaryLine:
         return SummaryLine(
             "Convergence", (CONVERGED if known else "Not known: each run has scores of one round only.",)
         )
-    start = "NOT CONVERGED, validation was best at the last round in at least half of the seeds"
+    start = "Not converged: validation was best at the last round in at least half of the seeds"
     if len(unconverged) > MOST_UNCONVERGED or board["task"].nunique() == 1:
         many = f"{len(unconverged)} of {len(board)} runs ({join_names(list(unconverged['run']))})"
         names = many if len(unconverged) > MOST_UNCONVERGED else ", ".join(unconverged["method"])

@@ -10,12 +10,13 @@ import pandas as pd
 from fedweave import plots, results
 from fedweave.errors import format_count
 from fedweave.plots import SeriesStyle
-from fedweave.report import graphs, method_views, optional_files
+from fedweave.report import answers, graphs, method_views, optional_files, picture
 from fedweave.report.board import CSS_CLASSES, BoardRow, columns_of, describe_comparison, rows_of
 from fedweave.report.graphs import GraphFigures
 from fedweave.report.method_views import POINTS, PageFigure, TextTable
 from fedweave.report.rounds import round_figures
 from fedweave.results import Run, Study, Tables, parts, published
+from fedweave.results.gains import client_differences
 from fedweave.results.marks import CONTROLS, REFERENCES, SYMBOLS, assign_marks, control_tests, outcome
 from fedweave.results.nonfinite import nonfinite_outputs_note
 from fedweave.results.ranking import Ranking
@@ -36,6 +37,9 @@ class TaskView(NamedTuple):
 
     anchor: str
     title: str
+    answers: answers.TaskAnswers
+    picture: picture.Picture
+    gains: PageFigure | None
     facts: list[tuple[str, str]]
     verdict: str
     has_verdicts: bool
@@ -74,10 +78,14 @@ def view(
     ordered = [by_name[name] for name in board["run"]]
     margin, has_verdicts = study.margin(metric).describe(metric), (significance["verdict"] != "").any()
     curves, cohorts = _task_rows(tables.curves, task), _task_rows(tables.cohorts, task)
-    leaks = method_views.leak_notes(tables.leaky, task)
+    leaks, found = method_views.leak_notes(tables.leaky, task), answers.answer(study, tables, task)
+    rows, controls = list(rows_of(board, ordered, significance, styles)), _task_rows(tables.controls, task)
     return TaskView(
         anchor=anchor,
         title=f"{board['dataset'].iloc[0]} · {board['setting'].iloc[0]}",
+        answers=found,
+        picture=picture.draw(board, rows, controls, study.margin(metric)),
+        gains=_gains(ordered, tables.clients, found.method),
         facts=[*_facts(task, ordered), *_tests(ordered, tables.clients, margin)],
         verdict=verdict(study, tables, task),
         has_verdicts=bool(has_verdicts),
@@ -87,8 +95,8 @@ def view(
         metric=metric,
         higher_is_better=runs[0].higher_is_better,
         columns=columns_of(board, ordered, significance),
-        rows=list(rows_of(board, ordered, significance, styles)),
-        controls=_controls(_task_rows(tables.controls, task)),
+        rows=rows,
+        controls=_controls(controls),
         curves=round_figures(curves, ordered, styles, metric, coloured_methods(board)),
         clients=_clients(ordered, tables.clients, styles),
         cost=_cost(board, styles, metric),
@@ -226,6 +234,20 @@ def _clients(runs: list[Run], table: pd.DataFrame, styles: Mapping[str, SeriesSt
     ticks, metric = client_ticks(runs, table), str(runs[0].info["metric"])
     caption = "client of one split" if runs[0].has_splits else "client, averaged over seeds"
     return PageFigure("Clients", plots.client_spread(ticks, styles, metric), f"Every tick is one {caption}.")
+
+
+def _gains(runs: Sequence[Run], table: pd.DataFrame, method: str) -> PageFigure | None:
+    """Who gains and who loses with what is deployed, or with the leader where that is Local or open."""
+    differences = client_differences(runs, table)
+    with_scores = [run for run in runs if np.isfinite(differences.get(run.name, np.nan)).any()]
+    run = next((run for run in with_scores if run.label == method), next(iter(with_scores), None))
+    if run is None:
+        return None
+    arguments = (differences[run.name], list(run.client_names), str(run.info["metric"]))
+    caption = f"{run.label} against Local, mean over seeds, one dot a client. Single clients are not tested."
+    return PageFigure(
+        "Who gains and who loses", plots.client_gains(*arguments), caption, plots.client_gains(*arguments, narrow=True)
+    )
 
 
 def client_ticks(runs: Sequence[Run], table: pd.DataFrame) -> dict[str, np.ndarray]:

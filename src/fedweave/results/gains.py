@@ -12,6 +12,16 @@ from fedweave.results.selection import score_matrix
 LOCAL = "Local"
 
 
+def client_differences(runs: Sequence[Run], table: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Run -> its score minus that of Local, of every client [N], in the unit of the score; as in `gains`."""
+    local = next((run for run in runs if run.label == LOCAL), None)
+    if local is None or local.has_splits:
+        return {}
+    base = score_matrix(table, local.name).mean(skipna=False)
+    means = {run.name: score_matrix(table, run.name).mean(skipna=False) for run in runs if run is not local}
+    return {name: (mean - base).to_numpy() for name, mean in means.items()}
+
+
 def gains(runs: Sequence[Run], table: pd.DataFrame) -> dict[str, dict[str, float]]:
     """Run -> `gain`, `loss`, `clients`: how many clients score better than with Local, worse, and have both scores.
 

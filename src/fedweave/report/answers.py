@@ -1,0 +1,158 @@
+"""The three answers for a task, each in a line: which method is best, whether collaboration pays, what to deploy."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from fedweave import results
+from fedweave.errors import format_count
+from fedweave.metrics import unit
+from fedweave.results import Study, Tables, format_interval, format_score
+from fedweave.results.marks import GRAPH_CONTROL, NOTHING_SHOWN, control_tests
+from fedweave.results.verdicts import describe_needed, join_names, short_reason
+
+LOCAL = "Local"
+UNDER_TRAINED = "Under-trained: no statement about collaboration"
+
+
+class Answer(NamedTuple):
+    """A question, its answer in a word or two, the reason, and a class of the style sheet."""
+
+    question: str
+    word: str
+    reason: str
+    style: str
+
+
+class TaskAnswers(NamedTuple):
+    """The answers for one task.
+
+    Attributes:
+        method: what to deploy; empty where nothing can be said.
+    """
+
+    best: Answer
+    pays: Answer
+    deploy: Answer
+    method: str
+
+
+def answer(study: Study, tables: Tables, task: str) -> TaskAnswers:
+    """The answers for a task, which claim no more than its tests do.
+
+    Collaboration pays if a method is better than Local, by the tests against controls. Of the leader and the methods
+    that are equivalent to it, each shown to be better than Local, the one that sends the fewest bytes is deployed. If
+    the leader itself is not shown to be better than Local, it is the first method that is. If none is, it is Local.
+    """
+    board, tests = (table[table["task"] == task] for table in (tables.board, tables.significance))
+    board = board[board["mean"].notna() & (board["mark"] != GRAPH_CONTROL)]
+    if board.empty:
+        return TaskAnswers(
+            Answer("Best", "None", "no method reached a finite score", "loss"),
+            Answer("Does collaboration pay?", "Open", "no method reached a finite score", "open"),
+            Answer("Deploy", "Nothing", "no method reached a finite score", "loss"),
+            "",
+        )
+    reason = short_reason(results.by_task(study)[task], tests)
+    pays = _pays(board, tests, reason)
+    deploy = _deploy(board, pays.word, reason)
+    return TaskAnswers(_best(board, reason), pays, deploy, deploy.word if deploy.style else "")
+
+
+def _best(board: pd.DataFrame, reason: str) -> Answer:
+    """The leader, and which methods are not shown to be worse."""
+    row = board.iloc[0]
+    score = format_score(row["mean"], np.nan, row["metric"]) + unit(row["metric"])
+    others = {word: list(board[board["mark"] == word]["method"]) for word in ("equivalent", "open")}
+    if row["mark"] == "alone":
+        text, style = f"{score}; there is nothing to compare it with", ""
+    elif reason:
+        text, style = f"has the best mean, {score}; {reason}", "open"
+    elif row["mark"] == "best":
+        text, style = f"{score}, better than every other method", "win"
+    else:
+        words = [f"{join_names(others['equivalent'])} equivalent"] if others["equivalent"] else []
+        words += [f"open against {join_names(others['open'])}"] if others["open"] else []
+        text, style = (
+            f"leads with {score}; {'; '.join(words) or 'not shown to be better than every other method'}",
+            "open",
+        )
+    return Answer("Best", str(row["method"]), text, style)
+
+
+def _pays(board: pd.DataFrame, tests: pd.DataFrame, reason: str) -> Answer:
+    """Whether a method is better than Local."""
+    question, local = "Does collaboration pay?", board[board["method"] == LOCAL]
+    words = board[board["vs_local"] != ""]
+    if local.empty:
+        return Answer(question, "Not measured", "Local was not run, or has no finite score", "open")
+    if why := explain_under_training(board):
+        return Answer(question, UNDER_TRAINED, why, "open")
+    if reason or words.empty:
+        return Answer(question, "Open", reason or "nothing was compared with Local", "open")
+    against = control_tests(tests, LOCAL)
+    better = words[words["vs_local"] == "better"]
+    if len(better):
+        row = better.iloc[0]
+        text = f"{row['method']} is {_difference(against[row['method']], row)}{_clients(row)}"
+        return Answer(question, "Yes", text, "win")
+    undecided = words[words["vs_local"] == "open"]
+    if len(undecided):
+        row = undecided.iloc[0]
+        needed = describe_needed([against[row["method"]]])
+        return Answer(question, "Open", f"{row['method']}: {NOTHING_SHOWN}; {needed}", "open")
+    counts = [f"{count} {word}" for word, count in words["vs_local"].value_counts().items()]
+    return Answer(question, "No", f"no method is better than Local: {join_names(counts)}", "loss")
+
+
+def explain_under_training(board: pd.DataFrame) -> str:
+    """Why the scores of a task say nothing about collaboration: Local itself would have gained from more rounds; empty
+    if it would not.
+    """
+    rows = results.unconverged_rows(board[board["method"] == LOCAL])
+    if rows.empty:
+        return ""
+    row = rows.iloc[0]
+    seeds = f"{row['at_last']:.0f} of {format_count(int(row['seeds']), 'seed')}"
+    return f"the best validation score of Local was in the last round in {seeds}; train longer"
+
+
+def _deploy(board: pd.DataFrame, pays: str, reason: str) -> Answer:
+    """The method to deploy, and why."""
+    if pays == UNDER_TRAINED:
+        return Answer("Deploy", "Nothing yet", "train longer first", "")
+    if pays == "Not measured" or reason:
+        return Answer("Deploy", "Open", reason or "without Local, nothing shows what collaboration is worth", "")
+    if pays != "Yes":
+        return Answer("Deploy", LOCAL, "no method is shown to be better, and it sends nothing", "open")
+    better = board[board["vs_local"] == "better"]
+    equal = better[better["mark"].isin(["best", "lead", "equivalent"])]
+    if equal.empty:
+        return Answer("Deploy", str(better["method"].iloc[0]), "the first method that is better than Local", "win")
+    sent = equal["bytes_up"] + equal["bytes_down"]
+    row = equal.loc[sent.idxmin()]
+    traffic = f"{sent.min() / results.MIB:,.1f} MiB a seed"
+    if len(equal) > 1:
+        return Answer(
+            "Deploy", str(row["method"]), f"the least traffic ({traffic}) of {len(equal)} equivalent methods", "win"
+        )
+    return Answer("Deploy", str(row["method"]), f"no other method is shown to be as good; it sends {traffic}", "win")
+
+
+def _difference(test: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    """A difference from Local in words: "9.44 points better than Local (95 % interval 3.20 to 15.7)"."""
+    metric, sign = row["metric"], np.sign(test["difference"])
+    ends = sorted((sign * test["low"], sign * test["high"]))
+    size = format_score(abs(test["difference"]), np.nan, metric)
+    lower = "" if unit(metric) else " lower" if test["difference"] < 0 else " higher"
+    amount = f"{size} points better" if unit(metric) else f"{size}{lower} ({metric}), better,"
+    return f"{amount} than Local (95 % interval {format_interval(*ends, metric)})"
+
+
+def _clients(row: Mapping[str, Any]) -> str:
+    """How many clients gain and lose; empty where clients are not the same in every split."""
+    if not np.isfinite(row["gain"]):
+        return ""
+    return f"; {int(row['gain'])} of {format_count(int(row['clients']), 'client')} gain, {int(row['loss'])} lose"
