@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import numpy as np
 import pytest
 import torch
 
@@ -53,49 +52,12 @@ def test_a_pickle_cannot_reserve_memory() -> None:
     assert Unpickler(b"\x80\x02]r\xff\xff\xff\xff.", {}, lambda _: None).load() == []
 
 
-def elsewhere(place: Path, kind: str) -> Callable[[h5py.Group], None]:
-    """Put values that are stored in another file into a group."""
-
-    def write(group: h5py.Group) -> None:
-        if kind == "storage":
-            group.create_dataset("block0_values", shape=(3, 2), dtype="f8", external=[(str(place), 0, 48)])
-        elif kind == "virtual":
-            layout = h5py.VirtualLayout((3, 2), "f8")
-            layout[:] = h5py.VirtualSource(str(place), "values", shape=(3, 2))
-            group.create_virtual_dataset("block0_values", layout)
-        else:
-            group["block0_values"] = (
-                h5py.ExternalLink(str(place), "/values") if kind == "link" else h5py.SoftLink("/other")
-            )
-
-    return write
-
-
-@pytest.mark.parametrize("kind", ["storage", "virtual", "link", "soft link"])
-def test_tables_with_values_in_another_file_are_refused(kind: str, tmp_path: Path) -> None:
-    """Otherwise a downloaded table could read any file of the computer."""
-    with h5py.File(tmp_path / "other", "w") as other:
-        other["values"] = np.ones((3, 2))
-    with h5py.File(tmp_path / "t.h5", "w") as file:
-        file["speed/axis0"], file["speed/axis1"] = np.array([b"a", b"b"]), np.arange(3)
-        elsewhere(tmp_path / "other", kind)(file["speed"])
-    line = message_of(read_hdf5, tmp_path / "t.h5", (tmp_path / "t.h5").read_bytes())
-    assert "keeps its content in another file" in line or "is a link to another place" in line
-
-
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("block0_values", {"shape": (10**12, 2), "dtype": "f8", "chunks": (1000, 2)}, "too large"),
-        (
-            "block0_values",
-            {"shape": (3, 2), "dtype": "f8", "chunks": (10**8, 2), "maxshape": (None, 2)},
-            "pieces of shape",
-        ),
-        ("block0_values", {"shape": (4, 2), "dtype": "f8"}, "values (4, 2) of (3,) rows and (2,) columns"),
-        ("block0_values", {"shape": (3, 2), "dtype": "S8"}, "holds |S8"),
-        ("axis0", {"shape": (2,), "dtype": h5py.string_dtype()}, "holds object"),
-        ("axis1", {"shape": (3, 1), "dtype": "i8"}, "not 1 dimensions"),
+        ("block0_values", {"shape": (4, 2), "dtype": "f8"}, "values (4, 2) float64 of 3 rows and 2 columns"),
+        ("block0_values", {"shape": (3, 2), "dtype": "S8"}, "|S8"),
+        ("axis1", {"shape": (3,), "dtype": "S8"}, "of 3 rows"),
     ],
 )
 def test_tables_of_other_sizes_and_types_are_refused(
