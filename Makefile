@@ -3,7 +3,6 @@
 #   ARGS=...       pytest's arguments (test): files, -k, -n
 #   LIMIT=...      seconds after which the tests are stopped (test, default 2700)
 #   TORCH=cpu      PyTorch's build (also: cu130, auto); default: what the package index serves
-#   SECONDS=...    how long to fuzz
 #   PYTHON=...     the interpreter for the virtual environment (3.11.5 or newer)
 #   VENV=...       where the environment lives (default .venv)
 VENV ?= .venv
@@ -21,7 +20,7 @@ CYCLONEDX := cyclonedx-bom==7.5.0
 PIP_AUDIT := pip-audit==2.10.1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro test acceptance flower ray slurm fuzz bench peers flow ui lint docs wheel sbom audit format clean distclean
+.PHONY: help setup repro test acceptance flower ray slurm bench peers flow ui lint docs wheel sbom audit format clean distclean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
@@ -60,9 +59,6 @@ ray: .ray/.ready  ## the tests of Ray, with two nodes, in an environment of thei
 slurm: $(READY)  ## the tests of SLURM, with two nodes on this host; installs the system's packages (root) where they are missing
 	@python tools/slurm.py install
 	@python tools/run_tests.py -m acceptance $(or $(ARGS),tests/pipelines/test_slurm.py)
-
-fuzz: $(READY)  ## damaged files for every reader, for SECONDS (default 180); findings go to .fuzz
-	@python -m tests.fuzz --seconds $(or $(SECONDS),180)
 
 flow: $(READY)  ## the same study, scheduled by Prefect: one task per stale stage
 	@python -m fedweave.pipelines.scheduling.flows $(if $(STUDY),--study $(STUDY))
@@ -118,4 +114,4 @@ clean:  ## remove results and records; data, caches and the environment stay
 
 distclean: clean  ## also remove data, DVC's cache and the environments; dvc.lock, params.yaml and other files of yours stay
 	@[ ! -e $(VENV) ] || [ -f $(VENV)/pyvenv.cfg ] || { echo "error: $(VENV): is not a virtual environment and stays; set VENV" >&2; exit 2; }
-	@rm -rf $(VENV) .flower .peers .ray .slurm .docs .fuzz sbom.json data .dvc/cache .dvc/tmp .dvc/config.local
+	@rm -rf $(VENV) .flower .peers .ray .slurm .docs sbom.json data .dvc/cache .dvc/tmp .dvc/config.local

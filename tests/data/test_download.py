@@ -17,11 +17,10 @@ import pytest
 from fedweave import data
 from fedweave.data.sources.origins import ANY, CATALOGUE, RECORDED, Archive, File, FileSet
 from fedweave.data.sources.retrieval import require_files
-from fedweave.data.sources.transfer import CHUNK
 from fedweave.errors import BadInput
 from fedweave.tensors.random_streams import stream
 
-CONTENT = stream(1).bytes(3 * CHUNK + 17)
+CONTENT = stream(1).bytes((3 << 20) + 17)
 PATH = "Toy/raw/table.bin"
 
 
@@ -119,7 +118,7 @@ def test_fresh_copy_from_a_mirror(
     assert len(site.requests) == requests  # files that exist are not downloaded again
 
 
-@pytest.mark.parametrize("have", [1, CHUNK, len(CONTENT) - 1, len(CONTENT), len(CONTENT) + 5])
+@pytest.mark.parametrize("have", [1, 1 << 20, len(CONTENT) - 1, len(CONTENT), len(CONTENT) + 5])
 @pytest.mark.parametrize("ranges", [True, False])
 def test_partial_file_is_continued(have: int, ranges: bool, listed: None, site: Site, tmp_path: Path) -> None:
     site.ranges = ranges

@@ -6,6 +6,7 @@ import copy
 import json
 import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,17 @@ from fedweave.data import DATASETS, require_files
 from fedweave.data.base import Dataset
 from fedweave.data.partitions.registry import PARTITIONS
 from fedweave.data.sources import origins
+from fedweave.data.sources.traffic import read_hdf5
+from fedweave.data.sources.transfer import SourceError, extract
 from fedweave.errors import BadInput
-from fedweave.results.runs import load_run
+from fedweave.files.arrays import map_npy
+from fedweave.files.atomic import load_tensors, read
+from fedweave.results.runs import load_run, read_scores
 from fedweave.runs import assembly
 from fedweave.study import schema, spec
 from fedweave.study.config import construct
+from tests import valid_files
 from tests.fake_results import write_run
-from tests.fuzz.campaign import attack
-from tests.fuzz.targets import TARGETS
 from tests.study.test_spec import good
 
 FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -40,18 +44,18 @@ names = st.text(max_size=4) | st.integers()
 values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3))
 
 
-def refusal(act: Callable[[], Any]) -> str | None:
-    """The line with which `act` refuses its input, or None."""
+def refusal(act: Callable[[], Any], kind: type[Exception] = BadInput) -> str | None:
+    """The line with which `act` refuses its input by an error of this kind, or None."""
     try:
         act()
-    except BadInput as error:
+    except kind as error:
         return str(error)
     return None
 
 
-def valid_or_refused(act: Callable[[], Any]) -> None:
+def valid_or_refused(act: Callable[[], Any], kind: type[Exception] = BadInput) -> None:
     """`act` succeeds, or refuses its input in one line."""
-    line = refusal(act)
+    line = refusal(act, kind)
     assert line is None or (line and "\n" not in line)
 
 
@@ -113,44 +117,44 @@ def test_a_train_block_is_typed_or_refused(block: dict[str, Any]) -> None:
     assert 0 <= train.momentum <= 1
 
 
-@pytest.mark.parametrize("name", TARGETS)
-def test_damaged_files_are_read_or_refused(name: str, tmp_path: Path) -> None:
-    """Every reader of files runs for a second in a process of its own. It reads a file, or refuses it in one line."""
-    outcome = attack(name, seed=0, seconds=1)
-    assert not outcome.finding, f"{outcome.save(tmp_path)}\n{outcome.finding}"
-    assert outcome.count > len(TARGETS[name].corpus())
+AGAIN = "write it again"
+# kind of file -> (a valid file, its reader, what it raises for a damaged one)
+READERS: dict[str, tuple[Callable[[], list[bytes]], Callable[[Path], Any], type[Exception]]] = {
+    "array": (valid_files.arrays, lambda path: read(path, map_npy, AGAIN), BadInput),
+    "partition": (valid_files.partitions, data.load_partition, BadInput),
+    "table": (valid_files.tables, read_hdf5, BadInput),
+    "scores": (valid_files.evaluations, read_scores, BadInput),
+    "checkpoint": (valid_files.checkpoints, lambda path: read(path, load_tensors, AGAIN), BadInput),
+    "tar.gz": (valid_files.tar, lambda path: extract(path, {"m": path.parent / "out"}), SourceError),
+    "zip": (valid_files.zips, lambda path: extract(path, {"m": path.parent / "out"}), SourceError),
+}
 
 
-@pytest.mark.parametrize("count", [5_000, pytest.param(30_000, marks=pytest.mark.acceptance)])
-def test_small_patches_of_a_pickle_do_not_end_the_process(count: int, tmp_path: Path) -> None:
-    """Up to four bytes of an array's state are changed. Given to numpy, some of these states would end the process."""
-    outcome = attack("pickle-patches", seed=1, seconds=120, count=count)
-    assert not outcome.finding, f"{outcome.save(tmp_path)}\n{outcome.finding}"
-    assert outcome.count == count
+@cache
+def valid_contents(kind: str) -> list[bytes]:
+    """The valid files of a kind."""
+    return READERS[kind][0]()
 
 
-@pytest.mark.parametrize(
-    ("act", "words"),
-    [
-        ("os.kill(os.getpid(), 11)", "SIGSEGV"),
-        ("held.append(b'x' * (700 << 20))", "MiB of memory"),
-        ("[][0]", "IndexError"),
-    ],
-)
-def test_findings_are_reported_with_their_input(act: str, words: str, tmp_path: Path) -> None:
-    """A reader that crashes, takes too much memory or raises a wrong exception. Each finding has the bytes that caused
-    it.
-    """
-    module = tmp_path / "sitecustomize.py"
-    module.write_text(
-        "import os\nfrom tests.fuzz import targets\nheld = []\n"
-        f"def read(path):\n    if path.read_bytes() != b'sound':\n        {act}\n"
-        "targets.TARGETS['planted'] = targets.Target(lambda: [b'sound'], read)\n"
-    )
-    outcome = attack("planted", seed=0, seconds=60, path=tmp_path)
-    assert words in outcome.finding
-    assert outcome.raw not in (b"", b"sound")
-    assert outcome.save(tmp_path).read_bytes() == outcome.raw
+@pytest.mark.parametrize("kind", READERS)
+@FEW
+@given(drawn=st.data())
+def test_damaged_files_are_read_or_refused(kind: str, drawn: st.DataObject, tmp_path: Path) -> None:
+    """Bytes are changed, or the end is cut off."""
+    _, reader, refusal_type = READERS[kind]
+    content = bytearray(drawn.draw(st.sampled_from(valid_contents(kind))))
+    for place in drawn.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=8)):
+        content[place] = drawn.draw(st.integers(0, 255))
+    path = tmp_path / f"file.{kind}"
+    path.write_bytes(content[: drawn.draw(st.integers(0, len(content)) | st.just(len(content)))])
+    valid_or_refused(lambda: reader(path), refusal_type)
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_valid_files_are_read(kind: str, tmp_path: Path) -> None:
+    for content in valid_contents(kind):
+        (tmp_path / f"file.{kind}").write_bytes(content)
+        READERS[kind][1](tmp_path / f"file.{kind}")
 
 
 @pytest.mark.parametrize("name", sorted(name for name in DATASETS if origins.CATALOGUE[name]))

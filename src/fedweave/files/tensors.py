@@ -67,7 +67,7 @@ class _Archive:
             GlobalName("torch", "Size"): _build_size,
             **{GlobalName("torch", name): _refuse for name in _DTYPES},
         }
-        return Unpickler(raw, builders, self.storage, steps=len(raw)).load()
+        return Unpickler(raw, builders, self.storage).load()
 
     def storage(self, pid: Any) -> Tensor:
         """The storage of ("storage", type, key, place, elements) as a vector."""

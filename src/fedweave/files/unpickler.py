@@ -6,22 +6,18 @@ instructions below are allowed. Each takes at most a few times the memory and ti
 
 import io
 import pickle
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-MAX_STEPS = 2_000_000  # instructions in one pickle; the largest real one, PubMed's graph, has 180,000
 _MAX_KEY = 1 << 60  # larger numbers can be chosen so that they all collide in a dictionary
 _MAX_KEY_LENGTH = 10_000
 _MAX_KEY_PARTS = 8
-_MAX_MEMO_INDEX = 1 << 32
 
+# Those of protocol 2, which `torch.save` writes.
 _INSTRUCTIONS = (
-    "PROTO FRAME STOP MARK POP NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT "
-    "STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8 UNICODE BINUNICODE "
-    "SHORT_BINUNICODE BINUNICODE8 EMPTY_LIST APPEND APPENDS LIST EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_DICT "
-    "DICT SETITEM SETITEMS GET BINGET LONG_BINGET PUT BINPUT LONG_BINPUT MEMOIZE GLOBAL STACK_GLOBAL REDUCE NEWOBJ "
-    "BUILD BINPERSID"
+    "PROTO STOP MARK POP NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 LONG4 BINFLOAT BINUNICODE EMPTY_LIST "
+    "APPEND APPENDS EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_DICT SETITEM SETITEMS BINGET LONG_BINGET BINPUT "
+    "LONG_BINPUT GLOBAL REDUCE BINPERSID"
 )
 
 
@@ -36,41 +32,16 @@ Builder = Callable[[tuple[Any, ...]], Any]
 Persistent = Callable[[Any], Any]
 
 
-class PendingObject(ABC):
-    """Stands for an object whose state comes later in the pickle, and is then replaced by that object."""
-
-    value: Any = None
-    done = False
-
-    def complete(self, state: Any) -> Any:
-        """The object that `build` returns; a second state is refused."""
-        if self.done:
-            raise pickle.UnpicklingError("an object has two states")
-        self.value, self.done = self.build(state), True
-        return self.value
-
-    @abstractmethod
-    def build(self, state: Any) -> Any:
-        """The object of this state."""
-
-
 class Unpickler(pickle._Unpickler):
-    """Reads one pickle of plain values and of objects of `builders`; text of Python 2 is read as Latin-1.
+    """Reads one pickle of plain values and of objects of `builders`.
 
     It derives from Python's unpickler in Python: nine bytes are enough to make the one in C allocate 32 GiB for its
     memo.
     """
 
-    def __init__(
-        self,
-        raw: bytes,
-        builders: Mapping[GlobalName, Builder],
-        persistent: Persistent | None = None,
-        steps: int = MAX_STEPS,
-    ) -> None:
-        super().__init__(io.BytesIO(raw), encoding="latin1")
-        self.raw, self.builders, self.persistent = raw, builders, persistent
-        self.steps = steps
+    def __init__(self, raw: bytes, builders: Mapping[GlobalName, Builder], persistent: Persistent) -> None:
+        super().__init__(io.BytesIO(raw))
+        self.builders, self.persistent = builders, persistent
 
     def find_class(self, module: str, name: str) -> GlobalName:
         """The name itself; raises UnpicklingError if there is no builder for it."""
@@ -80,15 +51,8 @@ class Unpickler(pickle._Unpickler):
         return global_name
 
     def persistent_load(self, pid: Any) -> Any:
-        """The object with the identity `pid` outside of the pickle, if such objects are supported."""
-        if self.persistent is None:
-            raise pickle.UnpicklingError("refers to a place outside of itself")
+        """The object with the identity `pid` outside of the pickle."""
         return self.persistent(pid)
-
-    def load(self) -> Any:
-        """The value of the pickle; raises UnpicklingError, or an error of a builder, if it is damaged."""
-        value = super().load()
-        return value.value if isinstance(value, PendingObject) else value
 
 
 def _target(machine: Any, kind: type) -> Any:
@@ -123,10 +87,6 @@ def _appends(machine: Any) -> None:
     _target(machine, list).extend(items)
 
 
-def _pair_items(items: list[Any]) -> list[tuple[Any, Any]]:
-    return [(_check_key(key), value) for key, value in zip(items[::2], items[1::2], strict=True)]
-
-
 def _set_item(machine: Any) -> None:
     value, key = machine.stack.pop(), machine.stack.pop()
     _target(machine, dict)[_check_key(key)] = value
@@ -134,37 +94,8 @@ def _set_item(machine: Any) -> None:
 
 def _set_items(machine: Any) -> None:
     items = machine.pop_mark()
-    _target(machine, dict).update(_pair_items(items))
-
-
-def _dict(machine: Any) -> None:
-    items = machine.pop_mark()  # before `append` is looked up, which it replaces
-    machine.append(dict(_pair_items(items)))
-
-
-def _get(instruction: Callable[[Any], None]) -> Callable[[Any], None]:
-    def step(machine: Any) -> None:
-        instruction(machine)
-        value = machine.stack[-1]
-        if isinstance(value, PendingObject) and value.done:
-            machine.stack[-1] = value.value
-
-    return step
-
-
-def _put(machine: Any) -> None:
-    index = int(machine.readline()[:-1])
-    if not 0 <= index < _MAX_MEMO_INDEX:
-        raise pickle.UnpicklingError(f"memo index {index} is out of range")
-    machine.memo[index] = machine.stack[-1]
-
-
-def _bytearray(machine: Any) -> None:
-    """Push bytes, not a bytearray: Python's instruction allocates the bytearray before it reads the file."""
-    size = int.from_bytes(machine.read(8), "little")
-    if size > len(machine.raw):
-        raise pickle.UnpicklingError("it ends within a bytearray")
-    machine.append(machine.read(size))
+    pairs = zip(items[::2], items[1::2], strict=True)
+    _target(machine, dict).update((_check_key(key), value) for key, value in pairs)
 
 
 def _reduce(machine: Any) -> None:
@@ -174,34 +105,12 @@ def _reduce(machine: Any) -> None:
     machine.stack[-1] = machine.builders[name](arguments)
 
 
-def _build(machine: Any) -> None:
-    state, record = machine.stack.pop(), machine.stack[-1]
-    if not isinstance(record, PendingObject):
-        raise pickle.UnpicklingError("gives a state to what has none")
-    machine.stack[-1] = record.complete(state)
-
-
-def _count_steps(instruction: Callable[[Any], None]) -> Callable[[Any], None]:
-    def step(machine: Any) -> None:
-        machine.steps -= 1
-        if machine.steps < 0:
-            raise pickle.UnpicklingError("has too many instructions")
-        instruction(machine)
-
-    return step
-
-
 _REPLACEMENTS: dict[str, Callable[[Any], None]] = {
     "APPEND": _append,
     "APPENDS": _appends,
     "SETITEM": _set_item,
     "SETITEMS": _set_items,
-    "DICT": _dict,
-    "PUT": _put,
-    "BYTEARRAY8": _bytearray,
     "REDUCE": _reduce,
-    "NEWOBJ": _reduce,  # a builder treats cls.__new__(cls, *arguments) like cls(*arguments)
-    "BUILD": _build,
 }
 
 
@@ -215,8 +124,7 @@ class _InstructionTable(dict[int, Callable[[Any], None]]):
 def _build_table() -> _InstructionTable:
     codes = {name: getattr(pickle, name)[0] for name in _INSTRUCTIONS.split()}
     steps = {name: _REPLACEMENTS.get(name, pickle._Unpickler.dispatch[code]) for name, code in codes.items()}
-    steps |= {name: _get(steps[name]) for name in ("GET", "BINGET", "LONG_BINGET")}
-    return _InstructionTable({codes[name]: _count_steps(step) for name, step in steps.items()})
+    return _InstructionTable({codes[name]: step for name, step in steps.items()})
 
 
 Unpickler.dispatch = _build_table()

@@ -5,7 +5,7 @@ import dataclasses
 import math
 import re
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -20,11 +20,8 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="DataclassInstance")
 LARGEST_WHOLE = 2**31 - 1  # of a whole number without a bound of its own
 LARGEST_REAL = 1e30  # of any other number: its square is still finite in float64, and it is in float32
-DEEPEST = 64  # levels of a YAML file; the parser itself crashes at some ten thousand
-MOST_NODES = 1_000_000  # values of a YAML file; those behind an alias count at every use
 LONGEST_PROBLEM = 200  # characters of a message of the parser
 MOST_SEEDS = 1000
-MOST_BYTES = 16 * 2**20  # of a YAML file
 
 
 def construct(cls: type[T], block: object, key: str, **fixed: object) -> T:
@@ -203,11 +200,6 @@ def read_yaml(path: Path, empty: dict[str, Any] | None = None) -> dict[str, Any]
         raise BadInput(
             f"{path}: not found; run from the project folder, or write it with: fedweave study use {example()}"
         )
-    if path.stat().st_size > MOST_BYTES:
-        raise BadInput(
-            f"{path}: larger than {MOST_BYTES >> 20} MiB, which is not a file of settings; "
-            f"see: fedweave study show {example()}"
-        )
     try:
         loaded = load_yaml(path.read_text(encoding="utf-8"))
     except BadInput as error:
@@ -228,7 +220,7 @@ def load_yaml(text: str) -> Any:
     """Plain data of a YAML 1.2 text, which is the dialect of DVC: `010` is 10, `yes` and `1:30` are texts.
 
     Raises:
-        BadInput: it is not YAML, names a key twice, nests too deeply, or has other values than texts, numbers, true,
+        BadInput: it is not YAML, names a key twice, or has other values than texts, numbers, true,
             false, null, lists and mappings.
     """
     return copy.deepcopy(_parse_yaml(text))
@@ -239,13 +231,12 @@ def _parse_yaml(text: str) -> Any:
     from ruamel.yaml import YAML
 
     try:
-        _check_depth(YAML(typ="safe").parse(text))
         loaded = YAML(typ="safe").load(text)
+        _check_plain(loaded, "")
     except BadInput:
         raise
     except Exception as error:  # also other errors than YAMLError: numbers and dates that Python refuses
         raise BadInput(_describe_error(error)) from error
-    _count_values(loaded, (), {})
     return loaded
 
 
@@ -259,37 +250,12 @@ def _describe_error(error: Exception) -> str:
     return f"not YAML{place}: {problem[:LONGEST_PROBLEM]}; correct that line"
 
 
-def _check_depth(events: Iterable[Any]) -> None:
-    """Refuse values that nest too deeply for the parser's own recursion, and too many seeds, while the file is read."""
-    depth, seeds, before = 0, -1, ""  # `seeds`: number of seeds so far in a list of seeds, -1 outside of one
-    for event in events:
-        kind = type(event).__name__
-        if seeds >= 0:
-            seeds = -1 if kind == "SequenceEndEvent" else seeds + 1
-        elif kind == "SequenceStartEvent" and before == "seeds":
-            seeds = 0
-        before = getattr(event, "value", "")
-        if seeds > MOST_SEEDS:
-            raise BadInput(f"line {event.start_mark.line + 1}: seeds: more than {MOST_SEEDS} of them; give fewer")
-        depth += kind.endswith("StartEvent") - kind.endswith("EndEvent")
-        if depth > DEEPEST:
-            raise BadInput(f"line {event.start_mark.line + 1}: nested deeper than {DEEPEST} levels; correct that line")
-
-
-def _count_values(value: Any, above: tuple[tuple[str, int], ...], counts: dict[int, int]) -> int:
-    """Number of values in `value`, aliases included; `above` are the keys and identities of the blocks around it."""
-    where = ".".join(key for key, _ in above) or "the whole file"
-    if value is None or isinstance(value, bool | int | float | str):
-        return 1
-    if not isinstance(value, dict | list):
+def _check_plain(value: Any, where: str) -> None:
+    """Refuse values that are not data of JSON, such as dates; `where` is the key of `value`."""
+    if isinstance(value, dict | list):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            _check_plain(item, f"{where}.{key}".removeprefix("."))
+    elif value is not None and not isinstance(value, bool | int | float | str):
         raise BadInput(
             f"{where}: {format_value(value)} is a {type(value).__name__}; write it in quotes if it is a text"
         )
-    if any(identity == id(value) for _, identity in above):
-        raise BadInput(f"{where}: an alias is inside of the value that it names; write the values out")
-    if id(value) not in counts:
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        counts[id(value)] = 1 + sum(_count_values(item, (*above, (str(key), id(value))), counts) for key, item in items)
-    if counts[id(value)] > MOST_NODES:
-        raise BadInput(f"{where}: more than {MOST_NODES} values, aliases written out; make it smaller")
-    return counts[id(value)]

@@ -14,7 +14,6 @@ from fedweave.data.base import Dataset, symmetrise_edges
 from fedweave.data.registry import dataset
 from fedweave.files.arrays import read_npz
 from fedweave.files.atomic import read
-from fedweave.files.sparse import build_csr, to_dense
 
 CSR = ("data", "indices", "indptr", "shape")
 MAX_BYTES = 1 << 28  # bytes of the arrays of an Amazon file; the larger one has 32 MB
@@ -37,22 +36,24 @@ def amazon(name: str, folder: str, root: Path) -> Dataset:
     """Amazon Computers or Photo; edges made undirected, attributes 0 or 1.
 
     Raises:
-        BadInput: the file is damaged, or its matrices are not what they say.
+        BadInput: the file is damaged.
     """
     path = root / "Amazon" / folder / "raw" / f"amazon_electronics_{folder.lower()}.npz"
     return read(path, partial(_read_amazon, name), "run the download stage again")
 
 
 def _read_amazon(name: str, path: Path) -> Dataset:
+    """The graph of a file whose digest has been checked; scipy trusts the indices in it."""
+    from scipy.sparse import csr_matrix
+
     names = [f"{part}_{key}" for part in ("attr", "adj") for key in CSR]
     stored = read_npz(path, ["labels", *names], MAX_BYTES)
-    attributes, links = (build_csr(*(stored[f"{part}_{key}"] for key in CSR)) for part in ("attr", "adj"))
-    x, y = to_dense(attributes), stored["labels"]
-    if y.shape != (len(x),) or y.dtype.kind not in "iu" or links.shape != (len(x), len(x)):
-        raise ValueError(f"{len(x)} nodes, labels of shape {y.shape}, and links of shape {links.shape}")
+    (*attributes, size), (*links, _) = ([stored[f"{part}_{key}"] for key in CSR] for part in ("attr", "adj"))
+    x = csr_matrix(tuple(attributes), shape=tuple(size)).astype(np.float32).toarray()
+    y, (_, columns, starts) = stored["labels"], links
     x[x > 0] = 1
-    rows = np.repeat(np.arange(len(x)), np.diff(links.indptr))
-    edges = symmetrise_edges(np.stack([rows, links.indices]), len(x))
+    rows = np.repeat(np.arange(len(x)), np.diff(starts))
+    edges = symmetrise_edges(np.stack([rows, columns]), len(x))
     return Dataset(name, "graph", x, y.astype(np.int64), classes=int(y.max()) + 1, edges=edges)
 
 

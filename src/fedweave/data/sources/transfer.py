@@ -8,37 +8,29 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from http.client import HTTPException, InvalidURL
 from pathlib import Path
 from typing import IO, Any, BinaryIO, NamedTuple
-from urllib.error import HTTPError
 from urllib.parse import quote
 
-from fedweave.data.sources import web
-from fedweave.data.sources.web import Deadline, SizeLimitError, SourceError, check_size
 from fedweave.errors import BadInput, format_value
 from fedweave.files.atomic import atomic_path, write_atomic
 
 Progress = Callable[[str, int, int | None], None]  # file, bytes done, bytes in all
-CHUNK = 1 << 20
+CHUNK = 1 << 16
 ATTEMPTS = 3
+TIMEOUT = 30.0  # seconds without a byte after which a connection is given up
+MIB = 2**20
 MAX_BYTES = 4 << 30  # bytes of a file without a limit of its own
 MAX_SIDECAR_BYTES = 4096  # bytes of a file that holds a sum
 SUM = re.compile(rb"[0-9a-fA-F]{64}(?=\s|$)")
 
-__all__ = [
-    "CHUNK",
-    "Progress",
-    "SourceError",
-    "extract",
-    "fetch",
-    "fetch_published_digest",
-    "join",
-    "matches",
-    "read_recorded_digest",
-    "record_digest",
-    "sidecar",
-]
+
+class SourceError(Exception):
+    """This source cannot give the file; the message says which source and why."""
+
+
+class SizeLimitError(SourceError):
+    """The source has more bytes than the file can have."""
 
 
 def is_url(source: str) -> bool:
@@ -113,36 +105,75 @@ def fetch(source: str, target: Path, expected: str | None, progress: Progress | 
         limit: largest size of the file in bytes.
 
     Raises:
-        SourceError: the source does not exist, breaks off, takes too long, is too large, or has another digest.
+        SourceError: the source does not exist, breaks off, is too large, or has another digest.
     """
     if not is_url(source):
         _copy(Path(source), target, expected, progress, limit)
-    elif source.lower().startswith(("http://", "https://")):
-        _download(source, target, expected, progress, limit)
-    else:
-        raise SourceError(f"{source} (not an address that begins with http:// or https://)")
-
-
-def _download(source: str, target: Path, expected: str | None, progress: Progress | None, limit: int) -> None:
+        return
     part = target.with_name(f".{target.name}.part")
     part.parent.mkdir(parents=True, exist_ok=True)
-    resumed = part.exists() and expected is not None
-    if not resumed:
+    if expected is None:
         part.unlink(missing_ok=True)
+    resumed = part.exists()
     try:
-        _complete(source, part, target.name, progress, limit)
+        _download(source, part, progress, limit, target.name)
     except SourceError as error:
-        useless = expected is None or isinstance(error, SizeLimitError) or not part.exists() or not part.stat().st_size
-        if useless:  # a later attempt could not continue from it
+        is_empty = part.exists() and not part.stat().st_size
+        if expected is None or is_empty or isinstance(error, SizeLimitError):  # nothing to continue from
             part.unlink(missing_ok=True)
         raise
-    if matches(part, expected) and part.stat().st_size:
+    if part.stat().st_size and matches(part, expected):
         part.replace(target)
         return
     part.unlink()
     if not resumed:
         raise SourceError(f"{source} ({f'damaged: not {expected}' if expected else 'empty'})")
-    _download(source, target, expected, progress, limit)  # the old part was damaged: once more from the start
+    fetch(source, target, expected, progress, limit)  # the old part was damaged: once more from the start
+
+
+def _download(url: str, part: Path, progress: Progress | None, limit: int, name: str) -> None:
+    """Append to `part` until the file is complete; connect again after a connection breaks off."""
+    import requests  # here, because few programs that import fedweave download anything
+
+    for attempt in range(1, ATTEMPTS + 1):
+        start = part.stat().st_size if part.exists() else 0
+        headers = {"User-Agent": "fedweave", "Accept-Encoding": "identity"}
+        headers |= {"Range": f"bytes={start}-"} if start else {}
+        try:
+            with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as response:
+                if start and response.status_code == requests.codes.requested_range_not_satisfiable:
+                    part.unlink()  # it is longer than the file: begin again
+                    continue
+                _check_answer(url, response.url, response.status_code)
+                start = start if response.status_code == requests.codes.partial_content else 0
+                length = response.headers.get("Content-Length", "")
+                total = start + int(length) if length.isdecimal() else None
+                check_size(total or 0, limit, url)
+                with part.open("ab" if start else "wb") as file:
+                    reporter = progress and ProgressReporter(progress, name, total)
+                    _write_blocks(response.iter_content(CHUNK), file, url, limit, reporter, start)
+            return
+        except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError) as error:
+            if attempt == ATTEMPTS:
+                raise SourceError(f"{url} ({_reason(error)})") from error
+        except (requests.RequestException, ValueError) as error:  # ValueError: an address that cannot be parsed
+            raise SourceError(f"{url} ({_reason(error)})") from error
+    raise SourceError(f"{url} (HTTP 416)")
+
+
+def _check_answer(url: str, answered: str, status: int) -> None:
+    """Refuse an answer without the file, and one that came unencrypted to an encrypted request: it can be forged."""
+    if status not in (200, 206):
+        raise SourceError(f"{url} (HTTP {status})")
+    if url.lower().startswith("https:") and not answered.lower().startswith("https:"):
+        raise SourceError(f"{url} (redirects to {format_value(answered)}, which is not encrypted)")
+
+
+def _reason(error: Exception) -> str:
+    """The inner error of one of requests, in one line without the names of its objects."""
+    inner = error.args[0] if error.args and isinstance(error.args[0], Exception) else error
+    text = str(getattr(inner, "reason", inner)).split("): ", 1)[-1]
+    return f"broke off: {text}" if "IncompleteRead" in text else format_value(text)[1:-1]
 
 
 def _copy(source: Path, target: Path, expected: str | None, progress: Progress | None, limit: int) -> None:
@@ -150,68 +181,26 @@ def _copy(source: Path, target: Path, expected: str | None, progress: Progress |
         if not source.is_file():
             raise SourceError(f"{source} (not there)")
         size = source.stat().st_size
+        check_size(size, limit, str(source))
+        with source.open("rb") as reader, atomic_path(target) as temporary:
+            with temporary.open("wb") as writer:
+                blocks = iter(partial(reader.read, CHUNK), b"")
+                reporter = progress and ProgressReporter(progress, target.name, size)
+                _write_blocks(blocks, writer, str(source), limit, reporter)
+            if not matches(temporary, expected):
+                raise SourceError(f"{source} (damaged: not {expected})")
     except OSError as error:  # such as a name that is too long
-        raise SourceError(f"{format_value(str(source))} ({error.strerror})") from error
-    check_size(size, limit, str(source))
-    with atomic_path(target) as temporary:
-        try:
-            with source.open("rb") as reader, temporary.open("wb") as writer:
-                _write_blocks(
-                    iter(partial(reader.read, CHUNK), b""),
-                    writer,
-                    str(source),
-                    limit,
-                    progress and ProgressReporter(progress, target.name, size),
-                )
-        except OSError as error:
-            raise SourceError(f"{source} ({error})") from error
-        if not matches(temporary, expected):
-            raise SourceError(f"{source} (damaged: not {expected})")
+        raise SourceError(f"{format_value(str(source))} ({error})") from error
 
 
-def _complete(url: str, part: Path, name: str, progress: Progress | None, limit: int) -> None:
-    """Append to `part` until the file is complete; connect again after a connection breaks off."""
-    with Deadline(web.TOTAL_TIMEOUT) as deadline:
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                return _append(url, part, name, progress, limit, deadline)
-            except HTTPError as error:
-                error.close()
-                if error.code != 416 or not part.exists():
-                    reason = f": {format_value(str(error.reason))}" if 300 <= error.code < 400 else ""
-                    raise SourceError(f"{url} (HTTP {error.code}{reason})") from error
-                part.unlink()  # the part is longer than the file: begin again
-            except (ValueError, InvalidURL) as error:
-                raise SourceError(f"{url} ({_describe_invalid_address(error)})") from error
-            except (OSError, HTTPException) as error:
-                if deadline.is_over:
-                    raise SourceError(f"{url} (took longer than {web.TOTAL_TIMEOUT:g} s)") from error
-                if attempt == ATTEMPTS:
-                    raise SourceError(f"{url} ({_reason(error)})") from error
-    raise SourceError(f"{url} (HTTP 416)")
+def check_size(size: int, limit: int, source: str) -> None:
+    """Refuse more than `limit` bytes.
 
-
-def _describe_invalid_address(error: Exception) -> str:
-    """What is wrong with an address, which may be the one that the source redirects to."""
-    return f"it is, or leads to, an invalid address: {format_value(str(error))}"
-
-
-def _reason(error: Exception) -> str:
-    return str(getattr(error, "reason", error)) or type(error).__name__
-
-
-def _append(url: str, part: Path, name: str, progress: Progress | None, limit: int, deadline: Deadline) -> None:
-    start = part.stat().st_size if part.exists() else 0
-    with web.open_url(url, start, deadline) as response:
-        start = start if response.status == 206 else 0
-        announced = web.content_length(response, url)
-        total = None if announced is None else start + announced
-        check_size(total or 0, limit, url)
-        with part.open("ab" if start else "wb") as file:
-            body = web.read_blocks(response, url, CHUNK, deadline)
-            done = _write_blocks(body, file, url, limit, progress and ProgressReporter(progress, name, total), start)
-    if total is not None and done < total:
-        raise ConnectionError(f"broke off after {done} of {total} bytes")
+    Raises:
+        SizeLimitError: naming the source.
+    """
+    if size > limit:
+        raise SizeLimitError(f"{source} (larger than {limit / MIB:.4g} MiB, which this file cannot be)")
 
 
 class ProgressReporter(NamedTuple):

@@ -1,7 +1,6 @@
-"""Valid files of every kind, which the fuzzer damages."""
+"""Valid files of every kind that may come from elsewhere, as bytes; tests damage them."""
 
 import io
-import pickle
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -11,31 +10,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-
-
-def pickles() -> list[bytes]:
-    """Every kind of content, in every protocol."""
-
-    content = {
-        "a": np.arange(6.0).reshape(2, 3),
-        "b": [1, "x"],
-        "f": np.asfortranarray(np.eye(2, dtype=">i4")),
-        "s": np.float32(3),
-    }
-    odd = [
-        np.array(["ab", "c"]),
-        np.array([b"x"]),
-        np.array([True]),
-        np.array([np.arange(2), None], dtype=object),
-        b"raw",
-        1 << 70,
-    ]
-    return [pickle.dumps(value, protocol) for value in (content, odd) for protocol in (0, 2, 3, 4, 5)]
-
-
-def audited() -> list[bytes]:
-    """A dictionary of an array and a list."""
-    return [pickle.dumps({"a": np.arange(6.0).reshape(2, 3), "b": [1, "x"]}, protocol=2)]
 
 
 def arrays() -> list[bytes]:
@@ -76,16 +50,6 @@ def _written(write: Callable[[Path], object], suffix: str) -> bytes:
     with TemporaryDirectory() as folder:
         write(Path(folder) / f"file{suffix}")
         return (Path(folder) / f"file{suffix}").read_bytes()
-
-
-def amazon() -> list[bytes]:
-    """A small graph in the format of Amazon's files."""
-    columns, starts = np.arange(3, dtype=np.int32), np.arange(4, dtype=np.int32)
-    matrix = {"data": np.ones(3, np.float32), "indices": columns, "indptr": starts, "shape": [3, 3]}
-    content = {f"{part}_{key}": np.asarray(value) for part in ("adj", "attr") for key, value in matrix.items()}
-    file = io.BytesIO()
-    np.savez(file, labels=np.array([0, 1, 1]), **content)
-    return [file.getvalue()]
 
 
 def tables() -> list[bytes]:
@@ -167,16 +131,3 @@ def zips() -> list[bytes]:
             archive.writestr("m", b"x" * 50)
         files.append(packed.getvalue())
     return files
-
-
-def studies() -> list[bytes]:
-    """The project's own studies, and further forms of YAML."""
-    root = Path(__file__).resolve().parents[2]
-    files = [root / "params.yaml", *sorted((root / "studies").glob("*.yaml"))]
-    odd = b"a: &x [1, 2.5e3, 0x1f, 2001-01-01, ~, 'q', \"\\u00e9\"]\nb: *x\n<<: {c: !!str 3}\n? d\n: |\n  text\n"
-    return [odd, *(file.read_bytes()[:1500] for file in files if file.is_file())]
-
-
-def contents() -> list[bytes]:
-    """One valid file of each format, after a byte that selects a data set."""
-    return [b"\0" + raw for make in (audited, arrays, amazon, tables, zips) for raw in make()]
