@@ -60,10 +60,7 @@ LEGEND = (
         "before the mean, against the leader (corrected over all pairs): ≈ equivalent (margin: {margins}), "
         f"? open ({NOTHING_SHOWN})",
     ),
-    (
-        (results.RULE,),
-        "[control]: a rule without a model, from each client's training rows; it has no seeds, no rank and no test",
-    ),
+    ((results.RULE,), "[control]: a rule, or a model that an analyst would fit; it has no seeds, no rank and no test"),
     (
         (results.POOLED,),
         "[not federated]: a control that trains one model on the pooled rows of all clients; no rank and no test",

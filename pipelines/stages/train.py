@@ -39,7 +39,7 @@ def main(key: str) -> None:
         result = f"test {name} {score:.4g}" if math.isfinite(score) else f"no client has a finite test {name}"
         print(f"{key}, seed {seed}: {result}", flush=True)
     machine.write(paths.run(study.name, key) / "system.csv", load)
-    archive.write(paths.run(study.name, key), prepared, histories)
+    archive.write(paths.run(study.name, key), prepared, histories, controls=paths.STATE / "controls")
     check(*params_entries.run_entries(run.name, run.method, key))
     checkpoint_files.remove(checkpoints, prepared.run)
 

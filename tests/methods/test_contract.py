@@ -204,6 +204,7 @@ TRAFFIC: dict[str, Callable[[Any], tuple[float, float]]] = {
     "fedsheafhn": lambda s: (s.B,) * 2,
     "heurpfedla": lambda s: (s.P - s.retained_layers, s.P),
     "ifca": lambda s: (2 * s.P, s.P + 2),  # two clusters
+    "partial_pooling": lambda s: (2 * s.C * s.T, 2 * (s.C * (1 + s.T + s.T * (s.T + 1) / 2) + 1)),
     "pefll": lambda s: (s.P + s.network + 2,) * 2,  # the embedding network, and a vector of 2
     "scaffold": lambda s: (2 * s.P,) * 2,
 }
@@ -224,6 +225,7 @@ def test_traffic_is_that_of_the_page(name: str) -> None:
     norms = [m for m in template.modules() if isinstance(m, torch.nn.BatchNorm2d)]
     made = SimpleNamespace(P=P, B=P - H, D=H // tiny.CLASSES - 1, C=tiny.CLASSES)
     made.BN = sum(p.numel() for m in norms for p in m.parameters())
+    made.T = federation.shared["x"][0].numel() + 2 if kind == "rows" else 0  # β, and a standard deviation
     if name == "fedproto":
         labels = federation.shared["y"]
         made.own = sum(len(labels[rows[rows >= 0]].unique()) for rows in federation.train) / clients

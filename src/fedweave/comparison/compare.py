@@ -261,7 +261,9 @@ def _train_run(plan: Plan, run: RunSpec, folder: Path, bar: ProgressBar) -> None
     bar.end_method(prepared.rounds, run.seeds)
     (run_folder / "run.json").unlink(missing_ok=True)
     write_atomic(run_folder / "code.json", json.dumps({"code": code}) + "\n")
-    archive.write(run_folder, prepared, histories, others=further_rounds.find_stored_states(checkpoints, run))
+    others = further_rounds.find_stored_states(checkpoints, run)
+    controls = None if len(plan.study.runs) == 1 else folder / ".fedweave" / "controls"  # for a board
+    archive.write(run_folder, prepared, histories, others=others, controls=controls)
     checkpoint_files.remove(checkpoints, run)
 
 

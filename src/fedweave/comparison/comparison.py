@@ -55,7 +55,10 @@ class Comparison:
 
     def __str__(self) -> str:
         board = self.leaderboard()
-        return "\n".join([repr(self), format_text(board, self.controls()), *explain_words(board, self.study)])
+        one_task = len({run.task for run in self.study.runs}) == 1
+        line = results.name_unbeaten_control(self.study, self.board) if one_task else ""
+        first = [f"{line[0].upper()}{line[1:]}."] if line else []
+        return "\n".join([repr(self), *first, format_text(board, self.controls()), *explain_words(board, self.study)])
 
     def _repr_html_(self) -> str:
         board = self.leaderboard()

@@ -12,21 +12,29 @@ from fedweave.graphs.quality import ALIKE, VARIATION, quality
 from fedweave.graphs.setting import is_control
 from fedweave.metrics import unit
 from fedweave.prediction.input_description import read_description
-from fedweave.results import RULE, format_score, methods_not_above, missing_score_note, sampling_note, unconverged_rows
+from fedweave.results import (
+    RULE,
+    format_score,
+    methods_not_above,
+    missing_score_note,
+    name_unbeaten_control,
+    sampling_note,
+    unconverged_rows,
+)
 from fedweave.results.nonfinite import nonfinite_outputs_note
 from fedweave.results.selection import progress
 from fedweave.results.verdicts import describe_parts, join_names, reason_without_power
 
 
 def collect_warnings(comparison: Origin) -> list[str]:
-    """One line each: training was too short, no method is above a control, clients are too small or too few.
+    """One line each: no method is above a control, training was too short, clients are too small or too few.
 
     Args:
         comparison: of one task.
     """
     return [
-        *_find_unconverged_methods(comparison),
         *_compare_with_controls(comparison),
+        *_find_unconverged_methods(comparison),
         *_find_uniform_graphs(comparison),
         *_notes(comparison),
         *_describe_test_power(comparison),
@@ -76,17 +84,15 @@ def _compare_with_controls(comparison: Origin) -> list[str]:
 
 
 def _compare_with_rules(comparison: Origin, board: pd.DataFrame, higher: bool) -> list[str]:
-    """The best rule without a model, if methods are not better than it, and the clients that have no score."""
+    """The best control, if methods are not better than it, and the clients that have no score."""
     lines = []
     rules = comparison.controls()
     for rule in rules[rules["mean"].notna() & (rules["kind"] == RULE)].to_dict("records")[:1]:
         below = methods_not_above(board, rule, higher)
         metric = str(rule["metric"])
-        best, value = (
-            f"{format_score(score, np.nan, metric)}{unit(metric)}" for score in (board["mean"].iloc[0], rule["mean"])
-        )
-        if len(below) == len(board):
-            lines.append(f"no method is above the control {rule['control']!r}: {best} against {value}")
+        value = f"{format_score(rule['mean'], np.nan, metric)}{unit(metric)}"
+        if line := name_unbeaten_control(comparison.study, comparison.board):
+            lines.append(line)
         elif below:
             lines.append(f"not above the control {rule['control']!r} ({value}): {join_names(below)}")
     task, runs = comparison.study.runs[0].task, [*comparison.study.runs]

@@ -49,8 +49,8 @@ def recommend(
     """Should these clients collaborate, with which method, and what should each of them deploy?
 
     Methods race on validation rows: a quarter of the rounds with all settings, then half of the rounds with the better
-    ones. The finalists and the controls (Local, FedAvg, FedAvg-FT, a model on pooled rows, rules without a model) are
-    trained with new seeds and judged once on test rows.
+    ones. The finalists and the controls (Local, FedAvg, FedAvg-FT, a model on pooled rows, rules, and what an analyst
+    would fit) are trained with new seeds and judged once on test rows.
 
     Args:
         federation: the clients and their data; every client needs validation rows.
@@ -289,7 +289,9 @@ class Recommender:
         """Write files and page, and read the recommendation from them."""
         run = comparison.runs[selected.name]
         metric, higher, slope = str(run.info["metric"]), run.higher_is_better, finals.slope(run)
-        lines = sentences.lines(answer, metric, higher, rows, slope)
+        board = results.board(comparison.study, results.clients(comparison.study))
+        control = results.name_unbeaten_control(comparison.study, board)
+        lines = sentences.lines(answer, metric, higher, rows, slope, control)
         notes += _explain_missing_graph_tests(answer, comparison)
         if no_power := reason_without_power([*comparison.runs.values()], results.clients(comparison.study)):
             notes.append(no_power)

@@ -27,10 +27,11 @@ class Line(NamedTuple):
 
 
 def lines(
-    answer: Answers, metric: str, higher_is_better: bool, rows: pd.DataFrame, slope: Sequence[float]
+    answer: Answers, metric: str, higher_is_better: bool, rows: pd.DataFrame, slope: Sequence[float], control: str = ""
 ) -> list[Line]:
-    """The recommendation in words, the deployment first."""
+    """The recommendation in words: a `control` that is better than every method, and then the deployment."""
     sentences = [
+        Line("Controls", control and f"{control[0].upper()}{control[1:]}."),
         Line("Deploy", deployment(answer)),
         Line("Does collaboration pay?", collaboration_benefit(answer, metric)),
         Line("For each client", client_gains(answer)),

@@ -65,7 +65,7 @@ def summary(study: Study, tables: Tables) -> list[SummaryLine]:
     ]
     warnings = _summarise_warnings(control_sentences, len(parts))
     unjudged, leaders = _leaders(study, tables, [*parts], reasons)
-    first = [*unjudged, *rule_sentences, *warnings, *leaders, *notes, *upper_bound(study, tables)]
+    first = [*rule_sentences, *unjudged, *warnings, *leaders, *notes, *upper_bound(study, tables)]
     return [
         *_under_trained(parts),
         SummaryLine(

@@ -177,7 +177,7 @@ def _format_range(numbers: Iterable[int]) -> str:
 
 
 def _controls(table: pd.DataFrame) -> list[tuple[str, str]]:
-    """Name and score of every rule without a model."""
+    """Name and score of every control without a rank."""
     return [(row["method"], row["score"]) for row in results.control_rows(table)]
 
 

@@ -11,6 +11,7 @@ from fedweave.results.references import (
     controls,
     methods_not_above,
     missing_score_note,
+    name_unbeaten_control,
     pooling_note,
     sampling_note,
 )
@@ -80,6 +81,7 @@ __all__ = [
     "measures",
     "methods_not_above",
     "missing_score_note",
+    "name_unbeaten_control",
     "part_numbers",
     "pooling_note",
     "portrait",

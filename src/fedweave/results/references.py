@@ -1,7 +1,8 @@
-"""Controls that are not ranked: rules without a model, and one model trained on the pooled rows of all clients.
+"""Controls that are not ranked: rules, models that an analyst would fit, and models of the pooled rows of all clients.
 
-A rule predicts the most frequent class, the training mean or the last value. The pooled model is not federated
-learning: it is an upper bound that privacy forbids.
+A rule predicts the most frequent class, the training mean or the last value. An analyst fits a linear model or boosting
+to each client, or partial pooling to all. A model of pooled rows is not federated learning: it is an upper bound that
+privacy forbids.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,11 +12,12 @@ import numpy as np
 import pandas as pd
 
 from fedweave.errors import format_count
-from fedweave.metrics import METRICS
+from fedweave.metrics import METRICS, unit
 from fedweave.results.formats import format_score
 from fedweave.results.runs import Run, Study, by_task
 from fedweave.results.selection import drop_unscored_clients, select_scores
 from fedweave.runs import selection
+from fedweave.runs.analyst_controls import POOLED as POOLED_BOOSTING
 
 COLUMNS = ["task", "dataset", "setting", "control", "metric", "mean", "client_std", "worst10", "clients", "kind"]
 RULE, POOLED = "control", "not federated"  # kinds of controls
@@ -25,12 +27,14 @@ def controls(study: Study) -> pd.DataFrame:
     """One row per task and control, best first within a task. No control here is ranked or tested as a method.
 
     `mean`, `client_std` and `worst10` are over the clients whose test rows define the metric, which are those of all
-    methods; `clients` counts them. A rule has no seeds; of a pooled model the numbers are averaged over its seeds.
+    methods; `clients` counts them. Numbers of a run on pooled rows are averaged over its seeds; the others have none.
     """
     rows: list[dict[str, Any]] = []
     for task, runs in by_task(study).items():
-        run = next((run for run in runs if run.info.get("controls")), None)
-        parts = [] if run is None else [_row(run, *rule) for rule in run.info["controls"].items()]
+        # A run that was deployed or fitted alone has fewer of them.
+        run, labels = max(runs, key=lambda run: len(run.info.get("controls") or {})), {run.label for run in runs}
+        # A method of the task is no control of it.
+        parts = [_row(run, *rule) for rule in (run.info.get("controls") or {}).items() if rule[0] not in labels]
         parts += [_pooled_row(pooled_run) for pooled_run in study.pooled if pooled_run.task == task]
         order = -1.0 if runs[0].higher_is_better else 1.0
         rows += sorted(parts, key=lambda row: (np.isnan(row["mean"]), order * row["mean"]))
@@ -43,11 +47,27 @@ def methods_not_above(board: pd.DataFrame, rule: Mapping[str, Any], higher_is_be
     return list(board[sign * board["mean"] <= sign * rule["mean"]]["method"])
 
 
+def name_unbeaten_control(study: Study, board: pd.DataFrame) -> str:
+    """A sentence on the best control of the only task of a study, if no method of its `board` is better; else empty."""
+    higher, rules = study.runs[0].higher_is_better, controls(study)
+    rules, scored = rules[(rules["kind"] == RULE) & rules["mean"].notna()], board[board["mean"].notna()]
+    if rules.empty or scored.empty:
+        return ""
+    rule = rules.iloc[0]
+    if len(methods_not_above(scored, rule.to_dict(), higher)) < len(scored):
+        return ""
+    metric = str(rule["metric"])
+    means = (scored["mean"].max() if higher else scored["mean"].min(), rule["mean"])
+    best, value = (f"{format_score(mean, np.nan, metric)}{unit(metric)}" for mean in means)
+    return f"no method is above the control {rule['control']!r}: {best} against {value}"
+
+
 def _row(run: Run, name: str, scores: list[float]) -> dict[str, Any]:
     values = np.array([np.nan if value is None else value for value in scores], dtype=np.float64)
     values = values[np.isfinite(values)]
+    kind = POOLED if name == POOLED_BOOSTING else RULE
     numbers = selection.summarise(values, run.higher_is_better) if len(values) else selection.Summary(*[np.nan] * 3)
-    return {**_control_columns(run, name), **numbers._asdict(), "clients": len(values), "kind": RULE}
+    return {**_control_columns(run, name), **numbers._asdict(), "clients": len(values), "kind": kind}
 
 
 def _control_columns(run: Run, name: str) -> dict[str, Any]:

@@ -2,17 +2,19 @@
 
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedweave.engine.executors import describe
 from fedweave.files.atomic import atomic_path, remove_temporary_files, save_tensors, write_atomic, write_table
 from fedweave.models import parameter_count
 from fedweave.runs import assembly, federations, predictions
+from fedweave.runs.analyst_controls import fit_controls
 from fedweave.runs.dependent_clients import find_parts
 from fedweave.runs.history import ROWS, SPLITS, History, pad_scores, select_rows
 from fedweave.runs.preparation import PreparedRun
@@ -37,6 +39,7 @@ def write(
     histories: dict[int, History],
     answers: dict[str, Any] | None = None,
     others: Mapping[str, Path] | None = None,
+    controls: Path | None = None,
 ) -> None:
     """Write a finished run: evaluations.parquet, rounds.csv, diagnostics.csv, graphs, vectors, models; run.json last.
 
@@ -46,6 +49,8 @@ def write(
         answers: the entries of run.json about predictions, if the data are on other hosts; by default they are made
             here.
         others: files that move into the folder, by their names there.
+        controls: where the outputs of an analyst's controls are kept for other runs on the same rows; None if the run
+            has only the rules without a model.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for old in (folder / "run.json", *(old for pattern in PARTS for old in folder.glob(pattern))):
@@ -67,7 +72,7 @@ def write(
             write_table(folder / file, ("seed", *ROWS[name]._fields), rows)
     for name, path in (others or {}).items():
         path.replace(folder / name)
-    prediction_record = _write_predictions(folder, prepared, histories) if answers is None else answers
+    prediction_record = _write_predictions(folder, prepared, histories, controls) if answers is None else answers
     record = _run_record(prepared, histories) | prediction_record
     write_atomic(folder / "run.json", json.dumps(record, indent=2, default=str) + "\n")
 
@@ -189,9 +194,16 @@ def _write_evaluations(path: Path, histories: dict[int, History], clients: list[
         pq.write_table(table, temporary)
 
 
-def _write_predictions(folder: Path, prepared: PreparedRun, histories: dict[int, History]) -> dict[str, Any]:
+def _write_predictions(
+    folder: Path, prepared: PreparedRun, histories: dict[int, History], controls: Path | None
+) -> dict[str, Any]:
     """Write the predictions of the reported models; returns entries of run.json: type, pooled metric and controls."""
-    record: dict[str, Any] = {"controls": predictions.control_values([prepared.for_seed(seed) for seed in histories])}
+
+    def fitted(split: PreparedRun) -> Mapping[str, Sequence[Tensor]]:
+        return {} if controls is None else fit_controls(split, controls)
+
+    splits = [prepared.for_seed(seed) for seed in histories]
+    record: dict[str, Any] = {"controls": predictions.control_values(splits, fitted)}
     if predictions.has_test_weights(prepared) or not prepared.run.evaluate.predictions:
         reason = predictions.WEIGHTED if predictions.has_test_weights(prepared) else "none: evaluate.predictions is off"
         return {**record, "predictions": reason}
@@ -205,12 +217,14 @@ def _write_predictions(folder: Path, prepared: PreparedRun, histories: dict[int,
         if not dtype.startswith("none"):
             predictions.write(folder / f"predictions-{seed}.npz", table, dtype)
     if not dtype.startswith("none") and prepared.split is None:
-        _write_controls(folder / "controls.npz", prepared, width, dtype)
+        _write_controls(folder / "controls.npz", prepared, fitted, width, dtype)
     return {**record, "pooled": pooled, "predictions": dtype}
 
 
-def _write_controls(path: Path, prepared: PreparedRun, width: int, dtype: str) -> None:
-    rules = predictions.of_controls(prepared, width if prepared.method.task.targets_are == "classes" else 0)
+def _write_controls(
+    path: Path, prepared: PreparedRun, fitted: predictions.FittedControls, width: int, dtype: str
+) -> None:
+    rules = predictions.of_controls(prepared, fitted, width if prepared.method.task.targets_are == "classes" else 0)
     clients = prepared.federation.sample.tolist()
     tables = [predictions.build_table({"test": answers}, clients) for answers in rules.values()]
     stacked = tables[0]._replace(outputs=np.stack([table.outputs for table in tables]))

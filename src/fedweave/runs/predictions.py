@@ -1,10 +1,10 @@
 """Predictions of the reported models for validation and test rows, on disk, so that another metric needs no training.
 
 predictions-SEED.npz has `client`, `row`, `test` [R], `targets` and `outputs` [R, ...], with one entry for each row.
-controls.npz has the same for test rows and rules without a model, with `names` [K] and `outputs` [K, R, ...].
+controls.npz has the same for test rows and controls, with `names` [K] and `outputs` [K, R, ...].
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from fedweave.tensors import trees
 
 LARGEST = 2**25  # most bytes of the outputs of a repetition: as float32 if they fit, else as float16, else not stored
 FILES = ("predictions-*.npz", "controls.npz")
+FittedControls = Callable[[PreparedRun], Mapping[str, Sequence[Tensor]]]
 WEIGHTED = "none: test rows count by weight, which only the metric of the task does"
 
 
@@ -88,44 +89,52 @@ def has_test_weights(prepared: PreparedRun) -> bool:
     return "test_weight" in prepared.federation.own
 
 
-def of_controls(prepared: PreparedRun, width: int = 0) -> dict[str, list[ClientPredictions]]:
-    """Rule -> its predictions for the test rows of every evaluated client.
+def of_controls(prepared: PreparedRun, fitted: FittedControls, width: int = 0) -> dict[str, list[ClientPredictions]]:
+    """Control -> its predictions for the test rows of every evaluated client.
 
     Args:
+        fitted: gives the outputs of controls that need the rows of several clients.
         width: smallest number of classes of the outputs.
     """
     answers: dict[str, list[ClientPredictions]] = {}
-    for data in _evaluated_clients(prepared):
-        rows = data.test[data.test >= 0]
-        task = prepared.method.task
+    task = prepared.method.task
+    for data, rows, outputs in _control_outputs(prepared, fitted):
         targets = task.in_unit(task.targets(data, rows), data).cpu().numpy()
-        for name, outputs in control_outputs(task, data, rows).items():
-            padded = _pad_classes(task.in_unit(outputs, data), width).cpu().numpy()
+        for name, values in outputs.items():
+            padded = _pad_classes(task.in_unit(values, data), width).cpu().numpy()
             answers.setdefault(name, []).append(ClientPredictions(rows.cpu().numpy(), targets, padded))
     return answers
 
 
-def control_values(splits: Sequence[PreparedRun]) -> dict[str, list[float]]:
-    """Rule -> the metric of every evaluated client's test rows, as for models; the mean over the run's `splits`."""
+def control_values(splits: Sequence[PreparedRun], fitted: FittedControls) -> dict[str, list[float]]:
+    """Control -> the metric of every evaluated client's test rows, as for models; the mean over the run's `splits`."""
     if all(split is splits[0] for split in splits):
-        return _control_values(splits[0])
-    split_values = [_control_values(split) for split in splits]
+        return _control_values(splits[0], fitted)
+    split_values = [_control_values(split, fitted) for split in splits]
     return {name: np.mean([values[name] for values in split_values], axis=0).tolist() for name in split_values[0]}
 
 
-def _control_values(prepared: PreparedRun) -> dict[str, list[float]]:
+def _control_values(prepared: PreparedRun, fitted: FittedControls) -> dict[str, list[float]]:
     task = prepared.method.task
     if task.scoring is not None:
         return {
             name: [task.scoring.value(task.targets_are, answer.targets, answer.outputs) for answer in answers]
-            for name, answers in of_controls(prepared).items()
+            for name, answers in of_controls(prepared, fitted).items()
         }
     values: dict[str, list[float]] = {}
-    for data in _evaluated_clients(prepared):
-        rows = data.test[data.test >= 0]
-        for name, outputs in control_outputs(task, data, rows).items():
-            values.setdefault(name, []).append(float(task.score(outputs, data, rows, shared_test=True)))
+    for data, rows, outputs in _control_outputs(prepared, fitted):
+        for name, one in outputs.items():
+            values.setdefault(name, []).append(float(task.score(one, data, rows, shared_test=True)))
     return values
+
+
+def _control_outputs(prepared: PreparedRun, fitted: FittedControls) -> Iterator[tuple[Any, Tensor, dict[str, Tensor]]]:
+    """(data, test rows, control -> outputs) of every evaluated client."""
+    of_all = fitted(prepared)
+    for position, data in enumerate(_evaluated_clients(prepared)):
+        rows = data.test[data.test >= 0]
+        own = control_outputs(prepared.method.task, data, rows)
+        yield data, rows, own | {name: outputs[position] for name, outputs in of_all.items()}
 
 
 def score_pooled_rows(metric: Metric, kind: str, table: PredictionTable) -> float:
