@@ -11,16 +11,11 @@ from pprint import pformat
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-import yaml
 from rich.console import Console
 
 import fedweave as fw
-from fedweave.comparison.plan import GRAPH, ROWS, plan
-from fedweave.comparison.results_folder import notes
 from fedweave.errors import BadInput, format_count
 from fedweave.files.atomic import write_atomic
-from fedweave.own_data.column_roles import id_columns
-from fedweave.own_data.user_files import check_encoding, read_folder
 from fedweave.registry import definition
 from fedweave.study import plugins
 from fedweave.study.catalogue import STUDIES
@@ -84,6 +79,9 @@ def import_(
 
     Example: fedweave import flights.csv --client dest --label late --name flights
     """
+    from fedweave.comparison.plan import plan
+    from fedweave.comparison.results_folder import notes
+
     if not Path("dvc.yaml").is_file():
         raise BadInput("import: this folder is not a project (it has no dvc.yaml); make one: fedweave init FOLDER")
     name = name or _name_of(file)
@@ -163,8 +161,11 @@ def _add_to_project(name: str, contents: Mapping[Path, bytes], force: bool) -> N
         raise
 
 
-def _read(file: Path, client: str, options: Mapping[str, Any], encoding: str) -> tuple[fw.Federation, bytes, str]:
+def _read(file: Path, client: str, options: Mapping[str, Any], encoding: str) -> "tuple[fw.Federation, bytes, str]":
     """The federation of a file or folder, and the content and the ending of the copy in the project."""
+    from fedweave.own_data.column_roles import id_columns
+    from fedweave.own_data.user_files import check_encoding, read_folder
+
     if not file.is_dir():
         federation = fw.Federation.from_file(file, client=client, **options)
         return federation, file.read_bytes(), "".join(file.suffixes[-2:]).lower()
@@ -191,7 +192,7 @@ def _write_changed(path: Path, content: bytes) -> None:
         write_atomic(path, content)
 
 
-def _plugin_code(file: Path, content: bytes, copy: Path, federation: fw.Federation, options: dict[str, Any]) -> str:
+def _plugin_code(file: Path, content: bytes, copy: Path, federation: "fw.Federation", options: dict[str, Any]) -> str:
     """The plug-in that reads `copy`, the copy of `file` in the project."""
     summary = f"{file.name}: {options['label']} of {format_count(len(federation), 'client')}."
     return CODE.format(
@@ -209,8 +210,12 @@ def _plugin_path(name: str) -> Path:
     return FOLDER / f"own_{name.replace('-', '_')}.py"
 
 
-def _study(federation: fw.Federation, budget: dict[str, Any]) -> str:
+def _study(federation: "fw.Federation", budget: dict[str, Any]) -> str:
     """The text of the study file of the data set."""
+    import yaml
+
+    from fedweave.comparison.plan import GRAPH, ROWS
+
     numeric = federation.dataset.targets is not None
     defaults = GRAPH if federation.dataset.kind == "graph" else ROWS
     task = {

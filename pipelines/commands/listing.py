@@ -10,6 +10,8 @@ from rich.table import Table
 from fedweave.errors import BadInput, choose
 from fedweave.study import catalogue
 
+from ..paths import RAW
+
 
 def _summary(documented: object) -> str:
     """The first line of a docstring, without its full stop; a dash where there is none."""
@@ -54,7 +56,7 @@ def datasets() -> list[tuple[Any, ...]]:
     """Every data set, and whether its files are in data/raw."""
     from fedweave import data
 
-    present = {name for name in data.DATASETS if data.find_intact_files(name, Path("data/raw"))}
+    present = {name for name in data.DATASETS if data.find_intact_files(name, RAW)}
     loaders = {n: getattr(f, "func", f) for n, f in data.DATASETS.items()}
     return [
         ("name", "files", "what it is"),
@@ -85,9 +87,17 @@ def studies() -> list[tuple[Any, ...]]:
     return [("name", "tasks", "about"), *((n, ", ".join(s["tasks"]), s.get("about", "")) for n, s in overlays.items())]
 
 
-def show(out: Console, rows: Sequence[Sequence[Any]]) -> None:
+def files(what: str) -> list[Path]:
+    """What the list of `what` comes from besides code."""
+    if what == "studies":
+        folders = [catalogue.STUDIES, *(path for path in catalogue.STUDIES.rglob("*") if path.is_dir())]
+        return [*folders, *{file for name in catalogue.studies() for file in catalogue.list_files(name)}]
+    return [RAW, *RAW.rglob("*")] if what == "datasets" else []
+
+
+def show(out: Console, rows: Sequence[Sequence[str]]) -> None:
     """Print `rows`, of which the first is the header: as a table in a terminal, elsewhere one line each, for grep."""
-    header, *body = [[*map(str, row)] for row in rows]
+    header, *body = rows
     if not out.is_terminal:
         out.print(*_lines([header, *body]), sep="\n", soft_wrap=True, highlight=False)
         return

@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -28,6 +29,7 @@ from . import (
     single_run,
     studies,
 )
+from .answers import recall
 
 app = typer.Typer(
     help="Personalized federated learning methods, trained, tuned and compared on equal terms.",
@@ -97,8 +99,7 @@ def list_(
     uses: studies.Uses = None,
 ) -> None:
     """List what can be used; outside of a terminal, such as in a pipe, one line each."""
-    if what != "studies":
-        plugins.load(plugins.resolve_paths(uses or [], "--uses").values())
+    used = plugins.resolve_paths(uses or [], "--uses")
     listings = {
         "methods": listing.methods,
         "datasets": listing.datasets,
@@ -107,7 +108,14 @@ def list_(
         "studies": listing.studies,
     }
     listing_function = listings[choose(what, listings, "fedweave list")]
-    listing.show(out, listing.settings(what, name) if name else listing_function())
+
+    def work_out() -> tuple[list[list[str]], list[Path]]:
+        if what != "studies":
+            plugins.load(used.values())
+        rows = listing.settings(what, name) if name else listing_function()
+        return [[str(cell) for cell in row] for row in rows], listing.files(what)
+
+    listing.show(out, recall(("list", what, name, used), work_out))
 
 
 if __name__ == "__main__":

@@ -4,14 +4,12 @@ import sys
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 import fedweave as fw
-from fedweave.engine.protocol import Method
 from fedweave.errors import MAX_SUGGESTIONS, BadInput, choose, suggest
-from fedweave.methods import METHODS
 from fedweave.study import plugins
 
 from ..stages import terminal
@@ -19,6 +17,9 @@ from . import data_options as opt
 from .interrupts import explain_interrupt
 from .single_run import parse_pairs
 from .studies import Uses
+
+if TYPE_CHECKING:
+    from fedweave.engine.protocol import Method
 
 app = typer.Typer()
 # Arguments of fw.compare and fw.recommend that --set does not take -> the option of the commands for them.
@@ -159,14 +160,14 @@ def _check_results_spare(file: Path, out: Path) -> None:
         raise BadInput(f"--out: in {out} the results would replace {file}; choose another folder")
 
 
-def load_result(folder: Path, method: str, uses: list[str] | None) -> fw.MethodResult:
+def load_result(folder: Path, method: str, uses: list[str] | None) -> "fw.MethodResult":
     """The result of `method` in a folder of `fedweave compare`; without a name, of the best method by validation."""
     plugins.load(plugins.resolve_paths(uses or [], "--uses").values())
     comparison = fw.load(folder)
     return comparison[choose(method, comparison.methods, "--method")] if method else comparison.best()
 
 
-def _prediction_table(result: fw.MethodResult, rows: Any, client: str, seed: int | None) -> Any:
+def _prediction_table(result: "fw.MethodResult", rows: Any, client: str, seed: int | None) -> Any:
     """A table with a row for each prediction: the class and all probabilities, a number, or the steps of a forecast."""
     import pandas as pd
 
@@ -180,7 +181,7 @@ def _prediction_table(result: fw.MethodResult, rows: Any, client: str, seed: int
     return probabilities
 
 
-def show(comparison: fw.Comparison) -> None:
+def show(comparison: "fw.Comparison") -> None:
     """Print the leaderboard, the summary in sentences, warnings, and the path of the report."""
     from fedweave import results
     from fedweave.prediction.input_description import find_partitions
@@ -203,6 +204,8 @@ def _check_settings(values: Mapping[str, Any]) -> None:
     Raises:
         BadInput: naming the setting and the option.
     """
+    from fedweave.methods import METHODS
+
     for key in values:
         name = key.removeprefix("train.")
         if name in METHODS:
@@ -228,6 +231,8 @@ def split_settings(settings: list[str], metric: str = "") -> SplitSettings:
     Raises:
         BadInput: as `parse_pairs` and `_check_settings`, or the part before the point is neither a method nor a block.
     """
+    from fedweave.methods import METHODS
+
     values = parse_pairs(settings)
     _check_settings(values)
     split = SplitSettings({"metric": metric} if metric else {}, {}, {}, {})
@@ -256,6 +261,8 @@ def _choose_block(block: str, key: str) -> str:
     Raises:
         BadInput: naming the blocks, and the methods that are spelled like it.
     """
+    from fedweave.methods import METHODS
+
     blocks = SplitSettings._fields[:-1]
     if block not in blocks:
         hint = suggest(block, [*METHODS, *blocks], MAX_SUGGESTIONS)
@@ -266,12 +273,14 @@ def _choose_block(block: str, key: str) -> str:
     return block
 
 
-def build_methods(names: list[str], settings: Mapping[str, Mapping[str, Any]]) -> list[str | Method]:
+def build_methods(names: list[str], settings: Mapping[str, Mapping[str, Any]]) -> "list[str | Method]":
     """The methods called `names`, those with `settings` as objects that have them. Their values are not checked here.
 
     Raises:
         BadInput: a setting of a method that is not listed, or one that the method does not have.
     """
+    from fedweave.methods import METHODS
+
     for method, values in settings.items():
         if method not in names:
             raise BadInput(f"--set {method}.{next(iter(values))}: {method} is not in --methods; add it there")

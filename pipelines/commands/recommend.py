@@ -7,8 +7,6 @@ from rich.table import Table
 
 import fedweave as fw
 from fedweave.errors import BadInput
-from fedweave.metrics import unit
-from fedweave.results import format_score
 from fedweave.study import plugins
 
 from ..stages import terminal
@@ -67,7 +65,7 @@ def recommend(
     show(advice)
 
 
-def show(advice: fw.Recommendation) -> None:
+def show(advice: "fw.Recommendation") -> None:
     """Print the methods, the answers in sentences, and the path of the page."""
     console = terminal.console()
     console.print(board(advice), "")
@@ -79,8 +77,11 @@ def show(advice: fw.Recommendation) -> None:
     console.print(f"{advice.report()} shows everything", soft_wrap=True)
 
 
-def board(advice: fw.Recommendation) -> Table:
+def board(advice: "fw.Recommendation") -> Table:
     """The finalists and controls, best validation score first; the recommended method is bold."""
+    from fedweave.metrics import unit
+    from fedweave.results import format_score
+
     metric = str(advice.facts["metric"])
     table = Table(title=f"test {metric}{unit(metric)}", title_justify="left", box=None, header_style="bold")
     for title in ("method", "settings", "test", "to the leader", "verdict", "MiB", "seconds"):

@@ -13,7 +13,6 @@ from rich.table import Table
 
 import fedweave as fw
 from fedweave.errors import BadInput, choose, format_value, prefix_errors
-from fedweave.metrics import unit
 from fedweave.study import catalogue, config, plugins, schema, spec
 
 from .. import template
@@ -79,8 +78,8 @@ def run(
 
 
 def _train(
-    chosen: spec.RunSpec, federation: fw.Federation, folder: Path, resume: bool, reports: list[fw.Progress]
-) -> fw.MethodResult:
+    chosen: spec.RunSpec, federation: "fw.Federation", folder: Path, resume: bool, reports: "list[fw.Progress]"
+) -> "fw.MethodResult":
     """Train the run into `folder`; every evaluated round is added to `reports`."""
     from fedweave.methods import METHODS
 
@@ -215,7 +214,7 @@ def _download(dataset: str) -> None:
         data.download(dataset, RAW, progress=show)
 
 
-def _describe_scores(result: fw.MethodResult) -> str:
+def _describe_scores(result: "fw.MethodResult") -> str:
     """The round of the scores, how it was chosen, and whether the models were trained locally after it."""
     rounds = result.select_scores()["round"]
     first, last = rounds.min(), rounds.max()
@@ -227,8 +226,9 @@ def _describe_scores(result: fw.MethodResult) -> str:
     )
 
 
-def _show(result: fw.MethodResult, seed: int) -> None:
+def _show(result: "fw.MethodResult", seed: int) -> None:
     """Print the scores at the round that validation chose, the costs, and the path of the files."""
+    from fedweave.metrics import unit
     from fedweave.runs.selection import summarise
 
     info: Mapping[str, Any] = result.run.info

@@ -10,11 +10,14 @@ import ast
 import hashlib
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fedweave.errors import BadInput
+from fedweave.files import stored
+from fedweave.study import syntax
 from fedweave.study.call_cache import cache_calls, call_once
 from fedweave.study.syntax import dotted_names, tree_tokens
 
@@ -64,7 +67,7 @@ def find_dependencies(of: Iterable[Path], roots: Iterable[Root] = ()) -> tuple[P
     places = (Root(PACKAGE.parent, frozenset({PACKAGE.name})), *(Root(r.folder.resolve(), r.names) for r in roots))
     seen: set[Path] = set()
     waiting = [Path(file).resolve() for file in of]
-    with cache_calls():  # takes so little time that no file changes meanwhile
+    with cache_calls(), _stored_facts():  # takes so little time that no file changes meanwhile
         while waiting:
             file = waiting.pop()
             if file not in seen:
@@ -81,7 +84,8 @@ def digest(files: Iterable[Path]) -> str:
     Raises:
         BadInput: a file cannot be read or is not Python.
     """
-    lines = sorted(f"{label(file)} {read_source(file).digest}" for file in files)
+    with _stored_facts():
+        lines = sorted(f"{label(file)} {read_source(file).digest}" for file in files)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
@@ -108,7 +112,56 @@ def read_source(file: Path) -> SourceFile:
 
 @cache
 def _parse_source(file: Path, _changed: int, _size: int) -> SourceFile:
+    """The facts of a file. Those of the package are stored for the next process, because parsing all takes a second."""
     content = file.read_bytes()
+    if not file.is_relative_to(PACKAGE):
+        return _parse(file, content)
+    # Relative imports give the place of a file a part in its facts.
+    facts, key = _stored(), f"{label(file)} {hashlib.sha256(content).hexdigest()}"
+    if key not in facts:
+        facts[key] = _to_json(_parse(file, content))
+        _unstored.add(key)
+    return _from_json(*facts[key])
+
+
+STORED = 1500  # files whose facts are stored: those of a few states of the package
+_unstored: set[str] = set()  # keys of facts that are not written yet
+
+
+@contextmanager
+def _stored_facts() -> Iterator[None]:
+    """A block after which new facts of files of the package are stored."""
+    try:
+        yield
+    finally:
+        if _unstored:
+            _unstored.clear()
+            stored.write(_store_name(), dict([*_stored().items()][-STORED:]))
+
+
+@cache
+def _stored() -> dict[str, Any]:
+    """Facts by the place of a file in the package and a hash of its content; the newest are the last."""
+    return stored.read(_store_name())
+
+
+@cache
+def _store_name() -> str:
+    """The name of the stored facts: they are those of one version of Python and of the code that reads files."""
+    readers = [Path(file).read_bytes() for file in (__file__, syntax.__file__)]
+    return f"code-{hashlib.sha256(repr([sys.version, readers]).encode()).hexdigest()[:16]}"
+
+
+def _to_json(source: SourceFile) -> list[Any]:
+    return [source.digest, source.uses, source.exports, sorted(source.defines)]
+
+
+def _from_json(digest: str, uses: list[Any], exports: dict[str, Any], defines: list[str]) -> SourceFile:
+    references = {name: (module, tuple(names)) for name, (module, names) in exports.items()}
+    return SourceFile(digest, tuple((module, tuple(names)) for module, names in uses), references, frozenset(defines))
+
+
+def _parse(file: Path, content: bytes) -> SourceFile:
     if file.suffix != ".py":
         return SourceFile(hashlib.sha256(content).hexdigest()[:16], (), {}, frozenset())
     tree = ast.parse(content)

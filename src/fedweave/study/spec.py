@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.errors import BadInput, choose, format_value
-from fedweave.metrics import parse_margins
 from fedweave.study import plugins, variants
 from fedweave.study.config import MOST_SEEDS, construct, example, read_yaml
 from fedweave.study.schema import EvaluateSpec, RunEntry, TaskSpec, TrainSpec, TuneSpec
@@ -226,7 +225,10 @@ def _check_margins(margins: object, where: str) -> dict[str, Any]:
         raise BadInput(
             f"{where}: {format_value(margins)} is not a mapping of metrics to margins; see docs/comparison.md"
         )
-    parse_margins(margins, f"{where}.")
+    if margins:
+        from fedweave.metrics import parse_margins  # imported here, because it loads NumPy
+
+        parse_margins(margins, f"{where}.")
     return dict(margins)
 
 
