@@ -81,6 +81,7 @@ def import_(
     """
     from fedweave.comparison.plan import plan
     from fedweave.comparison.results_folder import notes
+    from fedweave.own_data.user_files import read_pairs
 
     if not Path("dvc.yaml").is_file():
         raise BadInput("import: this folder is not a project (it has no dvc.yaml); make one: fedweave init FOLDER")
@@ -91,10 +92,12 @@ def import_(
     options = opt.parse_options(
         label=label, features=features, exclude=exclude, target=target, text=text, window=window, horizon=horizon,
         stride=stride, split=split, shares=shares, time=time, gap=gap, recording=recording, group=group, unit=unit,
-        relation=_read_pairs(relation), val=val, normalize=normalize, preprocess=preprocess, embed=embed, name=name,
+        relation=relation, val=val, normalize=normalize, preprocess=preprocess, embed=embed, name=name,
         encoding="" if file.is_dir() else encoding,  # the copy of a folder is a Parquet file
     )  # fmt: skip
     federation, content, ending = _read(file, client, options, encoding)
+    if relation:  # the plug-in has the pairs, not the path
+        options["relation"] = read_pairs(relation, "--relation", federation.names)
     budget: dict[str, Any] = {"rounds": rounds, "seeds": seeds, "metric": metric, "methods": opt.split_words(methods)}
     plan(federation, budget["methods"], seeds=seeds, metric=metric or None, title="import", train={"rounds": rounds})
     copy = FOLDER / f"{name}{ending}"
@@ -163,14 +166,15 @@ def _add_to_project(name: str, contents: Mapping[Path, bytes], force: bool) -> N
 
 def _read(file: Path, client: str, options: Mapping[str, Any], encoding: str) -> "tuple[fw.Federation, bytes, str]":
     """The federation of a file or folder, and the content and the ending of the copy in the project."""
-    from fedweave.own_data.column_roles import id_columns
+    from fedweave.own_data.argument_checks import as_names
+    from fedweave.own_data.column_roles import name_columns
     from fedweave.own_data.user_files import check_encoding, read_folder
 
     if not file.is_dir():
         federation = fw.Federation.from_file(file, client=client, **options)
         return federation, file.read_bytes(), "".join(file.suffixes[-2:]).lower()
     check_encoding(file, encoding)
-    table = read_folder(file, client, id_columns(options), encoding)
+    table = read_folder(file, client, name_columns(options), encoding, as_names(options["label"], "label"))
     return fw.Federation.from_pandas(table, client=client, **options), _table_content(table), ".parquet"
 
 
@@ -242,10 +246,3 @@ def _study(federation: "fw.Federation", budget: dict[str, Any]) -> str:
 def _check_unchanged(path: Path, text: str, force: bool) -> None:
     if path.is_file() and path.read_text(encoding="utf-8") != text and not force:
         raise BadInput(f"{path}: is there and says something else; give another --name, or add --force to replace it")
-
-
-def _read_pairs(relation: str) -> Any:
-    """The pairs of clients in the file `relation`, which are written into the plug-in; "" without a file."""
-    from fedweave.own_data.user_files import read_pairs
-
-    return read_pairs(relation, "--relation") if relation else ""

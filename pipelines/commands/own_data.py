@@ -108,7 +108,8 @@ def predict(
     """
     from fedweave.files.atomic import write_atomic
     from fedweave.own_data import user_files
-    from fedweave.prediction.predictor import select_own_rows
+    from fedweave.prediction import input_description
+    from fedweave.prediction.predictor import read_inputs, select_own_rows
 
     if output is not None and output.resolve() == file.resolve():
         raise BadInput(
@@ -120,7 +121,8 @@ def predict(
         stored = user_files.read_arrays(file)
         rows: Any = stored[choose(features, stored, "--features")]
     else:
-        rows = user_files.read_table(file, encoding=encoding)
+        names = input_description.name_columns(read_inputs(result.run)[0])
+        rows = user_files.read_table(file, names=names, encoding=encoding)
     own_rows = select_own_rows(result.run, rows, client)
     left_out = f", {len(own_rows)} of {len(rows)} rows: the others are of other clients"
     text = _prediction_table(result, own_rows, client, seed).to_csv(index=False, float_format="%.6g")

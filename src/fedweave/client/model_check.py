@@ -14,7 +14,8 @@ from fedweave.tensors.seeding import use_seed
 from fedweave.tensors.trees import Params
 
 ROWS = 4  # rows of a batch
-SOFTMAX = (nn.Softmax, nn.Softmax2d)
+SOFTMAX = (nn.Softmax, nn.Softmax2d, nn.Sigmoid)
+LARGE = 1e3  # times the inputs: a sigmoid alone keeps outputs below 1
 TOLERANCE = 1e-3  # relative error of float32 sums in another order
 
 
@@ -43,7 +44,9 @@ def check_model(task: Task, x: Tensor, outputs: int, name: str, stacked: bool = 
 
 
 def find_softmax(task: Task, x: Tensor, name: str) -> str:
-    """A line if the outputs of a client model of classes are probabilities, which the loss does not expect; else "".
+    """A line if a softmax or a sigmoid makes the outputs of a client model of classes, which the loss does not expect.
+
+    Else "".
 
     The loss takes the logarithm of the softmax of the outputs; of logarithms of probabilities that changes nothing.
 
@@ -55,18 +58,24 @@ def find_softmax(task: Task, x: Tensor, name: str) -> str:
     handles = [one.register_forward_hook(lambda *args, n=n: ends.append((n, args[2]))) for n, one in layers]
     try:
         with torch.no_grad():
-            outputs = task.call({key: value.clone() for key, value in task.init(0).items()}, x.to(task.dtype))
+            many, outputs = (
+                task.call({key: value.clone() for key, value in task.init(0).items()}, factor * x.to(task.dtype))
+                for factor in (LARGE, 1)
+            )
     finally:
         for handle in handles:
             handle.remove()
     sums = outputs.sum(-1)
-    if outputs.shape[-1] < 2 or outputs.min() < 0 or not torch.allclose(sums, torch.ones_like(sums), atol=TOLERANCE):
+    add_up = torch.allclose(sums, torch.ones_like(sums), atol=TOLERANCE)
+    is_squashed = add_up or (outputs.max() <= 1 and 0 <= many.min() and many.max() <= 1)
+    if outputs.shape[-1] < 2 or outputs.min() < 0 or not is_squashed:
         return ""
     layer = next((repr(n) for n, end in reversed(ends) if end.shape == outputs.shape and torch.equal(end, outputs)), "")
-    source = f"layer {layer}, a softmax, makes its outputs" if layer else "its outputs are"
+    function, kind = ("softmax", "probabilities") if add_up else ("sigmoid", "numbers from 0 to 1")
+    source = f"layer {layer}, a {function}, makes its outputs" if layer else "its outputs are"
     return (
-        f"model: {name}: {source} probabilities, but the loss applies log-softmax itself, so that it learns slowly; "
-        "return the numbers before the softmax"
+        f"model: {name}: {source} {kind}, but the loss applies log-softmax itself, so that it learns slowly; "
+        f"return the numbers before the {function}"
     )
 
 
@@ -225,6 +234,8 @@ class _ModelCheck:
                 if len(batch) == 1
                 else f"it is given batches [B, {', '.join(map(str, batch.shape[1:]))}]"
             )
+            if isinstance(error, IndexError):  # of an embedding
+                way += "; codes that it looks up need Federation.from_arrays(..., normalize='none')"
             self._refuse(f"fails {mode} on a batch of {len(batch)} ({_cause(error)})", way)
 
     def _refuse(self, what: str, way: str) -> NoReturn:

@@ -15,8 +15,9 @@ from fedweave.models.base import Inputs
 class RowRegression(RowClassification):
     """Numbers of rows: a client is a list of rows of shared arrays "x" [M, ...] and "targets" [M, K].
 
-    Models learn (target - "offset") / "unit"; each client has an "offset" [K] and a "unit" [K]. The loss is the MSE of
-    these values, the metric is the MSE in the unit of the targets.
+    Models learn (target - "offset") / "unit"; each client has an "offset" [K] and a "unit" [K], and a "base" [K] in
+    float64 if its "targets" are without it. The loss is the MSE of these values, the metric is the MSE in the unit of
+    the targets.
     """
 
     targets_are = "numbers"
@@ -44,6 +45,8 @@ class RowRegression(RowClassification):
 
     def in_unit(self, values: Tensor, data: ClientData) -> Tensor:
         unscaled = values * data.arrays["unit"] + data.arrays["offset"]
+        if "base" in data.arrays:  # float32 has no numbers between large ones
+            unscaled = unscaled.double() + data.arrays["base"]
         return unscaled[..., 0] if self.targets_are == "numbers" and unscaled.shape[-1] == 1 else unscaled
 
 

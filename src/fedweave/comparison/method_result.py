@@ -166,7 +166,8 @@ class MethodResult:
             model: as it was given to `fit`, where it has no name and the results were loaded from a folder.
 
         Returns:
-            names of classes [M], numbers [M], or forecasts [M, horizon]: numbers in the unit of the targets.
+            labels [M] of the type that training had, numbers [M], or forecasts [M, horizon]: numbers in the unit of the
+            targets.
 
         Raises:
             BadInput: an unknown client or seed, rows of another shape or, by the clients' column, of another client, or

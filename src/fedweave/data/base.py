@@ -23,7 +23,8 @@ class Dataset:
 
     name: str
     kind: Kind
-    x: np.ndarray  # images [M, c, h, w] uint8 or float32 in 0..1; graph [V, F] float32; series [N, T] float32
+    # images [M, c, h, w] uint8, float32, or float64 until they are centred; graph [V, F] float32; series [N, T] float32
+    x: np.ndarray
     y: np.ndarray | None  # [M] or [V] int64; None for series and numbers
     classes: int  # C; 0 for series and numbers
     official: np.ndarray | None = None  # [M] int64: 0 = official training row, 1 = official test row
@@ -39,9 +40,10 @@ class Dataset:
     group: np.ndarray | None = None  # [N] int64 true group of a natural client
     group_names: tuple[str, ...] = ()  # names of the groups, by their numbers
     categories: tuple[int, ...] = ()  # codes of each value of a vector [M, F, 1, 1], 0: a number; empty: all numbers
-    targets: np.ndarray | None = None  # [M, K] float32 numbers to predict, in their own unit, in place of y
+    targets: np.ndarray | None = None  # [M, K] float32 or float64 numbers to predict, in their own unit, in place of y
     channels: tuple[int, ...] = ()  # channels of windows [M, C, 1, T] that the targets continue, in turn; none: numbers
     class_names: tuple[str, ...] = ()  # C or none
+    class_type: str = ""  # of the labels that class_names were made of: "int", "bool", "float", or "" for texts
     columns: tuple[Mapping[str, Any], ...] = ()  # how the columns of a table became x, as plain data
     client_column: str = ""  # of the table that x was made from: the column of the client's names
     units: tuple[str, ...] = ()  # person or hospital of each natural client; tests take the clients of a unit as one
@@ -64,6 +66,8 @@ class Dataset:
         for key in ("y", "official", "coarse", "owner", "recording"):
             array = getattr(self, key)
             require(array is None or array.shape == (rows,), f"{name}: {key} must have shape ({rows},)")
+        is_number = self.owner is None or (self.owner.dtype.kind in "iu" and self.owner.min() >= 0)
+        require(is_number, f"{name}: owner must be the number of a client for every row, from 0; leave other rows out")
         in_range = self.y is None or (self.y.min() >= 0 and self.y.max() < self.classes)
         require(in_range, f"{name}: labels y must be in 0 … {self.classes - 1}")
         require(
@@ -90,6 +94,11 @@ class Dataset:
         if self.targets is None:
             return "forecasts" if self.kind == "series" else "classes"
         return "forecasts" if self.channels else "numbers"
+
+    @property
+    def label_type(self) -> str:
+        """The type of the labels, in which predictions are; data sets without names of classes have whole numbers."""
+        return self.class_type if self.class_names else "int"
 
     @property
     def outputs(self) -> int:
@@ -199,8 +208,8 @@ def _check_targets(name: str, dataset: Dataset) -> None:
         return
     fits_rows = dataset.kind == "images" and targets.shape[:1] == dataset.x.shape[:1] and targets.ndim == 2
     require(fits_rows and targets.shape[1] > 0, f"{name}: targets must be [{len(dataset.x)}, K], of images or vectors")
-    is_valid = targets.dtype == np.float32 and bool(np.isfinite(targets).all())
-    require(is_valid, f"{name}: targets must be finite float32 numbers; drop the rows without one")
+    is_valid = targets.dtype in (np.float32, np.float64) and bool(np.isfinite(targets).all())
+    require(is_valid, f"{name}: targets must be finite float32 or float64 numbers; drop the rows without one")
     inside = all(0 <= c < dataset.x.shape[1] for c in channels)
     is_multiple = not channels or targets.shape[1] % len(channels) == 0
     require(inside and is_multiple, f"{name}: channels {[*channels]} do not fit x and targets")

@@ -25,7 +25,8 @@ class Scaling:
     """The numbers of a normalisation: features become (x - subtracted) / divisor.
 
     Attributes:
-        subtracted, divisor: float32, in a shape that broadcasts to a batch: [1, C, 1, 1] of images, [1, 1] of series,
+        subtracted, divisor: float32, or float64 where features are centred in float64, in a shape that broadcasts to
+            a batch: [1, C, 1, 1] of images, [1, 1] of series,
             [N, 1] or [N, C, 1, 1] where each client has its own, [1] where one number serves all.
         rows: whether a row is divided by its sum if the sum is above one, in place of `divisor`.
         owner: client of each row of images [M], where each client has its own numbers; -1 for a row without a client.
@@ -38,17 +39,17 @@ class Scaling:
 
     def apply(self, x: np.ndarray) -> np.ndarray:
         """A scaled float32 copy of `x`: images [M, C, H, W], nodes [V, F], or the series of all clients [N, T]."""
-        scaled = to_float32(x)
+        scaled = self._widen(x)
         if self.owner is None:
-            return self._scale(scaled, self.subtracted, self.divisor)
+            return self._scale(scaled, self.subtracted, self.divisor).astype(np.float32, copy=False)
         for client in range(len(self.subtracted)):
             rows = np.flatnonzero(self.owner == client)
             scaled[rows] = self._scale(scaled[rows], *self.numbers(client))
-        return scaled
+        return scaled.astype(np.float32, copy=False)
 
     def apply_to_client(self, x: np.ndarray, client: int) -> np.ndarray:
         """A scaled float32 copy of rows of one client: images, nodes, or windows of its series [B, T]."""
-        return self._scale(to_float32(x), *self.numbers(client))
+        return self._scale(self._widen(x), *self.numbers(client)).astype(np.float32, copy=False)
 
     def undo(self, x: np.ndarray, client: int) -> np.ndarray:
         """The inverse of `apply_to_client` for series [B, T] of one client, float32."""
@@ -61,6 +62,10 @@ class Scaling:
         both = self.subtracted, self.divisor
         subtracted, divisor = (value[row] if value.ndim in (2, 4) and len(value) > 1 else value for value in both)
         return subtracted, divisor
+
+    def _widen(self, x: np.ndarray) -> np.ndarray:
+        """A copy of stored features in the type of the numbers."""
+        return to_float32(x) if x.dtype == np.uint8 else np.array(x, dtype=self.subtracted.dtype)
 
     def _scale(self, x: np.ndarray, subtracted: np.ndarray, divisor: np.ndarray) -> np.ndarray:
         if not self.rows and not subtracted.any() and (divisor == 1).all():
@@ -136,8 +141,18 @@ def to_float32(x: np.ndarray) -> np.ndarray:
     return np.array(x, dtype=np.float32)
 
 
-def _float_array(values: Any) -> np.ndarray:
-    return np.atleast_1d(np.asarray(values, dtype=np.float32))
+def _to_float64(x: np.ndarray) -> np.ndarray:
+    """Stored features in float64, for sums; images of bytes are divided by 255."""
+    return x if x.dtype == np.float64 else to_float32(x).astype(np.float64)
+
+
+def _float_array(values: Any, dtype: Any = np.float32) -> np.ndarray:
+    return np.atleast_1d(np.asarray(values, dtype=dtype))
+
+
+def _precision(dataset: Dataset) -> Any:
+    """The type of the numbers that scale a data set: float64 where its features have it."""
+    return np.float64 if dataset.x.dtype == np.float64 else np.float32
 
 
 def none(dataset: Dataset, partition: Partition) -> Scaling:
@@ -166,7 +181,7 @@ def standard(
         raise BadInput("normalize: mean and std go together; give both or neither")
     if mean is None:
         mean, std = PUBLISHED.get(dataset.name) or training_moments(dataset, partition)
-    centre, scale = _float_array(mean), _float_array(std)
+    centre, scale = _float_array(mean, _precision(dataset)), _float_array(std, _precision(dataset))
     channels = dataset.x.shape[1] if dataset.kind == "images" else 1
     if centre.shape != (channels,) or scale.shape != (channels,) or not (scale > 0).all():
         raise BadInput(f"normalize: mean {mean} and std {std} must be lists of length {channels}, with std above 0")
@@ -179,9 +194,9 @@ def training_moments(dataset: Dataset, partition: Partition) -> tuple[Sequence[f
     if dataset.kind == "series":
         values = to_float32(dataset.x)[_training_steps(dataset, partition)].astype(np.float64)
         return [float(values.mean())], [float(values.std())]
-    pixels = to_float32(dataset.x[np.unique(np.concatenate(partition.train))]).astype(np.float64)
-    scale = pixels.std((0, 2, 3))
-    return pixels.mean((0, 2, 3)).tolist(), np.where(scale > 0, scale, 1.0).tolist()
+    pixels = _to_float64(dataset.x[np.unique(np.concatenate(partition.train))])
+    mean, scale = pixels.mean((0, 2, 3)), pixels.std((0, 2, 3))
+    return mean.tolist(), np.where(scale > 1e-12 * np.abs(mean), scale, 1.0).tolist()
 
 
 def scale_by_own_rows(dataset: Dataset, partition: Partition, name: Any) -> Any:
@@ -210,11 +225,12 @@ def standard_client(dataset: Dataset, partition: Partition) -> Scaling:
                 "partition"
             )
         owner[client_rows] = i
-        values = to_float32(dataset.x[train]).astype(np.float64)
+        values = _to_float64(dataset.x[train])
         mean, std = values.mean((0, 2, 3)), values.std((0, 2, 3))
         moments.append((mean, np.where(std > 1e-12 * np.abs(mean), std, 1.0)))
     shape = (len(moments), dataset.x.shape[1], 1, 1)
-    centre, scale = (np.asarray(part, dtype=np.float32).reshape(shape) for part in zip(*moments, strict=True))
+    dtype = _precision(dataset)
+    centre, scale = (np.asarray(part, dtype=dtype).reshape(shape) for part in zip(*moments, strict=True))
     return Scaling(centre, scale, owner=owner)
 
 

@@ -16,7 +16,7 @@ _DENSE = ("relation", "test_weight", "group")
 _TEXTS = ("names", "group_names", "units")
 _TUPLES = (*_TEXTS, "categories", "channels", "class_names", "columns")
 # Written to meta.json only if not empty.
-_OPTIONAL = ("categories", "channels", "class_names", "columns", "client_column", "units")
+_OPTIONAL = ("categories", "channels", "class_names", "columns", "client_column", "class_type", "units")
 
 
 def save_dataset(folder: Path | str, dataset: Dataset) -> None:

@@ -155,11 +155,13 @@ def show_roster(options: argparse.Namespace) -> None:
 def write_rows(options: argparse.Namespace) -> None:
     """Write the file of a client from a table of its own."""
     from fedweave.own_data import user_files
+    from fedweave.prediction import input_description
 
     encoding = user_files.check_encoding(options.file, options.encoding)
     shares, spec = own_rows.parse_shares(options.shares), app_spec(options.app)
     own_rows.check_client(options.client)
-    table = user_files.read_table(options.file, encoding=encoding)
+    names = input_description.name_columns(spec.scaling)
+    table = user_files.read_table(options.file, names=names, encoding=encoding, labels=[options.label])
     with prefix_errors(f"{options.file}: ", "time: "):
         file = own_rows.of_table(spec, table, options.label, options.client, options.time, shares)
     file.save(options.out)
@@ -171,9 +173,11 @@ def predict(options: argparse.Namespace) -> None:
     """Predict new rows with the model that a node keeps of an ended federation."""
     from fedweave.deployment.node import predictions
     from fedweave.own_data import user_files
+    from fedweave.prediction import input_description
 
     encoding, spec = user_files.check_encoding(options.file, options.encoding), app_spec(options.app)
-    table = user_files.read_table(options.file, encoding=encoding)
+    names = input_description.name_columns(spec.scaling)
+    table = user_files.read_table(options.file, names=names, encoding=encoding)
     answer = predictions.of_table(spec, table, options.data, options.state)
     text = answer.to_csv(index=False, float_format="%.6g", lineterminator="\n")
     if options.out:

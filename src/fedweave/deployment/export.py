@@ -201,7 +201,7 @@ def specify(prepared: PreparedRun, dataset: Dataset, partition: Partition, secur
     group, pairs = federation.group, federation.relation
     facts = spec.facts_of(dataset, partition, widths)
     description = input_description.describe_inputs(dataset, partition, run.task.normalize)
-    keys = ("scaling", "offset", "unit", "columns", "client_column", "pixels")
+    keys = ("scaling", "offset", "unit", "precision", "columns", "client_column", "pixels")
     scaling = {key: description[key] for key in keys if description.get(key)}
     if parse_options(run.task.normalize)[0].endswith("client"):
         scaling = {"columns": description.get("columns")}  # the numbers of a client stay with it

@@ -5,9 +5,7 @@ inputs in the same way there as in training.
 """
 
 from .columns import (
-    DATE,
     as_images,
-    as_numbers,
     as_table,
     check_client,
     check_columns,
@@ -20,9 +18,11 @@ from .errors import InputError
 from .model import ABOUT, LOADER, MAX_ROWS, PROGRAM, WEIGHTS, Model, load, probabilities
 from .pixels import WHITE, scale_pixels
 from .serving import PyfuncModel, _load_pyfunc
+from .values import EXACT, KINDS, as_labels, as_numbers, as_plain, as_text, as_times, check_zones, name_of, type_names
 
 __all__ = [
-    "ABOUT", "DATE", "LOADER", "MAX_ROWS", "PROGRAM", "WEIGHTS", "WHITE", "InputError", "Model", "PyfuncModel",
-    "_load_pyfunc", "as_images", "as_numbers", "as_table", "check_client", "check_columns", "encode_column",
-    "last_window", "load", "other_clients", "probabilities", "scale_pixels", "unique_texts",
+    "ABOUT", "EXACT", "KINDS", "LOADER", "MAX_ROWS", "PROGRAM", "WEIGHTS", "WHITE", "InputError", "Model",
+    "PyfuncModel", "_load_pyfunc", "as_images", "as_labels", "as_numbers", "as_plain", "as_table", "as_text",
+    "as_times", "check_client", "check_columns", "check_zones", "encode_column", "last_window", "load", "name_of",
+    "other_clients",     "probabilities", "scale_pixels", "type_names", "unique_texts",
 ]  # fmt: skip

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .errors import InputError
+from .values import as_numbers, as_text, as_times, name_of
 
 if TYPE_CHECKING:
     import pandas as pd
-
-DATE = r"\s*(\d{1,2})[./-](\d{1,2})[./-]\d{2,4}(?!\d)"  # a few rows do not show which number is the day
 
 
 def unique_texts(column: "pd.Series[Any]") -> tuple[list[str], np.ndarray]:
@@ -23,21 +22,7 @@ def unique_texts(column: "pd.Series[Any]") -> tuple[list[str], np.ndarray]:
         positions, values = column.factorize()
     except TypeError as error:
         raise InputError(f"table: column {column.name!r} holds lists or other objects; leave it out") from error
-    return [str(value) for value in values], np.asarray(positions)
-
-
-def as_numbers(column: "pd.Series[Any]", name: str) -> np.ndarray:
-    """Float64 [M] with NaN where a value is missing.
-
-    Raises:
-        InputError: a value is not a number.
-    """
-    values = column.astype(object) if column.dtype.kind in "mM" else column  # times would become nanoseconds
-    try:
-        return np.asarray(values.to_numpy(dtype=np.float64, na_value=np.nan))
-    except (ValueError, TypeError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"table: column {name!r} held numbers in training; give numbers ({reason})") from error
+    return [str(as_text(value)) for value in values], np.asarray(positions)
 
 
 def encode_column(column: "pd.Series[Any]", about: Mapping[str, Any], numbers: Sequence[Any]) -> np.ndarray:
@@ -95,19 +80,12 @@ def last_window(table: "pd.DataFrame", columns: Sequence[Mapping[str, Any]], len
     time = next(column["name"] for column in columns if column["role"] == "time")
     if len(table) < length:
         raise InputError(f"table: {len(table)} rows, but the model reads the last {length}; give more")
-    import pandas as pd
-
-    if len(unclear := table[time][table[time].isna() | table[time].astype(str).str.match(DATE)]):
-        raise InputError(f"table: column {time!r} has the time {unclear.iloc[0]!r}; for example 2021-04-03")
-    try:
-        order = table[time] if pd.api.types.is_numeric_dtype(table[time]) else pd.to_datetime(table[time], utc=True)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise InputError(f"table: column {time!r} cannot be read as times ({error})") from error
-    latest = table.iloc[np.argsort(order.to_numpy(), kind="stable")[-length:]]
+    order = as_times(table[time].to_numpy(), f"table: column {time!r}", decided=False)
+    latest = table.iloc[np.argsort(order, kind="stable")[-length:]]
     window = np.stack([as_numbers(latest[c["name"]], c["name"]) for c in columns if c["role"] == "value"], axis=1)
     if not np.isfinite(window).all():
         raise InputError(f"table: one of the last {length} rows has no value; fill it in")
-    return window[None].astype(np.float32)
+    return window[None]
 
 
 def check_columns(table: "pd.DataFrame", names: Sequence[str]) -> None:
@@ -139,7 +117,7 @@ def check_client(rows: Any, column: str, client: str) -> None:
 
 def other_clients(column: "pd.Series[Any]", client: str) -> "pd.Series[Any]":
     """Whether each row is of another client [M]; a row without a name is not."""
-    names = column.map(str)
+    names = column.map(name_of)
     return column.notna() & (names != client) & (names.str.removesuffix(".0") != client)
 
 

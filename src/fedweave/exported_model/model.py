@@ -11,6 +11,7 @@ import numpy as np
 from .columns import as_images, as_table, check_client, check_columns, encode_column, last_window
 from .errors import InputError
 from .pixels import refuse_files, scale_pixels
+from .values import as_labels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,6 +40,11 @@ class Model:
         else:
             self._run = _load_without_program(Path(folder), self.about)
 
+    @property
+    def classes(self) -> list[Any]:
+        """Labels of the classes, of the type that they had in training; empty where numbers are predicted."""
+        return as_labels(self.about["classes"], self.about.get("class_type", ""))
+
     def _run_program(self, program: Any, x: Any) -> np.ndarray:
         """Outputs of the program, which takes two rows or more at once."""
         import torch
@@ -59,12 +65,12 @@ class Model:
         x = self.inputs(rows)
         parts = [x] if self.about["kind"] == "graph" else np.split(x, range(MAX_ROWS, len(x), MAX_ROWS))
         outputs = np.concatenate([self._run(np.ascontiguousarray(part)) for part in parts])
-        offset, unit = (np.asarray(self.about[name], dtype=np.float32) for name in ("offset", "unit"))
+        offset, unit = (np.asarray(self.about[name], dtype=np.float64) for name in ("offset", "unit"))
         return outputs * unit + offset if len(unit) else outputs
 
     def predict(self, rows: Any) -> np.ndarray:
-        """Names of classes [M], numbers [M], or forecasts [M, horizon]; arguments and errors as of `outputs`."""
-        outputs, classes = self.outputs(rows), self.about["classes"]
+        """Labels of classes [M], numbers [M], or forecasts [M, horizon]; arguments and errors as of `outputs`."""
+        outputs, classes = self.outputs(rows), self.classes
         if classes:
             return np.array(classes)[outputs.argmax(1)]
         return outputs[:, 0] if self.about["targets"] == "numbers" and outputs.shape[1] == 1 else outputs
@@ -79,10 +85,10 @@ class Model:
 
         if not self.about["classes"]:
             raise InputError("predict_proba: this model predicts numbers, not classes; use predict")
-        return pd.DataFrame(probabilities(self.outputs(rows)), columns=self.about["classes"])
+        return pd.DataFrame(probabilities(self.outputs(rows)), columns=self.classes)
 
     def inputs(self, rows: Any) -> np.ndarray:
-        """Rows as the network takes them, float32 [M, ...]."""
+        """Rows as the network takes them, float32 [M, ...]; they are centred in the precision of training."""
         columns, kind, nodes = self.about["columns"], self.about["kind"], self.about["nodes"]
         check_client(rows, self.about.get("client_column", ""), self.about["client"])
         x = self._encode_table(as_table(rows, columns), columns) if columns else self._as_array(rows)
@@ -99,15 +105,16 @@ class Model:
         try:
             x = np.asarray(rows.to_numpy() if hasattr(rows, "to_numpy") else rows)
             refuse_files(x, shape)
-            x = x if x.ndim == 4 and x.dtype.kind in "biuf" else x.astype(np.float32)
+            pixels = self.about.get("pixels")  # folders of earlier versions do not state the scale
+            is_image = x.dtype.kind in "biuf" and (x.ndim == 4 or pixels)
+            x = x if is_image else x.astype(np.float64)
         except InputError:
             raise
         except (ValueError, TypeError) as error:
             raise InputError(f"x: cannot be read as rows of numbers ({error})") from error
         if [*x.shape[1:]] != shape:
             raise InputError(f"x: shape {[*x.shape]}, but the model reads [M, {str(shape)[1:]}")
-        # Folders of earlier versions do not state the scale.
-        return scale_pixels(x, self.about.get("pixels")) if x.ndim == 4 else x
+        return scale_pixels(x, pixels) if is_image else x
 
     def _encode_table(self, table: "pd.DataFrame", columns: Sequence[Mapping[str, Any]]) -> np.ndarray:
         """The rows of a table as vectors [M, F], or its last rows as a window [1, T, C]."""
@@ -124,12 +131,13 @@ class Model:
         return x
 
     def _scale(self, x: np.ndarray) -> np.ndarray:
-        x = (np.arange(256) / 255.0).astype(np.float32)[x] if x.dtype == np.uint8 else np.array(x, dtype=np.float32)
         scaling = self.about["scaling"]
-        subtracted, divisor = (np.asarray(scaling[name], dtype=np.float32) for name in ("subtracted", "divisor"))
+        dtype = scaling.get("precision", "float32")
+        x = (np.arange(256) / 255.0).astype(np.float32)[x] if x.dtype == np.uint8 else np.array(x, dtype=dtype)
+        subtracted, divisor = (np.asarray(scaling[name], dtype=dtype) for name in ("subtracted", "divisor"))
         x -= subtracted
         x /= np.maximum(x.sum(1, keepdims=True), 1.0) if scaling["rows"] else divisor
-        return x
+        return x.astype(np.float32, copy=False)
 
 
 def probabilities(outputs: np.ndarray) -> np.ndarray:

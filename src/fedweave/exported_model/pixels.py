@@ -54,7 +54,8 @@ def refuse_files(x: np.ndarray, shape: Sequence[int]) -> None:
     way = "give such arrays"
     if channels in (1, 3):
         mode, axes = ("L", "[None, None]") if channels == 1 else ("RGB", ".transpose(2, 0, 1)[None]")
-        way = f"read a file by np.asarray(PIL.Image.open(file).convert('{mode}').resize(({width}, {height}))){axes}"
+        photo = "PIL.ImageOps.exif_transpose(PIL.Image.open(file))"
+        way = f"read a file by np.asarray({photo}.convert('{mode}').resize(({width}, {height}))){axes}"
     raise InputError(f"x: holds texts or objects, but the model reads arrays [M, {channels}, {height}, {width}]; {way}")
 
 

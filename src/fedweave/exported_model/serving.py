@@ -28,7 +28,7 @@ class PyfuncModel:
 
         del params
         try:
-            outputs, classes = self.model.outputs(model_input), self.model.about["classes"]
+            outputs, classes = self.model.outputs(model_input), self.model.classes
         except InputError as error:
             raise _request_error(str(error)) from None
         if classes:

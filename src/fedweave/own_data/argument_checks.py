@@ -1,12 +1,14 @@
 """Checks of arguments of calls, before any work: values of a wrong kind are refused."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
+from fedweave import exported_model
 from fedweave.errors import BadInput, format_count, format_value
 from fedweave.study.spec import MOST_SEEDS
 
@@ -31,6 +33,15 @@ PLACES_OF_CALLS = {
 }
 # The square of a number above this one is more than float32 can hold.
 LARGEST = 1.8e19
+
+
+@contextmanager
+def convert_input_errors() -> Iterator[None]:
+    """Turn an InputError of the exported code into BadInput."""
+    try:
+        yield
+    except exported_model.InputError as error:
+        raise BadInput(str(error)) from error
 
 
 def as_seeds(seeds: Any) -> list[int]:
@@ -171,12 +182,23 @@ def as_array(values: Any, name: str, advice: str) -> np.ndarray:
     Raises:
         BadInput: its rows differ in length, or it holds complex numbers, dates or durations.
     """
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise BadInput(f"{name}: the rows have different lengths; {advice}") from error
+    array = as_plain(values, name, f"the rows have different lengths; {advice}")
     check_kind(array, name)
     return array
+
+
+def as_plain(values: Any, name: str, ragged: str = "the rows have different lengths") -> np.ndarray:
+    """An array of any values, see `exported_model.as_plain`.
+
+    Raises:
+        BadInput: the rows differ in length, or cannot be read.
+    """
+    try:
+        return exported_model.as_plain(values)
+    except ValueError as error:
+        raise BadInput(f"{name}: {ragged}") from error
+    except (RuntimeError, TypeError) as error:  # PyTorch refuses lists of tensors with a gradient, and some types
+        raise BadInput(f"{name}: cannot be read as an array ({str(error).splitlines()[0]})") from error
 
 
 def check_kind(values: np.ndarray, name: str) -> None:
@@ -196,6 +218,20 @@ def _contains(values: np.ndarray, predicate: Callable[[Any], bool]) -> bool:
     return any(map(predicate, values.ravel()[:1000].tolist()))
 
 
+def is_missing(values: np.ndarray) -> np.ndarray:
+    """Whether each value is missing [M]: None, NaN and pandas' own marks."""
+    import pandas as pd
+
+    return np.asarray(pd.isna(values.astype(object)))
+
+
+def concatenate(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Arrays, one behind the other; numbers beside texts stay numbers, so that 1 does not become "1"."""
+    if len({part.dtype.kind in "OUS" for part in parts if len(part)}) > 1:
+        parts = [part.astype(object) for part in parts]
+    return np.concatenate(parts)
+
+
 def check_missing(values: Any, name: str) -> None:
     """Refuse names of rows of which one is missing, as its text "nan" would be taken for a name.
 
@@ -205,9 +241,7 @@ def check_missing(values: Any, name: str) -> None:
     Raises:
         BadInput: naming the number of such rows and the first one.
     """
-    import pandas as pd
-
-    missing = pd.isna(np.asarray(values, dtype=object))
+    missing = is_missing(as_plain(values, name))
     if missing.any():
         raise BadInput(
             f"{name}: is missing in {format_count(int(missing.sum()), 'row')}, first in row "

@@ -16,6 +16,7 @@ class Arrangement:
         labels: class of each row [M], or None.
         classes: names of the classes.
         rows: part -> rows of each client.
+        class_type: type of the labels, see `Dataset`.
         numbers: targets of each row [M, K], where they are not classes.
     """
 
@@ -25,3 +26,4 @@ class Arrangement:
     classes: tuple[str, ...]
     rows: Mapping[str, tuple[np.ndarray, ...]]
     numbers: np.ndarray | None = None
+    class_type: str = ""

@@ -3,34 +3,39 @@
 Every function raises `BadInput`, one line that names the argument and how to fix it.
 """
 
-import calendar
 import hashlib
-import re
 from collections.abc import Hashable, Iterable, Mapping
 from contextlib import suppress
-from datetime import datetime
+from datetime import date
+from decimal import Decimal
+from enum import Enum
 from typing import Any
 
 import numpy as np
 
-from fedweave import data
+from fedweave import data, exported_model
 from fedweave.data import Dataset, Partition
 from fedweave.data.base import symmetrise_edges
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput, format_count, format_value
-from fedweave.exported_model import DATE
-from fedweave.own_data.argument_checks import as_array, check_kind, check_missing, check_size
+from fedweave.exported_model import name_of as as_name
+from fedweave.own_data.argument_checks import (
+    as_array,
+    as_plain,
+    check_kind,
+    check_missing,
+    check_size,
+    convert_input_errors,
+)
 
-# A time of day and a zone behind it: 17:00Z, T170000+0200, 17:00 UTC
-ZONE = re.compile(r"(?:\d:\d\d|T\d{4})[^+\-Z]*(?:Z|UTC|GMT|[+-]\d\d(?::?\d\d)?)\s*$", re.IGNORECASE)
+LABELS = (str, bool, int, float, np.generic, Decimal, date)  # types of labels
 
 
 def as_column(values: Any, name: str, count: int) -> np.ndarray:
     """One value per row [M]."""
-    try:
-        column = np.asarray(values)
-    except ValueError as error:
-        raise BadInput(f"{name}: the entries have different lengths; give one value for each row") from error
+    column = as_plain(values, name, "the entries have different lengths; give one value for each row")
+    if column.ndim == 2 and column.shape == (count, 1):
+        column = column[:, 0]  # as Keras has labels
     if column.ndim > 1 and len(column) == count and column.size > count:
         several = "; several labels are for forecasts, with window and horizon" if name == "y" else ""
         values = f"shape {list(column.shape)} has {column.size // count} values for each row"
@@ -54,107 +59,68 @@ def as_recordings(values: Any, count: int) -> np.ndarray:
 
 
 def as_times(values: Any, count: int) -> np.ndarray:
-    """A time per row [M]: numbers as they are, dates and texts as microseconds since 1970.
+    """A time per row [M], see `exported_model.as_times`.
 
     Raises:
         BadInput: a time is missing, a text cannot be read as a time or can be read in two ways, or only some of the
             times have a time zone.
     """
     column = as_column(values, "time", count)
-    if column.dtype.kind in "iub":
-        return column
-    if column.dtype.kind == "f":
-        return _check_missing_times(column, np.isnan(column))
-    import pandas as pd
-
-    check_zones(column.tolist())
-    day_first = _has_day_first(column.tolist())
-    try:
-        if column.dtype.kind in "OUS":
-            numbers = pd.to_numeric(pd.Series(column), errors="coerce").to_numpy(dtype=np.float64)
-            if np.isfinite(numbers).all():
-                return numbers
-        times = pd.to_datetime(pd.Series(column), utc=True, dayfirst=day_first)
-    except (ValueError, TypeError, OverflowError) as error:
-        reason = str(error).split(". ")[0].split(", at position")[0].splitlines()[0]
-        raise BadInput(
-            f"time: cannot be read as times ({reason}); give numbers, or such as 2024-05-31 17:00"
-        ) from error
-    return _check_missing_times(times.dt.as_unit("us").astype("int64").to_numpy(), times.isna().to_numpy())
+    with convert_input_errors():
+        return exported_model.as_times(column)
 
 
 def check_zones(values: Iterable[Any], where: str = "time") -> None:
-    """Refuse times of which only some have a time zone: which moment the others are would be a guess.
+    """Refuse times of which only some have a time zone, see `exported_model.check_zones`."""
+    with convert_input_errors():
+        exported_model.check_zones(values, where)
 
-    Raises:
-        BadInput: beginning with `where`, and naming a time of each sort.
+
+def as_classes(y: Any, count: int, least: int = 2) -> tuple[np.ndarray, tuple[str, ...], str]:
+    """Class numbers [M], the sorted names of the classes, and the type of the labels, see `exported_model.as_labels`.
+
+    There must be at least `least` classes.
     """
-    import pandas as pd
-
-    examples: dict[bool, Any] = {}
-    for value in values:
-        if isinstance(value, str | datetime) and value is not pd.NaT:
-            examples.setdefault(_has_zone(value), value)
-    if len(examples) == 2:
-        with_zone, without = (format_value(str(examples[has_zone])) for has_zone in (True, False))
-        raise BadInput(
-            f"{where}: {with_zone} has a time zone, and {without} has none; write all with one, such as "
-            "2024-05-31 17:00+02:00, or all without"
-        )
-
-
-def _has_zone(value: str | datetime) -> bool:
-    """Whether a text or a date has a time zone."""
-    return ZONE.search(value) is not None if isinstance(value, str) else value.tzinfo is not None
-
-
-def _has_day_first(values: list[Any]) -> bool:
-    """Whether dates such as 31.5.2024 have the day before the month; one number above 12 decides for all rows.
-
-    Raises:
-        BadInput: no row decides, or two rows contradict each other.
-    """
-    texts = dict.fromkeys(value for value in values if isinstance(value, str))
-    dates = {text: (int(match[1]), int(match[2])) for text in texts if (match := re.match(DATE, text))}
-    day_first, month_first = (next((text for text in dates if dates[text][i] > 12), None) for i in (0, 1))
-    if day_first and month_first:
-        raise BadInput(
-            f"time: {format_value(day_first)} has the day first, and {format_value(month_first)} the month; "
-            "write dates such as 2021-04-03"
-        )
-    unclear = next((text for text, (a, b) in dates.items() if a != b), None)
-    if unclear and not (day_first or month_first):
-        a, b = dates[unclear]
-        raise BadInput(
-            f"time: {format_value(unclear)} may be {a} {calendar.month_name[b]} or {b} {calendar.month_name[a]}, and "
-            "no other row says which; write dates such as 2021-04-03 for 3 April"
-        )
-    return day_first is not None
-
-
-def _check_missing_times(times: np.ndarray, missing: np.ndarray) -> np.ndarray:
-    if missing.any():
-        raise BadInput(
-            f"time: is missing in {format_count(int(missing.sum()), 'row')}, first in row "
-            f"{int(missing.argmax())}; drop them first"
-        )
-    return times
-
-
-def as_classes(y: Any, count: int, least: int = 2) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Class numbers [M] and the sorted names of the classes, of which there must be at least `least`."""
     column = as_column(y, "y", count)
     check_kind(column, "y")
-    if np.issubdtype(column.dtype, np.floating):
+    if column.dtype == object:
+        column = _as_one_type(column)
+    kind = exported_model.KINDS.get(column.dtype.kind, "")
+    if kind == "float":
         if not np.isfinite(column).all() or (column != column.round()).any():
             raise BadInput("y: has numbers that are not classes; use target='numbers', or give whole numbers or names")
+        _check_exact(column, "y")
         column = column.astype(np.int64)
-    if column.dtype == object and len({type(value) for value in column.tolist()}) > 1:
-        column = column.astype(str)
     names, labels = np.unique(column, return_inverse=True)
     if len(names) < least:
         raise BadInput(f"y: only one class, {str(names[0])!r}; there is nothing to learn")
-    return labels.astype(np.int64), tuple(map(str, names.tolist()))
+    return labels.astype(np.int64), tuple(map(str, names.tolist())), kind
+
+
+def _as_one_type(column: np.ndarray) -> np.ndarray:
+    """Labels of Python as an array of numbers or of texts.
+
+    Raises:
+        BadInput: a label is none of these, or two of several types have one name.
+    """
+    kinds = {type(label) for label in column.tolist()}
+    if other := next((kind for kind in kinds if not issubclass(kind, LABELS) or issubclass(kind, Enum)), None):
+        raise BadInput(f"y: has labels of the type {other.__name__}; give texts or numbers, such as label.name of each")
+    if len(kinds) == 1 or kinds <= {int, float}:
+        return column if kinds == {int} else np.array(column.tolist())
+    names = np.array([exported_model.name_of(label) for label in column.tolist()])
+    if len(np.unique(names)) < len({(type(label), label) for label in column.tolist()}):
+        raise BadInput("y: two labels of several types have the same name, such as 1 and '1'; give them one type")
+    return names
+
+
+def _check_exact(numbers: np.ndarray, name: str) -> None:
+    """Refuse names as fractions above 2^53: several whole numbers have become one."""
+    if numbers.dtype.kind == "f" and (large := np.abs(numbers) > exported_model.EXACT).any():
+        raise BadInput(
+            f"{name}: {numbers[large][0]:.17g} is a float above 2^53, which has lost its last digits; give names as "
+            "texts or whole numbers"
+        )
 
 
 def as_clients(client: Any, count: int) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -165,13 +131,15 @@ def as_clients(client: Any, count: int) -> tuple[np.ndarray, tuple[str, ...]]:
     if len(ids) != count:
         given, rows = format_count(len(ids), "id"), format_count(count, "row")
         raise BadInput(f"client: {given}, but x has {rows}; give one for each")
+    ids = [exported_model.as_text(one) for one in ids]
     distinct = list(dict.fromkeys(ids))
     if any(map(_is_missing, distinct)):
         raise BadInput("client: is missing in some rows; drop them first")
+    _check_exact(np.array([one for one in distinct if isinstance(one, float)]), "client")
     with suppress(TypeError):  # ids of several types keep the order in which they come
         distinct.sort()
-    names = tuple(map(str, distinct))
-    if len({*names}) < len(names):
+    names = tuple(map(exported_model.name_of, distinct))
+    if len({*names}) < len(names) or {bool, int} <= {*map(type, ids)}:  # Python takes True for 1
         raise BadInput("client: two ids have the same name, such as 1 and '1'; give them one type")
     position = {one: i for i, one in enumerate(distinct)}
     return np.array([position[one] for one in ids], dtype=np.int64), names
@@ -206,7 +174,7 @@ def _check_complete(values: Any, option: str, remedy: str) -> None:
     """Refuse a missing name: its text "nan" would be taken for a name."""
     import pandas as pd
 
-    entries = np.array([*values.values()] if isinstance(values, Mapping) else values, dtype=object)
+    entries = as_plain([*values.values()] if isinstance(values, Mapping) else values, option).astype(object)
     missing = int((pd.isna(entries) | (entries == "")).sum())
     if missing:
         raise BadInput(f"{option}: {missing} of {entries.size} entries are missing; {remedy}")
@@ -215,10 +183,10 @@ def _check_complete(values: Any, option: str, remedy: str) -> None:
 def _names_by_client(values: Any, option: str, owner: np.ndarray, names: tuple[str, ...]) -> list[str]:
     """One name for each client [N], from a mapping or from one value a row."""
     if isinstance(values, Mapping):
-        name_of = {str(key): str(value) for key, value in values.items()}
+        name_of = {as_name(key): as_name(value) for key, value in values.items()}
     else:
-        column = as_column(np.asarray(values, dtype=object), option, len(owner))
-        pairs = {(names[i], str(value)) for i, value in zip(owner, column, strict=True)}
+        column = as_column(values, option, len(owner)).tolist()
+        pairs = {(names[i], as_name(value)) for i, value in zip(owner, column, strict=True)}
         name_of = dict(pairs)
         if len(pairs) > len(name_of):
             client = min(name for name, value in pairs if name_of[name] != value)
@@ -232,15 +200,12 @@ def _names_by_client(values: Any, option: str, owner: np.ndarray, names: tuple[s
     return [name_of[name] for name in names]
 
 
-def as_relation(pairs: list[tuple[Any, Any]], names: tuple[str, ...]) -> np.ndarray:
+def as_relation(pairs: list[tuple[str, str]], names: tuple[str, ...]) -> np.ndarray:
     """Edges [2, R] of a given client graph in both directions, from pairs of names."""
     position = {name: i for i, name in enumerate(names)}
-    unknown = [one for pair in pairs for one in pair if str(one) not in position]
-    if unknown:
-        raise BadInput(f"relation: {unknown[0]!r} is not a client; clients: {', '.join(names[:10])}")
     if not pairs:
         raise BadInput("relation: has no pair; for example [('a', 'b')], or leave it out")
-    return symmetrise_edges(np.array([[position[str(one)] for one in pair] for pair in pairs]).T, len(names))
+    return symmetrise_edges(np.array([[position[one] for one in pair] for pair in pairs]).T, len(names))
 
 
 def as_graphs(graphs: Any) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
@@ -248,7 +213,7 @@ def as_graphs(graphs: Any) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray
     if not isinstance(graphs, Iterable):
         raise BadInput(f"graphs: {format_value(graphs)} is not a list of graphs; give each client's (x, edge_index, y)")
     graph_of = dict(graphs) if isinstance(graphs, Mapping) else {f"client {i}": graph for i, graph in enumerate(graphs)}
-    parts = {str(client): as_graph(graph, str(client)) for client, graph in graph_of.items()}
+    parts = {as_name(client): as_graph(graph, as_name(client)) for client, graph in graph_of.items()}
     if len(parts) < len(graph_of):
         raise BadInput("graphs: two clients have the same name, such as 1 and '1'; give them one type")
     widths = sorted({x.shape[1] for x, _, _ in parts.values()})
@@ -272,8 +237,6 @@ def as_graph(graph: tuple[Any, Any, Any], client: str) -> tuple[np.ndarray, np.n
     check_size(x, f"graphs: x of {client!r}")
     x = x.astype(np.float32)
     data.check_finite(x, f"graphs: x of {client!r}", "drop these nodes, or fill them in")
-    if y.dtype.kind not in "biuf":
-        check_missing(graph[2], f"graphs: y of {client!r}")
     if edges.size and (edges.min() < 0 or edges.max() >= len(x)):
         node = edges.min() if edges.min() < 0 else edges.max()
         raise BadInput(f"graphs: {client!r} has an edge of node {node}; its nodes are 0 to {len(x) - 1}")

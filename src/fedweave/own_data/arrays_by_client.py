@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedweave.errors import BadInput, format_count, format_value
-from fedweave.own_data.argument_checks import as_array
+from fedweave.own_data.argument_checks import as_array, as_plain, concatenate
 from fedweave.own_data.row_options import RowOptions
 
 BY_ROW = ("split", "time", "recording")  # options that may be {client: one entry per row}, too
@@ -57,7 +57,7 @@ def _join(rows_of: Rows, option: str, counts: Mapping[Hashable, int]) -> np.ndar
     parts = {name: _as_array(rows_of[name], option, name) for name in counts}
     _check_parts(parts, option, counts)
     try:
-        return np.concatenate([*parts.values()])
+        return concatenate([*parts.values()])
     except TypeError:  # times of several types
         return np.concatenate([part.astype(object) for part in parts.values()])
 
@@ -66,10 +66,7 @@ def _as_array(rows: Any, option: str, client: Hashable) -> np.ndarray:
     advice = f"look at client {client!r}; give each row the same number of values"
     if option in ("x", "y"):
         return as_array(rows, option, advice)
-    try:
-        return np.asarray(rows)  # times may be dates, which `as_array` refuses
-    except ValueError as error:
-        raise BadInput(f"{option}: the rows have different lengths; {advice}") from error
+    return as_plain(rows, option, f"the rows have different lengths; {advice}")  # times may be dates
 
 
 def _check_parts(parts: Mapping[Hashable, np.ndarray], option: str, counts: Mapping[Hashable, int]) -> None:

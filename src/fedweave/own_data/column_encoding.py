@@ -1,7 +1,6 @@
 """Columns of a pandas table as numbers: scaling, filling in and encoding are fitted on training rows alone."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +8,7 @@ import numpy as np
 
 from fedweave import exported_model
 from fedweave.errors import BadInput, format_count
-from fedweave.own_data.argument_checks import COMPLEX_ADVICE, KINDS, check_size
+from fedweave.own_data.argument_checks import COMPLEX_ADVICE, KINDS, check_size, convert_input_errors
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,15 +18,6 @@ HASHED = 256  # default number of values of a text column
 WITHOUT = "leave it out of features, or name it in exclude=['{}'] (--exclude)"
 MAX_EMBEDDED_LEVELS = 100_000  # most values of a category that is embedded: each client's model has a vector for each
 Numbers = tuple[float, float, float]
-
-
-@contextmanager
-def convert_input_errors() -> Iterator[None]:
-    """Turn an InputError of the exported code into BadInput."""
-    try:
-        yield
-    except exported_model.InputError as error:
-        raise BadInput(str(error)) from error
 
 
 class Text(str):

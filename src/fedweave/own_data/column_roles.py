@@ -18,7 +18,7 @@ MOST_LISTED = 20  # most names of columns in a message
 ONE_COLUMN_ADVICE = "separate the fields of a CSV file by commas or semicolons, and those of a TSV file by tabs"
 COLUMN_OPTIONS = ("split", "time", "recording", "group", "unit")  # options that may be names of columns
 
-ID_OPTIONS = ("recording", "group", "unit")  # options that may be columns of names
+ID_OPTIONS = ("recording", "group", "unit", "split")  # options that may be columns of names
 CLIENT_OPTIONS = ("group", "unit")  # options that describe a client, so that they may name its column
 
 
@@ -47,8 +47,12 @@ def feature_columns(
     option_columns: Mapping[str, str],
     least: int = 1,
     exclude: Sequence[str] = (),
+    labelled: bool = True,
 ) -> list[str]:
     """The columns that are features, at least `least`; where `features` is None, all others but `exclude`.
+
+    Args:
+        labelled: whether every row needs a label.
 
     Raises:
         BadInput: a column is not there, is the client or the label, or has missing entries where there must be none.
@@ -58,7 +62,7 @@ def feature_columns(
     for role, column in roles:
         check_column(table, column, role)
     check_roles(client, labels, option_columns)
-    for column in (client, *(labels if least else ())):  # a series may lack a value
+    for column in (client, *(labels if least and labelled else ())):  # a series may lack a value
         if table[column].isna().any():
             raise BadInput(
                 f"table: column {column!r} is missing in "
@@ -139,25 +143,26 @@ def read_used_columns(
 
     Of a folder, the tables of all its files.
     """
-    ids = id_columns(options, client)
+    names, labels = name_columns(options, client), as_names(label, "label", 0)
     if Path(path).is_dir():
-        return read_folder(Path(path), client, ids, encoding)
+        return read_folder(Path(path), client, names, encoding, labels)
     features, split = options.get("features"), options.get("split")
     if not features or not isinstance(client, str) or (isinstance(split, str) and split in RULES):
-        return read_table(path, ids=ids, encoding=encoding)
+        return read_table(path, None, names, encoding, labels)
     column_names = [options[key] for key in COLUMN_OPTIONS if isinstance(options.get(key), str)]
-    used = [*dict.fromkeys([client, *as_names(label, "label"), *as_names(features, "features"), *column_names])]
-    table = read_table(path, used, ids, encoding)
+    used = [*dict.fromkeys([client, *labels, *as_names(features, "features"), *column_names])]
+    table = read_table(path, used, names, encoding, labels)
     is_complete = table.shape[1] >= len(used)  # else a message lists all names
-    return table if is_complete else read_table(path, ids=ids, encoding=encoding)
+    return table if is_complete else read_table(path, None, names, encoding, labels)
 
 
-def read_named(source: Any, options: Mapping[str, Any], *names: Any) -> "pd.DataFrame":
+def read_named(source: Any, options: Mapping[str, Any], names: Sequence[Any], label: Any) -> "pd.DataFrame":
     """A table, or that of a file, where columns of names stay texts: `names`, and those that `options` name."""
-    return read_table(source, ids=id_columns(options, *names))
+    labels = [label] if isinstance(label, str) else []
+    return read_table(source, names=name_columns(options, *names), labels=labels)
 
 
-def id_columns(options: Mapping[str, Any], *names: Any) -> tuple[str, ...]:
+def name_columns(options: Mapping[str, Any], *names: Any) -> tuple[str, ...]:
     """The columns whose values are names: `names`, and those that `options` name."""
     chosen = (*names, *(options.get(key) for key in ID_OPTIONS))
     return tuple(name for name in chosen if isinstance(name, str))

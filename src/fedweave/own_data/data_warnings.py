@@ -26,8 +26,10 @@ MAX_ERROR = 0.01  # a column whose predictions have a smaller share of errors re
 CHUNK = 65_536  # rows that are hashed at once
 SAMPLE = 2000  # rows of which the chance of equal rows is estimated
 MIN_NUMBER_SHARE = 0.8  # a column of texts with a larger share of numbers should have numbers alone
-THOUSANDS = r"[+-]?\d{1,3}([,' ]\d{3})+(\.\d+)?"  # a number with thousands separators
+THOUSANDS = r"[+-]?[1-9]\d{0,2}([,' ]\d{3})+(\.\d+)?"  # a number with thousands separators
 MAX_CODES = 10  # up to so many different numbers may be codes of categories
+MARKS = (-9, -99, -999, -9999, -99999, -32768, 999, 9999, 99999, 999999)  # in place of missing numbers
+LEAST_MARKS = 3  # fewer may be an outlier
 MANY_CLASSES = 20  # more whole numbers as labels may be amounts
 DUPLICATE_FACTOR = 3  # so many times more equal rows than by chance are duplicates
 
@@ -129,12 +131,14 @@ def find_misread_columns(table: "pd.DataFrame", columns: Iterable["Column"], row
 
 
 def find_infinite(table: "pd.DataFrame", columns: Iterable["Column"]) -> tuple[str, ...]:
-    """A line for each column of numbers with infinite values, which are filled in as missing ones are."""
+    """A line for each column of numbers with infinite values, filled in as missing ones are, or with marks of such."""
     lines = []
     for column in columns:
         if column.levels or column.is_text:
             continue
-        count = int(np.isinf(exported_model.as_numbers(table[column.name], column.name)).sum())
+        numbers = exported_model.as_numbers(table[column.name], column.name)
+        lines += find_marks(numbers[:, None], f"column {column.name!r}")
+        count = int(np.isinf(numbers).sum())
         if count:
             verb = "is infinite and counts" if count == 1 else "are infinite and count"
             lines.append(
@@ -142,6 +146,34 @@ def find_infinite(table: "pd.DataFrame", columns: Iterable["Column"]) -> tuple[s
                 "or leave the value empty"
             )
     return tuple(lines)
+
+
+def find_marks(values: np.ndarray, where: str) -> tuple[str, ...]:
+    """A line for the first number that repeats apart from all others, as a mark of missing values does, such as -999.
+
+    Args:
+        values: [M, ...], not all finite perhaps.
+    """
+    for mark in MARKS:
+        count = int((is_mark := values == mark).sum())
+        if count < LEAST_MARKS:
+            continue
+        # The columns or channels that have it; the last axis but for images.
+        axis = 1 if values.ndim == 4 else -1
+        held = np.moveaxis(is_mark, axis, -1).reshape(-1, values.shape[axis]).any(0)
+        column = np.take(values, int(held.argmax()), axis).ravel()
+        others = column[np.isfinite(column) & (column != mark)]
+        if not len(others):
+            continue
+        low, high = float(others.min()), float(others.max())
+        apart = (mark < 0 <= low) or min(abs(mark - low), abs(mark - high)) > high - low
+        if (column == mark).sum() >= LEAST_MARKS and not low <= mark <= high and apart:
+            return (
+                f"{where}: {format_count(count, 'value')} {'is' if count == 1 else 'are'} {mark:g}, apart from all "
+                f"others (such as {low:g} to {high:g}), as a mark of missing values; drop these rows, or leave the "
+                "values empty",
+            )
+    return ()
 
 
 def _texts_among_numbers(column: "pd.Series[Any]", levels: int) -> str:
@@ -211,7 +243,7 @@ def find_duplicates(
     """
     if len(dataset.x) < MIN_ROWS:
         return ()
-    targets = dataset.y if dataset.targets is None else dataset.targets[:, 0].view(np.uint32)
+    targets = dataset.y if dataset.targets is None else dataset.targets[:, 0].view(f"u{dataset.targets.itemsize}")
     hashes = _hash_rows(dataset.x, np.asarray(targets))
     parts = [np.concatenate(rows[part]) for part in ("train", "test")]
     parts = [part if complete is None else part[complete[part]] for part in parts]

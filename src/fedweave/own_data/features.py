@@ -1,5 +1,6 @@
 """Features as arrays of numbers, and the scale of images: bytes are divided by 255, other numbers are as they are."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,28 +10,69 @@ from fedweave.data import Dataset, Partition, check_finite
 from fedweave.data.normalisation import to_float32
 from fedweave.errors import BadInput
 from fedweave.exported_model import WHITE, scale_pixels
-from fedweave.own_data.argument_checks import as_array, check_size
-from fedweave.own_data.column_encoding import convert_input_errors
+from fedweave.own_data.argument_checks import as_array, as_plain, check_size, convert_input_errors
+from fedweave.own_data.data_warnings import find_marks
+from fedweave.own_data.precision import as_stored as to_stored
+from fedweave.own_data.precision import find_lost
 
 MOST_CHANNELS = 4  # of images as files have them
+LEAST_SIDE = 8  # of images that come as vectors or windows
 DARK = 32  # whole numbers up to here are hardly the gray values of images from 0 to 255
 
 
-def as_features(x: Any, name: str) -> np.ndarray:
-    """Finite numbers, float32: vectors [M, F], windows [M, T, C] or images [M, C, H, W]; these may be uint8."""
+def as_features(x: Any, name: str, scaled: bool = True) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Numbers as they are stored, and warnings: vectors [M, F], windows [M, T, C] or images [M, C, H, W].
+
+    Bytes in the shape of images are uint8, which is divided by 255; other numbers are as `precision.as_stored` gives
+    them.
+
+    Args:
+        scaled: whether training rows scale the numbers; else vectors and windows are no bytes.
+
+    Raises:
+        BadInput: another shape, values that are not finite, or that float32 cannot tell apart if nothing scales them.
+    """
+    plain = as_plain(x, "x")
+    values, given = check_features(plain, name), plain.dtype
+    if values.dtype == np.uint8:
+        return values, ()
+    if scaled and are_pixels(plain):
+        shape = " x ".join(map(str, plain.shape[1:]))
+        line = f"x: rows of {shape} whole numbers from 0 to 255 are taken as images, so they are divided by 255"
+        return plain.astype(np.uint8), (f"{line}; normalize='none' leaves them as they are",)
+    stored, notes = to_stored(values), find_marks(values, "x")
+    if stored.dtype == np.float64 and not scaled:
+        raise BadInput(
+            "normalize: 'none' leaves numbers so far from 0 that float32, in which models see them, loses their "
+            "differences; leave it out, or subtract a constant"
+        )
+    if i := find_lost(values, given):
+        notes += (
+            f"x: the values of column {i - 1} differ by no more than the resolution of {given}; if they should, "
+            "subtract a number such as their minimum before they get this type",
+        )
+    return stored, notes
+
+
+def check_features(x: Any, name: str) -> np.ndarray:
+    """Finite numbers, float64 or of images uint8, of the shapes of `as_features`."""
     values = as_array(x, "x", "give each row the same number of values")
     if values.dtype.kind not in "biuf" or values.ndim not in (2, 3, 4) or not values.size:
         raise BadInput(
             f"x: shape {list(values.shape)}; give vectors [M, F], windows [M, T, C] or images [M, C, H, W] of numbers"
         )
-    if values.ndim == 4 and values.shape[3] <= MOST_CHANNELS < min(values.shape[1:3]):
+    is_last = values.ndim == 4 and (
+        values.shape[3] <= MOST_CHANNELS < min(values.shape[1:3])
+        or values.shape[1] == values.shape[2] > values.shape[3] > 1
+    )
+    if is_last:
         raise BadInput(
             f"x: shape {list(values.shape)} has the channels of images last; give [M, C, H, W]: x.transpose(0, 3, 1, 2)"
         )
     check_size(values, "x")
     values = to_bytes(values)
     if values.dtype != np.uint8 or values.ndim != 4:
-        values = values.astype(np.float32)
+        values = values.astype(np.float64)
     check_finite(values, f"x of {name}", "drop these rows, or fill them in")
     return values
 
@@ -38,6 +80,16 @@ def as_features(x: Any, name: str) -> np.ndarray:
 def is_image(shape: tuple[int, ...]) -> bool:
     """Whether rows of a shape are images; vectors [F, 1, 1] and windows [C, 1, T] are none."""
     return len(shape) == 3 and min(shape[1:]) > 1
+
+
+def are_pixels(x: np.ndarray) -> bool:
+    """Whether vectors or windows have the type and the shape of images: bytes [H, W], or as many as a square has."""
+    if x.dtype.kind not in "iu" or x.ndim not in (2, 3) or x.min() < 0 or not DARK < x.max() <= WHITE:
+        return False
+    if x.ndim == 3:
+        return min(x.shape[1:]) >= LEAST_SIDE and (x.dtype == np.uint8 or x.shape[1] == x.shape[2])
+    sides = (math.isqrt(x.shape[1]), math.isqrt(x.shape[1] // 3))
+    return min(sides) >= LEAST_SIDE // 2 and x.shape[1] in (sides[0] ** 2, 3 * sides[1] ** 2) and sides[0] >= LEAST_SIDE
 
 
 def to_bytes(x: np.ndarray) -> np.ndarray:
@@ -79,7 +131,8 @@ def as_training(x: np.ndarray, about: Mapping[str, Any]) -> np.ndarray:
         BadInput: values that are on another scale, or may be.
     """
     with convert_input_errors():
-        return scale_pixels(x, about.get("pixels")) if x.ndim == 4 and x.dtype.kind in "biuf" else x
+        is_image = x.ndim == 4 or about.get("pixels")
+        return scale_pixels(x, about.get("pixels")) if is_image and x.dtype.kind in "biuf" else x
 
 
 def as_stored(x: np.ndarray, old: Dataset, partition: Partition) -> np.ndarray:
@@ -88,11 +141,11 @@ def as_stored(x: np.ndarray, old: Dataset, partition: Partition) -> np.ndarray:
     Raises:
         BadInput: as `as_training`, or fractions where the images of training have whole numbers.
     """
-    if x.shape[1:] != old.x.shape[1:] or not is_image(x.shape[1:]):
-        return x
+    if x.shape[1:] != old.x.shape[1:] or not (is_image(x.shape[1:]) or old.x.dtype == np.uint8):
+        return x.astype(old.x.dtype, copy=False) if old.x.dtype == np.float64 else to_float32(x)
     scaled = as_training(x, {"pixels": describe_pixels(old, partition)})
     if old.x.dtype != np.uint8:
-        return to_float32(scaled)
+        return to_float32(scaled) if old.x.dtype == np.float32 else scaled.astype(np.float64)
     if (x != x.round()).any():
         raise BadInput("join: images have fractions, but training had whole numbers from 0 to 255; give x.round()")
     return x.astype(np.uint8)

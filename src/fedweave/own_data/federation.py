@@ -85,7 +85,8 @@ class Federation:
             relation: a given graph of the clients, as pairs of names, a table of two columns, or its file.
             val: share of the training rows that validates, where `split` and `shares` give no validation rows.
             normalize: "none", "standard" (by channel or column, from all training rows), "standard_client" (from
-                those of the client) or "unit". Default: "none", of forecasts "standard". Of tables for forecasts only.
+                those of the client) or "unit". Default: bytes in the shape of images are divided by 255, other arrays
+                are "standard". Of tables for forecasts only.
             name: of the data in tables.
             seed: of a drawn split.
             unit: of each row, or {client: unit}: the person, hospital or household behind a client. Tests and intervals
@@ -179,7 +180,11 @@ class Federation:
             BadInput: a file that is missing, damaged or of another size.
         """
         check_path(folder, "folder")
-        files = image_files.list_files(folder) if table is None else columns.read_named(table, options, file, client)
+        files = (
+            image_files.list_files(folder)
+            if table is None
+            else columns.read_named(table, options, (file, client), label)
+        )
         return cls(**rows.fields_from_images(files, file, client, label, Path(folder), size, row_options(options)))
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,9 +10,10 @@ import numpy as np
 from fedweave import exported_model
 from fedweave.data import Dataset
 from fedweave.errors import BadInput, format_count
-from fedweave.own_data import arrays
-from fedweave.own_data.argument_checks import as_array, check_size
+from fedweave.own_data import arrays, data_warnings
+from fedweave.own_data.argument_checks import as_array, as_plain, check_size
 from fedweave.own_data.arrangement import Arrangement
+from fedweave.own_data.precision import as_stored, refuse_lost
 from fedweave.own_data.row_options import RowOptions, federation_fields
 from fedweave.own_data.splits import split_rows
 
@@ -58,6 +60,7 @@ def fields_from_steps(values: Any, others: Any, client: Any, options: RowOptions
                 f"x: {format_count(len(channels), 'row')}, but y has {len(steps)}; give one for each time step"
             )
         steps = np.concatenate([steps, channels], axis=1)
+    steps = as_stored(steps)
     horizon = _check_options(options)
     owner, names = arrays.as_clients(client, len(steps))
     time = arrays.as_times(options.time, len(steps))
@@ -79,7 +82,11 @@ def fields_from_steps(values: Any, others: Any, client: Any, options: RowOptions
         f"{format_count(windows.dropped, 'window')} with a missing value "
         f"{'is' if windows.dropped == 1 else 'are'} left out"
     )
-    notes = (*((dropped,) if windows.dropped else ()), *_find_gaps(windows.first, series, time, owner, names, options))
+    notes = (
+        *((dropped,) if windows.dropped else ()),
+        *data_warnings.find_marks(steps, "the series"),
+        *_find_gaps(windows.first, series, time, owner, names, options),
+    )
     options = replace(options, group=group, unit=unit, normalize=normalize)
     return federation_fields(dataset, arrangement, options, windows.x.shape[1:], notes)
 
@@ -88,25 +95,25 @@ def _select_windows(values: Any, name: str, first: np.ndarray, steps: int) -> An
     """Values per step as values per window; a mapping from clients stays as it is."""
     if values is None or isinstance(values, Mapping):
         return values
-    return arrays.as_column(np.asarray(values, dtype=object), name, steps)[first]
+    return arrays.as_column(values, name, steps)[first]
 
 
 def as_channels(values: Any, name: str) -> np.ndarray:
-    """The values of each time step as float32 [M, C].
+    """The values of each time step as float64 [M, C].
 
     Raises:
         BadInput: naming `name`, if they are not numbers, too large or of another shape.
     """
     array = as_array(values, name, "give each time step the same number of values")
-    if array.dtype.kind == "f":
-        check_size(array, name)
     try:
-        steps = array.astype(np.float32)
+        steps = array.astype(np.float64)
     except (ValueError, TypeError) as error:
         raise BadInput(f"{name}: holds values that are not numbers ({error}); a series has numbers only") from error
     steps = steps[:, None] if steps.ndim == 1 else steps
     if steps.ndim != 2 or not steps.size:
         raise BadInput(f"{name}: shape {[*steps.shape]}; with window=, rows are time steps: give [M] or [M, C]")
+    check_size(steps, name)
+    refuse_lost(steps, array.dtype, name)
     return steps
 
 
@@ -156,9 +163,7 @@ def _cut_windows(
     for rows in np.split(order, np.flatnonzero(np.diff(series[order])) + 1):
         name, span = names[owner[rows[0]]], window + horizon
         if (np.diff(time[rows]) == 0).any():
-            raise BadInput(
-                f"time: client {name!r} has two rows of one time; give recording= where it has several series"
-            )
+            raise BadInput(_describe_repeat(name, options.time, rows, time))
         if len(rows) < span:
             raise BadInput(
                 f"window: client {name!r} has a series of {format_count(len(rows), 'step')}, and a "
@@ -175,6 +180,17 @@ def _cut_windows(
     parts = [*zip(*pieces, strict=True)]
     x, y, first, start = (np.concatenate(part) for part in parts[:4])
     return Windows(x, np.ascontiguousarray(y), first, start, sum(parts[4]))
+
+
+def _describe_repeat(name: str, given: Any, rows: np.ndarray, time: np.ndarray) -> str:
+    """The message about two rows of one time in the series `rows` of a client."""
+    row = int(rows[1:][np.diff(time[rows]) == 0][0])
+    value = as_plain(given, "time")[row]
+    text = str(value) if isinstance(value, str | datetime | np.datetime64) else f"{value:g}"
+    clock = ""
+    if not isinstance(value, int | float | np.number):
+        clock = "; an hour that is there twice, at the end of summer time, needs its zone: 2024-10-27 02:00+01:00"
+    return f"time: client {name!r} has two rows of one time, {text}; give recording= where it has several series{clock}"
 
 
 def _find_gaps(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedweave.errors import BadInput, format_value
+from fedweave.own_data.splits import part_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 MOST_PIXELS = 4096  # largest height and width to which images are resized
 DEEP_MODES = ("I", "I;16", "I;16B", "I;16L", "F")  # of grey images with more than 8 bits
-PARTS = {"validation": "val", "valid": "val", "dev": "val"}  # other names of a part
 
 
 def list_files(folder: Path | str) -> "pd.DataFrame":
@@ -40,7 +40,8 @@ def list_files(folder: Path | str) -> "pd.DataFrame":
 def load(images: Iterable[Any], root: Path, size: tuple[int, int] | None) -> np.ndarray:
     """Bytes [M, C, H, W] of images: files below `root`, encoded files, PIL images or arrays [H, W] or [H, W, C].
 
-    All are grey if the first one is, else all are of three colours.
+    All are grey if each one is, else all are of three colours. They are turned as their EXIF data say, and what is
+    transparent is white.
 
     Args:
         size: height and width to which all are resized; default: all must have the same size.
@@ -106,14 +107,15 @@ def _read_images(
     Args:
         expected: end of the message about another size, with a place for the one of `shape`.
     """
-    arrays: list[np.ndarray] = []
+    channels, arrays = shape[0] if shape else None, []
     for i, image in enumerate(images):
-        values, label = _read_image(image, root, i, size, shape[0] if shape else None)
+        values, label = _read_image(image, root, i, size, channels)
         shape = shape or values.shape
-        if values.shape != shape:
+        if values.shape[1:] != shape[1:]:
             raise BadInput(f"{label}: is of {_pixels(values.shape)} pixels, {expected.format(_pixels(shape))}")
         arrays.append(values)
-    return np.stack(arrays)
+    colours = max(map(len, arrays))  # a grey file among others is a photo in colours that are grey
+    return np.stack([np.broadcast_to(values, (colours, *values.shape[1:])) for values in arrays])
 
 
 def _pixels(shape: Sequence[int]) -> str:
@@ -124,7 +126,14 @@ def _read_image(
     image: Any, root: Path, row: int, size: tuple[int, int] | None, channels: int | None
 ) -> tuple[np.ndarray, str]:
     """(bytes [C, H, W], the image's name in messages); grey or of three colours, as it is without `channels`."""
+    from PIL import Image, ImageOps
+
     original, label = _open_image(image, root, row)
+    original = ImageOps.exif_transpose(original)
+    if original.has_transparency_data:
+        white = Image.new("RGBA", original.size, "white")
+        mode = "L" if original.mode == "LA" else "RGB"
+        original = Image.alpha_composite(white, original.convert("RGBA")).convert(mode)
     if original.mode in DEEP_MODES:
         _as_bytes(original, label)  # a conversion by PIL would cut larger values off
     is_grey = original.mode in ("1", "L", *DEEP_MODES) if channels is None else channels == 1
@@ -195,7 +204,7 @@ def as_table(dataset: Any) -> "pd.DataFrame":
     import pandas as pd
 
     if isinstance(dataset, Mapping) and dataset and not hasattr(dataset, "to_pandas"):
-        parts = {PARTS.get(str(name), str(name)): as_table(part) for name, part in dataset.items()}
+        parts = {part_name(str(name)): as_table(part) for name, part in dataset.items()}
         return pd.concat([table.assign(split=name) for name, table in parts.items()], ignore_index=True)
     if hasattr(dataset, "to_pandas"):
         table = dataset.to_pandas()

@@ -94,7 +94,7 @@ def follow_rule(options: RowOptions, rule: str) -> RowOptions:
     Raises:
         BadInput: the rule needs a time or a recording of each row, which is not given.
     """
-    if options.rule or not (options.split is None or _are_shares(options.split)):
+    if options.rule or not (options.split is None or are_shares(options.split)):
         return options
     if needed := NEEDED.get(rule):
         raise BadInput(
@@ -106,7 +106,8 @@ def follow_rule(options: RowOptions, rule: str) -> RowOptions:
     return replace(options, split=rule or options.split)
 
 
-def _are_shares(split: Any) -> bool:
+def are_shares(split: Any) -> bool:
+    """Whether a split is a mapping of parts to shares."""
     return isinstance(split, Mapping) and all(isinstance(share, int | float) for share in split.values())
 
 
@@ -119,19 +120,20 @@ def arrange(y: Any, client: Any, count: int, options: RowOptions, names: tuple[s
     Raises:
         BadInput: as `Federation.from_arrays`.
     """
-    labels, classes, numbers = as_targets(y, count, options.target, options.least_classes)
+    targets = as_targets(y, count, options.target, options.least_classes)
+    labels = targets.labels
     owner, names = (client, names) if names else arrays.as_clients(client, count)
     rows = split_rows(owner, labels, names, options.build_split_options(count))
     if labels is not None:
-        check_classes(labels, rows, classes)
-    return Arrangement(owner, names, labels, classes, rows, numbers)
+        check_classes(labels, rows, targets.classes)
+    return Arrangement(owner, names, labels, targets.classes, rows, targets.numbers, targets.class_type)
 
 
 def client_fields(arrangement: Arrangement, options: RowOptions) -> dict[str, Any]:
     """The fields of a partition about its clients: names, groups, units and the given client graph."""
     _check_names(arrangement.names)
     members, groups = arrays.as_groups(options.group, arrangement.owner, arrangement.names)
-    pairs = None if options.relation is None else read_pairs(options.relation, "relation")
+    pairs = None if options.relation is None else read_pairs(options.relation, "relation", arrangement.names)
     relation = None if pairs is None else arrays.as_relation(pairs, arrangement.names)
     units = arrays.as_units(options.unit, arrangement.owner, arrangement.names)
     return {

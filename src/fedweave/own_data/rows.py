@@ -25,6 +25,7 @@ from fedweave.own_data.column_roles import (
 )
 from fedweave.own_data.features import as_features, find_unscaled
 from fedweave.own_data.row_options import RowOptions, arrange, federation_fields
+from fedweave.own_data.user_files import AMOUNTS, NOTES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,15 +88,19 @@ def fields_from_arrays(x: Any, y: Any, client: Any, options: RowOptions) -> dict
     if are_texts(x):
         columns = TableOptions([TEXT_COLUMN], text=[TEXT_COLUMN])
         return fields_from_table(text_table(x, y, client), "client", "label", columns, options)
-    values = as_features(x, options.name)
-    arrangement = arrange(y, client, len(values), options)
     scaling = options.normalize.get("name") if isinstance(options.normalize, Mapping) else options.normalize
+    values, notes = as_features(x, options.name, scaling not in ("none", "unit"))
+    if options.normalize is None:
+        scaling = "none" if values.dtype == np.uint8 else "standard"
+        options = replace(options, normalize=scaling)
+    arrangement = arrange(y, client, len(values), options)
     scope = "client" if scaling == "standard_client" else "pooled"
     note = [SCALING_NOTES.get(str(scaling), ""), *([TARGET_NOTES[scope]] if arrangement.numbers is not None else [])]
     dataset = _build_dataset(exported_model.as_images(values), arrangement, options, " ".join(filter(None, note)))
     if arrangement.numbers is not None and scope == "client":
         options = replace(options, normalize={"name": scaling, "targets": scope})
-    notes = data_warnings.find_duplicates(dataset, arrangement.rows) + find_unscaled(dataset.x, bool(note[0]))
+    notes += data_warnings.find_duplicates(dataset, arrangement.rows) + find_unscaled(dataset.x, bool(note[0]))
+    notes += () if arrangement.numbers is None else data_warnings.find_marks(arrangement.numbers, "y")
     return federation_fields(dataset, arrangement, options, values.shape[1:], notes)
 
 
@@ -107,7 +112,7 @@ def text_table(x: Any, y: Any, client: Any) -> "pd.DataFrame":
     """
     import pandas as pd
 
-    label = arrays.as_column(np.asarray(y, dtype=object), "y", len(x))
+    label = arrays.as_column(y, "y", len(x))
     arrays.as_clients(client, len(x))
     return pd.DataFrame({TEXT_COLUMN: [*x], "client": [*client], "label": pd.Series([*label])})
 
@@ -115,8 +120,8 @@ def text_table(x: Any, y: Any, client: Any) -> "pd.DataFrame":
 def are_texts(x: Any) -> bool:
     """Whether `x` is a list of texts."""
     try:
-        flat = np.asarray(x) if hasattr(x, "dtype") or isinstance(x, list | tuple) else np.zeros(0)
-    except ValueError:  # rows of different lengths
+        flat = exported_model.as_plain(x) if hasattr(x, "dtype") or isinstance(x, list | tuple) else np.zeros(0)
+    except (ValueError, RuntimeError, TypeError):  # such as rows of different lengths; refused later
         return False
     return flat.ndim == 1 and len(flat) > 0 and isinstance(flat[0], str)
 
@@ -124,7 +129,8 @@ def are_texts(x: Any) -> bool:
 def _build_dataset(x: np.ndarray, arrangement: Arrangement, options: RowOptions, note: str, **more: Any) -> Dataset:
     return Dataset(
         options.name, "images", x, arrangement.labels, len(arrangement.classes), note=note,
-        targets=arrangement.numbers, class_names=arrangement.classes, **more,
+        targets=arrangement.numbers, class_names=arrangement.classes,
+        class_type=arrangement.class_type, **more,
     )  # fmt: skip
 
 
@@ -142,6 +148,8 @@ def fields_from_table(
         preprocessing: of the columns, from a training without these clients; default: fitted on the training rows.
     """
     option_columns = named_columns(table, options)
+    if options.target is None and label in table.attrs.get(AMOUNTS, ()):
+        options = replace(options, target="numbers")
     if options.is_forecast:
         return _fields_from_series(table, client, label, columns, options, option_columns)
     _refuse_scaling(options.normalize)
@@ -193,6 +201,7 @@ def _warnings(
     train = np.concatenate(arrangement.rows["train"])
     whole_rows = table[[*features]].notna().all(axis=1).to_numpy()
     return (
+        *table.attrs.get(NOTES, ()),
         *data_warnings.find_label_leakage(table, features, arrangement, train),
         *data_warnings.find_duplicates(dataset, arrangement.rows, whole_rows),
         *data_warnings.find_misread_columns(table, preprocessing.columns, len(train)),

@@ -7,6 +7,7 @@ import numpy as np
 
 from fedweave.data.partitions.splits import PARTS, Split, parse_split, part_sizes, random_parts, stratified_parts
 from fedweave.errors import BadInput, format_count
+from fedweave.own_data.argument_checks import as_plain
 from fedweave.tensors.random_streams import stream
 
 SHARES = {"train": 0.6, "val": 0.2, "test": 0.2}
@@ -14,6 +15,7 @@ SHARES_WITH_VAL = {"train": 0.8, "test": 0.2}  # where the user gives `val`, the
 RULES = ("random", "stratified", "chronological", "grouped")
 MOST_SHOWN = 5  # most names of clients in a message
 DEFAULT_VAL_SHARE = 0.1  # share of the training rows that validates, where shares name no "val"
+PART_WORDS = {"validation": "val", "valid": "val", "dev": "val"}  # other words for a part
 Rows = tuple[np.ndarray, ...]
 
 
@@ -177,10 +179,32 @@ def _chronological_parts(
                 f"train, val and test{between}"
             )
         train, val, _ = part_sizes(usable, split, client)
-        cuts = [train, train + gap, train + gap + val, train + 2 * gap + val]
-        first, _, second, _, third = np.split(ordered, cuts)
+        ends = _move_cuts(time[ordered], [train, train + gap + val], gap, client)
+        first, _, second, _, third = np.split(ordered, [ends[0], ends[0] + gap, ends[1], ends[1] + gap])
         pieces.append([first, second, third])
     return [np.sort(np.concatenate(part)) for part in zip(*pieces, strict=True)]
+
+
+def _move_cuts(times: np.ndarray, ends: list[int], gap: int, client: str) -> list[int]:
+    """Where train and val end, so that rows of one time are in one part: at the nearest change of time.
+
+    Raises:
+        BadInput: a part would be empty.
+    """
+    changes = np.flatnonzero(np.diff(times)) + 1
+    if len(changes) == len(times) - 1 or gap:
+        return ends
+    moved: list[int] = []
+    for later, end in zip((1, 0), ends, strict=True):
+        free = changes[: len(changes) - later]
+        free = free[free > (moved[-1] if moved else 0)]
+        if not len(free):
+            raise BadInput(
+                f"split: {client} has {format_count(len(changes) + 1, 'different time')}, too few for train, val and "
+                "test, as rows of one time stay in one part"
+            )
+        moved.append(int(free[np.abs(free - end).argmin()]))
+    return moved
 
 
 def _grouped_parts(
@@ -232,7 +256,7 @@ def _rows_by_client(rows: np.ndarray, owner: np.ndarray, count: int) -> list[np.
 def _given_parts(owner: np.ndarray, names: Sequence[str], options: SplitOptions) -> dict[str, Rows]:
     """Parts that the user gives; without validation rows, these are taken from the training rows."""
     split = options.split
-    label = _labels_from_rows(split, len(owner)) if isinstance(split, Mapping) else _read_labels(split, len(owner))
+    label = labels_from_rows(split, len(owner)) if isinstance(split, Mapping) else _read_labels(split, len(owner))
     rows = {part: _rows_by_client(np.flatnonzero(label == part), owner, len(names)) for part in PARTS}
     has_val = any(len(client_rows) for client_rows in rows["val"])
     for i, name in enumerate(names):
@@ -248,25 +272,32 @@ def _read_labels(split: Any, count: int) -> np.ndarray:
         raise BadInput(
             f"split: {split!r} is neither a label per row nor a mapping; see the docstring of Federation.from_arrays"
         )
-    label = np.asarray(split, dtype=object)
+    label = as_plain(split, "split").astype(object)
     if label.shape != (count,):
         raise BadInput(
             f"split: shape {label.shape}, but there are {format_count(count, 'row')}; give one of "
             f"{', '.join(PARTS)} for each"
         )
-    unknown = [value for value in dict.fromkeys(label.tolist()) if value not in PARTS]
+    part_of = {value: part_name(value) for value in dict.fromkeys(label.tolist())}
+    unknown = [value for value, part in part_of.items() if part not in PARTS]
     if unknown:
         raise BadInput(f"split: {unknown[0]!r} is unknown; choices: {', '.join(PARTS)}")
-    return label
+    return np.array([part_of[value] for value in label.tolist()], dtype=object)
 
 
-def _labels_from_rows(split: Mapping[str, Any], count: int) -> np.ndarray:
+def part_name(value: Any) -> Any:
+    """The part that a word means, such as "val" for "Validation"; other values as they are."""
+    word = value.strip().lower() if isinstance(value, str) else value
+    return PART_WORDS.get(word, word) if isinstance(word, str) else value
+
+
+def labels_from_rows(split: Mapping[str, Any], count: int) -> np.ndarray:
     """A label per row, empty for rows that no part names."""
     label = np.full(count, "", dtype=object)
-    for part, rows_of_part in split.items():
-        if part not in PARTS:
-            raise BadInput(f"split: {part!r} is unknown; choices: {', '.join(PARTS)}")
-        rows = np.asarray(rows_of_part)
+    for word, rows_of_part in split.items():
+        if (part := part_name(word)) not in PARTS:
+            raise BadInput(f"split: {word!r} is unknown; choices: {', '.join(PARTS)}")
+        rows = as_plain(rows_of_part, "split")
         rows = np.flatnonzero(rows) if rows.dtype == bool and rows.shape == (count,) else rows
         if rows.ndim != 1 or not np.issubdtype(rows.dtype, np.integer) or not len(rows):
             raise BadInput(f"split: {part!r} must be a share, or a list of row numbers that is not empty")

@@ -11,6 +11,7 @@ from fedweave.errors import BadInput, choose, format_count
 from fedweave.own_data.argument_checks import check_kind, check_missing, check_size
 from fedweave.own_data.arrays import as_classes, as_column
 from fedweave.own_data.data_warnings import MIN_NUMBER_SHARE
+from fedweave.own_data.precision import as_stored, refuse_lost
 
 KINDS = ("classes", "numbers")
 MAX_INTEGER_CLASSES = 100  # with more different whole numbers it is not clear that they are classes
@@ -19,11 +20,12 @@ NUMBER = r"\s*[+-]?\d[\d.,' ]*"  # with a comma as the decimal mark, or with tho
 
 
 class Targets(NamedTuple):
-    """Targets of all rows: class numbers [M] and the names of the classes, or numbers [M, 1]."""
+    """Targets of all rows: class numbers [M], the names of the classes and their type, or numbers [M, 1]."""
 
     labels: np.ndarray | None
     classes: tuple[str, ...]
     numbers: np.ndarray | None
+    class_type: str = ""
 
 
 def as_targets(y: Any, count: int, target: str | None = None, least: int = 2) -> Targets:
@@ -57,14 +59,14 @@ def as_targets(y: Any, count: int, target: str | None = None, least: int = 2) ->
             )
         if (column != column.round()).any():
             return Targets(None, (), as_values(column))
-    labels, classes = as_classes(column, count, least)
+    labels, classes, class_type = as_classes(column, count, least)
     if target is None and column.dtype.kind in "OU":
         _refuse_numbers(labels, classes)
     if target is None and column.dtype.kind in "iuf" and len(classes) > MAX_INTEGER_CLASSES:
         raise BadInput(
             f"y: has {len(classes)} different whole numbers; say what they are: target='numbers' or target='classes'"
         )
-    return Targets(labels, classes, None)
+    return Targets(labels, classes, None, class_type)
 
 
 def _refuse_numbers(labels: np.ndarray, classes: tuple[str, ...]) -> None:
@@ -107,7 +109,7 @@ def check_classes(labels: np.ndarray, rows: Mapping[str, Any], classes: tuple[st
 
 
 def as_values(column: np.ndarray) -> np.ndarray:
-    """Finite float32 [M, 1].
+    """Finite numbers [M, 1], see `as_stored`.
 
     Raises:
         BadInput: a target is not a number, or all are the same.
@@ -119,7 +121,7 @@ def as_values(column: np.ndarray) -> np.ndarray:
             f"y: holds a value that is not a number ({error}); drop its row, or use target='classes'"
         ) from error
     check_size(values, "y")
-    bad = ~np.isfinite(values.astype(np.float32))
+    bad = ~np.isfinite(values)
     if bad.any():
         raise BadInput(
             f"y: is missing or infinite in {format_count(int(bad.sum()), 'row')}, first in row "
@@ -127,4 +129,5 @@ def as_values(column: np.ndarray) -> np.ndarray:
         )
     if np.ptp(values) == 0:
         raise BadInput(f"y: all numbers are {values[0]:g}; there is nothing to learn")
-    return values.astype(np.float32)[:, None]
+    refuse_lost(values[:, None], column.dtype, "y")
+    return as_stored(values[:, None])

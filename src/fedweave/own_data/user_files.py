@@ -2,13 +2,14 @@
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedweave import exported_model
 from fedweave.errors import BadInput, format_value
 from fedweave.files.arrays import read_npz
 
@@ -20,11 +21,21 @@ TABLES = (*TEXTS, ".parquet", ".pq")
 ARRAYS = ".npz"
 UNNAMED = r"Unnamed: \d+"  # what pandas calls a column without a name
 UTF_8 = "utf-8"
-DECIMAL_COMMA = r"\s*[+-]?\d+(,\d+)?([eE][+-]?\d+)?\s*"
+OF_PAIRS = {"edges": "node", "relation": "client", "--relation": "client"}  # what an option joins
+COMMA_NUMBER = r"[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?([eE][+-]?\d+)?"  # with points between thousands
+MAYBE_GROUPED = r"[+-]?([1-9]\d{0,2}[.,]\d{3}|\d{1,3})"  # with a sign that may separate thousands
+NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
+CODE = r"[+-]?0\d"  # a number is not written so
+# Attributes of a table: warnings about how its file was read, and columns whose signs say that they are no codes.
+NOTES, AMOUNTS = "fedweave notes", "fedweave amounts"
 
 
 def read_table(
-    source: Any, columns: Sequence[str] | None = None, ids: Collection[str] | None = (), encoding: str = ""
+    source: Any,
+    columns: Sequence[str] | None = None,
+    names: Collection[str] = (),
+    encoding: str = "",
+    labels: Collection[str] = (),
 ) -> "pd.DataFrame":
     """A table: as it is, or read from a CSV, TSV or Parquet file (CSV also compressed, such as .csv.gz).
 
@@ -32,9 +43,9 @@ def read_table(
 
     Args:
         columns: the only ones to read, which saves memory; default: all. Names that the file lacks are ignored.
-        ids: columns of names, such as that of clients, which stay texts in a CSV file if as numbers they would be
-            written in another way: "01" is not 1. None: all columns.
+        names: columns of names, such as that of clients, whose texts in a CSV file are never read as numbers.
         encoding: of a CSV or TSV file, as Python names it; default: UTF-8.
+        labels: columns of names or numbers: names where a text is a code such as "007".
 
     Raises:
         BadInput: the file is missing, damaged, empty or of another kind.
@@ -43,6 +54,40 @@ def read_table(
 
     if isinstance(source, pd.DataFrame):
         return source
+    return _type_texts(_read_file(source, columns, {*names}, {*labels}, encoding), names, labels)
+
+
+def _type_texts(table: "pd.DataFrame", names: Collection[str], labels: Collection[str]) -> "pd.DataFrame":
+    """A table of a file, whose columns of names and labels are texts, with these as they were meant."""
+    typed = {name: exported_model.type_names(table[name]) for name in names if _are_texts(table, name)}
+    typed |= {name: _type_label(table[name]) for name in labels if name not in names and _are_texts(table, name)}
+    return table.assign(**typed)
+
+
+def _are_texts(table: "pd.DataFrame", name: Any) -> bool:
+    """Whether the table has one column of this name, of texts alone."""
+    import pandas as pd
+
+    column = table[name] if isinstance(name, Hashable) and name in table else None
+    return column is not None and column.ndim == 1 and pd.api.types.infer_dtype(column, skipna=True) == "string"
+
+
+def _type_label(texts: "pd.Series[Any]") -> "pd.Series[Any]":
+    """Texts of a label as numbers, unless one is none, or a code such as 007."""
+    distinct = [text.strip() for text in texts.dropna().unique()]
+    if not all(re.fullmatch(NUMBER, text) for text in distinct) or any(re.match(CODE, text) for text in distinct):
+        return exported_model.type_names(texts)
+    numbers = texts.astype(object).where(texts.notna(), "nan").to_numpy().astype(str).astype(np.float64)
+    whole = all(re.fullmatch(r"[+-]?\d{1,18}", text) for text in distinct) and not texts.isna().any()
+    return texts.map(int) if whole else texts.map(dict(zip(texts, numbers, strict=True)).get).astype(np.float64)
+
+
+def _read_file(
+    source: Any, columns: Sequence[str] | None, names: set[str] | None, labels: set[str], encoding: str
+) -> "pd.DataFrame":
+    """The table of a file, with texts in columns of names and labels; None: all are names."""
+    import pandas as pd
+
     path = _check_file(source)
     if (kind := _table_kind(path)) is None:
         raise BadInput(f"{path}: is not a table; give a file with the ending {', '.join(TABLES)}")
@@ -52,7 +97,8 @@ def read_table(
                 path, columns=columns and [*filter({*_parquet_columns(path)}.__contains__, columns)]
             )
         else:
-            table = _read_csv(_TextFile(path, encoding or UTF_8, "\t" if kind == ".tsv" else ","), columns, ids)
+            file = _TextFile(path, encoding or UTF_8, "\t" if kind == ".tsv" else ",")
+            table = _read_csv(file, columns, names, labels)
     except BadInput:
         raise
     except Exception as error:  # readers raise errors of many types for damaged files
@@ -105,8 +151,20 @@ class _TextFile:
         """The names in the first line; empty where a column has none."""
         return [*map(str, self.read(header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0])]
 
+    def width(self) -> int:
+        """Fields of the lines below the header; 0 without any."""
+        import pandas as pd
 
-def _read_csv(file: _TextFile, columns: Sequence[str] | None, ids: Collection[str] | None) -> "pd.DataFrame":
+        try:
+            options: dict[str, Any] = {"header": None, "skiprows": 1, "nrows": 50, "on_bad_lines": "skip"}
+            return int(self.read(**options, dtype=str).shape[1])
+        except (pd.errors.EmptyDataError, pd.errors.ParserError):
+            return 0
+
+
+def _read_csv(
+    file: _TextFile, columns: Sequence[str] | None, names: set[str] | None, labels: set[str]
+) -> "pd.DataFrame":
     """A table of a text file; columns without a name and without any value are left out.
 
     Raises:
@@ -115,42 +173,59 @@ def _read_csv(file: _TextFile, columns: Sequence[str] | None, ids: Collection[st
     import pandas as pd
 
     headers = {written: written.header() for written in (file, replace(file, separator=";"))}
-    file, titles = max(headers.items(), key=lambda entry: len(entry[1]))
+    # A sign in a quoted name is no separator: the lines below have as many fields as the header.
+    fitting = {written: titles for written, titles in headers.items() if written.width() == len(titles) > 1}
+    file, titles = max((fitting or headers).items(), key=lambda entry: len(entry[1]))
     repeated = {title for title in titles if title and titles.count(title) > 1}
     used = None if columns is None or repeated & {*columns} else {*columns}.__contains__
     # Read in pieces, a column could have the number 1 in one piece and the text "1" in another.
-    table = file.read(usecols=used, low_memory=False)
+    types: Any = str if names is None else dict.fromkeys({*titles} & (names | labels), str)
+    table = file.read(usecols=used, low_memory=False, dtype=types)
     if not isinstance(table.index, pd.RangeIndex):
         advice = "name every column in the header, or remove the separator at the end of each line"
         raise BadInput(f"{file.path}: its lines have more fields than its header; {advice}")
-    table = table.assign(**_read_codes(file, table, titles if ids is None else ids))
     empty = [name for name in table if re.fullmatch(UNNAMED, name) and table[name].isna().all()]
-    if file.separator == ";":
-        texts = [name for name in table if not pd.api.types.is_numeric_dtype(table[name])]
-        commas = [name for name in texts if table[name].dropna().astype(str).str.fullmatch(DECIMAL_COMMA).all()]
-        table = table.assign(**{name: table[name].str.replace(",", ".").astype(float) for name in commas})
+    if file.separator == ";" and names is not None:
+        table = _read_commas(file, table, names)
     if repeated and used is None:  # pandas has added numbers to the names
         pairs = zip(table.columns, titles, strict=True)
         table.columns = pd.Index([title if title in repeated else name for name, title in pairs])
     return table.drop(columns=empty)
 
 
-def _read_codes(file: _TextFile, table: "pd.DataFrame", ids: Collection[str]) -> dict[str, "pd.Series[Any]"]:
-    """Those columns `ids` of `table` as texts that are written in another way than their numbers, such as 01 and 1."""
-    names = [name for name in table if name in ids and table[name].dtype.kind in "iuf"]
-    if not names:
-        return {}
-    texts = file.read(usecols={*names}.__contains__, dtype=str)
-    return {name: texts[name].str.strip() for name in names if _loses_text(table[name], texts[name].str.strip())}
-
-
-def _loses_text(numbers: "pd.Series[Any]", texts: "pd.Series[Any]") -> bool:
-    """Whether a number would be written in another way than its text; 1.0 may be the text 1."""
-    import pandas as pd
-
-    pairs = pd.DataFrame({"number": numbers, "text": texts}).dropna().drop_duplicates()
-    rows = zip(pairs["number"].tolist(), pairs["text"].tolist(), strict=True)
-    return any(text not in (str(number), f"{number:.0f}") for number, text in rows)
+def _read_commas(file: _TextFile, table: "pd.DataFrame", names: set[str]) -> "pd.DataFrame":
+    """The table with numbers where the decimal mark is a comma; points then separate thousands in the whole file."""
+    columns = [name for name in table if name not in names]
+    numeric = {name for name in columns if table[name].dtype.kind == "f"}
+    written = file.read(usecols=numeric.__contains__, dtype=str) if numeric else table[[]]
+    texts = {name: written[name] if name in written else table[name] for name in columns}
+    texts = {name: text for name, text in texts.items() if name in written or _are_texts(table, name)}
+    # The numbers of a column as the texts that have a sign, in a column that may be read in this way.
+    signed = {name: text.dropna().str.strip() for name, text in texts.items()}
+    signed = {name: text for name, text in signed.items() if text.str.fullmatch(COMMA_NUMBER).all()}
+    with_comma = [name for name, text in signed.items() if text.str.contains(",", regex=False).any()]
+    with_point = [name for name, text in signed.items() if text.str.contains(".", regex=False).any()]
+    groups = [name for name in with_point if with_comma or signed[name].str.count(r"\.").max() > 1]
+    notes = []
+    for name in [*dict.fromkeys([*with_comma, *with_point])]:
+        marks = signed[name].str.contains("[.,]")
+        example = str(signed[name][marks].iloc[0])
+        digits = re.sub(r"[.,]", "", example)
+        if name in groups and name not in with_comma:
+            why = "as others have decimal commas" if with_comma else "as some have two"
+            notes.append(f"column {name!r}: points separate thousands, {why}: {example} is read as {digits}")
+        elif name not in groups and not marks.all() and signed[name].str.fullmatch(MAYBE_GROUPED).all():
+            notes.append(
+                f"column {name!r}: {example} is read as a fraction, but all fractions have three digits, and other "
+                f"numbers none, as if the sign separated thousands; if so, write {digits}"
+            )
+    read = {
+        name: texts[name].str.replace(".", "", regex=False).str.replace(",", ".", regex=False).astype(float)
+        for name in dict.fromkeys([*with_comma, *groups])
+    }
+    table = table.assign(**read)
+    table.attrs |= {NOTES: notes, AMOUNTS: [*read]}
+    return table
 
 
 def _parquet_columns(path: Path) -> list[str]:
@@ -174,8 +249,10 @@ def read_arrays(source: Path | str) -> dict[str, np.ndarray]:
         raise BadInput(f"{path}: cannot be read as arrays ({reason}); save them with numpy.savez") from error
 
 
-def read_folder(folder: Path, client: str, ids: Collection[str] = (), encoding: str = "") -> "pd.DataFrame":
-    """The tables of all files in a folder, one below the other; `ids` and `encoding` as in `read_table`.
+def read_folder(
+    folder: Path, client: str, names: Collection[str] = (), encoding: str = "", labels: Collection[str] = ()
+) -> "pd.DataFrame":
+    """The tables of all files in a folder, one below the other; other arguments as in `read_table`.
 
     Where the files have no column `client`, each file is one client, with the file's name, and the column is added.
 
@@ -189,7 +266,8 @@ def read_folder(folder: Path, client: str, ids: Collection[str] = (), encoding: 
         raise BadInput(
             f"{folder}: has no tables; give a file, or a folder of files with the ending {', '.join(TABLES)}"
         )
-    tables = {file: read_table(file, ids=(client, *ids), encoding=encoding) for file in files}
+    names = (client, *names)
+    tables = {file: _read_file(file, None, {*names}, {*labels}, encoding) for file in files}
     columns = [*map(str, tables[files[0]])]
     for file, table in tables.items():
         if different := sorted({*columns} ^ {*map(str, table)}):
@@ -199,36 +277,26 @@ def read_folder(folder: Path, client: str, ids: Collection[str] = (), encoding: 
             raise BadInput(f"{file}: two columns have the name {twice!r}; rename one")
     if client not in columns:
         tables = _add_client(tables, client, columns)
-    return pd.concat(_align_ids(_align_codes([*tables.values()]), (client, *ids)), ignore_index=True)
+    notes = [note for table in tables.values() for note in table.attrs.get(NOTES, ())]
+    joined = _type_texts(pd.concat(_align_texts([*tables.values()]), ignore_index=True), names, labels)
+    amounts = [name for table in tables.values() for name in table.attrs.get(AMOUNTS, ())]
+    joined.attrs |= {NOTES: [*dict.fromkeys(notes)], AMOUNTS: amounts}
+    return joined
 
 
-def _align_codes(tables: Sequence["pd.DataFrame"]) -> list["pd.DataFrame"]:
-    """The tables, with whole numbers as such in columns that are texts in another table.
+def _align_texts(tables: Sequence["pd.DataFrame"]) -> list["pd.DataFrame"]:
+    """The tables, with texts in columns that are texts in another table.
 
     A missing value makes pandas read the code 1 as 1.0, which would not be the code "1" of the other table.
     """
     texts = {name for table in tables for name in table if table[name].dtype.kind == "O" and table[name].notna().any()}
 
-    def is_whole(column: "pd.Series[Any]") -> bool:
-        return column.dtype.kind == "f" and bool((column.dropna() % 1 == 0).all())
+    def as_texts(column: "pd.Series[Any]") -> "pd.Series[Any]":
+        is_whole = column.dtype.kind == "f" and bool((column.dropna() % 1 == 0).all())
+        exact = column.astype("Int64") if is_whole else column
+        return exact.astype(object).map(exported_model.name_of, na_action="ignore")
 
-    return [
-        table.assign(**{name: table[name].astype("Int64").astype(object) for name in texts if is_whole(table[name])})
-        for table in tables
-    ]
-
-
-def _align_ids(tables: list["pd.DataFrame"], ids: Iterable[str]) -> list["pd.DataFrame"]:
-    """The tables, with texts in the columns `ids` that are codes such as "01" in another table."""
-    import pandas as pd
-
-    def are_codes(column: "pd.Series[Any]") -> bool:
-        values = column.dropna()
-        is_text = pd.api.types.infer_dtype(values) == "string"
-        return is_text and bool(pd.to_numeric(values, errors="coerce").notna().all())
-
-    codes = [name for name in ids if any(name in table and are_codes(table[name]) for table in tables)]
-    return [table.assign(**{name: table[name].map(str, na_action="ignore") for name in codes}) for table in tables]
+    return [table.assign(**{name: as_texts(table[name]) for name in texts}) for table in tables]
 
 
 def _add_client(
@@ -246,14 +314,17 @@ def _add_client(
     return {file: table.assign(**{client: name}) for name, (file, table) in zip(names, tables.items(), strict=True)}
 
 
-def read_pairs(source: Any, option: str) -> list[tuple[Any, Any]]:
-    """Pairs of a list, of a table of two columns, or of its file.
+def read_pairs(source: Any, option: str, known: Collection[str]) -> list[tuple[str, str]]:
+    """Pairs of names of a list, of a table of two columns, or of its file, with or without a header.
+
+    Args:
+        known: names that a pair may have.
 
     Raises:
-        BadInput: it holds no pairs, or more than these.
+        BadInput: it holds no pairs, or more than these; or its first line may be a header or a pair.
     """
     if isinstance(source, str | Path) or hasattr(source, "columns"):
-        table = read_table(source, ids=None)
+        table = source if hasattr(source, "columns") else _read_file(source, None, None, set(), "")
         if table.shape[1] > 2:
             raise BadInput(
                 f"{option}: has the columns {', '.join(map(str, table.columns[:5]))}, and pairs have no weights or "
@@ -261,12 +332,50 @@ def read_pairs(source: Any, option: str) -> list[tuple[Any, Any]]:
             )
         if table.shape[1] < 2 or table.iloc[:, :2].isna().to_numpy().any():
             raise BadInput(f"{option}: needs two columns without missing entries, such as source and target")
-        return [*zip(table.iloc[:, 0].tolist(), table.iloc[:, 1].tolist(), strict=True)]
-    pairs = [*source] if isinstance(source, Iterable) else [source]
+        pairs: Any = [*zip(table.iloc[:, 0].tolist(), table.iloc[:, 1].tolist(), strict=True)]
+        pairs = _first_line(source, table, option, known) + pairs
+    else:
+        pairs = [*source] if isinstance(source, Iterable) else [source]
     invalid = next((pair for pair in pairs if not isinstance(pair, Collection) or len(pair) != 2), None)
     if invalid is not None:
         raise BadInput(f"{option}: {format_value(invalid)} is not a pair; for example [('a', 'b'), ('b', 'c')]")
-    return [tuple(pair) for pair in pairs]
+    return [(_match(first, option, known), _match(second, option, known)) for first, second in pairs]
+
+
+def _match(value: Any, option: str, known: Collection[str]) -> str:
+    """The name in `known` that a value of a pair is; a missing value elsewhere makes pandas write 1 as 1.0.
+
+    Raises:
+        BadInput: it is none of them.
+    """
+    name = exported_model.name_of(value)
+    names = (name, name.strip(), name.removesuffix(".0"), f"{name}.0")
+    if found := next((one for one in names if one in known), ""):
+        return found
+    noun = OF_PAIRS[option]
+    examples = ", ".join(map(repr, [*known][:5])) + (", ..." if len(known) > 5 else "")
+    raise BadInput(f"{option}: {format_value(value)} is not a {noun}; add it, or drop its pairs ({noun}s: {examples})")
+
+
+def _first_line(source: Any, table: "pd.DataFrame", option: str, known: Collection[str]) -> list[tuple[str, str]]:
+    """The pair that a file without a header has in its first line, or none.
+
+    Raises:
+        BadInput: only one name of the first line is known, or the reader of a table has lost such a pair.
+    """
+    titles = [str(title).strip() for title in table.columns]
+    if isinstance(source, str | Path) and titles[1] == f"{titles[0]}.1":  # how pandas repeats a name
+        titles[1] = titles[0]
+    found = [title in known for title in titles]
+    if not any(found) or not all(isinstance(title, str) for title in table.columns):
+        return []
+    if not isinstance(source, str | Path) or not all(found):
+        line = ",".join(titles)
+        raise BadInput(
+            f"{option}: the first line {line!r} may be a header or a pair; write a header such as source,target above "
+            "the pairs, or read the file with header=None"
+        )
+    return [(titles[0], titles[1])]
 
 
 def _check_file(source: Any) -> Path:

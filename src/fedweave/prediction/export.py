@@ -161,11 +161,17 @@ def _describe_inputs(predictor: Predictor, client: int) -> dict[str, Any]:
         "window": layout.get("window", 0),
         "nodes": nodes,
         "classes": [*about["classes"]],
+        "class_type": about.get("class_type", ""),
         "targets": about.get("targets", "forecasts" if about["kind"] == "series" else "classes"),
         "pixels": about.get("pixels"),
         "columns": _describe_columns(predictor, client),
         "client_column": about.get("client_column", ""),
-        "scaling": {"subtracted": subtracted.tolist(), "divisor": divisor.tolist(), "rows": scaling.rows},
+        "scaling": {
+            "subtracted": subtracted.tolist(),
+            "divisor": divisor.tolist(),
+            "rows": scaling.rows,
+            "precision": str(subtracted.dtype),
+        },
         **units,
     }
 

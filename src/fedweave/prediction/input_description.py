@@ -53,20 +53,25 @@ def _parse_description(file: Path) -> dict[str, Any]:
 def describe_inputs(dataset: Dataset, partition: Partition, normalize: Any) -> dict[str, Any]:
     """How rows of a data set become inputs of models, as plain data: shapes, classes, and what they are scaled by."""
     scaling = data.fit_scaling(dataset, partition, normalize)
-    units = (np.zeros(0), np.zeros(0)) if dataset.targets is None else data.fit_units(dataset, partition, normalize)
+    no_units = np.zeros(0, np.float32)
+    units = (no_units, no_units) if dataset.targets is None else data.fit_units(dataset, partition, normalize)
     classes = dataset.class_names or map(str, range(dataset.classes))
-    numeric = {"offset": units[0].tolist(), "unit": units[1].tolist(), "channels": [*dataset.channels]}
+    numeric: dict[str, Any] = {"offset": units[0].tolist(), "unit": units[1].tolist(), "channels": [*dataset.channels]}
+    if units[0].dtype == np.float64:
+        numeric["precision"] = "float64"
     return {
         "kind": dataset.kind,
         "shape": [*dataset.x.shape[1:]],
         "stored": [*dataset.x.shape[1:]],
         "classes": [*classes],
+        "class_type": dataset.label_type,
         "targets": dataset.targets_are,
         "layout": dict(partition.layout),
         "scaling": {
             "subtracted": scaling.subtracted.tolist(),
             "divisor": scaling.divisor.tolist(),
             "rows": scaling.rows,
+            **({"precision": "float64"} if scaling.subtracted.dtype == np.float64 else {}),
         },
         "columns": [*dataset.columns] or None,
         "pixels": features.describe_pixels(dataset, partition),
@@ -79,7 +84,8 @@ def describe_inputs(dataset: Dataset, partition: Partition, normalize: Any) -> d
 def scaling(about: Mapping[str, Any]) -> data.Scaling:
     """The scaling that `describe_inputs` has described."""
     block = about["scaling"]
-    subtracted, divisor = (np.asarray(block[name], dtype=np.float32) for name in ("subtracted", "divisor"))
+    dtype = block.get("precision", "float32")
+    subtracted, divisor = (np.asarray(block[name], dtype=dtype) for name in ("subtracted", "divisor"))
     return data.Scaling(subtracted, divisor, bool(block["rows"]))
 
 
@@ -87,6 +93,13 @@ def columns(about: Mapping[str, Any]) -> Preprocessing | None:
     """How rows of a table became vectors, or None."""
     stored = about["columns"]
     return None if not stored or "role" in stored[0] else Preprocessing.from_data(stored)
+
+
+def name_columns(about: Mapping[str, Any]) -> list[Any]:
+    """Columns of a table that were names or texts in training, so that a file's "007" must not become 7."""
+    columns = [*(about.get("columns") or ())]
+    texts = [c["name"] for c in columns if c.get("levels") or c.get("words") or c.get("buckets")]
+    return [*texts, *(c["name"] for c in columns if c.get("role") == "client"), about.get("client_column", "")]
 
 
 def hash_content(dataset: Dataset, partition: Partition) -> str:

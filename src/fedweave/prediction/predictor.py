@@ -14,8 +14,7 @@ from fedweave.errors import BadInput, choose, format_count
 from fedweave.models import MODELS
 from fedweave.models.adapter import Adapter, adapt
 from fedweave.own_data import features, image_files
-from fedweave.own_data.argument_checks import as_array
-from fedweave.own_data.column_encoding import convert_input_errors
+from fedweave.own_data.argument_checks import as_array, convert_input_errors
 from fedweave.prediction import input_description
 from fedweave.results import Run
 from fedweave.runs import serving
@@ -59,7 +58,7 @@ class Predictor:
         answer = self.models.answer(scaling.apply_to_client(values, i), i, seed)
         if not self.about.get("offset"):
             return answer
-        offset, unit = (np.asarray(self.about[name][i], dtype=np.float32) for name in ("offset", "unit"))
+        offset, unit = (np.asarray(self.about[name][i]) for name in ("offset", "unit"))
         return np.asarray(answer * unit + offset)
 
     @property
@@ -82,15 +81,15 @@ class Predictor:
             )
         return i
 
-    def classes(self) -> list[str]:
-        """Names of the classes.
+    def classes(self) -> list[Any]:
+        """Labels of the classes, of the type that they had in training.
 
         Raises:
             BadInput: the models forecast numbers.
         """
         if not self.about["classes"]:
             raise BadInput("predict_proba: these models predict numbers, not classes; use predict")
-        return list(self.about["classes"])
+        return exported_model.as_labels(self.about["classes"], self.about.get("class_type", ""))
 
     def _encode_rows(self, x: Any, client: int) -> np.ndarray:
         """Rows as they were given, or a table with the columns of the training's, as images [M, C, H, W]."""
@@ -105,7 +104,12 @@ class Predictor:
         values = _as_array(x)
         shape = tuple(self.about["shape"])
         _check_shape(values, shape, self.about["name"])
-        return exported_model.as_images(features.as_features(features.as_training(values, self.about), "predict"))
+        scaled = features.as_training(values, self.about)
+        return exported_model.as_images(
+            scaled
+            if scaled.dtype == np.uint8 and self.about.get("pixels")
+            else features.check_features(scaled, "predict")
+        )
 
     def _encode_nodes(self, x: Any, client: int) -> np.ndarray:
         """Features of all nodes of the client's subgraph [V, F]."""

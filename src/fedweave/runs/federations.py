@@ -35,7 +35,9 @@ def build_federation(
     rows: dict[str, Any] = {name: pad_rows(getattr(partition, name)) for name in ("train", "val", "test")}
     shared, own, extents = _arrays(dataset, partition, x, dtype)
     if dataset.targets is not None:
-        own |= {name: tensor.to(dtype) for name, tensor in _target_units(dataset, partition, normalize).items()}
+        offset, unit = data.fit_units(dataset, partition, normalize)
+        shared["targets"], numbers = centre_targets(dataset.targets, partition, offset, unit, dtype)
+        own |= numbers
     if partition.test_weight is not None:
         own["test_weight"] = torch.from_numpy(np.array(partition.test_weight)).to(dtype)
     optional = {"relation": partition.relation, "group": partition.group}
@@ -43,10 +45,28 @@ def build_federation(
     return Clients(shared=shared, own=own, **rows, ids=torch.arange(partition.clients), extents=extents, **structure)
 
 
-def _target_units(dataset: Dataset, partition: Partition, normalize: Any) -> dict[str, Tensor]:
-    """ "offset" and "unit" of the targets of every client, [N, K] each."""
-    offset, unit = data.fit_units(dataset, partition, normalize)
-    return {"offset": torch.from_numpy(offset), "unit": torch.from_numpy(unit)}
+def centre_targets(
+    targets: np.ndarray, partition: Partition, offset: np.ndarray, unit: np.ndarray, dtype: torch.dtype
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """(targets [M, K], "offset" and "unit" [N, K] of every client) as tensors.
+
+    Targets in float64, which would lose their differences in float32, come minus their client's offset; this stands in
+    "base", float64, and "offset" is 0.
+    """
+    if targets.dtype != np.float64:
+        numbers = {name: torch.from_numpy(part).to(dtype) for name, part in (("offset", offset), ("unit", unit))}
+        return torch.from_numpy(np.array(targets)).to(dtype), numbers
+    centred = targets - offset[0]
+    for i, parts in enumerate(zip(partition.train, partition.val, partition.test, strict=True)):
+        rows = np.concatenate(parts)
+        centred[rows] = targets[rows] - offset[i]
+    base = torch.from_numpy(np.array(offset))
+    zeros = torch.zeros(offset.shape, dtype=dtype)
+    return torch.from_numpy(centred).to(dtype), {
+        "offset": zeros,
+        "unit": torch.from_numpy(unit).to(dtype),
+        "base": base,
+    }
 
 
 def add_attackers(federation: Clients, task: TaskSpec) -> Clients:
@@ -110,7 +130,7 @@ def _arrays(dataset: Dataset, partition: Partition, x: np.ndarray, dtype: torch.
     """(shared, own, extents) of a federation, by kind of data set."""
     tensor = torch.from_numpy(x).to(dtype)
     if dataset.targets is not None:
-        return {"x": tensor, "targets": torch.from_numpy(np.array(dataset.targets)).to(dtype)}, {}, {}
+        return {"x": tensor}, {}, {}
     if dataset.kind == "images":
         return {"x": tensor, "y": torch.from_numpy(np.array(dataset.y))}, {}, {}
     if dataset.kind == "series":

@@ -79,7 +79,8 @@ def choose_precision(values: int) -> str:
 
 
 def write(path: Path, table: PredictionTable, dtype: str, **more: Any) -> None:
-    """Write a table; outputs as `dtype`."""
+    """Write a table; outputs as `dtype`, but float64 as such, since there it is needed."""
+    dtype = "float64" if table.outputs.dtype == np.float64 else dtype
     with atomic_path(path) as temporary:
         np.savez_compressed(temporary, **table._replace(outputs=table.outputs.astype(dtype))._asdict(), **more)
 

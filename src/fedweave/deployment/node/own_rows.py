@@ -8,13 +8,16 @@ import numpy as np
 import torch
 
 from fedweave import exported_model
+from fedweave.data import Partition
 from fedweave.deployment.node.client_data import ClientFile
 from fedweave.deployment.wire.spec import WIDTHS, AppSpec
 from fedweave.errors import BadInput, format_count, format_value
 from fedweave.own_data import features
+from fedweave.own_data.argument_checks import as_plain, convert_input_errors
 from fedweave.own_data.arrays import as_times, check_zones
-from fedweave.own_data.column_encoding import Preprocessing, convert_input_errors
+from fedweave.own_data.column_encoding import Preprocessing
 from fedweave.prediction import input_description
+from fedweave.runs.federations import centre_targets
 from fedweave.tensors.random_streams import stream
 
 if TYPE_CHECKING:
@@ -166,9 +169,9 @@ def of_arrays(
     facts = spec.data
     if facts["kind"] != "images":
         raise BadInput(f"{spec.run.key}: its clients hold a {facts['kind']}; take client-N.pt of: {EXPORT_COMMAND}")
-    x = np.asarray(x)
+    x, y = as_plain(x, "x"), as_plain(y, "label")
     has_pixels = bool(spec.scaling.get("pixels"))
-    x = features.as_training(x, spec.scaling) if has_pixels else exported_model.as_images(x.astype(np.float32))
+    x = exported_model.as_images(features.as_training(x, spec.scaling) if has_pixels else x.astype(np.float64))
     if [*x.shape[1:]] != facts["shape"] or len(x) != len(y):
         raise BadInput(
             f"x: shape {[*x.shape]} with {format_count(len(y), 'label')}, but rows of the federation "
@@ -191,18 +194,24 @@ def _targets(spec: AppSpec, y: np.ndarray, client: int) -> dict[str, Any]:
     facts = spec.data
     if facts["targets"] is not None:
         values = _parse_numbers(y, facts["targets"])
-        units = {name: np.asarray(spec.scaling[name], dtype=np.float32) for name in ("offset", "unit")}
+        dtype = spec.scaling.get("precision", "float32")
+        units = {name: np.asarray(spec.scaling[name], dtype=dtype) for name in ("offset", "unit")}
         if client >= len(spec.clients) and any((numbers != numbers[0]).any() for numbers in units.values()):
             raise BadInput(_without_scaling(spec, client, "targets"))
         position = min(client, len(spec.clients) - 1)
-        arrays = {"targets": values, **{name: numbers[position] for name, numbers in units.items()}}
-        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+        own = (np.arange(len(values)),), (np.zeros(0, np.int64),), (np.zeros(0, np.int64),)
+        numbers = (units[name][position : position + 1] for name in ("offset", "unit"))
+        targets, about = centre_targets(values.astype(dtype), Partition(*own), *numbers, torch.float32)
+        return {"targets": targets, **{name: tensor[0] for name, tensor in about.items()}}
     names = [*(facts["class_names"] or map(str, range(facts["classes"])))]
     class_numbers = {name: i for i, name in enumerate(names)}
-    unknown = sorted({str(value) for value in y} - {*class_numbers})
+    given = [exported_model.name_of(value) for value in y]
+    if y.dtype.kind == "f":  # as a table has whole numbers beside missing ones
+        given = [name.removesuffix(".0") for name in given]
+    unknown = sorted({*given} - {*class_numbers})
     if unknown:
         raise BadInput(f"label: {unknown[0]!r} is not a class of this federation; it has {', '.join(names)}")
-    return {"y": torch.tensor([class_numbers[str(value)] for value in y], dtype=torch.int64)}
+    return {"y": torch.tensor([class_numbers[name] for name in given], dtype=torch.int64)}
 
 
 def _parse_numbers(y: np.ndarray, count: int) -> np.ndarray:
@@ -219,7 +228,7 @@ def _parse_numbers(y: np.ndarray, count: int) -> np.ndarray:
         raise BadInput(
             f"label: {problem} in row {row // count}, but this federation predicts numbers; leave the row out"
         )
-    return values.astype(np.float32).reshape(len(y), count)
+    return values.reshape(len(y), count)
 
 
 def _split_rows(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from fedweave import exported_model
 from fedweave.deployment.node import client_data, own_rows
 from fedweave.deployment.node.client_data import ClientFile
 from fedweave.deployment.node.store import MODEL
@@ -40,7 +41,8 @@ def of_table(spec: AppSpec, table: "pd.DataFrame", data: Path, state: Path) -> "
     outputs = _outputs(spec, file, model, new_rows)
     if spec.data["targets"] is not None:
         return pd.DataFrame({"prediction": outputs.reshape(len(table))})
-    names = [*(spec.data["class_names"] or map(str, range(spec.data["classes"])))]
+    names = spec.data["class_names"] or map(str, range(spec.data["classes"]))
+    names = exported_model.as_labels(names, spec.data.get("class_type", ""))
     answer = pd.DataFrame(probabilities(outputs), columns=names)
     answer.insert(0, "prediction", [names[i] for i in outputs.argmax(1)], allow_duplicates=True)
     return answer

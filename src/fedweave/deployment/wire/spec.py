@@ -182,6 +182,7 @@ def facts_of(dataset: Dataset, partition: Partition, widths: Mapping[str, int]) 
         "categories": [*dataset.categories],
         "channels": [*dataset.channels],
         "class_names": [*dataset.class_names],
+        "class_type": dataset.label_type,
         "layout": dict(partition.layout),
         "note": dataset.note,
         "shared_test": partition.test_weight is not None,
