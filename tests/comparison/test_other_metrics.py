@@ -227,7 +227,7 @@ def test_a_method_below_a_control_is_named_first() -> None:
         done = fw.compare(noise, ["local"], seeds=1, lr=1.0, **{**QUIET, "rounds": 60}, evaluate={"select": "last"})
     line = summary(done.study, results.compute_tables(done.study))[0]
     assert line.warning
-    assert line.sentences[0].startswith("own-data: NO METHOD IS BETTER THAN THE CONTROL Majority class (")
+    assert line.sentences[0].startswith("own-data: no method is better than the control Majority class (")
 
 
 def test_forecasts_have_the_last_value_and_the_mean_as_controls() -> None:

@@ -9,8 +9,10 @@ import pandas as pd
 import pytest
 
 from fedweave import plots, results
+from fedweave.metrics import Margin
 from fedweave.report import answers, picture
 from fedweave.report.board import rows_of
+from fedweave.runs.analyst_controls import BASE_RATE, LINEAR
 from tests.fake_results import write_study
 
 METHODS = {"Local": -20.0, "FedAvg": -12.0, "FedAvg-FT": -0.1, "FedAGHN": 0.0}
@@ -73,6 +75,20 @@ def test_nothing_is_said_of_collaboration_where_local_is_under_trained(tmp_path:
     assert found.pays.word == answers.UNDER_TRAINED
     assert "in the last round in 3 of 3 seeds" in found.pays.reason
     assert (found.deploy.word, found.method) == ("Nothing yet", "")
+
+
+@pytest.mark.parametrize(("metric", "worse"), [("accuracy", -1.0), ("mse", 1.0)])
+def test_a_local_far_below_a_model_of_each_client_is_under_trained(metric: str, worse: float) -> None:
+    """Only a control that learns from one client counts, and only by more than the margin."""
+    margin = Margin(points=1.0)
+    board = pd.DataFrame([{"method": "Local", "mean": 50.0, "metric": metric, "at_last": 0.0, "seeds": 3}])
+
+    def explain(gap: float, control: str = LINEAR) -> str:
+        controls = pd.DataFrame([{"control": control, "mean": 50.0 - worse * gap}])
+        return answers.explain_under_training(board, controls, margin)
+
+    assert explain(1.1).startswith("Local is worse than 'Linear model per client' (")
+    assert explain(0.9) == explain(-5.0) == explain(5.0, BASE_RATE) == ""
 
 
 def test_one_seed_answers_nothing(tmp_path: Path) -> None:

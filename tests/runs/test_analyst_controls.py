@@ -117,7 +117,7 @@ def test_a_board_has_them_and_its_first_sentence_names_the_best(numbers: fw.Comp
     assert f"{PARTIAL} [control]" in str(numbers)
     line = summary(numbers.study, results.compute_tables(numbers.study))[0]
     assert line.warning
-    assert line.sentences[0].startswith("own-data: NO METHOD IS BETTER THAN THE CONTROL ")
+    assert line.sentences[0].startswith("own-data: no method is better than the control ")
 
 
 def test_all_runs_of_a_task_share_one_fit(numbers: fw.Comparison, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from fedweave.results.formats import format_difference, format_difference_interv
 from fedweave.results.marks import SYMBOLS
 
 PAGE = "recommendation.html"
+FIRST = ("Controls", "Deploy", "Does collaboration pay?")  # topics above the picture
 MARKS = {"leads": "lead", "worse": "behind"}  # verdict against the leader -> its word in the picture
 STYLES = {"gains": "win", "better": "win", "loses": "loss", "worse": "loss", "open": "open"}
 
@@ -97,7 +98,8 @@ def context(advice: Advice) -> dict[str, Any]:
     metric = str(advice.facts["metric"])
     return {
         "name": comparison.study.runs[0].info["dataset"],
-        "lines": advice.lines,
+        "answers": [line for line in advice.lines if line.topic in FIRST],
+        "lines": [line for line in advice.lines if line.topic not in FIRST],
         "view": _first_screen(advice, study, metric),
         "styles": plots.assign_styles(list(advice.board["label"]), list(advice.board["label"])),
         "predicts": read_description(advice.folder, study.runs[0].task).get("kind", "graph") != "graph",

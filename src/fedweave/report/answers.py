@@ -8,12 +8,14 @@ import pandas as pd
 
 from fedweave import results
 from fedweave.errors import format_count
-from fedweave.metrics import unit
+from fedweave.metrics import Margin, higher_is_better, unit
 from fedweave.results import Study, Tables, format_interval, format_score
 from fedweave.results.marks import GRAPH_CONTROL, NOTHING_SHOWN, control_tests
 from fedweave.results.verdicts import describe_needed, join_names, short_reason
+from fedweave.runs.analyst_controls import BOOSTED, LINEAR
 
 LOCAL = "Local"
+PER_CLIENT = (LINEAR, BOOSTED)  # controls that learn from the rows of one client, as Local does
 UNDER_TRAINED = "Under-trained: no statement about collaboration"
 
 
@@ -56,7 +58,9 @@ def answer(study: Study, tables: Tables, task: str) -> TaskAnswers:
             "",
         )
     reason = short_reason(results.by_task(study)[task], tests)
-    pays = _pays(board, tests, reason)
+    controls = tables.controls[tables.controls["task"] == task]
+    margin = study.margin(str(board["metric"].iloc[0]))
+    pays = _pays(board, tests, reason, explain_under_training(board, controls, margin))
     deploy = _deploy(board, pays.word, reason)
     return TaskAnswers(_best(board, reason), pays, deploy, deploy.word if deploy.style else "")
 
@@ -82,14 +86,19 @@ def _best(board: pd.DataFrame, reason: str) -> Answer:
     return Answer("Best", str(row["method"]), text, style)
 
 
-def _pays(board: pd.DataFrame, tests: pd.DataFrame, reason: str) -> Answer:
-    """Whether a method is better than Local."""
+def _pays(board: pd.DataFrame, tests: pd.DataFrame, reason: str, under_trained: str) -> Answer:
+    """Whether a method is better than Local.
+
+    Args:
+        reason: why there is no verdict.
+        under_trained: why the scores say nothing.
+    """
     question, local = "Does collaboration pay?", board[board["method"] == LOCAL]
     words = board[board["vs_local"] != ""]
     if local.empty:
         return Answer(question, "Not measured", "Local was not run, or has no finite score", "open")
-    if why := explain_under_training(board):
-        return Answer(question, UNDER_TRAINED, why, "open")
+    if under_trained:
+        return Answer(question, UNDER_TRAINED, under_trained, "open")
     if reason or words.empty:
         return Answer(question, "Open", reason or "nothing was compared with Local", "open")
     against = control_tests(tests, LOCAL)
@@ -107,22 +116,39 @@ def _pays(board: pd.DataFrame, tests: pd.DataFrame, reason: str) -> Answer:
     return Answer(question, "No", f"no method is better than Local: {join_names(counts)}", "loss")
 
 
-def explain_under_training(board: pd.DataFrame) -> str:
-    """Why the scores of a task say nothing about collaboration: Local itself would have gained from more rounds; empty
-    if it would not.
+def explain_under_training(board: pd.DataFrame, controls: pd.DataFrame, margin: Margin) -> str:
+    """Why the scores of a task say nothing about collaboration; empty if they do.
+
+    Local itself would have gained from more rounds, or it is worse, by more than the margin of equivalence, than what
+    an analyst would fit to each client alone. A gain over such a Local may be a gain over bad training.
+
+    Args:
+        board, controls: of the task.
     """
-    rows = results.unconverged_rows(board[board["method"] == LOCAL])
-    if rows.empty:
+    local = board[board["method"] == LOCAL]
+    if local.empty:
         return ""
-    row = rows.iloc[0]
-    seeds = f"{row['at_last']:.0f} of {format_count(int(row['seeds']), 'seed')}"
-    return f"the best validation score of Local was in the last round in {seeds}; train longer"
+    row = local.iloc[0]
+    if len(results.unconverged_rows(local)):
+        seeds = f"{row['at_last']:.0f} of {format_count(int(row['seeds']), 'seed')}"
+        return f"the best validation score of Local was in the last round in {seeds}; train longer"
+    alone = controls[controls["control"].isin(PER_CLIENT) & controls["mean"].notna()]
+    if alone.empty or not np.isfinite(row["mean"]):
+        return ""
+    control, metric = alone.iloc[0], str(row["metric"])  # the best one is the first
+    sign = 1.0 if higher_is_better(metric) else -1.0
+    if sign * (control["mean"] - row["mean"]) <= margin.of(control["mean"], row["mean"]):
+        return ""
+    scores = " against ".join(format_score(mean, np.nan, metric) for mean in (row["mean"], control["mean"]))
+    return (
+        f"Local is worse than {control['control']!r} ({scores}{unit(metric)}); search the learning rate, train longer"
+    )
 
 
 def _deploy(board: pd.DataFrame, pays: str, reason: str) -> Answer:
     """The method to deploy, and why."""
     if pays == UNDER_TRAINED:
-        return Answer("Deploy", "Nothing yet", "train longer first", "")
+        return Answer("Deploy", "Nothing yet", "the methods are under-trained", "")
     if pays == "Not measured" or reason:
         return Answer("Deploy", "Open", reason or "without Local, nothing shows what collaboration is worth", "")
     if pays != "Yes":

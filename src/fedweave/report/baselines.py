@@ -27,8 +27,8 @@ def control_warnings(study: Study, tables: Tables) -> tuple[list[str], bool]:
     leader_tasks = [task for task, leader in sentences if leader]
     if len(leader_tasks) > MOST_TASKS:
         count = tables.board["task"].nunique()
-        tasks = f"{len(leader_tasks)} OF {count} TASKS"
-        return [f"ON {tasks} NO METHOD IS BETTER THAN THE BEST CONTROL (table controls.csv)."], True
+        tasks = f"{len(leader_tasks)} of {count} tasks"
+        return [f"On {tasks} no method is better than the best control (table controls.csv)."], True
     lines = [sentence for sentence, leader in sorted(sentences, key=lambda one: not one[1])]
     return lines if len(lines) <= MOST_TASKS else [line for line, leader in sentences if leader], bool(leader_tasks)
 
@@ -44,7 +44,7 @@ def _sentences(task: str, board: pd.DataFrame, rules: pd.DataFrame, higher: bool
             best = finite.iloc[0]
             score = format_score(best["mean"], np.nan, metric)
             yield (
-                f"{task}: NO METHOD IS BETTER THAN THE CONTROL {control}; the best, {best['method']}, has {score}.",
+                f"{task}: no method is better than the control {control}; the best, {best['method']}, has {score}.",
                 True,
             )
         elif below:

@@ -67,7 +67,7 @@ def summary(study: Study, tables: Tables) -> list[SummaryLine]:
     unjudged, leaders = _leaders(study, tables, [*parts], reasons)
     first = [*rule_sentences, *unjudged, *warnings, *leaders, *notes, *upper_bound(study, tables)]
     return [
-        *_under_trained(parts),
+        *_under_trained(study, tables, parts),
         SummaryLine(
             "Who leads", _order_by_task(first, [*parts]), bool(control_sentences or reasons) or leader_below_rule
         ),
@@ -82,9 +82,13 @@ def summary(study: Study, tables: Tables) -> list[SummaryLine]:
     ]
 
 
-def _under_trained(parts: Mapping[str, pd.DataFrame]) -> list[SummaryLine]:
-    """A warning where Local itself has not converged, so that nothing is known of what collaboration adds."""
-    reasons = {task: why for task, part in parts.items() if (why := answers.explain_under_training(part))}
+def _under_trained(study: Study, tables: Tables, parts: Mapping[str, pd.DataFrame]) -> list[SummaryLine]:
+    """A warning where Local itself is under-trained, so that nothing is known of what collaboration adds."""
+    reasons = {}
+    for task, part in parts.items():
+        controls = tables.controls[tables.controls["task"] == task]
+        if why := answers.explain_under_training(part, controls, study.margin(str(part["metric"].iloc[0]))):
+            reasons[task] = why
     if len(parts) > MOST_TASKS:
         sentences = [f"{answers.UNDER_TRAINED} on {len(reasons)} of {len(parts)} tasks."] if reasons else []
     else:
