@@ -35,18 +35,13 @@ def build_federation(
     rows: dict[str, Any] = {name: pad_rows(getattr(partition, name)) for name in ("train", "val", "test")}
     shared, own, extents = _arrays(dataset, partition, x, dtype)
     if dataset.targets is not None:
-        own |= {name: tensor.to(dtype) for name, tensor in _target_units(dataset, partition, normalize).items()}
+        offset, unit = data.fit_units(dataset, partition, normalize)  # [N, K] each
+        own |= {"offset": torch.from_numpy(offset).to(dtype), "unit": torch.from_numpy(unit).to(dtype)}
     if partition.test_weight is not None:
         own["test_weight"] = torch.from_numpy(np.array(partition.test_weight)).to(dtype)
     optional = {"relation": partition.relation, "group": partition.group}
     structure: dict[str, Any] = {k: torch.from_numpy(np.array(v)) for k, v in optional.items() if v is not None}
     return Clients(shared=shared, own=own, **rows, ids=torch.arange(partition.clients), extents=extents, **structure)
-
-
-def _target_units(dataset: Dataset, partition: Partition, normalize: Any) -> dict[str, Tensor]:
-    """ "offset" and "unit" of the targets of every client, [N, K] each."""
-    offset, unit = data.fit_units(dataset, partition, normalize)
-    return {"offset": torch.from_numpy(offset), "unit": torch.from_numpy(unit)}
 
 
 def add_attackers(federation: Clients, task: TaskSpec) -> Clients:
@@ -75,14 +70,12 @@ def _flip_labels(federation: Clients, attackers: Tensor) -> Clients:
     return replace(federation, own={**own, "y": y})
 
 
-def add_class_weights(federation: Clients, kind: str | None) -> Clients:
+def add_balanced_weights(federation: Clients) -> Clients:
     """`federation` with a weight of every class for every client's losses, [N, C].
 
-    "balanced": rows / (classes · rows of the class), of the client's training rows and of the classes that these have,
-    as in scikit-learn; so the mean weight of a client's training rows is 1. None: no weights.
+    It is rows / (classes · rows of the class), of the client's training rows and of the classes that these have, as in
+    scikit-learn; so the mean weight of a client's training rows is 1.
     """
-    if kind is None:
-        return federation
     y, shared = {**federation.shared, **federation.own}["y"], "y" in federation.shared
     classes, weights = int(y.max()) + 1, []
     for i, rows in enumerate(federation.train):
