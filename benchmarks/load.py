@@ -23,9 +23,9 @@ import torch
 
 from fedweave import data
 from fedweave.data import Dataset
-from fedweave.runs import archive, assembly, repetition
+from fedweave.runs import archive, repetition
 from fedweave.runs.repetition import PreparedRun
-from fedweave.study import catalogue, spec
+from fedweave.study import catalogue, spec, validate
 
 MIB = 2**20
 STUDIES = Path(__file__).resolve().parent.parent / "studies"
@@ -149,7 +149,7 @@ def prepare(count: int, size: int, train: dict[str, Any], evaluate: dict[str, An
     }
     block["train"] = {"lr": 0.05, "batch_size": 8, **train}
     content |= {"runs": {"load": {"task": "digits", "method": "fedavg"}}, "ablate": {}}
-    run = assembly.check(spec.parse(content)).run("load")
+    run = validate.check(spec.parse(content)).run("load")
     torch.set_num_threads(1)
     return repetition.prepare(replace(run, seeds=(0,)), dataset, data.partition(dataset, "iid", count, 0))
 

@@ -42,7 +42,7 @@ from fedweave.engine.schedule import Training, evaluation_sample
 from fedweave.engine.start import begin
 from fedweave.models import build, parameter_count
 from fedweave.processes.parallel import keep_memory
-from fedweave.runs.preparation import LARGE_TABLE
+from fedweave.runs.build import LARGE_TABLE
 from fedweave.tensors import trees
 from fedweave.tensors.storage import Storage, temporary_storage, use_storage
 from fedweave.tensors.tables import Table

@@ -27,8 +27,8 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from fedweave.errors import BadInput, format_count
 from fedweave.files.atomic import read
-from fedweave.runs import assembly
 from fedweave.search import search, trials
+from fedweave.study import validate
 from fedweave.study.spec import StudySpec
 
 from . import paths
@@ -204,7 +204,7 @@ def main(port: int = 8080) -> None:
     from optuna_dashboard import wsgi
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = assembly.load()
+    study = validate.load()
     replica = SearchReplica(study)
     with socket.socket() as probe:
         if probe.connect_ex((HOST, port)) == 0:

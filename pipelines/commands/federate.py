@@ -44,19 +44,20 @@ def export(
     """
     from fedweave.deployment import export as exporting
     from fedweave.deployment.wire import support
-    from fedweave.runs import assembly
+    from fedweave.runs.inputs import load_inputs
+    from fedweave.study import validate
 
     from ..stages.train import tuned_values
 
     plugins.load(plugins.resolve_paths(uses or [], "--uses").values())
-    study = assembly.load()
+    study = validate.load()
     choose(run, study.runs, "params.yaml: runs")
     support.check_method(run, study.runs[run].method)
     chosen = study.run(run, tuned_values(study, run) if study.tune.trials else {})
     support.check_code(chosen)
     exporting.check_seed(chosen, seed)
     exporting.check_target(to, data)
-    dataset, partition = assembly.load_inputs(chosen)
+    dataset, partition = load_inputs(chosen)
     check_partition(chosen, dataset, partition)
     result = exporting.export(chosen, dataset, partition, to, seed, secure)
     description = f"{format_count(len(result.clients), 'client')}, specification {result.hash}"

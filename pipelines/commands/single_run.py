@@ -101,8 +101,7 @@ def build_run(method: str, dataset: str, rounds: int, seed: int, settings: list[
         BadInput: one line that names the option, its value and the way out.
     """
     from fedweave.methods import METHODS
-    from fedweave.runs import assembly
-    from fedweave.study import checks
+    from fedweave.study import checks, validate
 
     if not 0 <= seed < 2**31:
         raise BadInput(f"--seed: {format_value(seed)} is out of range; it must be at least 0 and below 2^31")
@@ -121,10 +120,10 @@ def build_run(method: str, dataset: str, rounds: int, seed: int, settings: list[
     _check_blocks(overrides, method)
     try:
         study = spec.parse(block, "fedweave run")
-        chosen = assembly.build_variant(study, key, {}, overrides)
+        chosen = validate.build_variant(study, key, {}, overrides)
         _check_partition(chosen, dataset)
         checks.check_task(chosen.task, f"tasks.{dataset}")
-        assembly.check_run(chosen, "fedweave run")
+        validate.check_run(chosen, "fedweave run")
     except BadInput as error:
         # There is no params.yaml here: a value can only have come from --set or --rounds.
         pattern = rf"(fedweave run: |params\.yaml: )?(methods\.{method}|runs\.{key}|tasks\.{dataset})[.:] ?"

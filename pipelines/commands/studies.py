@@ -144,12 +144,12 @@ def check_study(
     Raises:
         BadInput: as `select_study`, or for the first part of the study that cannot run.
     """
-    from fedweave.runs import assembly
+    from fedweave.study import validate
 
     from ..stages import graphs
 
     content, where = select_study(name, tasks, methods, uses), str(catalogue.find_file(name))
-    graphs.check(assembly.check(spec.parse(content, where), where), where)
+    graphs.check(validate.check(spec.parse(content, where), where), where)
     return content
 
 

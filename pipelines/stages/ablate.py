@@ -12,9 +12,11 @@ from fedweave.files.atomic import write_table
 from fedweave.metrics import Margin, margin_of, parse_margins
 from fedweave.report import optional_files
 from fedweave.results import statistics
-from fedweave.runs import archive, assembly, repetition, selection
+from fedweave.runs import archive, repetition, selection
 from fedweave.runs import checkpoints as checkpoint_files
 from fedweave.runs.dependencies import of_partition
+from fedweave.runs.inputs import load_inputs, partition_inputs
+from fedweave.study import objects, validate
 from fedweave.study.spec import RunSpec, StudySpec
 
 from .. import paths
@@ -43,7 +45,7 @@ class VariantResult(NamedTuple):
 def main(name: str) -> None:
     """Train every variant of the ablation `name`; write table.csv, values.csv and plot.svg to its results folder."""
     check = params_entries.create_check()
-    study = assembly.load()
+    study = validate.load()
     block = study.ablate[choose(name, study.ablate, "params.yaml: ablate")]
     outcomes, trained_runs = run_variants(study, name, block["run"], block["variants"])
     record_time("trained")
@@ -70,18 +72,13 @@ def run_variants(
     best = tuned(study, key)
     declared, outcomes, trained_runs = study.run(key, best), {}, []
     for variant, settings in variants.items():
-        run, title = assembly.build_variant(study, key, best, settings), f"{name}, {variant}"
+        run, title = validate.build_variant(study, key, best, settings), f"{name}, {variant}"
         if _is_same_run(run, declared):
             outcomes[variant] = _read_result(study, key, settings)
             continue
         has_other_partition = run.task.partition != declared.task.partition
         partition_code = of_partition(run.task.partition["name"]) if has_other_partition else ()
-        trained = train(
-            run,
-            assembly.partition_inputs(run) if has_other_partition else assembly.load_inputs(run),
-            title,
-            partition_code,
-        )
+        trained = train(run, partition_inputs(run) if has_other_partition else load_inputs(run), title, partition_code)
         outcomes[variant] = _training_result(trained.prepared, trained.histories, settings)._replace(
             has_other_partition=has_other_partition
         )
@@ -95,7 +92,7 @@ def run_variants(
 
 def _is_same_run(first: RunSpec, second: RunSpec) -> bool:
     """Whether two runs compute the same; settings may be given or left at their defaults."""
-    methods = [dict(assembly.hyperparameters(assembly.check_run(run, "params.yaml"))) for run in (first, second)]
+    methods = [dict(objects.hyperparameters(validate.check_run(run, "params.yaml"))) for run in (first, second)]
     specifications = [run.specification() | {"method": run.method} for run in (first, second)]
     return methods[0] == methods[1] and specifications[0] == specifications[1]
 

@@ -13,8 +13,8 @@ from fedweave.families.weaving import Weaving
 from fedweave.files.atomic import write_table
 from fedweave.graphs import setting as graph_settings
 from fedweave.methods import METHODS
-from fedweave.runs import assembly, dependencies, graph_controls
-from fedweave.study import search_spaces
+from fedweave.runs import dependencies, graph_controls
+from fedweave.study import search_spaces, validate
 from fedweave.study.spec import PARAMS, RunSpec, StudySpec, read_yaml
 
 from .. import paths
@@ -27,7 +27,7 @@ def main(name: str) -> None:
     Raises:
         BadInput: a run cannot read the file.
     """
-    check(assembly.load(), str(PARAMS))
+    check(validate.load(), str(PARAMS))
     source = Path(read_yaml(PARAMS)["graphs"][name])
     files = sorted(source.glob("collaboration-*.npz")) if source.is_dir() else [source]
     rows = ((str(file), dependencies.file_digest(file)) for file in files)
@@ -85,7 +85,7 @@ def _readers(study: StudySpec, where: str) -> Iterator[tuple[RunSpec, str]]:
             yield study.run(key, {"graph": word}), f"{where}: tune.spaces.{item.method}"
     for name, block in study.ablate.items():
         for variant, settings in block["variants"].items():
-            yield assembly.build_variant(study, block["run"], {}, settings), f"{where}: ablate.{name}.{variant}"
+            yield validate.build_variant(study, block["run"], {}, settings), f"{where}: ablate.{name}.{variant}"
 
 
 def _check_order(study: StudySpec, key: str, source: str, where: str) -> None:

@@ -12,8 +12,7 @@ from fedweave.report import method_views
 from fedweave.report.summary import SummaryLine, summary
 from fedweave.results import verdicts
 from fedweave.results.marks import NOTHING_SHOWN
-from fedweave.runs import assembly
-from fedweave.study import spec
+from fedweave.study import spec, validate
 
 from .. import addresses, paths
 from ..processes import run_main
@@ -202,7 +201,7 @@ def print_summary(console: Console, lines: Sequence[SummaryLine]) -> None:
 def stale_runs(study: results.Study) -> list[str]:
     """The runs whose settings or seeds differ from the current ones of params.yaml and of tuning."""
     try:
-        declared = assembly.load()
+        declared = validate.load()
     except BadInput:  # params.yaml may be in the middle of a change; results are shown nevertheless
         return []
     runs = [run for run in study.all_runs if declared.name == study.name and run.name in declared.runs]

@@ -20,11 +20,11 @@ def main() -> None:
     content = read_yaml(PARAMS)
     check_names(content, str(PARAMS))
     if setting.stored_graphs(content):
-        from fedweave.runs import assembly
+        from fedweave.study import validate
 
         from . import graphs  # not at the top: they import torch, which takes time
 
-        graphs.check(assembly.load(), str(PARAMS))
+        graphs.check(validate.load(), str(PARAMS))
     write_atomic(paths.CODE / "names.txt", "checked\n")
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.files.atomic import write_atomic
-from fedweave.runs import assembly, dependencies, graph_files
+from fedweave.runs import dependencies, graph_files
+from fedweave.study import validate
 from fedweave.study.call_cache import cache_calls
 from fedweave.study.code import find_dependencies
 from fedweave.study.spec import PARAMS, RunSpec, StudySpec, read_yaml
@@ -28,7 +29,7 @@ def main() -> None:
     Raises:
         BadInput: params.yaml is not valid, or does not name a file that a graph is read from.
     """
-    study = assembly.load()
+    study = validate.load()
     graphs.check_graph_paths(read_yaml(PARAMS), str(PARAMS))
     with cache_calls():
         _write_all(study)
@@ -73,7 +74,7 @@ def _search_settings(study: StudySpec, task: str) -> dict[str, Any]:
 def _variants(study: StudySpec, name: str) -> list[RunSpec]:
     """The variants of an ablation, which may have other models and partitions."""
     block = study.ablate[name]
-    return [assembly.build_variant(study, block["run"], {}, settings) for settings in block["variants"].values()]
+    return [validate.build_variant(study, block["run"], {}, settings) for settings in block["variants"].values()]
 
 
 def _partition_files(runs: Iterable[RunSpec]) -> set[Path]:

@@ -10,10 +10,12 @@ from fedweave.data import Dataset, Partition
 from fedweave.engine.records import Report
 from fedweave.errors import BadInput, Diverged, choose, prefix_errors
 from fedweave.files.atomic import check_regular, check_writable
-from fedweave.runs import archive, assembly, repetition
+from fedweave.runs import archive, repetition
 from fedweave.runs import checkpoints as checkpoint_files
 from fedweave.runs.dependencies import inputs_digest, run_digest
+from fedweave.runs.inputs import load_inputs
 from fedweave.runs.selection import finite_mean
+from fedweave.study import validate
 from fedweave.study.code import digest
 from fedweave.study.spec import RunSpec, StudySpec
 
@@ -28,11 +30,11 @@ LINES_PER_REPETITION = 3  # of progress
 def main(key: str) -> None:
     """Train the run `key` of params.yaml and write results/<study>/runs/<key>."""
     check = params_entries.create_check()
-    study = assembly.load()
+    study = validate.load()
     check_writable(paths.run(study.name, choose(key, study.runs, "params.yaml: runs")))
     run = study.run(key, tuned_values(study, key))
     with machine.record_load() as load:
-        prepared, histories, checkpoints = train(run, assembly.load_inputs(run), key)
+        prepared, histories, checkpoints = train(run, load_inputs(run), key)
     record_time("trained")
     for seed, history in histories.items():
         score, name = finite_mean(archive.select_scores(prepared, history)), prepared.method.task.score_metric.name

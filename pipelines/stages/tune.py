@@ -9,10 +9,9 @@ from fedweave.errors import choose
 from fedweave.files.atomic import write_atomic
 from fedweave.methods import METHODS
 from fedweave.processes.parallel import run_processes
-from fedweave.runs import assembly
 from fedweave.search.record import search_record
 from fedweave.search.search import Search, initial_points, open_search, run_search
-from fedweave.study import search_spaces
+from fedweave.study import search_spaces, validate
 from fedweave.study.call_cache import cache_calls
 from fedweave.study.spec import StudySpec
 
@@ -36,7 +35,7 @@ def main(task: str) -> None:
 
 
 def _search(task: str) -> StudySpec:
-    study, keys = assembly.load(), run_searches(task)
+    study, keys = validate.load(), run_searches(task)
     records = {key: search_record(open_search(study, key)) for key in keys}
     best = {key: record["best"] for key, record in records.items()}
     for key, record in records.items():
@@ -64,7 +63,7 @@ def run_searches(task: str) -> list[str]:
     Raises:
         BadInput: an unknown task.
     """
-    study = assembly.load()
+    study = validate.load()
     keys = [key for key in runs(study, task) if study.tune.trials and initial_points(study, key)[0]]
     longest = sorted((open_search(study, key) for key in keys), key=_duration_key, reverse=True)
     unfinished = [search.key for search in longest if search.remaining_trials]

@@ -37,10 +37,12 @@ MOVED = {
     ("readers", "files"): "unpickler arrays tensors sparse",
     ("tensors", "processes"): "forks",
     ("runs", "processes"): "parallel",
-    ("deployment", "deployment.node"): "node_options client_data own_rows store predictions devices",
+    ("runs", "runs"): "preparation:build metric_check:row_checks units:row_checks",
+    ("runs", "study"): "assembly:validate",
+    ("deployment", "deployment.node"): "node_options client_data own_rows store predictions devices:node",
     ("deployment", "deployment.server"): "enrolment node_registry recording checkpoint message_log averaging "
     "inspection:replies folders",
-    ("deployment", "deployment.wire"): "messages spec roster status support tensors members decoding run_config",
+    ("deployment", "deployment.wire"): "messages spec roster status support tensors decoding:tensors run_config",
 }
 PACKAGES = {
     "api": "", "api.exported_model": "exported_model", "federation": "engine", "readers": "files",

@@ -9,7 +9,7 @@ import torch
 import fedweave as fw
 from fedweave.comparison.plan import plan
 from fedweave.engine.schedule import evaluation_cohort
-from fedweave.runs import preparation
+from fedweave.runs import build
 
 DRAWS = np.random.default_rng(5)
 X = DRAWS.normal(size=(400, 3)).astype(np.float32)
@@ -22,9 +22,9 @@ def people() -> fw.Federation:
     return fw.Federation.from_arrays(X, Y, client=OWNER, name="people")
 
 
-def prepared(**train: object) -> preparation.PreparedRun:
+def prepared(**train: object) -> build.PreparedRun:
     planned = plan(people(), ["local"], train={"rounds": 1, **train})
-    return preparation.prepare(planned.study.run("people-local"), *planned.inputs)
+    return build.prepare(planned.study.run("people-local"), *planned.inputs)
 
 
 def test_every_class_has_the_same_total_weight() -> None:

@@ -15,10 +15,10 @@ import torch
 from torch import nn
 
 import fedweave as fw
-from fedweave import results
+from fedweave import data, results
 from fedweave.methods import METHODS
-from fedweave.runs import archive, assembly, repetition
-from fedweave.study import spec
+from fedweave.runs import archive, repetition
+from fedweave.study import spec, validate
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -264,9 +264,9 @@ def test_compare_has_the_bits_of_the_stages(tmp_path: Path) -> None:
         "runs": {"digits-ditto": {"task": "digits", "method": "ditto", "set": {"lam": 0.5}}},
         "methods": {"ditto": {}},
     }
-    run = assembly.check(spec.parse(raw)).run("digits-ditto")
-    dataset = assembly.data.load("digits", tmp_path)
-    bench = repetition.prepare(run, dataset, assembly.data.partition(dataset, **block))
+    run = validate.check(spec.parse(raw)).run("digits-ditto")
+    dataset = data.load("digits", tmp_path)
+    bench = repetition.prepare(run, dataset, data.partition(dataset, **block))
     archive.write(tmp_path / "runs" / run.key, bench, repetition.run_repetitions(bench, tmp_path / "checkpoints"))
     stages = results.load_run(tmp_path / "runs" / run.key)
     federation = fw.Federation.from_dataset("digits", block, normalize="unit", setting="own")

@@ -26,8 +26,7 @@ from fedweave.errors import BadInput
 from fedweave.files.arrays import map_npy
 from fedweave.files.atomic import load_tensors, read
 from fedweave.results.runs import load_run, read_scores
-from fedweave.runs import assembly
-from fedweave.study import schema, spec
+from fedweave.study import schema, spec, validate
 from fedweave.study.config import construct
 from tests import valid_files
 from tests.fake_results import write_run
@@ -76,14 +75,14 @@ def test_any_value_anywhere_in_a_configuration(drawn: st.DataObject) -> None:
         for parent in parents:
             node = node[parent]
         node[key] = drawn.draw(values)
-    valid_or_refused(lambda: assembly.check(spec.parse(content)))
+    valid_or_refused(lambda: validate.check(spec.parse(content)))
 
 
 @MANY
 @given(st.dictionaries(st.text(max_size=6), values, max_size=4))
 def test_any_mapping_as_a_configuration(content: dict[str, Any]) -> None:
     """The keys are arbitrary."""
-    valid_or_refused(lambda: assembly.check(spec.parse(content)))
+    valid_or_refused(lambda: validate.check(spec.parse(content)))
 
 
 @MANY

@@ -14,8 +14,8 @@ from fedweave.pipelines import addresses, paths
 from fedweave.pipelines import search_dashboard as dashboard
 from fedweave.pipelines.mlflow_records import tracking
 from fedweave.report import optional_files
-from fedweave.runs import assembly
 from fedweave.search import search
+from fedweave.study import validate
 from tests.data.test_bad_data import assert_refused
 from tests.fake_results import write_study
 from tests.pipelines.test_tune import RUN, prepare
@@ -106,7 +106,7 @@ def test_a_damaged_journal_of_a_search_is_refused(
 ) -> None:
     """Its trials are lost, and the way out says so."""
     prepare(tmp_path, monkeypatch)
-    study = assembly.load()
+    study = validate.load()
     file = search.journal_path(study, RUN)
     search.open_search(study, RUN)
     file.write_text(content + file.read_text())
@@ -119,7 +119,7 @@ def test_damaged_trials_are_refused_by_the_dashboard(tmp_path: Path, monkeypatch
     file = paths.trials("toy", "toy", RUN)
     file.parent.mkdir(parents=True)
     file.write_text('{"trials": [{}]}')
-    assert_refused(lambda: dashboard.SearchReplica(assembly.load()).update(), f"{file}: damaged", "dvc repro tune")
+    assert_refused(lambda: dashboard.SearchReplica(validate.load()).update(), f"{file}: damaged", "dvc repro tune")
 
 
 @pytest.mark.parametrize("name", [".fedweave", ".fedweave/tune"])
@@ -130,7 +130,7 @@ def test_a_file_in_place_of_the_folder_of_searches_is_refused(
     Path(name).parent.mkdir(exist_ok=True)
     Path(name).write_text("")
     assert_refused(
-        lambda: search.open_search(assembly.load(), RUN),
+        lambda: search.open_search(validate.load(), RUN),
         ".fedweave/tune/toy",
         "cannot be written",
         "a folder that can be written",
@@ -193,6 +193,6 @@ def test_a_database_of_another_version_of_mlflow_is_refused(
 
 def test_an_invalid_port_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The refusal comes before the study is read."""
-    monkeypatch.setattr(assembly, "load", lambda: pytest.fail("it was read"))
+    monkeypatch.setattr(validate, "load", lambda: pytest.fail("it was read"))
     for port in (-1, 0, 70000):
         assert_refused(lambda port=port: dashboard.main(port), f"--port: {port}", "between 1 and 65535")

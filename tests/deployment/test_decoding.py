@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedweave.deployment.wire.decoding import decode
-from fedweave.deployment.wire.tensors import UndeclaredTensor
+from fedweave.deployment.wire.tensors import UndeclaredTensor, decode
 
 PYTHON = Path(__file__).resolve().parents[2] / ".flower" / "bin" / "python"
 

@@ -15,8 +15,7 @@ from fedweave import results
 from fedweave.deployment import export
 from fedweave.deployment.export import export_result
 from fedweave.deployment.node import client_data, own_rows
-from fedweave.deployment.node.devices import device_of
-from fedweave.deployment.node.node import open_node
+from fedweave.deployment.node.node import device_of, open_node
 from fedweave.deployment.node.store import NodeStore
 from fedweave.deployment.wire import spec, support, tensors
 from fedweave.deployment.wire.messages import Reply, Request

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedweave import data
 from fedweave.deployment import export
-from fedweave.deployment.wire import members, spec
+from fedweave.deployment.wire import spec
 from fedweave.runs import repetition
 from fedweave.study.spec import parse
 from tests.servers import DIGITS
@@ -32,7 +32,7 @@ def test_the_specification_has_the_units(tmp_path: Path) -> None:
     spec.write(named, tmp_path)
     read = spec.read(tmp_path / spec.FILE)
     assert (read.units, read.hash) == (units, named.hash)
-    assert members.units(read, [1, 0, count]) == ("home 0", "home 0", f"client {count}")
+    assert read.member_units([1, 0, count]) == ("home 0", "home 0", f"client {count}")
     assert named.hash != plain.hash
 
 
@@ -42,4 +42,4 @@ def test_a_specification_without_units_is_unchanged(tmp_path: Path) -> None:
     assert "units" not in json.loads((tmp_path / spec.FILE).read_text())
     read = spec.read(tmp_path / spec.FILE)
     assert (read.units, read.hash) == ((), plain.hash)
-    assert members.units(read, [0, 1]) == ()
+    assert read.member_units([0, 1]) == ()

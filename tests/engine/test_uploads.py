@@ -22,8 +22,8 @@ from fedweave.engine.start import begin
 from fedweave.engine.uploads import UploadPath, finite_rows, protect_uploads, reference
 from fedweave.errors import BadInput
 from fedweave.methods import METHODS
-from fedweave.runs import assembly, federations
-from fedweave.study import spec
+from fedweave.runs import federations
+from fedweave.study import spec, validate
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Tree
 from fedweave.threats.attacks import Attack, flip_labels
@@ -307,7 +307,7 @@ def test_label_flipping_changes_only_training_labels_of_attackers(task: str, met
     content = good()
     content["tasks"][task]["attack"] = {"kind": "label_flip", "share": 0.3}
     content["runs"] = {"a": {"task": task, "method": method}}
-    run_ = assembly.check(spec.parse(content)).run("a")
+    run_ = validate.check(spec.parse(content)).run("a")
     dataset = data.load(run_.task.dataset, "unused")
     plain = federations.build_federation(dataset, data.partition(dataset, **run_.task.partition), "none")
     if "y" in plain.own:  # an attacker whose subgraph lacks the last class
@@ -345,7 +345,7 @@ def test_impossible_upload_paths_are_refused(path: str, value: dict, words: list
     block = content["tasks"]["digits"]
     (block if path == "attack" else block["train"])[path] = value
     with pytest.raises(BadInput) as caught:
-        assembly.check(spec.parse(content))
+        validate.check(spec.parse(content))
     assert [word for word in words if word not in str(caught.value)] == []
 
 

@@ -21,8 +21,7 @@ from fedweave.engine.start import begin
 from fedweave.errors import BadInput
 from fedweave.families.server_solvers import AdaptiveSolver
 from fedweave.methods import METHODS
-from fedweave.runs import assembly
-from fedweave.study import spec
+from fedweave.study import spec, validate
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Tree
 from tests.study.test_spec import good
@@ -183,4 +182,4 @@ def build_checked_method(method: str, train: dict[str, Any]) -> Method:
     """The method of a run with further settings of `train`, checked as a study's."""
     raw = {**good(), "runs": {f"digits-{method}": {"task": "digits", "method": method, "set": {"train": train}}}}
     study = spec.parse({**raw, "methods": {method: {}}})
-    return assembly.check_run(study.run(f"digits-{method}"), "params.yaml")
+    return validate.check_run(study.run(f"digits-{method}"), "params.yaml")

@@ -21,7 +21,6 @@ from fedweave.engine.registry import method, register
 from fedweave.errors import BadInput
 from fedweave.methods import METHODS
 from fedweave.pipelines.commands import main
-from fedweave.runs import assembly
 from fedweave.settings import (
     REQUIRED,
     Above,
@@ -39,7 +38,7 @@ from fedweave.settings import (
     Words,
     describe,
 )
-from fedweave.study import catalogue, search_spaces, spec
+from fedweave.study import catalogue, objects, search_spaces, spec, validate
 from fedweave.study.config import check_value, construct
 from fedweave.testing import check_method
 from tools import method_tables
@@ -245,8 +244,8 @@ def test_a_method_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     pull = {"low": 0.1, "high": 5.0, "log": True}
     mine = {**rate, "pull": pull, "steps": {"choices": [1, 2]}}
     assert content["tune"]["spaces"] == {"fedavg_ft": rate, "local": rate, "mine": mine}
-    run = assembly.check(spec.parse(content)).run("digits-mine")
-    assert assembly.hyperparameters(assembly.check_run(run, "params.yaml")) == {"pull": 1.0, "steps": 2}
+    run = validate.check(spec.parse(content)).run("digits-mine")
+    assert objects.hyperparameters(validate.check_run(run, "params.yaml")) == {"pull": 1.0, "steps": 2}
 
 
 def test_a_name_has_one_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,7 @@ from fedweave.client.task import RowClassification
 from fedweave.errors import BadInput
 from fedweave.models import MODELS, ClientModel
 from fedweave.models.base import BatchNorm
-from fedweave.runs import assembly
-from fedweave.study import spec
+from fedweave.study import spec, validate
 from fedweave.testing import check_model
 from tests.study.test_spec import good
 
@@ -102,7 +101,7 @@ def test_a_refusal_says_how_a_model_declares_its_layers(
     content["runs"] = {"a": {"task": "digits", "method": method}}
     monkeypatch.setitem(MODELS, "silent", Silent)
     with pytest.raises(BadInput, match="or set has_batch_norm = True in Silent if it has BatchNorm layers") as caught:
-        assembly.check(spec.parse(content))
+        validate.check(spec.parse(content))
     assert "\n" not in str(caught.value)
     monkeypatch.setitem(MODELS, "silent", Honest)
-    assembly.check(spec.parse(content))
+    validate.check(spec.parse(content))

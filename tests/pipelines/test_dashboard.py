@@ -19,7 +19,7 @@ from fedweave.errors import BadInput
 from fedweave.pipelines import paths
 from fedweave.pipelines import search_dashboard as dashboard
 from fedweave.pipelines.stages import tune
-from fedweave.runs import assembly
+from fedweave.study import validate
 from tests.pipelines.test_tune import DECLARED, RUN, STUDY, prepare
 
 
@@ -39,7 +39,7 @@ def run_search(folder: Path, monkeypatch: pytest.MonkeyPatch, trials: int) -> No
 def test_the_replica_is_updated_without_duplicates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run_search(tmp_path, monkeypatch, 2)
-    replica = dashboard.SearchReplica(assembly.load())
+    replica = dashboard.SearchReplica(validate.load())
     assert replica.update() == replica.update() == 1
     (study,) = replica.storage.get_all_studies()
     assert replica.storage.get_study_name_from_id(study._study_id) == RUN
@@ -64,7 +64,7 @@ def test_importances_are_shown_from_ten_trials_on(tmp_path: Path, monkeypatch: p
     """With fewer trials, importances are not requested. All other requests are sent."""
     monkeypatch.chdir(tmp_path)
     run_search(tmp_path, monkeypatch, 2)
-    replica, requests = dashboard.SearchReplica(assembly.load()), []
+    replica, requests = dashboard.SearchReplica(validate.load()), []
     replica.update()
     page = replica.wrap(lambda environ, start: requests.append(environ["PATH_INFO"]) or [b""])
     (study,) = replica.storage.get_all_studies()
@@ -82,7 +82,7 @@ def test_importances_are_shown_from_ten_trials_on(tmp_path: Path, monkeypatch: p
 def test_without_a_journal_the_search_is_read_from_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run_search(tmp_path, monkeypatch, 3)
-    study = assembly.load()
+    study = validate.load()
     live, _ = dashboard.SearchReplica(study)._ended_trials(RUN)
     shutil.rmtree(paths.STATE)
     trials, maximize = dashboard.SearchReplica(study)._ended_trials(RUN)
@@ -103,7 +103,7 @@ def test_trials_outside_of_a_narrower_space_are_left_out(
     content = yaml.safe_load(Path("params.yaml").read_text())
     content["tune"]["spaces"]["fedprox"]["mu"] = space
     Path("params.yaml").write_text(yaml.safe_dump(content))
-    trials, _ = dashboard.SearchReplica(assembly.load())._ended_trials(RUN)
+    trials, _ = dashboard.SearchReplica(validate.load())._ended_trials(RUN)
     assert [trial.params for trial in trials] == [DECLARED]
 
 

@@ -13,7 +13,7 @@ from fedweave.data import DATASETS, PARTITIONS, load_dataset, load_partition
 from fedweave.own_data.user_files import read_folder
 from fedweave.pipelines.commands import importing, projects, studies
 from fedweave.pipelines.stages import download, partition, train, tune
-from fedweave.runs import assembly
+from fedweave.study import validate
 
 DRAWS = np.random.default_rng(0)
 TABLE = pd.DataFrame(
@@ -42,7 +42,7 @@ def test_a_file_through_the_stages(project: Path, capsys: pytest.CaptureFixture[
     arguments = {"client": "shop", "label": "price", "name": "orders", "preprocess": "client"}
     importing.import_(Path("orders.csv"), **arguments, methods="local,fedavg", rounds=2, seeds=1, metric="rmse")
     assert "next: dvc repro" in capsys.readouterr().out
-    study = assembly.load()
+    study = validate.load()
     assert study.tasks["orders"].targets == "numbers"
     download.main("orders")
     partition.main("orders")
@@ -100,7 +100,7 @@ def test_a_folder_becomes_one_file(project: Path) -> None:
     importing.import_(Path("shops"), client="shop", label="price")
     federation = fw.Federation.from_file("shops", client="shop", label="price")
     np.testing.assert_array_equal(DATASETS["shops"](Path()).x, federation.dataset.x)
-    assert assembly.load().tasks["shops"].partition["clients"] == len(federation) == 3
+    assert validate.load().tasks["shops"].partition["clients"] == len(federation) == 3
     assert [*pd.read_parquet("imports/shops.parquet")] == ["size", "kind", "price", "shop"]
     del DATASETS["shops"], PARTITIONS["shops-rows"]
 

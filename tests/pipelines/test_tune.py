@@ -34,16 +34,16 @@ from fedweave.pipelines import paths
 from fedweave.pipelines import search_dashboard as dashboard
 from fedweave.pipelines.commands import records
 from fedweave.pipelines.stages import train, tune
-from fedweave.runs import assembly, repetition
+from fedweave.runs import repetition
 from fedweave.search import samplers, search, trials
-from fedweave.study import search_spaces
+from fedweave.study import search_spaces, validate
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN, DECLARED, TRIALS = "toy-fedprox", {"mu": 0.25, "train.lr": 0.05}, 12
 JOURNAL = paths.STATE / "tune" / "toy" / f"{RUN}.journal"
 PROGRAM = (
-    "from fedweave.search import search; from fedweave.runs import assembly; "
-    f"search.run_search(assembly.load(), {RUN!r})"
+    "from fedweave.search import search; from fedweave.study import validate; "
+    f"search.run_search(validate.load(), {RUN!r})"
 )
 JOIN = [sys.executable, "-c", PROGRAM]
 # It kills itself when the third trial has reported its first round.
@@ -107,12 +107,12 @@ def prepare(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def states() -> list[TrialState]:
     """The states of all trials in the journal, in the order of their start."""
-    return [trial.state for trial in search.open_search(assembly.load(), RUN).optuna_study.trials]
+    return [trial.state for trial in search.open_search(validate.load(), RUN).optuna_study.trials]
 
 
 def ended_trials() -> list[tuple[dict[str, float], float | None, dict[int, float]]]:
     """The parameters, the value and the intermediate values of every ended trial, in the order of their start."""
-    done = search.open_search(assembly.load(), RUN).optuna_study.get_trials(states=search.DONE)
+    done = search.open_search(validate.load(), RUN).optuna_study.get_trials(states=search.DONE)
     return [
         (trial.params, trial.value if trial.state == TrialState.COMPLETE else None, trial.intermediate_values)
         for trial in done
@@ -126,7 +126,7 @@ def uninterrupted(
     """The trials of one process that is not killed."""
     with pytest.MonkeyPatch.context() as patch:
         prepare(tmp_path_factory.mktemp("alone"), patch)
-        search.run_search(assembly.load(), RUN)
+        search.run_search(validate.load(), RUN)
         return ended_trials()
 
 
@@ -185,7 +185,7 @@ def test_a_search_killed_in_a_trial_has_the_trials_of_an_uninterrupted_one(proje
     assert killed.returncode == -signal.SIGKILL
     before = states()
     assert TrialState.RUNNING in before
-    search.run_search(assembly.load(), RUN)
+    search.run_search(validate.load(), RUN)
     assert states().count(TrialState.FAIL) == 1
     assert states()[before.index(TrialState.RUNNING)] == TrialState.FAIL
     assert ended_trials() == uninterrupted
@@ -198,12 +198,12 @@ def test_two_processes_share_a_search(project: Path) -> None:
     while not JOURNAL.is_file():
         assert other.poll() is None, "the other process ended before it began"
         time.sleep(0.001)
-    search.run_search(assembly.load(), RUN)
+    search.run_search(validate.load(), RUN)
     assert other.wait(60) == 0
     assert {*states()} <= {*search.DONE}
     assert len(ended_trials()) == TRIALS
     assert [params for params, _, _ in ended_trials()].count(DECLARED) == 1
-    assert search.open_search(assembly.load(), RUN).optuna_study.trials[0].params == DECLARED
+    assert search.open_search(validate.load(), RUN).optuna_study.trials[0].params == DECLARED
 
 
 def test_budget_first_trial_and_pruning_by_rounds(uninterrupted: list) -> None:
@@ -221,7 +221,7 @@ def test_budget_first_trial_and_pruning_by_rounds(uninterrupted: list) -> None:
 
 def test_tpe_leaves_its_random_start(project: Path, uninterrupted: list) -> None:
     """After a third of the trials, the declared one among them, values depend on the trials before."""
-    space, drawn = search.distributions(assembly.load(), RUN), []
+    space, drawn = search.distributions(validate.load(), RUN), []
     for number in range(TRIALS):
         sampler = optuna.samplers.RandomSampler(seed=search.sampler_seed(RUN, number))
         drawn.append(optuna.create_study(sampler=sampler).ask(space).params)
@@ -233,7 +233,7 @@ def test_tpe_leaves_its_random_start(project: Path, uninterrupted: list) -> None
 def test_the_random_start_follows_the_budget(budget: int, start: int) -> None:
     """The values of a search are those of its settings, also where a former one had another start."""
     assert samplers.random_trials(budget) == start
-    study = assembly.load(ROOT / "params.yaml")
+    study = validate.load(ROOT / "params.yaml")
     key = next(iter(study.runs))
 
     def digest(trials: int, sampler: str = "tpe") -> str:
@@ -264,7 +264,7 @@ def test_a_trial_has_the_score_that_training_would_report(
     """The run's own rule applies, also where a client lacks a finite score in some rounds. The same holds for the
     values for pruning.
     """
-    study, generator = assembly.load(), np.random.default_rng(0)
+    study, generator = validate.load(), np.random.default_rng(0)
     prepared, once = search._prepare_trial(search.open_search(study, RUN), {}), replace(study.tune, seeds=[1000])
     prepared = replace(prepared, run=replace(prepared.run, evaluate=replace(prepared.run.evaluate, select=rule)))
     ends = set()
@@ -325,7 +325,7 @@ def test_a_worse_trial_ends_after_its_first_seed(project: Path) -> None:
     Path("params.yaml").write_text(
         yaml.safe_dump({**content, "tune": {**STUDY["tune"], "trials": 4, "sampler": "random", "spaces": spaces}})
     )
-    search.run_search(assembly.load(), RUN)
+    search.run_search(validate.load(), RUN)
     rounds = STUDY["tasks"]["toy"]["train"]["rounds"]
     ends = {(params["train.lr"] == 0.05, value is None, max(curve)) for params, value, curve in ended_trials()}
     assert ends == {(True, False, 2 * rounds), (False, True, rounds)}
@@ -357,7 +357,7 @@ def test_two_objectives_take_the_fewest_bytes_near_the_best_score(project: Path)
     by_layers = {trial["params"]["retain"]: trial["bytes"] for trial in record["trials"]}
     assert len(by_layers) > 1
     assert sorted(by_layers.values(), reverse=True) == [by_layers[count] for count in sorted(by_layers)]
-    mirror = dashboard.SearchReplica(assembly.load())
+    mirror = dashboard.SearchReplica(validate.load())
     mirror.update()
     assert [*optuna.load_study(study_name=RUN, storage=mirror.storage).metric_names] == [
         "validation score", "bytes of a repetition",
@@ -389,9 +389,9 @@ def test_a_grid_has_every_point_once(project: Path, queued: int) -> None:
     content["tune"] |= {"sampler": "grid", "trials": 6, "spaces": {"fedprox": choices}, "seeds": [1000]}
     content["tasks"]["toy"]["train"]["epochs"] = 1
     Path("params.yaml").write_text(yaml.safe_dump(content))
-    for point in search.initial_points(assembly.load(), RUN)[:queued]:
-        search.open_search(assembly.load(), RUN).optuna_study.enqueue_trial(point)
-    search.run_search(assembly.load(), RUN)
+    for point in search.initial_points(validate.load(), RUN)[:queued]:
+        search.open_search(validate.load(), RUN).optuna_study.enqueue_trial(point)
+    search.run_search(validate.load(), RUN)
     assert sorted(tuple(params.values()) for params, _, _ in ended_trials()) == sorted(
         itertools.product([0.1, 0.25, 1.0], [0.01, 0.05])
     )
@@ -408,9 +408,9 @@ def test_two_searches_do_not_draw_the_same_points(project: Path) -> None:
     )
     drawn = []
     for key in runs:
-        search.run_search(assembly.load(), key)
+        search.run_search(validate.load(), key)
         drawn.append(
-            [tuple(trial.params.values()) for trial in search.open_search(assembly.load(), key).optuna_study.trials]
+            [tuple(trial.params.values()) for trial in search.open_search(validate.load(), key).optuna_study.trials]
         )
     assert drawn[0][0] == drawn[1][0]
     assert len({*drawn[0], *drawn[1]}) == 7
@@ -421,13 +421,13 @@ def test_a_search_uses_validation_data_only(project: Path, uninterrupted: list) 
     file = paths.PARTITIONS / "toy" / "partition.npz"
     partition = data.load_partition(file)
     data.save_partition(file, replace(partition, test=partition.test[1:] + partition.test[:1]))
-    search.run_search(assembly.load(), RUN)
+    search.run_search(validate.load(), RUN)
     assert ended_trials() == uninterrupted
 
 
 def test_a_setting_of_the_run_itself_is_not_searched(project: Path) -> None:
     """It would override the value of every trial."""
-    study = assembly.load()
+    study = validate.load()
     assert search.distributions(study, RUN).keys() == {"mu", "train.lr"}
     assert search.distributions(study, "toy-strong").keys() == {"train.lr"}
 
@@ -445,7 +445,7 @@ def test_a_learned_graph_and_its_controls_differ_only_in_the_graph(
     spaces = {"pfedgraph": {"alpha": {"low": 0.1, "high": 1.0}, "train.lr": {"low": 0.01, "high": 0.2}}}
     block = {**STUDY["tune"], "trials": 3, "seeds": [1000], "share": 0.3, "spaces": spaces}
     Path("params.yaml").write_text(yaml.safe_dump({**STUDY, "methods": {"pfedgraph": {}}, "runs": runs, "tune": block}))
-    study = assembly.load()
+    study = validate.load()
     assert [*search.distributions(study, "toy-other")] == ["train.lr"]
     tune.main("toy")
     best = {key: json.loads(paths.tuning_result("toy", "toy", key).read_text())["best"] for key in runs}
@@ -528,7 +528,7 @@ def test_a_process_killed_while_it_writes_the_journal_leaves_no_lock(project: Pa
 
 def test_a_search_killed_before_its_first_trial_has_values_continues(project: Path) -> None:
     """Such a kill leaves a running trial that has only its queued values."""
-    study = assembly.load()
+    study = validate.load()
     opened = search.open_search(study, RUN).optuna_study
     opened.enqueue_trial(search_spaces.declared_values(study, RUN))
     opened.ask()
@@ -540,7 +540,7 @@ def test_a_search_killed_before_its_first_trial_has_values_continues(project: Pa
 
 def test_trials_of_other_data_are_not_reused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same data keep their trials when written again. A corrected data set or partition starts a new search."""
-    study, digest_file = assembly.load(), paths.PARTITIONS / "toy" / "dataset.json"
+    study, digest_file = validate.load(), paths.PARTITIONS / "toy" / "dataset.json"
     digest_file.write_text('{"sha256": "before"}')
     opened = search.open_search(study, RUN)
     opened.optuna_study.tell(opened.optuna_study.ask(), 50.0)
@@ -566,6 +566,6 @@ def test_the_longest_searches_begin_first(project: Path, capsys: pytest.CaptureF
     Path("params.yaml").write_text(yaml.safe_dump({**STUDY, "runs": runs, "methods": methods, "tune": tuned}))
     records.search("toy")
     assert capsys.readouterr().out == "toy: 3 searches are complete; next: dvc repro\n"
-    study = assembly.load()
+    study = validate.load()
     starts = {name: search.open_search(study, f"toy-{name}").optuna_study.trials[0].datetime_start for name in spaces}
     assert sorted(starts, key=lambda name: starts[name]) == ["central", "ghn", "fedprox"]

@@ -20,9 +20,9 @@ from fedweave import data
 from fedweave.engine import records, start
 from fedweave.engine.executors import Loop, Processes
 from fedweave.processes import forks, parallel
-from fedweave.runs import archive, assembly, federations, preparation, repetition, selection, tasks
+from fedweave.runs import archive, build, federations, repetition, selection, tasks
 from fedweave.runs.repetition import History, PreparedRun
-from fedweave.study import spec
+from fedweave.study import objects, spec, validate
 from fedweave.tensors import compilation
 from fedweave.tensors.trees import tree_leaves
 from tests.study.test_spec import good
@@ -55,7 +55,7 @@ def prepared(key: str, **train: Any) -> PreparedRun:
         content["tasks"][name]["train"] |= {"rounds": 2, "epochs": 1, **train}
     content["runs"] = {name: {"task": task, "method": name.partition("-")[2]} for name, task in RUNS.items()}
     content["methods"] = {"pfedhn": {"server_lr": 0.01}}
-    run = assembly.check(spec.parse(content)).run(key)
+    run = validate.check(spec.parse(content)).run(key)
     dataset = data.load(run.task.dataset, "unused")
     return repetition.prepare(run, dataset, data.partition(dataset, **run.task.partition))
 
@@ -69,7 +69,7 @@ def in_double(key: str, **train: Any) -> PreparedRun:
     federation = federations.build_federation(dataset, partition, prepared_run.run.task.normalize, torch.float64)
     return replace(
         prepared_run,
-        method=assembly.build_method(prepared_run.run, task),
+        method=objects.build_method(prepared_run.run, task),
         federation=replace(prepared_run.federation, shared=federation.shared, own=federation.own),
     )
 
@@ -278,7 +278,7 @@ def test_repetitions_share_the_cores(
         used.append(processes)
         return run_jobs(job, count, processes)
 
-    for module in (parallel, preparation):
+    for module in (parallel, build):
         monkeypatch.setattr(module, "cores", lambda: available)
     monkeypatch.setattr(forks, "map_jobs", record)
     monkeypatch.setattr(repetition, "run_processes", lambda *args, **options: None)  # so that all run here

@@ -11,8 +11,8 @@ import fedweave as fw
 from fedweave import data, results
 from fedweave.pipelines.stages import partition as stage
 from fedweave.results import statistics
-from fedweave.runs import archive, assembly, repetition
-from fedweave.study import spec
+from fedweave.runs import archive, repetition
+from fedweave.study import spec, validate
 
 BLOCK = {"name": "dirichlet", "clients": 5, "beta": 0.5}
 TRAIN = {"rounds": 2, "epochs": 1, "batch_size": 32, "lr": 0.05}
@@ -42,8 +42,8 @@ def test_every_repetition_is_a_run_on_its_own_split(tmp_path: Path) -> None:
             "partition": {**BLOCK, "seeds": SPLITS}}  # fmt: skip
     raw = {"study": "comparison", "seeds": SEEDS, "tasks": {"digits": task}, "methods": {"fedavg_ft": {}},
            "runs": {"digits-fedavg_ft": {"task": "digits", "method": "fedavg_ft"}}}  # fmt: skip
-    run = assembly.check(spec.parse(raw)).run("digits-fedavg_ft")
-    dataset = assembly.data.load("digits", tmp_path)
+    run = validate.check(spec.parse(raw)).run("digits-fedavg_ft")
+    dataset = data.load("digits", tmp_path)
     bench = repetition.prepare(run, dataset, data.partition(dataset, **data.splits(run.task.partition)[0]))
     histories = repetition.run_repetitions(bench, tmp_path / "checkpoints")
     archive.write(tmp_path / run.key, bench, histories)

@@ -18,7 +18,7 @@ from fedweave.files.atomic import load_tensors
 from fedweave.methods import METHODS
 from fedweave.models import parameter_count
 from fedweave.runs import checkpoints, repetition
-from fedweave.runs.preparation import PreparedRun
+from fedweave.runs.build import PreparedRun
 from fedweave.tensors import trees
 from fedweave.tensors.storage import temporary_storage
 from fedweave.tensors.tables import Table
@@ -132,7 +132,7 @@ def test_the_default_is_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are the default from two gigabytes of models on."""
     assert not prepared("fedamp").has_mapped_tables
     assert prepared("fedamp", store="mapped").has_mapped_tables
-    monkeypatch.setattr("fedweave.runs.preparation.LARGE_TABLE", 1000)
+    monkeypatch.setattr("fedweave.runs.build.LARGE_TABLE", 1000)
     assert prepared("fedamp").has_mapped_tables
     assert not prepared("fedamp", store="memory").has_mapped_tables
     monkeypatch.setattr("os.sysconf", lambda name: 100)

@@ -16,8 +16,8 @@ from fedweave import data
 from fedweave.errors import BadInput, choose
 from fedweave.methods import METHODS
 from fedweave.pipelines.commands import main, single_run, studies
-from fedweave.runs import assembly, repetition, tasks
-from fedweave.study import catalogue, config, spec
+from fedweave.runs import repetition, tasks
+from fedweave.study import catalogue, config, spec, validate
 from tests.study.test_spec import altered, good
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -248,7 +248,7 @@ def test_settings_that_override_each_other_are_refused(settings: dict[str, Any])
     content = good()
     content["runs"]["digits-ditto"]["set"] = settings
     with pytest.raises(BadInput, match="give one of them"):
-        assembly.check(spec.parse(content))
+        validate.check(spec.parse(content))
 
 
 @pytest.mark.parametrize(("typed", "suggestion"), [

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from fedweave.errors import BadInput, format_value
-from fedweave.runs import assembly
-from fedweave.study import spec
+from fedweave.study import spec, validate
 from tests.study.test_spec import altered, good
 
 DIGITS, GRAPH = "tasks/digits", "tasks/graph"
@@ -187,7 +186,7 @@ def test_bad_configurations_are_refused(path: str, value: Any, words: list[str])
     """Every stage refuses them when it reads params.yaml, in one readable line."""
     started = time.process_time()
     with pytest.raises(BadInput) as caught:
-        assembly.check(spec.parse(altered(path, value)))
+        validate.check(spec.parse(altered(path, value)))
     assert time.process_time() - started < 1
     line(caught, words)
     assert len(str(caught.value)) < 1500
@@ -208,7 +207,7 @@ def test_statistics_that_cannot_be_averaged_are_refused(
     if changes is None:
         content["tasks"]["digits"]["model"] = {"name": "mlp"}
     with pytest.raises(BadInput) as caught:
-        assembly.check(spec.parse(content))
+        validate.check(spec.parse(content))
     line(caught, words)
 
 
@@ -219,7 +218,7 @@ def test_a_defence_needs_uploaded_models(method: str) -> None:
     content["runs"] = {"a": {"task": "digits", "method": method}}
     content["tasks"]["digits"]["train"] |= {"robust": {"rule": "clip"}}
     with pytest.raises(BadInput) as caught:
-        assembly.check(spec.parse(content))
+        validate.check(spec.parse(content))
     line(caught, ["train.robust.rule clip", f"{method} uploads none", "leave it out"])
 
 
@@ -235,7 +234,7 @@ def test_a_defence_needs_uploaded_models(method: str) -> None:
 )
 def test_messages_name_the_file(path: str, value: Any, words: str) -> None:
     with pytest.raises(BadInput) as caught:
-        assembly.check(spec.parse(altered(path, value), "x.yaml"), "x.yaml")
+        validate.check(spec.parse(altered(path, value), "x.yaml"), "x.yaml")
     assert str(caught.value).startswith(words)
 
 
@@ -248,6 +247,6 @@ def with_newcomers(count: int) -> dict[str, Any]:
 def test_only_newcomers_are_refused() -> None:
     """At least one client must be there from the start."""
     with pytest.raises(BadInput) as caught:
-        assembly.check(spec.parse(with_newcomers(10)))
+        validate.check(spec.parse(with_newcomers(10)))
     line(caught, ["train.newcomers", "10 of 10"])
-    assembly.check(spec.parse(with_newcomers(9)))
+    validate.check(spec.parse(with_newcomers(9)))

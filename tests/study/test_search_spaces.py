@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from fedweave.errors import BadInput
-from fedweave.runs import assembly
 from fedweave.search import search
-from fedweave.study import catalogue, spec
+from fedweave.study import catalogue, spec, validate
 from tests.study.test_bad_input import ROOT, line
 from tests.study.test_spec import altered
 
@@ -65,12 +64,12 @@ BAD: list[tuple[str, Any, list[str]]] = [
 def test_bad_spaces_are_refused(path: str, value: Any, words: list[str]) -> None:
     """The line names the entry."""
     with pytest.raises(BadInput) as caught:
-        assembly.check(spec.parse(altered(path, value)))
+        validate.check(spec.parse(altered(path, value)))
     line(caught, words)
 
 
 def test_a_range_without_trials_need_not_contain_the_declared_value() -> None:
-    assembly.check(
+    validate.check(
         spec.parse(altered("tune", {"trials": 0, "spaces": {"ditto": {"train.clip": {"low": 1, "high": 2}}}}))
     )
 
@@ -78,7 +77,7 @@ def test_a_range_without_trials_need_not_contain_the_declared_value() -> None:
 @pytest.mark.parametrize("name", ["quick", "zoo", "fedaghn/sweep", "shn/search"])
 def test_accepted_spaces_can_be_searched(name: str) -> None:
     """This holds for every run of a study with searches."""
-    study = assembly.check(spec.parse(catalogue.expand(name, ROOT / "studies")))
+    study = validate.check(spec.parse(catalogue.expand(name, ROOT / "studies")))
     assert [key for key in study.runs if not search.distributions(study, key)] == []
 
 

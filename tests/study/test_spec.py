@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from fedweave.errors import BadInput
-from fedweave.runs import assembly
-from fedweave.study import catalogue, spec
+from fedweave.study import catalogue, spec, validate
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -112,7 +111,7 @@ BAD = [
 def test_bad_configuration_is_refused_in_one_line(path: str, value: Any, words: list[str]) -> None:
     """The line has the key, the value and the way out."""
     with pytest.raises(BadInput) as caught:
-        assembly.check(spec.parse(altered(path, value)))
+        validate.check(spec.parse(altered(path, value)))
     message = str(caught.value)
     assert "\n" not in message
     assert [word for word in words if word not in message] == []
@@ -120,7 +119,7 @@ def test_bad_configuration_is_refused_in_one_line(path: str, value: Any, words: 
 
 def test_the_valid_configuration_is_accepted() -> None:
     """Without this, the table above would prove nothing."""
-    study = assembly.check(spec.parse(good()))
+    study = validate.check(spec.parse(good()))
     assert study.run("digits-ditto").options == {"lam": 1.0}
 
 
@@ -155,20 +154,20 @@ def test_a_broken_file_is_refused_in_one_line(text: str, tmp_path: Path) -> None
     file = tmp_path / "params.yaml"
     file.write_text(text)
     with pytest.raises(BadInput) as caught:
-        assembly.load(file)
+        validate.load(file)
     assert str(file) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_missing_file_names_the_command_that_writes_it(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="fedweave study use"):
-        assembly.load(tmp_path / "params.yaml")
+        validate.load(tmp_path / "params.yaml")
 
 
 @pytest.mark.parametrize("name", catalogue.studies(ROOT / "studies"))
 def test_every_study_of_the_catalogue_is_valid(name: str) -> None:
     """Every study expands to a params.yaml that passes all checks."""
-    assembly.check(spec.parse(catalogue.expand(name, ROOT / "studies"), name), name)
+    validate.check(spec.parse(catalogue.expand(name, ROOT / "studies"), name), name)
 
 
 def test_params_yaml_is_a_study() -> None:

@@ -10,8 +10,7 @@ import yaml
 from fedweave.errors import BadInput
 from fedweave.methods import METHODS
 from fedweave.results import published
-from fedweave.runs import assembly
-from fedweave.study import catalogue, spec
+from fedweave.study import catalogue, objects, spec, validate
 
 ROOT = Path(__file__).resolve().parents[2]
 FIGURES = {
@@ -117,7 +116,7 @@ def test_local_training_and_fine_tuning_are_in_every_study() -> None:
             assert lacking == [], name
             parsed = spec.parse(study, name)
             tuned = [key for key, method in runs.items() if method in ("fedavg_ft", "fedprox_ft")]
-            assert {assembly.evaluation_point(parsed.run(key)) for key in tuned} == {"post"}, (
+            assert {objects.evaluation_point(parsed.run(key)) for key in tuned} == {"post"}, (
                 name
             )  # at "pre" it is FedAvg
     assert len(without) == 10
@@ -499,7 +498,7 @@ def test_another_partition_rule_drops_options_that_it_does_not_have(tmp_path: Pa
     assert shared["setting"] == "mine"
     assert {"pool", "test", "split"} <= shared["partition"].keys()
     assert "classes" not in shared["partition"]
-    assembly.check(spec.parse(expanded_study, "mine"))
+    validate.check(spec.parse(expanded_study, "mine"))
 
 
 def test_options_that_a_study_gives_to_another_rule_are_checked(tmp_path: Path) -> None:
@@ -508,7 +507,7 @@ def test_options_that_a_study_gives_to_another_rule_are_checked(tmp_path: Path) 
     text = f"without_controls: a test\ntasks: {{a: {{base: digits, partition: {rule}, methods: [local]}}}}\n"
     study = spec.parse(catalogue.expand("mine", written(tmp_path, text)), "mine")
     with pytest.raises(BadInput, match=r"tasks\.a\.partition: 'beta' is unknown"):
-        assembly.check(study, "mine")
+        validate.check(study, "mine")
 
 
 @pytest.mark.parametrize("spelling", ["one.yaml", "sub/../one.yaml", "./one.yaml", "../{folder}/one.yaml"])

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedweave.errors import BadInput
-from fedweave.runs import assembly
-from fedweave.study import catalogue, spec
+from fedweave.study import catalogue, spec, validate
 
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = "tasks: {digits: {methods: [local, fedavg, ditto]%s}}\n"
@@ -60,7 +59,7 @@ def test_a_wrong_study_file_is_refused_in_one_line(
     (tmp_path / "x.yaml").write_text(text)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BadInput) as caught:
-        assembly.check(spec.parse(catalogue.expand("x.yaml"), "x.yaml"), "x.yaml")
+        validate.check(spec.parse(catalogue.expand("x.yaml"), "x.yaml"), "x.yaml")
     message = str(caught.value)
     assert message.startswith("x.yaml: ")
     assert [word for word in words if word not in message] == []

@@ -8,8 +8,7 @@ import pytest
 from fedweave import plots
 from fedweave.errors import BadInput
 from fedweave.report import optional_files
-from fedweave.runs import assembly
-from fedweave.study import catalogue, spec, variants
+from fedweave.study import catalogue, spec, validate, variants
 from tests.fake_results import write_study
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,23 +58,23 @@ def study() -> spec.StudySpec:
 def test_settings_of_variants_reach_method_training_and_task() -> None:
     declared = study().run("digits-fedaghn")
     settings = {"p": "absent", "train.epochs": 4, "partition.beta": 9.0, "model.batch_norm": False}
-    run = assembly.build_variant(study(), "digits-fedaghn", {"q0": 3.0}, settings)
+    run = validate.build_variant(study(), "digits-fedaghn", {"q0": 3.0}, settings)
     assert (run.options["p"], run.options["q0"], run.train.epochs) == ("absent", 3.0, 4)
     assert run.task.partition == {**declared.task.partition, "beta": 9.0}
     assert run.task.model == {**declared.task.model, "batch_norm": False}
     assert run.fingerprint() != declared.fingerprint()
-    other = assembly.build_variant(study(), "digits-fedaghn", {}, {"partition": {"name": "shards", "classes": 2}})
+    other = validate.build_variant(study(), "digits-fedaghn", {}, {"partition": {"name": "shards", "classes": 2}})
     assert other.task.partition == {
         "name": "shards",
         "classes": 2,
         "clients": 10,
         "seed": declared.task.partition["seed"],
     }
-    assert assembly.build_variant(study(), "digits-fedaghn", {}, {}).fingerprint() == declared.fingerprint()
+    assert validate.build_variant(study(), "digits-fedaghn", {}, {}).fingerprint() == declared.fingerprint()
 
 
 def test_the_study_of_ablations_has_every_kind_and_can_be_run() -> None:
-    checked = assembly.check(study())
+    checked = validate.check(study())
     settings = [variant for block in checked.ablate.values() for variant in block["variants"].values()]
     declared = [item for variant in settings for item in variant.items()]
     expected = [
@@ -107,10 +106,10 @@ def test_the_page_of_settings_describes_ablations(tmp_path: Path) -> None:
     example = page.split("```yaml\n")[1].split("```")[0]
     file = tmp_path / "own.yaml"
     file.write_text("tasks:\n  digits:\n    methods: [fedaghn]\n" + example, encoding="utf-8")
-    study = assembly.check(spec.parse(catalogue.expand(str(file), ROOT / "studies")))
+    study = validate.check(spec.parse(catalogue.expand(str(file), ROOT / "studies")))
     counts = {name: len(block["variants"]) for name, block in study.ablate.items()}
     assert counts == {"fedaghn-parts": 2, "fedaghn-budget": 4}
     for block in study.ablate.values():
         for settings in block["variants"].values():
-            assembly.check_run(assembly.build_variant(study, block["run"], {}, settings), "own.yaml")
+            validate.check_run(validate.build_variant(study, block["run"], {}, settings), "own.yaml")
     assert f"at most {variants.MOST_VARIANTS} combinations" in page

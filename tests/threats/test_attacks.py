@@ -14,8 +14,7 @@ from fedweave.engine.engine import run
 from fedweave.engine.executors import Batched, Loop
 from fedweave.engine.records import Report, Settings
 from fedweave.errors import BadInput
-from fedweave.runs import assembly
-from fedweave.study import spec
+from fedweave.study import spec, validate
 from fedweave.tensors import trees
 from fedweave.threats.attacks import Attack, choose_attackers
 from tests.study.test_spec import good
@@ -177,7 +176,7 @@ def test_impossible_attacks_are_refused(attack: dict, words: list[str]) -> None:
     content = good()
     content["tasks"]["digits"]["attack"] = attack
     with pytest.raises(BadInput) as caught:
-        assembly.check(spec.parse(content))
+        validate.check(spec.parse(content))
     assert [word for word in words if word not in str(caught.value)] == []
 
 
@@ -185,13 +184,13 @@ def test_leaking_variants_cannot_be_ablations_and_freezing_needs_newcomers() -> 
     """An ablation is a comparison, and a leaking run is in no comparison."""
     content = good()
     content["runs"]["digits-pfedgat"] = {"task": "digits", "method": "pfedgat", "set": {"gat_split": "test"}}
-    study = assembly.check(spec.parse(content))
+    study = validate.check(spec.parse(content))
     assert study.run("digits-pfedgat").options == {"gat_split": "test"}
     content["runs"]["digits-pfedgat"] = {"task": "digits", "method": "pfedgat"}
     content["ablate"] = {"feedback": {"run": "digits-pfedgat", "variants": {"test rows": {"gat_split": "test"}}}}
     with pytest.raises(BadInput, match="trains on test rows"):
-        assembly.check(spec.parse(content))
+        validate.check(spec.parse(content))
     content = good()
     content["tasks"]["digits"]["train"]["freeze"] = True
     with pytest.raises(BadInput, match=r"train\.freeze"):
-        assembly.check(spec.parse(content))
+        validate.check(spec.parse(content))

@@ -18,8 +18,8 @@ from fedweave.own_data.newcomers import NewcomerData, add_newcomers
 from fedweave.prediction.predictor import client_names
 from fedweave.results import Run, Study
 from fedweave.runs import archive, repetition, serving
+from fedweave.runs.build import PreparedRun
 from fedweave.runs.history import History, record
-from fedweave.runs.preparation import PreparedRun
 from fedweave.study import spec
 
 LARGEST = 2**28  # bytes of a server and its clients' states that are stored
@@ -31,11 +31,10 @@ def store_state(checkpoints: Path, run: spec.RunSpec, seed: int, state: State) -
 
     The folder of the run may hold the results of an earlier training until this one is written.
     """
-    from fedweave.runs.assembly import to_cpu
     from fedweave.tensors import trees
 
     if trees.nbytes(state.server) + trees.nbytes(state.clients) <= LARGEST:
-        save_tensors(_state_path(checkpoints, run, seed), {"state": to_cpu(tuple(state))})
+        save_tensors(_state_path(checkpoints, run, seed), {"state": trees.to_cpu(tuple(state))})
 
 
 def find_stored_states(checkpoints: Path, run: spec.RunSpec) -> dict[str, Path]:

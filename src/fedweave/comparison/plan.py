@@ -4,12 +4,13 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 from fedweave.client.task import RowClassification
 from fedweave.comparison.central_control import add_control, check_units
 from fedweave.comparison.user_metrics import register_metric
-from fedweave.engine.executors import choose_executor
+from fedweave.engine.executors import choose_device, choose_executor
 from fedweave.engine.protocol import Method
 from fedweave.errors import BadInput, choose, format_value
 from fedweave.methods import METHODS
@@ -19,10 +20,10 @@ from fedweave.models.adapter import Adapter, adapt
 from fedweave.models.source import source_of
 from fedweave.own_data.argument_checks import as_mapping, as_python, as_seeds, check_text, check_train_names
 from fedweave.own_data.federation import Federation
-from fedweave.runs import assembly, dependencies, graph_files
+from fedweave.runs import dependencies, graph_files
+from fedweave.runs.build import check_on_data, try_model
 from fedweave.runs.inputs import Inputs
-from fedweave.runs.preparation import try_model
-from fedweave.study import plugins, search_spaces
+from fedweave.study import plugins, search_spaces, validate
 from fedweave.study.code import PACKAGE, digest
 from fedweave.study.schema import TrainSpec
 from fedweave.study.spec import RunSpec, StudySpec, parse
@@ -123,7 +124,7 @@ def plan(
         study = parse(as_python(raw), title)
         if adapter:
             _check_model(study, inputs, adapter)
-        assembly.check(study, title, inputs)
+        validate.check(study, title, partial(check_on_data, inputs=inputs))
     except BadInput as error:
         # Here nothing is read from a file: the wrong value is an argument.
         raise BadInput(_rewrite_message(str(error), federation, raw["runs"], title)) from error
@@ -293,5 +294,5 @@ def _resolve_model(federation: Federation, model: Any, head: str | None) -> tupl
 def _check_model(study: StudySpec, inputs: Inputs, adapter: Adapter) -> None:
     """Try a user's model in the way in which the first run will train it."""
     task, train = RowClassification(adapter), study.run(next(iter(study.runs))).train
-    executor = choose_executor(train.executor, task.template, assembly.choose_device(train.device))
+    executor = choose_executor(train.executor, task.template, choose_device(train.device))
     try_model(task, inputs.dataset, inputs.partition, adapter.name, executor)

@@ -192,7 +192,7 @@ def run_node(options: argparse.Namespace) -> None:
     from fedweave.deployment.flower.processes import Host, node_command, require_flower, start_fork_server
     from fedweave.deployment.flower.supervise import exit_on_signals, supervise
     from fedweave.deployment.node import node_options
-    from fedweave.deployment.node.devices import device_of
+    from fedweave.deployment.node.node import device_of
 
     node_options.check_address(options.superlink, options.port)
     hashes = node_options.parse_hashes(options.spec)

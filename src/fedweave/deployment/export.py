@@ -1,7 +1,6 @@
 """Write a run as a Flower app: specification, server and clients. Files of clients' data go elsewhere."""
 
 import re
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import version
@@ -16,7 +15,6 @@ from fedweave.data.normalisation import parse_options
 from fedweave.deployment.node import client_data
 from fedweave.deployment.server import averaging
 from fedweave.deployment.wire import spec, support, tensors
-from fedweave.deployment.wire.members import placeholder_federation
 from fedweave.deployment.wire.spec import WIDTHS, AppSpec
 from fedweave.engine import engine
 from fedweave.engine.clients import Clients
@@ -28,8 +26,8 @@ from fedweave.errors import BadInput
 from fedweave.files.atomic import check_writable, write_atomic
 from fedweave.own_data.federation import Federation
 from fedweave.prediction import input_description
-from fedweave.runs import preparation
-from fedweave.runs.preparation import PreparedRun
+from fedweave.runs import build
+from fedweave.runs.build import PreparedRun
 from fedweave.study.spec import RunSpec, parse
 from fedweave.tensors import trees
 
@@ -142,9 +140,7 @@ def prepare(run: RunSpec, dataset: Dataset, partition: Partition, seed: int | No
         BadInput: an unknown seed, or a run that cannot be a federation of real hosts.
     """
     chosen = check_seed(run, seed)
-    prepared = preparation.prepare(replace(run, train=replace(run.train, device="cpu")), dataset, partition).for_seed(
-        chosen
-    )
+    prepared = build.prepare(replace(run, train=replace(run.train, device="cpu")), dataset, partition).for_seed(chosen)
     support.check(run, prepared.method)
     return replace(prepared, run=replace(run, seeds=(chosen,)))
 
@@ -199,58 +195,48 @@ def specify(prepared: PreparedRun, dataset: Dataset, partition: Partition, secur
     widths = {name: getattr(federation, name).shape[1] for name in WIDTHS}
     names = prepared.names or tuple(f"client {i}" for i in range(federation.clients))
     group, pairs = federation.group, federation.relation
-    facts = spec.facts_of(dataset, partition, widths)
+    draft = AppSpec(
+        run,
+        spec.facts_of(dataset, partition, widths),
+        names,
+        None if group is None else tuple(group.tolist()),
+        prepared.group_names,
+        None if pairs is None else tuple(map(tuple, pairs.tolist())),
+        forms={},
+        scaling={},
+        units=prepared.units,
+    )
+    sent = forms(draft, federation)
     description = input_description.describe_inputs(dataset, partition, run.task.normalize)
     keys = ("scaling", "offset", "unit", "precision", "columns", "client_column", "pixels")
     scaling = {key: description[key] for key in keys if description.get(key)}
     if parse_options(run.task.normalize)[0].endswith("client"):
         scaling = {"columns": description.get("columns")}  # the numbers of a client stay with it
-    draft = AppSpec(
-        run,
-        facts,
-        names,
-        None if group is None else tuple(group.tolist()),
-        prepared.group_names,
-        None if pairs is None else tuple(map(tuple, pairs.tolist())),
-        {},
-        scaling,
-        units=prepared.units,
-    )
-    app_spec = replace(draft, forms=forms(draft, federation), secure=secure)
+    app_spec = replace(draft, forms=sent, scaling=scaling, secure=secure)
     if secure:
         averaging.check(app_spec, client_data.build_federation(client_data.extract_client(federation, 0), app_spec))
     return app_spec
 
 
 def forms(draft: AppSpec, federation: Clients) -> dict[str, Any]:
-    """What clients send: a trial trains the first client for one step a round. For the format see `AppSpec.forms`."""
+    """What clients send, in the format of `AppSpec.forms`: a trial trains the first client for one step a round."""
     client_federation = client_data.build_federation(client_data.extract_client(federation, 0), draft)
-    enrolments = [admission(stage.method, client_federation, draft.seed, Loop()) for stage in draft.timeline.stages]
-    enrol_forms = {
-        str(i): tensors.form_of(tensors.flatten(trees.at(start.enrolled, 0)))
-        for i, (start, _, _) in enumerate(enrolments)
-    }
-    train: list[dict[str, Any]] = []
-    for round, form in _upload_forms(draft, client_federation, enrolments):
-        if not train or train[-1]["tensors"] != form:
-            train.append({"from": round, "tensors": form})
-    return {"enrol": enrol_forms, "train": train}
-
-
-def _upload_forms(
-    draft: AppSpec, client_federation: Clients, enrolments: list[Any]
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(round, form of the upload) of each round of the trial."""
-    timeline, only_client = draft.timeline, torch.zeros(1, dtype=torch.int64)
-    count = max(1, draft.founder_count)
-    placeholder = placeholder_federation(draft, range(count))
+    timeline, count = draft.timeline, max(1, draft.founder_count)
+    placeholder, only_client = draft.placeholder(range(count)), torch.zeros(1, dtype=torch.int64)
+    enrolments = [admission(stage.method, client_federation, draft.seed, Loop()) for stage in timeline.stages]
+    # Every founder enrols as the first client does.
     starts = [
-        start._replace(enrolled=trees.broadcast(trees.at(start.enrolled, 0), count), clients=count,
-                       relation=placeholder.relation, ids=placeholder.ids)
+        start._replace(
+            enrolled=trees.broadcast(trees.at(start.enrolled, 0), count),
+            clients=count,
+            relation=placeholder.relation,
+            ids=placeholder.ids,
+        )
         for start, _, _ in enrolments
-    ]  # fmt: skip
+    ]
     server = timeline.stages[0].method.init(starts[0])
     _, clients, states = enrolments[0]
+    train: list[dict[str, Any]] = []
     for round in range(timeline.rounds):
         stage, opens = timeline.stage(round)
         if opens and stage.handover is not None:
@@ -263,17 +249,26 @@ def _upload_forms(
         )
         participants = replace(participants, plan=participants.plan[:, :, :1, :STEP_ROWS])
         trained = engine.train(method, State(round, server, clients, states), participants, Loop())
-        yield round, tensors.form_of(tensors.flatten(trees.at(trained.updates.upload, 0)))
+        form = tensors.form_of(tensors.flatten(trees.at(trained.updates.upload, 0)))
+        if not train or train[-1]["tensors"] != form:
+            train.append({"from": round, "tensors": form})
+    enrolled = (tensors.form_of(tensors.flatten(trees.at(start.enrolled, 0))) for start, _, _ in enrolments)
+    return {"enrol": {str(i): form for i, form in enumerate(enrolled)}, "train": train}
 
 
 def write_app(app_spec: AppSpec, label: str, target: Path) -> None:
     """Write the Flower app."""
     (target / PACKAGE).mkdir(parents=True, exist_ok=True)
     values = {
-        "name": re.sub(r"[^a-z0-9-]+", "-", app_spec.run.key.lower()).strip("-"), "number": int(app_spec.hash[:6], 16),
-        "label": label, "task": app_spec.run.name, "hash": app_spec.hash, "short": app_spec.short_hash,
-        "fedweave": version("fedweave"), "package": PACKAGE,
-    }  # fmt: skip
+        "name": re.sub(r"[^a-z0-9-]+", "-", app_spec.run.key.lower()).strip("-"),
+        "number": int(app_spec.hash[:6], 16),
+        "label": label,
+        "task": app_spec.run.name,
+        "hash": app_spec.hash,
+        "short": app_spec.short_hash,
+        "fedweave": version("fedweave"),
+        "package": PACKAGE,
+    }
     spec.write(app_spec, target / PACKAGE)
     for side, function in (("server", "server_app"), ("client", "client_app")):
         text = APP.format(side=side, module=function, function=function)

@@ -154,7 +154,22 @@ def halve(size: int) -> int:
     return size // 2
 
 
-def choose_executor(name: str, network: nn.Module, device: str, chunk: int = 0, steps: int = 0) -> Executor:
+def choose_device(name: str) -> str:
+    """The device called `name`.
+
+    Raises:
+        BadInput: for 'cuda' on a machine without a visible GPU.
+    """
+    if name == "cuda" and not torch.cuda.is_available():
+        raise BadInput(
+            "train.device: 'cuda' but no CUDA device is visible; use auto or cpu, or check CUDA_VISIBLE_DEVICES"
+        )
+    return "cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu"
+
+
+def choose_executor(
+    name: str, network: nn.Module, device: str, chunk: int = 0, steps: int = 0, pooled: bool = False
+) -> Executor:
     """The executor called `name`; "auto" stacks small models, and all models on a GPU, and compiles long trainings.
 
     On a CPU, stacked convolutions are slower (0.6-0.8 of the plain loop's speed), and so are dense models whose
@@ -164,7 +179,10 @@ def choose_executor(name: str, network: nn.Module, device: str, chunk: int = 0, 
 
     Args:
         steps: local steps of the whole run, as far as they are known.
+        pooled: one client has the rows of all, and takes two and a half times as long in a batched executor.
     """
+    if pooled and name == "auto":
+        return Loop()
     types = {type(module) for module in network.modules() if any(True for _ in module.parameters(recurse=False))}
     size, auto_on_cpu = parameter_count(network), name == "auto" and device == "cpu"
     slow_stacked = not types.isdisjoint(CONVOLUTIONS) or (GraphConv not in types and size > LARGE)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from fedweave.comparison.plan import Methods, Plan, plan, resolve_methods
@@ -9,7 +10,8 @@ from fedweave.engine.protocol import Method
 from fedweave.errors import BadInput
 from fedweave.methods import METHODS
 from fedweave.own_data.federation import Federation
-from fedweave.runs import assembly
+from fedweave.runs.build import check_on_data
+from fedweave.study import validate
 from fedweave.study.spec import RunEntry, nest
 
 # First the simple controls. Then one or two methods of each family: private heads, personal models, learned graphs.
@@ -82,7 +84,7 @@ def build_plan(
     settings = {f"{federation.name}-{candidate.name}": candidate.settings for candidate in candidates}
     runs = {key: _add_settings(item, settings.get(key, {})) for key, item in declared.study.runs.items()}
     study = replace(declared.study, runs=runs)
-    assembly.check(study, declared.title, declared.inputs)
+    validate.check(study, declared.title, partial(check_on_data, inputs=declared.inputs))
     return replace(declared, study=study)
 
 

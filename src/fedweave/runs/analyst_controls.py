@@ -24,7 +24,7 @@ from fedweave.families.mixed_effects import MOST_COLUMNS, Rows, add_effects, des
 from fedweave.files.arrays import read_npz
 from fedweave.files.atomic import atomic_path, read
 from fedweave.processes.forks import one_thread
-from fedweave.runs.preparation import PreparedRun
+from fedweave.runs.build import PreparedRun
 from fedweave.study.code import digest
 
 BASE_RATE, LINEAR, BOOSTED = "Base rate of all clients", "Linear model per client", "Boosting per client"

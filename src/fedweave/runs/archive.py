@@ -13,11 +13,12 @@ from torch import Tensor
 from fedweave.engine.executors import describe
 from fedweave.files.atomic import atomic_path, remove_temporary_files, save_tensors, write_atomic, write_table
 from fedweave.models import parameter_count
-from fedweave.runs import assembly, federations, predictions
+from fedweave.runs import federations, predictions
 from fedweave.runs.analyst_controls import fit_controls
+from fedweave.runs.build import PreparedRun
 from fedweave.runs.dependent_clients import find_parts
 from fedweave.runs.history import ROWS, SPLITS, History, pad_scores, select_rows
-from fedweave.runs.preparation import PreparedRun
+from fedweave.study import objects
 
 # Table of a run -> the attribute of a history with its rows.
 TABLES = {"rounds.csv": "ledger", "dropped.csv": "dropped", "edges.csv": "edges", "diagnostics.csv": "diagnostics"}
@@ -90,7 +91,7 @@ def select_scores(prepared: PreparedRun, history: History, split: str = "test") 
 def _run_record(prepared: PreparedRun, histories: dict[int, History]) -> dict[str, Any]:
     run, task = prepared.run, prepared.method.task
     spec = run.specification()
-    spec["method"] = {"name": run.method, **assembly.hyperparameters(prepared.method)}
+    spec["method"] = {"name": run.method, **objects.hyperparameters(prepared.method)}
     return {
         "study": run.study,
         "run": run.key,

@@ -12,11 +12,11 @@ from torch import Tensor
 from fedweave.engine.records import State
 from fedweave.errors import BadInput
 from fedweave.files.atomic import load_tensors, remove_temporary_files, save_tensors
-from fedweave.runs import assembly
+from fedweave.runs.build import PreparedRun
 from fedweave.runs.history import History
-from fedweave.runs.preparation import PreparedRun
 from fedweave.study.spec import RunSpec
 from fedweave.tensors.storage import Storage, records_to_tables, tables_to_records, tables_to_tensors, temporary_storage
+from fedweave.tensors.trees import to_cpu
 
 VERSION = 3  # of a checkpoint's content
 CHECKPOINTS = 2  # that are kept of a repetition: the newest, and the one before in case the newest is damaged
@@ -71,9 +71,7 @@ def save(
     if tables is not None and not finished:
         tables.flush()  # rows have to be on the disk before a checkpoint refers to them
         tables.retain(path.name, tuple(state))
-    save_tensors(
-        path, {**content, "state": assembly.to_cpu(tables_to_records(tuple(state))), "history": history.to_plain()}
-    )
+    save_tensors(path, {**content, "state": to_cpu(tables_to_records(tuple(state))), "history": history.to_plain()})
     for old in list_checkpoints(checkpoints, prepared.run, seed)[1 if finished else CHECKPOINTS :]:
         old.unlink(missing_ok=True)
         if tables is not None:

@@ -12,12 +12,13 @@ from fedweave.methods import METHODS
 from fedweave.metrics import METRICS
 from fedweave.models import MODELS
 from fedweave.registry import files
-from fedweave.runs import assembly, graph_files
+from fedweave.runs import graph_files
+from fedweave.runs.inputs import data_folders
 from fedweave.study import plugins
 from fedweave.study.code import PACKAGE, digest, find_dependencies, label, read_source
 from fedweave.study.spec import RunSpec
 
-TRAINING = ("runs/archive.py", "runs/assembly.py", "runs/repetition.py")  # behind every run
+TRAINING = ("runs/archive.py", "runs/repetition.py")  # behind every run
 TABLES = ("results/__init__.py", "runs/selection.py")
 STATISTICS = ("results/statistics.py", "runs/selection.py")
 PARTITION_FILES = ("dataset.json", "partition.npz")  # the first one has check sums of the features
@@ -106,7 +107,7 @@ def inputs_digest(run: RunSpec, root: Path | None = Path("data")) -> str:
         root: folder of data sets and partitions; None where they are in memory, so that graphs alone are files.
     """
     partition_files = (
-        () if root is None else [assembly.data_folders(run.task, run.name, root)[1] / name for name in PARTITION_FILES]
+        () if root is None else [data_folders(run.task, run.name, root)[1] / name for name in PARTITION_FILES]
     )
     # A missing file is refused where it is read. It can also be missing for a moment, while a stage writes it again.
     paths = [path for path in (*partition_files, *graph_files.files_of(run)) if path.is_file()]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedweave.data.partitions.registry import TRAITS
-from fedweave.runs.preparation import PreparedRun
+from fedweave.runs.build import PreparedRun
 
 
 def find_parts(prepared: PreparedRun) -> list[int] | None:

@@ -95,14 +95,12 @@ def _flip_labels(federation: Clients, attackers: Tensor) -> Clients:
     return replace(federation, own={**own, "y": y})
 
 
-def add_class_weights(federation: Clients, kind: str | None) -> Clients:
+def add_balanced_weights(federation: Clients) -> Clients:
     """`federation` with a weight of every class for every client's losses, [N, C].
 
-    "balanced": rows / (classes · rows of the class), of the client's training rows and of the classes that these have,
-    as in scikit-learn; so the mean weight of a client's training rows is 1. None: no weights.
+    It is rows / (classes · rows of the class), of the client's training rows and of the classes that these have, as in
+    scikit-learn; so the mean weight of a client's training rows is 1.
     """
-    if kind is None:
-        return federation
     y, shared = {**federation.shared, **federation.own}["y"], "y" in federation.shared
     classes, weights = int(y.max()) + 1, []
     for i, rows in enumerate(federation.train):

@@ -12,25 +12,8 @@ from fedweave.errors import BadInput
 from fedweave.families.weaving import Weaving
 from fedweave.graphs.controls import GraphControl, RecordedGraphs
 from fedweave.graphs.setting import STORED, GraphSetting, parse
-from fedweave.methods import METHODS
 from fedweave.runs.graph_files import read_stored
 from fedweave.study.spec import RunSpec
-
-
-def check_setting(run: RunSpec, where: str) -> None:
-    """Refuse a word that is not a graph of the run's method, and any graph of a method that has none.
-
-    Raises:
-        BadInput: naming the run, the word and the choices.
-    """
-    cls, word = METHODS[run.method], run.options.get("graph")
-    if word is None:
-        return
-    if not issubclass(cls, Weaving):
-        names = ", ".join(sorted(name for name, other in METHODS.items() if issubclass(other, Weaving)))
-        raise BadInput(f"{where}.graph: {run.method} has no collaboration graph; leave it out, or use {names}")
-    if isinstance(word, str):  # another type is refused with the other settings
-        parse(word, cls.own_graphs, f"{where}.graph")
 
 
 def build(run: RunSpec, method: Method, federation: Clients, names: Sequence[str] = ()) -> GraphControl | None:

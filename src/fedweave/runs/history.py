@@ -10,8 +10,7 @@ from torch import Tensor
 
 from fedweave.engine.records import EdgeValue, Report
 from fedweave.graphs.weights import is_recordable
-from fedweave.runs import assembly
-from fedweave.runs.preparation import PreparedRun
+from fedweave.runs.build import PreparedRun
 from fedweave.runs.selection import select
 from fedweave.tensors import trees
 
@@ -176,7 +175,7 @@ def _update_snapshot(history: History, report: Report, prepared: PreparedRun) ->
     is_newest = torch.from_numpy(selected == newest)
     if snapshot and not is_newest.any():
         return snapshot
-    models = assembly.to_cpu(report.models[prepared.point])
+    models = trees.to_cpu(report.models[prepared.point])
 
     def merge_rows(new: Tensor, old: Tensor) -> Tensor:
         return torch.where(trees.column(is_newest, new), new, torch.cat([old, new[len(old) :]]))

@@ -1,10 +1,14 @@
-"""The data and the model of a task in memory."""
+"""The data and the model of a task: in memory, or in the files that the earlier stages wrote."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
+from fedweave import data
 from fedweave.data import Dataset, Partition
 from fedweave.models import ClientModel
+from fedweave.study.schema import TaskSpec
+from fedweave.study.spec import RunSpec
 
 
 class Inputs(NamedTuple):
@@ -18,3 +22,28 @@ class Inputs(NamedTuple):
     dataset: Dataset
     partition: Partition
     model: Callable[[], ClientModel] | None = None
+
+
+def data_folders(task: TaskSpec, name: str, root: Path = Path("data")) -> tuple[Path, Path]:
+    """(features of the data set, partition of the task)."""
+    return root / "features" / task.dataset, root / "partitions" / name
+
+
+def load_inputs(run: RunSpec, root: Path = Path("data")) -> tuple[Dataset, Partition]:
+    """The data set and partition that the earlier stages wrote.
+
+    Raises:
+        BadInput: when they are not there or damaged.
+    """
+    features, folder = data_folders(run.task, run.name, root)
+    return data.load_dataset(features), data.load_partition(folder / "partition.npz")
+
+
+def partition_inputs(run: RunSpec, root: Path = Path("data")) -> tuple[Dataset, Partition]:
+    """The data set that the earlier stages wrote, and its first split, partitioned in memory as the run's task says.
+
+    Raises:
+        BadInput: when it is missing or damaged, or cannot be partitioned so.
+    """
+    dataset = data.load_dataset(data_folders(run.task, run.name, root)[0])
+    return dataset, data.partition(dataset, **data.splits(run.task.partition)[0])

@@ -18,8 +18,8 @@ from fedweave.engine.predictions import ClientPredictions, predict_clients
 from fedweave.engine.schedule import evaluation_cohort
 from fedweave.files.atomic import atomic_path
 from fedweave.metrics import Metric
+from fedweave.runs.build import PreparedRun
 from fedweave.runs.history import History, select_rows
-from fedweave.runs.preparation import PreparedRun
 from fedweave.tensors import trees
 
 LARGEST = 2**25  # most bytes of the outputs of a repetition: as float32 if they fit, else as float16, else not stored

@@ -15,9 +15,9 @@ from fedweave.engine.records import Report, State
 from fedweave.errors import Diverged
 from fedweave.files.atomic import check_writable
 from fedweave.processes.parallel import Inbox, run_processes
+from fedweave.runs.build import PreparedRun, prepare
 from fedweave.runs.checkpoints import open_storage, restore, save
 from fedweave.runs.history import History, record, select_rows
-from fedweave.runs.preparation import PreparedRun, prepare
 from fedweave.study.spec import RunSpec
 from fedweave.tensors.storage import Storage
 

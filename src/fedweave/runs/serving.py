@@ -18,7 +18,8 @@ from fedweave.files.arrays import read_npz
 from fedweave.files.atomic import atomic_path, load_tensors
 from fedweave.models import ClientModel
 from fedweave.models.gcn import gcn_norm
-from fedweave.runs import assembly, tasks
+from fedweave.runs import tasks
+from fedweave.study import objects
 from fedweave.study.config import construct
 from fedweave.study.schema import EvaluateSpec, TaskSpec, TrainSpec
 from fedweave.study.spec import RunSpec
@@ -143,7 +144,7 @@ def deploy(
         BadInput: the run's settings no longer fit the code.
     """
     run, (dataset, partition) = parse_run(info), _build_placeholders(facts)
-    method = assembly.build_method(run, tasks.build_task(run, dataset, partition, model=model))
+    method = objects.build_method(run, tasks.build_task(run, dataset, partition, model=model))
     models_by_seed = {
         int(path.stem.removeprefix("models-")): load_tensors(path)["models"] for path in models.glob(MODELS)
     }

@@ -31,10 +31,11 @@ from optuna.trial import TrialState
 
 from fedweave.errors import Diverged
 from fedweave.files.atomic import check_writable, read
-from fedweave.runs import assembly, repetition, tasks
+from fedweave.runs import repetition, tasks
 from fedweave.runs.dependencies import inputs_digest, run_digest
+from fedweave.runs.inputs import load_inputs
 from fedweave.search import samplers, trials
-from fedweave.study import plugins, search_spaces
+from fedweave.study import objects, plugins, search_spaces
 from fedweave.study.schema import TuneSpec
 from fedweave.study.spec import StudySpec
 
@@ -130,9 +131,9 @@ def open_search(study: StudySpec, key: str, inputs: tuple[Any, ...] | None = Non
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     run, path = study.run(key), journal_path(study, key, root)
     check_writable(path.parent)
-    dataset, partition, *model = inputs or assembly.load_inputs(run)
+    dataset, partition, *model = inputs or load_inputs(run)
     task = tasks.build_task(run, dataset, partition, model=model[0] if model else None)
-    stages = assembly.build_method(run, task).stages(run.train.rounds)
+    stages = objects.build_method(run, task).stages(run.train.rounds)
     return Search(
         study,
         key,

@@ -10,17 +10,17 @@ from fedweave.data.partitions import registry as partitions
 from fedweave.data.partitions.options import check_option
 from fedweave.data.partitions.splits import check_shares
 from fedweave.engine.protocol import Method
-from fedweave.engine.uploads import UploadPath
 from fedweave.errors import BadInput, choose, format_value
+from fedweave.families.weaving import Weaving
+from fedweave.graphs.setting import parse
 from fedweave.methods import METHODS
 from fedweave.models import MODELS, options, settings
 from fedweave.registry import users_file
 from fedweave.study.config import LARGEST_WHOLE, check_numbers, check_value, construct
+from fedweave.study.objects import build_upload_path
 from fedweave.study.schema import EVERY_RULE, TaskSpec
-from fedweave.study.spec import PARAMS, RunSpec, StudySpec, file_of
+from fedweave.study.spec import RunSpec, StudySpec, file_of
 from fedweave.threats.attacks import ON_EMBEDDINGS, AttackSpec
-from fedweave.threats.privacy import Privacy
-from fedweave.threats.robust import Robust
 
 MOST_CLIENTS = 1_000_000
 COLUMN = ("paper", "table", "dataset", "setting", "budget", "row")  # words of `published`
@@ -190,7 +190,35 @@ def check_budget(run: RunSpec, where: str, clients: int | None) -> None:
         )
 
 
-def check_uploads(run: RunSpec, method: Method, where: str, capabilities: frozenset[str]) -> None:
+def check_graph(run: RunSpec, where: str) -> None:
+    """Refuse a word that is not a graph of the run's method, and any graph of a method that has none."""
+    cls, word = METHODS[run.method], run.options.get("graph")
+    if word is None:
+        return
+    if not issubclass(cls, Weaving):
+        names = ", ".join(sorted(name for name, other in METHODS.items() if issubclass(other, Weaving)))
+        _refuse(f"{where}.graph: {run.method} has no collaboration graph; leave it out, or use {names}")
+    elif isinstance(word, str):  # another type is refused with the other settings
+        parse(word, cls.own_graphs, f"{where}.graph")
+
+
+def check_method(run: RunSpec, method: Method, where: str, capabilities: frozenset[str]) -> None:
+    """Refuse a method on a task whose `capabilities` lack what the method needs, or what the settings of its run need.
+
+    Raises:
+        BadInput: naming the setting and the way out.
+    """
+    _check_uploads(run, method, where, capabilities)
+    missing = METHODS[run.method].needs - capabilities
+    if missing:
+        _refuse(
+            f"{where}: {METHODS[run.method].label} needs {' and '.join(sorted(missing))}, which "
+            f"{run.task.dataset} with model {run.task.model['name']} does not have; drop the run or change the task"
+            f"{_declare(run) if 'batch_norm' in missing else ''}"
+        )
+
+
+def _check_uploads(run: RunSpec, method: Method, where: str, capabilities: frozenset[str]) -> None:
     """Refuse attacks, defences and options of averaging that fit neither the method nor the task's `capabilities`."""
     kind = (run.task.attack or {}).get("kind")
     if kind in ON_EMBEDDINGS and not method.embeds:
@@ -247,17 +275,6 @@ def _list_methods(trait: str) -> str:
     return ", ".join(sorted(name for name, cls in METHODS.items() if getattr(cls, trait)))
 
 
-def check_needs(run: RunSpec, where: str, capabilities: frozenset[str]) -> None:
-    """Refuse a method on a task whose `capabilities` lack what it needs."""
-    missing = METHODS[run.method].needs - capabilities
-    if missing:
-        _refuse(
-            f"{where}: {METHODS[run.method].label} needs {' and '.join(sorted(missing))}, which "
-            f"{run.task.dataset} with model {run.task.model['name']} does not have; drop the run or change the task"
-            f"{_declare(run) if 'batch_norm' in missing else ''}"
-        )
-
-
 def _declare(run: RunSpec) -> str:
     """How a user's model says that it has BatchNorm layers; empty for others, and where an option says it."""
     name = run.task.model["name"]
@@ -265,20 +282,6 @@ def _declare(run: RunSpec) -> str:
     if cls is None or cls.has_batch_norm or users_file(cls) is None or "batch_norm" in options(name):
         return ""
     return f", or set has_batch_norm = True in {cls.__name__} if it has BatchNorm layers"
-
-
-def build_upload_path(run: RunSpec, file: str = str(PARAMS)) -> UploadPath:
-    """What happens to the uploads of a run on their way; `file` is what messages call the file with its settings.
-
-    Raises:
-        BadInput: for a wrong setting of `train.privacy` or `train.robust`.
-    """
-    privacy, robust = run.train.privacy, run.train.robust
-    where = f"{file}: runs.{run.key}.train"
-    return UploadPath(
-        None if privacy is None else construct(Privacy, privacy, f"{where}.privacy"),
-        None if robust is None else construct(Robust, robust, f"{where}.robust"),
-    )
 
 
 def _refuse(message: str) -> None:

@@ -167,7 +167,7 @@ def file_of(where: str) -> str:
 
 
 def load(path: Path | str = PARAMS) -> StudySpec:
-    """Read params.yaml, load the plug-ins it uses, and check its form; `assembly.load` also checks names and settings.
+    """Read params.yaml, load the plug-ins it uses, and check its form; `validate.load` also checks names and settings.
 
     Raises:
         BadInput: one line that names the key, the value and the way out.

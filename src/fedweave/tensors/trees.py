@@ -72,6 +72,11 @@ def is_mapped() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
+def to_cpu(tree: Tree) -> Tree:
+    """The tree on the CPU; entries that are no tensors stay as they are."""
+    return tree_map(lambda t: t.cpu() if isinstance(t, Tensor) else t, tree)
+
+
 def take(tree: Tree, ids: Tensor) -> Tree:
     """Rows `ids` [P] of a stacked tree; the tree itself if `ids` are all rows in order."""
     return tree if _is_all_rows(tree, ids) else tree_map(lambda t: t[ids.to(t.device)], tree)

@@ -8,9 +8,8 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from torch import Tensor
 
-from fedweave.deployment.wire.decoding import decode
 from fedweave.deployment.wire.messages import Reply, Request
-from fedweave.deployment.wire.tensors import UndeclaredTensor
+from fedweave.deployment.wire.tensors import UndeclaredTensor, decode
 from fedweave.errors import format_value
 
 CONFIG, UPLOAD = "config", "upload"

@@ -24,8 +24,8 @@ from flwr.server.workflow.secure_aggregation.secaggplus_workflow import Workflow
 
 from fedweave.deployment.flower import records
 from fedweave.deployment.server.replies import reply_form
-from fedweave.deployment.wire.decoding import decode
 from fedweave.deployment.wire.messages import Reply, Request
+from fedweave.deployment.wire.tensors import decode
 from fedweave.errors import BadInput
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ import torch
 from fedweave.client import optimizers
 from fedweave.client.controls import control_outputs
 from fedweave.deployment.node import client_data
-from fedweave.deployment.node.devices import device_of, to_device
 from fedweave.deployment.node.store import MODEL, NodeStore
 from fedweave.deployment.wire import tensors
 from fedweave.deployment.wire.messages import Reply, Request
@@ -24,11 +23,12 @@ from fedweave.engine.records import State
 from fedweave.engine.schedule import cohort, evaluation_cohort
 from fedweave.engine.start import admission, initial_model
 from fedweave.engine.uploads import finite_rows, protect_uploads, reference
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, choose
 from fedweave.files.atomic import save_tensors
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Tree
 
+DEVICES = ("cpu", "cuda", "auto")
 ONLY_CLIENT = torch.zeros(1, dtype=torch.int64)
 
 
@@ -212,3 +212,26 @@ def open_node(spec: AppSpec, data: Path, state: Path, device: str = "cpu") -> No
     store = NodeStore(state / spec.short_hash / str(file.client), spec.hash)
     store.prepare()
     return Node(spec, client_data.build_federation(file, spec).to(device_name), store, device_name)
+
+
+def device_of(name: str) -> str:
+    """The device called `name`; "auto" is a GPU where there is one.
+
+    Raises:
+        BadInput: an unknown name, or "cuda" without a GPU.
+    """
+    choose(name, DEVICES, "device")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise BadInput(f"device: 'cuda', but there is no GPU here: {_reason()}; choose cpu or auto")
+    return "cuda" if name != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+def _reason() -> str:
+    if torch.version.cuda is None:
+        return "this PyTorch is built for CPUs only"
+    return "PyTorch sees none (look at nvidia-smi and at CUDA_VISIBLE_DEVICES)"
+
+
+def to_device(tree: Tree, device: str) -> Tree:
+    """The tree on `device`."""
+    return trees.tree_map(lambda t: t.to(device), tree)

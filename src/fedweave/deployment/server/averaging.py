@@ -4,7 +4,6 @@ from typing import Any
 
 import torch
 
-from fedweave.deployment.wire import members
 from fedweave.deployment.wire.spec import AppSpec
 from fedweave.deployment.wire.tensors import unflatten
 from fedweave.engine.clients import Clients
@@ -39,7 +38,7 @@ def needs_mean_only(method: Method, start: Start, form: dict[str, Any], seed: in
 def _build_start(spec: AppSpec, federation: Clients) -> Start:
     """What the server knows of the first clients, if all of them are like the client of `federation`."""
     start, _, _ = admission(spec.method, federation, spec.seed, Loop())
-    placeholder = members.placeholder_federation(spec, range(MIN_CLIENTS))
+    placeholder = spec.placeholder(range(MIN_CLIENTS))
     enrolled = trees.broadcast(trees.at(start.enrolled, 0), MIN_CLIENTS)
     return start._replace(enrolled=enrolled, clients=MIN_CLIENTS, relation=placeholder.relation, ids=placeholder.ids)
 

@@ -9,7 +9,7 @@ import torch
 from fedweave.deployment.server.checkpoint import Session
 from fedweave.deployment.server.message_log import MessageLog
 from fedweave.deployment.server.node_registry import NodeRegistry
-from fedweave.deployment.wire import members, tensors
+from fedweave.deployment.wire import tensors
 from fedweave.deployment.wire.messages import Reply, Request
 from fedweave.deployment.wire.spec import AppSpec
 from fedweave.engine.protocol import Method, Start
@@ -84,7 +84,7 @@ def add_members(spec: AppSpec, session: Session, replies: Mapping[int, Reply]) -
 
 def build_start(spec: AppSpec, method: Method, identities: Sequence[int], replies: Mapping[int, Reply]) -> Start:
     """What the server knows when `identities` are the members and `replies` are the enrolments."""
-    placeholder = members.placeholder_federation(spec, identities)
+    placeholder = spec.placeholder(identities)
     model = initial_model(method, placeholder, spec.seed)
     return Start(
         model,

@@ -10,16 +10,16 @@ import torch
 
 from fedweave import results
 from fedweave.deployment.server.checkpoint import Session
-from fedweave.deployment.wire import members
 from fedweave.deployment.wire.messages import Reply
 from fedweave.deployment.wire.spec import AppSpec
 from fedweave.engine.accounting import Accountant
 from fedweave.engine.evaluation import diagnose, portray
 from fedweave.engine.executors import Loop
 from fedweave.engine.records import Report, State
-from fedweave.runs import archive, assembly
+from fedweave.runs import archive
+from fedweave.runs.build import PreparedRun
 from fedweave.runs.history import SPLITS, record, select_rows
-from fedweave.runs.preparation import PreparedRun
+from fedweave.study import objects
 
 NO_PREDICTIONS = "none: models and predictions stay on the nodes"
 
@@ -39,13 +39,13 @@ class RunRecorder:
     @cached_property
     def point(self) -> str:
         """The evaluation point that is reported."""
-        return assembly.evaluation_point(self.spec.run)
+        return objects.evaluation_point(self.spec.run)
 
     def prepared_run(self, session: Session) -> PreparedRun:
         """The run as files of results describe it, without data."""
-        placeholder, spec = members.placeholder_federation(self.spec, session.members), self.spec
-        names = members.names(spec, session.members)
-        description = (spec.data["note"], names, spec.group_names, members.units(spec, session.members))
+        placeholder, spec = self.spec.placeholder(session.members), self.spec
+        names = spec.member_names(session.members)
+        description = (spec.data["note"], names, spec.group_names, spec.member_units(session.members))
         return PreparedRun(spec.run, spec.method, placeholder, Loop(), spec.settings, "cpu", self.point, *description)
 
     def _run_without_models(self, session: Session) -> PreparedRun:
@@ -62,7 +62,7 @@ class RunRecorder:
         stage, _ = self.spec.timeline.stage(session.round - 1)
         numbers, scores, vectors = {}, {}, None
         if last["due"]:
-            placeholder = members.placeholder_federation(self.spec, session.members)
+            placeholder = self.spec.placeholder(session.members)
             scores = _scores(session, replies, placeholder.sample.tolist())
             numbers = diagnose(stage.method, session.server, placeholder)
             vectors = portray(stage.method, session.server, placeholder)
@@ -80,7 +80,7 @@ class RunRecorder:
         rows = select_rows(session.history, self._run_without_models(session))
         if rows is None:  # no round has a score of every client
             return rounds[-1]
-        sample = members.evaluated_positions(self.spec, session.members)
+        sample = self.spec.evaluated_positions(session.members)
         row = sample.index(position) if position in sample else len(rows)
         return rounds[int(rows[row])] if row < len(rows) else rounds[-1]
 
@@ -97,7 +97,7 @@ class RunRecorder:
     def write(self, session: Session) -> Path:
         """Write results/<study>/runs/<run> and the tables of the study; returns its folder."""
         study = self.folder / "results" / self.spec.run.study
-        evaluated = [session.members[position] for position in members.evaluated_positions(self.spec, session.members)]
+        evaluated = [session.members[position] for position in self.spec.evaluated_positions(session.members)]
         rules = {
             name: [values.get(str(identity), float("nan")) for identity in evaluated]
             for name, values in session.controls.items()

@@ -18,7 +18,7 @@ from fedweave.deployment.server.checkpoint import Session
 from fedweave.deployment.server.message_log import MessageLog
 from fedweave.deployment.server.node_registry import NodeRegistry
 from fedweave.deployment.server.recording import RunRecorder
-from fedweave.deployment.wire import members, tensors
+from fedweave.deployment.wire import tensors
 from fedweave.deployment.wire.messages import Reply, Request
 from fedweave.deployment.wire.spec import AppSpec
 from fedweave.engine import server_hooks
@@ -109,7 +109,7 @@ class Coordinator:
     def _run_round(self, session: Session, log: MessageLog, recorder: RunRecorder) -> Session:
         start, settings = time.perf_counter(), self.spec.settings
         method = self.spec.timeline.stage(session.round)[0].method
-        placeholder = members.placeholder_federation(self.spec, session.members)
+        placeholder = self.spec.placeholder(session.members)
         chosen = participants(settings.seed, session.round, placeholder.ids, settings.participation)
         due = self.spec.timeline.evaluates(session.round)
         downloads = server_hooks.download(method, session.server, chosen)
@@ -125,7 +125,7 @@ class Coordinator:
     ) -> dict[int, Request]:
         """Identity -> its request. A client that does not take part also trains if scores after training are due."""
         everybody, (chosen, downloads, due) = torch.arange(len(session.members)), round_downloads
-        sample = torch.tensor(members.evaluated_positions(self.spec, session.members), dtype=torch.int64)
+        sample = torch.tensor(self.spec.evaluated_positions(session.members), dtype=torch.int64)
         others = sample[~torch.isin(sample, chosen)]
         to_train = {int(position): (downloads, row) for row, position in enumerate(chosen.tolist())}
         if due and len(others):
@@ -172,7 +172,7 @@ class Coordinator:
         replies: dict[int, Reply | str] = {}
         if session.last["due"]:
             shared, own = self._evaluation_downloads(session, torch.arange(len(session.members)))
-            evaluated = {*members.evaluated_positions(self.spec, session.members)}
+            evaluated = {*self.spec.evaluated_positions(session.members)}
             requests = {
                 identity: Request("train", self._config(session, recorder, position), tensors.flatten(shared),
                                   tensors.flatten(trees.at(own, position)))

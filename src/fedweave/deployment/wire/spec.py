@@ -5,7 +5,7 @@ It holds no row of any client. Its hash is what the owner of a node agrees to.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedweave.client.task import Task
 from fedweave.data import Dataset, Partition, splits
-from fedweave.deployment.wire.members import placeholder_federation
+from fedweave.engine.clients import Clients
 from fedweave.engine.protocol import Method
 from fedweave.engine.records import Settings
 from fedweave.engine.schedule import evaluation_sample
@@ -25,8 +25,8 @@ from fedweave.engine.timeline import Timeline
 from fedweave.errors import BadInput, choose
 from fedweave.files.atomic import check_regular, write_atomic
 from fedweave.methods import METHODS
-from fedweave.runs import assembly, tasks
-from fedweave.study import plugins
+from fedweave.runs import tasks
+from fedweave.study import objects, plugins
 from fedweave.study.config import construct
 from fedweave.study.schema import EvaluateSpec, TaskSpec, TrainSpec
 from fedweave.study.spec import RunSpec
@@ -77,17 +77,17 @@ class AppSpec:
     @cached_property
     def method(self) -> Method:
         """The method, the same object on all hosts."""
-        return assembly.build_method(self.run, self.task)
+        return objects.build_method(self.run, self.task)
 
     @cached_property
     def settings(self) -> Settings:
         """The engine's settings."""
-        return assembly.build_settings(self.run, self.seed)
+        return objects.build_settings(self.run, self.seed)
 
     @cached_property
     def timeline(self) -> Timeline:
         """Stages and rounds of evaluation; who takes part is known only while the federation runs."""
-        return Timeline.of(self.method, placeholder_federation(self, range(len(self.clients))), self.settings)
+        return Timeline.of(self.method, self.placeholder(range(len(self.clients))), self.settings)
 
     @cached_property
     def evaluated_clients(self) -> Tensor | None:
@@ -95,6 +95,35 @@ class AppSpec:
         everybody, first = torch.arange(len(self.clients)), splits(self.run.task.partition)[0]
         mask = evaluation_sample(first["seed"], everybody, self.run.evaluate.clients)
         return None if mask is None else everybody[mask]
+
+    def placeholder(self, members: Sequence[int]) -> Clients:
+        """A federation of `members` (identities in the order in which they joined) that holds no data."""
+        no_rows = torch.full((len(members), 0), -1, dtype=torch.int64)
+        ids = torch.tensor([*members], dtype=torch.int64)
+        known = self.group is not None and all(i < len(self.group) for i in members)
+        group = torch.tensor([self.group[i] for i in members]) if known and self.group is not None else None
+        evaluated = None if self.evaluated_clients is None else torch.isin(ids, self.evaluated_clients)
+        relation = None
+        if self.relation is not None:
+            positions = {identity: i for i, identity in enumerate(members)}
+            pairs = [
+                (positions[a], positions[b]) for a, b in zip(*self.relation, strict=True) if {a, b} <= {*positions}
+            ]
+            relation = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2).T
+        return Clients({}, {}, no_rows, no_rows, no_rows, ids, relation=relation, group=group, evaluated=evaluated)
+
+    def evaluated_positions(self, members: Sequence[int]) -> list[int]:
+        """Positions of the members that are evaluated, ascending."""
+        return self.placeholder(members).sample.tolist()
+
+    def member_names(self, members: Sequence[int]) -> tuple[str, ...]:
+        """Names of the members; the name of a client that the specification does not know is its number."""
+        return tuple(self.clients[i] if i < len(self.clients) else f"client {i}" for i in members)
+
+    def member_units(self, members: Sequence[int]) -> tuple[str, ...]:
+        """Units of the members, or none; a client that the specification does not know is a unit of its own."""
+        units = self.units
+        return tuple(units[i] if i < len(units) else f"client {i}" for i in members) if units else ()
 
     @property
     def founder_count(self) -> int:

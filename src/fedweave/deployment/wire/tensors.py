@@ -1,13 +1,16 @@
 """Trees as flat dictionaries of named tensors, as messages carry them, and their check against the specification."""
 
+import io
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, format_value
+from fedweave.files.arrays import build_array, read_header
 from fedweave.tensors.trees import Tree
 
 SEPARATOR = "|"  # between keys of nested dictionaries; names of model parameters have dots and slashes
@@ -81,3 +84,30 @@ def check(form: Mapping[str, Any], declared: Mapping[str, Any], who: str) -> Non
 
 def _as_list(value: Any) -> Any:
     return [*value] if isinstance(value, list | tuple) else value
+
+
+def decode(data: bytes, shape: Sequence[int], dtype: str, name: str) -> np.ndarray:
+    """The array of a .npy file in memory; nothing is allocated before the header agrees with what is declared.
+
+    Args:
+        shape, dtype: the declared ones, such as [2, 3] and "float32".
+        name: of the tensor, for error messages.
+
+    Raises:
+        UndeclaredTensor: `data` is not a .npy file, or of another shape, type or length.
+    """
+    try:
+        file = io.BytesIO(data)
+        layout = read_header(file)
+        if layout.shape != tuple(shape) or layout.dtype != np.dtype(dtype):
+            actual = f"{format_value([*layout.shape])} {layout.dtype.str}"
+            raise UndeclaredTensor(
+                f"upload: {format_value(name)} has shape and type {actual}, but {[*shape]} {dtype} is declared"
+            )
+        return build_array(file.read(), layout)
+    except UndeclaredTensor:
+        raise
+    except Exception as error:  # a header of another author can raise nearly anything
+        raise UndeclaredTensor(
+            f"upload: {format_value(name)} cannot be read ({type(error).__name__}: {error})"
+        ) from error

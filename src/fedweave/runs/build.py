@@ -5,9 +5,9 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedweave import data
 from fedweave.client.model_check import check_model, find_softmax
@@ -15,7 +15,7 @@ from fedweave.client.task import Task
 from fedweave.data import Dataset, Partition
 from fedweave.data.normalisation import to_float32
 from fedweave.engine.clients import Clients
-from fedweave.engine.executors import Batched, Executor, Processes, set_precision
+from fedweave.engine.executors import Batched, Executor, Processes, choose_device, choose_executor, set_precision
 from fedweave.engine.graph_truth import jensen_shannon, target_shares
 from fedweave.engine.protocol import Method
 from fedweave.engine.records import Settings
@@ -26,11 +26,10 @@ from fedweave.graphs.weights import is_recordable
 from fedweave.models import MODELS, ClientModel, parameter_count
 from fedweave.processes.parallel import allocate_workers, cores, keep_memory
 from fedweave.registry import users_file
-from fedweave.runs import assembly, federations, graph_controls, tasks
-from fedweave.runs.metric_check import check_metric
-from fedweave.runs.units import check_equal_units
-from fedweave.study import checks
-from fedweave.study.spec import RunSpec
+from fedweave.runs import federations, graph_controls, row_checks, tasks
+from fedweave.runs.inputs import Inputs
+from fedweave.study import checks, objects
+from fedweave.study.spec import PARAMS, RunSpec, file_of
 
 CHECKED_ROWS = 8  # on which a user's model is checked
 LARGE_TABLE = 2**31  # bytes of the models of all clients above which their tables are stored in files
@@ -108,46 +107,102 @@ def prepare(
         model: makes client models, instead of the model that the task names.
 
     Raises:
-        BadInput: as the functions of `assembly`.
+        BadInput: the data, the model or the device do not fit the settings; one line that names the setting.
     """
+    device = choose_device(run.train.device)  # first, because it needs no data
     splits = data.splits(run.task.partition)
-    sample = splits[0]["seed"]
-    first = _prepare_split(_replace_partition(run, splits[0]), dataset, partition, model, sample)
-    if len(splits) == 1:
-        return replace(first, run=run)
 
     @cache
-    def prepare_for_seed(seed: int) -> PreparedRun:
-        # A seed that is none of the run's, such as that of a benchmark, has the first split.
-        split = splits[run.seeds.index(seed)] if seed in run.seeds else splits[0]
-        if split is splits[0]:
-            return replace(first, run=run)
-        split_partition = data.partition(dataset, **split)
-        check_equal_units(run.key, {splits[0]["seed"]: partition.units, split["seed"]: split_partition.units})
-        return replace(_prepare_split(_replace_partition(run, split), dataset, split_partition, model, sample), run=run)
+    def prepare_split(i: int) -> PreparedRun:
+        own_partition = partition if i == 0 else data.partition(dataset, **splits[i])
+        if i:
+            row_checks.check_equal_units(
+                run.key, {splits[0]["seed"]: partition.units, splits[i]["seed"]: own_partition.units}
+            )
+        one_split = replace(run, task=replace(run.task, partition=splits[i]))
+        evaluated = evaluation_sample(splits[0]["seed"], torch.arange(partition.clients), run.evaluate.clients)
+        return replace(_prepare_split(one_split, Inputs(dataset, own_partition, model), evaluated, device), run=run)
 
-    return replace(first, run=run, split=prepare_for_seed)
+    first = prepare_split(0)
+    if len(splits) == 1:
+        return first
+    # A seed that is none of the run's, such as that of a benchmark, has the first split.
+    return replace(first, split=lambda seed: prepare_split(run.seeds.index(seed) if seed in run.seeds else 0))
 
 
-def check_validation(run: RunSpec, method: Method, federation: Clients) -> None:
-    """Refuse clients without validation rows where the choice of the round or the method needs them.
+def build_method(run: RunSpec, inputs: Inputs, where: str, file: str = str(PARAMS)) -> Method:
+    """The method of `run` with its task, on the data of `inputs`.
 
     Raises:
-        BadInput: naming a client and the way out.
+        BadInput: model, method or settings do not fit the data, or each other; `where` is the place of the run.
     """
-    has_val = (federation.val >= 0).any(1)
-    empty = (~has_val).nonzero().flatten().tolist()
-    if empty and method.needs_validation:
-        raise BadInput(
-            f"runs.{run.key}: client {empty[0]} has no validation rows, {method.needs_validation}; "
-            "or give every client some in partition.split"
-        )
-    if not has_val[federation.sample].any() and run.evaluate.select != "last":
-        which = "evaluated client" if run.evaluate.clients else "client"
-        raise BadInput(
-            f"runs.{run.key}: evaluate.select: {run.evaluate.select} needs validation rows, but no {which} has any in "
-            f"the partition {run.task.partition.get('name')!r}; use last, or give val a share in partition.split"
-        )
+    task = tasks.build_task(run, inputs.dataset, inputs.partition, model=inputs.model)
+    method = objects.build_method(run, task, file)
+    check_local_names(method)
+    check_shared_part(method, run.task.model["name"], where)
+    return method
+
+
+def check_on_data(run: RunSpec, where: str, inputs: Inputs) -> None:
+    """Refuse a run that does not fit its data, before features are scaled; as `validate.check_run` does without data.
+
+    Raises:
+        BadInput: naming the run, the setting and the way out.
+    """
+    place = f"{where}: runs.{run.key}"
+    checks.check_budget(run, place, inputs.partition.clients)
+    checks.check_graph(run, place)
+    graph_controls.check_given_graph(run, inputs.partition, place)
+    method = build_method(run, inputs, place, file_of(where))
+    row_checks.check_metric(run, inputs.dataset, inputs.partition)
+    checks.check_method(run, method, place, method.task.capabilities)
+
+
+def _prepare_split(run: RunSpec, inputs: Inputs, evaluated: Tensor | None, device: str) -> PreparedRun:
+    """The objects of `run` on one split; `evaluated` are the clients that are evaluated, bool [N], or None for all."""
+    dataset, partition, place = inputs.dataset, inputs.partition, f"runs.{run.key}"
+    method = build_method(run, inputs, place)
+    settings, point = objects.build_settings(run), objects.evaluation_point(run)
+    checks.check_budget(run, place, partition.clients)
+
+    federation = federations.build_federation(dataset, partition, run.task.normalize)
+    federation = federations.add_attackers(federation, run.task)
+    if run.train.class_weights:
+        federation = federations.add_balanced_weights(federation)
+    federation = replace(federation, evaluated=evaluated)
+    row_checks.check_metric(run, dataset, partition)
+    row_checks.check_validation(run, method, federation)
+    if is_recordable(1, federation.clients):
+        divergence = torch.from_numpy(jensen_shannon(target_shares(method.task, federation)))
+        federation = replace(federation, divergence=divergence)
+    row_checks.check_edges(run, len(method.task.layers), federation.clients)
+    if control := graph_controls.build(run, method, federation, partition.names):
+        method = replace(method, control=control)
+
+    set_precision(device, run.train.precision == "tf32")
+    keep_memory()
+    train = run.train
+    steps = train.rounds * (train.steps or train.epochs)
+    executor = choose_executor(train.executor, method.network, device, train.chunk, steps, method.pools)
+    prepared = PreparedRun(
+        run,
+        method,
+        federation.to(device),
+        executor,
+        settings,
+        device,
+        point,
+        dataset.note,
+        partition.names,
+        partition.group_names,
+        partition.units,
+    )
+    if prepared.has_mapped_tables:
+        check_memory(prepared)
+    name = run.task.model["name"]
+    if inputs.model is None and dataset.kind == "images" and users_file(MODELS[name]):
+        try_model(method.task, dataset, partition, name, prepared.executor)
+    return prepared
 
 
 def check_memory(prepared: PreparedRun) -> None:
@@ -164,57 +219,6 @@ def check_memory(prepared: PreparedRun) -> None:
             f"{count * size / 2**30:.0f} GiB of the machine's {memory / 2**30:.0f}; evaluate a sample of up to "
             f"{memory // size // 2} clients, as evaluate: {{clients: 100}}"
         )
-
-
-def _replace_partition(run: RunSpec, split: dict[str, Any]) -> RunSpec:
-    return replace(run, task=replace(run.task, partition=split))
-
-
-def _prepare_split(
-    run: RunSpec, dataset: Dataset, partition: Partition, model: Callable[[], ClientModel] | None, sample: int
-) -> PreparedRun:
-    """The objects of `run` on one split; `sample` is the seed of the clients that are evaluated."""
-    device = assembly.choose_device(run.train.device)
-    set_precision(device, run.train.precision == "tf32")
-    keep_memory()
-    task = tasks.build_task(run, dataset, partition, model=model)
-    federation = federations.add_attackers(
-        federations.build_federation(dataset, partition, run.task.normalize), run.task
-    )
-    federation = federations.add_class_weights(federation, run.train.class_weights)
-    federation = replace(federation, evaluated=evaluation_sample(sample, federation.ids, run.evaluate.clients))
-    method = assembly.build_method(run, task)
-    check_local_names(method)
-    checks.check_budget(run, f"runs.{run.key}", federation.clients)
-    check_shared_part(method, run.task.model["name"], f"runs.{run.key}")
-    check_metric(run, dataset, partition)
-    check_validation(run, method, federation)
-    if is_recordable(1, federation.clients):
-        divergence = torch.from_numpy(jensen_shannon(target_shares(task, federation)))
-        federation = replace(federation, divergence=divergence)
-    if run.evaluate.edges and not is_recordable(len(task.layers), federation.clients):
-        raise BadInput(
-            f"runs.{run.key}: evaluate.edges: {run.evaluate.edges} needs the whole graph of {federation.clients} "
-            "clients, which is too large to be recorded; leave it out"
-        )
-    if control := graph_controls.build(run, method, federation, partition.names):
-        method = replace(method, control=control)
-    prepared = PreparedRun(
-        run, method, federation.to(device), assembly.build_executor(run, method, device),
-        assembly.build_settings(run), device, assembly.evaluation_point(run), dataset.note, partition.names,
-        partition.group_names, partition.units,
-    )  # fmt: skip
-    if prepared.has_mapped_tables:
-        check_memory(prepared)
-    if model is None:
-        _try_plug_in(prepared, dataset, partition)
-    return prepared
-
-
-def _try_plug_in(prepared: PreparedRun, dataset: Dataset, partition: Partition) -> None:
-    name = prepared.run.task.model["name"]
-    if dataset.kind == "images" and users_file(MODELS[name]):
-        try_model(prepared.method.task, dataset, partition, name, prepared.executor)
 
 
 def try_model(task: Task, dataset: Dataset, partition: Partition, name: str, executor: Executor) -> None:

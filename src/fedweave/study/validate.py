@@ -1,0 +1,126 @@
+"""Checks of a whole study: every method with its settings, every run on its task, search spaces and variants."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fedweave.client.task import NodeClassification, RowClassification
+from fedweave.engine.protocol import Method
+from fedweave.errors import BadInput, choose, format_value
+from fedweave.methods import METHODS
+from fedweave.metrics import check_fit
+from fedweave.models import MODELS, build
+from fedweave.models.registry import capabilities as model_capabilities
+from fedweave.study import checks, objects, search_spaces, spec
+from fedweave.study.spec import PARAMS, RunSpec, StudySpec, nest
+from fedweave.study.task_blocks import drop_replaced_seed
+
+EXAMPLES = {"partition": "iid", "model": "mlp"}
+
+
+def load(path: Path | str = PARAMS) -> StudySpec:
+    """Read and check params.yaml: form, names, hyper-parameters, search spaces, and whether every method fits its task.
+
+    Raises:
+        BadInput: one line that names the key, the value and the way out.
+    """
+    return check(spec.load(path), str(path))
+
+
+def check(
+    study: StudySpec, where: str = str(PARAMS), on_data: Callable[[RunSpec, str], object] | None = None
+) -> StudySpec:
+    """`study` unchanged, or the first error in it.
+
+    Args:
+        on_data: checks a run on data and a model in memory, which have no names to look up; default: `check_run`.
+
+    Raises:
+        BadInput: as `load`.
+    """
+    checks.check_methods(study, where)
+    for name, task in study.tasks.items() if on_data is None else ():
+        checks.check_task(task, f"{where}: tasks.{name}")
+    runs = [study.run(key) for key in study.runs]
+    for run in runs:
+        own_settings = study.runs[run.key].set  # the other settings of its method were found right above
+        with _rename(study, run.key, where, f"{where}: runs.{run.key}.set") if own_settings else nullcontext():
+            (on_data or check_run)(run, where)
+        checks.check_splits(run, study.tune.trials, where)
+    checks.check_samples(runs, where)
+    search_spaces.check(study, where)
+    for name, block in study.ablate.items():
+        for variant, settings in block["variants"].items():
+            _check_variant(study, block["run"], settings, where, f"{where}: ablate.{name}.{variant}")
+    return study
+
+
+def _check_variant(study: StudySpec, key: str, settings: Mapping[str, Any], where: str, place: str) -> None:
+    """Refuse a variant of the run `key` that could not be compared with it."""
+    with _rename(study, key, where, place):
+        run = build_variant(study, key, {}, settings)
+        checks.check_samples([study.run(key), run], place)
+        checks.check_task(run.task, place)
+        checks.check_splits(run, study.tune.trials, place)
+        if check_run(run, where).leaks:
+            raise BadInput(f"{place}: trains on test rows, which no comparison includes; make it a run")
+
+
+@contextmanager
+def _rename(study: StudySpec, key: str, where: str, place: str) -> Iterator[None]:
+    """Begin messages about the run `key` with `place`, which holds the settings that make it wrong."""
+    try:
+        yield
+    except BadInput as error:
+        names = "|".join(map(re.escape, (f"runs.{key}", f"methods.{study.runs[key].method}")))
+        message = re.sub(rf"^{re.escape(where)}: ({names})(?=[.:])", lambda _: place, str(error))
+        raise BadInput(message if message.startswith(where) else f"{place}.{message}") from error
+
+
+def build_variant(study: StudySpec, key: str, tuned: Mapping[str, Any], settings: Mapping[str, Any]) -> RunSpec:
+    """The run `key` with `settings`, which may also reach the `partition` and the `model` of its task.
+
+    A partition or model with another name keeps no option of the old one, except the number of clients and the seed.
+    """
+    nested = nest(settings)
+    blocks = {block: nested.pop(block) for block in ("partition", "model") if block in nested}
+    run = study.run(key, tuned, nested)
+    for block, changes in blocks.items():
+        if not isinstance(changes, Mapping):
+            raise BadInput(
+                f"{block}: {format_value(changes)} is not a mapping of settings; "
+                f"for example {block}.name={EXAMPLES[block]}"
+            )
+        old = getattr(run.task, block)
+        if "name" in changes:
+            old = {name: value for name, value in old.items() if name in ("clients", "seed", "seeds")}
+        if block == "partition":
+            old = drop_replaced_seed(old, changes)
+        merged: dict[str, Any] = {block: {**old, **changes}}
+        run = replace(run, task=replace(run.task, **merged))
+    return run
+
+
+def check_run(run: RunSpec, where: str) -> Method:
+    """The run's method on a placeholder of its task; refuses unknown names and methods that do not fit.
+
+    Raises:
+        BadInput: naming the run, the setting and the way out.
+    """
+    place = f"{where}: runs.{run.key}"
+    choose(run.method, METHODS, f"{place}.method")
+    checks.check_budget(run, place, run.task.partition.get("clients"))
+    checks.check_graph(run, place)
+    name, options = run.task.model["name"], run.task.model
+    kind = NodeClassification if MODELS[name].reads == "graph" else RowClassification
+    method = objects.build_method(run, kind(lambda: build("mlp", (1,), 1)), spec.file_of(where))  # any model will do
+    targets = run.task.targets
+    capabilities = model_capabilities(name, options) - (set() if targets in (None, "classes") else {"classes"})
+    if run.task.metric is not None:
+        expected = targets or ("classes" if "classes" in capabilities else "forecasts")
+        check_fit(run.task.metric, expected, f"{where}: tasks.{run.name}.metric")
+    checks.check_method(run, method, place, capabilities)
+    return method
