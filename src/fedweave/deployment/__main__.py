@@ -161,6 +161,7 @@ def write_rows(options: argparse.Namespace) -> None:
     shares, spec = own_rows.parse_shares(options.shares), app_spec(options.app)
     own_rows.check_client(options.client)
     names = input_description.name_columns(spec.scaling)
+    names += [options.label] if spec.data["targets"] is None else []
     table = user_files.read_table(options.file, names=names, encoding=encoding, labels=[options.label])
     with prefix_errors(f"{options.file}: ", "time: "):
         file = own_rows.of_table(spec, table, options.label, options.client, options.time, shares)

@@ -143,7 +143,8 @@ def read_used_columns(
 
     Of a folder, the tables of all its files.
     """
-    names, labels = name_columns(options, client), as_names(label, "label", 0)
+    labels = as_names(label, "label", 0)
+    names = name_columns(options, client, *(labels if options.get("target") == "classes" else ()))
     if Path(path).is_dir():
         return read_folder(Path(path), client, names, encoding, labels)
     features, split = options.get("features"), options.get("split")
@@ -158,8 +159,9 @@ def read_used_columns(
 
 def read_named(source: Any, options: Mapping[str, Any], names: Sequence[Any], label: Any) -> "pd.DataFrame":
     """A table, or that of a file, where columns of names stay texts: `names`, and those that `options` name."""
+    are_names = options.get("target") == "classes"
     labels = [label] if isinstance(label, str) else []
-    return read_table(source, names=name_columns(options, *names), labels=labels)
+    return read_table(source, names=name_columns(options, *names, *(labels if are_names else ())), labels=labels)
 
 
 def name_columns(options: Mapping[str, Any], *names: Any) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from fedweave.data import Dataset, Partition
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput, format_count, format_value, prefix_errors
 from fedweave.own_data import column_roles as columns
-from fedweave.own_data import features, image_files, rows, user_files
+from fedweave.own_data import contents, features, image_files, rows, user_files
 from fedweave.own_data import graphs as subgraphs
 from fedweave.own_data.argument_checks import check_path, check_text
 from fedweave.own_data.column_encoding import Preprocessing, Text
@@ -23,6 +23,7 @@ from fedweave.study import plugins
 if TYPE_CHECKING:
     import pandas as pd
 
+MOST_CLIENTS = 30  # in a description; the table of all is `table`
 MIN_TEST_ROWS = 10  # test rows of a client below which its score is hardly more than chance
 
 
@@ -40,6 +41,7 @@ class Federation:
         classes: names of the classes.
         preprocessing: how the rows of a table became vectors, or None.
         notes: warnings about the data.
+        content: what was understood of each column or array, in words.
         rules: `split` and `stride` by which rows became parts and windows: newcomers' rows follow them.
     """
 
@@ -53,6 +55,7 @@ class Federation:
     preprocessing: Preprocessing | None = None
     notes: tuple[str, ...] = field(default=())
     rules: Mapping[str, Any] = field(default_factory=dict)
+    content: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_arrays(
@@ -295,10 +298,14 @@ class Federation:
         return _table(self)
 
     def describe(self) -> Text:
-        """The content of the federation and the preprocessing of its features, as a text."""
+        """The federation on a screen: role, type, range, missing values, example and scale of each column, warnings."""
         lines = [repr(self), *_scaling(self), *self.notes, *self.small_clients()]
-        columns = [] if self.preprocessing is None else ["columns, fitted on training rows:", str(self.preprocessing)]
-        return Text("\n".join([*lines, *columns, self.table.to_string(index=False)]))
+        fitted = () if self.preprocessing is None else self.preprocessing.columns
+        features = {column.name: f"{column}; {self.content.get(column.name, '')}".rstrip("; ") for column in fitted}
+        others = [f"{name}: {text}" for name, text in self.content.items() if name not in features]
+        columns = contents.shorten([*others, *features.values()])
+        heading = ["columns, fitted on training rows:"] * bool(fitted)
+        return Text("\n".join([*lines, *heading, *columns, self.table.to_string(index=False, max_rows=MOST_CLIENTS)]))
 
     def small_clients(self) -> list[str]:
         """A line if clients have so few test rows that their scores are hardly reliable."""

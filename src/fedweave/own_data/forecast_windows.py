@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -186,7 +185,7 @@ def _describe_repeat(name: str, given: Any, rows: np.ndarray, time: np.ndarray) 
     """The message about two rows of one time in the series `rows` of a client."""
     row = int(rows[1:][np.diff(time[rows]) == 0][0])
     value = as_plain(given, "time")[row]
-    text = str(value) if isinstance(value, str | datetime | np.datetime64) else f"{value:g}"
+    text = f"{value:g}" if isinstance(value, int | float | np.number) else str(value)[:19]
     clock = ""
     if not isinstance(value, int | float | np.number):
         clock = "; an hour that is there twice, at the end of summer time, needs its zone: 2024-10-27 02:00+01:00"

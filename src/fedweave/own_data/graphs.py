@@ -16,6 +16,7 @@ from fedweave.own_data.argument_checks import concatenate, is_missing
 from fedweave.own_data.arrangement import Arrangement
 from fedweave.own_data.column_encoding import Preprocessing, fit_columns
 from fedweave.own_data.column_roles import column_values, feature_columns, named_columns, read_named
+from fedweave.own_data.contents import describe_columns
 from fedweave.own_data.row_options import RowOptions, are_shares, arrange, client_fields, partition_fields
 from fedweave.own_data.splits import labels_from_rows
 from fedweave.own_data.user_files import NOTES, read_pairs
@@ -119,7 +120,7 @@ def fields_from_tables(
     Args:
         preprocessing: of the columns; default: fitted on the training rows.
     """
-    table = read_named(nodes, vars(options), (node, client), label)
+    table = read_named(nodes, {**vars(options), "target": "classes"}, (node, client), label)
     option_columns = named_columns(table, options)
     selected = feature_columns(
         table, client, [label], features, {**option_columns, "node": node}, exclude=exclude, labelled=False
@@ -146,7 +147,9 @@ def fields_from_tables(
         x, symmetrise_edges(pairs[:, within], len(table)), arrangement, options, notes, tuple(preprocessing.as_data())
     )
     dataset = replace(fields["dataset"], client_column=client)
-    return {**fields, "dataset": dataset, "preprocessing": preprocessing}
+    roles = dict.fromkeys(selected, "feature") | {column: role for role, column in option_columns.items()}
+    content = describe_columns({**roles, node: "node", label: "label", client: "client"}, table)
+    return {**fields, "dataset": dataset, "preprocessing": preprocessing, "content": content}
 
 
 def _positions(edges: Any, ids: Sequence[Any]) -> np.ndarray:

@@ -23,6 +23,7 @@ from fedweave.own_data.column_roles import (
     feature_columns,
     named_columns,
 )
+from fedweave.own_data.contents import describe_columns
 from fedweave.own_data.features import as_features, find_unscaled
 from fedweave.own_data.row_options import RowOptions, arrange, federation_fields
 from fedweave.own_data.user_files import AMOUNTS, NOTES
@@ -101,7 +102,9 @@ def fields_from_arrays(x: Any, y: Any, client: Any, options: RowOptions) -> dict
         options = replace(options, normalize={"name": scaling, "targets": scope})
     notes += data_warnings.find_duplicates(dataset, arrangement.rows) + find_unscaled(dataset.x, bool(note[0]))
     notes += () if arrangement.numbers is None else data_warnings.find_marks(arrangement.numbers, "y")
-    return federation_fields(dataset, arrangement, options, values.shape[1:], notes)
+    fields = federation_fields(dataset, arrangement, options, values.shape[1:], notes)
+    roles = {"client": client, "y": y, "time": options.time, "recording": options.recording, "x": x}
+    return {**fields, "content": describe_columns(roles)}
 
 
 def text_table(x: Any, y: Any, client: Any) -> "pd.DataFrame":
@@ -178,7 +181,9 @@ def fields_from_table(
         options = replace(options, normalize={"name": "none", "targets": "client"})
     notes = _warnings(table, selected, arrangement, dataset, preprocessing)
     fields = federation_fields(dataset, arrangement, options, encoded.shape[1:], notes)
-    return {**fields, "preprocessing": preprocessing}
+    roles = dict.fromkeys(selected, "feature") | {column: role for role, column in option_columns.items()}
+    content = describe_columns({**roles, target: "label", client: "client"}, table)
+    return {**fields, "preprocessing": preprocessing, "content": content}
 
 
 def _refuse_scaling(normalize: Any) -> None:
@@ -236,6 +241,9 @@ def _fields_from_series(
     other_values = np.concatenate(channels[len(labels) :], axis=1) if others else None
     fields = forecast_windows.fields_from_steps(values, other_values, column_values(table, client), options)
     fields["dataset"] = replace(fields["dataset"], client_column=client)
+    described = {client: "client", **{column: role for role, column in option_columns.items()}}
+    described |= dict.fromkeys(labels, "label, forecast") | dict.fromkeys(others, "feature, known steps")
+    fields["content"] = describe_columns(described, table)
     roles = [{"name": name, "role": "value"} for name in (*labels, *others)]
     if "time" in option_columns:
         roles += [{"name": option_columns["time"], "role": "time"}, {"name": client, "role": "client"}]
@@ -296,4 +304,7 @@ def fields_from_images(
     return {
         **fields,
         "dataset": replace(fields["dataset"], columns=(image_files.describe(image, size),), client_column=client),
+        "content": describe_columns(
+            {client: "client", label: "label", **{column: role for role, column in option_columns.items()}}, table
+        ),
     }

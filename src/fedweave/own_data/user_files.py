@@ -77,8 +77,11 @@ def _type_label(texts: "pd.Series[Any]") -> "pd.Series[Any]":
     distinct = [text.strip() for text in texts.dropna().unique()]
     if not all(re.fullmatch(NUMBER, text) for text in distinct) or any(re.match(CODE, text) for text in distinct):
         return exported_model.type_names(texts)
+    values = {float(text) for text in distinct}
+    if len(values) < len(distinct) and all(value % 1 == 0 for value in values):
+        return exported_model.type_names(texts)  # as classes, two of them would become one
     numbers = texts.astype(object).where(texts.notna(), "nan").to_numpy().astype(str).astype(np.float64)
-    whole = all(re.fullmatch(r"[+-]?\d{1,18}", text) for text in distinct) and not texts.isna().any()
+    whole = all(re.fullmatch(r"[+-]?\d{1,30}", text) for text in distinct) and not texts.isna().any()
     return texts.map(int) if whole else texts.map(dict(zip(texts, numbers, strict=True)).get).astype(np.float64)
 
 

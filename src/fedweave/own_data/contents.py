@@ -1,0 +1,82 @@
+"""What was understood of each column: its role, type, range, missing values and an example, one line each."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedweave import exported_model
+from fedweave.errors import format_count, format_value
+from fedweave.own_data.argument_checks import as_plain, is_missing
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_LINES = 30  # of columns in a description, which is to fit on a screen
+TYPES = {
+    "b": "truth values",
+    "i": "whole numbers",
+    "u": "whole numbers",
+    "f": "numbers",
+    "M": "dates",
+    "m": "durations",
+}
+# Microseconds of a usual step -> its name.
+STEPS = {1: "microsecond", 1000: "millisecond", 10**6: "second", 60 * 10**6: "minute", 3600 * 10**6: "hour",
+         86400 * 10**6: "day", 7 * 86400 * 10**6: "week"}  # fmt: skip
+
+
+def describe_columns(roles: Mapping[str, Any], table: "pd.DataFrame | None" = None) -> dict[str, str]:
+    """Column -> what it holds, of the columns of `table` or of arrays that `roles` maps to their role or values.
+
+    Args:
+        roles: column of the table -> its role; without a table, role -> values.
+    """
+    if table is not None:
+        return {str(name): describe(table[name].to_numpy(), role) for name, role in roles.items()}
+    texts = {role: describe(values, role) for role, values in roles.items() if values is not None}
+    return {role: text.removeprefix(f"{role}, ") for role, text in texts.items()}
+
+
+def describe(values: Any, role: str) -> str:
+    """The role, type, range, missing values and an example of one column, in words."""
+    array = as_plain(values, role).ravel()
+    missing = is_missing(array) if array.dtype.kind in "OfMm" else np.zeros(len(array), dtype=bool)
+    present = array[~missing]
+    if not len(present):
+        return f"{role}, no values"
+    kind = array.dtype.kind
+    if kind == "O" and {*map(type, present.tolist())} <= {int, float, bool}:
+        kind = np.array(present.tolist()).dtype.kind
+    type_name = TYPES.get(kind, "texts")
+    if role == "time":
+        content = f"{type_name}, {_describe_times(present)}"
+    elif kind in "iuf":
+        numbers = present.astype(np.float64)
+        content = f"{type_name} from {numbers.min():.6g} to {numbers.max():.6g}"
+    else:
+        content = f"{type_name}, {len({*map(exported_model.name_of, present.tolist())})} different"
+    first = present[:1].tolist()[0]
+    example = f"{first:.6g}" if isinstance(first, float) else format_value(first)
+    if not isinstance(first, str | int | float):
+        example = str(present[0]).removesuffix(".000000").replace("T", " ")
+    return f"{role}, {content}, such as {example}" + (f", {missing.sum()} missing" if missing.any() else "")
+
+
+def _describe_times(present: np.ndarray) -> str:
+    """The usual step between times, and its unit."""
+    times = np.unique(exported_model.as_times(present))
+    are_dates = present.dtype.kind not in "iuf" or not np.array_equal(times, np.unique(present))
+    are_dates = are_dates and times.dtype.kind == "i"
+    step = float(np.median(np.diff(times.astype(np.float64)))) if len(times) > 1 else 0.0
+    if not are_dates:
+        return f"from {times[0]:.10g} to {times[-1]:.10g}, usually {step:g} apart (no dates)"
+    unit = max((size for size in STEPS if size <= max(step, 1)), default=1)
+    first, last = (str(np.datetime64(int(time), "us"))[:19].replace("T", " ") for time in (times[0], times[-1]))
+    return f"from {first} to {last}, usually {format_count(round(step / unit), STEPS[unit])} apart"
+
+
+def shorten(lines: list[str]) -> list[str]:
+    """At most `MOST_LINES` lines, and how many more there are."""
+    rest = len(lines) - MOST_LINES
+    return lines if rest <= 1 else [*lines[:MOST_LINES], f"... and {rest} more columns"]
