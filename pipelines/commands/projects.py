@@ -5,12 +5,14 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Collection
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from fedweave import __version__
 from fedweave.errors import BadInput
 from fedweave.files.atomic import write_atomic
 from fedweave.study import plugins
@@ -95,8 +97,8 @@ changes. A comment or another text of an error message changes nothing.
 
 ## On another machine
 
-Clone this folder, install fedweave, and run `fedweave init .` in it: it links to where fedweave lies there, and changes
-none of your files.
+Clone this folder, install the versions of `requirements.txt`, and run `fedweave init .` in it: it links to where
+fedweave lies there, and changes none of your files.
 """
 
 
@@ -178,8 +180,31 @@ def contents() -> dict[str, str]:
         for name, text in {**texts, "dvc.yaml": stages}.items()
         if name in SIGNED
     }
+    texts["requirements.txt"] = pin_requirements()
     return {**texts, **signed, "README.md": README, ".gitignore": GITIGNORE, "studies/first.yaml": FIRST_STUDY,
             ".dvcignore": "__pycache__\n*.py[co]\n.venv\n.prefect\n.git\nmlruns\n"}  # fmt: skip
+
+
+def pin_requirements() -> str:
+    """The text of requirements.txt: the versions that are installed here of fedweave and of what it needs."""
+    try:
+        needed = metadata.requires("fedweave") or []
+    except metadata.PackageNotFoundError:  # a folder on the path that nobody installed
+        needed = []
+    extras = ("extra == 'pipeline'", "extra == 'datasets'")
+    lines = [line for line in needed if "extra ==" not in line or line.replace('"', "'").endswith(extras)]
+    versions = {name: _installed_version(name) for name in (re.split(r"[\s<>=!~;\[]", line)[0] for line in lines)}
+    pins = sorted(f"{name}=={version}\n" for name, version in versions.items() if version and name != "fedweave")
+    header = "# Written by `fedweave init`: the versions with which this project was made.\n"
+    return f"{header}fedweave=={__version__}\n{''.join(pins)}"
+
+
+def _installed_version(name: str) -> str:
+    """The version of a package, without its build ("+cpu"); empty if it is not installed."""
+    try:
+        return metadata.version(name).partition("+")[0]
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def _init_git(folder: Path) -> bool:

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,17 @@ def test_the_next_command_can_be_pasted(
     assert capsys.readouterr().out.endswith("next: cd 'my lab' && fedweave study run first\n")
     named = re.findall(r"^    fedweave (\w+)", Path("my lab", "README.md").read_text(), re.MULTILINE)
     assert {*named} == {"study", "flow", "ui"} <= typer.main.get_group(main.app).commands.keys()
+
+
+def test_requirements_are_the_installed_versions(project: Path) -> None:
+    """Those of the library and of the pipeline, and no tool of the tests."""
+    lines = [line for line in (project / "requirements.txt").read_text().splitlines() if not line.startswith("#")]
+    pins = dict(line.split("==") for line in lines)
+    assert {"fedweave", "torch", "pandas", "mlflow", "prefect", "dvc", "optuna"} <= {*pins}
+    assert not {"pytest", "ruff", "ray", "flwr"} & {*pins}
+    assert {
+        name: version for name, version in pins.items() if metadata.version(name).partition("+")[0] != version
+    } == {}
 
 
 def test_a_package_other_than_the_linked_one_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
