@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from functools import cache
+from time import monotonic
 from typing import Any
 
 from fedweave.client.solvers import SGD, Adam
 from fedweave.engine.clients import Clients
 from fedweave.engine.protocol import Method
 from fedweave.engine.schedule import Training
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, format_count
 from fedweave.families.generated_models import GeneratedModels
 from fedweave.families.weaving import Weaving
 from fedweave.registry import error_line, users_file
@@ -23,7 +24,7 @@ MODEL_TYPE = "x.to(like), with `like` one of its parameters, or fedweave.familie
 
 
 def check_method(cls: type[Method], **settings: Any) -> None:
-    """Check the promises of every method, on all toy tasks that have what the method needs.
+    """Check the promises of every method, on all toy tasks that have what the method needs, and print their number.
 
     Args:
         cls: the class, decorated with `dataclass(frozen=True, kw_only=True)`.
@@ -32,8 +33,10 @@ def check_method(cls: type[Method], **settings: Any) -> None:
     Raises:
         AssertionError: naming the task and what is broken.
     """
-    for check in method_checks(cls, **settings):
+    checks, begin = method_checks(cls, **settings), monotonic()
+    for check in checks:
         check()
+    print(f"{cls.__name__}: {format_count(len(checks), 'check')} passed in {monotonic() - begin:.0f} s")
 
 
 def method_checks(cls: type[Method], **settings: Any) -> list[Check]:
