@@ -12,7 +12,7 @@ from fedweave import plots, results
 from fedweave.metrics import Margin
 from fedweave.report import answers, picture
 from fedweave.report.board import rows_of
-from fedweave.runs.analyst_controls import BASE_RATE, LINEAR
+from fedweave.runs.control_names import BASE_RATE, LINEAR
 from tests.fake_results import write_study
 
 METHODS = {"Local": -20.0, "FedAvg": -12.0, "FedAvg-FT": -0.1, "FedAGHN": 0.0}

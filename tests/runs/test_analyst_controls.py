@@ -11,7 +11,9 @@ import fedweave as fw
 from fedweave import results
 from fedweave.report.summary import summary
 from fedweave.runs import analyst_controls as fitted
-from fedweave.runs.analyst_controls import BASE_RATE, BOOSTED, LINEAR, PARTIAL, POOLED, ClientTable
+from fedweave.runs.analyst_controls import ClientTable
+from fedweave.runs.control_names import BASE_RATE, BOOSTED, LINEAR, PARTIAL
+from fedweave.runs.control_names import POOLED_BOOSTING as POOLED
 
 QUIET: dict[str, Any] = {"progress": False, "rounds": 1, "seeds": 1, "central": False}
 ROWS, CLIENTS = 360, 6

@@ -12,7 +12,7 @@ from fedweave.metrics import Margin, higher_is_better, unit
 from fedweave.results import Study, Tables, format_interval, format_score
 from fedweave.results.marks import GRAPH_CONTROL, NOTHING_SHOWN, control_tests
 from fedweave.results.verdicts import describe_needed, join_names, short_reason
-from fedweave.runs.analyst_controls import BOOSTED, LINEAR
+from fedweave.runs.control_names import BOOSTED, LINEAR
 
 LOCAL = "Local"
 PER_CLIENT = (LINEAR, BOOSTED)  # controls that learn from the rows of one client, as Local does

@@ -17,7 +17,7 @@ from fedweave.results.formats import format_score
 from fedweave.results.runs import Run, Study, by_task
 from fedweave.results.selection import drop_unscored_clients, select_scores
 from fedweave.runs import selection
-from fedweave.runs.analyst_controls import POOLED as POOLED_BOOSTING
+from fedweave.runs.control_names import POOLED_BOOSTING
 
 COLUMNS = ["task", "dataset", "setting", "control", "metric", "mean", "client_std", "worst10", "clients", "kind"]
 RULE, POOLED = "control", "not federated"  # kinds of controls

@@ -25,10 +25,9 @@ from fedweave.files.arrays import read_npz
 from fedweave.files.atomic import atomic_path, read
 from fedweave.processes.forks import one_thread
 from fedweave.runs.build import PreparedRun
+from fedweave.runs.control_names import BASE_RATE, BOOSTED, LINEAR, PARTIAL, POOLED_BOOSTING
 from fedweave.study.code import digest
 
-BASE_RATE, LINEAR, BOOSTED = "Base rate of all clients", "Linear model per client", "Boosting per client"
-POOLED, PARTIAL = "Boosting of pooled rows", "Partial pooling"
 MOST_CLIENTS, MOST_ROWS = 500, 100_000  # of federations that have these controls, except for the base rate
 PENALTIES = (0.1, 1.0, 10.0, 100.0)  # of squared coefficients of columns with variance 1
 TREES, RATE, LEAVES, SMALLEST_LEAF = 60, 0.1, 15, 20
@@ -77,8 +76,9 @@ def fit_controls(prepared: PreparedRun, folder: Path) -> dict[str, list[Tensor]]
         with one_thread(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a fit that is not quite finished is a control nevertheless
             outputs = fit_tables(tables, classes)
+        arrays: dict[str, Any] = {name: np.concatenate(values) for name, values in outputs.items()}
         with atomic_path(file) as temporary:
-            np.savez_compressed(temporary, **{name: np.concatenate(values) for name, values in outputs.items()})
+            np.savez_compressed(temporary, **arrays)
     ends = np.cumsum([len(table.rest) for table in tables])[:-1]
     like, evaluated = prepared.federation.sizes, prepared.federation.sample.tolist()
     stored = {name: np.split(values, ends) for name, values in read(file, read_npz, "remove it").items()}
@@ -133,7 +133,7 @@ def fit_tables(tables: Sequence[ClientTable], classes: int) -> dict[str, Outputs
     outputs[LINEAR] = [_smooth(linear(table, classes), table, prior) for table in tables]
     if np.median([len(table.train) for table in tables]) >= 2 * SMALLEST_LEAF:
         outputs[BOOSTED] = [_smooth(boost([table], classes)[0], table, prior) for table in tables]
-    outputs[POOLED] = boost(tables, classes)
+    outputs[POOLED_BOOSTING] = boost(tables, classes)
     outputs[PARTIAL] = pool_partially(tables, classes)
     return outputs
 
