@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fedweave.errors import BadInput, choose, format_value
-from fedweave.methods import METHODS
 from fedweave.settings import AtLeast, AtMost, Between
 from fedweave.study.config import construct, read_yaml
 
@@ -102,8 +101,11 @@ def load(file: Path = FILE) -> Cluster:
     cluster = construct(Cluster, read_yaml(file, empty={}), str(file))
     for name in cluster.stages:
         choose(name, STAGES, f"{file}: stages")
-    for name in cluster.methods:
-        choose(name, METHODS, f"{file}: methods")
+    if cluster.methods:
+        from fedweave.methods import METHODS  # imported here, because it loads torch
+
+        for name in cluster.methods:
+            choose(name, METHODS, f"{file}: methods")
     blocks = {"default": cluster.default}
     for group in ("stages", "methods"):
         blocks |= {f"{group}.{name}": block for name, block in getattr(cluster, group).items()}

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,9 @@ from fedweave.files.atomic import read
 from fedweave.metrics import METRICS, Metric, check_fit
 from fedweave.results.runs import KEYS, RETRAIN_HINT, Run, Study
 from fedweave.results.selection import select_scores
-from fedweave.runs.predictions import PredictionTable, score_pooled_rows
+
+if TYPE_CHECKING:
+    from fedweave.runs.predictions import PredictionTable
 
 
 def rescore(study: Study, metric: str) -> Study:
@@ -32,7 +34,7 @@ def rescore(study: Study, metric: str) -> Study:
     return study._replace(runs=runs, leaky=leaky, pooled=pooled)
 
 
-def predictions(run: Run, seed: int) -> PredictionTable | None:
+def predictions(run: Run, seed: int) -> "PredictionTable | None":
     """Predictions of the reported models of a repetition; None where the file is missing.
 
     Raises:
@@ -45,9 +47,11 @@ def _kind(run: Run) -> str:
     return str(run.info.get("targets") or ("forecasts" if run.info["metric"] == "mse" else "classes"))
 
 
-def _read_predictions(path: Path) -> PredictionTable | None:
+def _read_predictions(path: Path) -> "PredictionTable | None":
     if not path.is_file():
         return None
+    from fedweave.runs.predictions import PredictionTable  # imported here, because it loads torch
+
     arrays = read(path, read_npz, RETRAIN_HINT)
     if missing := {*PredictionTable._fields} - {*arrays}:
         raise BadInput(f"{path}: not readable (no {', '.join(sorted(missing))}); {RETRAIN_HINT}")
@@ -57,6 +61,8 @@ def _read_predictions(path: Path) -> PredictionTable | None:
 def _rescore_run(run: Run, metric: Metric) -> Run:
     if metric.name == run.info["metric"]:
         return run
+    from fedweave.runs.predictions import score_pooled_rows
+
     kind, selected = _kind(run), select_scores(run)
     if not any((run.folder / f"predictions-{seed}.npz").is_file() for seed in run.seeds):
         reason = str(run.info.get("predictions") or "none: they are of an older version").removeprefix("none: ")
@@ -80,7 +86,7 @@ def _rescore_run(run: Run, metric: Metric) -> Run:
 
 
 def _rows(
-    run: Run, metric: Metric, kind: str, seed: int, table: PredictionTable | None, selected: pd.DataFrame
+    run: Run, metric: Metric, kind: str, seed: int, table: "PredictionTable | None", selected: pd.DataFrame
 ) -> Iterator[tuple[Any, ...]]:
     """Scores of every client and part in one repetition, at the latest round that one of them reports."""
     rounds = selected[selected["seed"] == seed]["round"]

@@ -19,7 +19,6 @@ from fedweave.data.sources.pickles import read_arrays
 from fedweave.errors import BadInput
 from fedweave.files.arrays import read_npz
 from fedweave.files.atomic import read
-from fedweave.tensors.torchvision import declare_operators
 
 CIFAR10_COPY = "CIFAR-10 from a lossy AVIF copy (41.8 dB)"
 CIFAR100_COPY = "CIFAR-100 from a lossless WebP copy (within a class, images in another order)"
@@ -27,6 +26,8 @@ CIFAR100_COPY = "CIFAR-100 from a lossless WebP copy (within a class, images in 
 
 def torchvision_datasets() -> Any:
     """The module torchvision.datasets, also where its wheel does not match torch's."""
+    from fedweave.tensors.torchvision import declare_operators
+
     declare_operators()
     import torchvision
 
