@@ -39,7 +39,8 @@ def as_plain(values: Any) -> np.ndarray:
     if isinstance(values, np.ma.MaskedArray):
         numbers = values.dtype.kind in "biuf"
         hidden = np.ma.getmaskarray(values).any()
-        values = values.data if not hidden else values.astype(float if numbers else object).filled(np.nan)
+        masked: Any = values.astype(float if numbers else object)
+        values = masked.filled(np.nan) if hidden else values.data
     array = np.asarray(values)
     if isinstance(values, list | tuple) and array.ndim == 1 and _has_changed(values, array):
         array = np.empty(len(values), dtype=object)
@@ -96,7 +97,7 @@ def _parse(kind: Any, text: str) -> Any:
 
 def as_labels(names: Iterable[str], kind: str) -> list[Any]:
     """Names of classes as labels of the type that training had: "int", "bool" or "float"; texts for ""."""
-    parse = {"int": int, "float": float, "bool": lambda name: name == "True"}.get(kind, str)
+    parse: Any = {"int": int, "float": float, "bool": lambda name: name == "True"}.get(kind, str)
     return [parse(name) for name in names]
 
 
@@ -146,7 +147,7 @@ def as_times(column: np.ndarray, where: str = "time", decided: bool = True) -> n
     texts = [value for value in values if isinstance(value, str)]
     form = {"format": "ISO8601"} if texts and all(map(ISO.fullmatch, texts)) else {}
     try:
-        times = pd.to_datetime(series, utc=True, dayfirst=day_first, **form)  # type: ignore[call-overload]
+        times = pd.to_datetime(series, utc=True, dayfirst=day_first, **form)
     except (ValueError, TypeError, OverflowError) as error:
         reason = str(error).split(". ")[0].split(", at position")[0].splitlines()[0]
         raise InputError(

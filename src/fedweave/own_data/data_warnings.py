@@ -132,7 +132,7 @@ def find_misread_columns(table: "pd.DataFrame", columns: Iterable["Column"], row
 
 def find_infinite(table: "pd.DataFrame", columns: Iterable["Column"]) -> tuple[str, ...]:
     """A line for each column of numbers with infinite values, filled in as missing ones are, or with marks of such."""
-    lines = []
+    lines: list[str] = []
     for column in columns:
         if column.levels or column.is_text:
             continue

@@ -200,8 +200,8 @@ def _targets(spec: AppSpec, y: np.ndarray, client: int) -> dict[str, Any]:
             raise BadInput(_without_scaling(spec, client, "targets"))
         position = min(client, len(spec.clients) - 1)
         own = (np.arange(len(values)),), (np.zeros(0, np.int64),), (np.zeros(0, np.int64),)
-        numbers = (units[name][position : position + 1] for name in ("offset", "unit"))
-        targets, about = centre_targets(values.astype(dtype), Partition(*own), *numbers, torch.float32)
+        offset, unit = (units[name][position : position + 1] for name in ("offset", "unit"))
+        targets, about = centre_targets(values.astype(dtype), Partition(*own), offset, unit, torch.float32)
         return {"targets": targets, **{name: tensor[0] for name, tensor in about.items()}}
     names = [*(facts["class_names"] or map(str, range(facts["classes"])))]
     class_numbers = {name: i for i, name in enumerate(names)}
