@@ -262,7 +262,7 @@ def _train_run(plan: Plan, run: RunSpec, folder: Path, bar: ProgressBar) -> None
     (run_folder / "run.json").unlink(missing_ok=True)
     write_atomic(run_folder / "code.json", json.dumps({"code": code}) + "\n")
     others = further_rounds.find_stored_states(checkpoints, run)
-    controls = None if len(plan.study.runs) == 1 else folder / ".fedweave" / "controls"  # for a board
+    controls = None if plan.title == "fit()" else folder / ".fedweave" / "controls"  # one run alone makes no board
     archive.write(run_folder, prepared, histories, others=others, controls=controls)
     checkpoint_files.remove(checkpoints, run)
 
