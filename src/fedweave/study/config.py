@@ -10,7 +10,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from fedweave.errors import BadInput, choose, format_value
+from fedweave.errors import BadInput, choose, format_value, relocate
 from fedweave.files.atomic import check_regular
 from fedweave.settings import describe
 
@@ -36,7 +36,7 @@ def construct(cls: type[T], block: object, key: str, **fixed: object) -> T:
         BadInput: for an unknown, missing, ill-typed or out-of-range entry, naming it as `key.field`.
     """
     if not isinstance(block, Mapping):
-        raise BadInput(f"{key}: {format_value(block)} is not a mapping of settings")
+        raise BadInput(key, f"{format_value(block)} is not a mapping of settings")
     hints, settings = _hints(cls), {setting.name: setting for setting in describe(cls)}
     fields = {f.name: f for f in dataclasses.fields(cls) if f.name not in fixed}
     for name, value in block.items():
@@ -49,7 +49,7 @@ def construct(cls: type[T], block: object, key: str, **fixed: object) -> T:
     ]
     missing = [n for n in needed if n not in block]
     if missing:
-        raise BadInput(f"{key}.{missing[0]}: missing; it is a required setting of {_block_name(key)}")
+        raise BadInput(f"{key}.{missing[0]}", f"missing; it is a required setting of {_block_name(key)}")
     return cls(**{name: _coerce(value, hints[name]) for name, value in block.items()}, **fixed)
 
 
@@ -71,12 +71,12 @@ def check_value(value: object, hint: Any, key: str, most: float | None = None) -
         BadInput: naming `key`, the value and the type or the choices.
     """
     if get_origin(hint) is ClassVar:
-        raise BadInput(f"{key}: cannot be set; leave it out")
+        raise BadInput(key, "cannot be set; leave it out")
     if get_origin(hint) is Literal:
         _check_literal(value, get_args(hint), key)
         return
     if not _fits(value, hint):
-        raise BadInput(f"{key}: {format_value(value)} is not {_describe_type(hint)}{_remedy(value, hint, key)}")
+        raise BadInput(key, f"{format_value(value)} is not {_describe_type(hint)}{_remedy(value, hint, key)}")
     _check_size(value, LARGEST_REAL if float in _types(hint) else LARGEST_WHOLE, key, most)
 
 
@@ -100,7 +100,7 @@ def check_numbers(value: object, key: str) -> None:
         BadInput: naming `key` and the value.
     """
     if isinstance(value, float) and not math.isfinite(value):
-        raise BadInput(f"{key}: {value!r} is not a finite number")
+        raise BadInput(key, f"{value!r} is not a finite number")
     if isinstance(value, Mapping):
         for name, item in value.items():
             check_numbers(item, f"{key}.{name}")
@@ -117,7 +117,7 @@ def _check_literal(value: object, options: tuple[Any, ...], key: str) -> None:
         isinstance(option, bool) and option is value for option in options
     ):
         choose(str(value) if is_option else format_value(value).strip("'"), [str(option) for option in options], key)
-        raise BadInput(f"{key}: {format_value(value)} has the wrong type; write it as text in quotes")
+        raise BadInput(key, f"{format_value(value)} has the wrong type; write it as text in quotes")
 
 
 def _check_size(value: object, largest: float, key: str, most: float | None = None) -> None:
@@ -125,7 +125,7 @@ def _check_size(value: object, largest: float, key: str, most: float | None = No
     for item in value if isinstance(value, list | tuple) else (value,):
         if isinstance(item, int | float) and not isinstance(item, bool) and not -largest <= item <= largest:
             raise BadInput(
-                f"{key}: {format_value(item)} is too large; it must be at most {largest if most is None else most:g}"
+                key, f"{format_value(item)} is too large; it must be at most {largest if most is None else most:g}"
             )
 
 
@@ -201,25 +201,27 @@ def read_yaml(path: Path, empty: dict[str, Any] | None = None) -> dict[str, Any]
     check_regular(path)
     if not path.is_file():
         raise BadInput(
-            f"{path}: not found; run from the project folder, or write it with: fedweave study use {example()}"
+            path, f"not found; run from the project folder, or write it with: fedweave study use {example()}"
         )
     if path.stat().st_size > MOST_BYTES:
         raise BadInput(
-            f"{path}: larger than {MOST_BYTES >> 20} MiB, which is not a file of settings; "
-            f"see: fedweave study show {example()}"
+            f"{path}",
+            f"larger than {MOST_BYTES >> 20} MiB, which is not a file of settings; "
+            f"see: fedweave study show {example()}",
         )
     try:
-        loaded = load_yaml(path.read_text(encoding="utf-8"))
-    except BadInput as error:
-        raise BadInput(f"{path}: {error}") from None
+        with relocate({"": f"{path}: "}):
+            loaded = load_yaml(path.read_text(encoding="utf-8"))
+    except BadInput:
+        raise
     except (OSError, ValueError) as error:
-        raise BadInput(f"{path}: not YAML: {error}; correct that file") from error
+        raise BadInput(path, f"not YAML: {error}; correct that file") from error
     if loaded is None and empty is not None:
         return empty
     if not isinstance(loaded, dict):
         raise BadInput(
-            f"{path}: expected a mapping at the top, found {type(loaded).__name__}; "
-            f"see: fedweave study show {example()}"
+            f"{path}",
+            f"expected a mapping at the top, found {type(loaded).__name__}; see: fedweave study show {example()}",
         )
     return loaded
 
@@ -282,14 +284,12 @@ def _count_values(value: Any, above: tuple[tuple[str, int], ...], counts: dict[i
     if value is None or isinstance(value, bool | int | float | str):
         return 1
     if not isinstance(value, dict | list):
-        raise BadInput(
-            f"{where}: {format_value(value)} is a {type(value).__name__}; write it in quotes if it is a text"
-        )
+        raise BadInput(where, f"{format_value(value)} is a {type(value).__name__}; write it in quotes if it is a text")
     if any(identity == id(value) for _, identity in above):
-        raise BadInput(f"{where}: an alias is inside of the value that it names; write the values out")
+        raise BadInput(where, "an alias is inside of the value that it names; write the values out")
     if id(value) not in counts:
         items = value.items() if isinstance(value, dict) else enumerate(value)
         counts[id(value)] = 1 + sum(_count_values(item, (*above, (str(key), id(value))), counts) for key, item in items)
     if counts[id(value)] > MOST_NODES:
-        raise BadInput(f"{where}: more than {MOST_NODES} values, aliases written out; make it smaller")
+        raise BadInput(where, f"more than {MOST_NODES} values, aliases written out; make it smaller")
     return counts[id(value)]
