@@ -1,6 +1,5 @@
 """The command line `fedweave`: its commands, and how errors end them."""
 
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -68,7 +67,7 @@ def options(
     """Options of the program itself."""
 
 
-CALL = re.compile(r"^(compare|fit)\(\): ")  # before messages about arguments in Python, which nobody called here
+CALLS = {"compare()": "", "fit()": ""}  # places of messages about arguments in Python, which nobody called here
 
 
 def main() -> None:
@@ -82,7 +81,7 @@ def run_command(command: Callable[[], Any]) -> None:
         with user_errors():
             command()
     except BadInput as error:
-        sys.exit(_print_error(CALL.sub("", str(error)), exit_code(error)))
+        sys.exit(_print_error(str(error.move(CALLS)), exit_code(error)))
     except Diverged as error:
         sys.exit(_print_error(str(error), 3))
 

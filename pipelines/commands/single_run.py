@@ -1,6 +1,5 @@
 """`fedweave run`: one method on one data set, without DVC."""
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -12,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 import fedweave as fw
-from fedweave.errors import BadInput, choose, format_value, prefix_errors
+from fedweave.errors import BadInput, choose, format_value, relocate
 from fedweave.study import catalogue, config, plugins, schema, spec
 
 from .. import template
@@ -66,7 +65,7 @@ def run(
     plugins.load(plugins.resolve_paths(uses or [], "--uses").values())
     chosen = build_run(method, dataset, rounds, seed, settings or [])
     _download(chosen.task.dataset)
-    with prefix_errors("--set ", "partition."):
+    with relocate({"partition": "--set partition"}):
         federation = fw.Federation.from_dataset(
             chosen.task.dataset, chosen.task.partition, normalize=chosen.task.normalize, setting=chosen.task.setting,
             root=RAW,
@@ -118,17 +117,17 @@ def build_run(method: str, dataset: str, rounds: int, seed: int, settings: list[
     }
     overrides = parse_pairs([*settings, *([f"train.rounds={rounds}"] if rounds else [])])
     _check_blocks(overrides, method)
-    try:
-        study = spec.parse(block, "fedweave run")
+    where = "fedweave run"
+    # There is no params.yaml here: a value can only have come from --set or --rounds.
+    blocks = (f"methods.{method}", f"runs.{key}", f"tasks.{dataset}")
+    places = {f"{where}: {block}": "--set " for block in blocks}
+    places |= {f"{where}: {block}.train.rounds": "--rounds" for block in blocks if rounds}
+    with relocate(places):
+        study = spec.parse(block, where)
         chosen = validate.build_variant(study, key, {}, overrides)
         _check_partition(chosen, dataset)
-        checks.check_task(chosen.task, f"tasks.{dataset}")
-        validate.check_run(chosen, "fedweave run")
-    except BadInput as error:
-        # There is no params.yaml here: a value can only have come from --set or --rounds.
-        pattern = rf"(fedweave run: |params\.yaml: )?(methods\.{method}|runs\.{key}|tasks\.{dataset})[.:] ?"
-        message = re.sub(pattern, "--set ", str(error))
-        raise BadInput(message.replace("--set train.rounds:", "--rounds:") if rounds else message) from error
+        checks.check_task(chosen.task, f"{where}: tasks.{dataset}")
+        validate.check_run(chosen, where)
     return chosen
 
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 
 from fedweave import data
-from fedweave.errors import choose, format_count, prefix_errors
+from fedweave.errors import choose, format_count, relocate
 from fedweave.files.atomic import write_atomic
 from fedweave.study import spec
 
@@ -31,7 +31,7 @@ def main(name: str) -> None:
     features, folder = paths.FEATURES / task.dataset, paths.PARTITIONS / name
     dataset = data.load_dataset(features)
     first, *other_splits = data.splits(task.partition)
-    with prefix_errors(f"params.yaml: tasks.{name}.", "partition."):
+    with relocate({"partition": f"params.yaml: tasks.{name}.partition"}):
         partition_ = data.partition(dataset, **first)
     data.save_partition(folder / "partition.npz", partition_)
     summary = data.describe(folder, dataset, partition_)

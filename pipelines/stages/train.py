@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fedweave.data import Dataset, Partition
 from fedweave.engine.records import Report
-from fedweave.errors import BadInput, Diverged, choose, prefix_errors
+from fedweave.errors import BadInput, Diverged, choose, relocate
 from fedweave.files.atomic import check_regular, check_writable
 from fedweave.runs import archive, repetition
 from fedweave.runs import checkpoints as checkpoint_files
@@ -65,7 +65,7 @@ def train(
         title: name of the run in the log.
         partition_code: the code that makes the partition, if the partition is not read from a file.
     """
-    with prefix_errors("params.yaml: ", "runs.", "tasks."):
+    with relocate({"runs": "params.yaml: runs", "tasks": "params.yaml: tasks"}):
         prepared = repetition.prepare(run, *inputs)
     parts = [run_digest(run), inputs_digest(run), *([digest(partition_code)] if partition_code else [])]
     checkpoints = paths.STATE / "checkpoints" / "-".join(parts)

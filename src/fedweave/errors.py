@@ -1,8 +1,9 @@
 """The exceptions that users see."""
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 MAX_SUGGESTIONS = 4  # names that a message suggests
 MAX_MESSAGE_LENGTH = 4000  # characters of a message
@@ -10,12 +11,37 @@ MAX_VALUE_LENGTH = 200  # characters of a value in a message
 
 
 class BadInput(ValueError):
-    """A wrong key, value or file: one line that names it, its value and how to fix it."""
+    """A wrong key, value or file: one line that names it, its value and how to fix it.
 
-    def __init__(self, message: str) -> None:
+    Attributes:
+        place: the address of what is wrong, such as "params.yaml: runs.a.train.lr", "methods" or a path. An error of
+            one text alone has that text as its place.
+        problem: the value, what is wrong with it, and the way out.
+    """
+
+    def __init__(self, place: str | Path, problem: str = "") -> None:
+        self.place, self.problem = str(place), problem
+        separator = ": " if self.place and problem and not self.place.endswith(" ") else ""
         # A quoted error of a library may have several lines, and a path thousands of characters.
-        words = (_shorten(word, MAX_VALUE_LENGTH) for word in message.split())
+        words = (_shorten(word, MAX_VALUE_LENGTH) for word in f"{place}{separator}{problem}".split())
         super().__init__(_shorten(" ".join(words), MAX_MESSAGE_LENGTH))
+
+    def move(self, places: Mapping[str, str]) -> "BadInput":
+        """This error as a surface shows it that has other places, such as options of a command for keys of a file.
+
+        Args:
+            places: beginning of a place -> the beginning that replaces it. The longest one counts, and "" is the
+                beginning of every place. What follows keeps its dot or colon, except after nothing and after a space.
+
+        >>> str(BadInput("params.yaml: runs.a.train.lr", "-1 is too small").move({"params.yaml: runs.a": "--set "}))
+        '--set train.lr: -1 is too small'
+        """
+        for old in sorted(places, key=len, reverse=True):
+            rest = self.place[len(old) :]
+            if self.place.startswith(old) and (not old or rest[:1] in ("", ".", ":")):
+                new = places[old]
+                return type(self)(new + (rest.lstrip(".: ") if new[-1:] in ("", " ") else rest), self.problem)
+        return self
 
 
 class Busy(BadInput):
@@ -56,18 +82,27 @@ def _shorten(text: str, longest: int) -> str:
 
 
 @contextmanager
-def prefix_errors(prefix: str, *starts: str) -> Iterator[None]:
-    """Context in which messages of `BadInput` that begin with one of `starts` get a `prefix`, such as their file."""
+def relocate(places: Mapping[str, str]) -> Iterator[None]:
+    """Context in which every `BadInput` moves to its place in `places`; see `BadInput.move`."""
     try:
         yield
     except BadInput as error:
-        if str(error).startswith(starts):
-            raise BadInput(f"{prefix}{error}") from error
-        raise
+        moved = error.move(places)
+        if moved is error:
+            raise
+        raise moved from error
 
 
 class Diverged(RuntimeError):
-    """Training gave numbers that are not finite; the message names run, seed, round and how to avoid it."""
+    """Training gave numbers that are not finite; the message names run, seed, round and how to avoid it.
+
+    Attributes:
+        place, problem: as of `BadInput`; the problem is without the remedy.
+    """
+
+    def __init__(self, place: str, problem: str = "", remedy: str = "") -> None:
+        self.place, self.problem = place, problem
+        super().__init__(": ".join(filter(None, [place, "; ".join(filter(None, [problem, remedy]))])))
 
 
 def choose(value: str, choices: Iterable[str], key: str, command: str = "") -> str:
@@ -85,7 +120,7 @@ def choose(value: str, choices: Iterable[str], key: str, command: str = "") -> s
     hint = suggest(str(value), options, MAX_SUGGESTIONS if command else 1)
     is_long = command and len(options) > MAX_SUGGESTIONS
     rest = f"all {len(options)} are listed by: {command}" if is_long else f"choices: {', '.join(options) or 'none'}"
-    raise BadInput(f"{key}: {format_value(value)} is unknown; {hint}{rest}")
+    raise BadInput(key, f"{format_value(value)} is unknown; {hint}{rest}")
 
 
 def suggest(value: str, choices: Iterable[str], count: int = 1) -> str:

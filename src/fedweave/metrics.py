@@ -51,7 +51,7 @@ class Metric:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
-            raise BadInput(f"metric: {self.name!r} is not a name; use letters, digits, - and _, at most 50")
+            raise BadInput("metric", f"{self.name!r} is not a name; use letters, digits, - and _, at most 50")
         for kind in self.kinds:
             choose(kind, KINDS, f"metric {self.name}: kinds")
 
@@ -132,7 +132,7 @@ def check_fit(name: str, kind: str, where: str) -> Metric:
     entry = METRICS[choose(name, METRICS, where)]
     if kind not in entry.kinds:
         choices = ", ".join(sorted(other for other, one in METRICS.items() if kind in one.kinds))
-        raise BadInput(f"{where}: {name} does not fit {kind}; choices: {choices}")
+        raise BadInput(where, f"{name} does not fit {kind}; choices: {choices}")
     return entry
 
 
@@ -308,8 +308,9 @@ def parse_margin(value: object, where: str) -> Margin:
     if isinstance(value, str) and (match := SHARE_OF_MEAN.fullmatch(value.strip())):
         return Margin(share=float(match[1]) / 100)
     raise BadInput(
-        f"{where}: {format_value(value)} is not a margin; write a number in the unit of the score, such as 0.5, or a "
-        "share of the mean, such as '5 %'"
+        where,
+        f"{format_value(value)} is not a margin; write a number in the unit of the score, such as 0.5, or a "
+        "share of the mean, such as '5 %'",
     )
 
 

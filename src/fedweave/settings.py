@@ -240,7 +240,7 @@ class Setting:
             bounds = [b for b in self.bounds if (isinstance(number, str) if isinstance(b, Words) else is_number)]
             violated = [str(bound) for bound in bounds if not bound.admits(number)]
             if violated:
-                raise BadInput(f"{key}: {format_value(value)} is out of range; it must be {' and '.join(violated)}")
+                raise BadInput(key, f"{format_value(value)} is out of range; it must be {' and '.join(violated)}")
 
 
 @cache

@@ -23,8 +23,9 @@ def upload(value: float, size: int = 2, dtype: torch.dtype = torch.float32) -> d
     return {"w": torch.full((size,), value, dtype=dtype)}
 
 
-@pytest.mark.parametrize(("private", "rows"), [([0.0, NAN, 0.0, 0.0, 0.0, 0.0], [0, 3, 5]),
-                                               ([0.0, 0.0, 0.0, NAN, 0.0, 0.0], [0, 5])])  # fmt: skip
+@pytest.mark.parametrize(
+    ("private", "rows"), [([0.0, NAN, 0.0, 0.0, 0.0, 0.0], [0, 3, 5]), ([0.0, 0.0, 0.0, NAN, 0.0, 0.0], [0, 5])]
+)
 def test_accepted_rows_belong_to_their_senders(private: list[float], rows: list[int]) -> None:
     """One upload has another shape, one is not finite, one has another type, and one client has diverged."""
     sent = [upload(0.0), upload(1.0, size=3), upload(NAN), upload(3.0), upload(4.0, dtype=torch.float64), upload(5.0)]

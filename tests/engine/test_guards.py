@@ -289,7 +289,7 @@ def test_a_prepared_run_refuses_unknown_local_names(monkeypatch: pytest.MonkeyPa
 def test_all_methods_are_checked_before_the_first_one_trains(monkeypatch: pytest.MonkeyPatch) -> None:
     """A comparison ends within a second."""
     monkeypatch.setattr(METHODS["fedper"], "private", property(lambda self: ("fc1",)))
-    monkeypatch.setattr(build, "check_local_names", lambda method: None)
+    monkeypatch.setattr(build, "_prepare_split", lambda *_: pytest.fail("a run was prepared"))
     federation = fw.Federation.from_dataset("digits", "dirichlet", clients=3, beta=0.5)
     with pytest.raises(BadInput, match=r"FedPer\.private: 'fc1'"):
         fw.compare(federation, ["local", "fedper"], model="mlp", rounds=1, seeds=1)

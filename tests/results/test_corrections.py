@@ -142,9 +142,12 @@ def test_the_error_with_more_seeds_approaches_that_over_clients(rng: np.random.G
 # Where a test over clients alone, or one without moderation, made a false claim in a fifth to four fifths of studies,
 # and corners of the grid.
 CELLS = [
-    Cell(0.2, 2, 100, 6), Cell(0.35, 3, 100, 6, variances="factor 4"), Cell(0.7, 2, 20, 12, "heavy tails"),
-    Cell(0.0, 3, 10, 12, "skewed", "factor 4"), Cell(0.1, 5, 6, 6, "skewed"),
-]  # fmt: skip
+    Cell(0.2, 2, 100, 6),
+    Cell(0.35, 3, 100, 6, variances="factor 4"),
+    Cell(0.7, 2, 20, 12, "heavy tails"),
+    Cell(0.0, 3, 10, 12, "skewed", "factor 4"),
+    Cell(0.1, 5, 6, 6, "skewed"),
+]
 
 
 @pytest.mark.parametrize("cell", CELLS)

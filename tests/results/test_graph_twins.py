@@ -20,8 +20,13 @@ def spec(graph: str | None, lr: float = 0.1) -> dict:
 def study_and_tables(tmp_path_factory: pytest.TempPathFactory) -> tuple[results.Study, results.Tables]:
     """A method with its graph, with two controls, one of which has another learning rate, and one without a graph."""
     folder = study(tmp_path_factory.mktemp("twins"))
-    runs = {"FedAGHN": spec("learned"), "FedAGHN [uniform]": spec("uniform"), "FedAGHN [shuffled]": spec("shuffled"),
-            "FedAGHN [slow]": spec("uniform", 0.01), "Local": spec(None)}  # fmt: skip
+    runs = {
+        "FedAGHN": spec("learned"),
+        "FedAGHN [uniform]": spec("uniform"),
+        "FedAGHN [shuffled]": spec("shuffled"),
+        "FedAGHN [slow]": spec("uniform", 0.01),
+        "Local": spec(None),
+    }
     for label, recorded in runs.items():
         path = write(folder, label=label, spec=recorded)
         if label == "FedAGHN":

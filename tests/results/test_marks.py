@@ -40,8 +40,10 @@ def test_gain_and_loss_follow_the_direction_of_the_metric(higher: bool, gain: fl
     scores = {"Local": [[1.0] * 5] * 2, "a": [[2.0, 1.5, 0.5, 1.0, 3.0], [1.0, 1.5, 0.5, 1.0, np.nan]]}
     rows = [
         (name, seed, client, value)
-        for name, matrix in scores.items() for seed, row in enumerate(matrix) for client, value in enumerate(row)
-    ]  # fmt: skip
+        for name, matrix in scores.items()
+        for seed, row in enumerate(matrix)
+        for client, value in enumerate(row)
+    ]
     table = pd.DataFrame(rows, columns=["run", "seed", "client", "value"])
     runs: Any = [SimpleNamespace(name=n, label=n, has_splits=False, higher_is_better=higher) for n in scores]
     assert count_gains(runs, table) == {"a": {"gain": gain, "loss": loss, "clients": 4.0}}

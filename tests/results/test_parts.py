@@ -103,13 +103,16 @@ SHARED = [client // 4 for client in range(20)]  # one unit of two people each
 WORDS = {
     "Clients of one unit count as one: 20 clients, 10 units.": {"units": PEOPLE, "sharing": PAIRS},
     "Clients of one unit count as one: 7 clients, 5 units.": {
-        "units": PEOPLE, "sharing": PAIRS, "evaluated": [0, 1, 2, 3, 5, 8, 10]
+        "units": PEOPLE,
+        "sharing": PAIRS,
+        "evaluated": [0, 1, 2, 3, 5, 8, 10],
     },
     "Clients that share test nodes count as one: 20 clients, 5 parts.": {"sharing": SHARED},
     "Clients of one unit, or that share test nodes, count as one: 20 clients, 5 parts.": {
-        "units": PEOPLE, "sharing": SHARED
+        "units": PEOPLE,
+        "sharing": SHARED,
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("sentence", WORDS)
@@ -120,8 +123,9 @@ def test_the_sentence_counts_the_clients_with_a_score(
     made = study(tmp_path, **block)
     if "evaluated" in block:
         for run in made.runs:
-            run.evaluations.drop(index=run.evaluations.index[~run.evaluations["client"].isin(block["evaluated"])],
-                                 inplace=True)  # fmt: skip
+            run.evaluations.drop(
+                index=run.evaluations.index[~run.evaluations["client"].isin(block["evaluated"])], inplace=True
+            )
     assert sentence in counted(made)
     tables = results.compute_tables(made)
     leaderboard.print_boards(terminal.console(), made, tables)

@@ -218,9 +218,18 @@ def test_different_clients_cannot_be_paired() -> None:
 
 @pytest.mark.parametrize(
     ("seeds", "clients", "of_seeds", "of_rest"),
-    [(1, 6, 0.0, 0.0), (2, 20, 0.5, 0.5), (2, 100, 0.1, 1.0), (5, 6, 0.0, 0.2), (5, 10, 0.1, 0.5), (3, 20, 0.5, 0.5),
-     (5, 48, 0.5, 0.5), (3, 100, 0.1, 1.0), (3, 20, 0.0, 1.0)],
-)  # fmt: skip
+    [
+        (1, 6, 0.0, 0.0),
+        (2, 20, 0.5, 0.5),
+        (2, 100, 0.1, 1.0),
+        (5, 6, 0.0, 0.2),
+        (5, 10, 0.1, 0.5),
+        (3, 20, 0.5, 0.5),
+        (5, 48, 0.5, 0.5),
+        (3, 100, 0.1, 1.0),
+        (3, 20, 0.0, 1.0),
+    ],
+)
 def test_intervals_contain_the_true_mean(
     seeds: int, clients: int, of_seeds: float, of_rest: float, rng: np.random.Generator
 ) -> None:

@@ -43,10 +43,20 @@ def test_parts_are_the_connected_components(drawn: tuple[int, list[list[int]]]) 
 
 def prepared(partition: data.Partition, dataset: data.Dataset, **block: object) -> repetition.PreparedRun:
     """FedAvg on a partition that a task describes in its block."""
-    task = {"dataset": dataset.name, "setting": "own", "model": {"name": "gcn" if partition.nodes else "mlp"},
-            "train": TRAIN, "partition": block}  # fmt: skip
-    raw = {"study": "small", "seeds": [0, 1], "tasks": {"own": task}, "methods": {"fedavg": {}},
-           "runs": {"own-fedavg": {"task": "own", "method": "fedavg"}}}  # fmt: skip
+    task = {
+        "dataset": dataset.name,
+        "setting": "own",
+        "model": {"name": "gcn" if partition.nodes else "mlp"},
+        "train": TRAIN,
+        "partition": block,
+    }
+    raw = {
+        "study": "small",
+        "seeds": [0, 1],
+        "tasks": {"own": task},
+        "methods": {"fedavg": {}},
+        "runs": {"own-fedavg": {"task": "own", "method": "fedavg"}},
+    }
     return repetition.prepare(spec.parse(raw).run("own-fedavg"), dataset, partition)
 
 

@@ -188,9 +188,14 @@ def test_a_run_stores_diagnostics_graphs_groups_and_portrait(tmp_path: Path) -> 
     with (tmp_path / "diagnostics.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["name"] for row in rows} == {
-        "Dirichlet energy", "Dirichlet quotient", "sheaf energy", "self weight", "row entropy",
-        MEANING[VARIATION], MEANING[SIMILARITY],
-    }  # fmt: skip
+        "Dirichlet energy",
+        "Dirichlet quotient",
+        "sheaf energy",
+        "self weight",
+        "row entropy",
+        MEANING[VARIATION],
+        MEANING[SIMILARITY],
+    }
     assert [int(row["round"]) for row in rows if row["name"] == "sheaf energy"] == history.rounds == [3, 4, 5]
     with np.load(tmp_path / "collaboration-0.npz") as stored:
         assert stored["rounds"].tolist() == [3, 4, 5]

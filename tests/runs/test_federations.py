@@ -54,7 +54,7 @@ def test_balanced_weights_count_the_classes_that_a_client_has(kind: str) -> None
     y = getattr(federation, name)["y"].clone()
     (y[0] if kind == "nodes" else y)[first] = torch.arange(len(first)) % 2  # the first client lacks class 2
     federation = replace(federation, **{name: {**getattr(federation, name), "y": y}})
-    weights = federations.add_class_weights(federation, "balanced").own["class_weight"]
+    weights = federations.add_balanced_weights(federation).own["class_weight"]
     assert weights[0, 2] == 0
     for i, rows in enumerate(federation.train):
         labels = (y[i] if kind == "nodes" else y)[rows[rows >= 0]]

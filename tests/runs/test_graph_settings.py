@@ -10,7 +10,7 @@ import torch
 
 from fedweave.errors import BadInput
 from fedweave.runs import graph_controls, graph_files
-from fedweave.study import spec
+from fedweave.study import checks, spec
 from fedweave.study.spec import RunSpec
 
 N = tiny.CLIENTS
@@ -18,10 +18,20 @@ N = tiny.CLIENTS
 
 def run(graph: object, method: str = "fedaghn") -> RunSpec:
     """A run of a study with one method and one seed."""
-    task = {"dataset": "digits", "setting": "s", "partition": {"name": "iid", "clients": N, "seed": 0},
-            "model": {"name": "mlp"}, "train": {"rounds": 2, "lr": 0.1}}  # fmt: skip
-    raw = {"study": "s", "seeds": [7], "tasks": {"t": task}, "methods": {method: {}},
-           "runs": {"t-a": {"task": "t", "method": method, "set": {"graph": graph}}}}  # fmt: skip
+    task = {
+        "dataset": "digits",
+        "setting": "s",
+        "partition": {"name": "iid", "clients": N, "seed": 0},
+        "model": {"name": "mlp"},
+        "train": {"rounds": 2, "lr": 0.1},
+    }
+    raw = {
+        "study": "s",
+        "seeds": [7],
+        "tasks": {"t": task},
+        "methods": {method: {}},
+        "runs": {"t-a": {"task": "t", "method": method, "set": {"graph": graph}}},
+    }
     return spec.parse(raw).run("t-a")
 
 
@@ -92,9 +102,16 @@ def write_bad(folder: Path) -> None:
     square = np.full((N, N), 1 / N)
     layered = np.stack([square, square])
     layered[1, 2, 4] = np.nan
-    arrays = {"small": square[:-1, :-1], "layers": np.stack([square] * 3), "nan": layered,
-              "negative": square - np.eye(N), "empty": square * (np.arange(N) != 1)[:, None],
-              "objects": square.astype(object), "texts": np.full((N, N), "a"), "nothing": square[:0]}  # fmt: skip
+    arrays = {
+        "small": square[:-1, :-1],
+        "layers": np.stack([square] * 3),
+        "nan": layered,
+        "negative": square - np.eye(N),
+        "empty": square * (np.arange(N) != 1)[:, None],
+        "objects": square.astype(object),
+        "texts": np.full((N, N), "a"),
+        "nothing": square[:0],
+    }
     for name, array in arrays.items():
         np.save(f"{name}.npy", array)
     np.savetxt("row.csv", square[:1], delimiter=",")
@@ -146,4 +163,4 @@ def test_an_oracle_needs_groups_or_labels() -> None:
 def test_words_are_checked_with_the_study(method: str, word: str) -> None:
     """A method without a graph, a misspelt word and a replay of nothing are refused without data."""
     with pytest.raises(BadInput, match="graph"):
-        graph_controls.check_setting(run(word, method), "params.yaml: runs.t-a")
+        checks.check_graph(run(word, method), "params.yaml: runs.t-a")

@@ -38,10 +38,21 @@ def test_every_repetition_is_a_run_on_its_own_split(tmp_path: Path) -> None:
     scores = results.scores_by_method([both[name].run for name in ("fedavg_ft", "local")], results.clients(both.study))
     labels = tuple(scores)
     assert both.test("fedavg_ft", "local").p == statistics.compare_pairs(scores, [labels], True)[0].p
-    task = {"dataset": "digits", "setting": "own", "normalize": "unit", "model": {"name": "mlp"}, "train": TRAIN,
-            "partition": {**BLOCK, "seeds": SPLITS}}  # fmt: skip
-    raw = {"study": "comparison", "seeds": SEEDS, "tasks": {"digits": task}, "methods": {"fedavg_ft": {}},
-           "runs": {"digits-fedavg_ft": {"task": "digits", "method": "fedavg_ft"}}}  # fmt: skip
+    task = {
+        "dataset": "digits",
+        "setting": "own",
+        "normalize": "unit",
+        "model": {"name": "mlp"},
+        "train": TRAIN,
+        "partition": {**BLOCK, "seeds": SPLITS},
+    }
+    raw = {
+        "study": "comparison",
+        "seeds": SEEDS,
+        "tasks": {"digits": task},
+        "methods": {"fedavg_ft": {}},
+        "runs": {"digits-fedavg_ft": {"task": "digits", "method": "fedavg_ft"}},
+    }
     run = validate.check(spec.parse(raw)).run("digits-fedavg_ft")
     dataset = data.load("digits", tmp_path)
     bench = repetition.prepare(run, dataset, data.partition(dataset, **data.splits(run.task.partition)[0]))
@@ -58,8 +69,13 @@ def test_the_stage_records_the_digest_of_every_split(tmp_path: Path, monkeypatch
     data.save_dataset(Path("data/features/digits"), dataset)
     block = {**BLOCK, "seeds": SPLITS}
     task = {"dataset": "digits", "setting": "own", "model": {"name": "mlp"}, "train": TRAIN, "partition": block}
-    raw = {"study": "small", "seeds": SEEDS, "tasks": {"own": task}, "methods": {"local": {}},
-           "runs": {"own-local": {"task": "own", "method": "local"}}}  # fmt: skip
+    raw = {
+        "study": "small",
+        "seeds": SEEDS,
+        "tasks": {"own": task},
+        "methods": {"local": {}},
+        "runs": {"own-local": {"task": "own", "method": "local"}},
+    }
     Path("params.yaml").write_text(json.dumps(raw))
     stage.main("own")
     facts = json.loads(Path("data/partitions/own/dataset.json").read_text())

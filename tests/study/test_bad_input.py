@@ -3,6 +3,7 @@
 import copy
 import itertools
 import os
+import pickle
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -13,7 +14,7 @@ import torch
 from dvc.utils.serialize import parse_yaml
 
 from fedweave import data
-from fedweave.errors import BadInput, choose
+from fedweave.errors import BadInput, Busy, Diverged, choose, relocate
 from fedweave.methods import METHODS
 from fedweave.pipelines.commands import main, single_run, studies
 from fedweave.runs import repetition, tasks
@@ -101,11 +102,19 @@ def test_models_that_do_not_fit_the_data_are_refused(
     assert_mismatch_refused(content, task, name, words)
 
 
-@pytest.mark.parametrize(("task", "name", "setting", "words"), [
-    ("graph", "digits-graph", {"augment": 2}, ["tasks.graph.train.augment", "2 pixels", "digits-graph has no images"]),
-    ("digits", "digits", {"augment": 8}, ["tasks.digits.train.augment", "8 pixels", "images of 8 x 8"]),
-    ("graph", "digits-graph", {"precision": "bfloat16"}, ["tasks.graph.train.precision", "'bfloat16'", "tf32"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("task", "name", "setting", "words"),
+    [
+        (
+            "graph",
+            "digits-graph",
+            {"augment": 2},
+            ["tasks.graph.train.augment", "2 pixels", "digits-graph has no images"],
+        ),
+        ("digits", "digits", {"augment": 8}, ["tasks.digits.train.augment", "8 pixels", "images of 8 x 8"]),
+        ("graph", "digits-graph", {"precision": "bfloat16"}, ["tasks.graph.train.precision", "'bfloat16'", "tf32"]),
+    ],
+)
 def test_training_that_does_not_fit_the_data_is_refused(
     task: str, name: str, setting: dict[str, Any], words: list[str]
 ) -> None:
@@ -251,11 +260,14 @@ def test_settings_that_override_each_other_are_refused(settings: dict[str, Any])
         validate.check(spec.parse(content))
 
 
-@pytest.mark.parametrize(("typed", "suggestion"), [
-    ("avg", "did you mean 'fedavg' or 'fedavg_ft' or 'fedavgm' or 'perfedavg'?"),
-    ("AVG_ft", "did you mean 'fedavg_ft'?"),
-    ("e", "is unknown; choices"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("typed", "suggestion"),
+    [
+        ("avg", "did you mean 'fedavg' or 'fedavg_ft' or 'fedavgm' or 'perfedavg'?"),
+        ("AVG_ft", "did you mean 'fedavg_ft'?"),
+        ("e", "is unknown; choices"),
+    ],
+)
 def test_names_that_contain_the_typed_word_are_suggested(typed: str, suggestion: str) -> None:
     """The most similar name is suggested too."""
     with pytest.raises(BadInput) as caught:
@@ -338,3 +350,40 @@ def test_an_unknown_study_names_the_most_similar_one_and_the_command() -> None:
 def test_a_few_names_are_all_in_the_message() -> None:
     with pytest.raises(BadInput, match=r"^study: 'quick' is unknown; choices: first$"):
         choose("quick", ["first"], "study", "fedweave list studies")
+
+
+# place, places of a surface -> what it shows of a problem there.
+MOVES = {
+    "a key is an option": ("params.yaml: runs.a.train.lr", {"params.yaml: runs.a": "--set "}, "--set train.lr: is bad"),
+    "a run is an option": ("params.yaml: runs.a", {"params.yaml: runs.a": "--set "}, "--set is bad"),
+    "names that begin alike": ("runs.ab.lr", {"runs.a": "other"}, "runs.ab.lr: is bad"),
+    "the longest one counts": (
+        "f(): runs.a.train.lr",
+        {"f(): runs.a": "a", "f(): runs.a.train": "f()"},
+        "f().lr: is bad",
+    ),
+    "nothing before it": ("compare(): lr", {"compare()": ""}, "lr: is bad"),
+    "a file before it": ("time", {"time": "a.csv: time"}, "a.csv: time: is bad"),
+    "every place": ("partition.seed", {"": "ablate.b."}, "ablate.b.partition.seed: is bad"),
+    "every other place": ("params.yaml: seeds", {"": "ablate.b.", "params.yaml": "params.yaml"}, None),
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_a_surface_shows_an_error_at_its_own_place(name: str) -> None:
+    """The problem is not rewritten, also if it has the words of the place. A text without a place moves as well."""
+    place, places, shown = MOVES[name]
+    for error in (BadInput(place, "is bad"), Busy(f"{place}: is bad")):
+        with pytest.raises(type(error)) as caught, relocate(places):
+            raise error
+        assert type(caught.value) is type(error)
+        assert str(caught.value) == (shown or str(error))
+    problem = "needs runs.a and compare(): time"
+    assert BadInput("time", problem).move(MOVES["a file before it"][1]).problem == problem
+
+
+def test_the_data_of_an_error_survive_another_process() -> None:
+    """Searches and repetitions raise errors in processes of their own."""
+    for error in (BadInput("runs.a", "is bad"), Diverged("runs.a", "diverged", "lower train.lr")):
+        copied = pickle.loads(pickle.dumps(error))
+        assert (str(copied), copied.place, copied.problem) == (str(error), error.place, error.problem)

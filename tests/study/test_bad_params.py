@@ -192,12 +192,18 @@ def test_bad_configurations_are_refused(path: str, value: Any, words: list[str])
     assert len(str(caught.value)) < 1500
 
 
-@pytest.mark.parametrize(("method", "changes", "words"), [
-    ("fedamp", {}, ["train.bn_buffers average", "fedamp takes no mean", "fedavg"]),
-    ("fedavg", {"privacy": {"clip": 1.0, "noise": 1.0}},
-     ["train.bn_buffers average", "train.privacy", "leave one of them out"]),
-    ("local", None, ["train.bn_buffers average", "model mlp has no BatchNorm"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("method", "changes", "words"),
+    [
+        ("fedamp", {}, ["train.bn_buffers average", "fedamp takes no mean", "fedavg"]),
+        (
+            "fedavg",
+            {"privacy": {"clip": 1.0, "noise": 1.0}},
+            ["train.bn_buffers average", "train.privacy", "leave one of them out"],
+        ),
+        ("local", None, ["train.bn_buffers average", "model mlp has no BatchNorm"]),
+    ],
+)
 def test_statistics_that_cannot_be_averaged_are_refused(
     method: str, changes: dict[str, Any] | None, words: list[str]
 ) -> None:

@@ -345,6 +345,7 @@ def test_other_installed_packages_are_not_plug_ins(tmp_path: Path) -> None:
     (tmp_path / "alone.py").write_text("import numpy\nfrom mine.own import numpy\n")
     roots = [Root(tmp_path, frozenset({"mine"})), Root(tmp_path, frozenset({"alone"}))]
     assert {file.relative_to(tmp_path) for file in find_dependencies([tmp_path / "mine" / "own.py"], roots)} == {
-        Path("mine/own.py"), Path("mine/__init__.py"),
-    }  # fmt: skip
+        Path("mine/own.py"),
+        Path("mine/__init__.py"),
+    }
     assert "numpy" not in {file.parent.name for file in find_dependencies([tmp_path / "alone.py"], roots)}

@@ -65,8 +65,12 @@ def test_every_printed_column_has_a_study(paper: str) -> None:
     """Every printed column has a study to compare it with. Averages over columns, and stages of one run, need no study
     of their own.
     """
-    covered = {(r.table, r.dataset, r.setting.rpartition("/")[0] if "grouped" in r.setting else r.setting)
-               for name in NAMES for r in columns(name) if r.paper == paper}  # fmt: skip
+    covered = {
+        (r.table, r.dataset, r.setting.rpartition("/")[0] if "grouped" in r.setting else r.setting)
+        for name in NAMES
+        for r in columns(name)
+        if r.paper == paper
+    }
     printed = {
         (r.table, r.dataset, r.setting.rpartition("/")[0] if "grouped" in r.setting else r.setting)
         for r in published.rows(paper)

@@ -28,7 +28,9 @@ WRONG = {
     "text as a seed": (ROWS % "seeds: [a, 2, 3]", ["x.yaml: tasks.own.partition.seeds: 'a' must be an integer"]),
     "no seed": (ROWS % "split: null", ["tasks.own.partition.seed: missing; give a whole number, at least 0"]),
     "no clients": (
-        ROWS.replace("clients: 3, ", "") % "seed: 1", ["tasks.own.partition.clients: missing; give a whole number"]),
+        ROWS.replace("clients: 3, ", "") % "seed: 1",
+        ["tasks.own.partition.clients: missing; give a whole number"],
+    ),
     "model by its name": (DIGITS % ", model: mlp", ["digits.model: 'mlp' is not a mapping; write model: {name: mlp}"]),
     "number in quotes": (DIGITS % ", train: {lr: '0.1'}", ["train.lr: '0.1' is not a finite number; leave the quotes"]),
     "normalize": (DIGITS % ", normalize: {}", ["tasks.digits.normalize.name: missing; choices: none"]),
@@ -42,12 +44,14 @@ WRONG = {
     "space without trials": (DIGITS % "" + "tune: {spaces: {ditto: {lamda: {low: 1}}}}", ["spaces.ditto: 'lamda'"]),
     "space of an unused method": (DIGITS % "" + "tune: {spaces: {fedprox: {mu: 3}}}", ["spaces.fedprox.mu: 3 is no"]),
     "set of a run": (
-        "tasks: {digits: {methods: [ditto: {set: {lam: -1}}]}}", ["runs.digits-ditto.set.lam: -1 is out of range"]),
+        "tasks: {digits: {methods: [ditto: {set: {lam: -1}}]}}",
+        ["runs.digits-ditto.set.lam: -1 is out of range"],
+    ),
     "variant's setting": (VARIANT % "{lam: -1}", ["ablate.parts.one.lam: -1 is out of range"]),
     "variant's training": (VARIANT % "{train.rounds: -1}", ["ablate.parts.one.train.rounds: -1 is out of range"]),
     "variant's block": (VARIANT % "{train: 3}", ["ablate.parts.one: train: 3 is not a mapping"]),
     "variant's partition": (VARIANT % "{partition: 3}", ["x.yaml: ablate.parts.one.partition: 3 is not a mapping"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("text", "words"), WRONG.values(), ids=WRONG)

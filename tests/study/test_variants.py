@@ -31,11 +31,18 @@ def test_a_grid_has_every_combination_named_after_its_settings() -> None:
 @pytest.mark.parametrize(
     "block",
     [
-        None, {}, {"run": "r"}, {"grid": {"k": [1, 2]}}, {"run": "r", "grid": {}}, {"run": "r", "grid": {"k": [1]}},
-        {"run": "r", "grid": {"k": 3}}, {"run": "r", "variants": {}}, {"run": "r", "variants": {"a": 1}},
+        None,
+        {},
+        {"run": "r"},
+        {"grid": {"k": [1, 2]}},
+        {"run": "r", "grid": {}},
+        {"run": "r", "grid": {"k": [1]}},
+        {"run": "r", "grid": {"k": 3}},
+        {"run": "r", "variants": {}},
+        {"run": "r", "variants": {"a": 1}},
         {"run": "r", "variants": {"a": {}}, "grid": {"k": [1, 2]}},
     ],
-)  # fmt: skip
+)
 def test_an_invalid_declaration_is_refused_in_one_line(block: Any) -> None:
     with pytest.raises(
         BadInput, match=r"^params.yaml: ablate.x.*give `run`, and either `variants`.*or `grid`"
@@ -78,10 +85,22 @@ def test_the_study_of_ablations_has_every_kind_and_can_be_run() -> None:
     settings = [variant for block in checked.ablate.values() for variant in block["variants"].values()]
     declared = [item for variant in settings for item in variant.items()]
     expected = [
-        ("p", "absent"), ("q", "absent"), ("p", "frozen"), ("tied", True), ("gnn", "gcn"), ("attention", "none"),
-        ("refresh", 0), ("depth", 8), ("k", 5), ("tau", 0.4), ("stalk", 2), ("train.participation", 0.2),
-        ("train.epochs", 4), ("partition.clients", 20), ("partition.beta", 0.1),
-    ]  # fmt: skip
+        ("p", "absent"),
+        ("q", "absent"),
+        ("p", "frozen"),
+        ("tied", True),
+        ("gnn", "gcn"),
+        ("attention", "none"),
+        ("refresh", 0),
+        ("depth", 8),
+        ("k", 5),
+        ("tau", 0.4),
+        ("stalk", 2),
+        ("train.participation", 0.2),
+        ("train.epochs", 4),
+        ("partition.clients", 20),
+        ("partition.beta", 0.1),
+    ]
     assert [item for item in expected if item not in declared] == []
     assert any(len(variant) > 1 for variant in settings)
 

@@ -226,21 +226,23 @@ def perform(
             bar.write(heading(plan.study, estimate(first, plan.study) * len(keys) / len(plan.study.runs)))
         best = tune_runs(plan, folder, bar.show_tuning)
         for key in keys:
+            run = plan.study.run(key, best[key])
             try:
-                _train_run(plan, plan.study.run(key, best[key]), folder, bar)
+                _train_run(plan, run, folder, bar)
             except Diverged as error:
                 # An earlier result of this name has other settings: it must not be taken for this one.
                 (folder / "runs" / key / "run.json").unlink(missing_ok=True)
-                diverged.append(error)
+                # Here, settings of the training are arguments and have no prefix.
+                shown = Diverged(key, error.problem, repetition.suggest_change(run, block=""))
+                shown.__cause__ = error
+                diverged.append(shown)
                 remaining.discard(key)
     finally:
         bar.close()
         torch.set_num_threads(threads)
-    # Here, settings of the training are arguments and have no prefix.
-    messages = [str(error).removeprefix("runs.").replace("train.", "") for error in diverged]
     if not remaining:
-        raise Diverged(messages[0]) from diverged[0]
-    return messages
+        raise diverged[0]
+    return [str(error) for error in diverged]
 
 
 def _train_run(plan: Plan, run: RunSpec, folder: Path, bar: ProgressBar) -> None:

@@ -12,7 +12,7 @@ from fedweave.comparison.central_control import add_control, check_units
 from fedweave.comparison.user_metrics import register_metric
 from fedweave.engine.executors import choose_device, choose_executor
 from fedweave.engine.protocol import Method
-from fedweave.errors import BadInput, choose, format_value
+from fedweave.errors import BadInput, choose, format_value, relocate
 from fedweave.methods import METHODS
 from fedweave.metrics import METRICS
 from fedweave.models import MODELS
@@ -120,14 +120,11 @@ def plan(
         "tune": _tuning_block(tune, used_seeds, {method for method, _ in entries.values()}),
     }
     inputs = Inputs(federation.dataset, federation.partition, adapter)
-    try:
+    with relocate(_places(federation, entries, title)):
         study = parse(as_python(raw), title)
         if adapter:
             _check_model(study, inputs, adapter)
         validate.check(study, title, partial(check_on_data, inputs=inputs))
-    except BadInput as error:
-        # Here nothing is read from a file: the wrong value is an argument.
-        raise BadInput(_rewrite_message(str(error), federation, raw["runs"], title)) from error
     return Plan(federation, study, inputs, title)
 
 
@@ -156,19 +153,15 @@ def _run_blocks(federation: Federation, entries: Mapping[str, tuple[str, dict[st
     return {"runs": runs, "methods": {method: {} for method, _ in entries.values()}}
 
 
-def _rewrite_message(message: str, federation: Federation, keys: Iterable[str], title: str) -> str:
-    """`message` with the name of the call or of its argument instead of the position in a file.
-
-    Args:
-        keys: of the runs; all of them have the same settings of training and evaluation.
-    """
-    message = message.removeprefix(f"{title}: ") if f"tasks.{federation.name}.metric: " in message else message
-    message = message.replace(f"tasks.{federation.name}.", "")
-    in_run = rf"{re.escape(title)}: runs\.\S+\.set\."  # before messages about settings that a method was given
-    message = re.sub(rf"({in_run})?params\.yaml: (methods|runs)\.", f"{title}: ", message)
-    for key in keys:
-        message = message.replace(f": {key}.train.", ": ").replace(f": {key}.evaluate.", ": evaluate.")
-    return message
+def _places(federation: Federation, entries: Mapping[str, tuple[str, Any]], title: str) -> dict[str, str]:
+    """For `relocate`: the arguments of the call in place of keys of a file. All runs have the same training."""
+    task, call = f"tasks.{federation.name}", f"{title}: "
+    places = {f"{call}methods": call, f"{call}{task}": call, f"{call}{task}.train": call, task: ""}
+    places[f"{call}{task}.metric"] = "metric"
+    for name, (method, _) in entries.items():
+        run = f"{call}runs.{federation.name}-{name}"
+        places |= {f"{run}.set": f"{call}{method}", f"{run}.train": call, f"{run}.evaluate": f"{call}evaluate"}
+    return places
 
 
 def resolve_methods(methods: Methods) -> dict[str, tuple[str, dict[str, Any]]]:

@@ -12,7 +12,7 @@ from fedweave.deployment.node import client_data, own_rows
 from fedweave.deployment.server.folders import lock_folder
 from fedweave.deployment.wire import roster
 from fedweave.deployment.wire import spec as specification
-from fedweave.errors import BadInput, format_count, prefix_errors
+from fedweave.errors import BadInput, format_count, relocate
 from fedweave.files.atomic import check_writable, user_errors, write_atomic
 
 
@@ -106,7 +106,7 @@ def make_keys(options: argparse.Namespace) -> None:
     from fedweave.deployment.flower import keys
 
     if not options.host and not options.node:
-        raise BadInput("keys: name a --host of the server, or a --node")
+        raise BadInput("keys", "name a --host of the server, or a --node")
     keys.check_hosts(options.host)
     keys.check_names(options.folder, options.node)
     if options.host:
@@ -124,8 +124,8 @@ def register(options: argparse.Namespace) -> None:
 
     if len(options.key) != len(options.client) or len({*options.client}) < len(options.client):
         raise BadInput(
-            f"register: {format_count(len(options.key), 'key')} for --client {options.client}; name "
-            "one client for each key"
+            "register",
+            f"{format_count(len(options.key), 'key')} for --client {options.client}; name one client for each key",
         )
     own_rows.check_client(min(options.client))
     node_keys.check_connection(options.connection)
@@ -163,7 +163,7 @@ def write_rows(options: argparse.Namespace) -> None:
     names = input_description.name_columns(spec.scaling)
     names += [options.label] if spec.data["targets"] is None else []
     table = user_files.read_table(options.file, names=names, encoding=encoding, labels=[options.label])
-    with prefix_errors(f"{options.file}: ", "time: "):
+    with relocate({"time": f"{options.file}: time"}):
         file = own_rows.of_table(spec, table, options.label, options.client, options.time, shares)
     file.save(options.out)
     counts = ", ".join(f"{len(rows)} {part}" for part, rows in file.parts.items())
@@ -199,7 +199,7 @@ def run_node(options: argparse.Namespace) -> None:
     hashes = node_options.parse_hashes(options.spec)
     for path in (options.certificate, options.key):
         if not path.is_file():
-            raise BadInput(f"{path}: not found; the keys are made by: python -m fedweave.deployment keys")
+            raise BadInput(path, "not found; the keys are made by: python -m fedweave.deployment keys")
     node_options.check_data(options.data, hashes)
     check_files_of_node(options.key, options.certificate)
     require_flower()

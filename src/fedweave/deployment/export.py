@@ -152,7 +152,7 @@ def check_seed(run: RunSpec, seed: int | None) -> int:
         BadInput: it is none of the run's.
     """
     if seed is not None and seed not in run.seeds:
-        raise BadInput(f"seed: {seed} is none of the run's: {', '.join(map(str, run.seeds))}")
+        raise BadInput("seed", f"{seed} is none of the run's: {', '.join(map(str, run.seeds))}")
     return run.seeds[0] if seed is None else seed
 
 
@@ -163,14 +163,16 @@ def check_target(target: Path, data: Path | None = None) -> None:
         BadInput: naming the folder.
     """
     if target.exists() and (not target.is_dir() or (any(target.iterdir()) and not (target / PACKAGE).is_dir())):
-        raise BadInput(f"export: {target} is not an empty folder; choose another one")
+        raise BadInput("export", f"{target} is not an empty folder; choose another one")
     _probe(target)
     if data is None:
         return
     if data.resolve().is_relative_to(target.resolve()):
-        raise BadInput(f"export: {data} is inside of the app, which all hosts get; choose another folder for the data")
+        raise BadInput(
+            "export", f"{data} is inside of the app, which all hosts get; choose another folder for the data"
+        )
     if data.exists() and (not data.is_dir() or any(client_data.client_of(entry) is None for entry in data.iterdir())):
-        raise BadInput(f"export: {data} is not an empty folder; choose another one for the data")
+        raise BadInput("export", f"{data} is not an empty folder; choose another one for the data")
     _probe(data)
 
 

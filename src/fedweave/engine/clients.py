@@ -82,7 +82,7 @@ class Clients:
         for name, first in own.items():
             if not torch.equal(self.own[name], first.expand_as(self.own[name])):
                 raise BadInput(
-                    f"central: every client has its own {name}, so that rows cannot be pooled; leave central out"
+                    "central", f"every client has its own {name}, so that rows cannot be pooled; leave central out"
                 )
         if "class_weight" in self.own:
             classes = self.own["class_weight"].shape[1]
@@ -262,6 +262,4 @@ def check_clients(train: Sequence[np.ndarray], key: str) -> None:
     """
     for i, rows in enumerate(train):
         if len(rows) == 0:
-            raise BadInput(
-                f"{key}: client {i} has no training row; use fewer clients, another seed or a larger minimum"
-            )
+            raise BadInput(key, f"client {i} has no training row; use fewer clients, another seed or a larger minimum")

@@ -148,8 +148,9 @@ def halve(size: int) -> int:
     """
     if size == 1:
         raise BadInput(
-            "train.chunk: not even 1 client at a time fits into the GPU's memory; "
-            "lower train.batch_size, or set train.executor to loop or train.device to cpu"
+            "train.chunk",
+            "not even 1 client at a time fits into the GPU's memory; "
+            "lower train.batch_size, or set train.executor to loop or train.device to cpu",
         )
     return size // 2
 
@@ -162,7 +163,7 @@ def choose_device(name: str) -> str:
     """
     if name == "cuda" and not torch.cuda.is_available():
         raise BadInput(
-            "train.device: 'cuda' but no CUDA device is visible; use auto or cpu, or check CUDA_VISIBLE_DEVICES"
+            "train.device", "'cuda' but no CUDA device is visible; use auto or cpu, or check CUDA_VISIBLE_DEVICES"
         )
     return "cuda" if name == "cuda" or (name == "auto" and torch.cuda.is_available()) else "cpu"
 
@@ -200,8 +201,8 @@ def choose_executor(
 def _processes(device: str) -> Processes:
     if device != "cpu" or not forks.can_train_in_forks():
         raise BadInput(
-            "train.executor: 'processes' needs Linux and no visible GPU; use auto, or hide the GPU with an empty "
-            "CUDA_VISIBLE_DEVICES"
+            "train.executor",
+            "'processes' needs Linux and no visible GPU; use auto, or hide the GPU with an empty CUDA_VISIBLE_DEVICES",
         )
     return Processes()
 
@@ -219,7 +220,7 @@ def set_precision(device: str, tf32: bool = False) -> None:
         torch.backends.cudnn.deterministic = True
     elif tf32:
         raise BadInput(
-            "train.precision: 'tf32' exists on GPUs only, and train.device is the CPU; use bfloat16, or leave it out"
+            "train.precision", "'tf32' exists on GPUs only, and train.device is the CPU; use bfloat16, or leave it out"
         )
 
 

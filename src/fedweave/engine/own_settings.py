@@ -31,15 +31,15 @@ class NamedSettings:
         # Each class is a dataclass, which mypy does not know here.
         names = {field.name for field in fields(cls) if field.init}  # type: ignore[arg-type]
         if values:
-            raise BadInput(f"{cls.__name__}: {format_value(values[0])} has no name; {cls._own_names()}")
+            raise BadInput(cls.__name__, f"{format_value(values[0])} has no name; {cls._own_names()}")
         if unknown := [name for name in given if name not in names]:
             own = [setting.name for setting in cls.settings()]
             raise BadInput(
-                f"{cls.__name__}: {unknown[0]}={format_value(given[unknown[0]])}: unknown setting; "
-                f"{suggest(unknown[0], own)}{cls._own_names()}"
+                f"{cls.__name__}: {unknown[0]}={format_value(given[unknown[0]])}",
+                f"unknown setting; {suggest(unknown[0], own)}{cls._own_names()}",
             )
         if missing := [name for name in cls.required_settings() if name not in given]:
-            raise BadInput(f"{cls.__name__}: {missing[0]}: missing, and it has no default; {cls._own_names()}")
+            raise BadInput(f"{cls.__name__}: {missing[0]}", f"missing, and it has no default; {cls._own_names()}")
         return super().__new__(cls)
 
     def __getnewargs_ex__(self) -> tuple[tuple[()], dict[str, Any]]:

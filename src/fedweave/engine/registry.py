@@ -50,14 +50,15 @@ def _check_fields(cls: type[Method], where: str) -> None:
     if annotations and "__dataclass_params__" not in vars(cls):
         raise BadInput(f"{where} is not a frozen dataclass; add @dataclass(frozen=True, kw_only=True) below @fw.method")
     if taken := sorted(field.name for field in fields(Method) if field.name in annotations & {*vars(cls)}):
-        raise BadInput(f"{where}: {taken[0]} is set by the run; give the setting another name")
+        raise BadInput(where, f"{taken[0]} is set by the run; give the setting another name")
     if cls.point not in ("pre", "post"):
-        raise BadInput(f"{where}: point is {format_value(cls.point)}; choose 'pre' or 'post'")
+        raise BadInput(where, f"point is {format_value(cls.point)}; choose 'pre' or 'post'")
     for setting in describe(cls):
         if setting.default is REQUIRED:
             raise BadInput(
-                f"{where}: the setting {setting.name} has no default, from which a comparison starts; "
-                f"write {setting.name}: TYPE = DEFAULT"
+                where,
+                f"the setting {setting.name} has no default, from which a comparison starts; "
+                f"write {setting.name}: TYPE = DEFAULT",
             )
         if setting.name in annotations:
             setting.check_bounds(setting.default, f"{where}: the default of {setting.name}")

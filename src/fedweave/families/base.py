@@ -90,9 +90,10 @@ def check_shared_part(method: Method, model: str, where: str) -> None:
     """
     if not {*method.task.params} - {*method.local_names}:
         raise BadInput(
-            f"{where}: {method.label} keeps every parameter of the model {model} at the client, so that nothing is "
+            where,
+            f"{method.label} keeps every parameter of the model {model} at the client, so that nothing is "
             "shared and it trains as Local does; take a model with a layer below its head, such as mlp, or leave "
-            f"{method.label} out"
+            f"{method.label} out",
         )
 
 

@@ -68,8 +68,9 @@ def server_optimizer(rule: Choice | None, settings: Mapping[str, float | None], 
         if rule is None or name not in SETTINGS[rule]:
             readers = ", ".join(other for other, options in SETTINGS.items() if name in options)
             raise BadInput(
-                f"{where}.{name}: {value:g} is read by server_optimizer: {readers}, not by {rule or 'the mean'}; "
-                "set one of them, or leave it out"
+                f"{where}.{name}",
+                f"{value:g} is read by server_optimizer: {readers}, not by {rule or 'the mean'}; "
+                "set one of them, or leave it out",
             )
     return None if rule is None else solver(rule, **{**SETTINGS[rule], **given})
 

@@ -30,7 +30,7 @@ def parse(word: str, own_graphs: Collection[str], where: str) -> GraphSetting:
     if kind not in STORED:
         choose(word, forms, where)
     if not source:
-        raise BadInput(f"{where}: {word!r} names no {STORED[kind]}; write {kind}:<{STORED[kind]}>")
+        raise BadInput(where, f"{word!r} names no {STORED[kind]}; write {kind}:<{STORED[kind]}>")
     return GraphSetting(kind, source)
 
 

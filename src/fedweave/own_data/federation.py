@@ -11,7 +11,7 @@ import numpy as np
 from fedweave import data
 from fedweave.data import Dataset, Partition
 from fedweave.data.partitions.splits import PARTS
-from fedweave.errors import BadInput, format_count, format_value, prefix_errors
+from fedweave.errors import BadInput, format_count, format_value, relocate
 from fedweave.own_data import column_roles as columns
 from fedweave.own_data import contents, features, image_files, rows, user_files
 from fedweave.own_data import graphs as subgraphs
@@ -162,7 +162,7 @@ class Federation:
         if Path(path).suffix.lower() == user_files.ARRAYS:
             return cls(**rows.fields_from_named_arrays(user_files.read_arrays(path), client, label, arguments))
         table = columns.read_used_columns(path, client, label, arguments, encoding)
-        with prefix_errors(f"{path}: ", "time: "):
+        with relocate({"time": f"{path}: time"}):
             return cls.from_pandas(table, client=client, label=label, **arguments)
 
     @classmethod

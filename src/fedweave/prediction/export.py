@@ -91,8 +91,9 @@ def _export(run: Run, method: str, target: Path, predictor: Predictor, client: A
     program, reason = _export_program(predictor, spec, weights, position, about)
     if program is None and "code" in run.info["spec"]["task"]["model"]:
         raise BadInput(
-            f"export: PyTorch can make no program of {method} ({reason}), and its model has no name, by which "
-            "fedweave could run it; enter it with @fedweave.model"
+            "export",
+            f"PyTorch can make no program of {method} ({reason}), and its model has no name, by which "
+            "fedweave could run it; enter it with @fedweave.model",
         )
     check_writable(target)
     one_file = f"{CODE}/{MODULE}.py"  # the code of earlier versions
@@ -123,11 +124,11 @@ def _check_target(target: Path, identity: Mapping[str, str]) -> None:
         return
     about = target / exported_model.ABOUT
     if not about.is_file():
-        raise BadInput(f"export: {target} is not an empty folder; choose another one")
+        raise BadInput("export", f"{target} is not an empty folder; choose another one")
     stored = read(about, lambda file: dict(json.loads(file.read_text(encoding="utf-8"))), "choose an empty folder")
     if any(stored.get(key) != value for key, value in identity.items()):
         label, data, client = (stored.get(key) for key in ("method", "data", "client"))
-        raise BadInput(f"export: {target} holds the model of {client!r} ({label} on {data}); choose an empty folder")
+        raise BadInput("export", f"{target} holds the model of {client!r} ({label} on {data}); choose an empty folder")
 
 
 def flatten(model: Tree) -> tuple[dict[str, Tensor], Any]:

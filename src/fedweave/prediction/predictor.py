@@ -75,9 +75,10 @@ class Predictor:
         i = self.names.index(choose(str(client), self.names, "client"))
         if self.names[i] not in (stored := self.available):
             raise BadInput(
-                f"client: {client!r} is none of the {format_count(len(stored), 'client')} that were "
+                "client",
+                f"{client!r} is none of the {format_count(len(stored), 'client')} that were "
                 f"evaluated (such as {stored[0]!r}); "
-                "only these have stored models; train again with a larger evaluate.clients, or without it"
+                "only these have stored models; train again with a larger evaluate.clients, or without it",
             )
         return i
 
@@ -88,7 +89,7 @@ class Predictor:
             BadInput: the models forecast numbers.
         """
         if not self.about["classes"]:
-            raise BadInput("predict_proba: these models predict numbers, not classes; use predict")
+            raise BadInput("predict_proba", "these models predict numbers, not classes; use predict")
         return exported_model.as_labels(self.about["classes"], self.about.get("class_type", ""))
 
     def _encode_rows(self, x: Any, client: int) -> np.ndarray:
@@ -118,9 +119,10 @@ class Predictor:
         nodes = int(self.models.graphs[client][0][0].max()) + 1  # each has a loop
         if values.shape != (nodes, *self.about["stored"]):
             raise BadInput(
-                f"x: shape {[*values.shape]}, but the graph of {self.names[client]!r} has "
+                "x",
+                f"shape {[*values.shape]}, but the graph of {self.names[client]!r} has "
                 f"{format_count(nodes, 'node')} of "
-                f"{self.about['stored'][0]} values; give one row for each of its nodes"
+                f"{self.about['stored'][0]} values; give one row for each of its nodes",
             )
         data.check_finite(values, "x", "drop these rows, or fill them in")
         return values
@@ -131,8 +133,9 @@ class Predictor:
         window, span = layout["window"], layout["window"] + layout["horizon"]
         if windows.ndim != 3 or windows.shape[1:] != (span, 2):
             raise BadInput(
-                f"x: shape {[*windows.shape]}; give [M, {span}, 2], values and hours of {window} known steps and of "
-                f"{layout['horizon']} to be forecast, whose values are ignored"
+                "x",
+                f"shape {[*windows.shape]}; give [M, {span}, 2], values and hours of {window} known steps and of "
+                f"{layout['horizon']} to be forecast, whose values are ignored",
             )
         windows[:, window:, 0] = 0
         data.check_finite(windows, "x", "drop these windows, or fill them in")
@@ -153,16 +156,16 @@ def load_predictor(run: Run, names: tuple[str, ...], model: Any = None) -> Predi
     """
     if run.info.get("federation"):
         raise BadInput(
-            f"{run.folder}: is of a federation, whose models stay on the nodes; predict there: "
-            "python -m fedweave.deployment predict"
+            run.folder,
+            "is of a federation, whose models stay on the nodes; predict there: python -m fedweave.deployment predict",
         )
     if not any(run.folder.glob(serving.MODELS)):
         raise BadInput(
-            f"{run.folder}: no models are stored; train again with evaluate={{'models': True}}, which is the default"
+            run.folder, "no models are stored; train again with evaluate={'models': True}, which is the default"
         )
     plugins.load_if_missing(run.info["method"], METHODS)
     if run.info["method"] not in METHODS:
-        raise BadInput(f"predict: the method {run.info['method']!r} is not defined here; import the file that has it")
+        raise BadInput("predict", f"the method {run.info['method']!r} is not defined here; import the file that has it")
     about, graphs, _ = read_inputs(run)
     return build_predictor(run.info, about, run.folder, graphs, names, _build_adapter(run.info, about, model))
 
@@ -186,12 +189,14 @@ def _build_adapter(info: Mapping[str, Any], about: Mapping[str, Any], model: Any
     if "code" not in block:
         plugins.load_if_missing(block["name"], MODELS)
         if block["name"] not in MODELS:
-            raise BadInput(f"predict: the model {block['name']!r} is not defined here; import the file that has it")
+            raise BadInput("predict", f"the model {block['name']!r} is not defined here; import the file that has it")
         return None
     if isinstance(model, Adapter):
         return model
     if model is None:
-        raise BadInput(f"predict: the model {block['name']!r} is your own; pass the function that makes it: model=...")
+        raise BadInput(
+            "predict", f"the model {block['name']!r} is your own; pass the function that makes it: model=..."
+        )
     shape = tuple(about["shape"])
     outputs = len(about["offset"][0]) if about.get("offset") else len(about["classes"])
     adapter = adapt(model, shape, outputs, block["head"], len(shape) == 2)
@@ -202,7 +207,7 @@ def _build_adapter(info: Mapping[str, Any], about: Mapping[str, Any], model: Any
                 ": a module is known by the values that it starts with, which another process draws anew; give the "
                 f"function or class that made it, or train again with one, such as model={adapter.name}"
             )
-        raise BadInput(f"predict: model {adapter.name!r} is not the one that was trained{way}")
+        raise BadInput("predict", f"model {adapter.name!r} is not the one that was trained{way}")
     return adapter
 
 
@@ -236,8 +241,9 @@ def _read_project_inputs(run: Run) -> tuple[dict[str, Any], list[tuple[Tensor, T
             graphs = serving.normalise_graphs(partition.edges or (), map(len, partition.nodes or ()))
             return {**about, "name": dataset.name}, graphs, RunData(dataset, partition)
     raise BadInput(
-        f"{run.folder}: the data of task {run.task!r} are not there, whose scaling predictions need; "
-        "run in the project: dvc repro partition"
+        run.folder,
+        f"the data of task {run.task!r} are not there, whose scaling predictions need; "
+        "run in the project: dvc repro partition",
     )
 
 
@@ -266,8 +272,9 @@ def select_own_rows(run: Run, rows: Any, client: str) -> Any:
     own = rows[~exported_model.other_clients(rows[column], client)]
     if not len(own):
         raise BadInput(
-            f"table: column {column!r} has no row of {client!r}, but of such as {str(rows[column].iloc[0])!r}; "
-            "leave the column out, and the model predicts all rows"
+            "table",
+            f"column {column!r} has no row of {client!r}, but of such as {str(rows[column].iloc[0])!r}; "
+            "leave the column out, and the model predicts all rows",
         )
     return own
 
@@ -277,7 +284,7 @@ def _as_floats(x: Any) -> np.ndarray:
     try:
         return _as_array(x).astype(np.float32)
     except (ValueError, TypeError) as error:
-        raise BadInput(f"x: holds values that are not numbers ({error}); give rows of numbers") from error
+        raise BadInput("x", f"holds values that are not numbers ({error}); give rows of numbers") from error
 
 
 def _check_shape(values: np.ndarray, shape: tuple[int, ...], name: str) -> None:
@@ -285,7 +292,7 @@ def _check_shape(values: np.ndarray, shape: tuple[int, ...], name: str) -> None:
         axes = ", ".join(map(str, shape))
         single = values.shape == shape
         way = f"one row is x[None], of shape [1, {axes}]" if single else f"give rows [M, {axes}]"
-        raise BadInput(f"x: shape {[*values.shape]}, but {name} has rows of shape [{axes}]; {way}")
+        raise BadInput("x", f"shape {[*values.shape]}, but {name} has rows of shape [{axes}]; {way}")
 
 
 def client_names(info: Mapping[str, Any]) -> tuple[str, ...]:

@@ -121,9 +121,21 @@ def fit(values: Floats, pairs: NDArray[np.int64]) -> PairedModel:
     weight = round(prior_freedom)
     moderated = (weight * prior + (seeds - 1) * own) / (weight + seeds - 1) if seeds > 1 else own
     return PairedModel(
-        scores, pairs, seeds, clients, mean, between_clients, np.where(varies, moderated, 0.0), own, rest,
-        float(weight), prior, methods, varies, squares <= seeds * clients * rounding**2,
-    )  # fmt: skip
+        scores,
+        pairs,
+        seeds,
+        clients,
+        mean,
+        between_clients,
+        np.where(varies, moderated, 0.0),
+        own,
+        rest,
+        float(weight),
+        prior,
+        methods,
+        varies,
+        squares <= seeds * clients * rounding**2,
+    )
 
 
 def _seed_squares(values: Floats) -> tuple[Floats, Floats]:

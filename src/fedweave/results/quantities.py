@@ -208,8 +208,12 @@ def _traffic(run: Run) -> Iterable[dict[str, Any]]:
         return
     totals = run.rounds.assign(updates=_updates(run)).groupby("seed")[["bytes_up", "bytes_down", "updates"]].sum()
     values = CLIENT_ROUNDS * (totals["bytes_up"] + totals["bytes_down"]) / totals["updates"] / MIB
-    yield {"quantity": "comm_cost_MB", "round": run.trained_rounds, **_summarise_seeds(values.tolist()),
-           "printed": _printed_value(run.reference, "comm_cost_MB", [run.printed_label])}  # fmt: skip
+    yield {
+        "quantity": "comm_cost_MB",
+        "round": run.trained_rounds,
+        **_summarise_seeds(values.tolist()),
+        "printed": _printed_value(run.reference, "comm_cost_MB", [run.printed_label]),
+    }
 
 
 def _updates(run: Run) -> np.ndarray:

@@ -23,8 +23,12 @@ BETTER, WORSE, EQUIVALENT, OPEN = "better", "worse", "equivalent", "open"
 OPPOSITE = {BETTER: WORSE, WORSE: BETTER}
 # What a comparison is over.
 SEEDS_AND_CLIENTS, CLIENTS, ONE_SEED, FEW_CLIENTS, NOT_COMPARED = (
-    "seeds and clients", "clients", "one seed", "too few clients", "no common scores",
-)  # fmt: skip
+    "seeds and clients",
+    "clients",
+    "one seed",
+    "too few clients",
+    "no common scores",
+)
 
 
 @dataclass(frozen=True)
@@ -65,9 +69,14 @@ class TestedPair:
     def swap(self) -> "TestedPair":
         """The same test from the side of `other`."""
         return replace(
-            self, method=self.other, other=self.method, difference=-self.difference, low=-self.high, high=-self.low,
+            self,
+            method=self.other,
+            other=self.method,
+            difference=-self.difference,
+            low=-self.high,
+            high=-self.low,
             verdict=OPPOSITE.get(self.verdict, self.verdict),
-        )  # fmt: skip
+        )
 
 
 def holm(p: ArrayLike) -> np.ndarray:

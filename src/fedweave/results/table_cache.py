@@ -14,9 +14,25 @@ from fedweave.results.tables import COLUMNS, FILES, Tables, compute_tables
 REEVALUATE_HINT = "make it again with: dvc repro evaluate"
 # Columns of names, which are text even where they look like numbers or are empty.
 TEXT_COLUMNS = (
-    "run", "task", "dataset", "setting", "method", "name", "other", "verdict", "over", "mark",
-    *map(control_column, CONTROLS), "quantity", "part", "stage", "table", "cohort", "control", "kind",
-)  # fmt: skip
+    "run",
+    "task",
+    "dataset",
+    "setting",
+    "method",
+    "name",
+    "other",
+    "verdict",
+    "over",
+    "mark",
+    *map(control_column, CONTROLS),
+    "quantity",
+    "part",
+    "stage",
+    "table",
+    "cohort",
+    "control",
+    "kind",
+)
 # Field of `Tables` -> columns without which the file is of an older version.
 REQUIRED_COLUMNS = {
     "board": COLUMNS,

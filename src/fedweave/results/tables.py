@@ -26,16 +26,47 @@ from fedweave.results.selection import clients, progress, score_matrix
 from fedweave.runs import selection
 
 COLUMNS = [
-    "study", "dataset", "setting", "method", "metric", "mean", "std", "seeds",
-    "pooled", "client_std", "worst10", "low", "high", "mark", *map(control_column, CONTROLS), "gain", "loss", "clients",
-    "pre", "post", "best_round", "at_last", *quality.MEANING,
-    "bytes_up", "bytes_down", "seconds", "published_mean", "published_std",
-]  # fmt: skip
+    "study",
+    "dataset",
+    "setting",
+    "method",
+    "metric",
+    "mean",
+    "std",
+    "seeds",
+    "pooled",
+    "client_std",
+    "worst10",
+    "low",
+    "high",
+    "mark",
+    *map(control_column, CONTROLS),
+    "gain",
+    "loss",
+    "clients",
+    "pre",
+    "post",
+    "best_round",
+    "at_last",
+    *quality.MEANING,
+    "bytes_up",
+    "bytes_down",
+    "seconds",
+    "published_mean",
+    "published_std",
+]
 # Field of `Tables` -> name of its file.
 FILES = {
-    "board": "leaderboard", "clients": "clients", "curves": "curves", "significance": "significance",
-    "ranks": "ranks", "leaky": selection.LEAKY, "measures": "measures", "cohorts": "cohorts", "controls": "controls",
-}  # fmt: skip
+    "board": "leaderboard",
+    "clients": "clients",
+    "curves": "curves",
+    "significance": "significance",
+    "ranks": "ranks",
+    "leaky": selection.LEAKY,
+    "measures": "measures",
+    "cohorts": "cohorts",
+    "controls": "controls",
+}
 
 
 class Tables(NamedTuple):
@@ -91,9 +122,14 @@ def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
         order = -1.0 if run.higher_is_better else 1.0
         low, high = clip(run.info["metric"], interval(scores[run.task][run.label]))
         about = {
-            "study": study.name, **_score(run, table), "low": low, "high": high,
-            **points(run, table), **progress(run), **gain_counts.get(run.name, {}),
-        }  # fmt: skip
+            "study": study.name,
+            **_score(run, table),
+            "low": low,
+            "high": high,
+            **points(run, table),
+            **progress(run),
+            **gain_counts.get(run.name, {}),
+        }
         rows.append(
             {**about, **run.totals.to_dict(), **printed_numbers, "order": order, "last": run.label in last[run.task]}
         )
@@ -221,9 +257,16 @@ def compute_tables(study: Study, partitions: Path | None = None) -> Tables:
     tests = significance(study, table)
     quantities = measures(study, table, partitions)
     return Tables(
-        add_graph_quality(add_marks(board(study, table), tests), quantities), table, curves(study), tests,
-        ranks(study, table), leaky_scores(study), quantities, cohorts(study, table), controls(study),
-    )  # fmt: skip
+        add_graph_quality(add_marks(board(study, table), tests), quantities),
+        table,
+        curves(study),
+        tests,
+        ranks(study, table),
+        leaky_scores(study),
+        quantities,
+        cohorts(study, table),
+        controls(study),
+    )
 
 
 def add_graph_quality(board: pd.DataFrame, measures: pd.DataFrame) -> pd.DataFrame:

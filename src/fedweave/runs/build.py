@@ -29,7 +29,7 @@ from fedweave.registry import users_file
 from fedweave.runs import federations, graph_controls, row_checks, tasks
 from fedweave.runs.inputs import Inputs
 from fedweave.study import checks, objects
-from fedweave.study.spec import PARAMS, RunSpec, file_of
+from fedweave.study.spec import PARAMS, RunSpec
 
 CHECKED_ROWS = 8  # on which a user's model is checked
 LARGE_TABLE = 2**31  # bytes of the models of all clients above which their tables are stored in files
@@ -130,16 +130,16 @@ def prepare(
     return replace(first, split=lambda seed: prepare_split(run.seeds.index(seed) if seed in run.seeds else 0))
 
 
-def build_method(run: RunSpec, inputs: Inputs, where: str, file: str = str(PARAMS)) -> Method:
-    """The method of `run` with its task, on the data of `inputs`.
+def build_method(run: RunSpec, inputs: Inputs, where: str = str(PARAMS)) -> Method:
+    """The method of `run` with its task, on the data of `inputs`; `where` is as in `objects.build_method`.
 
     Raises:
-        BadInput: model, method or settings do not fit the data, or each other; `where` is the place of the run.
+        BadInput: model, method or settings do not fit the data, or each other.
     """
     task = tasks.build_task(run, inputs.dataset, inputs.partition, model=inputs.model)
-    method = objects.build_method(run, task, file)
+    method = objects.build_method(run, task, where)
     check_local_names(method)
-    check_shared_part(method, run.task.model["name"], where)
+    check_shared_part(method, run.task.model["name"], f"{where}: runs.{run.key}")
     return method
 
 
@@ -153,7 +153,7 @@ def check_on_data(run: RunSpec, where: str, inputs: Inputs) -> None:
     checks.check_budget(run, place, inputs.partition.clients)
     checks.check_graph(run, place)
     graph_controls.check_given_graph(run, inputs.partition, place)
-    method = build_method(run, inputs, place, file_of(where))
+    method = build_method(run, inputs, where)
     row_checks.check_metric(run, inputs.dataset, inputs.partition)
     checks.check_method(run, method, place, method.task.capabilities)
 
@@ -161,7 +161,7 @@ def check_on_data(run: RunSpec, where: str, inputs: Inputs) -> None:
 def _prepare_split(run: RunSpec, inputs: Inputs, evaluated: Tensor | None, device: str) -> PreparedRun:
     """The objects of `run` on one split; `evaluated` are the clients that are evaluated, bool [N], or None for all."""
     dataset, partition, place = inputs.dataset, inputs.partition, f"runs.{run.key}"
-    method = build_method(run, inputs, place)
+    method = build_method(run, inputs)
     settings, point = objects.build_settings(run), objects.evaluation_point(run)
     checks.check_budget(run, place, partition.clients)
 
@@ -215,9 +215,10 @@ def check_memory(prepared: PreparedRun) -> None:
     size = 3 * 4 * parameter_count(prepared.method.task.template)
     if count * size > memory:
         raise BadInput(
-            f"runs.{prepared.run.key}: evaluate.clients: {count} clients are evaluated at once, whose models need "
+            f"runs.{prepared.run.key}: evaluate.clients",
+            f"{count} clients are evaluated at once, whose models need "
             f"{count * size / 2**30:.0f} GiB of the machine's {memory / 2**30:.0f}; evaluate a sample of up to "
-            f"{memory // size // 2} clients, as evaluate: {{clients: 100}}"
+            f"{memory // size // 2} clients, as evaluate: {{clients: 100}}",
         )
 
 

@@ -105,8 +105,9 @@ def restore(
             continue
         if actual != (expected := [VERSION, prepared.run.fingerprint(), seed]):
             raise BadInput(
-                f"{path}: is of (version, specification, seed) {actual}, not {expected}; "
-                "delete it to start this repetition again"
+                f"{path}",
+                f"is of (version, specification, seed) {actual}, not {expected}; "
+                "delete it to start this repetition again",
             )
         if tables is None:
             state = tables_to_tensors(state)
@@ -117,7 +118,7 @@ def restore(
         )
         return State(*state_on_device), History.from_plain(content["history"])
     if files:
-        raise BadInput(f"{files[0]}: not a readable checkpoint ({reason}); delete it to start this repetition again")
+        raise BadInput(f"{files[0]}", f"not a readable checkpoint ({reason}); delete it to start this repetition again")
     return None, History()
 
 

@@ -77,5 +77,5 @@ def _build_oracle_graph(method: Method, federation: Clients, where: str) -> torc
     if federation.group is not None:
         return group_graph(federation.group.cpu().numpy())
     if method.task.targets_are != "classes" or federation.divergence is None:
-        raise BadInput(f"{where}: the task has neither groups of clients nor labels; use uniform, self or shuffled")
+        raise BadInput(where, "the task has neither groups of clients nor labels; use uniform, self or shuffled")
     return similarity_graph(federation.divergence.cpu().numpy())

@@ -33,7 +33,7 @@ def read_stored(
         BadInput: a file or run that is missing, damaged, or does not fit.
     """
     if setting.source.startswith("~"):
-        raise BadInput(f"{where}: ~ is not read as the home folder here; write the whole path, which begins with /")
+        raise BadInput(where, "~ is not read as the home folder here; write the whole path, which begins with /")
     if setting.kind == "given":
         return {None: _normalise_weights(_read_given(Path(setting.source), names, where), layers, clients, where)}
     files = _find_recorded_files(run, setting.source, where)
@@ -55,9 +55,9 @@ def files_of(run: RunSpec) -> tuple[Path, ...]:
 
 def _read_given(path: Path, clients: Sequence[str], where: str) -> Mapping[str, np.ndarray]:
     if path.suffix not in READERS:
-        raise BadInput(f"{where}: a file of another format; use {FORMATS}")
+        raise BadInput(where, f"a file of another format; use {FORMATS}")
     if not path.is_file():
-        raise BadInput(f"{where}: there is no such file at {path.absolute()}; write its path from the current folder")
+        raise BadInput(where, f"there is no such file at {path.absolute()}; write its path from the current folder")
     if path.suffix == ".csv":
         return {"weights": _read_table(path, clients, where)}
     return _read_arrays(path, where, "it must hold numbers only, no texts or objects")
@@ -78,9 +78,9 @@ def _read_arrays(path: Path, where: str, way: str) -> Mapping[str, Any]:
     except Exception as error:  # each format has many exceptions for damaged files
         # without the row, as numpy counts rows from 0 or 1 and does not count comments
         reason = (str(error).splitlines() or [type(error).__name__])[0].partition(" at row ")[0]
-        raise BadInput(f"{where}: damaged, or no matrix ({reason}); {way}") from error
+        raise BadInput(where, f"damaged, or no matrix ({reason}); {way}") from error
     if "weights" not in arrays:
-        raise BadInput(f"{where}: it has no array `weights` but {', '.join(sorted(arrays)) or 'none'}; {way}")
+        raise BadInput(where, f"it has no array `weights` but {', '.join(sorted(arrays)) or 'none'}; {way}")
     return arrays
 
 
@@ -96,11 +96,11 @@ def _find_recorded_files(run: RunSpec, source: str, where: str) -> dict[int, Pat
     folder = _find_folder(run, source)
     if not (folder / "run.json").is_file():
         way = "name a run of this study, STUDY/RUN, or the path of a run's folder"
-        raise BadInput(f"{where}: {folder} holds no finished run; train it first, or {way}")
+        raise BadInput(where, f"{folder} holds no finished run; train it first, or {way}")
     files = {int(path.stem.rpartition("-")[2]): path for path in sorted(folder.glob("collaboration-*.npz"))}
     if missing := sorted({*run.seeds} - {*files}):
         reason = f"graphs of the seeds {', '.join(map(str, files))} only" if files else "no collaboration graph"
-        raise BadInput(f"{where}: {folder} has {reason}, and this study has seed {missing[0]}")
+        raise BadInput(where, f"{folder} has {reason}, and this study has seed {missing[0]}")
     return files
 
 
@@ -123,25 +123,25 @@ def _normalise_weights(arrays: Mapping[str, Any], layers: int | None, clients: i
 
 def _check_shape(weights: np.ndarray, layers: int | None, clients: int, where: str) -> None:
     if not weights.size:
-        raise BadInput(f"{where}: the file is empty; write a row of {clients} weights for each of {clients} clients")
+        raise BadInput(where, f"the file is empty; write a row of {clients} weights for each of {clients} clients")
     is_square = 2 <= weights.ndim <= 4 and weights.shape[-2:] == (clients, clients)
     if not is_square or (weights.ndim > 2 and layers is not None and weights.shape[-3] not in (1, layers)):
         layered = f"[{'layers' if layers is None else layers}, {clients}, {clients}]"
         raise BadInput(
-            f"{where}: its weights are {list(weights.shape)}, and this run needs [{clients}, {clients}] or {layered}"
+            where, f"its weights are {list(weights.shape)}, and this run needs [{clients}, {clients}] or {layered}"
         )
 
 
 def _check_weights(weights: np.ndarray, where: str, names: Sequence[str] = ()) -> None:
     """Refuse weights that cannot be shares; the message names the first one."""
     if weights.dtype.kind not in "fiub":
-        raise BadInput(f"{where}: its weights are of the type {weights.dtype}; they must be numbers, at least 0")
+        raise BadInput(where, f"its weights are of the type {weights.dtype}; they must be numbers, at least 0")
     labels = [*map(format_value, names)] or range(1, weights.shape[-1] + 1)
     if (bad := np.argwhere(~(np.isfinite(weights) & (weights >= 0)))).size:
         *matrix, row, column = bad[0]
         place = f"row {labels[row]}, column {labels[column]}" + (f" of matrix {matrix[-1] + 1}" if matrix else "")
-        raise BadInput(f"{where}: {place} is {weights[tuple(bad[0])]}; weights are finite numbers, at least 0")
+        raise BadInput(where, f"{place} is {weights[tuple(bad[0])]}; weights are finite numbers, at least 0")
     if (empty := np.argwhere(~(weights > 0).any(-1))).size:
         client = empty[0, -1]
         row = labels[client] if names else f"{client + 1} (client {client})"
-        raise BadInput(f"{where}: row {row} has no weight; give it one, for itself at least")
+        raise BadInput(where, f"row {row} has no weight; give it one, for itself at least")

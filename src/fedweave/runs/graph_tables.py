@@ -40,7 +40,7 @@ def reorder(weights: np.ndarray, names: Sequence[str], clients: Sequence[str], w
     place = {name: i for i, name in enumerate(names)}
     missing = next((client for client in clients if client not in place), None)
     if missing is not None:
-        raise BadInput(f"{where}: the client {format_value(missing)} is missing; add its row and its column")
+        raise BadInput(where, f"the client {format_value(missing)} is missing; add its row and its column")
     order = [place[client] for client in clients]
     return weights[np.ix_(order, order)]
 

@@ -52,22 +52,26 @@ def iterate_reports(
         for report in rounds_of(prepared.method, prepared.federation, settings, prepared.executor, resume):
             if not math.isfinite(report.loss):
                 raise Diverged(
-                    f"runs.{prepared.run.key}: seed {seed}, round {report.round}: training diverged, "
-                    "every upload was dropped; "
-                    f"{_suggest_change(prepared.run)}"
+                    f"runs.{prepared.run.key}",
+                    f"seed {seed}, round {report.round}: training diverged, every upload was dropped",
+                    suggest_change(prepared.run),
                 )
             yield report
 
 
-def _suggest_change(run: RunSpec) -> str:
-    """What to change after training has diverged: too much noise, a strong attack, or the step size."""
+def suggest_change(run: RunSpec, block: str = "train.") -> str:
+    """What to change after training has diverged: too much noise, a strong attack, or the step size.
+
+    Args:
+        block: stands before a setting of the training.
+    """
     privacy, attack = run.train.privacy or {}, run.task.attack or {}
     if (deviation := privacy.get("noise", 0.0) * privacy.get("clip", 0.0)) >= 1:
-        settings = f"train.privacy.noise ({privacy['noise']}) or train.privacy.clip ({privacy['clip']})"
+        settings = f"{block}privacy.noise ({privacy['noise']}) or {block}privacy.clip ({privacy['clip']})"
         return f"lower {settings}: noise {deviation:g} is added"
     if (attack.get("scale") or 0.0) >= LARGE_SCALE:
-        return f"lower tasks.{run.name}.attack.scale ({attack['scale']}), or set train.robust"
-    return f"lower train.lr ({run.train.lr}) or set train.clip"
+        return f"lower tasks.{run.name}.attack.scale ({attack['scale']}), or set {block}robust"
+    return f"lower {block}lr ({run.train.lr}) or set {block}clip"
 
 
 def run_repetition(

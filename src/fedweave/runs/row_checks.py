@@ -32,9 +32,10 @@ def check_metric(run: RunSpec, dataset: Dataset, partition: Partition) -> None:
         clients = [rows for rows in _rows_in_dataset(partition, part) if len(rows)]
         if clients and not any(np.isfinite(_score(metric, dataset, rows)) for rows in clients):
             raise BadInput(
-                f"tasks.{run.name}.metric: {metric.name} is not a number for the {part} rows of any client"
+                f"tasks.{run.name}.metric",
+                f"{metric.name} is not a number for the {part} rows of any client"
                 f"{f', as it needs {metric.needs}' if metric.needs else ''}; choose another metric, or give clients "
-                "other rows"
+                "other rows",
             )
 
 
@@ -68,14 +69,16 @@ def check_validation(run: RunSpec, method: Method, federation: Clients) -> None:
     empty = (~has_val).nonzero().flatten().tolist()
     if empty and method.needs_validation:
         raise BadInput(
-            f"runs.{run.key}: client {empty[0]} has no validation rows, {method.needs_validation}; "
-            "or give every client some in partition.split"
+            f"runs.{run.key}",
+            f"client {empty[0]} has no validation rows, {method.needs_validation}; "
+            "or give every client some in partition.split",
         )
     if not has_val[federation.sample].any() and run.evaluate.select != "last":
         which = "evaluated client" if run.evaluate.clients else "client"
         raise BadInput(
-            f"runs.{run.key}: evaluate.select: {run.evaluate.select} needs validation rows, but no {which} has any in "
-            f"the partition {run.task.partition.get('name')!r}; use last, or give val a share in partition.split"
+            f"runs.{run.key}: evaluate.select",
+            f"{run.evaluate.select} needs validation rows, but no {which} has any in "
+            f"the partition {run.task.partition.get('name')!r}; use last, or give val a share in partition.split",
         )
 
 
@@ -87,8 +90,9 @@ def check_edges(run: RunSpec, layers: int, clients: int) -> None:
     """
     if run.evaluate.edges and not is_recordable(layers, clients):
         raise BadInput(
-            f"runs.{run.key}: evaluate.edges: {run.evaluate.edges} needs the whole graph of {clients} clients, which "
-            "is too large to be recorded; leave it out"
+            f"runs.{run.key}: evaluate.edges",
+            f"{run.evaluate.edges} needs the whole graph of {clients} clients, which "
+            "is too large to be recorded; leave it out",
         )
 
 
@@ -105,7 +109,8 @@ def check_equal_units(run: str, units: Mapping[int, tuple[str, ...]]) -> None:
     (first_seed, first_units), (other_seed, other_units) = units.items()
     if first_units != other_units:
         raise BadInput(
-            f"runs.{run}: partition.seeds: clients of split {other_seed} are of other units "
+            f"runs.{run}: partition.seeds",
+            f"clients of split {other_seed} are of other units "
             f"than those of split {first_seed}; "
-            "let the rule give client i the same unit in every split, or give no units"
+            "let the rule give client i the same unit in every split, or give no units",
         )

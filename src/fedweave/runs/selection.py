@@ -34,7 +34,7 @@ def summarise(values: np.ndarray, higher_is_better: bool = True) -> Summary:
     """Mean, spread and worst tenth (at least one client) of `values` [N]; a NaN client makes all three NaN."""
     values = np.asarray(values, dtype=np.float64)
     if values.ndim != 1 or values.size == 0:
-        raise BadInput(f"values: shape {values.shape} is not one value per client; pass [N] with N >= 1")
+        raise BadInput("values", f"shape {values.shape} is not one value per client; pass [N] with N >= 1")
     worst = np.sort(values if higher_is_better else -values)[: max(1, values.size // 10)]
     mean = worst.mean() if higher_is_better else -worst.mean()
     return Summary(float(values.mean()), float(values.std()), float(mean if np.isfinite(values).all() else np.nan))
@@ -78,7 +78,7 @@ def select(
     order = np.argsort(np.asarray(rounds), kind="stable")
     if scores.ndim != 2 or len(order) != len(scores) or scores.size == 0:
         key = "test" if rule == LEAKY else "val"
-        raise BadInput(f"{key}: shape {scores.shape} does not match {len(order)} rounds; pass [rounds, clients]")
+        raise BadInput(key, f"shape {scores.shape} does not match {len(order)} rounds; pass [rounds, clients]")
     if rule == "last":
         return np.full(scores.shape[1], order[-1])
     ordered = np.where(np.isfinite(scores), scores if higher_is_better else -scores, np.nan)[order]

@@ -68,8 +68,9 @@ class DeployedModels:
                 return self.outputs(self.select_model(seed, client), inputs, client).numpy()
         except IndexError as error:  # of an embedding
             raise BadInput(
-                f"x: the model has no entry for a value of these rows ({error}), such as a code that an embedding was "
-                "not made for; give codes as in training"
+                "x",
+                f"the model has no entry for a value of these rows ({error}), such as a code that an embedding was "
+                "not made for; give codes as in training",
             ) from error
 
     def select_model(self, seed: int, client: int) -> Tree:
@@ -80,9 +81,9 @@ class DeployedModels:
         """
         count = len(tree_leaves(self.models[seed])[0])
         if self.clients is None and not 0 <= client < count:
-            raise BadInput(f"client: {client} is not one of 0 .. {count - 1}")
+            raise BadInput("client", f"{client} is not one of 0 .. {count - 1}")
         if self.clients is not None and client not in self.clients[:count]:
-            raise BadInput(f"client: {client} was not evaluated, and only the models of {count} others are stored")
+            raise BadInput("client", f"{client} was not evaluated, and only the models of {count} others are stored")
         return trees.at(self.models[seed], client if self.clients is None else self.clients.index(client))
 
     def select_seed(self, seed: int | None) -> int:
@@ -93,7 +94,7 @@ class DeployedModels:
         """
         seed = min(self.models) if seed is None else seed
         if seed not in self.models:
-            raise BadInput(f"seed: {seed} was not trained; choices: {', '.join(map(str, self.models))}")
+            raise BadInput("seed", f"{seed} was not trained; choices: {', '.join(map(str, self.models))}")
         return seed
 
     def outputs(self, model: Tree, x: Tensor, client: int) -> Tensor:
@@ -183,10 +184,16 @@ def _build_placeholders(facts: dict[str, Any]) -> tuple[Dataset, Partition]:
         empty = np.zeros((1, *shape), np.float32)
         width = len(facts["offset"][0]) if facts.get("offset") else 0
         blank = Dataset(
-            facts["name"], kind, empty, None if width else np.zeros(1, np.int64), facts["classes"], edges=edges,
-            categories=tuple(facts.get("categories", ())), channels=tuple(facts.get("channels", ())),
+            facts["name"],
+            kind,
+            empty,
+            None if width else np.zeros(1, np.int64),
+            facts["classes"],
+            edges=edges,
+            categories=tuple(facts.get("categories", ())),
+            channels=tuple(facts.get("channels", ())),
             targets=np.zeros((1, width), np.float32) if width else None,
-        )  # fmt: skip
+        )
     return blank, Partition((), (), (), layout=layout)
 
 

@@ -41,7 +41,7 @@ def _replace_metric(run: RunSpec, partition: Partition, task: Task, outputs: int
     if name is None or check_fit(name, task.targets_are, where).name == task.metric:
         return task
     if partition.test_weight is not None:
-        raise BadInput(f"{where}: {name}, but test rows count by weight; use {task.metric}, or test rows of their own")
+        raise BadInput(where, f"{name}, but test rows count by weight; use {task.metric}, or test rows of their own")
     METRICS[name].check(task.targets_are, outputs)
     return replace(task, scoring=METRICS[name])
 
@@ -68,7 +68,7 @@ def _build_default_task(
     except (RuntimeError, TypeError, ValueError, KeyError) as error:
         reason = str(error).splitlines()[0]
         raise BadInput(
-            f"tasks.{run.name}.model: {run.task.model} does not fit {dataset.name} ({reason}); choose another"
+            f"tasks.{run.name}.model", f"{run.task.model} does not fit {dataset.name} ({reason}); choose another"
         ) from error
 
 
@@ -95,23 +95,23 @@ def _check_fit(run: RunSpec, dataset: Dataset, named: bool = True) -> None:
     """Refuse a setting of training, or a `named` model, that does not fit `dataset`."""
     name, graph = run.task.model["name"], dataset.kind == "graph"
     if run.task.targets not in (None, dataset.targets_are):
-        raise BadInput(f"tasks.{run.name}.targets: {run.task.targets}, but {dataset.name} has {dataset.targets_are}")
+        raise BadInput(f"tasks.{run.name}.targets", f"{run.task.targets}, but {dataset.name} has {dataset.targets_are}")
     if named and graph != (MODELS[name].reads == "graph"):
         fitting = ", ".join(sorted(n for n, model in MODELS.items() if graph == (model.reads == "graph")))
         raise BadInput(
-            f"tasks.{run.name}.model.name: {name!r} does not fit {dataset.name} ({dataset.kind}); choices: {fitting}"
+            f"tasks.{run.name}.model.name", f"{name!r} does not fit {dataset.name} ({dataset.kind}); choices: {fitting}"
         )
     if graph and run.train.precision == "bfloat16":
         raise BadInput(
-            f"tasks.{run.name}.train.precision: 'bfloat16', but graphs are summed in full precision; "
-            "use tf32, or leave it out"
+            f"tasks.{run.name}.train.precision",
+            "'bfloat16', but graphs are summed in full precision; use tf32, or leave it out",
         )
     augment, sides = run.train.augment or 0, dataset.x.shape[2:] if dataset.kind == "images" else ()
     if augment and (len(sides) != 2 or augment >= min(sides)):
         what = f"images of {sides[0]} x {sides[1]}" if len(sides) == 2 else "no images"
         raise BadInput(
-            f"tasks.{run.name}.train.augment: {augment} pixels, but {dataset.name} has {what}; "
-            "make it smaller, or leave it out"
+            f"tasks.{run.name}.train.augment",
+            f"{augment} pixels, but {dataset.name} has {what}; make it smaller, or leave it out",
         )
 
 

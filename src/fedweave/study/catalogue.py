@@ -50,14 +50,14 @@ def find_file(name: str, folder: Path = STUDIES, named_by: str = "") -> Path:
     """
     if not name.endswith((".yaml", ".yml")):
         if name.lower().endswith((".yaml", ".yml")):
-            raise BadInput(f"{name}: a study file ends in .yaml or .yml, in small letters; rename it")
+            raise BadInput(name, "a study file ends in .yaml or .yml, in small letters; rename it")
         check_folder(name, folder)
         entries = studies(folder)
         return entries[choose(name, entries, f"{named_by}: like" if named_by else "study")]
     file = Path(named_by).parent / name
     check_regular(file)
     if not file.is_file():
-        raise BadInput(f"{file}: not found; name a study file, or a study from: fedweave list studies")
+        raise BadInput(file, "not found; name a study file, or a study from: fedweave list studies")
     return file
 
 
@@ -73,8 +73,9 @@ def check_folder(name: str, folder: Path = STUDIES) -> None:
     """Refuse to look for the study `name` outside of a project."""
     if not folder.is_dir():
         raise BadInput(
-            f"study: {name!r} is unknown, because this folder is not a project (it has no {folder}/); go to one, or "
-            "make one: fedweave init FOLDER"
+            "study",
+            f"{name!r} is unknown, because this folder is not a project (it has no {folder}/); go to one, or "
+            "make one: fedweave init FOLDER",
         )
 
 
@@ -106,7 +107,7 @@ def overlay(name: str, folder: Path = STUDIES, above: tuple[str, ...] = ()) -> d
             parent.resolve() for parent in (*map(_resolver(folder), above), path)
         }:
             way = " -> ".join([*map(_shorten, (*above, file)), other])
-            raise BadInput(f"{file}: like: {other!r} is like this study itself ({way}); name another")
+            raise BadInput(f"{file}: like", f"{other!r} is like this study itself ({way}); name another")
         inherited = merge(inherited, overlay(other, folder, (*above, file)))
     inherited_tasks, own_tasks = inherited.pop("tasks", {}), own.get("tasks")
     tasks = (
@@ -115,7 +116,7 @@ def overlay(name: str, folder: Path = STUDIES, above: tuple[str, ...] = ()) -> d
         else {key: merge(inherited_tasks.get(key, {}), block or {}) for key, block in own_tasks.items()}
     )
     if not tasks:
-        raise BadInput(f"{file}: tasks: missing; name them, or say like: <a study>")
+        raise BadInput(f"{file}: tasks", "missing; name them, or say like: <a study>")
     return {**merge({**inherited, "ablate": {}} if inherited else {}, own), "tasks": tasks}
 
 
@@ -165,7 +166,7 @@ def _build_blocks(name: str, own: Mapping[str, Any], folder: Path) -> dict[str, 
         for suffix, item in map(_parse_entry, list_methods(block, own, base)):
             fixed = merge(protocol.get("methods", {}).get(item["method"], {}), item.get("set", {}))
             if f"{key}-{suffix}" in runs:
-                raise BadInput(f"{file}: tasks.{key}.methods: two entries make the run '{key}-{suffix}'; rename one")
+                raise BadInput(f"{file}: tasks.{key}.methods", f"two entries make the run '{key}-{suffix}'; rename one")
             runs[f"{key}-{suffix}"] = {"task": key, **item, **({"set": fixed} if fixed else {})}
     used_methods = sorted({item["method"] for item in runs.values()})
     defaults = {
@@ -211,7 +212,7 @@ def _check_blocks(own: Mapping[str, Any], file: str) -> None:
     """Refuse blocks that cannot be merged with those of another study."""
     like = own.get("like", [])
     if not isinstance(like, str | list) or not all(isinstance(name, str) for name in like):
-        raise BadInput(f"{file}: like: {own['like']!r} is not the name of a study, nor a list of names")
+        raise BadInput(f"{file}: like", f"{own['like']!r} is not the name of a study, nor a list of names")
     blocks = {key: own[key] for key in ("tasks", "methods", "tune", "ablate", "margins") if key in own}
     for name in ("tasks", "methods"):
         parts = blocks.get(name)
@@ -221,7 +222,9 @@ def _check_blocks(own: Mapping[str, Any], file: str) -> None:
         blocks |= {f"tune.spaces.{key}": block for key, block in spaces.items()} if isinstance(spaces, Mapping) else {}
     for key, block in blocks.items():
         if block is not None and not isinstance(block, Mapping):
-            raise BadInput(f"{file}: {key}: {block!r} is not a block of settings; see: fedweave study show {example()}")
+            raise BadInput(
+                f"{file}: {key}", f"{block!r} is not a block of settings; see: fedweave study show {example()}"
+            )
 
 
 def _check_keys(file: str, own: Mapping[str, Any], methods: Collection[str]) -> None:
@@ -229,7 +232,7 @@ def _check_keys(file: str, own: Mapping[str, Any], methods: Collection[str]) -> 
     for key in own:
         choose(key, WORDS, file)
     if not isinstance(reason := own.get("without_controls", "-"), str) or not reason:
-        raise BadInput(f"{file}: without_controls: {format_value(reason)} must say in words why nothing is compared")
+        raise BadInput(f"{file}: without_controls", f"{format_value(reason)} must say in words why nothing is compared")
     blocks = {"methods": own.get("methods", {}), "tune.spaces": own.get("tune", {}).get("spaces") or {}}
     for where, block in blocks.items():
         for method in block:
@@ -240,7 +243,7 @@ def _check_keys(file: str, own: Mapping[str, Any], methods: Collection[str]) -> 
         for _, item in map(_parse_entry, block["methods"]):
             choose(item["method"], methods, f"{file}: tasks.{key}.methods")
         if not isinstance(dataset := block.get("dataset", ""), str):
-            raise BadInput(f"{file}: tasks.{key}.dataset: {format_value(dataset)} is not a name; for example digits")
+            raise BadInput(f"{file}: tasks.{key}.dataset", f"{format_value(dataset)} is not a name; for example digits")
 
 
 def select_runs(content: Mapping[str, Any], tasks: Collection[str], methods: Collection[str]) -> list[str]:
@@ -263,8 +266,8 @@ def select_runs(content: Mapping[str, Any], tasks: Collection[str], methods: Col
     ]
     if not selected:
         raise BadInput(
-            f"--method: {', '.join(methods)} not in {', '.join(tasks)} of {content['study']}; "
-            "fedweave study show has the runs"
+            "--method",
+            f"{', '.join(methods)} not in {', '.join(tasks)} of {content['study']}; fedweave study show has the runs",
         )
     return selected
 

@@ -10,7 +10,7 @@ from fedweave.data.partitions import registry as partitions
 from fedweave.data.partitions.options import check_option
 from fedweave.data.partitions.splits import check_shares
 from fedweave.engine.protocol import Method
-from fedweave.errors import BadInput, choose, format_value
+from fedweave.errors import BadInput, choose, format_value, relocate
 from fedweave.families.weaving import Weaving
 from fedweave.graphs.setting import parse
 from fedweave.methods import METHODS
@@ -19,7 +19,7 @@ from fedweave.registry import users_file
 from fedweave.study.config import LARGEST_WHOLE, check_numbers, check_value, construct
 from fedweave.study.objects import build_upload_path
 from fedweave.study.schema import EVERY_RULE, TaskSpec
-from fedweave.study.spec import RunSpec, StudySpec, file_of
+from fedweave.study.spec import RunSpec, StudySpec
 from fedweave.threats.attacks import ON_EMBEDDINGS, AttackSpec
 
 MOST_CLIENTS = 1_000_000
@@ -50,7 +50,7 @@ def check_task(task: TaskSpec, where: str) -> None:
     for key, table in tables.items():
         block = getattr(task, key)
         if "name" not in block:
-            raise BadInput(f"{where}.{key}.name: missing; choices: {', '.join(sorted(table))}")
+            raise BadInput(f"{where}.{key}.name", f"missing; choices: {', '.join(sorted(table))}")
         choose(block["name"], table, f"{where}.{key}.name")
     _check_model(task.model, f"{where}.model")
     _check_partition(task.partition, f"{where}.partition")
@@ -84,12 +84,12 @@ def _check_kinds(task: TaskSpec, where: str) -> None:
         ("normalize", parse_options(task.normalize)[0], NAMES_BY_KIND[kind]),
     ):
         if name not in fits:
-            _refuse(f"{where}.{key}: {name!r} does not fit {task.dataset} ({kind}); choices: {', '.join(fits)}")
+            _refuse(f"{where}.{key}", f"{name!r} does not fit {task.dataset} ({kind}); choices: {', '.join(fits)}")
 
 
 def _check_references(task: TaskSpec, where: str) -> None:
     """Refuse a normalisation or a printed column that does not exist."""
-    try:
+    with relocate({"": f"{where}."}):
         parse_options(task.normalize)
         if task.published:
             for word in task.published:
@@ -97,8 +97,6 @@ def _check_references(task: TaskSpec, where: str) -> None:
             # The name is composed so that `code.find_dependencies` does not see it: printed numbers change no training.
             tables = import_module(".".join(("fedweave", "results", "published")))
             tables.reference(task.published, task.dataset, task.setting)
-    except BadInput as error:
-        raise BadInput(f"{where}.{error}") from error
 
 
 def _check_model(model: Mapping[str, Any], where: str) -> None:
@@ -106,7 +104,7 @@ def _check_model(model: Mapping[str, Any], where: str) -> None:
     for name, value in model.items():
         if name != "name":
             choose(name, options, where) if options else _refuse(
-                f"{where}.{name}: {model['name']} has no options; drop it"
+                f"{where}.{name}", f"{model['name']} has no options; drop it"
             )
             check_value(value, options[name].type, f"{where}.{name}")
             options[name].check_bounds(value, f"{where}.{name}")
@@ -129,9 +127,9 @@ def _check_partition(partition: Mapping[str, Any], where: str) -> None:
 
 def _check_integer(value: object, low: int, high: int, where: str) -> None:
     if value is None:
-        _refuse(f"{where}: missing; give a whole number, at least {low} and at most {high}")
+        _refuse(where, f"missing; give a whole number, at least {low} and at most {high}")
     if type(value) is not int or not low <= value <= high:
-        _refuse(f"{where}: {format_value(value)} must be a whole number, at least {low} and at most {high}")
+        _refuse(where, f"{format_value(value)} must be a whole number, at least {low} and at most {high}")
 
 
 def check_splits(run: RunSpec, trials: int, where: str) -> None:
@@ -146,11 +144,11 @@ def check_splits(run: RunSpec, trials: int, where: str) -> None:
     prefix = f"{where}: tasks.{run.name}.partition.seeds: {format_value(seeds)}"
     if len(seeds) != len(run.seeds):
         run_seeds = format_value([*run.seeds])
-        _refuse(f"{prefix}: {len(seeds)} splits, but {len(run.seeds)} seeds {run_seeds}; give one seed per split")
+        _refuse(prefix, f"{len(seeds)} splits, but {len(run.seeds)} seeds {run_seeds}; give one seed per split")
     if trials:
-        _refuse(f"{prefix}: values tuned on one split have seen test rows of the others; set tune.trials: 0")
+        _refuse(prefix, "values tuned on one split have seen test rows of the others; set tune.trials: 0")
     if run.task.attack:
-        _refuse(f"{prefix}: who attacks depends on the seed of the partition; give one seed, or no attack")
+        _refuse(prefix, "who attacks depends on the seed of the partition; give one seed, or no attack")
 
 
 def check_samples(runs: Sequence[RunSpec], where: str) -> None:
@@ -165,8 +163,9 @@ def check_samples(runs: Sequence[RunSpec], where: str) -> None:
         clients, other_clients = run.evaluate.clients, other.evaluate.clients
         if clients != other_clients:
             _refuse(
-                f"{where}: runs.{run.key}: evaluate.clients: {clients}, but runs.{other.key} has {other_clients}; "
-                f"methods of one task are compared on the same clients, so set it in tasks.{run.name}.evaluate"
+                f"{where}: runs.{run.key}: evaluate.clients",
+                f"{clients}, but runs.{other.key} has {other_clients}; "
+                f"methods of one task are compared on the same clients, so set it in tasks.{run.name}.evaluate",
             )
 
 
@@ -174,19 +173,19 @@ def check_budget(run: RunSpec, where: str, clients: int | None) -> None:
     """Refuse settings of `train` that contradict each other or the number of clients; None: it is not yet known."""
     train = run.train
     if train.steps and train.epochs != 1:
-        _refuse(f"{where}: train.steps {train.steps} and train.epochs {train.epochs}: give one of them")
+        _refuse(where, f"train.steps {train.steps} and train.epochs {train.epochs}: give one of them")
     if train.freeze and not train.newcomers:
-        _refuse(f"{where}: train.freeze holds from the round in which train.newcomers join; set both or neither")
+        _refuse(where, "train.freeze holds from the round in which train.newcomers join; set both or neither")
     if bool(train.newcomers) != bool(train.join_round) or train.join_round >= train.rounds:
-        _refuse(f"{where}: train.newcomers and train.join_round go together, and the round must be below train.rounds")
+        _refuse(where, "train.newcomers and train.join_round go together, and the round must be below train.rounds")
     if clients is None:
         return
     if train.newcomers >= clients:
-        _refuse(f"{where}: train.newcomers: {train.newcomers} of {clients} clients; leave at least one")
+        _refuse(f"{where}: train.newcomers", f"{train.newcomers} of {clients} clients; leave at least one")
     if train.participation > clients or (train.participation > 1 and train.participation != int(train.participation)):
         _refuse(
-            f"{where}: train.participation: {train.participation!r} of {clients} clients; "
-            "a share up to 1, or a whole number of them"
+            f"{where}: train.participation",
+            f"{train.participation!r} of {clients} clients; a share up to 1, or a whole number of them",
         )
 
 
@@ -197,7 +196,7 @@ def check_graph(run: RunSpec, where: str) -> None:
         return
     if not issubclass(cls, Weaving):
         names = ", ".join(sorted(name for name, other in METHODS.items() if issubclass(other, Weaving)))
-        _refuse(f"{where}.graph: {run.method} has no collaboration graph; leave it out, or use {names}")
+        _refuse(f"{where}.graph", f"{run.method} has no collaboration graph; leave it out, or use {names}")
     elif isinstance(word, str):  # another type is refused with the other settings
         parse(word, cls.own_graphs, f"{where}.graph")
 
@@ -212,9 +211,10 @@ def check_method(run: RunSpec, method: Method, where: str, capabilities: frozens
     missing = METHODS[run.method].needs - capabilities
     if missing:
         _refuse(
-            f"{where}: {METHODS[run.method].label} needs {' and '.join(sorted(missing))}, which "
+            where,
+            f"{METHODS[run.method].label} needs {' and '.join(sorted(missing))}, which "
             f"{run.task.dataset} with model {run.task.model['name']} does not have; drop the run or change the task"
-            f"{_declare(run) if 'batch_norm' in missing else ''}"
+            f"{_declare(run) if 'batch_norm' in missing else ''}",
         )
 
 
@@ -223,32 +223,36 @@ def _check_uploads(run: RunSpec, method: Method, where: str, capabilities: froze
     kind = (run.task.attack or {}).get("kind")
     if kind in ON_EMBEDDINGS and not method.embeds:
         _refuse(
-            f"{where}: tasks.{run.name}.attack {kind} is on embeddings, and {run.method} has none; "
-            f"use {_list_methods('embeds')}"
+            where,
+            f"tasks.{run.name}.attack {kind} is on embeddings, and {run.method} has none; "
+            f"use {_list_methods('embeds')}",
         )
     if kind == "label_flip" and "classes" not in capabilities:
         _refuse(
-            f"{where}: tasks.{run.name}.attack: label_flip needs classes, {run.task.dataset} has none; use sign_flip"
+            f"{where}: tasks.{run.name}.attack", f"label_flip needs classes, {run.task.dataset} has none; use sign_flip"
         )
     if run.train.class_weights and "classes" not in capabilities:
-        _refuse(f"{where}: train.class_weights needs classes, {run.task.dataset} has none; leave it out")
+        _refuse(where, f"train.class_weights needs classes, {run.task.dataset} has none; leave it out")
     if run.train.bn_buffers:
         _check_buffers(run, method, f"{where}: train.bn_buffers {run.train.bn_buffers}", capabilities)
     if run.train.server_optimizer and not method.server_steps:
         _refuse(
-            f"{where}: train.server_optimizer {run.train.server_optimizer} replaces a mean, and {run.method} takes "
-            f"none or has an optimiser of its own; use it with {_list_methods('server_steps')}"
+            where,
+            f"train.server_optimizer {run.train.server_optimizer} replaces a mean, and {run.method} takes "
+            f"none or has an optimiser of its own; use it with {_list_methods('server_steps')}",
         )
-    robust = build_upload_path(run, file_of(where)).robust
+    robust = build_upload_path(run, where).robust
     if robust and not method.robust_part:
         _refuse(
-            f"{where}: train.robust.rule {robust.rule} acts on uploaded models, and {run.method} uploads none; "
-            "leave it out, or use another method"
+            where,
+            f"train.robust.rule {robust.rule} acts on uploaded models, and {run.method} uploads none; "
+            "leave it out, or use another method",
         )
     if robust and robust.replaces_mean and not method.averages:
         _refuse(
-            f"{where}: train.robust.rule {robust.rule} replaces a mean, and {run.method} takes none; "
-            f"use clip, or {_list_methods('averages')}"
+            where,
+            f"train.robust.rule {robust.rule} replaces a mean, and {run.method} takes none; "
+            f"use clip, or {_list_methods('averages')}",
         )
 
 
@@ -259,14 +263,14 @@ def _check_buffers(run: RunSpec, method: Method, where: str, capabilities: froze
     """
     if "batch_norm" not in capabilities:
         _refuse(
-            f"{where}: model {run.task.model['name']} has no BatchNorm with its settings; leave it out{_declare(run)}"
+            where, f"model {run.task.model['name']} has no BatchNorm with its settings; leave it out{_declare(run)}"
         )
     if not method.averages:
-        _refuse(f"{where}: {run.method} takes no mean; use {_list_methods('averages')}")
+        _refuse(where, f"{run.method} takes no mean; use {_list_methods('averages')}")
     if run.train.privacy:
         _refuse(
-            f"{where}: train.privacy adds noise to what is averaged, and a variance cannot be negative; "
-            "leave one of them out"
+            where,
+            "train.privacy adds noise to what is averaged, and a variance cannot be negative; leave one of them out",
         )
 
 
@@ -284,5 +288,5 @@ def _declare(run: RunSpec) -> str:
     return f", or set has_batch_norm = True in {cls.__name__} if it has BatchNorm layers"
 
 
-def _refuse(message: str) -> None:
-    raise BadInput(message)
+def _refuse(place: str, problem: str) -> None:
+    raise BadInput(place, problem)

@@ -105,9 +105,9 @@ def read_source(file: Path) -> SourceFile:
         stat = file.stat()
         return _parse_source(file, stat.st_mtime_ns, stat.st_size)
     except SyntaxError as error:
-        raise BadInput(f"{file}: line {error.lineno}: {error.msg}; correct that line") from error
+        raise BadInput(file, f"line {error.lineno}: {error.msg}; correct that line") from error
     except (OSError, ValueError) as error:
-        raise BadInput(f"{file}: cannot be read ({error}); correct or restore it") from error
+        raise BadInput(file, f"cannot be read ({error}); correct or restore it") from error
 
 
 @cache

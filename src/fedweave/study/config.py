@@ -10,7 +10,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from fedweave.errors import BadInput, choose, format_value
+from fedweave.errors import BadInput, choose, format_value, relocate
 from fedweave.files.atomic import check_regular
 from fedweave.settings import describe
 
@@ -33,7 +33,7 @@ def construct(cls: type[T], block: object, key: str, **fixed: object) -> T:
         BadInput: for an unknown, missing, ill-typed or out-of-range entry, naming it as `key.field`.
     """
     if not isinstance(block, Mapping):
-        raise BadInput(f"{key}: {format_value(block)} is not a mapping of settings")
+        raise BadInput(key, f"{format_value(block)} is not a mapping of settings")
     hints, settings = _hints(cls), {setting.name: setting for setting in describe(cls)}
     fields = {f.name: f for f in dataclasses.fields(cls) if f.name not in fixed}
     for name, value in block.items():
@@ -46,7 +46,7 @@ def construct(cls: type[T], block: object, key: str, **fixed: object) -> T:
     ]
     missing = [n for n in needed if n not in block]
     if missing:
-        raise BadInput(f"{key}.{missing[0]}: missing; it is a required setting of {_block_name(key)}")
+        raise BadInput(f"{key}.{missing[0]}", f"missing; it is a required setting of {_block_name(key)}")
     return cls(**{name: _coerce(value, hints[name]) for name, value in block.items()}, **fixed)
 
 
@@ -68,12 +68,12 @@ def check_value(value: object, hint: Any, key: str, most: float | None = None) -
         BadInput: naming `key`, the value and the type or the choices.
     """
     if get_origin(hint) is ClassVar:
-        raise BadInput(f"{key}: cannot be set; leave it out")
+        raise BadInput(key, "cannot be set; leave it out")
     if get_origin(hint) is Literal:
         _check_literal(value, get_args(hint), key)
         return
     if not _fits(value, hint):
-        raise BadInput(f"{key}: {format_value(value)} is not {_describe_type(hint)}{_remedy(value, hint, key)}")
+        raise BadInput(key, f"{format_value(value)} is not {_describe_type(hint)}{_remedy(value, hint, key)}")
     _check_size(value, LARGEST_REAL if float in _types(hint) else LARGEST_WHOLE, key, most)
 
 
@@ -97,7 +97,7 @@ def check_numbers(value: object, key: str) -> None:
         BadInput: naming `key` and the value.
     """
     if isinstance(value, float) and not math.isfinite(value):
-        raise BadInput(f"{key}: {value!r} is not a finite number")
+        raise BadInput(key, f"{value!r} is not a finite number")
     if isinstance(value, Mapping):
         for name, item in value.items():
             check_numbers(item, f"{key}.{name}")
@@ -114,7 +114,7 @@ def _check_literal(value: object, options: tuple[Any, ...], key: str) -> None:
         isinstance(option, bool) and option is value for option in options
     ):
         choose(str(value) if is_option else format_value(value).strip("'"), [str(option) for option in options], key)
-        raise BadInput(f"{key}: {format_value(value)} has the wrong type; write it as text in quotes")
+        raise BadInput(key, f"{format_value(value)} has the wrong type; write it as text in quotes")
 
 
 def _check_size(value: object, largest: float, key: str, most: float | None = None) -> None:
@@ -122,7 +122,7 @@ def _check_size(value: object, largest: float, key: str, most: float | None = No
     for item in value if isinstance(value, list | tuple) else (value,):
         if isinstance(item, int | float) and not isinstance(item, bool) and not -largest <= item <= largest:
             raise BadInput(
-                f"{key}: {format_value(item)} is too large; it must be at most {largest if most is None else most:g}"
+                key, f"{format_value(item)} is too large; it must be at most {largest if most is None else most:g}"
             )
 
 
@@ -198,20 +198,21 @@ def read_yaml(path: Path, empty: dict[str, Any] | None = None) -> dict[str, Any]
     check_regular(path)
     if not path.is_file():
         raise BadInput(
-            f"{path}: not found; run from the project folder, or write it with: fedweave study use {example()}"
+            path, f"not found; run from the project folder, or write it with: fedweave study use {example()}"
         )
     try:
-        loaded = load_yaml(path.read_text(encoding="utf-8"))
-    except BadInput as error:
-        raise BadInput(f"{path}: {error}") from None
+        with relocate({"": f"{path}: "}):
+            loaded = load_yaml(path.read_text(encoding="utf-8"))
+    except BadInput:
+        raise
     except (OSError, ValueError) as error:
-        raise BadInput(f"{path}: not YAML: {error}; correct that file") from error
+        raise BadInput(path, f"not YAML: {error}; correct that file") from error
     if loaded is None and empty is not None:
         return empty
     if not isinstance(loaded, dict):
         raise BadInput(
-            f"{path}: expected a mapping at the top, found {type(loaded).__name__}; "
-            f"see: fedweave study show {example()}"
+            f"{path}",
+            f"expected a mapping at the top, found {type(loaded).__name__}; see: fedweave study show {example()}",
         )
     return loaded
 
@@ -256,6 +257,4 @@ def _check_plain(value: Any, where: str) -> None:
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
             _check_plain(item, f"{where}.{key}".removeprefix("."))
     elif value is not None and not isinstance(value, bool | int | float | str):
-        raise BadInput(
-            f"{where}: {format_value(value)} is a {type(value).__name__}; write it in quotes if it is a text"
-        )
+        raise BadInput(where, f"{format_value(value)} is a {type(value).__name__}; write it in quotes if it is a text")

@@ -16,7 +16,7 @@ def check_entries(methods: object, where: str) -> None:
         BadInput: naming the entry and what to write.
     """
     if not isinstance(methods, list):
-        raise BadInput(f"{where}: missing, or not a list; such as [fedavg, fedaghn]")
+        raise BadInput(where, "missing, or not a list; such as [fedavg, fedaghn]")
     for entry in methods:
         _check_entry(entry, where)
 
@@ -24,14 +24,14 @@ def check_entries(methods: object, where: str) -> None:
 def _check_entry(entry: object, where: str) -> None:
     """Refuse an entry that is neither the name of a method nor one variant: {name: {method: ..., set: {...}}}."""
     if isinstance(entry, Mapping) and len(entry) != 1:
-        raise BadInput(f"{where}: {format_value(entry)} must be one variant; start each with a dash")
+        raise BadInput(where, f"{format_value(entry)} must be one variant; start each with a dash")
     name, item = next(iter(entry.items())) if isinstance(entry, Mapping) else (entry, {})
     if not isinstance(name, str) or not name or not isinstance(item, Mapping):
-        raise BadInput(f"{where}: {format_value(entry)} is neither a name nor a variant; write {WAY}")
+        raise BadInput(where, f"{format_value(entry)} is neither a name nor a variant; write {WAY}")
     for word in item:
         _check_key(word, item, name, f"{where}: {format_value(entry)}")
     if not isinstance(item.get("method", name), str) or not isinstance(item.get("set", {}), Mapping):
-        raise BadInput(f"{where}: {format_value(entry)}: method is a name and set a mapping; write {WAY}")
+        raise BadInput(f"{where}: {format_value(entry)}", f"method is a name and set a mapping; write {WAY}")
 
 
 def _check_key(word: Any, item: Mapping[Any, Any], name: str, where: str) -> None:
@@ -43,5 +43,5 @@ def _check_key(word: Any, item: Mapping[Any, Any], name: str, where: str) -> Non
     method = METHODS.get(str(item.get("method", name)))
     settings = {"train", "evaluate", *(setting.name for setting in (method.settings() if method else ()))}
     if str(word).partition(".")[0] in settings:
-        raise BadInput(f"{where}: {word!r} is a setting; write it under set: {{{word}: {item[word]}}}")
+        raise BadInput(where, f"{word!r} is a setting; write it under set: {{{word}: {item[word]}}}")
     choose(str(word), WORDS, where)

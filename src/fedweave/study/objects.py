@@ -20,8 +20,8 @@ from fedweave.threats.privacy import Privacy
 from fedweave.threats.robust import Robust
 
 
-def build_method(run: RunSpec, task: Task, file: str = str(PARAMS)) -> Method:
-    """The run's method; `file` is the name of the settings file in messages.
+def build_method(run: RunSpec, task: Task, where: str = str(PARAMS)) -> Method:
+    """The run's method; `where` is what messages call the file with its settings, or the call that gave them.
 
     Raises:
         BadInput: for a misspelt or ill-typed hyper-parameter, or a setting that the server's optimiser does not read.
@@ -40,12 +40,12 @@ def build_method(run: RunSpec, task: Task, file: str = str(PARAMS)) -> Method:
         average_buffers=train.bn_buffers == "average",
         keep_optimizer=train.client_optimizer == "kept",
         uniform_mean=train.averaging == "uniform",
-        server=server_optimizer(train.server_optimizer, server_settings, f"{file}: runs.{run.key}.train"),
+        server=server_optimizer(train.server_optimizer, server_settings, f"{where}: runs.{run.key}.train"),
     )
     return construct(
         METHODS[run.method],
         run.options,
-        f"{file}: methods.{run.method}",
+        f"{where}: methods.{run.method}",
         task=task,
         solver=SOLVERS[train.optimizer](**options, **momentum),
         training=training,
@@ -64,22 +64,21 @@ def build_settings(run: RunSpec, seed: int = 0) -> Settings:
         train.newcomers,
         train.join_round,
         train.freeze,
-        build_upload_path(run),
+        build_upload_path(run, f"{PARAMS}: runs.{run.key}"),
         run.evaluate.edges,
     )
 
 
-def build_upload_path(run: RunSpec, file: str = str(PARAMS)) -> UploadPath:
-    """What happens to the uploads of a run on their way; `file` is what messages call the file with its settings.
+def build_upload_path(run: RunSpec, place: str) -> UploadPath:
+    """What happens to the uploads of a run on their way; `place` is that of the run.
 
     Raises:
         BadInput: for a wrong setting of `train.privacy` or `train.robust`.
     """
     privacy, robust = run.train.privacy, run.train.robust
-    where = f"{file}: runs.{run.key}.train"
     return UploadPath(
-        None if privacy is None else construct(Privacy, privacy, f"{where}.privacy"),
-        None if robust is None else construct(Robust, robust, f"{where}.robust"),
+        None if privacy is None else construct(Privacy, privacy, f"{place}.train.privacy"),
+        None if robust is None else construct(Robust, robust, f"{place}.train.robust"),
     )
 
 

@@ -112,7 +112,7 @@ def resolve_paths(uses: object, where: str, folder: Path = Path()) -> dict[str, 
     if not isinstance(entries, list | tuple) or not all(
         isinstance(path, str) and path and "\0" not in path for path in entries
     ):
-        raise BadInput(f"{_key(where)}: {format_value(uses)} is not a list of paths; for example [mybench/, other.py]")
+        raise BadInput(_key(where), f"{format_value(uses)} is not a list of paths; for example [mybench/, other.py]")
     origins: dict[str, str] = {}
     keys = list(uses) if isinstance(uses, Mapping) else [None] * len(entries)
     for key, path in zip(keys, entries, strict=True):
@@ -121,10 +121,10 @@ def resolve_paths(uses: object, where: str, folder: Path = Path()) -> dict[str, 
         current = Path.cwd()
         name = place.stem if place.is_file() else place.name
         if key not in (None, name):
-            raise BadInput(f"{_key(where)}.{key}: {path} is imported as {name!r}; write {name}: {path}")
+            raise BadInput(f"{_key(where)}.{key}", f"{path} is imported as {name!r}; write {name}: {path}")
         text = str(place.relative_to(current)) if place.is_relative_to(current) else str(place)
         if origins.setdefault(name, text) != text:
-            raise BadInput(f"{_key(where)}: {origins[name]} and {text} have one name; rename one of them")
+            raise BadInput(_key(where), f"{origins[name]} and {text} have one name; rename one of them")
     return origins
 
 
@@ -137,7 +137,7 @@ def check_names(uses: object, where: str) -> None:
     for name in uses if isinstance(uses, Mapping) else ():
         if not isinstance(name, str) or not WORD.fullmatch(name):
             raise BadInput(
-                f"{_key(where)}: {format_value(name)} is not a name of a plug-in; write a list of paths instead"
+                _key(where), f"{format_value(name)} is not a name of a plug-in; write a list of paths instead"
             )
 
 
@@ -150,15 +150,17 @@ def _check_path(place: Path, text: str, where: str) -> None:
     """Refuse a path that does not exist, has no Python file, or cannot be imported by its name."""
     if not place.exists():
         base = "the current folder" if where == OPTION else "the file that names them"
-        raise BadInput(f"{_key(where)}: {text}: not found ({place}); paths are relative to {base}")
+        raise BadInput(f"{_key(where)}: {text}", f"not found ({place}); paths are relative to {base}")
     python = place.suffix == ".py" if place.is_file() else any(place.glob("*.py"))
     if not python:
         raise BadInput(
-            f"{_key(where)}: {text}: is neither a Python file nor a folder with one; for example mybench/ or own.py"
+            f"{_key(where)}: {text}", "is neither a Python file nor a folder with one; for example mybench/ or own.py"
         )
     name = place.stem if place.is_file() else place.name
     if not WORD.fullmatch(name) or name in sys.stdlib_module_names or name == OWN:
-        raise BadInput(f"{_key(where)}: {text}: {name!r} cannot be imported by that name; rename it, such as my_{name}")
+        raise BadInput(
+            f"{_key(where)}: {text}", f"{name!r} cannot be imported by that name; rename it, such as my_{name}"
+        )
 
 
 def _load_path(place: Path, text: str) -> None:

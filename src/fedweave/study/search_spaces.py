@@ -106,7 +106,7 @@ def check_space(method: str, space: object, where: str, sampler: str = "tpe") ->
     """Refuse a space of `method` with an unknown parameter, or with a value that its parameter cannot have."""
     space = {} if space is None else space
     if not isinstance(space, Mapping):
-        raise BadInput(f"{where}: {format_value(space)} is not a mapping of parameters to ranges")
+        raise BadInput(where, f"{format_value(space)} is not a mapping of parameters to ranges")
     parameters = _parameters(method)
     for name, entry in space.items():
         setting = parameters[choose(name, parameters, where)]
@@ -124,21 +124,21 @@ def _parameters(method: str) -> dict[str, Setting]:
 def _values(entry: Any, where: str, sampler: str) -> list[Any]:
     """The values that an entry names: its choices, or the ends of its range."""
     if not isinstance(entry, Mapping) or ("choices" in entry) == bool({"low", "high"} & {*entry}):
-        raise BadInput(f"{where}: {entry!r} is not a space; {FORMS}")
+        raise BadInput(where, f"{entry!r} is not a space; {FORMS}")
     if "choices" in entry:
         values = list(construct(Choices, entry, where).choices)
         if not values or not all(value is None or isinstance(value, bool | int | float | str) for value in values):
-            raise BadInput(f"{where}.choices: {values!r} must be numbers, texts, true, false or null, at least one")
+            raise BadInput(f"{where}.choices", f"{values!r} must be numbers, texts, true, false or null, at least one")
         return values
     bounds = construct(Range, entry, where)
     if bounds.low > bounds.high:
-        raise BadInput(f"{where}: low {bounds.low:g} is above high {bounds.high:g}; swap them")
+        raise BadInput(where, f"low {bounds.low:g} is above high {bounds.high:g}; swap them")
     if bounds.log and bounds.low <= 0:
-        raise BadInput(f"{where}: log needs numbers above 0, and low is {bounds.low:g}; raise it, or leave log out")
+        raise BadInput(where, f"log needs numbers above 0, and low is {bounds.low:g}; raise it, or leave log out")
     if bounds.step is not None and (bounds.log or bounds.step <= 0):
-        raise BadInput(f"{where}: step {bounds.step:g} must be above 0 and without log; change it, or leave it out")
+        raise BadInput(where, f"step {bounds.step:g} must be above 0 and without log; change it, or leave it out")
     if sampler == "grid":
-        raise BadInput(f"{where}: {entry!r} is a range, and tune.sampler grid takes choices; give some, or use tpe")
+        raise BadInput(where, f"{entry!r} is a range, and tune.sampler grid takes choices; give some, or use tpe")
     return [entry["low"], entry["high"]]
 
 
@@ -150,6 +150,5 @@ def _check_ranges(study: StudySpec, key: str, where: str) -> None:
         if "choices" not in entry and (not isinstance(value, int | float) or (entry.get("log") and value <= 0)):
             where_space = f"{where}: tune.spaces.{study.runs[key].method}.{name}"
             raise BadInput(
-                f"{where_space}: {entry!r} cannot hold {value!r}, which runs.{key} has without tuning; "
-                "change one of them"
+                where_space, f"{entry!r} cannot hold {value!r}, which runs.{key} has without tuning; change one of them"
             )

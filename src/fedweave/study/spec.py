@@ -104,7 +104,7 @@ class StudySpec:
     ablate: dict[str, dict[str, Any]]
     margins: dict[str, Any]  # of practical equivalence, by metric
     uses: tuple[str, ...] = ()
-    file: str = ""  # the file that was read, for messages; empty if there is none
+    where: str = str(PARAMS)  # the file that was read, or the call that gave the settings, for messages
 
     def run(self, key: str, tuned: Mapping[str, Any] | None = None, extra: Mapping[str, Any] | None = None) -> RunSpec:
         """The run `key`; later layers win: task, method block, `tuned`, the run's own `set`, `extra`.
@@ -112,20 +112,18 @@ class StudySpec:
         Raises:
             BadInput: for an unknown run.
         """
-        file = self.file or str(PARAMS)
-        item, where = self.runs[choose(key, self.runs, f"{file}: runs")], f"{file}: runs.{key}"
+        item, where = self.runs[choose(key, self.runs, f"{self.where}: runs")], f"{self.where}: runs.{key}"
         task = self.tasks[item.task]
         run_settings = nest(item.set, f"{where}.set: ")
         layers = [self.methods.get(item.method) or {}, nest(tuned or {}), run_settings, nest(extra or {})]
-        task_where = f"{file}: tasks.{item.task}" if self.file else where
-        places = {block: f"{task_where}.{block}" for block in ("train", "evaluate")}
+        places = {block: f"{self.where}: tasks.{item.task}.{block}" for block in ("train", "evaluate")}
         options: dict[str, Any] = {}
         train, evaluate = dict(task.train), dict(task.evaluate)
         for layer in layers:
             for name, block in (("train", train), ("evaluate", evaluate)):
                 settings = layer.get(name, {})
                 if not isinstance(settings, Mapping):
-                    raise BadInput(f"{where}: {name}: {format_value(settings)} is not a mapping of settings")
+                    raise BadInput(f"{where}: {name}", f"{format_value(settings)} is not a mapping of settings")
                 block.update(settings)
                 places |= {name: f"{where}.{name}"} if settings else {}
             options.update({k: v for k, v in layer.items() if k not in ("train", "evaluate")})
@@ -155,15 +153,9 @@ def nest(settings: Mapping[str, Any], where: str = "") -> dict[str, Any]:
         both = isinstance(within, Mapping) and isinstance(nested.get(head), dict)
         if head in nested and not (both and within.keys().isdisjoint(nested[head])):
             other = f"{head}: {format_value(nested[head])}"
-            raise BadInput(f"{where}{key}: {format_value(value)}, but {other} is given too; give one of them")
+            raise BadInput(f"{where}{key}", f"{format_value(value)}, but {other} is given too; give one of them")
         nested[head] = {**nested.get(head, {}), **within} if isinstance(within, Mapping) else within
     return nested
-
-
-def file_of(where: str) -> str:
-    """The study file with which `where` begins; params.yaml if it begins with none."""
-    file = where.partition(": ")[0]
-    return file if file.endswith((".yaml", ".yml")) else str(PARAMS)
 
 
 def load(path: Path | str = PARAMS) -> StudySpec:
@@ -188,15 +180,17 @@ def parse(raw: Mapping[str, Any], where: str = "params.yaml") -> StudySpec:
     tune = construct(TuneSpec, raw.get("tune", {}), f"{where}: tune")
     _check_seeds(tune.seeds, f"{where}: tune.seeds")
     if shared := {*tune.seeds} & {*raw["seeds"]}:
-        raise BadInput(f"{where}: tune.seeds: {format_value(sorted(shared))} overlap the study's seeds; use others")
+        raise BadInput(f"{where}: tune.seeds", f"{format_value(sorted(shared))} overlap the study's seeds; use others")
     if tune.objectives not in (["score"], ["score", "bytes"]):
-        raise BadInput(f"{where}: tune.objectives: {format_value(tune.objectives)} must be [score] or [score, bytes]")
+        raise BadInput(
+            f"{where}: tune.objectives", f"{format_value(tune.objectives)} must be [score] or [score, bytes]"
+        )
     for key, item in runs.items():
         choose(item.task, tasks, f"{where}: runs.{key}.task")
     if "datasets" in raw and _name_set(raw["datasets"]) != (needed := {task.dataset for task in tasks.values()}):
         raise BadInput(
-            f"{where}: datasets: {format_value(raw['datasets'])} must name the data sets of the tasks: "
-            f"{', '.join(sorted(needed))}"
+            f"{where}: datasets",
+            f"{format_value(raw['datasets'])} must name the data sets of the tasks: {', '.join(sorted(needed))}",
         )
     ablate = {
         name: variants.expand(block, f"{where}: ablate.{name}") for name, block in (raw.get("ablate") or {}).items()
@@ -215,16 +209,14 @@ def parse(raw: Mapping[str, Any], where: str = "params.yaml") -> StudySpec:
         ablate,
         _check_margins(raw.get("margins") or {}, f"{where}: margins"),
         uses,
-        where if where.endswith((".yaml", ".yml")) else "",
+        where,
     )
 
 
 def _check_margins(margins: object, where: str) -> dict[str, Any]:
     """Refuse margins that are no numbers or shares; metrics are checked where their names are known."""
     if not isinstance(margins, Mapping):
-        raise BadInput(
-            f"{where}: {format_value(margins)} is not a mapping of metrics to margins; see docs/comparison.md"
-        )
+        raise BadInput(where, f"{format_value(margins)} is not a mapping of metrics to margins; see docs/comparison.md")
     if margins:
         from fedweave.metrics import parse_margins  # imported here, because it loads NumPy
 
@@ -239,11 +231,12 @@ def _check_keys(raw: Mapping[str, Any], where: str) -> None:
     for key, kind in {"study": str, "tasks": dict, "runs": dict, "methods": dict, "seeds": list}.items():
         if not isinstance(raw.get(key), kind) or not raw[key]:
             raise BadInput(
-                f"{where}: {key}: {format_value(raw.get(key))} must be a non-empty {kind.__name__}; "
-                f"see: fedweave study show {example()}"
+                f"{where}: {key}",
+                f"{format_value(raw.get(key))} must be a non-empty {kind.__name__}; "
+                f"see: fedweave study show {example()}",
             )
     if not isinstance(raw.get("about", ""), str):
-        raise BadInput(f"{where}: about: {format_value(raw['about'])} is not text; write it in quotes")
+        raise BadInput(f"{where}: about", f"{format_value(raw['about'])} is not text; write it in quotes")
 
 
 def check_names(raw: Mapping[str, Any], where: str) -> None:
@@ -255,14 +248,14 @@ def check_names(raw: Mapping[str, Any], where: str) -> None:
     for key in ("graphs", "tasks", "runs", "methods", "ablate"):
         block = raw.get(key) or {}
         if not isinstance(block, Mapping):
-            raise BadInput(f"{where}: {key}: {format_value(block)} is not a mapping of names to blocks")
+            raise BadInput(f"{where}: {key}", f"{format_value(block)} is not a mapping of names to blocks")
         for name in block:
             _check_name(name, f"{where}: {key}")
         _check_case(block, f"{where}: {key}")
     for name, block in (raw.get("methods") or {}).items():
         if block is not None and not isinstance(block, Mapping):
             raise BadInput(
-                f"{where}: methods.{name}: {format_value(block)} is not a mapping of settings; write {{}} for none"
+                f"{where}: methods.{name}", f"{format_value(block)} is not a mapping of settings; write {{}} for none"
             )
     plugins.check_names(raw.get("uses"), where)
     _check_references(raw, where)
@@ -271,7 +264,7 @@ def check_names(raw: Mapping[str, Any], where: str) -> None:
 
 def _check_name(name: object, where: str) -> None:
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise BadInput(f"{where}: {format_value(name)} is not a name; use {LETTERS}")
+        raise BadInput(where, f"{format_value(name)} is not a name; use {LETTERS}")
 
 
 def _check_case(names: Iterable[str], where: str) -> None:
@@ -280,7 +273,7 @@ def _check_case(names: Iterable[str], where: str) -> None:
     for name in names:
         if (other := first_names.setdefault(name.lower(), name)) != name:
             raise BadInput(
-                f"{where}: {name!r} and {other!r} differ in capital letters only; some file systems take them for one"
+                where, f"{name!r} and {other!r} differ in capital letters only; some file systems take them for one"
             )
 
 
@@ -300,12 +293,13 @@ def _check_study(study: object, where: str) -> None:
     parts = study.split("/") if isinstance(study, str) else []
     if not parts or len(str(study)) > LONGEST_STUDY or not all(map(PART.fullmatch, parts)):
         raise BadInput(
-            f"{where}: study: {format_value(study)} is not a name; use {LETTERS}, and also dots and single slashes, "
-            f"{LONGEST_STUDY} characters in all"
+            f"{where}: study",
+            f"{format_value(study)} is not a name; use {LETTERS}, and also dots and single slashes, "
+            f"{LONGEST_STUDY} characters in all",
         )
     if reserved := next((part for part in parts[1:] if part in OWN_FOLDERS), None):
         raise BadInput(
-            f"{where}: study: {study!r}: {reserved!r} is a folder of the results of {parts[0]!r}; use another name"
+            f"{where}: study: {study!r}", f"{reserved!r} is a folder of the results of {parts[0]!r}; use another name"
         )
 
 
@@ -314,7 +308,7 @@ def _check_seeds(seeds: Sequence[object], where: str) -> None:
     valid = 0 < len(seeds) <= MOST_SEEDS and all(type(seed) is int and 0 <= seed < 2**31 for seed in seeds)
     if not valid or len({*seeds}) < len(seeds):
         rule = f"different whole numbers, at least 0 and below 2^31, between 1 and {MOST_SEEDS} of them"
-        raise BadInput(f"{where}: {format_value(seeds)} must be {rule}")
+        raise BadInput(where, f"{format_value(seeds)} must be {rule}")
 
 
 def _name_set(names: object) -> set[Any] | None:

@@ -57,12 +57,14 @@ def resolve_task(
             "; define it with dataset, partition, model and train, "
             f"or say base: <one of {', '.join(sorted(base)) or 'none'}>"
         )
-        raise BadInput(f"{file}: tasks.{key}: is not a task of base.yaml and names no dataset{remedy}")
+        raise BadInput(f"{file}: tasks.{key}", f"is not a task of base.yaml and names no dataset{remedy}")
     base_task = base[choose(block.get("base", key), base, f"{file}: tasks.{key}.base")]
     task = _merge_settings(_drop_partition_options(base_task, own_settings), own_settings)
     if "dataset" not in task:
         name = block.get("base", key)
-        raise BadInput(f"{file}: tasks.{key}.dataset: missing, and {name!r} of base.yaml has none; for example digits")
+        raise BadInput(
+            f"{file}: tasks.{key}.dataset", f"missing, and {name!r} of base.yaml has none; for example digits"
+        )
     return task
 
 
@@ -120,4 +122,6 @@ def check_protocol(task: Mapping[str, Any], block: Mapping[str, Any], protocol: 
     protocol_model, task_model = (_mapping(settings, "model") for settings in (protocol, task))
     model = str(protocol_model.get("name"))
     if model == task_model.get("name") and (misfit := model_misfit(str(task.get("dataset")), model)):
-        raise BadInput(f"{where}.protocol: {block['protocol']!r}: its model {misfit}; leave it out, or set model.name")
+        raise BadInput(
+            f"{where}.protocol: {block['protocol']!r}", f"its model {misfit}; leave it out, or set model.name"
+        )

@@ -1,15 +1,13 @@
 """Checks of a whole study: every method with its settings, every run on its task, search spaces and variants."""
 
-import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fedweave.client.task import NodeClassification, RowClassification
 from fedweave.engine.protocol import Method
-from fedweave.errors import BadInput, choose, format_value
+from fedweave.errors import BadInput, choose, format_value, relocate
 from fedweave.methods import METHODS
 from fedweave.metrics import check_fit
 from fedweave.models import MODELS, build
@@ -47,7 +45,7 @@ def check(
     runs = [study.run(key) for key in study.runs]
     for run in runs:
         own_settings = study.runs[run.key].set  # the other settings of its method were found right above
-        with _rename(study, run.key, where, f"{where}: runs.{run.key}.set") if own_settings else nullcontext():
+        with relocate(_places(run, where, f"{where}: runs.{run.key}.set") if own_settings else {}):
             (on_data or check_run)(run, where)
         checks.check_splits(run, study.tune.trials, where)
     checks.check_samples(runs, where)
@@ -60,24 +58,19 @@ def check(
 
 def _check_variant(study: StudySpec, key: str, settings: Mapping[str, Any], where: str, place: str) -> None:
     """Refuse a variant of the run `key` that could not be compared with it."""
-    with _rename(study, key, where, place):
+    base = study.run(key)
+    with relocate({"": f"{place}.", where: where, **_places(base, where, place)}):
         run = build_variant(study, key, {}, settings)
-        checks.check_samples([study.run(key), run], place)
+        checks.check_samples([base, run], place)
         checks.check_task(run.task, place)
         checks.check_splits(run, study.tune.trials, place)
         if check_run(run, where).leaks:
-            raise BadInput(f"{place}: trains on test rows, which no comparison includes; make it a run")
+            raise BadInput(place, "trains on test rows, which no comparison includes; make it a run")
 
 
-@contextmanager
-def _rename(study: StudySpec, key: str, where: str, place: str) -> Iterator[None]:
-    """Begin messages about the run `key` with `place`, which holds the settings that make it wrong."""
-    try:
-        yield
-    except BadInput as error:
-        names = "|".join(map(re.escape, (f"runs.{key}", f"methods.{study.runs[key].method}")))
-        message = re.sub(rf"^{re.escape(where)}: ({names})(?=[.:])", lambda _: place, str(error))
-        raise BadInput(message if message.startswith(where) else f"{place}.{message}") from error
+def _places(run: RunSpec, where: str, place: str) -> dict[str, str]:
+    """For `relocate`: `place` holds the settings that make `run` wrong."""
+    return {f"{where}: runs.{run.key}": place, f"{where}: methods.{run.method}": place}
 
 
 def build_variant(study: StudySpec, key: str, tuned: Mapping[str, Any], settings: Mapping[str, Any]) -> RunSpec:
@@ -91,8 +84,8 @@ def build_variant(study: StudySpec, key: str, tuned: Mapping[str, Any], settings
     for block, changes in blocks.items():
         if not isinstance(changes, Mapping):
             raise BadInput(
-                f"{block}: {format_value(changes)} is not a mapping of settings; "
-                f"for example {block}.name={EXAMPLES[block]}"
+                block,
+                f"{format_value(changes)} is not a mapping of settings; for example {block}.name={EXAMPLES[block]}",
             )
         old = getattr(run.task, block)
         if "name" in changes:
@@ -116,7 +109,7 @@ def check_run(run: RunSpec, where: str) -> Method:
     checks.check_graph(run, place)
     name, options = run.task.model["name"], run.task.model
     kind = NodeClassification if MODELS[name].reads == "graph" else RowClassification
-    method = objects.build_method(run, kind(lambda: build("mlp", (1,), 1)), spec.file_of(where))  # any model will do
+    method = objects.build_method(run, kind(lambda: build("mlp", (1,), 1)), where)  # any model will do
     targets = run.task.targets
     capabilities = model_capabilities(name, options) - (set() if targets in (None, "classes") else {"classes"})
     if run.task.metric is not None:

@@ -22,7 +22,7 @@ def expand(block: Any, where: str) -> dict[str, Any]:
         BadInput: neither or both, an empty grid, or a factor with fewer than two values.
     """
     if not isinstance(block, Mapping) or "run" not in block or {*block} not in ({"run", "variants"}, {"run", "grid"}):
-        raise BadInput(f"{where}: {HINT}")
+        raise BadInput(where, f"{HINT}")
     if "variants" in block:
         variants = block["variants"]
         if (
@@ -30,12 +30,12 @@ def expand(block: Any, where: str) -> dict[str, Any]:
             or not variants
             or not all(isinstance(v, Mapping) for v in variants.values())
         ):
-            raise BadInput(f"{where}.variants: {format_value(variants)}: {HINT}")
+            raise BadInput(f"{where}.variants: {format_value(variants)}", f"{HINT}")
         for name in map(str, variants):
             if not 0 < len(name) <= LONGEST_LABEL or not name.isprintable():
                 raise BadInput(
-                    f"{where}.variants: {format_value(name)} is not a label; "
-                    f"use 1 to {LONGEST_LABEL} characters that can be printed"
+                    f"{where}.variants",
+                    f"{format_value(name)} is not a label; use 1 to {LONGEST_LABEL} characters that can be printed",
                 )
         return {
             "run": str(block["run"]),
@@ -43,15 +43,15 @@ def expand(block: Any, where: str) -> dict[str, Any]:
         }
     grid = block["grid"]
     if not isinstance(grid, Mapping) or not grid or not all(isinstance(v, list) and len(v) > 1 for v in grid.values()):
-        raise BadInput(f"{where}.grid: {format_value(grid)}: {HINT}")
+        raise BadInput(f"{where}.grid: {format_value(grid)}", f"{HINT}")
     if (count := prod(map(len, grid.values()))) > MOST_VARIANTS:
         raise BadInput(
-            f"{where}.grid: {format_value(count)} combinations; a grid may have {MOST_VARIANTS}, so leave out values"
+            f"{where}.grid", f"{format_value(count)} combinations; a grid may have {MOST_VARIANTS}, so leave out values"
         )
     for name, values in grid.items():
         for index, value in enumerate(values):
             if any(value == other or str(value) == str(other) for other in values[:index]):
-                raise BadInput(f"{where}.grid.{name}: {format_value(value)} occurs twice; remove one")
+                raise BadInput(f"{where}.grid.{name}", f"{format_value(value)} occurs twice; remove one")
     combinations = (dict(zip(grid, values, strict=True)) for values in product(*grid.values()))
     return {"run": str(block["run"]), "variants": {name_variant(settings): settings for settings in combinations}}
 

@@ -45,7 +45,7 @@ class AttackSpec:
         if (self.scale is None) == (self.kind in SCALED):
             missing = "missing; it is how strong the attack is"
             problem = missing if self.scale is None else f"{self.scale!r}, but {self.kind} has no strength"
-            raise BadInput(f"{key}.scale: {problem}; kinds with a scale: {', '.join(SCALED)}")
+            raise BadInput(f"{key}.scale", f"{problem}; kinds with a scale: {', '.join(SCALED)}")
         return self
 
 

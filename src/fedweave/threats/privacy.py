@@ -65,8 +65,9 @@ def _check_real(content: Tree, parts: Collection[str]) -> None:
     for name in parts:
         if not all(leaf.is_floating_point() for leaf in trees.tree_leaves(content[name])):
             raise BadInput(
-                f"train.privacy: the entry {name!r} of an upload is not of floating point, so that it gets no noise; "
-                "upload real numbers, or list it in the method's `public` if it follows from numbers of rows"
+                "train.privacy",
+                f"the entry {name!r} of an upload is not of floating point, so that it gets no noise; "
+                "upload real numbers, or list it in the method's `public` if it follows from numbers of rows",
             )
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar, get_args
 from fedweave.data.base import Dataset, Kind, Partition
 from fedweave.data.partitions import checks
 from fedweave.data.partitions.options import check_integer, check_option
-from fedweave.errors import BadInput, choose, format_value
+from fedweave.errors import BadInput, choose, format_value, relocate
 from fedweave.registry import check_name, error_line, register, users_file
 from fedweave.settings import REQUIRED, Setting, describe
 
@@ -107,13 +107,12 @@ def _apply_rule(function: Rule, arguments: tuple[Any, ...], options: Mapping[str
     """
     is_own = users_file(function) is not None
     try:
-        result = function(*arguments, **options)
-        if is_own:
-            checks.check_determinism(result, function(*arguments, **options), where)
+        with relocate({"partition": where} if is_own else {}):  # the class Partition does not know the rule
+            result = function(*arguments, **options)
+            if is_own:
+                checks.check_determinism(result, function(*arguments, **options), where)
         return result
-    except BadInput as error:  # the class Partition refuses wrong rows, and does not know the rule
-        if is_own and str(error).startswith("partition: "):
-            raise BadInput(str(error).replace("partition", where, 1)) from error
+    except BadInput:
         raise
     except Exception as error:  # the code of a user can raise anything
         line = error_line(function, error)

@@ -29,7 +29,7 @@ def client_app(path: Path) -> ClientApp:
     def evaluate(message: Message, context: Context) -> Message:
         if to_request(message.content).config.get("takes_part"):  # its upload would leave the node unmasked
             raise BadInput(
-                "message: it asks for an upload, but is not of the type that masks uploads; this node refuses it"
+                "message", "it asks for an upload, but is not of the type that masks uploads; this node refuses it"
             )
         return answer(message, context)
 
@@ -48,7 +48,7 @@ def node_from_config(path: Path, config: dict[str, Any]) -> Node:
     """
     for key in ("spec", "data", "state"):
         if key not in config:
-            raise BadInput(f"node-config: {key} is missing; start the node with: python -m fedweave.deployment node")
+            raise BadInput("node-config", f"{key} is missing; start the node with: python -m fedweave.deployment node")
     spec = specification.read(path)
     check_agreement(spec.hash, str(config["spec"]))
     data = Path(str(config["data"]))

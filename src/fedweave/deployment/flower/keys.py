@@ -35,7 +35,7 @@ def check_hosts(hosts: Sequence[str]) -> None:
         is_name = HOST.fullmatch(host) and len(host) <= MAX_HOST_LENGTH and not host.rsplit(".", 1)[-1].isdigit()
         if not is_name and not isinstance(_general_name(host), x509.IPAddress):
             remedy = "give a name or an address alone, such as fl.example.org or 10.0.0.7"
-            raise BadInput(f"--host: {format_value(host)} is not a name of a host; {remedy}")
+            raise BadInput("--host", f"{format_value(host)} is not a name of a host; {remedy}")
 
 
 def check_names(folder: Path, names: Sequence[str]) -> None:
@@ -47,11 +47,11 @@ def check_names(folder: Path, names: Sequence[str]) -> None:
     for name in names:
         if not NODE.fullmatch(name) or name.endswith(".pub") or name in (AUTHORITY, SERVER, SERVER_KEY):
             remedy = "use letters, digits, - and _, and dots inside, such as hospital-1"
-            raise BadInput(f"--node: {format_value(name)} is not a name of a node's key; {remedy}")
+            raise BadInput("--node", f"{format_value(name)} is not a name of a node's key; {remedy}")
         if (folder / name).exists() and (folder / f"{name}.pub").exists():
-            raise BadInput(f"{folder / name}: already exists; a node keeps its key, so take another name")
+            raise BadInput(f"{folder / name}", "already exists; a node keeps its key, so take another name")
     if len({*names}) < len(names):
-        raise BadInput(f"--node: {', '.join(names)}: one name occurs twice; name each node once")
+        raise BadInput(f"--node: {', '.join(names)}", "one name occurs twice; name each node once")
 
 
 def make_server(folder: Path, hosts: Sequence[str]) -> None:
@@ -64,10 +64,10 @@ def make_server(folder: Path, hosts: Sequence[str]) -> None:
         BadInput: there are keys already, no host is named, or a name is not valid.
     """
     if not hosts:
-        raise BadInput("hosts: none; name those by which nodes reach the server, such as fl.example.org")
+        raise BadInput("hosts", "none; name those by which nodes reach the server, such as fl.example.org")
     check_hosts(hosts)
     if (folder / SERVER).exists():
-        raise BadInput(f"{folder / SERVER}: already exists; nodes know it, so take another folder for new keys")
+        raise BadInput(f"{folder / SERVER}", "already exists; nodes know it, so take another folder for new keys")
     root, leaf, key = _certificates(hosts)
     write_atomic(folder / AUTHORITY, root.public_bytes(PEM))
     write_atomic(folder / SERVER_KEY, key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, NO_PASSWORD), MODE)
@@ -117,12 +117,14 @@ def check_files_of_node(key: Path, certificate: Path) -> None:
     except (ValueError, TypeError, UnsupportedAlgorithm):
         secret = None
     if not isinstance(secret, ec.EllipticCurvePrivateKey):
-        raise BadInput(f"--key: {key}: no secret key of a node; give the file that `keys` wrote as NAME, not NAME.pub")
+        raise BadInput(
+            f"--key: {key}", "no secret key of a node; give the file that `keys` wrote as NAME, not NAME.pub"
+        )
     try:
         x509.load_pem_x509_certificate(certificate.read_bytes())
     except ValueError as error:
         raise BadInput(
-            f"--certificate: {certificate}: no certificate; give the {AUTHORITY} that the server's owner sent"
+            f"--certificate: {certificate}", f"no certificate; give the {AUTHORITY} that the server's owner sent"
         ) from error
 
 
@@ -131,9 +133,9 @@ def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
     try:
         key = serialization.load_ssh_private_key(path.read_bytes(), None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise BadInput(f"{path}: no secret key of a node ({error}); move it away, or take another name") from error
+        raise BadInput(path, f"no secret key of a node ({error}); move it away, or take another name") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise BadInput(f"{path}: no key of the kind that `keys` makes; move it away, or take another name")
+        raise BadInput(path, "no key of the kind that `keys` makes; move it away, or take another name")
     return key
 
 

@@ -40,12 +40,13 @@ def check_connection(name: str) -> None:
     except FileNotFoundError:
         connections = None
     except ValueError as error:
-        raise BadInput(f"{path}: is not TOML ({error}); correct it") from error
+        raise BadInput(path, f"is not TOML ({error}); correct it") from error
     if not isinstance(connections, dict) or name not in connections:
         raise BadInput(
-            f"{path}: has no [superlink.{name}]; write this table with the address and the root-certificates of the "
+            f"{path}",
+            f"has no [superlink.{name}]; write this table with the address and the root-certificates of the "
             'SuperLink, such as address = "fl.example.org:8000" and root-certificates = "/home/me/ca.crt", or name '
-            "another one with --connection"
+            "another one with --connection",
         )
 
 
@@ -63,7 +64,7 @@ def register(keys: Mapping[int, Path], roster: Roster, connection: str) -> list[
     """
     fingerprints = {client: fingerprint(path) for client, path in keys.items()}
     if len({*fingerprints.values()}) < len(fingerprints):
-        raise BadInput("register: two clients have the same key; make one on each node")
+        raise BadInput("register", "two clients have the same key; make one on each node")
     refusals, registered = [], {}
     with roster.edit() as rows:
         before = dict(rows)
@@ -99,7 +100,7 @@ def unregister(client: int, roster: Roster, connection: str) -> list[str]:
     with roster.edit() as rows:
         if client not in rows:
             present = ", ".join(map(str, sorted(rows))) or "none"
-            raise BadInput(f"client: {client} has no key in {roster.path}; clients with a key: {present}")
+            raise BadInput("client", f"{client} has no key in {roster.path}; clients with a key: {present}")
         entry = rows.pop(client)
     return _remove([entry], connection)
 

@@ -48,8 +48,9 @@ def require_flower() -> None:
     """
     if not find_spec("flwr"):
         raise BadInput(
-            f"{sys.executable}: has no Flower, which has an environment of its own; in a checkout: make flower, and "
-            "source .flower/bin/activate"
+            sys.executable,
+            "has no Flower, which has an environment of its own; in a checkout: make flower, and "
+            "source .flower/bin/activate",
         )
 
 
@@ -168,7 +169,7 @@ class Host:
                    "--roster", str(roster_file), "--connection", CONNECTION]  # fmt: skip
         result = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
         if result.returncode:
-            raise BadInput(f"register: {find_reason(result.stderr)}")
+            raise BadInput("register", f"{find_reason(result.stderr)}")
 
     def stop(self, name: str, signal_number: int = signal.SIGTERM) -> None:
         """End a program and everything that it started."""

@@ -39,7 +39,7 @@ def decode_tensors(record: ArrayRecord, form: Mapping[str, Any]) -> dict[str, Te
     """
     for name in record:
         if name not in form:
-            raise UndeclaredTensor(f"upload: the tensor {format_value(name)} is not declared in spec.json")
+            raise UndeclaredTensor("upload", f"the tensor {format_value(name)} is not declared in spec.json")
     decoded: dict[str, Tensor] = {}
     for name, array in record.items():
         shape, dtype = form[name]

@@ -29,7 +29,7 @@ def launch(host: Host, app: Path, folder: Path, **config: Any) -> str:
     run_config = " ".join(f"{key}={json.dumps(value)}" for key, value in values.items())
     output = host.run_flwr("run", str(app.resolve()), CONNECTION, "--run-config", run_config)
     if not (match := re.search(r"started run (\d+)", output)):
-        raise BadInput(f"{app}: flwr run has named no run: {find_reason(output)}")
+        raise BadInput(app, f"flwr run has named no run: {find_reason(output)}")
     return match[1]
 
 
@@ -56,14 +56,14 @@ class _RunMonitor:
         if current.get("state") == "finished":
             return True
         if current.get("state") == "failed":
-            raise BadInput(f"{self.folder}: the federation has failed: {current['line']}")
+            raise BadInput(self.folder, f"the federation has failed: {current['line']}")
         if self.host.processes["superlink"].poll() is not None:
             raise BadInput(f"the SuperLink has ended; see {self.log}, and run it again")
         if current and not is_alive(int(current["pid"])):
             newest = status.read(self.folder, self.run_id)  # it may have been written just before the server ended
             if newest.get("state") in ("finished", "failed"):
                 return self.has_finished(newest)
-            raise BadInput(f"{self.folder}: the server of the federation was killed; see {self.log}, and run it again")
+            raise BadInput(self.folder, f"the server of the federation was killed; see {self.log}, and run it again")
         if not current:
             self._check_superlink()
         return False
@@ -75,9 +75,7 @@ class _RunMonitor:
         self.next_query = time.monotonic() + QUERY_INTERVAL
         state, details = run_state(self.host, self.run_id)
         if state.startswith("finished") and not status.read(self.folder, self.run_id):
-            raise BadInput(
-                f"{self.folder}: the run has ended ({state}: {details or 'no reason given'}); see {self.log}"
-            )
+            raise BadInput(self.folder, f"the run has ended ({state}: {details or 'no reason given'}); see {self.log}")
 
     @property
     def log(self) -> Path:

@@ -62,8 +62,8 @@ def find_files(folder: Path, count: int) -> list[Path]:
     for client in range(count):
         if not path_of(folder, client).is_file():
             raise BadInput(
-                f"{path_of(folder, client)}: not found, but the federation has "
-                f"{format_count(count, 'client')}; {REMEDY}"
+                f"{path_of(folder, client)}",
+                f"not found, but the federation has {format_count(count, 'client')}; {REMEDY}",
             )
     files = {client_of(path): path for path in folder.iterdir()}
     return [files[client] for client in sorted(client for client in files if client is not None)]
@@ -79,12 +79,12 @@ def read(path: Path) -> ClientFile:
         content = load_tensors(path)
         version = content.pop("version")
         if version != VERSION:
-            raise BadInput(f"{path}: version {version}, but this fedweave reads {VERSION}; write it again")
+            raise BadInput(path, f"version {version}, but this fedweave reads {VERSION}; write it again")
         return ClientFile(**content)
     except BadInput:
         raise
     except Exception as error:  # a damaged file can raise nearly anything
-        raise BadInput(f"{path}: no data of a client ({type(error).__name__}); {REMEDY}") from error
+        raise BadInput(path, f"no data of a client ({type(error).__name__}); {REMEDY}") from error
 
 
 def extract_client(federation: Clients, position: int) -> ClientFile:

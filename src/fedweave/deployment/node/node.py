@@ -57,7 +57,7 @@ class Node:
         """
         kinds = {"who": self._identify, "enrol": self._enrol, "train": self._train, "finish": self._finish}
         if request.kind not in kinds:
-            raise BadInput(f"message: {request.kind!r} is unknown; it is one of {', '.join(kinds)}")
+            raise BadInput("message", f"{request.kind!r} is unknown; it is one of {', '.join(kinds)}")
         return kinds[request.kind](request)
 
     def _identify(self, request: Request) -> Reply:
@@ -222,7 +222,7 @@ def device_of(name: str) -> str:
     """
     choose(name, DEVICES, "device")
     if name == "cuda" and not torch.cuda.is_available():
-        raise BadInput(f"device: 'cuda', but there is no GPU here: {_reason()}; choose cpu or auto")
+        raise BadInput("device", f"'cuda', but there is no GPU here: {_reason()}; choose cpu or auto")
     return "cuda" if name != "cpu" and torch.cuda.is_available() else "cpu"
 
 

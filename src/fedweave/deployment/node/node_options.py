@@ -22,7 +22,8 @@ def parse_hashes(text: str) -> list[str]:
         if not HASH.fullmatch(word):
             remedy = "`python -m fedweave.deployment show APP` prints it"
             raise BadInput(
-                f"--spec: {format_value(word)} is not a hash of {HASH_DIGITS} to 64 of the digits 0-9 and a-f; {remedy}"
+                "--spec",
+                f"{format_value(word)} is not a hash of {HASH_DIGITS} to 64 of the digits 0-9 and a-f; {remedy}",
             )
     return words
 
@@ -39,10 +40,10 @@ def check_data(data: Path, hashes: list[str]) -> None:
     """
     remedy = "write it with: python -m fedweave.deployment rows"
     if not data.exists():
-        raise BadInput(f"--data: {data}: not found; {remedy}")
+        raise BadInput(f"--data: {data}", f"not found; {remedy}")
     for file in [data / f"{word[:HASH_DIGITS]}.pt" for word in hashes] if data.is_dir() else [data]:
         if not file.is_file():
-            raise BadInput(f"--data: {file}: not found, or no file; {remedy}")
+            raise BadInput(f"--data: {file}", f"not found, or no file; {remedy}")
         client_data.read(file)
 
 
@@ -54,6 +55,6 @@ def check_address(address: str, port: int) -> None:
     """
     match = ADDRESS.fullmatch(address)
     if match is None or "//" in address or not 0 < int(match[1]) < 1 << 16:
-        raise BadInput(f"--superlink: {format_value(address)} is not HOST:PORT; for example fl.example.org:8000")
+        raise BadInput("--superlink", f"{format_value(address)} is not HOST:PORT; for example fl.example.org:8000")
     if not 0 < port < 1 << 16:
-        raise BadInput(f"--port: {port} is not a port; give one from 1 to 65535")
+        raise BadInput("--port", f"{port} is not a port; give one from 1 to 65535")

@@ -39,7 +39,7 @@ def parse_shares(text: str) -> list[float]:
         shares = [float(share) for share in text.split(",")]
     except ValueError as error:
         raise BadInput(
-            f"--shares: {format_value(text)} must be three numbers with commas, such as 0.6,0.2,0.2"
+            "--shares", f"{format_value(text)} must be three numbers with commas, such as 0.6,0.2,0.2"
         ) from error
     check_shares(shares)
     return shares
@@ -49,15 +49,15 @@ def check_shares(shares: Sequence[float]) -> None:
     """Refuse shares that are not three numbers from 0 to 1 that add up to 1, the first above 0."""
     are_shares = len(shares) == len(WIDTHS) and all(0 <= share <= 1 for share in shares)  # false for NaN
     if not are_shares or abs(sum(shares) - 1) > 1e-6:
-        raise BadInput(f"--shares: {[*shares]} must be three numbers that add up to 1, of train, val and test")
+        raise BadInput("--shares", f"{[*shares]} must be three numbers that add up to 1, of train, val and test")
     if shares[0] <= 0:
-        raise BadInput(f"--shares: {[*shares]} leave no row for training; the first number must be above 0")
+        raise BadInput("--shares", f"{[*shares]} leave no row for training; the first number must be above 0")
 
 
 def check_client(client: int) -> None:
     """Refuse a negative identity."""
     if client < 0:
-        raise BadInput(f"--client: {client} is not an identity; `show` lists them, from 0")
+        raise BadInput("--client", f"{client} is not an identity; `show` lists them, from 0")
 
 
 def of_table(
@@ -80,7 +80,7 @@ def of_table(
     x = _encode(spec, table, client)
     for name in (label, *([time] if time else [])):
         if name not in table:
-            raise BadInput(f"table: no column {name!r}; it has {', '.join(map(str, table.columns))}")
+            raise BadInput("table", f"no column {name!r}; it has {', '.join(map(str, table.columns))}")
     if time:
         check_zones(table[time], f"time: column {time!r}")
     return of_arrays(spec, x, table[label].to_numpy(), client, table[time].to_numpy() if time else None, shares)
@@ -98,8 +98,9 @@ def _check_owner(spec: AppSpec, table: "pd.DataFrame", client: int) -> None:
             exported_model.check_client(table, column, spec.clients[client])
     elif column in table and table[column].nunique() > 1:
         raise BadInput(
-            f"table: column {column!r} has rows of {format_count(table[column].nunique(), 'client')}, and --client "
-            f"{client} is one newcomer; give the rows of one client alone, or leave the column out"
+            "table",
+            f"column {column!r} has rows of {format_count(table[column].nunique(), 'client')}, and --client "
+            f"{client} is one newcomer; give the rows of one client alone, or leave the column out",
         )
 
 
@@ -116,7 +117,7 @@ def _encode(spec: AppSpec, table: "pd.DataFrame", client: int) -> np.ndarray:
     """The columns of the run's table as numbers [M, ...], before scaling."""
     columns = spec.scaling.get("columns")
     if not columns or "role" in columns[0]:
-        raise BadInput(f"{spec.run.key}: was not made from rows of a table; take client-N.pt of: {EXPORT_COMMAND}")
+        raise BadInput(spec.run.key, f"was not made from rows of a table; take client-N.pt of: {EXPORT_COMMAND}")
     preprocessing = Preprocessing.from_data(columns)
     position = client if client < len(spec.clients) else 0
     if client >= len(spec.clients) and any(column.own for column in preprocessing.columns):
@@ -128,12 +129,13 @@ def _scale(spec: AppSpec, x: np.ndarray, client: int) -> np.ndarray:
     """Rows [M, ...] scaled as those of the run."""
     if "scaling" not in spec.scaling:
         raise BadInput(
-            f"{spec.run.key}: each client's own rows scale its features, and these numbers are not in the app; "
-            f"take client-N.pt of: {EXPORT_COMMAND}"
+            spec.run.key,
+            "each client's own rows scale its features, and these numbers are not in the app; "
+            f"take client-N.pt of: {EXPORT_COMMAND}",
         )
     x = input_description.scaling(spec.scaling).apply_to_client(x, client)
     if not np.isfinite(x).all():
-        raise BadInput("x: a value is not finite; leave its row out")
+        raise BadInput("x", "a value is not finite; leave its row out")
     return x
 
 
@@ -150,7 +152,7 @@ def _parse_times(column: np.ndarray) -> np.ndarray:
         wrong = next((text for text in texts if not ISO.fullmatch(text)), None)
         if wrong is not None:
             raise BadInput(
-                f"--time: {format_value(wrong)} is neither a number nor an ISO date; write dates such as 2020-04-25"
+                "--time", f"{format_value(wrong)} is neither a number nor an ISO date; write dates such as 2020-04-25"
             )
     return as_times(column, len(column))
 
@@ -168,14 +170,14 @@ def of_arrays(
     check_shares(shares)
     facts = spec.data
     if facts["kind"] != "images":
-        raise BadInput(f"{spec.run.key}: its clients hold a {facts['kind']}; take client-N.pt of: {EXPORT_COMMAND}")
+        raise BadInput(spec.run.key, f"its clients hold a {facts['kind']}; take client-N.pt of: {EXPORT_COMMAND}")
     x, y = as_plain(x, "x"), as_plain(y, "label")
     has_pixels = bool(spec.scaling.get("pixels"))
     x = exported_model.as_images(features.as_training(x, spec.scaling) if has_pixels else x.astype(np.float64))
     if [*x.shape[1:]] != facts["shape"] or len(x) != len(y):
         raise BadInput(
-            f"x: shape {[*x.shape]} with {format_count(len(y), 'label')}, but rows of the federation "
-            f"are {facts['shape']}"
+            "x",
+            f"shape {[*x.shape]} with {format_count(len(y), 'label')}, but rows of the federation are {facts['shape']}",
         )
     x = _scale(spec, x, client)
     arrays = {"x": torch.from_numpy(np.ascontiguousarray(x)), **_targets(spec, y, client)}
@@ -210,7 +212,7 @@ def _targets(spec: AppSpec, y: np.ndarray, client: int) -> dict[str, Any]:
         given = [name.removesuffix(".0") for name in given]
     unknown = sorted({*given} - {*class_numbers})
     if unknown:
-        raise BadInput(f"label: {unknown[0]!r} is not a class of this federation; it has {', '.join(names)}")
+        raise BadInput("label", f"{unknown[0]!r} is not a class of this federation; it has {', '.join(names)}")
     return {"y": torch.tensor([class_numbers[name] for name in given], dtype=torch.int64)}
 
 
@@ -219,14 +221,14 @@ def _parse_numbers(y: np.ndarray, count: int) -> np.ndarray:
     import pandas as pd
 
     if np.size(y) != len(y) * count:
-        raise BadInput(f"label: one number for each row, but this federation predicts {count}")
+        raise BadInput("label", f"one number for each row, but this federation predicts {count}")
     flat = pd.Series(np.asarray(y).ravel())
     values = pd.to_numeric(flat, errors="coerce").to_numpy(dtype=np.float64)
     if not np.isfinite(values).all():
         row = int((~np.isfinite(values)).argmax())
         problem = "is missing" if flat.isna()[row] else f"{format_value(flat[row])} is not a finite number"
         raise BadInput(
-            f"label: {problem} in row {row // count}, but this federation predicts numbers; leave the row out"
+            "label", f"{problem} in row {row // count}, but this federation predicts numbers; leave the row out"
         )
     return values.reshape(len(y), count)
 
@@ -242,6 +244,8 @@ def _split_rows(
     )
     ends = np.rint(np.cumsum(shares) * count).astype(int)
     if not ends[0]:
-        raise BadInput(f"--shares: {[*shares]} of {format_count(count, 'row')} leave none for training; give more rows")
+        raise BadInput(
+            "--shares", f"{[*shares]} of {format_count(count, 'row')} leave none for training; give more rows"
+        )
     pieces = np.split(order, ends[:-1])
     return {name: torch.from_numpy(np.sort(piece)) for name, piece in zip(WIDTHS, pieces, strict=True)}

@@ -52,9 +52,9 @@ def _read_model(path: Path) -> Tree:
     try:
         return load_tensors(path)["model"]
     except FileNotFoundError as error:
-        raise BadInput(f"{path}: no model yet; the node keeps it when the federation has ended") from error
+        raise BadInput(path, "no model yet; the node keeps it when the federation has ended") from error
     except Exception as error:  # a damaged file can raise nearly anything
-        raise BadInput(f"{path}: not a readable model ({type(error).__name__}); run the federation again") from error
+        raise BadInput(path, f"not a readable model ({type(error).__name__}); run the federation again") from error
 
 
 def _outputs(spec: AppSpec, file: ClientFile, model: Tree, new_rows: np.ndarray) -> np.ndarray:

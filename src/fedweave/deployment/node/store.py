@@ -51,9 +51,9 @@ class NodeStore:
             content = load_tensors(path)
             header = (content["version"], content["spec"], content["round"])
         except Exception as error:  # a damaged file can raise nearly anything
-            raise BadInput(f"{path}: not a readable state ({type(error).__name__}); delete it to continue") from error
+            raise BadInput(path, f"not a readable state ({type(error).__name__}); delete it to continue") from error
         if header != (VERSION, self.spec, version):
-            raise BadInput(f"{path}: is of (version, specification, round) {header}; give this node another folder")
+            raise BadInput(path, f"is of (version, specification, round) {header}; give this node another folder")
         return content["content"]
 
     def load_newest(self, version: int) -> Any:

@@ -63,9 +63,9 @@ def restore(folder: Path, spec_hash: str) -> Session | None:
         except Exception:  # a damaged file can raise nearly anything
             continue
         if header != (VERSION, spec_hash):
-            raise BadInput(f"{path}: is of another federation or version; give this one another folder")
+            raise BadInput(path, "is of another federation or version; give this one another folder")
         history = History.from_plain(content["history"])
         return replace(Session(**{**content, "history": history}), members=tuple(content["members"]))
     if files:
-        raise BadInput(f"{files[0]}: no readable checkpoint; delete it to start this federation again")
+        raise BadInput(f"{files[0]}", "no readable checkpoint; delete it to start this federation again")
     return None

@@ -29,6 +29,6 @@ def lock_folder(folder: Path, remedy: str, wait: float = 0.0) -> Iterator[None]:
         end = time.monotonic() + wait
         while not try_lock(lock):
             if time.monotonic() >= end:
-                raise BadInput(f"{folder}: another federation is running in it; {remedy}")
+                raise BadInput(folder, f"another federation is running in it; {remedy}")
             time.sleep(POLL)
         yield

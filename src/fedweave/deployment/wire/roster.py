@@ -58,7 +58,7 @@ class Roster:
             rows = [RosterEntry(int(row["client"]), str(row["key"]), int(row["node"])) for row in content["nodes"]]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise BadInput(
-                f"{self.path}: no roster ({type(error).__name__}: {error}); delete it, and {REMEDY}"
+                self.path, f"no roster ({type(error).__name__}: {error}); delete it, and {REMEDY}"
             ) from error
         return tuple(sorted(rows))
 
@@ -69,7 +69,7 @@ class Roster:
             BadInput: there is no such file, or it is damaged.
         """
         if not self.path.is_file():
-            raise BadInput(f"{self.path}: not found, so that no node is known; {REMEDY}")
+            raise BadInput(self.path, f"not found, so that no node is known; {REMEDY}")
         return {entry.node: entry.client for entry in self.entries()}
 
     @contextmanager
@@ -99,10 +99,10 @@ def fingerprint(public: Path) -> str:
         content = base64.b64decode(text, validate=True)
     except (OSError, ValueError, binascii.Error) as error:
         raise BadInput(
-            f"{public}: no public key ({type(error).__name__}); a node's is NAME.pub, made by: keys"
+            public, f"no public key ({type(error).__name__}); a node's is NAME.pub, made by: keys"
         ) from error
     if kind.encode() not in content[:64]:
-        raise BadInput(f"{public}: no public key of the kind {kind}; a node's is NAME.pub, made by: keys")
+        raise BadInput(public, f"no public key of the kind {kind}; a node's is NAME.pub, made by: keys")
     return "SHA256:" + base64.b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
 
 

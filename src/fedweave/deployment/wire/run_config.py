@@ -32,5 +32,5 @@ def read_number(config: Mapping[str, Any], key: str) -> float:
     except ValueError:
         number = math.nan
     if not 0 <= number < math.inf:
-        raise BadInput(f"run-config: {key}: {format_value(config[key])} is not a number >= 0; for example {key}=600")
+        raise BadInput(f"run-config: {key}", f"{format_value(config[key])} is not a number >= 0; for example {key}=600")
     return number

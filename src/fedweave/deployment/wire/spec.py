@@ -173,13 +173,13 @@ def read(path: Path) -> AppSpec:
         version, run = content.pop("version"), content.pop("run")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise BadInput(f"{path}: no specification of a federation ({reason}); export it again") from error
+        raise BadInput(path, f"no specification of a federation ({reason}); export it again") from error
     if version != VERSION:
-        raise BadInput(f"{path}: version {version}, but this fedweave reads {VERSION}; install the same on all hosts")
+        raise BadInput(path, f"version {version}, but this fedweave reads {VERSION}; install the same on all hosts")
     try:
         return AppSpec(_parse_run(run, str(path)), **_lists_to_tuples(content))
     except (KeyError, TypeError, AttributeError) as error:
-        raise BadInput(f"{path}: an incomplete specification ({error}); export it again") from error
+        raise BadInput(path, f"an incomplete specification ({error}); export it again") from error
 
 
 def _parse_run(block: dict[str, Any], where: str) -> RunSpec:

@@ -60,11 +60,11 @@ def check_code(run: RunSpec) -> None:
         module = getattr(code, "__module__", None) or plugins.OWN
         if module.partition(".")[0] not in (plugins.OWN, *plugins.find_installed()):
             remedy = f"make it a package with the entry point {plugins.GROUP}, and install that on every host"
-            raise BadInput(f"runs.{run.key}: {what} is in the plug-in {module}, which no host has; {remedy}")
+            raise BadInput(f"runs.{run.key}", f"{what} is in the plug-in {module}, which no host has; {remedy}")
 
 
 def _refuse(key: str, name: str, reason: str) -> NoReturn:
-    raise BadInput(f"runs.{key}: {name} cannot run on separate hosts: {reason}; choose another method")
+    raise BadInput(f"runs.{key}", f"{name} cannot run on separate hosts: {reason}; choose another method")
 
 
 def check(run: RunSpec, method: Method) -> None:
@@ -78,6 +78,6 @@ def check(run: RunSpec, method: Method) -> None:
     if reason := unsupported_reason(method):
         _refuse(run.key, run.method, reason)
     if run.task.attack is not None:
-        raise BadInput(f"{subject}: attack: {run.task.attack} simulates hostile clients; leave it out")
+        raise BadInput(f"{subject}: attack", f"{run.task.attack} simulates hostile clients; leave it out")
     if "code" in run.task.model:
-        raise BadInput(f"{subject}: model: a module without a name cannot be sent; register it with @fedweave.model")
+        raise BadInput(f"{subject}: model", "a module without a name cannot be sent; register it with @fedweave.model")

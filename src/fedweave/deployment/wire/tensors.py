@@ -27,12 +27,12 @@ def flatten(tree: Tree, prefix: str = "") -> dict[str, Tensor]:
         return {prefix: tree}
     if not isinstance(tree, dict):
         raise BadInput(
-            f"message: {prefix or 'the tree'} is a {type(tree).__name__}; dictionaries of tensors can be sent"
+            "message", f"{prefix or 'the tree'} is a {type(tree).__name__}; dictionaries of tensors can be sent"
         )
     flat: dict[str, Tensor] = {}
     for name, value in tree.items():
         if SEPARATOR in str(name):
-            raise BadInput(f"message: the name {name!r} has a {SEPARATOR}; rename it")
+            raise BadInput("message", f"the name {name!r} has a {SEPARATOR}; rename it")
         full_name = f"{prefix}{SEPARATOR}{name}" if prefix else str(name)
         if isinstance(value, dict) and not value:
             flat[full_name + SEPARATOR] = EMPTY
@@ -75,11 +75,11 @@ def check(form: Mapping[str, Any], declared: Mapping[str, Any], who: str) -> Non
     """
     for name in {**form, **declared}:
         if name not in declared:
-            raise UndeclaredTensor(f"{who}: the tensor {name!r} is not declared in spec.json; it is not sent")
+            raise UndeclaredTensor(who, f"the tensor {name!r} is not declared in spec.json; it is not sent")
         if name not in form:
-            raise UndeclaredTensor(f"{who}: the tensor {name!r} is missing")
+            raise UndeclaredTensor(who, f"the tensor {name!r} is missing")
         if [*map(_as_list, form[name])] != [*map(_as_list, declared[name])]:
-            raise UndeclaredTensor(f"{who}: {name!r} has shape and type {form[name]}, but {declared[name]} is declared")
+            raise UndeclaredTensor(who, f"{name!r} has shape and type {form[name]}, but {declared[name]} is declared")
 
 
 def _as_list(value: Any) -> Any:
@@ -102,12 +102,12 @@ def decode(data: bytes, shape: Sequence[int], dtype: str, name: str) -> np.ndarr
         if layout.shape != tuple(shape) or layout.dtype != np.dtype(dtype):
             actual = f"{format_value([*layout.shape])} {layout.dtype.str}"
             raise UndeclaredTensor(
-                f"upload: {format_value(name)} has shape and type {actual}, but {[*shape]} {dtype} is declared"
+                "upload", f"{format_value(name)} has shape and type {actual}, but {[*shape]} {dtype} is declared"
             )
         return build_array(file.read(), layout)
     except UndeclaredTensor:
         raise
     except Exception as error:  # a header of another author can raise nearly anything
         raise UndeclaredTensor(
-            f"upload: {format_value(name)} cannot be read ({type(error).__name__}: {error})"
+            "upload", f"{format_value(name)} cannot be read ({type(error).__name__}: {error})"
         ) from error

@@ -49,11 +49,11 @@ def forbid_unkeyed_draws(name: str, when: str = "") -> Iterator[None]:
     except RuntimeError as error:
         if "randomness error mode" not in str(error):  # of torch.func.vmap
             raise
-        raise BadInput(f"{name}: {message}") from error
+        raise BadInput(name, f"{message}") from error
     if _generators() == before or len(sys.modules) != modules:
         return
     if _is_only_thread():
-        raise BadInput(f"{name}: {message}")
+        raise BadInput(name, f"{message}")
     warnings.warn(f"{name}, or another thread, {message}", stacklevel=3)
 
 
@@ -106,13 +106,14 @@ def check_local_names(hook: str, names: object, known: frozenset[str]) -> None:
         BadInput: naming the hook, the name and the nearest one of the model.
     """
     if isinstance(names, str) or not isinstance(names, Iterable):
-        raise BadInput(f"{hook}: {format_value(names)} is not a tuple of names; for example self.task.head")
+        raise BadInput(hook, f"{format_value(names)} is not a tuple of names; for example self.task.head")
     for name in names:
         if name not in known:
             raise BadInput(
-                f"{hook}: {format_value(name)} is not a parameter of the model, so that nothing would stay with the "
+                hook,
+                f"{format_value(name)} is not a parameter of the model, so that nothing would stay with the "
                 f"client; {suggest(str(name), known)}return self.task.head, or "
-                "self.task.layers['NAME'] for a layer"
+                "self.task.layers['NAME'] for a layer",
             )
 
 
@@ -124,19 +125,21 @@ def trainable_names(name: str, names: Iterable[str], model: Mapping[str, Any]) -
     """
     if isinstance(names, str):
         raise BadInput(
-            f"{name}: descend: names {format_value(names)} is not a tuple of names; for example self.task.head"
+            f"{name}: descend", f"names {format_value(names)} is not a tuple of names; for example self.task.head"
         )
     chosen = tuple(names)
     if not chosen:
         raise BadInput(
-            f"{name}: descend: there are no parameters to train; name some, such as self.task.head, and where the "
-            "model has no layer but its head, take a deeper one"
+            f"{name}: descend",
+            "there are no parameters to train; name some, such as self.task.head, and where the "
+            "model has no layer but its head, take a deeper one",
         )
     for key in chosen:
         if key not in model:
             raise BadInput(
-                f"{name}: descend: the model has no parameter {format_value(key)}; {suggest(str(key), model)}"
-                "names of the client's model are in self.task.params"
+                f"{name}: descend",
+                f"the model has no parameter {format_value(key)}; {suggest(str(key), model)}"
+                "names of the client's model are in self.task.params",
             )
     return chosen
 
@@ -148,7 +151,7 @@ def planned_epochs(name: str, epochs: slice, plan: Any) -> Any:
         BadInput: the plan does not have them.
     """
     if not isinstance(epochs, slice):
-        raise BadInput(f"{name}: descend: epochs {format_value(epochs)} is not a slice; for example slice(0, 1)")
+        raise BadInput(f"{name}: descend", f"epochs {format_value(epochs)} is not a slice; for example slice(0, 1)")
     available = len(plan)
     if epochs.stop is None or epochs.stop <= available:
         return plan[epochs]
@@ -158,7 +161,7 @@ def planned_epochs(name: str, epochs: slice, plan: Any) -> Any:
         else f"train in client_update, in enrol by {name}.enrolment_epochs, or by fedweave.families.tuning.fine_tune"
     )
     raise BadInput(
-        f"{name}: descend: epochs {epochs.start or 0} to {epochs.stop}, but a round draws {available}; {remedy}"
+        f"{name}: descend", f"epochs {epochs.start or 0} to {epochs.stop}, but a round draws {available}; {remedy}"
     )
 
 
@@ -169,7 +172,7 @@ def check_trained(name: str, fit: object, expected: type) -> None:
         BadInput: naming the type.
     """
     if not isinstance(fit, expected):
-        raise BadInput(f"{name}.fit: returned a {type(fit).__name__}; return what self.descend returns")
+        raise BadInput(f"{name}.fit", f"returned a {type(fit).__name__}; return what self.descend returns")
 
 
 def read_numbers(name: str, diagnostics: Mapping[str, Any]) -> dict[str, float]:
@@ -180,7 +183,7 @@ def read_numbers(name: str, diagnostics: Mapping[str, Any]) -> dict[str, float]:
     """
     for key, value in diagnostics.items():
         if not (value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, int | float)):
-            raise BadInput(f"{name}.diagnostics: {key} is {describe(value)}; return one number, such as its mean")
+            raise BadInput(f"{name}.diagnostics", f"{key} is {describe(value)}; return one number, such as its mean")
     return {key: float(value) for key, value in diagnostics.items()}
 
 
@@ -191,14 +194,15 @@ def check_merged(name: str, old: Params, new: object) -> None:
         BadInput: naming the type, the missing or unknown tensors, or the tensor of another shape or type.
     """
     if not isinstance(new, Mapping):
-        raise BadInput(f"{name}.merge: returned a {type(new).__name__}; return the tensors of the new model by name")
+        raise BadInput(f"{name}.merge", f"returned a {type(new).__name__}; return the tensors of the new model by name")
     if names := sorted(new.keys() ^ old.keys()):
         raise BadInput(
-            f"{name}.merge: {'lacks' if names[0] in old else 'adds'} {names[0]}; return a tensor for each name of old"
+            f"{name}.merge",
+            f"{'lacks' if names[0] in old else 'adds'} {names[0]}; return a tensor for each name of old",
         )
     for key, value in old.items():
         if (given := describe(new[key])) != (expected := describe(value)):
-            raise BadInput(f"{name}.merge: {key} is {given}, and before {expected}; keep shape and type")
+            raise BadInput(f"{name}.merge", f"{key} is {given}, and before {expected}; keep shape and type")
 
 
 def describe(value: object) -> str:

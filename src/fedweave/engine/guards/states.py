@@ -23,7 +23,7 @@ def check_tensors(hook: str, tree: object, path: tuple[str, ...] = ()) -> None:
     elif not isinstance(tree, Tensor):
         what = ".".join(path) + " is" if path else "returned"
         remedy = "give a tensor, such as torch.tensor(0.5)" if path else "return a dictionary of tensors"
-        raise BadInput(f"{hook}: {what} a {type(tree).__name__}; {remedy}")
+        raise BadInput(hook, f"{what} a {type(tree).__name__}; {remedy}")
 
 
 def check_update(name: str, update: object, expected: type, client: Tree) -> None:
@@ -35,7 +35,7 @@ def check_update(name: str, update: object, expected: type, client: Tree) -> Non
     hook = f"{name}.client_update"
     if not isinstance(update, expected):
         fields = ", ".join(getattr(expected, "_fields", ()))
-        raise BadInput(f"{hook}: returned a {type(update).__name__}; return {expected.__name__}({fields})")
+        raise BadInput(hook, f"returned a {type(update).__name__}; return {expected.__name__}({fields})")
     check_tensors(hook, update._asdict())  # type: ignore[attr-defined]
     _check_form(f"{hook}: {{}} of the client's state", client, update.client, f"{name}.join")  # type: ignore[attr-defined]
 
@@ -48,8 +48,9 @@ def check_shared(name: str, shapes: Mapping[str, object]) -> None:
     """
     if not shapes:
         raise BadInput(
-            f"{name}.private: every parameter stays with the client, and the server has nothing to generate; keep "
-            "fewer names, or take a model that has a layer below its head"
+            f"{name}.private",
+            "every parameter stays with the client, and the server has nothing to generate; keep "
+            "fewer names, or take a model that has a layer below its head",
         )
 
 
@@ -102,8 +103,9 @@ def check_rows(hook: str, entry: str, shape: Sequence[int], clients: int) -> Non
     """
     if [*shape[:1]] != [clients]:
         raise BadInput(
-            f"{hook}: {entry} is {[*shape]} for {format_count(clients, 'client')}; return a row for each client of "
-            f"ids, [{clients}, ...]"
+            hook,
+            f"{entry} is {[*shape]} for {format_count(clients, 'client')}; return a row for each client of "
+            f"ids, [{clients}, ...]",
         )
 
 
@@ -114,7 +116,7 @@ def check_pair(hook: str, value: object, meaning: str) -> None:
         BadInput: naming the type.
     """
     if not (isinstance(value, tuple) and len(value) == 2):
-        raise BadInput(f"{hook}: returned a {type(value).__name__}; return two dictionaries, {meaning}")
+        raise BadInput(hook, f"returned a {type(value).__name__}; return two dictionaries, {meaning}")
 
 
 def check_generated(name: str, models: object, clients: int, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -129,13 +131,13 @@ def check_generated(name: str, models: object, clients: int, shapes: Mapping[str
     hook = f"{name}.generate"
     check_tensors(hook, models)
     if not isinstance(models, Mapping):
-        raise BadInput(f"{hook}: returned a {type(models).__name__}; return a dictionary of tensors")
+        raise BadInput(hook, f"returned a {type(models).__name__}; return a dictionary of tensors")
     for entry, shape in shapes.items():
         if entry not in models:
-            raise BadInput(f"{hook}: lacks {entry}; return every parameter of self.generated_shapes")
+            raise BadInput(hook, f"lacks {entry}; return every parameter of self.generated_shapes")
         check_rows(hook, entry, models[entry].shape, clients)
         if models[entry].shape[1:] != shape:
-            raise BadInput(f"{hook}: {entry} is {[*models[entry].shape]}, and should be {[clients, *shape]}")
+            raise BadInput(hook, f"{entry} is {[*models[entry].shape]}, and should be {[clients, *shape]}")
 
 
 def _shapes(tree: Tree, path: str = "") -> dict[str, list[int]]:

@@ -22,13 +22,13 @@ def check_weights(name: str, weights: object, layers: int, clients: int, models:
         BadInput: naming the shape or the type, and the right one; or there is nothing to mix.
     """
     if not models:
-        raise BadInput(f"{name}.private: every parameter stays with the client, and the server has nothing to mix")
+        raise BadInput(f"{name}.private", "every parameter stays with the client, and the server has nothing to mix")
     model = next(iter(models.values()))
     expected = f"[{layers}, {clients}, {len(model)}] of {model.dtype}"
     if (given := describe(weights)) != expected:
         raise BadInput(
-            f"{name}.weights: {given}; return a tensor {expected}: layers, learners (ids), sources, in the type of "
-            "server['models']"
+            f"{name}.weights",
+            f"{given}; return a tensor {expected}: layers, learners (ids), sources, in the type of server['models']",
         )
 
 
@@ -40,8 +40,9 @@ def check_first_weights(name: str, weights: Tensor) -> None:
     """
     if not weights.isfinite().all():
         raise BadInput(
-            f"{name}.weights: not finite before the first upload, when server['seen'] is false for all clients, as a "
-            "softmax over no source is; admit the sources server['seen'] | ~server['seen'].any()"
+            f"{name}.weights",
+            "not finite before the first upload, when server['seen'] is false for all clients, as a "
+            "softmax over no source is; admit the sources server['seen'] | ~server['seen'].any()",
         )
     check_mixtures(name, weights)
 
@@ -62,8 +63,9 @@ def check_mixtures(name: str, weights: Tensor) -> None:
     negative, total = float(lowest[layer, row]), float(sums[layer, row])
     value = f"has the weight {negative:.4g}" if negative < -TOLERANCE else f"has the sum {total:.4g}"
     raise BadInput(
-        f"{name}.weights: row {row} of layer {layer} {value}; a row is a mixture of sources, its weights at least 0 "
-        "and with sum 1: divide it by its sum, or take a softmax over the last axis"
+        f"{name}.weights",
+        f"row {row} of layer {layer} {value}; a row is a mixture of sources, its weights at least 0 "
+        "and with sum 1: divide it by its sum, or take a softmax over the last axis",
     )
 
 
@@ -78,7 +80,7 @@ def check_graph(name: str, weights: object, layers: int, clients: int) -> None:
         return
     given = [*weights.shape] if isinstance(weights, Tensor) else f"a {type(weights).__name__}"
     counts = f"{format_count(layers, 'layer')} and {format_count(clients, 'client')}"
-    raise BadInput(f"{name}.collaboration: {given}, but the model has {counts}; return a tensor {expected}")
+    raise BadInput(f"{name}.collaboration", f"{given}, but the model has {counts}; return a tensor {expected}")
 
 
 def check_portrait(name: str, vectors: object, clients: int) -> None:
@@ -90,6 +92,7 @@ def check_portrait(name: str, vectors: object, clients: int) -> None:
     if isinstance(vectors, Tensor) and vectors.ndim == 2 and len(vectors) == clients and vectors.is_floating_point():
         return
     raise BadInput(
-        f"{name}.portrait: {describe(vectors)}; return a tensor [{clients}, D] of floats: one vector for each of "
-        f"{format_count(clients, 'client')}"
+        f"{name}.portrait",
+        f"{describe(vectors)}; return a tensor [{clients}, D] of floats: one vector for each of "
+        f"{format_count(clients, 'client')}",
     )
