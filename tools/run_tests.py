@@ -132,7 +132,10 @@ def run_watched(command: list[str], run: str, limit: float) -> int:
     """Run pytest for at most `limit` seconds. Returns its exit status, or 1 if a process remains."""
     # One thread in every process that a test starts. One worker more than cores: some tests wait for servers.
     defaults = {"OMP_NUM_THREADS": "1", "PYTEST_XDIST_AUTO_NUM_WORKERS": str(cores() + 1)}
-    tests = subprocess.Popen(command, env=defaults | os.environ | {RUN_VARIABLE: run})
+    environment = defaults | os.environ | {RUN_VARIABLE: run}
+    # Tests start hundreds of processes: without bytecode each of them would compile the whole package first.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    tests = subprocess.Popen(command, env=environment)
     try:
         status = tests.wait(limit)
         lines = find_remaining(run)
