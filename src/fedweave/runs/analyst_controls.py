@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from fedweave.client.regression import Forecast
@@ -73,7 +74,10 @@ def fit_controls(prepared: PreparedRun, folder: Path) -> dict[str, list[Tensor]]
     classes = int(prepared.federation.shared["y"].max()) + 1 if prepared.method.task.targets_are == "classes" else 0
     file = folder / f"{_digest(tables, classes)}.npz"
     if not file.is_file():
-        with one_thread(), warnings.catch_warnings():
+        import sklearn.ensemble  # noqa: F401  its OpenMP must be loaded before it is limited
+
+        # Otherwise bits depend on threads, and a process that has used several of OpenMP cannot fork.
+        with one_thread(), threadpool_limits(1), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a fit that is not quite finished is a control nevertheless
             outputs = fit_tables(tables, classes)
         arrays: dict[str, Any] = {name: np.concatenate(values) for name, values in outputs.items()}
@@ -224,7 +228,6 @@ def boost(tables: Sequence[ClientTable], classes: int) -> Outputs:
     Several numbers of a target are one model, with the position of the number as one more column.
     """
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-    from threadpoolctl import threadpool_limits
 
     x, y = (np.concatenate([getattr(table, name) for table in tables]) for name in ("train", "targets"))
     width = 1 if classes else y.shape[1]
@@ -237,13 +240,12 @@ def boost(tables: Sequence[ClientTable], classes: int) -> Outputs:
     ends = np.cumsum([len(table.rest) for table in tables])[:-1]
     if classes and len(present := np.unique(y)) == 1:
         return np.split(np.tile(np.eye(classes)[present[0]], (len(rest), 1)), ends)
-    with threadpool_limits(1):  # a process that has used several threads of OpenMP cannot fork
-        if classes:
-            stages = HistGradientBoostingClassifier(**options).fit(x, y).staged_predict_proba(rest)
-            found = [np.split(_spread(stage, present, classes), ends) for stage in stages]
-        else:
-            model = HistGradientBoostingRegressor(**options).fit(_stack(x, width), y.reshape(-1))
-            found = [np.split(s.reshape(len(rest), width), ends) for s in model.staged_predict(_stack(rest, width))]
+    if classes:
+        stages = HistGradientBoostingClassifier(**options).fit(x, y).staged_predict_proba(rest)
+        found = [np.split(_spread(stage, present, classes), ends) for stage in stages]
+    else:
+        model = HistGradientBoostingRegressor(**options).fit(_stack(x, width), y.reshape(-1))
+        found = [np.split(s.reshape(len(rest), width), ends) for s in model.staged_predict(_stack(rest, width))]
     if not sum(len(table.val) for table in tables):
         return found[-1]
     return _choose(found, tables, classes)
