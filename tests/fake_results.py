@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 
 from fedweave.report.optional_files import ABLATION_COLUMNS
+from fedweave.report.summary import SummaryLine, summary
+from fedweave.results import Study, Tables
 
 SKILL = {"Local": -6.0, "FedAvg": -12.0, "FedAvg-FT": -0.2, "Ditto": -2.5, "FedAMP": -5.0, "FedAGHN": 0.0}
 WEAVERS = ("FedAMP", "FedAGHN", "pFedGAT", "SHN")
@@ -46,6 +48,11 @@ def write_study(
         _write_tuning(folder, next(iter(tasks or {"blobs": {}})), methods, trials)
         _write_ablations(folder, next(iter(tasks or {"blobs": {}})))
     return folder
+
+
+def leaders_line(study: Study, tables: Tables) -> SummaryLine:
+    """The line of the summary on who leads."""
+    return next(line for line in summary(study, tables) if line.topic == "Who leads")
 
 
 def slug(label: str) -> str:

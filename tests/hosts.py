@@ -115,7 +115,7 @@ def rows_of(clients: int = 3, classes: int = 3) -> fw.Federation:
     owner = np.repeat(np.arange(clients), [24 + 9 * i for i in range(clients)])
     y = draws.integers(classes, size=len(owner))
     x = draws.normal(size=(len(owner), 4)) + y[:, None] * np.eye(4)[:1]
-    return fw.Federation.from_arrays(x.astype(np.float32), y, client=owner.tolist(), name="toy")
+    return fw.Federation.from_arrays(x.astype(np.float32), y, client=owner.tolist(), name="toy", normalize="none")
 
 
 def graphs_of(clients: int = 3) -> fw.Federation:

@@ -72,6 +72,7 @@ README = """# A project of fedweave
     dvc repro                    # what params.yaml says, again; nothing runs where nothing changed
     fedweave flow                # the same, scheduled by Prefect
     fedweave ui                  # MLflow and Prefect in the browser
+    dvc exp run --queue -C .fedweave/packages -S seeds=[0]    # an experiment in a copy, which needs fedweave's code too
 
 A study is a file in `studies/`, or anywhere: `fedweave study run path/to/my.yaml`. A task changes one of
 `studies/base.yaml`, or defines its data set, partition, model and training itself.

@@ -20,10 +20,10 @@ from fedweave import report, results
 from fedweave.comparison.user_metrics import TorchmetricsFunction
 from fedweave.metrics import METRICS, probabilities
 from fedweave.pipelines.stages import leaderboard
-from fedweave.report.summary import summary
 from fedweave.results.rescoring import predictions as stored_by
 from fedweave.runs import predictions
 from fedweave.tensors.torchvision import declare_operators
+from tests.fake_results import leaders_line
 
 DRAWS = np.random.default_rng(8)
 OWNER = np.repeat(["Ann", "Bob", "Cy", "Dan"], 60)
@@ -134,7 +134,7 @@ def test_a_client_of_one_class_has_no_area_and_is_named(ranked: fw.Comparison) -
     board = ranked.leaderboard().set_index("method")
     assert board.loc["local", "mean"] == pytest.approx(scores.drop("Dan").mean())
     study = ranked.study
-    text = summary(study, results.compute_tables(study))[0].text
+    text = leaders_line(study, results.compute_tables(study)).text
     assert "1 of 4 clients has no roc_auc, which needs rows of at least two classes: Dan." in text
     with pytest.warns(UserWarning, match="1 of 4 clients has no roc_auc"):
         fw.compare(people(), ["local"], seeds=1, metric="roc_auc", **QUIET)
@@ -225,7 +225,7 @@ def test_a_method_below_a_control_is_named_first() -> None:
     noise = fw.Federation.from_arrays(X, labels, client=OWNER)
     with pytest.warns(UserWarning, match="no method is above the control 'Majority class'"):
         done = fw.compare(noise, ["local"], seeds=1, lr=1.0, **{**QUIET, "rounds": 60}, evaluate={"select": "last"})
-    line = summary(done.study, results.compute_tables(done.study))[0]
+    line = leaders_line(done.study, results.compute_tables(done.study))
     assert line.warning
     assert line.sentences[0].startswith("own-data: no method is better than the control Majority class (")
 

@@ -16,7 +16,7 @@ from fedweave.engine.start import begin
 from fedweave.errors import BadInput
 from fedweave.families.validated_mixtures import _plain_steps
 from fedweave.methods import METHODS
-from fedweave.runs.build import check_validation
+from fedweave.runs.row_checks import check_validation
 from fedweave.study.search_spaces import derive_space
 from fedweave.tensors import trees
 from fedweave.tensors.gradients import pull_back

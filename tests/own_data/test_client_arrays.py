@@ -67,9 +67,12 @@ def test_texts_may_be_given_per_client() -> None:
 
 
 def test_classes_may_be_numbers_of_one_client_and_names_of_another() -> None:
-    names = ["one", "two", "1"] * 10
-    federation = fw.Federation.from_arrays({"a": X["Ann"], "b": X["Ann"]}, {"a": Y["Ann"], "b": names})
-    assert federation.classes == ("0", "1", "2", "one", "two")
+    """But not the number 1 and the text 1, which would have one name."""
+    x, names = {"a": X["Ann"], "b": X["Ann"]}, ["one", "two", "three"] * 10
+    federation = fw.Federation.from_arrays(x, {"a": Y["Ann"], "b": names})
+    assert federation.classes == ("0", "1", "2", "one", "three", "two")
+    with pytest.raises(fw.BadInput, match="two labels of several types have the same name, such as 1 and '1'"):
+        fw.Federation.from_arrays(x, {"a": Y["Ann"], "b": ["one", "two", "1"] * 10})
 
 
 @pytest.mark.parametrize(

@@ -263,7 +263,7 @@ REFUSED = {
     ),
     "split: row 0 is in 'test' twice": lambda: fw.Federation.from_arrays(X, Y, client=WHO, split={"test": [0, 0]}),
     "split: 'val' names row 60": lambda: fw.Federation.from_arrays(X, Y, client=WHO, split={"val": [60]}),
-    "split: 'dev' is unknown": lambda: fw.Federation.from_arrays(X, Y, client=WHO, split={"dev": [1]}),
+    "split: 'late' is unknown": lambda: fw.Federation.from_arrays(X, Y, client=WHO, split={"late": [1]}),
     "split: 'tain' is unknown": lambda: fw.Federation.from_arrays(X, Y, client=WHO, split=["tain"] * 60),
     "split: shape (5,), but there are 60 rows": lambda: fw.Federation.from_arrays(
         X, Y, client=WHO, split=["train"] * 5

@@ -127,8 +127,8 @@ def test_a_scale_of_training_that_is_unlikely_is_named() -> None:
     """Whole numbers that are dark as bytes, and bytes as floats. Rows that are scaled anyway get no line."""
     assert "the largest is 15; if that is white, give x / 15" in "".join(federation(BYTES.astype(int) // 16).notes)
     floats = BYTES.astype(np.float32)
-    assert "which are not divided by 255; give x.astype('uint8')" in "".join(federation(floats).notes)
-    assert federation(floats, normalize="standard").notes == federation(BYTES).notes == ()
+    assert "which are not divided by 255; give x.astype('uint8')" in "".join(federation(floats, normalize="none").notes)
+    assert federation(floats).notes == federation(BYTES).notes == ()
 
 
 def test_newcomers_have_images_on_the_scale_of_training(tmp_path: Path) -> None:

@@ -443,7 +443,7 @@ def test_bad_graphs_are_refused(tmp_path: Path) -> None:
 
 
 def test_bad_graphs_of_arrays_are_refused() -> None:
-    """Features that are not finite, missing labels, a split of another length, and two clients with one name."""
+    """Features that are not finite, one class beside missing labels, a split of another length, two equal names."""
     x, edges, y = np.ones((6, 2)), np.array([[0, 1], [1, 2]]), [0, 1] * 3
     parts = ["train", "train", "train", "val", "test", "test"]
     graphs = [(x, edges, y)] * 2
@@ -453,7 +453,7 @@ def test_bad_graphs_of_arrays_are_refused() -> None:
         ([(x * np.nan, edges, y)], {}, "x of 'client 0': nan at"),
         ([([["a", "b"]] * 6, edges, y)], {}, "they must be numbers"),
         ([([[1], [1, 2]], edges, y)], {}, "the rows have different lengths"),
-        ([(x, edges, ["a", None] * 3)], {}, "y of 'client 0': is missing in 3 rows"),
+        ([(x, edges, ["a", None] * 3)], {}, "y: only one class, 'a'"),
         ({1: graphs[0], "1": graphs[1]}, {}, "two clients have the same name"),
         (graphs, {"split": [parts[:5], ["train", *parts]]}, "split: 5 labels, but 'client 0' has 6 nodes"),
         (graphs, {"split": [parts]}, "is not one list for each of 2 clients"),

@@ -10,6 +10,7 @@ import yaml
 
 import fedweave as fw
 from fedweave.data import DATASETS, PARTITIONS, load_dataset, load_partition
+from fedweave.own_data import user_files
 from fedweave.own_data.user_files import read_folder
 from fedweave.pipelines.commands import importing, projects, studies
 from fedweave.pipelines.stages import download, partition, train, tune
@@ -112,7 +113,7 @@ def test_a_folder_is_read_once_and_keeps_its_types(project: Path, monkeypatch: p
         part = TABLE[:40].assign(code=[codes[i % 2] for i in range(40)]).drop(columns="shop")
         part.to_csv(Path("sites") / f"{site}.csv", index=False)
     reads = []
-    monkeypatch.setattr(importing, "read_folder", lambda *words: reads.append(words) or read_folder(*words))
+    monkeypatch.setattr(user_files, "read_folder", lambda *words: reads.append(words) or read_folder(*words))
     importing.import_(Path("sites"), client="ward", label="price")
     assert len(reads) == 1
     federation = fw.Federation.from_file("sites", client="ward", label="price")

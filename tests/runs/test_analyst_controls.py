@@ -9,11 +9,11 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 import fedweave as fw
 from fedweave import results
-from fedweave.report.summary import summary
 from fedweave.runs import analyst_controls as fitted
 from fedweave.runs.analyst_controls import ClientTable
 from fedweave.runs.control_names import BASE_RATE, BOOSTED, LINEAR, PARTIAL
 from fedweave.runs.control_names import POOLED_BOOSTING as POOLED
+from tests.fake_results import leaders_line
 
 QUIET: dict[str, Any] = {"progress": False, "rounds": 1, "seeds": 1, "central": False}
 ROWS, CLIENTS = 360, 6
@@ -117,7 +117,7 @@ def test_a_board_has_them_and_its_first_sentence_names_the_best(numbers: fw.Comp
     assert str(numbers).splitlines()[1].startswith("No method is above the control ")
     assert numbers.warnings[0].startswith("no method is above the control ")
     assert f"{PARTIAL} [control]" in str(numbers)
-    line = summary(numbers.study, results.compute_tables(numbers.study))[0]
+    line = leaders_line(numbers.study, results.compute_tables(numbers.study))
     assert line.warning
     assert line.sentences[0].startswith("own-data: no method is better than the control ")
 

@@ -58,16 +58,16 @@ def find_softmax(task: Task, x: Tensor, name: str) -> str:
     handles = [one.register_forward_hook(lambda *args, n=n: ends.append((n, args[2]))) for n, one in layers]
     try:
         with torch.no_grad():
-            many, outputs = (
-                task.call({key: value.clone() for key, value in task.init(0).items()}, factor * x.to(task.dtype))
-                for factor in (LARGE, 1)
-            )
+            many = _call_fresh(task, LARGE * x)
+            outputs = _call_fresh(task, x)
     finally:
         for handle in handles:
             handle.remove()
+    if outputs is None:
+        return ""
     sums = outputs.sum(-1)
     add_up = torch.allclose(sums, torch.ones_like(sums), atol=TOLERANCE)
-    is_squashed = add_up or (outputs.max() <= 1 and 0 <= many.min() and many.max() <= 1)
+    is_squashed = add_up or (many is not None and outputs.max() <= 1 and 0 <= many.min() and many.max() <= 1)
     if outputs.shape[-1] < 2 or outputs.min() < 0 or not is_squashed:
         return ""
     layer = next((repr(n) for n, end in reversed(ends) if end.shape == outputs.shape and torch.equal(end, outputs)), "")
@@ -77,6 +77,15 @@ def find_softmax(task: Task, x: Tensor, name: str) -> str:
         f"model: {name}: {source} {kind}, but the loss applies log-softmax itself, so that it learns slowly; "
         f"return the numbers before the {function}"
     )
+
+
+def _call_fresh(task: Task, x: Tensor) -> Tensor | None:
+    """The outputs of a model as it begins; None where it looks up codes that these rows do not have."""
+    try:
+        outputs: Tensor = task.call({key: value.clone() for key, value in task.init(0).items()}, x.to(task.dtype))
+    except IndexError:  # of an embedding
+        return None
+    return outputs
 
 
 class _ModelCheck:

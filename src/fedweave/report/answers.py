@@ -170,11 +170,11 @@ def _deploy(board: pd.DataFrame, pays: str, reason: str) -> Answer:
 def _difference(test: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     """A difference from Local in words: "9.44 points better than Local (95 % interval 3.20 to 15.7)"."""
     metric, sign = row["metric"], np.sign(test["difference"])
-    ends = sorted((sign * test["low"], sign * test["high"]))
+    low, high = sorted((sign * test["low"], sign * test["high"]))
     size = format_score(abs(test["difference"]), np.nan, metric)
     lower = "" if unit(metric) else " lower" if test["difference"] < 0 else " higher"
     amount = f"{size} points better" if unit(metric) else f"{size}{lower} ({metric}), better,"
-    return f"{amount} than Local (95 % interval {format_interval(*ends, metric)})"
+    return f"{amount} than Local (95 % interval {format_interval(low, high, metric)})"
 
 
 def _clients(row: Mapping[str, Any]) -> str:
