@@ -1,6 +1,8 @@
 """The documentation: links and paths exist, and generated parts are up to date."""
 
+import csv
 import re
+from collections import Counter
 from itertools import groupby
 from pathlib import Path
 
@@ -133,6 +135,18 @@ def test_no_cell_makes_more_false_claims_than_it_may():
         table = verdict_tables.table(name)
         assert len(table.splitlines()) == cells + 2
         assert "(!)" not in table
+
+
+def test_the_page_counts_the_verdicts_that_changed() -> None:
+    with (ROOT / "docs" / "verdicts" / "changed.csv").open(encoding="utf-8") as file:
+        rows = [(row["before"], row["now"]) for row in csv.DictReader(file)]
+    counts = Counter(rows)
+    page = " ".join((ROOT / "docs" / "comparison.md").read_text(encoding="utf-8").split())
+    better, worse = (sum(counts[before, now] for now in ("open", "no verdict")) for before in ("better", "worse"))
+    assert f"the {len(rows)} verdicts within settings" in page
+    assert f"of {better} *better* than a control, {counts['better', 'open']} are open" in page
+    assert f"{worse} *worse* are open or have none; {counts['no difference', 'equivalent']} comparisons" in page
+    assert {now for before, now in rows if before == "better"} == {"open", "no verdict"}
 
 
 def test_the_gallery_of_studies_is_up_to_date():
