@@ -82,7 +82,7 @@ class Clients:
         for name, first in own.items():
             if not torch.equal(self.own[name], first.expand_as(self.own[name])):
                 raise BadInput(
-                    "central", f"every client has its own {name}, so that rows cannot be pooled; leave central out"
+                    f"central: every client has its own {name}, so that rows cannot be pooled; leave central out"
                 )
         if "class_weight" in self.own:
             classes = self.own["class_weight"].shape[1]
