@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedweave.data import Dataset, Partition
     from fedweave.study.spec import RunSpec
 
-app = typer.Typer(help="RunSpec a method on separate hosts, with Flower.", no_args_is_help=True)
+app = typer.Typer(help="Run a method on separate hosts, with Flower.", no_args_is_help=True)
 out = Console(markup=False)
 ENVIRONMENT = Path(".flower/bin/python")  # of `make flower`, here or in the checkout that this package comes from
 
