@@ -55,7 +55,8 @@ def _run_command(command: Sequence[str], env: Mapping[str, str], rounds: RoundPr
     with children.start(command, env) as process:
         assert process.stdout is not None
         for line in map(str.strip, process.stdout):
-            if line and not line.startswith(HINTS) and not children.has_ended:  # not what it says of its own end
+            # What a child prints while it is ended is no news, such as the traceback of an interrupted exit.
+            if line and not line.startswith(HINTS) and not children.has_ended:
                 logger.info("%s", line)
                 last_lines.append(line)
                 if rounds:

@@ -4,6 +4,7 @@ import importlib.util
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 DRAWS = np.random.default_rng(0)
 X = DRAWS.normal(size=(120, 4)).astype(np.float32)
 FEDERATION = fw.Federation.from_arrays(X, X.sum(1) > 0, client=[f"site {i % 4}" for i in range(120)])
-ARGUMENTS: dict[str, Any] = {
-    "methods": ["ditto"], "budget": "2h", "traffic": None, "model": None, "head": None, "rounds": 50, "seeds": 2,
-    "settings": 3, "metric": None, "margin": None, "train": {},
-}  # fmt: skip
+DEFAULTS = {name: argument.default for name, argument in signature(fw.recommend).parameters.items()}
+ARGUMENTS: dict[str, Any] = {**DEFAULTS, "methods": ["ditto"], "budget": "2h", "seeds": 2, "train": {}}
 MODEL = """
 from torch import nn
 
@@ -38,7 +37,7 @@ def mine(shape, outputs):
 
 def build_recommender(folder: Path, **arguments: Any) -> recommend.Recommender:
     """A call that has not begun."""
-    request = recommend._check_arguments({"federation": FEDERATION, **ARGUMENTS, **arguments})
+    request = recommend._check_arguments({**ARGUMENTS, "federation": FEDERATION, **arguments})
     return recommend.Recommender(FEDERATION, request, folder, False, ())
 
 

@@ -160,10 +160,10 @@ def _test(
         for difference, *p in zip(model.mean, p_adjusted, p_equivalent, strict=True)
     ]
     more = np.where([verdict == OPEN for verdict in verdicts], needed, np.nan)
-    numbers = np.column_stack([model.mean, low, high, margins, test.p, p_adjusted, p_equivalent]).tolist()
+    columns = np.column_stack([model.mean, low, high, margins, test.p, p_adjusted, p_equivalent]).tolist()
     words = zip(verdicts, over, more.tolist(), strict=True)
     rows: Iterable[Sequence[Any]] = (
-        (*pair, *row, *rest) for pair, row, rest in zip(pairs, numbers, words, strict=True)
+        (*pair, *row, *rest) for pair, row, rest in zip(pairs, columns, words, strict=True)
     )
     return {(row[0], row[1]): TestedPair(*row) for row in rows}
 
