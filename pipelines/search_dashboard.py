@@ -1,7 +1,7 @@
 """Optuna's dashboard over every search of the study, on loopback.
 
-It shows a copy in memory that is updated from the searches, so that no action in the browser can change them. Searches
-without a journal, as in a fresh clone after `dvc pull`, are read from the stage's output. Each search has its scores as
+It shows a copy in memory that is updated from the searches, and refuses what would change it. Searches without a
+journal, as in a fresh clone after `dvc pull`, are read from the stage's output. Each search has its scores as
 attributes, and its objectives have names. Importances are shown only where there are enough trials for them.
 """
 
@@ -13,7 +13,6 @@ import threading
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +39,7 @@ HOST = "127.0.0.1"
 OBJECTIVE_NAMES = {"score": "validation score", "bytes": "bytes of a repetition"}
 DECLARED, BEST = "declared score", "best score"  # attributes of a search
 UPDATE_INTERVAL = 2.0  # seconds between two readings of the journals
+READ_ONLY = "a copy to look at: change or delete a search with its study in params.yaml"
 IMPORTANCES = re.compile(r"/api/studies/(\d+)/param_importances")
 
 
@@ -78,15 +78,17 @@ class SearchReplica:
                 copy, copied = self._shown[key]
                 if str(trial.datetime_complete) not in copied:
                     copied.add(str(trial.datetime_complete))
-                    with suppress(KeyError):  # the copy was deleted in the browser
-                        copy.add_trial(_strip_client_scores(trial))
-                        self._describe(key, copy)
+                    copy.add_trial(_strip_client_scores(trial))
+                    self._describe(key, copy)
         return len(self._shown)
 
     def wrap(self, page: "WSGIApplication") -> "WSGIApplication":
-        """The web application `page`, without importances for searches that have too few trials."""
+        """The web application `page`, without changes, and without importances of searches with too few trials."""
 
         def answer(environ: dict[str, Any], start: "StartResponse") -> Iterable[bytes]:
+            if environ.get("REQUEST_METHOD", "GET") not in ("GET", "HEAD"):
+                start("403 Forbidden", [("Content-Type", "application/json")])
+                return [json.dumps({"reason": READ_ONLY}).encode()]
             request = IMPORTANCES.fullmatch(environ.get("PATH_INFO", ""))
             if request is None or self._has_enough_trials(int(request[1])):
                 return page(environ, start)
@@ -96,9 +98,7 @@ class SearchReplica:
         return answer
 
     def _has_enough_trials(self, number: int) -> bool:
-        with suppress(KeyError):
-            return trials.are_enough(self.storage.get_all_trials(number, False, (TrialState.COMPLETE,)))
-        return True  # the search was deleted in the browser; the page itself reports that
+        return trials.are_enough(self.storage.get_all_trials(number, False, (TrialState.COMPLETE,)))
 
     def _copy(self, key: str, higher_is_better: bool) -> optuna.Study:
         tune = self._study.tune
@@ -216,7 +216,7 @@ def main(port: int = 8080) -> None:
         )
     threading.Thread(target=_update_forever, args=(replica,), daemon=True).start()
     print(f"{format_count(count, 'search')} of {study.name}: http://{HOST}:{port}", flush=True)
-    print("it shows a copy in memory: its buttons that edit or delete do not change the searches", flush=True)
+    print("it is read-only: its buttons that edit or delete are refused", flush=True)
     make_server(HOST, port, replica.wrap(wsgi(replica.storage)), handler_class=_QuietHandler).serve_forever()
 
 

@@ -55,7 +55,7 @@ def dashboard(port: Annotated[int, typer.Option(help="port on loopback")] = 8080
 def log(
     study: Annotated[list[str] | None, typer.Argument(help="a study; default: all under results/")] = None,
     models: Annotated[
-        bool, typer.Option("--models", help="copy the models of all runs to MLflow, which can then serve them")
+        bool, typer.Option("--models", help="copy the models of all runs to MLflow, not only those of the best methods")
     ] = False,
 ) -> None:
     """Log studies to MLflow from their result files. This also restores a deleted database."""

@@ -1,7 +1,8 @@
 """Models in MLflow: those of every run of a method; the best method of each task is registered, with an alias.
 
-MLflow has a copy of the models of the best method, with the code that they need, so that it can load and serve them. Of
-other runs it has a record with the score and the place of the files, or a copy on request.
+MLflow can load the models of every run. Of the best method it has a copy, with the code that they need, so that it can
+serve them elsewhere. The weights of the others stay in the folder of results that they refer to, or are copied on
+request.
 """
 
 import json
@@ -21,7 +22,6 @@ from fedweave.methods import METHODS
 from fedweave.models import MODELS
 from fedweave.prediction import packing
 from fedweave.results import Run, Study, Tables, verdicts
-from fedweave.runs import serving
 from fedweave.study import plugins
 
 from . import stamp
@@ -33,16 +33,15 @@ CODE = [str(files("fedweave"))]
 REQUIREMENTS = ("numpy", "pandas", "torch", "tqdm")  # what `fedweave.prediction.packing` imports
 ALIAS = "best"
 DEFAULTS = {"client": "", "seed": -1}  # no client, which is refused; the first seed
-EXTERNAL = "mlflow.model.isExternal"  # MLflow's tag of a record without files
+LOCATION = "location"  # the tag of models that stay in a folder of results
 NO_STEP = -1  # MLflow copies the numbers of a model's step, among them the first of curves, and 0 in place of NaN
-SYSTEM = "system/"  # names of the machine's load
 PLUGINS = "plugins.json"  # beside the models: modules to be imported before them
 
 
 def log_models(
     store: Store, study: Study, tables: Tables, logged: Mapping[str, str], copy_all: bool = False
 ) -> dict[str, str]:
-    """Record the models of every run of the study; returns run -> id of its model, where MLflow has a copy.
+    """Log the models of every run of the study; returns run -> id of its model, where there is one.
 
     Args:
         store: MLflow's store.
@@ -57,44 +56,36 @@ def log_models(
     return {name: model for name, model in models.items() if model is not None}
 
 
-def _update_model(store: Store, run: Run, run_id: str, copies: bool) -> str | None:
-    """The id of the copied model of a run; None where there is only a record of its place, or no model."""
+def _update_model(store: Store, run: Run, run_id: str, copy: bool) -> str | None:
+    """The id of the model of a run, logged anew where its files are lost or are to be copied; None: it has no model."""
     stored = _find_model(store, run_id)
-    if stored is not None and EXTERNAL not in stored.tags:
-        if not stamp.is_lost(stored.artifact_location):
-            _refresh_numbers(store, stored, run_id)
-            return str(stored.model_id)
-        store.client.delete_logged_model(stored.model_id)
-        stored = None
-    model = log_model(store, run, run_id) if copies else None
-    if model is None and stored is None and any(run.folder.glob(serving.MODELS)):
-        _record_place(store, run, run_id)
-    if model is None and stored is not None:
+    if stored is not None and not stamp.is_lost(stored.artifact_location) and not (copy and LOCATION in stored.tags):
         _refresh_numbers(store, stored, run_id)
-    if model is not None and stored is not None:
+        return str(stored.model_id)
+    if stored is not None:
         store.client.delete_logged_model(stored.model_id)
-    return model
+    return log_model(store, run, run_id, copy)
 
 
 def _refresh_numbers(store: Store, model: LoggedModel, run_id: str) -> None:
     """Give a model the present numbers of its run, such as a rank that has changed with the results of other runs."""
     stored = {point.key: point.value for point in sorted(model.metrics or [], key=_recency)}
     numbers = store.client.get_run(run_id).data.metrics
-    names = stored if EXTERNAL in model.tags else numbers  # a record has the score alone
-    _log_numbers(store, model.model_id, run_id, [name for name in names if numbers.get(name) != stored.get(name)])
+    _log_numbers(store, model.model_id, run_id, [name for name in numbers if numbers[name] != stored.get(name)])
 
 
 def _log_numbers(store: Store, model_id: str, run_id: str, names: Iterable[str]) -> None:
-    """Log numbers of a run for its model: the scores, and not the last points of curves or of the machine's load.
+    """Log numbers of a run for its model: the scores, and no curve and no load of the machine, which have a "/".
 
     A missing number is left out, because MLflow would show 0 for NaN.
     """
-    points = [max(store.client.get_metric_history(run_id, name), key=_recency, default=None) for name in names]
+    histories = [store.client.get_metric_history(run_id, name) for name in names if "/" not in name]
+    points = [max(history, key=_recency) for history in histories if history]
     scores = [
         # A point of the same time and step is no new point of the run.
         Metric(point.key, point.value, point.timestamp, point.step, model_id=model_id)
         for point in points
-        if point is not None and not point.step and not np.isnan(point.value) and not point.key.startswith(SYSTEM)
+        if not np.isnan(point.value)
     ]
     store.client.log_batch(run_id, scores)
 
@@ -104,20 +95,10 @@ def _recency(point: Metric) -> tuple[int, int]:
     return point.step, point.timestamp
 
 
-def _record_place(store: Store, run: Run, run_id: str) -> None:
-    """Record the place of the files with a run's models, and its score."""
-    score = str(run.info["metric"])
-    value = store.client.get_run(run_id).data.metrics.get(score)
-    model = mlflow.create_external_model(
-        run.name, run_id, {"location": str(run.folder)}, model_type=str(run.info["method"]),
-        experiment_id=store.experiment,
-    )  # fmt: skip
-    if value is not None:
-        store.client.log_batch(run_id, [Metric(score, value, 0, 0, model_id=model.model_id)])
-
-
-def log_model(store: Store, run: Run, run_id: str) -> str | None:
+def log_model(store: Store, run: Run, run_id: str, copy: bool) -> str | None:
     """The models of all clients and seeds as one MLflow model, with the numbers of the run `run_id`; returns its id.
+
+    With `copy` it has the weights and the code; otherwise it refers to the folder of results.
 
     None where there are no models, or the data or what defines the models are not here.
     """
@@ -126,7 +107,7 @@ def log_model(store: Store, run: Run, run_id: str) -> str | None:
         return None  # the method or the model is of a plug-in that is not here, or was given in Python
     end = store.client.get_run(run_id).info.end_time
     with tempfile.TemporaryDirectory() as folder:
-        example = packing.pack(run, Path(folder))
+        example = packing.pack(run, Path(folder), copy)
         if example is None:
             return None
         plugin_files = plugins.list_loaded()
@@ -136,11 +117,17 @@ def log_model(store: Store, run: Run, run_id: str) -> str | None:
         outputs = predictor.outputs(example, client, seed)
         with mlflow.start_run(run_id=run_id):
             logged = mlflow.pyfunc.log_model(
-                name=run.name, python_model=str(SERVED), artifacts={"run": folder},
-                code_paths=[*CODE, *map(str, plugin_files)], input_example=(example, {"client": client, "seed": seed}),
-                signature=infer_signature(example, outputs, DEFAULTS), step=NO_STEP,
+                name=run.name,
+                python_model=str(SERVED),
+                artifacts={"run": folder},
+                code_paths=[*(CODE if copy else ()), *map(str, plugin_files)] or None,
+                input_example=(example, {"client": client, "seed": seed}),
+                signature=infer_signature(example, outputs, DEFAULTS),
+                step=NO_STEP,
+                model_type=str(run.info["method"]),
+                tags=None if copy else {LOCATION: str(run.folder)},
                 pip_requirements=[f"{package}=={version(package)}" for package in ("mlflow", *REQUIREMENTS)],
-            )  # fmt: skip
+            )
     _log_numbers(store, logged.model_id, run_id, store.client.get_run(run_id).data.metrics)
     store.client.set_terminated(run_id, "FINISHED", end)  # which MLflow has set to now
     return str(logged.model_id)

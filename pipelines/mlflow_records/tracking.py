@@ -26,11 +26,11 @@ from . import database, entries, registry, stamp, versions, views, writer
 class StudyRecord(NamedTuple):
     """A study in MLflow: ids of the parent runs of its methods, ordered by run names, and counts of what was done.
 
-    `copies` is the number of runs whose models MLflow can load and serve.
+    `models` is the number of runs whose models MLflow can load.
     """
 
     ids: list[str]
-    copies: int
+    models: int
     new: int
     restored: int
     superseded: int
@@ -38,7 +38,7 @@ class StudyRecord(NamedTuple):
     def __str__(self) -> str:
         words = ("new", "restored", "superseded")
         counts = ", ".join(f"{getattr(self, word)} {word}" for word in words if getattr(self, word)) or "nothing new"
-        runs, models = format_count(len(self.ids), "run"), f"models of {format_count(self.copies, 'run')} can be served"
+        runs, models = format_count(len(self.ids), "run"), f"models of {format_count(self.models, 'run')} can be loaded"
         return f"{runs} of methods; with searches and ablations {counts}; {models}"
 
 
@@ -99,15 +99,15 @@ def log_study(folder: Path | str, uri: str | None = None, models: bool = False) 
             store = writer.connect(study.name, uri)
             tables = results.load_tables(study)
             outcome = versions.synchronise(store, [*entries.units(study, tables)], whole=True)
-            copies = registry.log_models(store, study, tables, outcome.ids, models)
-            refusals = registry.register_best_models(store, study, tables, outcome.ids, copies)
+            model_ids = registry.log_models(store, study, tables, outcome.ids, models)
+            refusals = registry.register_best_models(store, study, tables, outcome.ids, model_ids)
             views.describe(store, study, tables.board)
             links = {task: views.link(store, task) for task in results.by_task(study)}
             stamp.write(digest, study.name, mlflow.get_tracking_uri(), links)
     if refusals:
         raise BadInput(refusals[0])
     ids = [outcome.ids[run.name] for run in study.runs]
-    return StudyRecord(ids, len(copies), outcome.new, outcome.restored, outcome.superseded)
+    return StudyRecord(ids, len(model_ids), outcome.new, outcome.restored, outcome.superseded)
 
 
 def _check_folder(study: Study) -> None:

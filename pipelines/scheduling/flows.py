@@ -146,7 +146,7 @@ def _submit(
     futures: dict[str, PrefectFuture[Any]] = {}
     for stage in stages:
         job, parameters = _stage_task(stage, retries, where, share)
-        job = job.with_options(tags=["gpu"] * stage.gpu, retries=retries)
+        job = job.with_options(name=stage.name, tags=["gpu"] * stage.gpu, retries=retries)
         needed = [futures[name] for name in stage.needs]
         futures[stage.name] = runner.submit(job, parameters={"stage": stage.name, **parameters}, wait_for=needed)
     return list(futures.values())

@@ -22,7 +22,7 @@ from . import gpus, notifications, pool_names, pool_owner
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
-WRITER, STAGES = "writer", "stages"
+WRITER, STAGES, NIGHTLY = "writer", "stages", "nightly"
 HEARTBEAT = 30  # seconds between two signs of life of a run
 LOST = "no sign of life for {} seconds: its worker was lost"
 Role = Literal["both", "writer", "stages"]
@@ -45,37 +45,70 @@ def deploy(
             help="address that gets a message when a flow has completed or failed; default: the one registered before",
         ),
     ] = "",
+    schedule: Annotated[
+        str,
+        typer.Option(
+            help='cron line of the deployment "nightly", such as "0 2 * * *" (UTC); without it nothing is due'
+        ),
+    ] = "",
     pool: Pool = "",
 ) -> None:
     """Register this project at the Prefect server: its pool and queues, their limits, the deployments of prefect.yaml,
-    and the webhook. Entries of other projects are not changed.
+    the schedule and the webhook. Entries of other projects are not changed.
     """
     pool = pool_names.check(pool)
     if webhook:
         notifications.check(webhook)
+    if schedule:
+        _check_schedule(schedule)
     os.environ["PREFECT_API_URL"] = _server_address()
     os.environ.pop(PROJECT_VARIABLE, None)  # so that the deployments keep the variable itself, and not its value here
-    content = deployments(pool)
+    content = deployments(pool, schedule)
     register(slots, pool)
     _deploy(content)
     if webhook:
         notifications.register(webhook, pool)
     _report([entry["name"] for entry in content["deployments"]], pool, slots, bool(webhook))
+    _report_schedules(content)
 
 
-def deployments(pool: str) -> dict[str, Any]:
+def _check_schedule(cron: str) -> None:
+    """Refuse a line that is not of cron.
+
+    Raises:
+        BadInput: with the reason.
+    """
+    from prefect.client.schemas.schedules import CronSchedule
+
+    try:
+        CronSchedule(cron=cron)
+    except ValueError as error:
+        way = 'give five fields, minute, hour, day, month and weekday, such as --schedule "0 2 * * *"'
+        raise BadInput("--schedule", f"{cron!r} is not a line of cron; {way}") from error
+
+
+def deployments(pool: str, schedule: str = "") -> dict[str, Any]:
     """The content of prefect.yaml, with the names and the tag of its deployments in `pool`.
 
     The UI shows the tag with every run, and the automations select runs by it.
 
+    Args:
+        pool: the pool of the project.
+        schedule: when the deployment "nightly" is due; empty: as prefect.yaml says, which is never.
+
     Raises:
-        BadInput: prefect.yaml is missing, or has no deployments.
+        BadInput: prefect.yaml is missing, or has no deployments, or none that is called "nightly" for the schedule.
     """
     from fedweave.study.config import read_yaml
 
     content: dict[str, Any] = read_yaml(Path("prefect.yaml"))
     if not content.get("deployments"):
         raise BadInput("prefect.yaml: deployments: there are none; move the file away, then: fedweave init .")
+    if schedule:
+        nightly = next((entry for entry in content["deployments"] if entry["name"] == NIGHTLY), None)
+        if nightly is None:
+            raise BadInput("--schedule", f"prefect.yaml has no deployment {NIGHTLY!r}; add it, or leave --schedule out")
+        nightly["schedules"] = [{"cron": schedule, "timezone": "UTC", "active": True}]
     for entry in content["deployments"]:
         entry["name"] = pool_names.deployment(entry["name"], pool)
         entry["tags"] = [*(tag for tag in entry.get("tags") or [] if tag not in (pool_names.DEFAULT, pool)), pool]
@@ -112,6 +145,21 @@ def _report(names: list[str], pool: str, slots: int, notifies: bool) -> None:
     print(f"next: fedweave worker{option}; on every other host: fedweave worker --role stages{option}")
     command = f"prefect deployment run reproduce/{pool_names.deployment('reproduce', pool)}"
     print(f"then: PREFECT_API_URL={os.environ['PREFECT_API_URL']} {command}")  # without it, on a server of its own
+
+
+def _report_schedules(content: dict[str, Any]) -> None:
+    """Print what is due when."""
+    due = [
+        f"{entry['name']} at {schedule.get('cron', 'its times')} {schedule.get('timezone', '')}".rstrip()
+        for entry in content["deployments"]
+        for schedule in entry.get("schedules") or ()
+        if schedule.get("active", True)
+    ]
+    print(
+        f"scheduled: {', '.join(due)}"
+        if due
+        else 'nothing is scheduled; to do so: fedweave deploy --schedule "0 2 * * *"'
+    )
 
 
 def register(slots: int, pool: str = pool_names.DEFAULT) -> None:

@@ -79,6 +79,20 @@ def test_importances_are_shown_from_ten_trials_on(tmp_path: Path, monkeypatch: p
     assert requests == ["/api/studies", importances]
 
 
+def test_what_would_change_the_copy_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as the button that deletes a search, of which the browser would say that it worked."""
+    monkeypatch.chdir(tmp_path)
+    run_search(tmp_path, monkeypatch, 2)
+    replica, answers, requests = dashboard.SearchReplica(validate.load()), [], []
+    replica.update()
+    page = replica.wrap(lambda environ, start: requests.append(environ) or [b""])
+    for method in ("DELETE", "POST", "PUT"):
+        request = {"PATH_INFO": "/api/studies/0", "REQUEST_METHOD": method}
+        assert "params.yaml" in json.loads(b"".join(page(request, lambda status, _: answers.append(status))))["reason"]
+    assert answers == ["403 Forbidden"] * 3
+    assert not requests
+
+
 def test_without_a_journal_the_search_is_read_from_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run_search(tmp_path, monkeypatch, 3)

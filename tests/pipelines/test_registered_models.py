@@ -87,41 +87,42 @@ def models_of_current_runs(folder: Path, store: str, **options: bool) -> dict[st
     return {model.name: model for model in models}
 
 
-def test_every_run_has_a_model_and_the_leader_a_copy(store: str, tmp_path: Path) -> None:
+def test_mlflow_loads_the_models_of_every_run(store: str, tmp_path: Path) -> None:
+    """Those of the leader are copied. The others are in the results, and are refused where these have changed."""
+    folder = trained.train("images", {"local": {}, "fedavg": {}})
+    leader, other = results.compute_tables(results.load_study(folder)).board["run"]
+    models, x = models_of_current_runs(folder, store), trained.dataset("images").x[:5]
+    assert models.keys() == {leader, other}
+    assert {name: registry.LOCATION in model.tags for name, model in models.items()} == {leader: False, other: True}
+    for name, model in models.items():
+        (packed := tmp_path / name).mkdir()
+        packing.pack(results.load_run(folder / "runs" / name), packed)
+        answer = mlflow.pyfunc.load_model(model.model_uri).predict(x, {"client": "client 2", "seed": 1})
+        assert np.array_equal(answer, packing.unpack(packed).outputs(x, "client 2", 1))
+    assert "models of 2 runs can be loaded" in str(tracking.log_study(folder, store))
+    again = models_of_current_runs(folder, store)
+    assert {name: model.model_id for name, model in again.items()} == {name: m.model_id for name, m in models.items()}
+    file = next((folder / "runs" / other).glob("models-*"))
+    file.rename(tmp_path / file.name)
+    with pytest.raises(BadInput, match="does not have the models of this run any more"):
+        mlflow.pyfunc.load_model(models[other].model_uri)
+    (tmp_path / file.name).rename(file)
+    copies = models_of_current_runs(folder, store, models=True)
+    assert not any(registry.LOCATION in model.tags for model in copies.values())
+    file.unlink()
+    assert mlflow.pyfunc.load_model(copies[other].model_uri)
+
+
+def test_a_new_leader_is_copied(store: str, tmp_path: Path) -> None:
     folder = trained.train("images", {"local": {}, "fedavg": {}})
     leader, other = results.compute_tables(results.load_study(folder)).board["run"]
     before = models_of_current_runs(folder, store)
-    assert before.keys() == {leader, other}
-    assert registry.EXTERNAL not in before[leader].tags
-    assert before[other].tags["location"] == str(folder / "runs" / other)
-    client = MlflowClient(store)
-    score = client.get_run(before[other].source_run_id).data.metrics["accuracy"]
-    assert {m.key: m.value for m in before[other].metrics} == {"accuracy": score}
-    history = client.get_metric_history(before[other].source_run_id, "accuracy")
-    assert [point.value for point in history] == [score]
     file = folder / "runs" / leader / "evaluations.parquet"
     pd.read_parquet(file).assign(value=-1.0).to_parquet(file, index=False)
-    after = models_of_current_runs(folder, store)  # `other` leads now
-    assert {name: registry.EXTERNAL in model.tags for name, model in after.items()} == {leader: True, other: False}
+    after = models_of_current_runs(folder, store)
+    assert {name: registry.LOCATION in model.tags for name, model in after.items()} == {leader: True, other: False}
     assert after[other].source_run_id == before[other].source_run_id
     assert mlflow.pyfunc.load_model(after[other].model_uri)
-
-
-def test_the_models_of_all_runs_are_copied_on_request(store: str, tmp_path: Path) -> None:
-    folder = trained.train("images", {"local": {}, "fedavg": {}})
-    models_of_current_runs(folder, store)
-    models = models_of_current_runs(folder, store, models=True)
-    for name, model in models.items():
-        run = results.load_run(folder / "runs" / name)
-        (packed := tmp_path / name).mkdir()
-        packing.pack(run, packed)
-        x = trained.dataset("images").x[:5]
-        answer = mlflow.pyfunc.load_model(model.model_uri).predict(x, {"client": "client 2", "seed": 1})
-        assert np.array_equal(answer, packing.unpack(packed).outputs(x, "client 2", 1))
-    assert models.keys() == {"blobs-local", "blobs-fedavg"}
-    again = models_of_current_runs(folder, store)
-    assert {name: model.model_id for name, model in again.items()} == {name: m.model_id for name, m in models.items()}
-    assert "models of 2 runs can be served" in str(tracking.log_study(folder, store))
 
 
 def test_numbers_of_models_are_those_of_their_runs(store: str, tmp_path: Path) -> None:
@@ -359,7 +360,7 @@ def test_artifacts_that_were_deleted_are_restored(store: str, monkeypatch: pytes
     shutil.rmtree("mlruns")
     assert not stamp.is_current(folder, "toy", store)
     record = tracking.log_study(folder, store)
-    assert (record.ids, record.new, record.copies) == (ids, 0, 1)
+    assert (record.ids, record.new, record.models) == (ids, 0, 2)
     assert files == {run: [file.path for file in client.list_artifacts(run, "run")] for run in ids}
     assert all(files.values())
     assert np.array_equal(mlflow.pyfunc.load_model("models:/toy-blobs@best").predict(x, {"client": "2"}), expected)

@@ -114,10 +114,11 @@ def test_each_worker_executes_the_runs_of_its_own_project(api: str, client: Any,
     worker.
     """
     first, second = Folder(tmp_path / "first", api), Folder(tmp_path / "second", api)
-    assert first.type("fedweave deploy").splitlines() == [
+    assert first.type('fedweave deploy --schedule "0 2 * * *"').splitlines() == [
         "deployments reproduce, nightly, tune, stage; pool gpu-pool: one training stage at once",
         "next: fedweave worker; on every other host: fedweave worker --role stages",
         f"then: PREFECT_API_URL={api} prefect deployment run reproduce/reproduce",
+        "scheduled: nightly at 0 2 * * * UTC",
     ]
     assert until(lambda: bool(records(client, "gpu-pool")["runs"]))  # future nights
     before = records(client, "gpu-pool")

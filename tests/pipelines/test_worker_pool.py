@@ -66,6 +66,7 @@ def deployed(prefect_api: str, folder: Path, webhook: tuple[str, list[dict[str, 
         "a message to the webhook when a flow has ended: block webhook/fedweave in Prefect's UI",
         "next: fedweave worker; on every other host: fedweave worker --role stages",
         f"then: PREFECT_API_URL={prefect_api} prefect deployment run reproduce/reproduce",
+        'scheduled: nothing; for every night: fedweave deploy --schedule "0 2 * * *"',
     ]
     return prefect_api
 
@@ -80,10 +81,14 @@ def ask(deployed: str, reporting: str) -> Iterator[Callable[..., object]]:
 
 
 def test_the_server_limits_running_flows_and_shows_every_parameter(
-    ask: Callable[..., object], folder: Path, monkeypatch: pytest.MonkeyPatch
+    ask: Callable[..., object],
+    folder: Path,
+    deployed: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """One flow at a time, as many stages as slots, described parameters, future nights, and one automation for lost
-    workers even if it was registered twice.
+    """One flow at a time, as many stages as slots, described parameters, nights that are planned with `--schedule` only,
+    and one automation for lost workers even if it was registered twice.
     """
     from prefect.client.schemas.filters import FlowRunFilter
 
@@ -93,9 +98,17 @@ def test_the_server_limits_running_flows_and_shows_every_parameter(
     assert (queues["writer"], queues["stages"]) == (1, 3)
     deployments = {deployment.name: deployment for deployment in ask("read_deployments")}
     assert {*deployments} >= {"reproduce", "nightly", "tune", "stage"}
-    assert [schedule.schedule.cron for schedule in deployments["nightly"].schedules] == ["0 2 * * *"]
-    nights = {"deployment_id": {"any_": [deployments["nightly"].id]}}
+    assert [(one.schedule.cron, one.active) for one in deployments["nightly"].schedules] == [("0 2 * * *", False)]
+    monkeypatch.setenv("PREFECT_API_URL", deployed)
+    workers.deploy(3, schedule="30 3 * * *")
+    assert "scheduled: nightly at 30 3 * * * UTC" in capsys.readouterr().out
+    (nightly,) = (one for one in ask("read_deployments") if one.name == "nightly")
+    assert [(one.schedule.cron, one.active) for one in nightly.schedules] == [("30 3 * * *", True)]
+    nights = {"deployment_id": {"any_": [nightly.id]}}
     assert until(lambda: len(ask("read_flow_runs", flow_run_filter=FlowRunFilter(**nights))) >= 3)
+    workers.deploy(3)
+    (nightly,) = (one for one in ask("read_deployments") if one.name == "nightly")
+    assert [one.active for one in nightly.schedules] == [False]
     parameters = deployments["reproduce"].parameter_openapi_schema["properties"]
     assert all(entry["description"] and "default" in entry for entry in parameters.values())
     assert parameters["where"]["enum"] == ["here", "workers", "ray", "slurm"]
@@ -205,8 +218,6 @@ def test_cancelling_a_flow_ends_its_stages_on_the_workers(
     line says that it will be tried again. The worker was started in the background, as with `nohup ... &`, where SIGINT
     is ignored, and ends at the first SIGTERM.
     """
-    (nightly,) = (deployment for deployment in ask("read_deployments") if deployment.name == "nightly")
-    ask("pause_deployment", nightly.id)  # the test may run at the hour of the nightly flow
     (folder / "hold").touch()
     env = {
         **HOME,

@@ -35,6 +35,7 @@ def test_two_groups_learn_within_them_and_are_shown(grouped: fw.Recommendation) 
     assert grouped.graph is not None
     assert grouped.graph.index.tolist() == truth.names()
     assert "which learns within 2 groups" in str(grouped)
+    assert "A choice for each client" in str(grouped)
 
 
 @pytest.mark.acceptance

@@ -1,5 +1,6 @@
 """A finished run in one folder that predicts by itself: models, graphs, and how raw rows become inputs."""
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -18,13 +19,16 @@ from fedweave.runs import serving
 if TYPE_CHECKING:
     import pandas as pd
 
-RUN, ABOUT = "run.json", "data.json"
+RUN, ABOUT, REFERENCE = "run.json", "data.json", "reference.json"
 
 
-def pack(run: Run, folder: Path) -> "np.ndarray | pd.DataFrame | None":
+def pack(run: Run, folder: Path, copy: bool = True) -> "np.ndarray | pd.DataFrame | None":
     """Gather in `folder` what the models of `run` need to predict; returns raw rows of its first client as an example.
 
     None where that is not possible: no models, a model without a name, or data that do not exist any more.
+
+    Args:
+        copy: copy the models; otherwise `folder` gets their place and digests.
     """
     models = sorted(run.folder.glob(serving.MODELS))
     if not models or "code" in run.info["spec"]["task"]["model"]:
@@ -35,8 +39,11 @@ def pack(run: Run, folder: Path) -> "np.ndarray | pd.DataFrame | None":
         return None
     if image_files.are_images(about["columns"]):  # a server shall not open files that a request names
         about["columns"] = None
-    for file in (run.folder / RUN, *models):
+    for file in (run.folder / RUN, *(models if copy else ())):
         shutil.copy(file, folder)
+    if not copy:
+        reference = {"folder": str(run.folder.resolve()), "models": _digests(run.folder)}
+        (folder / REFERENCE).write_text(json.dumps(reference), encoding="utf-8")
     (folder / ABOUT).write_text(json.dumps(about, default=str), encoding="utf-8")
     if about["kind"] == "graph":
         _pack_graphs(run, run_data, folder / serving.GRAPHS)
@@ -47,11 +54,28 @@ def unpack(folder: Path) -> Predictor:
     """What `pack` gathered, ready to predict.
 
     Raises:
-        BadInput: the run's settings do not fit the code any more.
+        BadInput: the run's settings do not fit the code any more, or models that were not copied have changed.
     """
     info, about = (json.loads((folder / name).read_text(encoding="utf-8")) for name in (RUN, ABOUT))
-    names = predictor.client_names(info)
-    return predictor.build_predictor(info, about, folder, serving.read_graphs(folder / serving.GRAPHS), names)
+    names, graphs = predictor.client_names(info), serving.read_graphs(folder / serving.GRAPHS)
+    return predictor.build_predictor(info, about, _find_models(folder), graphs, names)
+
+
+def _find_models(folder: Path) -> Path:
+    """The folder with the models: `folder`, or the one that it refers to."""
+    if not (folder / REFERENCE).is_file():
+        return folder
+    reference = json.loads((folder / REFERENCE).read_text(encoding="utf-8"))
+    if _digests(Path(reference["folder"])) != reference["models"]:
+        raise BadInput(
+            reference["folder"], "does not have the models of this run any more; get its files back, as by dvc checkout"
+        )
+    return Path(reference["folder"])
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    """Name -> digest of the files with models."""
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(folder.glob(serving.MODELS))}
 
 
 def _pack_graphs(run: Run, run_data: RunData | None, target: Path) -> None:

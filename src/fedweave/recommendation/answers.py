@@ -10,7 +10,7 @@ import pandas as pd
 
 from fedweave import results
 from fedweave.metrics import Margin, clip
-from fedweave.recommendation import finals, per_client
+from fedweave.recommendation import choices, finals, per_client
 from fedweave.recommendation.candidates import GRAPHS, Candidate
 from fedweave.recommendation.finals import FinalComparison
 from fedweave.recommendation.groups import groups
@@ -21,6 +21,7 @@ from fedweave.study.spec import nest
 
 LOCAL, COMMON, GROUPS, PERSONAL = "local", "common", "groups", "personal"  # what to deploy
 EQUIVALENT_OR_BETTER = (statistics.EQUIVALENT, statistics.BETTER)
+SIDES = ("the choices of each client", "one method for all")
 LEADS, DIVERGED, NO_VERDICT = "leads", "diverged", "no verdict"  # besides better, equivalent, worse and open
 
 
@@ -42,6 +43,8 @@ class Answers:
         groups: number of each client's group, or None.
         tests: tests of the learned graph against a uniform and a shuffled one.
         local_clients: method -> clients that keep models of their own, chosen on validation rows.
+        choices: client -> the finalist that it would deploy, of the clients that would not deploy `method`.
+        choice_test: on test rows, the test of these choices against `method` for all; None without a choice.
     """
 
     kind: str
@@ -57,6 +60,8 @@ class Answers:
     groups: tuple[int, ...] | None = None
     tests: tuple[Mapping[str, Any], ...] = field(default=())
     local_clients: Mapping[str, list[str]] = field(default_factory=dict)
+    choices: Mapping[str, str] = field(default_factory=dict)
+    choice_test: statistics.TestedPair | None = None
 
     @property
     def pays(self) -> str:
@@ -94,9 +99,11 @@ def answer(comparison: FinalComparison, candidates: Sequence[Candidate], local_n
         kind = GROUPS if selected == graph_method and group_numbers is not None else PERSONAL
     graph_tests = tuple(tests.against_other_graphs(graph_method))
     local_clients = {name: _names_of(comparison.runs[name], losers) for name, losers in tests.losing_clients.items()}
+    chosen, choice_test = tests.choose_for_each(selected)
     return Answers(
         kind, selected, board, tests.clients(), tests.tests_against_local, leader, local_name,
         tests.margin.describe(tests.metric), graph, graph_method, group_numbers, graph_tests, local_clients,
+        chosen, choice_test,
     )  # fmt: skip
 
 
@@ -173,6 +180,29 @@ class FinalistTests:
             deployed = replace_scores(deployed, runs[name].name, runs[self.local_name].name, losers)
         pairs = [(name, self.local_name) for name in self.losing_clients]
         return {test.method: test for test in self._compare(_test_scores(self.comparison, deployed), pairs)}
+
+    def choose_for_each(self, common: str) -> tuple[dict[str, str], statistics.TestedPair | None]:
+        """(client -> the finalist that it would deploy in place of `common`, the test of these choices on test rows).
+
+        Both sides are as they would be deployed: clients that lose by `common` have models of their own.
+        """
+        losers = self.losing_clients.get(common, [])
+        chosen = choices.choose(self.compared_runs, common, self.losing_clients)
+        chosen = {client: name for client, name in chosen.items() if client not in losers}
+        if not chosen:
+            return {}, None
+        runs = self.comparison.runs
+        before = replace_scores(self.client_scores, runs[common].name, runs[self.local_name].name, losers)
+        after = before
+        for name in {*chosen.values()}:
+            clients = [client for client, method in chosen.items() if method == name]
+            after = replace_scores(after, runs[common].name, runs[name].name, clients)
+        scores = {
+            side: _test_scores(self.comparison, table)[common]
+            for side, table in zip(SIDES, (after, before), strict=True)
+        }
+        (test,) = self._compare(scores, [SIDES]) or (None,)
+        return {runs[common].client_names[client]: name for client, name in chosen.items()}, test
 
     def _compare(
         self, scores: Mapping[str, np.ndarray], pairs: Sequence[tuple[str, str]]

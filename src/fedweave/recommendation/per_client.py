@@ -62,6 +62,13 @@ def _verdict(pair: PairedDifference, p: float, higher_is_better: bool) -> str:
     return GAINS if (pair.difference > 0) == higher_is_better else LOSES
 
 
+def validation_differences(run: Run, other: Run) -> dict[int, tuple[float, float]]:
+    """Client -> (difference between two methods on its validation rows, standard error over rows and seeds)."""
+    scores, other_scores = (results.validation_scores(one) for one in (run, other))
+    pairs = _paired_differences(run, other, scores, other_scores, test=False)
+    return {client: (pair.difference, (pair.high - pair.low) / (2 * NORMAL)) for client, pair in pairs}
+
+
 def losing_clients(run: Run, local: Run) -> list[int]:
     """Clients that do worse than with `local` on validation rows, by a test without a correction for their number.
 

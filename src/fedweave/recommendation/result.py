@@ -113,6 +113,14 @@ class Recommendation:
         """Clients that keep to local training although the others collaborate, chosen on their validation rows."""
         return [str(name) for name in self.facts["own"].get(self.method, [])]
 
+    @property
+    def choices(self) -> dict[str, str]:
+        """Client -> the finalist that it would deploy by its validation rows, of those that would not deploy `method`.
+
+        The line "A choice for each client" says what these choices gain on test rows.
+        """
+        return {str(client): str(name) for client, name in self.facts.get("choices", {}).items()}
+
     def losing(self, method: str | None = None) -> list[str]:
         """Clients that are shown to lose by a method (default: the recommended one), compared with local training."""
         rows = self.clients[self.clients["method"] == (method or self.method)]
@@ -170,12 +178,14 @@ def write(
         if verdict in (LEADS, *EQUIVALENT_OR_BETTER)
     ]
     pays = answer.find_test(answer.pays or answer.leader)
+    choice_test = answer.choice_test and asdict(answer.choice_test)
     content = {
         "answer": answer.kind, "method": answer.method, "leader": answer.leader, "alone": answer.local_name,
         "equal": equal_methods, "pays": None if pays is None else asdict(pays), "rival": answer.leader,
         "margin": answer.margin,
         "woven": answer.graph_method, "groups": _members(answer), "graph_tests": [*answer.tests],
-        "own": {**answer.local_clients}, **facts, "lines": [[*line] for line in lines],
+        "own": {**answer.local_clients}, "choices": {**answer.choices}, "choice_test": choice_test, **facts,
+        "lines": [[*line] for line in lines],
     }  # fmt: skip
     write_atomic(tables_folder / FACTS, json.dumps(content, indent=1, default=_to_python) + "\n")
 

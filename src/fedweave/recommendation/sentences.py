@@ -35,6 +35,7 @@ def lines(
         Line("Deploy", deployment(answer)),
         Line("Does collaboration pay?", collaboration_benefit(answer, metric)),
         Line("For each client", client_gains(answer)),
+        Line("A choice for each client", choice_gain(answer, metric)),
         Line("Equivalent to the best", equal_methods(answer, metric, higher_is_better)),
         Line("Cost", cost(answer)),
         Line("Who learns from whom", structure(answer, metric)),
@@ -121,6 +122,28 @@ def _explain_no_verdict(test: statistics.TestedPair) -> str:
 def _clients_with_verdict(answer: Answers, method: str, verdict: str) -> list[str]:
     rows = answer.clients[(answer.clients["method"] == method) & (answer.clients["verdict"] == verdict)]
     return [str(name) for name in rows["client"]]
+
+
+def choice_gain(answer: Answers, metric: str) -> str:
+    """Which clients would deploy another finalist, and what that gains over one method for all."""
+    if len(answer.board) < 2:
+        return ""
+    if answer.choice_test is None:
+        return "No client would deploy another finalist, by its validation rows."
+    methods = {name: [c for c, method in answer.choices.items() if method == name] for name in answer.choices.values()}
+    parts = [f"{_label(answer, name)} ({_join_names(clients)})" for name, clients in methods.items()]
+    test = answer.choice_test
+    verdict = {
+        statistics.BETTER: "that is better than one method for all",
+        statistics.WORSE: "that is worse than one method for all",
+        statistics.EQUIVALENT: f"that is equivalent to one method for all{_within(answer)}",
+        statistics.OPEN: "whether that is better than one method for all is open",
+    }.get(test.verdict, "there is no verdict on that")
+    numbers = (
+        f"{_format_difference(test.difference, metric)}, {_format_interval(test.low, test.high, metric)}"
+        f"{_format_p(test.p_adjusted)}"
+    )
+    return f"By their validation rows, some would deploy {join_names(parts)}; on test rows {verdict} ({numbers})."
 
 
 def client_gains(answer: Answers) -> str:

@@ -1,0 +1,51 @@
+"""Which finalist each client would deploy if not all deployed the same: chosen on validation rows, judged on test rows.
+
+A client's own difference between two methods is noisy where it has few validation rows, so it is shrunk as in a
+random-effects model: d* = c + t² / (t² + e²) (d - c), with the client's standard error e and the variance t² between
+clients that is left after the mean of e² is subtracted. The centre c is the mean difference, and at most zero, so that
+only a client's own rows speak against the method that all deploy.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from fedweave.recommendation import per_client
+from fedweave.results import Run
+
+
+def choose(runs: Mapping[str, Run], common: str, excluded: Mapping[str, Sequence[int]]) -> dict[int, str]:
+    """Client -> its method, of the clients that would not deploy `common`.
+
+    Args:
+        runs: name of a finalist -> its run.
+        common: the method that all deploy.
+        excluded: method -> clients that lose by it.
+    """
+    sign = 1.0 if runs[common].higher_is_better else -1.0
+    best: dict[int, tuple[float, str]] = {}
+    for name, run in runs.items():
+        if name == common:
+            continue
+        measured = per_client.validation_differences(run, runs[common])
+        gains = shrink(sign * np.array([d for d, _ in measured.values()]), np.array([e for _, e in measured.values()]))
+        for client, gain in zip(measured, gains, strict=True):
+            if gain > best.get(client, (0.0, ""))[0] and client not in excluded.get(name, ()):
+                best[client] = float(gain), name
+    return {client: name for client, (_, name) in sorted(best.items())}
+
+
+def shrink(differences: np.ndarray, errors: np.ndarray) -> np.ndarray:
+    """Differences [N], positive where another method is better, towards their mean or zero, whichever is lower.
+
+    Args:
+        differences: of the clients.
+        errors: their standard errors [N].
+    """
+    if len(differences) < 2:
+        return np.minimum(differences, 0.0)
+    centre = min(0.0, float(differences.mean()))
+    between = max(0.0, float(differences.var(ddof=1) - np.mean(errors**2)))
+    total = between + errors**2
+    share = np.divide(between, total, out=np.zeros_like(total), where=total > 0)
+    return np.asarray(centre + share * (differences - centre))

@@ -1,0 +1,72 @@
+"""The choice of a finalist for each client: noise alone makes nobody choose another one, and real differences do."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedweave as fw
+from fedweave.recommendation import choices, per_client
+
+
+def test_exact_differences_are_kept_and_noise_is_not() -> None:
+    exact = np.array([-3.0, 2.0, -1.0, -6.0])
+    np.testing.assert_allclose(choices.shrink(exact, np.zeros(4)), exact)
+    np.testing.assert_allclose(choices.shrink(exact, np.full(4, 100.0)), exact.mean())
+    assert (choices.shrink(np.array([1.0, 2.0, 3.0]), np.full(3, 100.0)) == 0).all()
+    assert (choices.shrink(np.zeros(3), np.zeros(3)) == 0).all()
+
+
+def test_one_client_chooses_what_all_deploy() -> None:
+    assert choices.shrink(np.array([5.0]), np.array([0.1])) == 0
+
+
+@pytest.mark.parametrize(("mean", "between", "error"), [(-2.0, 6.0, 4.0), (-1.0, 2.0, 4.0), (-4.0, 0.0, 4.0)])
+def test_choices_gain_on_new_rows(mean: float, between: float, error: float) -> None:
+    """Over 2,000 federations with known true differences: as much as the raw differences gain where the truth is larger
+    than the noise, and more where it is not. Without any truth, they lose next to nothing.
+    """
+    draws = np.random.default_rng(7)
+    truth = draws.normal(mean, between, (2000, 20))
+    seen = truth + draws.normal(0, error, truth.shape)
+    shrunk = np.stack([choices.shrink(row, np.full(20, error)) for row in seen])
+    gain, raw_gain = (float(np.where(chosen > 0, truth, 0).mean()) for chosen in (shrunk, seen))
+    assert gain > (0.98 * raw_gain if between > error else raw_gain)
+    assert gain > (0 if between else -0.02)
+
+
+@pytest.mark.parametrize("higher_is_better", [True, False])
+def test_each_client_gets_the_best_of_three_methods(higher_is_better: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the differences are exact, but for clients that are excluded from a method."""
+    sign = 1.0 if higher_is_better else -1.0
+    scores = sign * np.array([[0.0, 0.0, 0.0, 0.0], [5.0, -5.0, 5.0, 1.0], [9.0, -9.0, -9.0, 2.0]])
+    runs: dict[str, Any] = {
+        name: SimpleNamespace(higher_is_better=higher_is_better, row=row)
+        for name, row in zip(("common", "first", "second"), scores, strict=True)
+    }
+    monkeypatch.setattr(
+        per_client,
+        "validation_differences",
+        lambda run, other: {i: (float(d), 0.0) for i, d in enumerate(run.row - other.row)},
+    )
+    chosen = choices.choose(runs, "common", {"second": [3]})
+    assert chosen == {0: "second", 2: "first", 3: "first"}
+    assert choices.choose(runs, "second", {}).keys() == {1, 2}
+
+
+@pytest.mark.acceptance
+def test_a_recommendation_says_who_would_choose_what(tmp_path) -> None:
+    """Twelve clients, of which two have labels of their own: by its rows each of these chooses local training."""
+    draws = np.random.default_rng(3)
+    owner = np.repeat(np.arange(12), 200)
+    x = draws.normal(size=(2400, 4)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(int) ^ (owner >= 10)
+    federation = fw.Federation.from_arrays(x, y, client=owner)
+    advice = fw.recommend(
+        federation, methods=["fedavg"], rounds=8, seeds=2, settings=1, budget=None, model="linear", out=tmp_path / "out"
+    )
+    own = {*advice.choices, *advice.local_clients}
+    assert advice.method == "local" or {str(name) for name in own} >= {"10", "11"}, str(advice)
+    assert "A choice for each client" in str(advice)
+    assert fw.Recommendation.load(tmp_path / "out").choices == advice.choices
