@@ -41,7 +41,7 @@ def _as_parameter(setting: Setting) -> inspect.Parameter:
     kind: Any = next((kind for kind in (int, float, bool) if kind in types), str)
     text = WRITTEN.get(setting.name, "{}").format(setting.meaning.partition(IN_PYTHON)[0]).replace("`", "")
     names = ("--embed/--one-hot",) if setting.name == "embed" else ()
-    annotation = Annotated[kind if default is not None else kind | None, typer.Option(*names, help=text)]
+    annotation: Any = Annotated[kind if default is not None else kind | None, typer.Option(*names, help=text)]
     return inspect.Parameter(setting.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 

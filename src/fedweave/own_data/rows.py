@@ -91,11 +91,10 @@ def _keep_large_clients(table: "pd.DataFrame", client: str, options: DataOptions
     if not options.min_rows:
         return table, options
     check_column(table, client, "client")
-    named = {key: value for key in COLUMN_OPTIONS if isinstance(value := getattr(options, key), str)}
     kept, options, note = find_large_clients(column_values(table, client), len(table), options)
     large = table[kept].reset_index(drop=True)
     large.attrs = {**table.attrs, NOTES: [*filter(None, [note]), *table.attrs.get(NOTES, ())]}
-    return large, replace(options, **named)
+    return large, options
 
 
 def text_table(x: Any, y: Any, client: Any) -> "pd.DataFrame":
