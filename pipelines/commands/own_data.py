@@ -44,14 +44,10 @@ Margin = Annotated[
 
 
 @app.command()
+@opt.with_data_options
 def compare(
-    file: opt.File, client: opt.Client, label: opt.Label, out: Out,
-    methods: Methods = "local,fedavg,fedavg_ft,ditto", features: opt.Features = "", exclude: opt.Exclude = "",
-    target: opt.Target = "", text: opt.Text = "", window: opt.Window = 0, horizon: opt.Horizon = 0,
-    stride: opt.Stride = 0, split: opt.Split = "", shares: opt.Shares = "", time: opt.Time = "", gap: opt.Gap = 0,
-    recording: opt.Recording = "", group: opt.Group = "", unit: opt.Unit = "", relation: opt.Relation = "",
-    val: opt.Val = None, normalize: opt.Normalize = "", preprocess: opt.Preprocess = "", embed: opt.Embed = None,
-    encoding: opt.Encoding = "", name: opt.Name = "", model: Model = "mlp",
+    file: opt.File, client: opt.Client, out: Out, data: dict[str, Any],
+    methods: Methods = "local,fedavg,fedavg_ft,ditto", model: Model = "mlp",
     rounds: Annotated[int, typer.Option(help="rounds of a training")] = 50,
     seeds: Annotated[int, typer.Option(help="number of repetitions")] = 3,
     tune: Annotated[int, typer.Option(help="trials of the search for each method's settings; 0: no search")] = 0,
@@ -66,12 +62,6 @@ def compare(
     """
     _check_results_spare(file, out)
     plugins.load(plugins.resolve_paths(uses or [], "--uses").values())
-    data = opt.parse_options(
-        label=label, features=features, exclude=exclude, target=target, text=text, window=window, horizon=horizon,
-        stride=stride, split=split, shares=shares, time=time, gap=gap, recording=recording, group=group, unit=unit,
-        relation=relation, val=val, normalize=normalize, preprocess=preprocess, embed=embed, name=name,
-        encoding=encoding,
-    )  # fmt: skip
     chosen = split_settings(settings or [], metric)
     listed = build_methods(opt.split_words(methods), chosen.methods)
     federation = fw.Federation.from_file(file, client=client, **data)
