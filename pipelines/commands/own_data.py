@@ -54,7 +54,13 @@ def compare(
     encoding: opt.Encoding = "", name: opt.Name = "", model: Model = "mlp",
     rounds: Annotated[int, typer.Option(help="rounds of a training")] = 50,
     seeds: Annotated[int, typer.Option(help="number of repetitions")] = 3,
-    tune: Annotated[int, typer.Option(help="trials of the search for each method's settings; 0: no search")] = 0,
+    tune: Annotated[
+        int | None,
+        typer.Option(
+            help="trials of the search for each method's settings; 0: no search; default: five learning rates",
+            show_default=False,
+        ),
+    ] = None,
     metric: Annotated[str, typer.Option(help="metric of the scores; default: accuracy")] = "",
     margin: Margin = "", settings: Settings = None,
     resume: Annotated[bool, typer.Option(help="reuse finished runs with the same settings and code")] = True,

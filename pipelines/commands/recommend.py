@@ -34,7 +34,11 @@ def recommend(
     encoding: opt.Encoding = "", model: own_data.Model = "mlp",
     rounds: Annotated[int, typer.Option(help="rounds of a full training")] = 50,
     seeds: Annotated[int, typer.Option(help="repetitions in the last comparison")] = 3,
-    points: Annotated[int, typer.Option("--settings", help="number of settings of each method to race")] = 3,
+    points: Annotated[
+        int | None,
+        typer.Option("--settings", help="number of settings of each method to race; 1: the declared ones; default: "
+                     "five learning rates", show_default=False),
+    ] = None,
     metric: Annotated[str, typer.Option(help="metric of the scores; default: accuracy")] = "",
     margin: own_data.Margin = "", settings: own_data.Settings = None,
     uses: Uses = None,
