@@ -1,5 +1,6 @@
 """`fedweave recommend`: whether clients should collaborate, with which method, and what each of them should deploy."""
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -67,6 +68,9 @@ def recommend(
             settings=points, margin=own_data.read_margin(margin), out=out, **chosen.train,
         )  # fmt: skip
     show(advice)
+    # The rows are at hand here, and `fedweave predict` and `export` have only the folder.
+    done = replace(fw.load(out), federation=federation)
+    print(f"predict and export with --method {advice.method}: {done[advice.method].refit()}")
 
 
 def show(advice: "fw.Recommendation") -> None:

@@ -170,7 +170,7 @@ def fit(
     folder, _, temporary = _perform_in_folder(plan, out, resume, progress, callbacks)
     run = results.load_run(folder / "runs" / next(iter(plan.study.runs)))
     study = results.Study(name, folder, (run,), (), margins=read_margins(folder))
-    comparison = Comparison(study, (), temporary, plan.inputs.model, federation)
+    comparison = Comparison(study, (), temporary, plan.inputs.model, federation, refits=False)
     return comparison[next(iter(comparison.methods))]
 
 

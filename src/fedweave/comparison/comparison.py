@@ -38,6 +38,7 @@ class Comparison:
         temporary: the temporary folder of the results, which is removed with this object.
         model: makes the clients' models, where they have no name.
         federation: the clients, where they are in memory.
+        refits: whether models that predict are trained on validation rows too: those of `fit` are as it made them.
     """
 
     study: Study
@@ -45,6 +46,7 @@ class Comparison:
     temporary: Any = None
     model: Any = None
     federation: Federation | None = None
+    refits: bool = True
 
     def __repr__(self) -> str:
         run = self.study.runs[0]
