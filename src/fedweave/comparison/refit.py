@@ -15,6 +15,7 @@ import numpy as np
 
 from fedweave import results
 from fedweave.comparison.results_folder import check_description, write_description
+from fedweave.engine.protocol import Method
 from fedweave.engine.registry import METHODS
 from fedweave.errors import Diverged, format_count
 from fedweave.files.atomic import user_errors
@@ -74,7 +75,7 @@ def _find_obstacle(finished: Run, federation: Federation | None) -> str:
         return "every repetition has a split of its own"
     if finished.info["spec"]["train"].get("newcomers"):
         return "clients have joined after training"
-    if METHODS[finished.info["method"]].reads_validation:
+    if METHODS[finished.info["method"]].needs_validation is not Method.needs_validation:
         return "the method learns from validation rows itself"
     return ""
 

@@ -107,7 +107,6 @@ class Method(NamedSettings, ABC):
     # The evaluation point that its paper reports: "pre" = before, "post" = after local training of the round.
     point: ClassVar[Literal["pre", "post"]] = "post"
     fixed_point: ClassVar[bool] = False  # whether the other point would be another method: FedAvg-FT and FedAvg
-    reads_validation: ClassVar[bool] = False  # whether it learns from validation rows, so that it needs some to train
     needs: ClassVar[frozenset[str]] = frozenset()  # task capabilities without which the method makes no sense
     embeds: ClassVar[bool] = False  # whether clients upload an "embedding" of their data, on joining or later
     # Whether the server takes a weighted mean of uploaded models, which a robust rule may replace.

@@ -31,7 +31,6 @@ class DirectMatrix(ValidatedMixtures):
     rows: Annotated[Literal["simplex", "logits"], "projection onto the simplex, or softmax of logits"] = "simplex"
 
     label = "Direct matrix"
-    reads_validation = True
 
     def learnables(self, start: Start) -> Tree:
         matrix = next(iter(start.model.values())).new_zeros(start.clients, start.clients)

@@ -39,7 +39,6 @@ class FedFomo(Weaving):
     raw_affinity: Annotated[bool, "add unclipped, unnormalised scores to A"] = False
 
     label = "FedFomo"
-    reads_validation = True
 
     @property
     def needs_validation(self) -> str:

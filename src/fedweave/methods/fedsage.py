@@ -44,7 +44,6 @@ class FedSage(neighbours.GeneratedNeighbours):
     bank_size: Annotated[Size, "nodes whose neighbours' features every client reveals"] = 128
 
     label = "FedSage+"
-    reads_validation = True
     needs = frozenset({"subgraphs"})
 
     def uploads_in(self, round: int) -> bool:

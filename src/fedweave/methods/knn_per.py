@@ -36,7 +36,6 @@ class KnnPer(GlobalModel):
     rule: Annotated[Literal["original", "pfedgraph"], "kernel and mixture: the paper's or pFedGraph's"] = "original"
 
     label = "kNN-Per"
-    reads_validation = True
     point = "pre"
     needs = frozenset({"classes"})
 

@@ -47,7 +47,6 @@ class PFedGAT(ValidatedMixtures):
     last: Annotated[Size, "number of dense layers, with features: layers"] = 2
 
     label = "pFedGAT"
-    reads_validation = True
 
     def learnables(self, start: Start) -> Tree:
         h = self._attention_input(trees.broadcast(trees.omit(start.model, self.local_names), 1))
