@@ -1,5 +1,6 @@
 """`fedweave recommend`: whether clients should collaborate, with which method, and what each of them should deploy."""
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -30,7 +31,11 @@ def recommend(
     model: own_data.Model = "mlp",
     rounds: Annotated[int, typer.Option(help="rounds of a full training")] = 50,
     seeds: Annotated[int, typer.Option(help="repetitions in the last comparison")] = 3,
-    points: Annotated[int, typer.Option("--settings", help="number of settings of each method to race")] = 3,
+    points: Annotated[
+        int | None,
+        typer.Option("--settings", help="number of settings of each method to race; 1: the declared ones; default: "
+                     "five learning rates", show_default=False),
+    ] = None,
     metric: Annotated[str, typer.Option(help="metric of the scores; default: accuracy")] = "",
     margin: own_data.Margin = "", settings: own_data.Settings = None,
     uses: Uses = None,
@@ -53,6 +58,9 @@ def recommend(
             settings=points, margin=own_data.read_margin(margin), out=out, **chosen.train,
         )  # fmt: skip
     show(advice)
+    # The rows are at hand here, and `fedweave predict` and `export` have only the folder.
+    done = replace(fw.load(out), federation=federation)
+    print(f"predict and export with --method {advice.method}: {done[advice.method].refit()}")
 
 
 def show(advice: "fw.Recommendation") -> None:

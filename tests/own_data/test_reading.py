@@ -237,7 +237,7 @@ def test_a_sigmoid_before_cross_entropy_is_named() -> None:
     federation = fw.Federation.from_arrays(np.stack([NOISE, NOISE], 1), np.arange(COUNT) // 4 % 2, client=WHO)
     module = nn.Sequential(nn.Linear(2, 2), nn.Sigmoid())
     with pytest.warns(UserWarning, match="a sigmoid, makes its outputs numbers from 0 to 1"):
-        fw.compare(federation, ["local"], model=module, rounds=1, seeds=1, progress=False)
+        fw.compare(federation, ["local"], model=module, rounds=1, seeds=1, progress=False, tune=0)
 
 
 def test_numbers_with_commas_and_points(tmp_path: Path) -> None:
