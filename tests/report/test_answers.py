@@ -12,6 +12,7 @@ from fedweave import plots, results
 from fedweave.metrics import Margin
 from fedweave.report import answers, picture
 from fedweave.report.board import rows_of
+from fedweave.results.references import POOLED, RULE
 from fedweave.runs.control_names import BASE_RATE, LINEAR
 from tests.fake_results import write_study
 
@@ -89,6 +90,24 @@ def test_a_local_far_below_a_model_of_each_client_is_under_trained(metric: str, 
 
     assert explain(1.1).startswith("Local is worse than 'Linear model per client' (")
     assert explain(0.9) == explain(-5.0) == explain(5.0, BASE_RATE) == ""
+
+
+@pytest.mark.parametrize(("metric", "scores"), [("accuracy", (70.0, 69.0, 71.0)), ("mse", (0.5, 0.6, 0.4))])
+def test_a_control_that_no_method_is_above_is_named_first(metric: str, scores: tuple[float, float, float]) -> None:
+    """A model of the pooled rows, which cannot be deployed in a federation, is named at the end."""
+    equal, lower, higher = scores
+    board = pd.DataFrame([{"metric": metric, "mean": equal}])
+    best = answers.Answer("Best", "Ditto", "leads", "open")
+
+    def name(*rows: tuple[str, float, str]) -> answers.Answer:
+        controls = pd.DataFrame(rows, columns=["control", "mean", "kind"])
+        return answers._name_unbeaten_controls(best, board, controls)
+
+    assert name(("Rule", lower, RULE), ("Central", lower, POOLED)) == best
+    assert name(("Rule", equal, RULE)).word == "No method is above the control Rule"
+    assert name(("Rule", equal, RULE), ("Other", higher, RULE)).word.endswith("Other")
+    pooled = name(("Central", higher, POOLED))
+    assert (pooled.word, pooled.reason.startswith("leads; Central, not federated, has")) == ("Ditto", True)
 
 
 def test_one_seed_answers_nothing(tmp_path: Path) -> None:

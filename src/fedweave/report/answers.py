@@ -11,6 +11,7 @@ from fedweave.errors import format_count
 from fedweave.metrics import Margin, higher_is_better, unit
 from fedweave.results import Study, Tables, format_interval, format_score
 from fedweave.results.marks import GRAPH_CONTROL, NOTHING_SHOWN, control_tests
+from fedweave.results.references import POOLED
 from fedweave.results.verdicts import describe_needed, join_names, short_reason
 from fedweave.runs.control_names import BOOSTED, LINEAR
 
@@ -62,7 +63,24 @@ def answer(study: Study, tables: Tables, task: str) -> TaskAnswers:
     margin = study.margin(str(board["metric"].iloc[0]))
     pays = _pays(board, tests, reason, explain_under_training(board, controls, margin))
     deploy = _deploy(board, pays.word, reason)
-    return TaskAnswers(_best(board, reason), pays, deploy, deploy.word if deploy.style else "")
+    best = _name_unbeaten_controls(_best(board, reason), board, controls)
+    return TaskAnswers(best, pays, deploy, deploy.word if deploy.style else "")
+
+
+def _name_unbeaten_controls(best: Answer, board: pd.DataFrame, controls: pd.DataFrame) -> Answer:
+    """The answer `best` with the control that no method is above, before all else, and one that is not federated."""
+    metric, first = str(board["metric"].iloc[0]), board["mean"].iloc[0]
+    sign = 1 if higher_is_better(metric) else -1
+    unbeaten = controls[sign * controls["mean"] >= sign * first]
+    for kind, group in unbeaten.groupby("kind"):
+        row = group.loc[(sign * group["mean"]).idxmax()]
+        score = format_score(row["mean"], np.nan, metric) + unit(metric)
+        if kind == POOLED:
+            best = best._replace(reason=f"{best.reason}; {row['control']}, not federated, has {score}")
+        else:
+            word = f"No method is above the control {row['control']}"
+            best = best._replace(word=word, reason=f"it has {score}; {best.word} {best.reason}", style="loss")
+    return best
 
 
 def _best(board: pd.DataFrame, reason: str) -> Answer:
