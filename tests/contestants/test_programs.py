@@ -12,7 +12,7 @@ import pytest
 from fedweave.contestants.checks import check_answers, check_graph
 from fedweave.contestants.exchange import read_answers
 from fedweave.contestants.programs import run_program
-from fedweave.contestants.rows import ContestClient, ContestTask, Submission
+from fedweave.contestants.rows import ContestAnswers, ContestClient, ContestTask
 from fedweave.errors import ContestantFailed
 
 PATH = {"PATH": os.environ["PATH"]}
@@ -51,7 +51,7 @@ def answers(test) -> dict:
 )
 def test_predictions_that_cannot_be_scored_are_one_line(predictions, message: str) -> None:
     with pytest.raises(ContestantFailed) as error:
-        check_answers(TASK, Submission(predictions), "me")
+        check_answers(TASK, ContestAnswers(predictions), "me")
     assert str(error.value) == message
 
 

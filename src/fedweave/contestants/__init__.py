@@ -19,10 +19,10 @@ from typing import Any, Literal
 from fedweave.contestants.entry import Contestant, build_entry
 from fedweave.contestants.functions import EstimatorRunner, FunctionRunner
 from fedweave.contestants.programs import ProgramRunner
-from fedweave.contestants.rows import ContestClient, ContestTask, Submission
+from fedweave.contestants.rows import ContestAnswers, ContestClient, ContestTask
 from fedweave.errors import BadInput, choose, format_value
 
-__all__ = ["ContestClient", "ContestTask", "Submission", "estimator", "function", "program"]
+__all__ = ["ContestAnswers", "ContestClient", "ContestTask", "estimator", "function", "program"]
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 PYTHON = ("python", "python3")  # the interpreter that runs fedweave
@@ -33,7 +33,7 @@ def function(fit_predict: Callable[[ContestTask], Any], name: str | None = None)
 
     Args:
         fit_predict: (task) -> {name of a client: (predictions for its validation rows, for its test rows)}, or these
-            pairs in the order of the clients, or `Submission`. See `ContestTask` and `Submission`.
+            pairs in the order of the clients, or `ContestAnswers`. See `ContestTask` and `ContestAnswers`.
         name: in tables; default: that of the function.
 
     Raises:

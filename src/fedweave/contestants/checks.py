@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fedweave.contestants.rows import ContestClient, ContestTask, Submission
+from fedweave.contestants.rows import ContestAnswers, ContestClient, ContestTask
 from fedweave.data import Dataset
 from fedweave.errors import BadInput, ContestantFailed, format_count, format_value
 from fedweave.study.spec import RunSpec
@@ -47,7 +47,7 @@ def check_answers(task: ContestTask, answers: Any, label: str) -> dict[int, tupl
     Raises:
         ContestantFailed: one line that names the contestant, the client and the part.
     """
-    pairs = _pairs(task, answers.predictions if isinstance(answers, Submission) else answers, label)
+    pairs = _pairs(task, answers.predictions if isinstance(answers, ContestAnswers) else answers, label)
     checked = {}
     for i, client in enumerate(task.clients):
         if client.evaluated:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData
-from fedweave.contestants.rows import ContestTask, Submission
+from fedweave.contestants.rows import ContestAnswers, ContestTask
 from fedweave.engine.protocol import ClientState, Method, Server, Stage, Start, Update
 from fedweave.methods import METHODS
 from fedweave.tensors import trees
@@ -38,7 +38,7 @@ class Runner(ABC):
         """What the record of a run says about it, as plain data."""
 
     @abstractmethod
-    def run(self, task: ContestTask, log: Path) -> Submission:
+    def run(self, task: ContestTask, log: Path) -> ContestAnswers:
         """The predictions for `task`, not checked yet.
 
         Args:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedweave.contestants.rows import ContestClient, ContestTask, Submission
+from fedweave.contestants.rows import ContestAnswers, ContestClient, ContestTask
 from fedweave.errors import ContestantFailed, format_value
 from fedweave.files.arrays import read_npz
 
@@ -78,7 +78,7 @@ def _write_text(path: Path, arrays: dict[str, np.ndarray]) -> None:
             file.write(",".join(repr(value) for part in row for value in part) + "\n")
 
 
-def read_answers(task: ContestTask, folder: Path) -> Submission:
+def read_answers(task: ContestTask, folder: Path) -> ContestAnswers:
     """What a program wrote, in the order of the clients; the numbers themselves are not checked yet.
 
     Raises:
@@ -92,7 +92,7 @@ def read_answers(task: ContestTask, folder: Path) -> Submission:
     counts = _read(folder / "bytes.json", lambda file: dict(json.loads(file.read_text("utf-8")))) or {}
     graph = _read(folder / "graph.csv", lambda file: np.loadtxt(file, delimiter=",", ndmin=2))
     curves = _read(folder / "curves.csv", _read_curves) or []
-    return Submission(pairs, counts.get("up", 0), counts.get("down", 0), graph, curves)
+    return ContestAnswers(pairs, counts.get("up", 0), counts.get("down", 0), graph, curves)
 
 
 def _read_outputs(folder: Path, part: str, rows: int, client: ContestClient) -> np.ndarray:

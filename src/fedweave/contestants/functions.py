@@ -11,7 +11,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from fedweave.contestants.entry import Runner
-from fedweave.contestants.rows import ContestClient, ContestTask, Pair, Submission
+from fedweave.contestants.rows import ContestAnswers, ContestClient, ContestTask, Pair
 from fedweave.errors import ContestantFailed
 from fedweave.models.source import source_of
 from fedweave.processes.forks import one_thread
@@ -39,10 +39,10 @@ class FunctionRunner(Runner):
     def describe(self) -> dict[str, Any]:
         return {"code": f"{self.function.__module__}.{getattr(self.function, '__qualname__', 'function')}"}
 
-    def run(self, task: ContestTask, log: Path) -> Submission:
+    def run(self, task: ContestTask, log: Path) -> ContestAnswers:
         """What the function gives, in whatever form; `check_answers` reads it."""
         with _run_here("it ended with"):
-            result: Submission = self.function(task)
+            result: ContestAnswers = self.function(task)
         return result
 
 
@@ -73,10 +73,10 @@ class EstimatorRunner(Runner):
     def describe(self) -> dict[str, Any]:
         return {"code": " ".join(repr(self.estimator).split()), "scope": self.scope}
 
-    def run(self, task: ContestTask, log: Path) -> Submission:
+    def run(self, task: ContestTask, log: Path) -> ContestAnswers:
         groups = [[client] for client in task.clients] if self.scope == "client" else [[*task.clients]]
         with _run_here(f"{type(self.estimator).__name__} ended with"):
-            return Submission([pair for group in groups for pair in self._fit(task, group)])
+            return ContestAnswers([pair for group in groups for pair in self._fit(task, group)])
 
     def _fit(self, task: ContestTask, clients: Sequence[ContestClient]) -> list[Pair]:
         """The predictions of one model for each of `clients`."""

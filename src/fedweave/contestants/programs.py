@@ -15,7 +15,7 @@ from uuid import uuid4
 from fedweave.contestants import exchange
 from fedweave.contestants.entry import Runner
 from fedweave.contestants.functions import ALL_ROWS, OWN_BUDGET, UNTUNED
-from fedweave.contestants.rows import ContestTask, Submission
+from fedweave.contestants.rows import ContestAnswers, ContestTask
 from fedweave.errors import ContestantFailed, format_count
 from fedweave.files.atomic import write_atomic
 
@@ -62,7 +62,7 @@ class ProgramRunner(Runner):
     def describe(self) -> dict[str, Any]:
         return {"command": " ".join(self.command), "timeout": self.timeout, "memory": self.memory}
 
-    def run(self, task: ContestTask, log: Path) -> Submission:
+    def run(self, task: ContestTask, log: Path) -> ContestAnswers:
         with tempfile.TemporaryDirectory(prefix="fedweave-contestant-", ignore_cleanup_errors=True) as temporary:
             handed, output = Path(temporary, "task"), Path(temporary, "output")
             exchange.write_task(task, handed, self.timeout)

@@ -66,7 +66,7 @@ class ContestTask:
 
 
 @dataclass(frozen=True, eq=False)
-class Submission:
+class ContestAnswers:
     """What a contestant gives.
 
     Attributes:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from fedweave.contestants import checks
 from fedweave.contestants.entry import ANSWERS, GRAPH, Contestant
-from fedweave.contestants.rows import Submission, hand_out
+from fedweave.contestants.rows import ContestAnswers, hand_out
 from fedweave.engine.evaluation import evaluate
 from fedweave.engine.executors import Loop
 from fedweave.engine.records import Report, State
@@ -81,7 +81,7 @@ def _run(
         raise ContestantFailed(f"{label}: {error.place}", error.problem) from error
     seconds = time.perf_counter() - start
     outputs = checks.check_answers(task, answers, label)
-    answers = answers if isinstance(answers, Submission) else Submission(answers)
+    answers = answers if isinstance(answers, ContestAnswers) else ContestAnswers(answers)
     server: dict[str, Any] = {ANSWERS: _tables(prepared, outputs)}
     if (graph := checks.check_graph(task, answers.graph, label)) is not None:
         layers = len(prepared.method.task.layers)
